@@ -1,0 +1,29 @@
+//! Allgather of small messages by Bruck's algorithm (Bruck et al. 1997, §III).
+//!
+//! Each rank holds a growing run of blocks, its own first. In round k it sends the first
+//! min(2^k, P - 2^k) of them to rank - 2^k and appends what rank + 2^k sends; after ⌈log2 P⌉ rounds it
+//! holds all, rotated by its rank. Cost: ⌈log2 P⌉ α + (P - 1) b β for blocks of b bytes. Any P.
+
+use crate::endpoint::Endpoint;
+use skyphos_types::{Error, Result};
+
+/// Every rank's `block`, in rank order. All blocks must have the same length. Takes ⌈log2 P⌉ rounds
+/// from `first_round`.
+pub async fn allgather_bytes(ep: &Endpoint, first_round: u32, block: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let (me, size, len) = (ep.rank() as usize, ep.size() as usize, block.len());
+    let mut held = block.to_vec();
+    let (mut count, mut round) = (1, first_round);
+    while count < size {
+        let moving = count.min(size - count);
+        let (to, from) = ((me + size - count) % size, (me + count) % size);
+        let got = ep.exchange(round, &[(to as u32, &held[..moving * len])], &[from as u32]).await?;
+        if got[0].len() != moving * len {
+            let message = format!("{} bytes where {} blocks of {len} were due", got[0].len(), moving);
+            return Err(Error::Corrupt { rank: ep.world_rank(from as u32), message });
+        }
+        held.extend(got[0].as_bytes());
+        (count, round) = (count + moving, round + 1);
+    }
+    let block_of = |rank: usize| (rank + size - me) % size * len;
+    Ok((0..size).map(|rank| held[block_of(rank)..block_of(rank) + len].to_vec()).collect())
+}

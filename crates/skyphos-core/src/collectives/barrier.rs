@@ -1,0 +1,19 @@
+//! Barrier by dissemination (Hensgen, Finkel, Manber 1988).
+//!
+//! In round k each rank tells rank + 2^k and hears from rank - 2^k; after ⌈log2 P⌉ rounds everyone has
+//! heard, directly or not, from everyone. Cost: ⌈log2 P⌉ α. Needs nothing of P.
+
+use crate::endpoint::Endpoint;
+use skyphos_types::Result;
+
+/// Returns when every rank of the group has entered.
+pub async fn barrier(ep: &Endpoint) -> Result<()> {
+    let (me, size) = (ep.rank(), ep.size());
+    let (mut step, mut round) = (1, 0);
+    while step < size {
+        let (to, from) = ((me + step) % size, (me + size - step) % size);
+        ep.exchange(round, &[(to, &[])], &[from]).await?;
+        (step, round) = (step * 2, round + 1);
+    }
+    Ok(())
+}

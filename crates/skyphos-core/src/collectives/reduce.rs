@@ -1,0 +1,604 @@
+//! The nested butterfly's reduction (Kylix §III-B): down by the out-maps, up by the in-maps.
+//!
+//! ```text
+//! down, layer i = 1..l:  send every neighbour its share of v[i-1]
+//!                        v[i][out_map_j] ⊕= share of neighbour j, for every j in rank order
+//! at the bottom:         the last in-map leads from what is asked to v[l]
+//! up, layer i = l..1:    send every neighbour the values at its in-map
+//!                        r[i-1] = what the neighbours send, one after the other
+//! ```
+//!
+//! Cost: Σ 2 (d_i - 1) α, and β times the rows of [`Plan::volume`]. Memory: one sum a layer, and at
+//! most the window of each neighbour held back while an earlier rank's chunk is due. Values are read
+//! from the caller's array into messages and written from messages into the caller's result, without
+//! a copy between. With [`Order::Rank`] the order of additions depends on ranks and degrees alone.
+//!
+//! Dropping the future leaves the plan usable; its buffers hold no borrowed memory.
+
+use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::plan::{Held, Layer, Memory, Plan, Stats};
+use crate::slab::{AlignedVec, CHUNK_BYTES};
+use skyphos_kernels::{fold_rows, fold_rows_indirect, gather_rows, scatter_rows};
+use skyphos_types::{Element, Error, ReduceOp, Result};
+
+/// Round numbers of the exchanges going down (plus the layer).
+pub(crate) const DOWN: u32 = 0x100;
+/// Round numbers of the exchanges coming up.
+pub(crate) const UP: u32 = 0x200;
+
+/// Bytes of a sum that are folded at once, from all sources in turn: stays in the L2 cache.
+const FOLD_BYTES: usize = 64 * 1024;
+
+/// Which order values of one index are added in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// By rank: the same bits every time.
+    #[default]
+    Rank,
+    /// As they come.
+    Arrival,
+}
+
+/// What a layer sends from: the caller's array through a permutation, or a sum of the layer above.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a, T> {
+    Permuted(&'a [T], &'a [u32]),
+    Plain(&'a [T]),
+}
+
+impl<T: Element> Source<'_, T> {
+    /// Rows `start..start + rows` into `to`.
+    pub(crate) fn copy_rows(&self, start: usize, rows: usize, width: usize, to: &mut [T]) {
+        match self {
+            Source::Permuted(values, order) => gather_rows(values, &order[start..start + rows], width, to),
+            Source::Plain(values) => to.copy_from_slice(&values[start * width..(start + rows) * width]),
+        }
+    }
+
+    /// Folds rows `start..` of the source at `map`.
+    pub(crate) fn fold(
+        &self,
+        op: &ReduceOp,
+        acc: &mut [T],
+        first: u32,
+        map: &[u32],
+        start: usize,
+        width: usize,
+    ) -> Result<()> {
+        match self {
+            Source::Permuted(values, order) => {
+                fold_rows_indirect(op, acc, first, map, (values, &order[start..start + map.len()]), width)
+            }
+            Source::Plain(values) => {
+                fold_rows(op, acc, first, map, &values[start * width..(start + map.len()) * width], width)
+            }
+        }
+    }
+}
+
+/// Bytes of the largest chunk made of whole rows.
+fn chunk_limit<T>(width: usize) -> usize {
+    let row = width * size_of::<T>();
+    CHUNK_BYTES / row * row
+}
+
+/// Refuses rows that no chunk can hold.
+pub fn check_width<T>(width: usize) -> Result<()> {
+    let row = width.saturating_mul(size_of::<T>());
+    if row == 0 || row > CHUNK_BYTES {
+        return Err(Error::bad_input(format!(
+            "a row of width={width} takes {row} bytes; a row takes 1 to {CHUNK_BYTES}"
+        )));
+    }
+    Ok(())
+}
+
+/// Reduces `values` (rows along the plan's `contribute`) into `out` (rows along its `want`).
+pub async fn reduce<T: Element>(
+    ep: &Endpoint,
+    plan: &mut Plan,
+    values: &[T],
+    out: &mut [T],
+    op: &ReduceOp,
+    order: Order,
+) -> Result<()> {
+    check_shapes(plan, values, out, op)?;
+    let start = ep.now();
+    let mut memory = std::mem::take(&mut plan.memory);
+    let mut run = Run { ep, op, order, width: plan.width, stats: Stats::default() };
+    let result = async {
+        if matches!(op, ReduceOp::MeanPresent) && plan.present.is_none() {
+            plan.present = Some(run.count_present(plan, &mut memory).await?);
+        }
+        run.down(plan, &mut memory, values, DOWN).await?;
+        let bottom = memory.down.last_mut().expect("a layer").as_slice_mut::<T>();
+        finish_mean(op, bottom, plan.width, ep.size(), plan.present.as_deref());
+        run.up(plan, &mut memory, out, UP).await
+    }
+    .await;
+    plan.memory = memory;
+    plan.stats = Stats { total_s: (ep.now() - start).as_secs_f64(), ..run.stats };
+    result
+}
+
+fn check_shapes<T: Element>(plan: &Plan, values: &[T], out: &[T], op: &ReduceOp) -> Result<()> {
+    op.check(T::DTYPE)?;
+    check_width::<T>(plan.width)?;
+    if values.len() != plan.contribute_len * plan.width {
+        return Err(Error::bad_input(format!(
+            "values hold {} numbers, the plan's contribute has {} indices of width {}",
+            values.len(),
+            plan.contribute_len,
+            plan.width
+        )));
+    }
+    if out.len() != plan.want_len * plan.width {
+        return Err(Error::bad_input(format!(
+            "out holds {} numbers, the plan's want has {} indices of width {}",
+            out.len(),
+            plan.want_len,
+            plan.width
+        )));
+    }
+    Ok(())
+}
+
+/// Turns sums into means at the bottom, where each index is held once.
+pub(crate) fn finish_mean<T: Element>(
+    op: &ReduceOp,
+    bottom: &mut [T],
+    width: usize,
+    size: u32,
+    present: Option<&[u32]>,
+) {
+    match (op, present) {
+        (ReduceOp::Mean, _) => bottom.iter_mut().for_each(|v| *v = v.divide(u64::from(size))),
+        (ReduceOp::MeanPresent, Some(counts)) => {
+            for (row, count) in bottom.chunks_exact_mut(width).zip(counts) {
+                row.iter_mut().for_each(|v| *v = v.divide(u64::from(*count)));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Adds up repeats: for each distinct index, in hash order, the reduction of its values.
+pub(crate) fn stage_repeats<'a, T: Element>(
+    op: &ReduceOp,
+    plan_side: &skyphos_kernels::Prepared,
+    values: &[T],
+    width: usize,
+    staged: &'a mut AlignedVec,
+) -> Result<&'a [T]> {
+    let rows = plan_side.order.len();
+    staged.resize(values.len() * size_of::<T>());
+    let all = staged.as_slice_mut::<T>();
+    // First in the user's places, so that a repeat finds its first by place.
+    all.copy_from_slice(values);
+    for (first, repeat) in &plan_side.repeats {
+        let (map, row) = ([*first], &values[*repeat as usize * width..][..width]);
+        fold_rows(op, all, 0, &map, row, width)?;
+    }
+    debug_assert!(rows * width <= all.len());
+    Ok(staged.as_slice::<T>())
+}
+
+/// One reduction under way.
+pub(crate) struct Run<'a> {
+    pub(crate) ep: &'a Endpoint,
+    pub(crate) op: &'a ReduceOp,
+    pub(crate) order: Order,
+    pub(crate) width: usize,
+    pub(crate) stats: Stats,
+}
+
+impl Run<'_> {
+    /// Waits for progress, on the account of late peers or of transfer.
+    async fn progress(&mut self, receives: &[Incoming]) -> Result<()> {
+        let late = receives.iter().any(|r| !r.begun());
+        let start = self.ep.now();
+        self.ep.progress().await?;
+        let spent = (self.ep.now() - start).as_secs_f64();
+        *(if late { &mut self.stats.wait_s } else { &mut self.stats.transfer_s }) += spent;
+        Ok(())
+    }
+
+    /// How many ranks put out each index of the bottom range: a reduction of ones.
+    async fn count_present(&mut self, plan: &Plan, memory: &mut Memory) -> Result<Vec<u32>> {
+        let ones = vec![1u32; plan.contribute_len];
+        let mut counting =
+            Run { ep: self.ep, op: &ReduceOp::Max, order: Order::Rank, width: 1, stats: Stats::default() };
+        // Repeats on one rank count once, hence max there and sum between ranks.
+        let staged = stage_repeats(counting.op, &plan.contribute, &ones, 1, &mut memory.staged)?.to_vec();
+        counting.op = &ReduceOp::Sum;
+        let order = &plan.contribute.order;
+        counting.down_from(plan, memory, Source::Permuted(&staged, order), DOWN + 0x40).await?;
+        let bottom = memory.down.last().expect("a layer").as_slice::<u32>();
+        Ok(bottom[..bottom.len() - 1].to_vec())
+    }
+
+    /// All layers down: the sums of this rank's bottom range end up in the last of `memory.down`.
+    async fn down<T: Element>(
+        &mut self,
+        plan: &Plan,
+        memory: &mut Memory,
+        values: &[T],
+        round: u32,
+    ) -> Result<()> {
+        let order = &plan.contribute.order;
+        if plan.contribute.repeats.is_empty() {
+            return self.down_from(plan, memory, Source::Permuted(values, order), round).await;
+        }
+        let mut staged = std::mem::take(&mut memory.staged);
+        let result = match stage_repeats(self.op, &plan.contribute, values, self.width, &mut staged) {
+            Ok(values) => self.down_from(plan, memory, Source::Permuted(values, order), round).await,
+            Err(error) => Err(error),
+        };
+        memory.staged = staged;
+        result
+    }
+
+    async fn down_from<T: Element>(
+        &mut self,
+        plan: &Plan,
+        memory: &mut Memory,
+        top: Source<'_, T>,
+        round: u32,
+    ) -> Result<()> {
+        let mut sums = std::mem::take(&mut memory.down);
+        sums.resize_with(plan.layers.len(), AlignedVec::default);
+        let mut result = Ok(());
+        for (k, layer) in plan.layers.iter().enumerate() {
+            let (above, below) = sums.split_at_mut(k);
+            let source = match above.last() {
+                None => top,
+                Some(sum) => Source::Plain(sum.as_slice::<T>()),
+            };
+            below[0].resize((layer.out_len + 1) * self.width * size_of::<T>());
+            result = self.down_layer(layer, memory, source, below[0].as_slice_mut(), round + k as u32).await;
+            if result.is_err() {
+                break;
+            }
+        }
+        memory.down = sums;
+        result
+    }
+
+    async fn down_layer<T: Element>(
+        &mut self,
+        layer: &Layer,
+        memory: &mut Memory,
+        source: Source<'_, T>,
+        sum: &mut [T],
+        round: u32,
+    ) -> Result<()> {
+        let (ep, width, row) = (self.ep, self.width, self.width * size_of::<T>());
+        let identity = self.op.identity::<T>()?;
+        let share = |j: usize| layer.out_split[j]..layer.out_split[j + 1];
+        memory.start(layer, round, |j| share(j).len() * row);
+        memory.have[layer.me] = layer.out_maps[layer.me].len();
+        let body = sum.len() - width;
+        sum[body..].fill(identity); // what an index that nobody puts out is answered with
+        let mut next_block = 0;
+        let arrival = self.order == Order::Arrival;
+        if arrival {
+            sum[..body].fill(identity);
+            let start = layer.out_split[layer.me];
+            source.fold(self.op, &mut sum[..body], 0, &layer.out_maps[layer.me], start, width)?;
+        }
+        let block_rows = (FOLD_BYTES / row).max(1);
+        loop {
+            let mut moved = memory.send_chunks(ep, layer, chunk_limit::<T>(width), |j, at, chunk| {
+                source.copy_rows(share(j).start + at / row, chunk.len() / row, width, bytemuck::cast_slice_mut(chunk));
+            });
+            moved |= memory.take_chunks(ep, layer, row, |j| layer.out_maps[j].len())?;
+            if arrival {
+                fold_arrived(self.op, layer, memory, &mut sum[..body], width)?;
+            } else {
+                let blocks = memory.ready_rows(layer, body / width) / block_rows;
+                let end = if memory.all_here(layer) { (body / width).div_ceil(block_rows) } else { blocks };
+                if end > next_block {
+                    let rows = next_block * block_rows..(end * block_rows).min(body / width);
+                    self.fold_blocks(layer, memory, source, sum, rows, block_rows, identity)?;
+                    next_block = end;
+                    moved = true;
+                }
+            }
+            if memory.sends.iter().all(Outgoing::done) && memory.receives.iter().all(Incoming::done) {
+                return Ok(());
+            }
+            if !moved {
+                self.progress(&memory.receives).await?;
+            }
+        }
+    }
+
+    /// Folds rows of the sum for which all sources are here, block by block, each block from all
+    /// sources in rank order. Blocks are independent, so their owner does not change the result.
+    #[allow(clippy::too_many_arguments, reason = "one call, from down_layer")]
+    fn fold_blocks<T: Element>(
+        &self,
+        layer: &Layer,
+        memory: &mut Memory,
+        source: Source<'_, T>,
+        sum: &mut [T],
+        rows: std::ops::Range<usize>,
+        block_rows: usize,
+        identity: T,
+    ) -> Result<()> {
+        let (op, width, held) = (self.op, self.width, &memory.held);
+        let fold_one = |first: usize, block: &mut [T]| -> Result<()> {
+            block.fill(identity);
+            let end = (first + block.len() / width) as u32;
+            for (j, map) in layer.out_maps.iter().enumerate() {
+                let from = map.partition_point(|p| *p < first as u32);
+                let to = from + map[from..].partition_point(|p| *p < end);
+                if j == layer.me {
+                    source.fold(op, block, first as u32, &map[from..to], layer.out_split[j] + from, width)?;
+                    continue;
+                }
+                for piece in &held[j] {
+                    let (a, b) = (from.max(piece.start), to.min(piece.start + piece.rows));
+                    if a < b {
+                        let values = piece.chunk.as_slice::<T>().expect("whole rows, checked on arrival");
+                        let values = &values[(a - piece.start) * width..(b - piece.start) * width];
+                        fold_rows(op, block, first as u32, &map[a..b], values, width)?;
+                    }
+                }
+            }
+            Ok(())
+        };
+        let target = &mut sum[rows.start * width..rows.end * width];
+        let pool = self.ep.node().merge_pool().filter(|_| target.len() > block_rows * width);
+        match (pool, op) {
+            (Some(pool), op) if !matches!(op, ReduceOp::Custom(_)) => {
+                use rayon::prelude::*;
+                pool.install(|| {
+                    target
+                        .par_chunks_mut(block_rows * width)
+                        .enumerate()
+                        .try_for_each(|(k, block)| fold_one(rows.start + k * block_rows, block))
+                })?;
+            }
+            _ => {
+                for (k, block) in target.chunks_mut(block_rows * width).enumerate() {
+                    fold_one(rows.start + k * block_rows, block)?;
+                }
+            }
+        }
+        // Chunks that lie wholly above the folded rows are not needed again.
+        for (j, map) in layer.out_maps.iter().enumerate() {
+            let done = map.partition_point(|p| (*p as usize) < rows.end);
+            memory.folded[j] = done;
+            while memory.held[j].front().is_some_and(|h| h.start + h.rows <= done) {
+                memory.held[j].pop_front();
+            }
+        }
+        Ok(())
+    }
+
+    /// All layers up: the caller's result.
+    async fn up<T: Element>(
+        &mut self,
+        plan: &Plan,
+        memory: &mut Memory,
+        out: &mut [T],
+        round: u32,
+    ) -> Result<()> {
+        let mut results = std::mem::take(&mut memory.up);
+        results.resize_with(plan.layers.len(), AlignedVec::default);
+        let sums = std::mem::take(&mut memory.down);
+        let mut result = Ok(());
+        for (k, layer) in plan.layers.iter().enumerate().rev() {
+            // results[k] is what this rank holds of node layer k's in-set; layer 0's is `out`.
+            let (above, below) = results.split_at_mut(k + 1);
+            let source = match below.first() {
+                None => sums[k].as_slice::<T>(),
+                Some(held) => held.as_slice::<T>(),
+            };
+            let round = round + k as u32;
+            result = if k == 0 {
+                self.up_layer(layer, memory, source, Target::Scattered(out, &plan.want.order), round).await
+            } else {
+                above[k].resize(plan.layers[k - 1].in_len * self.width * size_of::<T>());
+                self.up_layer(layer, memory, source, Target::Plain(above[k].as_slice_mut()), round).await
+            };
+            if result.is_err() {
+                break;
+            }
+        }
+        memory.up = results;
+        memory.down = sums;
+        result?;
+        copy_repeats(&plan.want.repeats, out, self.width);
+        Ok(())
+    }
+
+    async fn up_layer<T: Element>(
+        &mut self,
+        layer: &Layer,
+        memory: &mut Memory,
+        source: &[T],
+        mut target: Target<'_, T>,
+        round: u32,
+    ) -> Result<()> {
+        let (ep, width, row) = (self.ep, self.width, self.width * size_of::<T>());
+        memory.start(layer, round, |j| layer.in_maps[j].len() * row);
+        let mut own_done = false;
+        loop {
+            let mut moved = memory.send_chunks(ep, layer, chunk_limit::<T>(width), |j, at, chunk| {
+                let map = &layer.in_maps[j][at / row..(at + chunk.len()) / row];
+                gather_rows(source, map, width, bytemuck::cast_slice_mut(chunk));
+            });
+            if !own_done {
+                // After the first chunks are on their way: this rank's own share.
+                target.put_gathered(layer.in_split[layer.me], source, &layer.in_maps[layer.me], width);
+                own_done = true;
+            }
+            let share = |j: usize| layer.in_split[j + 1] - layer.in_split[j];
+            moved |= memory.take_chunks(ep, layer, row, share)?;
+            for j in 0..layer.members.len() {
+                while let Some(piece) = memory.held[j].pop_front() {
+                    let values = piece.chunk.as_slice::<T>().expect("whole rows, checked on arrival");
+                    target.put(layer.in_split[j] + piece.start, values, width);
+                }
+            }
+            if memory.sends.iter().all(Outgoing::done) && memory.receives.iter().all(Incoming::done) {
+                return Ok(());
+            }
+            if !moved {
+                self.progress(&memory.receives).await?;
+            }
+        }
+    }
+}
+
+/// Answers repeated indices of `want` from their first.
+pub(crate) fn copy_repeats<T: Element>(repeats: &[(u32, u32)], out: &mut [T], width: usize) {
+    for (first, repeat) in repeats {
+        let from = *first as usize * width;
+        out.copy_within(from..from + width, *repeat as usize * width);
+    }
+}
+
+/// Where results of a layer go: the in-set above, or the caller's array through a permutation.
+pub(crate) enum Target<'a, T> {
+    Scattered(&'a mut [T], &'a [u32]),
+    Plain(&'a mut [T]),
+}
+
+impl<T: Element> Target<'_, T> {
+    /// Values of the rows from position `start`.
+    pub(crate) fn put(&mut self, start: usize, values: &[T], width: usize) {
+        let rows = values.len() / width;
+        match self {
+            Target::Scattered(out, order) => scatter_rows(values, &order[start..start + rows], width, out),
+            Target::Plain(out) => out[start * width..(start + rows) * width].copy_from_slice(values),
+        }
+    }
+
+    /// `source` at `map`, into the rows from position `start`.
+    pub(crate) fn put_gathered(&mut self, start: usize, source: &[T], map: &[u32], width: usize) {
+        match self {
+            Target::Scattered(out, order) => {
+                for (p, q) in map.iter().zip(&order[start..start + map.len()]) {
+                    let (p, q) = (*p as usize * width, *q as usize * width);
+                    if width == 1 {
+                        out[q] = source[p];
+                    } else {
+                        out[q..q + width].copy_from_slice(&source[p..p + width]);
+                    }
+                }
+            }
+            Target::Plain(out) => {
+                gather_rows(source, map, width, &mut out[start * width..(start + map.len()) * width]);
+            }
+        }
+    }
+}
+
+/// Folds every chunk that is here, in the order of members, as far as they have come.
+fn fold_arrived<T: Element>(
+    op: &ReduceOp,
+    layer: &Layer,
+    memory: &mut Memory,
+    sum: &mut [T],
+    width: usize,
+) -> Result<()> {
+    for (j, map) in layer.out_maps.iter().enumerate() {
+        while let Some(piece) = memory.held[j].pop_front() {
+            let values = piece.chunk.as_slice::<T>().expect("whole rows, checked on arrival");
+            fold_rows(op, sum, 0, &map[piece.start..piece.start + piece.rows], values, width)?;
+        }
+    }
+    Ok(())
+}
+
+impl Memory {
+    /// Readies the messages of one layer; `bytes(j)` is what goes to member j.
+    fn start(&mut self, layer: &Layer, round: u32, bytes: impl Fn(usize) -> usize) {
+        let size = layer.members.len();
+        self.sends.clear();
+        self.receives.clear();
+        // Each rank starts with its successor, so that no one is sent to by all at once.
+        for step in 1..size {
+            let j = (layer.me + step) % size;
+            self.sends.push(Outgoing::new(layer.members[j], round, bytes(j) as u64));
+        }
+        for (j, member) in layer.members.iter().enumerate() {
+            if j != layer.me {
+                self.receives.push(Incoming::new(*member, round));
+            }
+        }
+        self.held.resize_with(size.max(self.held.len()), Default::default);
+        self.held.iter_mut().for_each(|h| h.clear());
+        self.have.clear();
+        self.have.resize(size, 0);
+        self.folded.clear();
+        self.folded.resize(size, 0);
+    }
+
+    /// Sends one chunk to every member that can take one; `fill(j, first byte, chunk)`.
+    fn send_chunks(
+        &mut self,
+        ep: &Endpoint,
+        layer: &Layer,
+        limit: usize,
+        mut fill: impl FnMut(usize, usize, &mut [u8]),
+    ) -> bool {
+        let (size, mut moved) = (layer.members.len(), false);
+        for (k, send) in self.sends.iter_mut().enumerate() {
+            if let Some(range) = send.next_range(ep, limit) {
+                let mut chunk = ep.chunk(range.len());
+                fill((layer.me + k + 1) % size, range.start, chunk.as_bytes_mut());
+                send.push(ep, chunk);
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    /// Takes every chunk that has come; `rows(j)` is what member j must send in all.
+    fn take_chunks(
+        &mut self,
+        ep: &Endpoint,
+        layer: &Layer,
+        row: usize,
+        rows: impl Fn(usize) -> usize,
+    ) -> Result<bool> {
+        let mut moved = false;
+        for (k, receive) in self.receives.iter_mut().enumerate() {
+            let j = if k < layer.me { k } else { k + 1 };
+            while let Some(chunk) = receive.next(ep)? {
+                let (start, count) = (self.have[j], chunk.len() / row);
+                if chunk.len() % row != 0 || start + count > rows(j) || (receive.done() && start + count < rows(j)) {
+                    return Err(Error::Corrupt {
+                        rank: ep.world_rank(layer.members[j]),
+                        message: format!(
+                            "{} bytes of rows of {row} after {start} rows, where {} rows are due in all",
+                            chunk.len(),
+                            rows(j)
+                        ),
+                    });
+                }
+                self.have[j] = start + count;
+                if count > 0 {
+                    self.held[j].push_back(Held { chunk, start, rows: count });
+                }
+                moved = true;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Whether every member's whole share is here.
+    fn all_here(&self, layer: &Layer) -> bool {
+        layer.out_maps.iter().zip(&self.have).all(|(map, have)| *have == map.len())
+    }
+
+    /// The number of first rows of the sum for which every source's values are here.
+    fn ready_rows(&self, layer: &Layer, all: usize) -> usize {
+        let ready = |(map, have): (&Vec<u32>, &usize)| map.get(*have).map_or(all, |p| *p as usize);
+        layer.out_maps.iter().zip(&self.have).map(ready).min().unwrap_or(all)
+    }
+}

@@ -1,0 +1,265 @@
+//! What a collective sees: send to a rank, receive from a rank, wait for progress.
+//!
+//! Ranks here are the group's. A message is a stream of chunks on (call, round, peer). An
+//! [`Outgoing`] hands chunks over while the peer's window and the transport's backlog allow; an
+//! [`Incoming`] yields them as they come. [`Endpoint::progress`] is the one thing a collective
+//! awaits. Dropping any of these leaves nothing behind: what still comes is dropped with the call.
+
+use crate::frame::{CallSig, FrameKind, Header};
+use crate::mailbox::{Group, Mailbox, Next};
+use crate::node::Node;
+use crate::slab::{AlignedVec, CHUNK_BYTES, Payload, SlabMut};
+use skyphos_types::{Error, Result};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// Bytes of one stream that may be on the way and unconsumed. Messages up to this size are eager;
+/// larger ones need the receiver's credits, which bounds what a slow receiver must hold.
+pub const WINDOW_BYTES: u64 = 8 << 20;
+
+/// Bytes waiting in the transport for one peer above which no more chunks are made.
+const BACKLOG_BYTES: usize = 1 << 20;
+
+/// One call's view of the group.
+pub struct Endpoint {
+    node: Arc<Node>,
+    group: Arc<Group>,
+    call: u64,
+    sig: CallSig,
+    seen: Cell<u64>,
+}
+
+impl Endpoint {
+    pub(crate) fn new(node: Arc<Node>, group: Arc<Group>, call: u64, sig: CallSig) -> Endpoint {
+        Endpoint { node, group, call, sig, seen: Cell::new(0) }
+    }
+
+    /// This process's rank in the group.
+    pub fn rank(&self) -> u32 {
+        self.group.me
+    }
+
+    /// Ranks in the group.
+    pub fn size(&self) -> u32 {
+        self.group.ranks.len() as u32
+    }
+
+    /// The node under it.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// A group rank as the transport numbers it.
+    pub fn world_rank(&self, rank: u32) -> u32 {
+        self.group.ranks[rank as usize]
+    }
+
+    pub(crate) fn sig(&self) -> CallSig {
+        self.sig
+    }
+
+    pub(crate) fn place(&self) -> (&Group, u64) {
+        (&self.group, self.call)
+    }
+
+    pub(crate) fn has_news(&self, mail: &mut Mailbox) -> bool {
+        mail.look(self.group.comm, self.call).map_or(true, |version| version != self.seen.get())
+    }
+
+    /// Marks everything that has happened so far as seen.
+    pub(crate) fn catch_up(&self) {
+        if let Ok(version) = self.version() {
+            self.seen.set(version);
+        }
+    }
+
+    /// Counts what has happened in the call so far.
+    pub(crate) fn version(&self) -> Result<u64> {
+        self.node.mail(|m| m.look(self.group.comm, self.call)).map_err(|(e, _)| e)
+    }
+
+    /// The call's number in its group.
+    pub fn call_number(&self) -> u64 {
+        self.call
+    }
+
+    /// Time on this rank's clock.
+    pub fn now(&self) -> Duration {
+        self.node.now()
+    }
+
+    /// A buffer for a chunk.
+    pub fn chunk(&self, len: usize) -> SlabMut {
+        self.node.pool().take(len)
+    }
+
+    /// Completes when something has happened in this call since the last completion.
+    pub async fn progress(&self) -> Result<()> {
+        std::future::poll_fn(|_| {
+            match self.node.mail(|m| m.look(self.group.comm, self.call)) {
+                Err((error, _)) => Poll::Ready(Err(error)),
+                Ok(version) if version != self.seen.get() => {
+                    self.seen.set(version);
+                    Poll::Ready(Ok(()))
+                }
+                Ok(_) => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Sends a message to each of several ranks and receives one from each of several, all at once.
+    ///
+    /// Returns the messages in the order of `sources`. A rank may name itself in neither list.
+    /// Allocates the results; static plans do not use this.
+    pub async fn exchange(
+        &self,
+        round: u32,
+        messages: &[(u32, &[u8])],
+        sources: &[u32],
+    ) -> Result<Vec<AlignedVec>> {
+        let mut sends: Vec<Outgoing> =
+            messages.iter().map(|(to, bytes)| Outgoing::new(*to, round, bytes.len() as u64)).collect();
+        let mut receives: Vec<Incoming> = sources.iter().map(|from| Incoming::new(*from, round)).collect();
+        let mut got: Vec<AlignedVec> = sources.iter().map(|_| AlignedVec::default()).collect();
+        loop {
+            let mut moved = false;
+            for (send, (_, bytes)) in sends.iter_mut().zip(messages) {
+                while let Some(range) = send.next_range(self, CHUNK_BYTES) {
+                    let mut chunk = self.chunk(range.len());
+                    chunk.as_bytes_mut().copy_from_slice(&bytes[range]);
+                    send.push(self, chunk);
+                    moved = true;
+                }
+            }
+            for (receive, buffer) in receives.iter_mut().zip(&mut got) {
+                while let Some(chunk) = receive.next(self)? {
+                    buffer.extend(chunk.as_bytes());
+                    moved = true;
+                }
+            }
+            if sends.iter().all(Outgoing::done) && receives.iter().all(Incoming::done) {
+                return Ok(got);
+            }
+            if !moved {
+                self.progress().await?;
+            }
+        }
+    }
+}
+
+/// A message on its way out.
+#[derive(Debug)]
+pub struct Outgoing {
+    to: u32,
+    round: u32,
+    total: u64,
+    sent: u64,
+    seq: u32,
+}
+
+impl Outgoing {
+    /// A message of `total` bytes; an empty one is still sent, as one empty chunk, since its coming
+    /// tells the peer that this rank is in the call.
+    pub fn new(to: u32, round: u32, total: u64) -> Outgoing {
+        Outgoing { to, round, total, sent: 0, seq: 0 }
+    }
+
+    /// Whether all of it has been handed over.
+    pub fn done(&self) -> bool {
+        self.seq > 0 && self.sent == self.total
+    }
+
+    /// The bytes of the next chunk, at most `limit`, if it may go now.
+    pub fn next_range(&self, ep: &Endpoint, limit: usize) -> Option<std::ops::Range<usize>> {
+        if self.done() {
+            return None;
+        }
+        let peer = ep.world_rank(self.to);
+        if self.sent >= WINDOW_BYTES {
+            let consumed = ep.node.mail(|m| m.credit(ep.group.comm, ep.call, peer, self.round));
+            if self.sent >= consumed + WINDOW_BYTES {
+                return None;
+            }
+        }
+        if self.sent > 0 && ep.node.backlog(peer) > BACKLOG_BYTES {
+            return None;
+        }
+        let start = self.sent as usize;
+        Some(start..start + (self.total - self.sent).min(limit as u64) as usize)
+    }
+
+    /// Hands over the chunk that [`Outgoing::next_range`] asked for.
+    pub fn push(&mut self, ep: &Endpoint, mut chunk: SlabMut) {
+        let len = chunk.as_bytes_mut().len();
+        let header = Header {
+            kind: FrameKind::Data,
+            comm: ep.group.comm,
+            call: ep.call,
+            round: self.round,
+            seq: self.seq,
+            total: self.total,
+            sig: ep.sig,
+        };
+        ep.node.post(ep.world_rank(self.to), header, chunk.freeze());
+        self.sent += len as u64;
+        self.seq += 1;
+    }
+}
+
+/// A message on its way in.
+#[derive(Debug)]
+pub struct Incoming {
+    from: u32,
+    round: u32,
+    total: Option<u64>,
+    consumed: u64,
+    credited: u64,
+}
+
+impl Incoming {
+    /// The message that `from` sends in `round`.
+    pub fn new(from: u32, round: u32) -> Incoming {
+        Incoming { from, round, total: None, consumed: 0, credited: 0 }
+    }
+
+    /// Whether all of it has been taken.
+    pub fn done(&self) -> bool {
+        self.total == Some(self.consumed)
+    }
+
+    /// Whether any of it has come.
+    pub fn begun(&self) -> bool {
+        self.total.is_some()
+    }
+
+    /// The next chunk, if it has come. `Err` if the call failed or the peer can send no more.
+    pub fn next(&mut self, ep: &Endpoint) -> Result<Option<Payload>> {
+        if self.done() {
+            return Ok(None);
+        }
+        let peer = ep.world_rank(self.from);
+        let (chunk, total) =
+            match ep.node.mail(|m| m.take(ep.group.comm, ep.call, peer, self.round))? {
+                Next::Nothing => return Ok(None),
+                Next::Chunk(chunk, total) => (chunk, total),
+            };
+        self.total = Some(total);
+        self.consumed += chunk.len() as u64;
+        if self.consumed > total {
+            let message = format!("{} bytes in a message of {total}", self.consumed);
+            return Err(Error::Corrupt { rank: peer, message });
+        }
+        // Credits matter only to messages larger than the window, and a quarter of it at a time.
+        if total > WINDOW_BYTES && self.consumed - self.credited >= WINDOW_BYTES / 4 && !self.done() {
+            self.credited = self.consumed;
+            let mut header = Header::control(FrameKind::Credit, ep.group.comm, ep.call);
+            header.round = self.round;
+            header.total = self.consumed;
+            ep.node.post(peer, header, Payload::default());
+        }
+        Ok(Some(chunk))
+    }
+}

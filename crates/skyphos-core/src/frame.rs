@@ -1,0 +1,295 @@
+//! What crosses a transport: a header of 64 bytes and up to 128 KB of payload.
+//!
+//! All numbers are little-endian. `crc` is CRC32C over the header (with `crc` as zero) and the
+//! payload.
+//!
+//! | bytes | field | meaning |
+//! |---|---|---|
+//! | 0..2 | magic | "SY" |
+//! | 2 | version | 1 |
+//! | 3 | kind | [`FrameKind`] |
+//! | 4..8 | crc | checksum |
+//! | 8..16 | comm | which group |
+//! | 16..24 | call | number of the collective call in that group |
+//! | 24..28 | round | which exchange of the call |
+//! | 28..32 | seq | number of the chunk in its message |
+//! | 32..36 | len | bytes of payload |
+//! | 36..40 | sig.extra | plan, degrees or root |
+//! | 40..48 | total | bytes of the whole message (`Credit`: bytes consumed) |
+//! | 48..56 | sig.n | size of the index space |
+//! | 56..60 | sig.width | numbers an index |
+//! | 60..64 | sig.kind, op, dtype, flags | the call |
+
+use crate::slab::{CHUNK_BYTES, Payload};
+use skyphos_types::{DType, ReduceOp};
+
+/// Bytes of an encoded header.
+pub const HEADER_BYTES: usize = 64;
+const MAGIC: [u8; 2] = *b"SY";
+const VERSION: u8 = 1;
+
+/// What a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// A chunk of a message.
+    Data = 1,
+    /// "I have consumed `total` bytes of the stream you send me": opens the sender's window.
+    Credit = 2,
+    /// The sender has left the call; the payload is an error.
+    Abort = 3,
+    /// "Are you in this call?"
+    Probe = 4,
+    /// "I am in this call, or past it."
+    Present = 5,
+    /// The sender has closed; nothing follows.
+    Bye = 6,
+}
+
+impl FrameKind {
+    fn from_code(code: u8) -> Option<FrameKind> {
+        use FrameKind::*;
+        [Data, Credit, Abort, Probe, Present, Bye].into_iter().find(|k| *k as u8 == code)
+    }
+}
+
+/// Which collective a call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum CallKind {
+    /// `barrier`.
+    Barrier = 1,
+    /// `configure`.
+    Configure = 2,
+    /// `reduce` on a plan.
+    Reduce = 3,
+    /// `configure_reduce`.
+    ConfigureReduce = 4,
+    /// `split`.
+    Split = 5,
+    /// Small equal-shaped messages to all.
+    AllgatherBytes = 6,
+}
+
+/// What all ranks must agree on in a call. Every data frame carries it, so that ranks that called
+/// different things notice at the first frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallSig {
+    /// Which collective.
+    pub kind: CallKind,
+    /// Code of the operation ([`ReduceOp::code`]); 0 if none or a custom one.
+    pub op: u8,
+    /// Code of the element type; 0 if none.
+    pub dtype: u8,
+    /// Settings, by kind.
+    pub flags: u8,
+    /// Numbers an index.
+    pub width: u32,
+    /// Size of the index space.
+    pub n: u64,
+    /// Number of the plan, hash of the degrees …, by kind.
+    pub extra: u32,
+}
+
+impl CallSig {
+    /// A call without operation, values or index space.
+    pub const fn plain(kind: CallKind) -> CallSig {
+        CallSig { kind, op: 0, dtype: 0, flags: 0, width: 0, n: 0, extra: 0 }
+    }
+}
+
+impl std::fmt::Display for CallSig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = match self.kind {
+            CallKind::Barrier => "barrier",
+            CallKind::Configure => "configure",
+            CallKind::Reduce => "reduce",
+            CallKind::ConfigureReduce => "configure_reduce",
+            CallKind::Split => "split",
+            CallKind::AllgatherBytes => "allgather",
+        };
+        write!(f, "{name}(")?;
+        let mut comma = "";
+        let mut item = |f: &mut std::fmt::Formatter<'_>, text: String| {
+            let result = write!(f, "{comma}{text}");
+            comma = ", ";
+            result
+        };
+        if self.kind == CallKind::Reduce {
+            item(f, format!("plan {}", self.extra))?;
+        }
+        if self.n > 0 {
+            item(f, format!("n={}", self.n))?;
+        }
+        if let Some(dtype) = DType::from_code(self.dtype) {
+            item(f, format!("dtype={dtype}"))?;
+            let op = usize::from(self.op).checked_sub(1).and_then(|k| ReduceOp::NAMED.get(k));
+            item(f, format!("op={}", op.map_or("custom", |op| op.name())))?;
+        }
+        if self.width > 1 {
+            item(f, format!("width={}", self.width))?;
+        }
+        if matches!(self.kind, CallKind::Configure | CallKind::ConfigureReduce) {
+            item(f, format!("missing={}", if self.flags & 1 == 0 { "error" } else { "identity" }))?;
+            item(f, format!("degrees #{:x}", self.extra))?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// A frame's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the frame is for.
+    pub kind: FrameKind,
+    /// Which group.
+    pub comm: u64,
+    /// Number of the call in that group.
+    pub call: u64,
+    /// Which exchange of the call.
+    pub round: u32,
+    /// Number of the chunk in its message.
+    pub seq: u32,
+    /// Bytes of the whole message; for a credit, bytes consumed.
+    pub total: u64,
+    /// The call, as its sender sees it.
+    pub sig: CallSig,
+}
+
+impl Header {
+    /// A control frame of a call.
+    pub fn control(kind: FrameKind, comm: u64, call: u64) -> Header {
+        Header { kind, comm, call, round: 0, seq: 0, total: 0, sig: CallSig::plain(CallKind::Barrier) }
+    }
+
+    /// The header's bytes, checksum included.
+    pub fn encode(&self, payload: &[u8]) -> [u8; HEADER_BYTES] {
+        let mut b = [0u8; HEADER_BYTES];
+        b[0..2].copy_from_slice(&MAGIC);
+        b[2] = VERSION;
+        b[3] = self.kind as u8;
+        b[8..16].copy_from_slice(&self.comm.to_le_bytes());
+        b[16..24].copy_from_slice(&self.call.to_le_bytes());
+        b[24..28].copy_from_slice(&self.round.to_le_bytes());
+        b[28..32].copy_from_slice(&self.seq.to_le_bytes());
+        b[32..36].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        b[36..40].copy_from_slice(&self.sig.extra.to_le_bytes());
+        b[40..48].copy_from_slice(&self.total.to_le_bytes());
+        b[48..56].copy_from_slice(&self.sig.n.to_le_bytes());
+        b[56..60].copy_from_slice(&self.sig.width.to_le_bytes());
+        b[60..64].copy_from_slice(&[self.sig.kind as u8, self.sig.op, self.sig.dtype, self.sig.flags]);
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&b), payload);
+        b[4..8].copy_from_slice(&crc.to_le_bytes());
+        b
+    }
+
+    /// The header in `bytes`, and the length and checksum of the payload that follows.
+    ///
+    /// Nothing is trusted: wrong magic, version, kind or a length above [`CHUNK_BYTES`] is an error
+    /// that says so. Check the payload with [`Header::check`] once it is there.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<(Header, usize, u32), String> {
+        let u32_at = |k: usize| u32::from_le_bytes(bytes[k..k + 4].try_into().expect("4 bytes"));
+        let u64_at = |k: usize| u64::from_le_bytes(bytes[k..k + 8].try_into().expect("8 bytes"));
+        if bytes[0..2] != MAGIC {
+            return Err("not a Skyphos frame".to_owned());
+        }
+        if bytes[2] != VERSION {
+            return Err(format!("frame version {}, this build speaks {VERSION}", bytes[2]));
+        }
+        let kind = FrameKind::from_code(bytes[3]).ok_or_else(|| format!("frame kind {}", bytes[3]))?;
+        let len = u32_at(32) as usize;
+        if len > CHUNK_BYTES {
+            return Err(format!("frame of {len} bytes, at most {CHUNK_BYTES} allowed"));
+        }
+        let call_kind = match bytes[60] {
+            1 => CallKind::Barrier,
+            2 => CallKind::Configure,
+            3 => CallKind::Reduce,
+            4 => CallKind::ConfigureReduce,
+            5 => CallKind::Split,
+            6 => CallKind::AllgatherBytes,
+            code => return Err(format!("call kind {code}")),
+        };
+        let sig = CallSig {
+            kind: call_kind,
+            op: bytes[61],
+            dtype: bytes[62],
+            flags: bytes[63],
+            width: u32_at(56),
+            n: u64_at(48),
+            extra: u32_at(36),
+        };
+        let header = Header {
+            kind,
+            comm: u64_at(8),
+            call: u64_at(16),
+            round: u32_at(24),
+            seq: u32_at(28),
+            total: u64_at(40),
+            sig,
+        };
+        Ok((header, len, u32_at(4)))
+    }
+
+    /// Whether the checksum that came with the header fits header and payload.
+    pub fn check(bytes: &[u8; HEADER_BYTES], payload: &[u8]) -> bool {
+        let mut head = *bytes;
+        head[4..8].fill(0);
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&head), payload);
+        crc.to_le_bytes() == bytes[4..8]
+    }
+}
+
+/// A header and its payload.
+#[derive(Clone)]
+pub struct Frame {
+    /// Where it belongs.
+    pub header: Header,
+    /// What it carries.
+    pub payload: Payload,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        let sig = CallSig {
+            kind: CallKind::Reduce,
+            op: 1,
+            dtype: DType::F64 as u8,
+            flags: 2,
+            width: 16,
+            n: 1 << 62,
+            extra: 77,
+        };
+        Header { kind: FrameKind::Data, comm: 5, call: 1 << 40, round: 3, seq: 9, total: 1 << 33, sig }
+    }
+
+    #[test]
+    fn round_trip_and_damage() {
+        let bytes = header().encode(b"payload");
+        let (back, len, _) = Header::decode(&bytes).unwrap();
+        assert_eq!((back, len), (header(), 7));
+        assert!(Header::check(&bytes, b"payload"));
+        assert!(!Header::check(&bytes, b"pbyload"));
+        for bit in 0..HEADER_BYTES * 8 {
+            let mut broken = bytes;
+            broken[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&broken).is_err() || !Header::check(&broken, b"payload"), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_claimed_length_is_checked_before_memory_is_reserved() {
+        let mut bytes = header().encode(b"");
+        bytes[32..36].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(Header::decode(&bytes).unwrap_err().contains("at most"));
+    }
+
+    #[test]
+    fn calls_describe_themselves() {
+        let text = header().sig.to_string();
+        assert_eq!(text, "reduce(plan 77, n=4611686018427387904, dtype=float64, op=sum, width=16)");
+    }
+}

@@ -1,0 +1,132 @@
+//! Frames, matching, and the collectives that stand on them.
+//!
+//! Read in this order: [`transport`] (what carries frames), [`local`] (the smallest one),
+//! [`frame`], [`mailbox`](crate::Group), [`node`] (who drives), [`endpoint`] (what a collective
+//! sees), [`collectives::barrier`] (the simplest collective).
+
+pub mod butterfly;
+pub mod collectives;
+pub mod endpoint;
+pub mod frame;
+pub mod local;
+mod mailbox;
+pub mod node;
+pub mod plan;
+pub mod slab;
+pub mod transport;
+
+pub use endpoint::{Endpoint, Incoming, Outgoing};
+pub use mailbox::Group;
+pub use node::{Node, Settings};
+pub use plan::Plan;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{CallKind, CallSig};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    fn on_all<R: Send>(size: u32, timeout: f64, body: impl Fn(u32, Arc<Node>, Arc<Group>) -> R + Sync) -> Vec<R> {
+        let settings = Settings { timeout: Duration::from_secs_f64(timeout), ..Settings::default() };
+        std::thread::scope(|scope| {
+            let tasks: Vec<_> = local::local_group(size)
+                .into_iter()
+                .enumerate()
+                .map(|(rank, transport)| {
+                    let (body, settings) = (&body, settings.clone());
+                    scope.spawn(move || {
+                        let node = Node::new(Box::new(transport), settings).unwrap();
+                        let group = Arc::new(Group { comm: 1, ranks: (0..size).collect(), me: rank as u32 });
+                        node.open_group(group.clone());
+                        body(rank as u32, node, group)
+                    })
+                })
+                .collect();
+            tasks.into_iter().map(|t| t.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn barrier_and_allgather_at_every_size() {
+        for size in 1..=13 {
+            let got = on_all(size, 10.0, |rank, node, group| {
+                for _ in 0..3 {
+                    node.call(&group, CallSig::plain(CallKind::Barrier), collectives::barrier::barrier).unwrap();
+                }
+                let block = [rank as u8; 3];
+                node.call(&group, CallSig::plain(CallKind::AllgatherBytes), async |ep| {
+                    collectives::allgather::allgather_bytes(ep, 0, &block).await
+                })
+                .unwrap()
+            });
+            let want: Vec<Vec<u8>> = (0..size).map(|r| vec![r as u8; 3]).collect();
+            assert!(got.iter().all(|g| *g == want), "P = {size}");
+        }
+    }
+
+    #[test]
+    fn different_calls_are_a_mismatch_on_all() {
+        let got = on_all(4, 10.0, |rank, node, group| {
+            let kind = if rank == 2 { CallKind::Split } else { CallKind::Barrier };
+            node.call(&group, CallSig::plain(kind), collectives::barrier::barrier).unwrap_err().to_string()
+        });
+        for text in got {
+            assert!(text.contains("barrier(") && text.contains("rank 2 is in split("), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_rank_that_does_not_come_is_named_by_all() {
+        let got = on_all(5, 0.2, |rank, node, group| {
+            if rank == 3 {
+                // Stays away, alive, until the others have given up.
+                std::thread::sleep(Duration::from_millis(900));
+                return "away".to_owned();
+            }
+            node.call(&group, CallSig::plain(CallKind::Barrier), collectives::barrier::barrier).unwrap_err().to_string()
+        });
+        for (rank, text) in got.iter().enumerate().filter(|(r, _)| *r != 3) {
+            assert!(text.contains("rank 3 did not come"), "rank {rank}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_lost_rank_is_named_and_an_error_inside_reaches_all() {
+        let got = on_all(4, 10.0, |rank, node, group| {
+            let sig = CallSig::plain(CallKind::Barrier);
+            let inside = node.call(&group, sig, async |ep| {
+                if rank == 1 {
+                    return Err(skyphos_types::Error::bad_input("the values are wrong"));
+                }
+                collectives::barrier::barrier(ep).await
+            });
+            let text = inside.unwrap_err().to_string();
+            assert!(text.contains("the values are wrong"), "{text}");
+            if rank == 0 {
+                return String::new();
+            }
+            node.call(&group, sig, collectives::barrier::barrier).unwrap_err().to_string()
+        });
+        for text in &got[1..] {
+            assert!(text.contains("rank 0") && text.contains("lost"), "{text}");
+        }
+    }
+
+    #[test]
+    fn messages_larger_than_the_window_flow_both_ways() {
+        let len = endpoint::WINDOW_BYTES as usize * 3 + 17;
+        let got = on_all(2, 20.0, |rank, node, group| {
+            let message = vec![rank as u8 + 1; len];
+            node.call(&group, CallSig::plain(CallKind::Barrier), async |ep| {
+                ep.exchange(0, &[(1 - rank, &message)], &[1 - rank]).await
+            })
+            .unwrap()
+            .remove(0)
+        });
+        for (rank, bytes) in got.iter().enumerate() {
+            assert_eq!(bytes.len(), len);
+            assert!(bytes.as_bytes().iter().all(|b| *b == 2 - rank as u8));
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Ranks of one process: the smallest transport, for tests, notebooks and examples.
+//!
+//! Each rank has an inbox (a queue under a mutex, and a condition variable to wait on); posting
+//! moves the frame into the peer's inbox. Payloads are shared, not copied.
+
+use crate::frame::Frame;
+use crate::transport::{Event, Transport, Waker};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+#[derive(Default)]
+struct Inbox {
+    queue: Mutex<VecDeque<Event>>,
+    came: Condvar,
+    /// Length of the queue, readable without its lock: a poll that finds nothing costs one load.
+    waiting: AtomicUsize,
+    woken: AtomicBool,
+}
+
+impl Inbox {
+    fn put(&self, event: Event) {
+        let mut queue = self.queue.lock().expect("inbox lock");
+        queue.push_back(event);
+        self.waiting.store(queue.len(), Ordering::Release);
+        drop(queue);
+        self.came.notify_one();
+    }
+}
+
+struct Hub {
+    inboxes: Vec<Inbox>,
+    start: Instant,
+}
+
+/// One rank of an in-process group.
+pub struct Local {
+    hub: Arc<Hub>,
+    rank: u32,
+    closed: bool,
+}
+
+/// A group of `size` ranks in this process.
+pub fn local_group(size: u32) -> Vec<Local> {
+    let inboxes = (0..size).map(|_| Inbox::default()).collect();
+    let hub = Arc::new(Hub { inboxes, start: Instant::now() });
+    (0..size).map(|rank| Local { hub: hub.clone(), rank, closed: false }).collect()
+}
+
+impl Local {
+    fn leave(&mut self, orderly: bool, cause: &str) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        for (peer, inbox) in self.hub.inboxes.iter().enumerate() {
+            if peer != self.rank as usize {
+                inbox.put(Event::PeerDown { rank: self.rank, cause: cause.to_owned(), orderly });
+            }
+        }
+    }
+}
+
+impl Transport for Local {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn size(&self) -> u32 {
+        self.hub.inboxes.len() as u32
+    }
+
+    fn name(&self) -> &'static str {
+        "local"
+    }
+
+    fn address(&self, rank: u32) -> String {
+        format!("this process, task {rank}")
+    }
+
+    fn ranks_on_host(&self) -> usize {
+        self.hub.inboxes.len()
+    }
+
+    fn now(&self) -> Duration {
+        self.hub.start.elapsed()
+    }
+
+    fn post(&mut self, to: u32, frame: Frame) {
+        self.hub.inboxes[to as usize].put(Event::Frame { from: self.rank, frame });
+    }
+
+    fn backlog(&self, _to: u32) -> usize {
+        0
+    }
+
+    fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
+        let inbox = &self.hub.inboxes[self.rank as usize];
+        if wait.is_zero() && inbox.waiting.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut queue = inbox.queue.lock().expect("inbox lock");
+        if queue.is_empty() && !wait.is_zero() && !inbox.woken.load(Ordering::Acquire) {
+            queue = inbox.came.wait_timeout(queue, wait).expect("inbox lock").0;
+        }
+        inbox.woken.store(false, Ordering::Release);
+        events.extend(queue.drain(..));
+        inbox.waiting.store(0, Ordering::Release);
+    }
+
+    fn waker(&self) -> Waker {
+        let (hub, rank) = (self.hub.clone(), self.rank as usize);
+        Arc::new(move || {
+            let inbox = &hub.inboxes[rank];
+            let queue = inbox.queue.lock().expect("inbox lock");
+            inbox.woken.store(true, Ordering::Release);
+            drop(queue);
+            inbox.came.notify_one();
+        })
+    }
+
+    fn close(&mut self, _wait: Duration) {
+        self.leave(true, "it has closed its Comm");
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.leave(false, "its task ended without closing its Comm");
+    }
+}

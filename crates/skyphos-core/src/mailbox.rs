@@ -1,0 +1,336 @@
+//! Matching: which frame belongs to which call, round and peer.
+//!
+//! One mailbox serves all groups of a process. A frame whose call has not begun here waits; one whose
+//! call is over is dropped (a late duplicate is normal input). Storage is recycled, so that a steady
+//! sequence of calls allocates nothing. Nothing here waits, sends or knows the time.
+
+use crate::frame::{CallSig, Frame, FrameKind, Header};
+use crate::slab::Payload;
+use crate::transport::Event;
+use skyphos_types::Error;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The ranks of a group, in group order, as ranks of the transport.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Number that all members derive alike.
+    pub comm: u64,
+    /// Transport rank of each member.
+    pub ranks: Vec<u32>,
+    /// This process's place in `ranks`.
+    pub me: u32,
+}
+
+/// A message on its way in: chunks in order, as far as they have come.
+#[derive(Default)]
+struct Stream {
+    from: u32,
+    round: u32,
+    next_seq: u32,
+    chunks: VecDeque<Payload>,
+    total: u64,
+}
+
+/// All that has come for one call.
+#[derive(Default)]
+struct CallBox {
+    comm: u64,
+    call: u64,
+    /// How this rank called it; `None` until it does.
+    own: Option<CallSig>,
+    /// The first other signature seen before this rank entered, and who sent it.
+    first: Option<(u32, CallSig)>,
+    streams: Vec<Stream>,
+    /// (peer, round, bytes it has consumed)
+    credits: Vec<(u32, u32, u64)>,
+    /// The error that ended the call, and whether it came from another rank.
+    failed: Option<(Error, bool)>,
+    /// Ranks that answered a probe.
+    present: Vec<u32>,
+    /// Counts everything that happened here; a waiter compares it.
+    version: u64,
+}
+
+struct CommState {
+    group: Arc<Group>,
+    next_call: u64,
+}
+
+enum Peer {
+    Up,
+    Down { cause: String, orderly: bool },
+}
+
+/// A reply that the mailbox owes a peer.
+pub(crate) struct Reply {
+    pub(crate) to: u32,
+    pub(crate) kind: FrameKind,
+    pub(crate) comm: u64,
+    pub(crate) call: u64,
+}
+
+/// See the module's text.
+pub(crate) struct Mailbox {
+    calls: Vec<CallBox>,
+    spare_calls: Vec<CallBox>,
+    spare_streams: Vec<Stream>,
+    comms: Vec<CommState>,
+    closed: Vec<u64>,
+    peers: Vec<Peer>,
+    /// Address of each peer, for errors.
+    addresses: Vec<String>,
+    pub(crate) replies: Vec<Reply>,
+}
+
+/// One read of a stream.
+pub(crate) enum Next {
+    Chunk(Payload, u64),
+    Nothing,
+}
+
+impl Mailbox {
+    pub(crate) fn new(addresses: Vec<String>) -> Mailbox {
+        Mailbox {
+            calls: Vec::new(),
+            spare_calls: Vec::new(),
+            spare_streams: Vec::new(),
+            comms: Vec::new(),
+            closed: Vec::new(),
+            peers: addresses.iter().map(|_| Peer::Up).collect(),
+            addresses,
+            replies: Vec::new(),
+        }
+    }
+
+    pub(crate) fn open_comm(&mut self, group: Arc<Group>) {
+        self.comms.push(CommState { group, next_call: 0 });
+    }
+
+    pub(crate) fn close_comm(&mut self, comm: u64) {
+        self.comms.retain(|c| c.group.comm != comm);
+        self.calls.retain(|b| b.comm != comm);
+        self.closed.push(comm);
+    }
+
+    pub(crate) fn open_comms(&self) -> usize {
+        self.comms.len()
+    }
+
+    fn comm(&self, comm: u64) -> Option<&CommState> {
+        self.comms.iter().find(|c| c.group.comm == comm)
+    }
+
+    fn find(&mut self, comm: u64, call: u64) -> Option<&mut CallBox> {
+        self.calls.iter_mut().find(|b| b.call == call && b.comm == comm)
+    }
+
+    /// The box of a call, made if the call has not begun; `None` if it is over.
+    fn box_of(&mut self, comm: u64, call: u64) -> Option<usize> {
+        if let Some(k) = self.calls.iter().position(|b| b.call == call && b.comm == comm) {
+            return Some(k);
+        }
+        let over = match self.comm(comm) {
+            Some(state) => call < state.next_call,
+            None => self.closed.contains(&comm),
+        };
+        if over {
+            return None;
+        }
+        let mut fresh = self.spare_calls.pop().unwrap_or_default();
+        (fresh.comm, fresh.call) = (comm, call);
+        self.calls.push(fresh);
+        Some(self.calls.len() - 1)
+    }
+
+    /// This rank enters its next call: its number, or why it cannot succeed.
+    pub(crate) fn begin(&mut self, group: &Arc<Group>, sig: CallSig) -> u64 {
+        let state = self.comms.iter_mut().find(|c| c.group.comm == group.comm).expect("group is open");
+        let call = state.next_call;
+        let k = self.box_of(group.comm, call).expect("the next call is not over");
+        self.comms.iter_mut().find(|c| c.group.comm == group.comm).expect("open").next_call += 1;
+        let lost = group.ranks.iter().find_map(|r| self.lost(*r, sig));
+        let me = group.ranks[group.me as usize];
+        let b = &mut self.calls[k];
+        b.own = Some(sig);
+        if let Some((peer, theirs)) = b.first
+            && theirs != sig
+        {
+            b.fail(mismatch(me, sig, peer, theirs), false);
+        }
+        if let Some(error) = lost {
+            b.fail(error, false);
+        }
+        call
+    }
+
+    fn lost(&self, rank: u32, sig: CallSig) -> Option<Error> {
+        match &self.peers[rank as usize] {
+            Peer::Down { cause, orderly: false } => Some(Error::PeerLost {
+                rank,
+                address: self.addresses[rank as usize].clone(),
+                cause: format!("{cause}; this rank was in {sig}"),
+            }),
+            _ => None,
+        }
+    }
+
+    /// The call is over here; what still comes for it is dropped.
+    pub(crate) fn end(&mut self, comm: u64, call: u64) {
+        let Some(k) = self.calls.iter().position(|b| b.call == call && b.comm == comm) else { return };
+        let mut done = self.calls.swap_remove(k);
+        for mut stream in done.streams.drain(..) {
+            stream.chunks.clear();
+            self.spare_streams.push(stream);
+        }
+        done.credits.clear();
+        done.present.clear();
+        self.spare_calls.push(CallBox { own: None, first: None, failed: None, version: 0, ..done });
+    }
+
+    /// Counts what has happened in a call, or says why it failed (and whether another rank said so).
+    pub(crate) fn look(&mut self, comm: u64, call: u64) -> Result<u64, (Error, bool)> {
+        let b = self.find(comm, call).expect("an open call");
+        match &b.failed {
+            Some(failed) => Err(failed.clone()),
+            None => Ok(b.version),
+        }
+    }
+
+    /// The next chunk of a stream and its message's length, if it has come.
+    pub(crate) fn take(&mut self, comm: u64, call: u64, from: u32, round: u32) -> Result<Next, Error> {
+        let b = self.find(comm, call).expect("an open call");
+        if let Some((error, _)) = &b.failed {
+            return Err(error.clone());
+        }
+        if let Some(stream) = b.streams.iter_mut().find(|s| s.from == from && s.round == round)
+            && let Some(chunk) = stream.chunks.pop_front()
+        {
+            return Ok(Next::Chunk(chunk, stream.total));
+        }
+        let own = b.own;
+        match &self.peers[from as usize] {
+            Peer::Up => Ok(Next::Nothing),
+            Peer::Down { cause, .. } => Err(Error::PeerLost {
+                rank: from,
+                address: self.addresses[from as usize].clone(),
+                cause: match own {
+                    Some(sig) => format!("{cause}; this rank was in {sig}"),
+                    None => cause.clone(),
+                },
+            }),
+        }
+    }
+
+    /// Bytes that a peer has consumed of the stream sent to it.
+    pub(crate) fn credit(&mut self, comm: u64, call: u64, peer: u32, round: u32) -> u64 {
+        let b = self.find(comm, call).expect("an open call");
+        b.credits.iter().find(|(p, r, _)| (*p, *r) == (peer, round)).map_or(0, |(_, _, bytes)| *bytes)
+    }
+
+    /// Ranks that have answered a probe of this call.
+    pub(crate) fn present(&mut self, comm: u64, call: u64) -> Vec<u32> {
+        self.find(comm, call).map_or(Vec::new(), |b| b.present.clone())
+    }
+
+    /// Files one event.
+    pub(crate) fn deliver(&mut self, event: Event) {
+        match event {
+            Event::Frame { from, frame } => self.deliver_frame(from, frame),
+            Event::Writable { rank } => {
+                for b in &mut self.calls {
+                    if self.comms.iter().any(|c| c.group.comm == b.comm && c.group.ranks.contains(&rank)) {
+                        b.version += 1;
+                    }
+                }
+            }
+            Event::PeerDown { rank, cause, orderly } => {
+                self.peers[rank as usize] = Peer::Down { cause, orderly };
+                for k in 0..self.calls.len() {
+                    let b = &self.calls[k];
+                    let Some(sig) = b.own else { continue };
+                    let member = self.comm(b.comm).is_some_and(|c| c.group.ranks.contains(&rank));
+                    let lost = if member { self.lost(rank, sig) } else { None };
+                    let b = &mut self.calls[k];
+                    b.version += 1;
+                    if let Some(error) = lost {
+                        b.fail(error, false);
+                    }
+                }
+            }
+        }
+    }
+
+    fn deliver_frame(&mut self, from: u32, frame: Frame) {
+        let Header { comm, call, round, seq, total, sig, kind } = frame.header;
+        if kind == FrameKind::Probe {
+            let here = self.comm(comm).is_some_and(|c| call < c.next_call) || self.closed.contains(&comm);
+            if here {
+                self.replies.push(Reply { to: from, kind: FrameKind::Present, comm, call });
+            }
+            return;
+        }
+        let Some(k) = self.box_of(comm, call) else { return };
+        let me = self.comm(comm).map(|c| c.group.ranks[c.group.me as usize]);
+        let b = &mut self.calls[k];
+        b.version += 1;
+        match kind {
+            FrameKind::Data => {
+                match (b.own, me) {
+                    (Some(own), Some(me)) if own != sig => b.fail(mismatch(me, own, from, sig), false),
+                    (None, _) if b.first.is_none_or(|(_, first)| first == sig) => b.first = Some((from, sig)),
+                    (None, _) => {
+                        let (peer, theirs) = b.first.expect("checked");
+                        b.fail(mismatch(peer, theirs, from, sig), false);
+                    }
+                    _ => {}
+                }
+                let k_stream = b.streams.iter().position(|s| s.from == from && s.round == round);
+                let stream = match k_stream {
+                    Some(k) => &mut b.streams[k],
+                    None => {
+                        let fresh = self.spare_streams.pop().unwrap_or_default();
+                        b.streams.push(Stream { from, round, next_seq: 0, total, chunks: fresh.chunks });
+                        b.streams.last_mut().expect("just pushed")
+                    }
+                };
+                if seq != stream.next_seq || total != stream.total {
+                    let message = format!(
+                        "chunk {seq} of {total} bytes where chunk {} of {} was due",
+                        stream.next_seq, stream.total
+                    );
+                    b.fail(Error::Corrupt { rank: from, message }, false);
+                    return;
+                }
+                stream.next_seq += 1;
+                stream.chunks.push_back(frame.payload);
+            }
+            FrameKind::Credit => match b.credits.iter_mut().find(|(p, r, _)| (*p, *r) == (from, round)) {
+                Some((_, _, bytes)) => *bytes = (*bytes).max(total),
+                None => b.credits.push((from, round, total)),
+            },
+            FrameKind::Abort => {
+                let error = Error::from_wire(frame.payload.as_bytes())
+                    .unwrap_or(Error::Aborted { rank: from, cause: "it did not say why".to_owned() });
+                b.fail(error, true);
+            }
+            FrameKind::Present => b.present.push(from),
+            FrameKind::Probe | FrameKind::Bye => {}
+        }
+    }
+}
+
+impl CallBox {
+    fn fail(&mut self, error: Error, remote: bool) {
+        self.version += 1;
+        if self.failed.is_none() {
+            self.failed = Some((error, remote));
+        }
+    }
+}
+
+fn mismatch(left: u32, left_sig: CallSig, right: u32, right_sig: CallSig) -> Error {
+    let ((left, left_sig), (right, right_sig)) =
+        if left <= right { ((left, left_sig), (right, right_sig)) } else { ((right, right_sig), (left, left_sig)) };
+    Error::Mismatch { left, left_call: left_sig.to_string(), right, right_call: right_sig.to_string() }
+}

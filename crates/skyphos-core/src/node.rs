@@ -1,0 +1,335 @@
+//! A process's end of the network: one transport, one mailbox, and whoever waits drives both.
+//!
+//! There is no background thread. A caller that must wait becomes the *driver*: it polls the
+//! transport, files what comes, and wakes other callers whose frames were among it. A second caller
+//! waits on a condition variable until the driver leaves. A hand-off between threads would cost more
+//! than a small allreduce.
+
+use crate::endpoint::Endpoint;
+use crate::frame::{CallSig, Frame, FrameKind, Header};
+use crate::mailbox::{Group, Mailbox};
+use crate::slab::{Payload, Pool};
+use crate::transport::{Event, Transport, Waker};
+use skyphos_types::{Error, Result};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// Longest sleep without looking whether the user pressed Ctrl-C.
+const LOOK_UP: Duration = Duration::from_millis(100);
+
+/// How long a waiter polls before it sleeps, when the host has a core for every rank. A wake-up
+/// from sleep costs 5 to 50 µs; most waits inside a collective are shorter.
+const SPIN: Duration = Duration::from_micros(30);
+
+/// Settings of a node.
+#[derive(Clone)]
+pub struct Settings {
+    /// Longest wait without any progress before a call fails.
+    pub timeout: Duration,
+    /// Threads that merge large messages, the caller included.
+    pub threads: usize,
+    /// Asked now and then while a call waits: has the user interrupted?
+    pub interrupted: Option<fn() -> bool>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { timeout: Duration::from_secs(300), threads: 1, interrupted: None }
+    }
+}
+
+struct Drive {
+    mail: Mailbox,
+    driving: bool,
+    waiters: usize,
+}
+
+/// See the module's text.
+pub struct Node {
+    rank: u32,
+    size: u32,
+    name: &'static str,
+    addresses: Vec<String>,
+    ranks_on_host: usize,
+    transport: Mutex<Box<dyn Transport>>,
+    /// Threads that want the transport while a driver may be asleep in it.
+    knocking: AtomicUsize,
+    waker: Waker,
+    state: Mutex<Drive>,
+    turn: Condvar,
+    events: Mutex<Vec<Event>>,
+    pool: Pool,
+    settings: Settings,
+    merge_pool: Option<rayon::ThreadPool>,
+    spin: Duration,
+    start: Instant,
+}
+
+impl Node {
+    /// A node over a connected transport.
+    pub fn new(transport: Box<dyn Transport>, settings: Settings) -> Result<Arc<Node>> {
+        let size = transport.size();
+        let addresses: Vec<String> = (0..size).map(|r| transport.address(r)).collect();
+        let ranks_on_host = transport.ranks_on_host();
+        let cores = std::thread::available_parallelism().map_or(1, |c| c.get());
+        let merge_pool = match settings.threads {
+            0 => return Err(Error::bad_input("threads must be at least 1")),
+            1 => None,
+            threads => Some(
+                rayon::ThreadPoolBuilder::new()
+                    .num_threads(threads)
+                    .thread_name(|k| format!("skyphos-merge-{k}"))
+                    .build()
+                    .map_err(|e| Error::bad_input(format!("cannot start {threads} merge threads: {e}")))?,
+            ),
+        };
+        Ok(Arc::new(Node {
+            rank: transport.rank(),
+            size,
+            name: transport.name(),
+            ranks_on_host,
+            waker: transport.waker(),
+            knocking: AtomicUsize::new(0),
+            state: Mutex::new(Drive { mail: Mailbox::new(addresses.clone()), driving: false, waiters: 0 }),
+            addresses,
+            transport: Mutex::new(transport),
+            turn: Condvar::new(),
+            events: Mutex::new(Vec::new()),
+            pool: Pool::default(),
+            settings,
+            merge_pool,
+            start: Instant::now(),
+            spin: if ranks_on_host <= cores { SPIN } else { Duration::ZERO },
+        }))
+    }
+
+    /// This process's rank in the transport.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// Ranks in the transport.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// The transport's name.
+    pub fn transport_name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Host and address of a rank.
+    pub fn address(&self, rank: u32) -> &str {
+        &self.addresses[rank as usize]
+    }
+
+    /// Ranks that share this host.
+    pub fn ranks_on_host(&self) -> usize {
+        self.ranks_on_host
+    }
+
+    /// Time since the node was made.
+    pub fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Where buffers come from.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Threads for large merges; `None` when the caller merges alone.
+    pub fn merge_pool(&self) -> Option<&rayon::ThreadPool> {
+        self.merge_pool.as_ref()
+    }
+
+    /// The node's settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn state(&self) -> MutexGuard<'_, Drive> {
+        self.state.lock().expect("node state")
+    }
+
+    pub(crate) fn mail<R>(&self, f: impl FnOnce(&mut Mailbox) -> R) -> R {
+        f(&mut self.state().mail)
+    }
+
+    /// The transport, woken first if a driver sleeps in it.
+    fn transport(&self) -> MutexGuard<'_, Box<dyn Transport>> {
+        if let Ok(guard) = self.transport.try_lock() {
+            return guard;
+        }
+        self.knocking.fetch_add(1, Ordering::AcqRel);
+        (self.waker)();
+        let guard = self.transport.lock().expect("transport lock");
+        self.knocking.fetch_sub(1, Ordering::AcqRel);
+        guard
+    }
+
+    pub(crate) fn post(&self, to: u32, header: Header, payload: Payload) {
+        self.transport().post(to, Frame { header, payload });
+    }
+
+    pub(crate) fn backlog(&self, to: u32) -> usize {
+        self.transport().backlog(to)
+    }
+
+    /// Makes a group known; frames for it may have come before.
+    pub fn open_group(&self, group: Arc<Group>) {
+        self.mail(|m| m.open_comm(group));
+    }
+
+    /// Forgets a group.
+    pub fn close_group(&self, comm: u64) {
+        self.mail(|m| m.close_comm(comm));
+    }
+
+    /// Groups that are open on this node.
+    pub fn open_groups(&self) -> usize {
+        self.mail(|m| m.open_comms())
+    }
+
+    /// Sends goodbye to all and hands over what is queued.
+    pub fn close(&self) {
+        self.transport().close(Duration::from_secs(5));
+    }
+
+    /// Runs one collective call to its end on this thread.
+    ///
+    /// The body gets an endpoint of the call. Whatever it returns, the call is over afterwards; an
+    /// error that did not come from another rank is told to all, so that everyone raises.
+    pub fn call<R>(
+        self: &Arc<Node>,
+        group: &Arc<Group>,
+        sig: CallSig,
+        body: impl AsyncFnOnce(&Endpoint) -> Result<R>,
+    ) -> Result<R> {
+        let call = self.mail(|m| m.begin(group, sig));
+        let ep = Endpoint::new(self.clone(), group.clone(), call, sig);
+        let result = self.block_on(&ep, body(&ep));
+        if let Err(error) = &result
+            && !error.is_agreed()
+            && !matches!(self.mail(|m| m.look(group.comm, call)), Err((_, true)))
+        {
+            let payload = self.pool.copy_of(&error.as_seen_by_others(self.rank).to_wire());
+            let header = Header::control(FrameKind::Abort, group.comm, call);
+            for peer in group.ranks.iter().filter(|r| **r != self.rank) {
+                self.post(*peer, header, payload.clone());
+            }
+        }
+        self.mail(|m| m.end(group.comm, call));
+        result
+    }
+
+    fn block_on<R>(&self, ep: &Endpoint, future: impl Future<Output = Result<R>>) -> Result<R> {
+        let mut future = std::pin::pin!(future);
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let mut last = (ep.version()?, Instant::now());
+        loop {
+            if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
+                return result;
+            }
+            self.wait(ep)?;
+            let version = ep.version()?;
+            if version != last.0 {
+                last = (version, Instant::now());
+            } else if last.1.elapsed() > self.settings.timeout {
+                return Err(self.diagnose(ep));
+            }
+        }
+    }
+
+    /// Waits until something has happened in a call since its endpoint looked, a moment at most.
+    fn wait(&self, ep: &Endpoint) -> Result<()> {
+        let mut state = self.state();
+        if ep.has_news(&mut state.mail) {
+            return Ok(());
+        }
+        if state.driving {
+            state.waiters += 1;
+            state = self.turn.wait_timeout(state, LOOK_UP).expect("node state").0;
+            state.waiters -= 1;
+            return Ok(());
+        }
+        state.driving = true;
+        drop(state);
+        let quiet = self.drive();
+        if quiet && self.settings.interrupted.is_some_and(|f| f()) {
+            return Err(Error::Interrupted);
+        }
+        Ok(())
+    }
+
+    /// Polls the transport once and files what came; whether nothing did.
+    fn drive(&self) -> bool {
+        let mut events = self.events.lock().expect("events");
+        {
+            let mut transport = self.transport.lock().expect("transport lock");
+            transport.poll(Duration::ZERO, &mut events);
+            if events.is_empty() && !self.spin.is_zero() {
+                let until = Instant::now() + self.spin;
+                while events.is_empty() && Instant::now() < until {
+                    std::hint::spin_loop();
+                    transport.poll(Duration::ZERO, &mut events);
+                }
+            }
+            if events.is_empty() && self.knocking.load(Ordering::Acquire) == 0 {
+                transport.poll(LOOK_UP, &mut events);
+            }
+        }
+        if self.knocking.load(Ordering::Acquire) > 0 {
+            std::thread::yield_now();
+        }
+        let quiet = events.is_empty();
+        let mut state = self.state();
+        for event in events.drain(..) {
+            state.mail.deliver(event);
+        }
+        state.driving = false;
+        if state.waiters > 0 {
+            self.turn.notify_all();
+        }
+        let replies = std::mem::take(&mut state.mail.replies);
+        drop(state);
+        for reply in replies {
+            self.post(reply.to, Header::control(reply.kind, reply.comm, reply.call), Payload::default());
+        }
+        quiet
+    }
+
+    /// Nothing has moved for the whole time-out: asks every rank whether it is in the call, and
+    /// names those that do not answer. A rank inside a call answers at once, since it drives.
+    fn diagnose(&self, ep: &Endpoint) -> Error {
+        let (group, call) = ep.place();
+        let others: Vec<u32> = group.ranks.iter().copied().filter(|r| *r != self.rank).collect();
+        for peer in &others {
+            self.post(*peer, Header::control(FrameKind::Probe, group.comm, call), Payload::default());
+        }
+        let grace = Instant::now() + (self.settings.timeout / 2).min(Duration::from_secs(2));
+        let mut present = Vec::new();
+        while Instant::now() < grace && present.len() < others.len() {
+            if let Err((error, _)) = self.mail(|m| m.look(group.comm, call)) {
+                return error;
+            }
+            ep.catch_up();
+            if self.wait(ep).is_err() {
+                return Error::Interrupted;
+            }
+            present = self.mail(|m| m.present(group.comm, call));
+        }
+        let missing = others.into_iter().filter(|r| !present.contains(r)).collect();
+        Error::Timeout { missing, call: ep.sig().to_string(), after: self.settings.timeout }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Ok(mut transport) = self.transport.lock() {
+            transport.close(Duration::from_secs(5));
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What `configure` leaves behind: the maps and splits of every layer, and memory to reduce with.
+//!
+//! Node layers are numbered as in Kylix §III: 0 is the user's sets, i what a rank holds after
+//! communication layer i. Positions are in hash order. All of a reduction's sends, receives, folds
+//! and gathers can be read off a plan; nothing in it depends on values.
+
+use crate::slab::{AlignedVec, Payload};
+use crate::{Incoming, Outgoing};
+use skyphos_kernels::{BlockHash, Prepared};
+use std::collections::VecDeque;
+
+/// One communication layer of one rank.
+#[derive(Debug)]
+pub struct Layer {
+    /// The ranks of this layer's group, ascending; source and destination numbers index this.
+    pub members: Vec<u32>,
+    /// This rank's place in `members`.
+    pub me: usize,
+    /// Positions in the out-set above at which each member's share begins; one more at the end.
+    pub out_split: Vec<usize>,
+    /// The same for the in-set above.
+    pub in_split: Vec<usize>,
+    /// From each member's out-share to its position in the union below (Kylix's maps going down).
+    pub out_maps: Vec<Vec<u32>>,
+    /// From each member's in-share to its position in the in-union below; in the last layer, where
+    /// the in-set meets the out-set, straight to the position in the out-union (*Sparse Allreduce*'s
+    /// finalMap, composed), with `out_len` for "nobody has it".
+    pub in_maps: Vec<Vec<u32>>,
+    /// Indices in the out-union below.
+    pub out_len: usize,
+    /// Indices in the in-union below.
+    pub in_len: usize,
+    /// Bytes this rank sent to others to configure this layer: going down, coming back up.
+    pub config_bytes: [u64; 2],
+}
+
+/// Seconds of the last reduction.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    /// From entry to return.
+    pub total_s: f64,
+    /// Waiting while some peer had not sent anything yet in that layer.
+    pub wait_s: f64,
+    /// Waiting while data was under way from all.
+    pub transfer_s: f64,
+}
+
+impl Stats {
+    /// Gathering, folding, scattering and handing over.
+    pub fn merge_s(&self) -> f64 {
+        self.total_s - self.wait_s - self.transfer_s
+    }
+}
+
+/// Traffic of one layer in one direction, as rows of `width` numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Volume {
+    /// Communication layer, from 1.
+    pub layer: usize,
+    /// Its degree.
+    pub degree: usize,
+    /// Whether values come back up.
+    pub up: bool,
+    /// Messages to other ranks.
+    pub messages: usize,
+    /// Rows in them.
+    pub rows: usize,
+    /// Rows that stay on this rank.
+    pub own_rows: usize,
+    /// Bytes sent to other ranks by `configure`.
+    pub config_bytes: u64,
+}
+
+/// A configured reduction: send values along `contribute`, get them along `want`.
+#[derive(Debug)]
+pub struct Plan {
+    /// Number that all ranks share.
+    pub id: u32,
+    /// Size of the index space.
+    pub n: u64,
+    /// Numbers an index.
+    pub width: usize,
+    /// Degree of each layer.
+    pub degrees: Vec<u32>,
+    /// The permutation of blocks.
+    pub hash: BlockHash,
+    /// What this rank puts out.
+    pub contribute: Prepared,
+    /// What it gets.
+    pub want: Prepared,
+    /// Length of the user's `contribute`, repeats included.
+    pub contribute_len: usize,
+    /// Length of the user's `want`.
+    pub want_len: usize,
+    /// The layers, from the top.
+    pub layers: Vec<Layer>,
+    /// How many ranks put out each index of this rank's bottom range; made when first needed.
+    pub(crate) present: Option<Vec<u32>>,
+    pub(crate) memory: Memory,
+    /// Times of the last reduction.
+    pub stats: Stats,
+}
+
+impl Plan {
+    /// Traffic of one reduction, layer by layer: down, then up.
+    pub fn volume(&self) -> Vec<Volume> {
+        let one = |k: usize, layer: &Layer, up: bool| {
+            // Down, this rank sends shares of what it holds above; up, what each member asked of it.
+            let rows = |j: usize| match up {
+                false => layer.out_split[j + 1] - layer.out_split[j],
+                true => layer.in_maps[j].len(),
+            };
+            let all: usize = (0..layer.members.len()).map(rows).sum();
+            Volume {
+                layer: k + 1,
+                degree: layer.members.len(),
+                up,
+                messages: layer.members.len() - 1,
+                rows: all - rows(layer.me),
+                own_rows: rows(layer.me),
+                config_bytes: layer.config_bytes[usize::from(up)],
+            }
+        };
+        let down = self.layers.iter().enumerate().map(|(k, l)| one(k, l, false));
+        let up = self.layers.iter().enumerate().rev().map(|(k, l)| one(k, l, true));
+        down.chain(up).collect()
+    }
+
+    /// Indices in the out-set at each node layer, from the user's own.
+    pub fn out_lens(&self) -> Vec<usize> {
+        std::iter::once(self.contribute.set.len()).chain(self.layers.iter().map(|l| l.out_len)).collect()
+    }
+
+    /// Indices in the in-set at each node layer.
+    pub fn in_lens(&self) -> Vec<usize> {
+        std::iter::once(self.want.set.len()).chain(self.layers.iter().map(|l| l.in_len)).collect()
+    }
+}
+
+/// A chunk that came and waits for its turn.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) chunk: Payload,
+    /// First row of the chunk in its message.
+    pub(crate) start: usize,
+    pub(crate) rows: usize,
+}
+
+/// Reused by every reduction of a plan, so that a steady sequence allocates nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// Sums going down, one a layer; one row longer than the union: the identity.
+    pub(crate) down: Vec<AlignedVec>,
+    /// Results coming up, between layers.
+    pub(crate) up: Vec<AlignedVec>,
+    /// Values with repeats added up, in hash order.
+    pub(crate) staged: AlignedVec,
+    pub(crate) sends: Vec<Outgoing>,
+    pub(crate) receives: Vec<Incoming>,
+    pub(crate) held: Vec<VecDeque<Held>>,
+    /// Rows received from each member.
+    pub(crate) have: Vec<usize>,
+    /// Rows folded of each member.
+    pub(crate) folded: Vec<usize>,
+}

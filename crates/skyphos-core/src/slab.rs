@@ -1,0 +1,242 @@
+//! Reference-counted buffers from a pool: what frames carry.
+//!
+//! A [`SlabMut`] is written by one owner, then frozen into a [`Payload`] that may be shared (a
+//! broadcast, replicas) and read. When the last owner drops it, the buffer and its reference count
+//! return to the pool together, so that a steady exchange allocates nothing.
+
+use bytemuck::{Pod, Zeroable};
+use std::sync::{Arc, Mutex, Weak};
+
+/// Largest payload of one frame. Chunks of this size let calls interleave on a connection and are
+/// still in the L2 cache when they are merged.
+pub const CHUNK_BYTES: usize = 128 * 1024;
+
+/// Buffers for control frames and small messages.
+const SMALL_BYTES: usize = 4 * 1024;
+
+/// What the pool keeps for reuse at most, in bytes; more is given back to the system.
+const KEEP_BYTES: usize = 64 << 20;
+
+/// One cache line; buffers are made of these, so that any number type is aligned in them.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// A growable byte vector whose data is aligned to a cache line.
+#[derive(Clone, Default)]
+pub struct AlignedVec {
+    lines: Vec<Line>,
+    len: usize,
+}
+
+impl AlignedVec {
+    /// `len` zero bytes.
+    pub fn zeroed(len: usize) -> AlignedVec {
+        AlignedVec { lines: vec![Line::zeroed(); len.div_ceil(64)], len }
+    }
+
+    /// Sets the length, keeping capacity; new bytes are zero or left from before.
+    pub fn resize(&mut self, len: usize) {
+        let lines = len.div_ceil(64);
+        if lines > self.lines.len() {
+            self.lines.resize(lines, Line::zeroed());
+        }
+        self.len = len;
+    }
+
+    /// Appends bytes.
+    pub fn extend(&mut self, bytes: &[u8]) {
+        let start = self.len;
+        if (start + bytes.len()).div_ceil(64) > self.lines.len() {
+            let want = (start + bytes.len()).div_ceil(64).max(self.lines.len() * 2);
+            self.lines.resize(want, Line::zeroed());
+        }
+        self.len += bytes.len();
+        self.as_bytes_mut()[start..].copy_from_slice(bytes);
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.lines)[..self.len]
+    }
+
+    /// The bytes, to write.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
+    }
+
+    /// The bytes as numbers; the length must be a multiple of their size.
+    pub fn as_slice<T: Pod>(&self) -> &[T] {
+        bytemuck::cast_slice(self.as_bytes())
+    }
+
+    /// The bytes as numbers, to write.
+    pub fn as_slice_mut<T: Pod>(&mut self) -> &mut [T] {
+        bytemuck::cast_slice_mut(self.as_bytes_mut())
+    }
+}
+
+struct Slab {
+    lines: Box<[Line]>,
+    home: Weak<PoolInner>,
+}
+
+#[derive(Default)]
+struct PoolInner {
+    small: Mutex<Vec<Arc<Slab>>>,
+    large: Mutex<Vec<Arc<Slab>>>,
+}
+
+impl PoolInner {
+    fn shelf(&self, capacity: usize) -> &Mutex<Vec<Arc<Slab>>> {
+        if capacity <= SMALL_BYTES { &self.small } else { &self.large }
+    }
+}
+
+/// Where buffers come from and return to. Cloning shares the pool.
+#[derive(Clone, Default)]
+pub struct Pool(Arc<PoolInner>);
+
+impl Pool {
+    /// A buffer of `len` bytes (at most [`CHUNK_BYTES`]); its contents are arbitrary.
+    pub fn take(&self, len: usize) -> SlabMut {
+        assert!(len <= CHUNK_BYTES, "a frame carries at most {CHUNK_BYTES} bytes, not {len}");
+        let capacity = if len <= SMALL_BYTES { SMALL_BYTES } else { CHUNK_BYTES };
+        let found = self.0.shelf(capacity).lock().expect("pool lock").pop();
+        let slab = found.unwrap_or_else(|| {
+            let lines = vec![Line::zeroed(); capacity / 64].into_boxed_slice();
+            Arc::new(Slab { lines, home: Arc::downgrade(&self.0) })
+        });
+        SlabMut { slab, len }
+    }
+
+    /// A buffer holding a copy of `bytes`.
+    pub fn copy_of(&self, bytes: &[u8]) -> Payload {
+        let mut slab = self.take(bytes.len());
+        slab.as_bytes_mut().copy_from_slice(bytes);
+        slab.freeze()
+    }
+}
+
+/// A buffer with one owner, to write.
+pub struct SlabMut {
+    slab: Arc<Slab>,
+    len: usize,
+}
+
+impl SlabMut {
+    /// The bytes, to write.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        let slab = Arc::get_mut(&mut self.slab).expect("a SlabMut is the only owner");
+        &mut bytemuck::cast_slice_mut(&mut slab.lines)[..self.len]
+    }
+
+    /// The bytes as numbers, to write.
+    pub fn as_slice_mut<T: Pod>(&mut self) -> &mut [T] {
+        bytemuck::cast_slice_mut(self.as_bytes_mut())
+    }
+
+    /// Ends writing.
+    pub fn freeze(self) -> Payload {
+        Payload { slab: Some(self.slab), len: self.len }
+    }
+}
+
+impl std::fmt::Debug for AlignedVec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AlignedVec({} bytes)", self.len)
+    }
+}
+
+impl std::fmt::Debug for Payload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Payload({} bytes)", self.len)
+    }
+}
+
+/// A buffer to read, shared by its clones.
+#[derive(Clone, Default)]
+pub struct Payload {
+    slab: Option<Arc<Slab>>,
+    len: usize,
+}
+
+impl Payload {
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.slab.as_ref().map_or(&[], |slab| &bytemuck::cast_slice(&slab.lines)[..self.len])
+    }
+
+    /// The bytes as numbers; `None` if the length is not a multiple of their size.
+    pub fn as_slice<T: Pod>(&self) -> Option<&[T]> {
+        bytemuck::try_cast_slice(self.as_bytes()).ok()
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Drop for Payload {
+    fn drop(&mut self) {
+        let Some(mut slab) = self.slab.take() else { return };
+        // Two clones dropped at the same moment both see another owner; then the buffer is freed
+        // instead of reused, which is harmless.
+        if Arc::get_mut(&mut slab).is_none() {
+            return;
+        }
+        if let Some(pool) = slab.home.upgrade() {
+            let capacity = slab.lines.len() * 64;
+            let mut shelf = pool.shelf(capacity).lock().expect("pool lock");
+            if shelf.len() * capacity < KEEP_BYTES {
+                shelf.push(slab);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_come_back() {
+        let pool = Pool::default();
+        let first = pool.copy_of(&[1, 2, 3]);
+        let place = first.as_bytes().as_ptr();
+        let second = first.clone();
+        drop(first);
+        assert_ne!(pool.copy_of(&[0]).as_bytes().as_ptr(), place, "still owned by the clone");
+        assert_eq!(second.as_bytes(), [1, 2, 3]);
+        drop(second);
+        assert_eq!(pool.copy_of(&[9]).as_bytes().as_ptr(), place, "last owner gave it back");
+    }
+
+    #[test]
+    fn aligned_vec_grows() {
+        let mut v = AlignedVec::default();
+        for k in 0..1000u64 {
+            v.extend(&k.to_le_bytes());
+        }
+        assert_eq!(v.as_slice::<u64>(), (0..1000).collect::<Vec<u64>>());
+        assert_eq!(v.as_bytes().as_ptr() as usize % 64, 0);
+        v.resize(8);
+        assert_eq!(v.as_slice::<u64>(), [0]);
+    }
+}

@@ -1,0 +1,191 @@
+//! Index sets on the wire: the smallest of three forms.
+//!
+//! A set lies in a range `lo..hi` of hashed block numbers that both sides know. After a byte that
+//! names the form and the number of blocks and elements (17 bytes):
+//!
+//! | form | bytes | best when |
+//! |---|---|---|
+//! | blocks | a number of 4 or 8 bytes and a mask of 8 a block | some indices a block |
+//! | flat | 4 or 8 an index: (block - lo) · 64 + bit | one index a block |
+//! | bitmap | 8 a block of the range | most blocks are there |
+//!
+//! Numbers take 4 bytes where the range allows. Decoding trusts nothing.
+
+use crate::block::{BLOCK_BITS, Block};
+
+const HEAD: usize = 17;
+const BLOCKS: u8 = 0;
+const FLAT: u8 = 1;
+const BITMAP: u8 = 2;
+
+fn number_bytes(range: u64) -> u64 {
+    if range <= 1 << 32 { 4 } else { 8 }
+}
+
+fn flat_bytes(range: u64) -> u64 {
+    if range <= 1 << (32 - BLOCK_BITS) { 4 } else { 8 }
+}
+
+/// Appends the smallest form of a set of the range `lo..hi`.
+pub fn encode(blocks: &[Block], lo: u64, hi: u64, out: &mut Vec<u8>) {
+    let range = hi - lo;
+    let elements: u64 = blocks.iter().map(|b| u64::from(b.mask.count_ones())).sum();
+    let sizes = [
+        (blocks.len() as u64 * (number_bytes(range) + 8), BLOCKS),
+        (elements * flat_bytes(range), FLAT),
+        (range.saturating_mul(8), BITMAP),
+    ];
+    let (size, form) = *sizes.iter().min().expect("three forms");
+    out.reserve(HEAD + size as usize);
+    out.push(form);
+    out.extend((blocks.len() as u64).to_le_bytes());
+    out.extend(elements.to_le_bytes());
+    match form {
+        BLOCKS => {
+            for b in blocks {
+                out.extend(&(b.id - lo).to_le_bytes()[..number_bytes(range) as usize]);
+            }
+            blocks.iter().for_each(|b| out.extend(b.mask.to_le_bytes()));
+        }
+        FLAT => {
+            for b in blocks {
+                let mut left = b.mask;
+                while left != 0 {
+                    let flat = (b.id - lo) << BLOCK_BITS | u64::from(left.trailing_zeros());
+                    out.extend(&flat.to_le_bytes()[..flat_bytes(range) as usize]);
+                    left &= left - 1;
+                }
+            }
+        }
+        _ => {
+            let start = out.len();
+            out.resize(start + size as usize, 0);
+            for b in blocks {
+                let at = start + (b.id - lo) as usize * 8;
+                out[at..at + 8].copy_from_slice(&b.mask.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// The set at the start of `bytes`, and how many bytes it took.
+pub fn decode(bytes: &[u8], lo: u64, hi: u64) -> Result<(Vec<Block>, usize), &'static str> {
+    let range = hi - lo;
+    let (head, body) = bytes.split_at_checked(HEAD).ok_or("a set shorter than its head")?;
+    let count = u64::from_le_bytes(head[1..9].try_into().expect("8 bytes"));
+    let elements = u64::from_le_bytes(head[9..17].try_into().expect("8 bytes"));
+    if count > range || elements > count.saturating_mul(64) || elements < count {
+        return Err("a set with more blocks than its range, or indices than its blocks");
+    }
+    let width = match head[0] {
+        BLOCKS => count * (number_bytes(range) + 8),
+        FLAT => elements * flat_bytes(range),
+        BITMAP => range.saturating_mul(8),
+        _ => return Err("a set of unknown form"),
+    };
+    let body = body.get(..usize::try_from(width).map_err(|_| "a set too large")?).ok_or("a set cut short")?;
+    let blocks = match head[0] {
+        BLOCKS => decode_blocks(body, count as usize, lo, number_bytes(range) as usize),
+        FLAT => decode_flat(body, count as usize, lo, flat_bytes(range) as usize),
+        _ => body
+            .chunks_exact(8)
+            .zip(lo..)
+            .map(|(m, id)| Block { id, mask: u64::from_le_bytes(m.try_into().expect("8 bytes")) })
+            .filter(|b| b.mask != 0)
+            .collect(),
+    };
+    let sorted = blocks.windows(2).all(|w| w[0].id < w[1].id);
+    let inside = blocks.last().is_none_or(|b| b.id < hi) && blocks.iter().all(|b| b.mask != 0);
+    let indices: u64 = blocks.iter().map(|b| u64::from(b.mask.count_ones())).sum();
+    if !sorted || !inside || indices != elements || blocks.len() as u64 != count {
+        return Err("a set that is not sorted, distinct and inside its range");
+    }
+    Ok((blocks, HEAD + width as usize))
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    match bytes.try_into() {
+        Ok(four) => u64::from(u32::from_le_bytes(four)),
+        Err(_) => u64::from_le_bytes(bytes.try_into().expect("4 or 8 bytes")),
+    }
+}
+
+fn decode_blocks(body: &[u8], count: usize, lo: u64, size: usize) -> Vec<Block> {
+    let (ids, masks) = body.split_at(count * size);
+    ids.chunks_exact(size)
+        .zip(masks.chunks_exact(8))
+        .map(|(id, m)| Block {
+            id: lo.saturating_add(number(id)),
+            mask: u64::from_le_bytes(m.try_into().expect("8 bytes")),
+        })
+        .collect()
+}
+
+fn decode_flat(body: &[u8], count: usize, lo: u64, size: usize) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::with_capacity(count);
+    for flat in body.chunks_exact(size).map(number) {
+        let (id, bit) = (lo.saturating_add(flat >> BLOCK_BITS), 1 << (flat & 63));
+        match blocks.last_mut() {
+            Some(block) if block.id == id => block.mask |= bit,
+            _ => blocks.push(Block { id, mask: bit }),
+        }
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn set(range: u64) -> impl Strategy<Value = Vec<Block>> {
+        let mask = prop_oneof![any::<u64>(), (0u32..64).prop_map(|b| 1 << b)];
+        prop::collection::btree_map(0..range, mask.prop_filter("not empty", |m| *m != 0), 0..80)
+            .prop_map(|m: BTreeMap<u64, u64>| m.into_iter().map(|(id, mask)| Block { id, mask }).collect())
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(
+            (range, blocks) in prop_oneof![Just(80u64), Just(100_000), Just(1 << 30), Just(1 << 50)]
+                .prop_flat_map(|r| (Just(r), set(r))),
+            lo in 0u64..1 << 50,
+        ) {
+            let moved: Vec<Block> = blocks.iter().map(|b| Block { id: b.id + lo, ..*b }).collect();
+            let mut bytes = vec![];
+            encode(&moved, lo, lo + range, &mut bytes);
+            let size = bytes.len();
+            bytes.extend([7; 5]);
+            prop_assert_eq!(decode(&bytes, lo, lo + range), Ok((moved, size)));
+            prop_assert!(decode(&bytes[..size - 1], lo, lo + range).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_a_set_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200), form in 0u8..4,
+                                           count in 0u8..10, elements in 0u8..20) {
+            let mut crafted = vec![form];
+            crafted.extend(u64::from(count).to_le_bytes());
+            crafted.extend(u64::from(elements).to_le_bytes());
+            crafted.extend(&bytes);
+            for input in [&bytes, &crafted] {
+                if let Ok((blocks, _)) = decode(input, 1000, 1010) {
+                    prop_assert!(blocks.iter().all(|b| (1000..1010).contains(&b.id) && b.mask != 0));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_smallest_form_wins() {
+        let size = |blocks: &[Block], range| {
+            let mut out = vec![];
+            encode(blocks, 0, range, &mut out);
+            out.len() - HEAD
+        };
+        let one = |id| Block { id, mask: 1 };
+        assert_eq!(size(&[one(5)], 1000), 4);
+        assert_eq!(size(&[Block { id: 5, mask: u64::MAX }], 1000), 12);
+        assert_eq!(size(&(0..1000).map(|id| Block { id, mask: 3 }).collect::<Vec<_>>(), 1000), 8000);
+    }
+}

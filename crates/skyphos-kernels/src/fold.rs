@@ -1,0 +1,207 @@
+//! Values: gather them into messages, fold messages into sums, scatter results.
+//!
+//! A *row* is `width` numbers that belong to one index. Maps hold row positions. Where a map ascends
+//! without gap for a stretch (index sets that agree), the stretch is folded as one vector.
+//!
+//! Cost: one read of map and source, one read and write of the target, each once.
+
+use bytemuck::Pod;
+use skyphos_types::{Element, ReduceOp, Result};
+
+/// Rows that are tested at once for being neighbours; a fold of that many is one or two vectors.
+const STRETCH: usize = 16;
+
+/// `to[k] = from[map[k]]`, row by row. Positions must be inside `from`.
+pub fn gather_rows<T: Pod>(from: &[T], map: &[u32], width: usize, to: &mut [T]) {
+    debug_assert_eq!(map.len() * width, to.len());
+    if width == 1 {
+        for (t, p) in to.iter_mut().zip(map) {
+            *t = from[*p as usize];
+        }
+    } else {
+        for (t, p) in to.chunks_exact_mut(width).zip(map) {
+            t.copy_from_slice(&from[*p as usize * width..][..width]);
+        }
+    }
+}
+
+/// `to[map[k]] = from[k]`, row by row. Positions must be inside `to`.
+pub fn scatter_rows<T: Pod>(from: &[T], map: &[u32], width: usize, to: &mut [T]) {
+    debug_assert_eq!(map.len() * width, from.len());
+    if width == 1 {
+        for (f, p) in from.iter().zip(map) {
+            to[*p as usize] = *f;
+        }
+    } else {
+        for (f, p) in from.chunks_exact(width).zip(map) {
+            to[*p as usize * width..][..width].copy_from_slice(f);
+        }
+    }
+}
+
+/// `acc[map[k] - first] ⊕= from[k]`, row by row, k ascending. `map` ascends strictly.
+pub fn fold_rows<T: Element>(
+    op: &ReduceOp,
+    acc: &mut [T],
+    first: u32,
+    map: &[u32],
+    from: &[T],
+    width: usize,
+) -> Result<()> {
+    debug_assert_eq!(map.len() * width, from.len());
+    debug_assert!(map.windows(2).all(|w| w[0] < w[1]));
+    match op {
+        ReduceOp::Sum | ReduceOp::Mean | ReduceOp::MeanPresent => fold_with(T::add, acc, first, map, from, width),
+        ReduceOp::Prod => fold_with(T::mul, acc, first, map, from, width),
+        ReduceOp::Min => fold_with(T::least, acc, first, map, from, width),
+        ReduceOp::Max => fold_with(T::greatest, acc, first, map, from, width),
+        ReduceOp::Or => fold_with(T::or, acc, first, map, from, width),
+        ReduceOp::And => fold_with(T::and, acc, first, map, from, width),
+        ReduceOp::Custom(custom) => {
+            // The caller's operation works on whole arrays: gather, combine, scatter.
+            let local: Vec<u32> = map.iter().map(|p| p - first).collect();
+            let mut rows = vec![T::ZERO; from.len()];
+            gather_rows(acc, &local, width, &mut rows);
+            custom.combine(T::DTYPE, bytemuck::cast_slice_mut(&mut rows), bytemuck::cast_slice(from))?;
+            scatter_rows(&rows, &local, width, acc);
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn fold_with<T: Element>(
+    op: impl Fn(T, T) -> T + Copy,
+    acc: &mut [T],
+    first: u32,
+    map: &[u32],
+    from: &[T],
+    width: usize,
+) {
+    if width > 1 {
+        for (f, p) in from.chunks_exact(width).zip(map) {
+            let row = &mut acc[(*p - first) as usize * width..][..width];
+            row.iter_mut().zip(f).for_each(|(a, v)| *a = op(*a, *v));
+        }
+        return;
+    }
+    let mut maps = map.chunks_exact(STRETCH);
+    let mut froms = from.chunks_exact(STRETCH);
+    for (m, f) in (&mut maps).zip(&mut froms) {
+        let start = (m[0] - first) as usize;
+        if m[STRETCH - 1] - m[0] == STRETCH as u32 - 1 {
+            acc[start..start + STRETCH].iter_mut().zip(f).for_each(|(a, v)| *a = op(*a, *v));
+        } else {
+            for (p, v) in m.iter().zip(f) {
+                let a = &mut acc[(*p - first) as usize];
+                *a = op(*a, *v);
+            }
+        }
+    }
+    for (p, v) in maps.remainder().iter().zip(froms.remainder()) {
+        let a = &mut acc[(*p - first) as usize];
+        *a = op(*a, *v);
+    }
+}
+
+/// As [`fold_rows`] with `from[order[k]]` in place of `from[k]`: a rank's own share of its message,
+/// taken from the caller's array without a copy of it all between.
+pub fn fold_rows_indirect<T: Element>(
+    op: &ReduceOp,
+    acc: &mut [T],
+    first: u32,
+    map: &[u32],
+    (from, order): (&[T], &[u32]),
+    width: usize,
+) -> Result<()> {
+    if let ReduceOp::Custom(_) = op {
+        let mut rows = vec![T::ZERO; order.len() * width];
+        gather_rows(from, order, width, &mut rows);
+        return fold_rows(op, acc, first, map, &rows, width);
+    }
+    if width > 1 {
+        for (m, o) in map.iter().zip(order) {
+            let row = &from[*o as usize * width..][..width];
+            fold_rows(op, acc, first, std::slice::from_ref(m), row, width)?;
+        }
+        return Ok(());
+    }
+    // In pieces, so that the gathered values are still in the L1 cache when they are folded.
+    let mut piece = [T::ZERO; 1024];
+    for (m, o) in map.chunks(piece.len()).zip(order.chunks(piece.len())) {
+        gather_rows(from, o, 1, &mut piece[..o.len()]);
+        fold_rows(op, acc, first, m, &piece[..o.len()], 1)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Plain oracle.
+    fn fold_plain<T: Element>(op: &ReduceOp, acc: &mut [T], first: u32, map: &[u32], from: &[T], width: usize) {
+        for (k, p) in map.iter().enumerate() {
+            for w in 0..width {
+                let (a, v) = (&mut acc[(*p - first) as usize * width + w], from[k * width + w]);
+                *a = match op {
+                    ReduceOp::Prod => a.mul(v),
+                    ReduceOp::Min => a.least(v),
+                    ReduceOp::Max => a.greatest(v),
+                    ReduceOp::Or => a.or(v),
+                    ReduceOp::And => a.and(v),
+                    _ => a.add(v),
+                };
+            }
+        }
+    }
+
+    fn check<T: Element>(op: &ReduceOp, present: &[bool], width: usize, first: u32, make: impl Fn(usize) -> T) {
+        let map: Vec<u32> = (0..present.len() as u32).filter(|p| present[*p as usize]).map(|p| p + first).collect();
+        let from: Vec<T> = (0..map.len() * width).map(&make).collect();
+        let start: Vec<T> = (0..present.len() * width).map(|k| make(k + 3)).collect();
+        let (mut got, mut want) = (start.clone(), start);
+        fold_rows(op, &mut got, first, &map, &from, width).unwrap();
+        fold_plain(op, &mut want, first, &map, &from, width);
+        assert_eq!(bytemuck::cast_slice::<T, u8>(&got), bytemuck::cast_slice::<T, u8>(&want));
+        // The indirect form on a permuted source gives the same.
+        let count = map.len() as u32;
+        let order: Vec<u32> = (0..count).rev().collect();
+        let mut permuted = from.clone();
+        scatter_rows(&from, &order, width, &mut permuted);
+        let mut got: Vec<T> = (0..present.len() * width).map(|k| make(k + 3)).collect();
+        fold_rows_indirect(op, &mut got, first, &map, (&permuted, &order), width).unwrap();
+        assert_eq!(bytemuck::cast_slice::<T, u8>(&got), bytemuck::cast_slice::<T, u8>(&want));
+    }
+
+    proptest! {
+        #[test]
+        fn folds_as_the_oracle(
+            present in prop::collection::vec(prop::bool::weighted(0.9), 0..2500),
+            width in prop_oneof![Just(1usize), Just(3), Just(16)],
+            first in 0u32..1000,
+            op in 0usize..6,
+        ) {
+            let op = &ReduceOp::NAMED[op];
+            check::<u64>(op, &present, width, first, |k| (k as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            check::<u8>(op, &present, width, first, |k| (k * 37) as u8);
+            if op.check(skyphos_types::DType::F64).is_ok() {
+                check::<f64>(op, &present, width, first, |k| (k as f64).sin());
+                check::<f32>(op, &present, width, first, |k| (k as f32).cos());
+            }
+        }
+    }
+
+    #[test]
+    fn gather_undoes_scatter() {
+        let from: Vec<f64> = (0..12).map(f64::from).collect();
+        let map = [3, 0, 2, 1];
+        let (mut there, mut back) = (vec![0.0; 12], vec![0.0; 12]);
+        scatter_rows(&from, &map, 3, &mut there);
+        gather_rows(&there, &map, 3, &mut back);
+        assert_eq!(back, from);
+        assert_eq!(there[..3], from[3..6]);
+    }
+}

@@ -1,0 +1,23 @@
+//! Kernels: the loops in which the time goes, each beside a plain oracle.
+//!
+//! Index sets are kept as blocks of 64 neighbouring indices ([`Block`]: the block's hashed number and
+//! a bit for each index), sorted by hashed number. A set that is dense in places (the head of a power
+//! law, a web graph's communities) then costs a few bytes an index to sort, send and merge, and one
+//! that is sparse everywhere costs a block an index.
+//!
+//! Nothing here knows of ranks, messages or time. Only [`fold`] touches values.
+
+mod block;
+mod codec;
+mod fold;
+mod hash;
+mod prepare;
+mod radix;
+mod union;
+
+pub use block::{BLOCK_BITS, BLOCK_SIZE, Block, IndexSet, split_ranges};
+pub use codec::{decode, encode};
+pub use fold::{fold_rows, fold_rows_indirect, gather_rows, scatter_rows};
+pub use hash::BlockHash;
+pub use prepare::{Index, Prepared, prepare};
+pub use union::{MISSING, positions, union};

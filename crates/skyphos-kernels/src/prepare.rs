@@ -1,0 +1,199 @@
+//! From a user's indices to a set in hash order, and the way back.
+//!
+//! Sorted distinct indices (the fast path) need one pass to find the blocks and a sort of the blocks
+//! alone; any others are sorted whole. Cost: O(len) plus a radix sort of the blocks or indices.
+
+use crate::block::{BLOCK_BITS, Block, IndexSet};
+use crate::hash::BlockHash;
+use crate::radix::sort_by_key;
+use skyphos_types::{Error, Result};
+
+/// An integer type that users write indices in.
+pub trait Index: Copy + Send + Sync + std::fmt::Display {
+    /// As an unsigned 64-bit number; `None` if negative.
+    fn get(self) -> Option<u64>;
+}
+
+macro_rules! index {
+    ($($t:ty),*) => {$(
+        impl Index for $t {
+            #[inline(always)]
+            #[allow(clippy::useless_conversion, reason = "u64 to u64 in one of four instances")]
+            fn get(self) -> Option<u64> { u64::try_from(self).ok() }
+        }
+    )*};
+}
+index!(i32, i64, u32, u64);
+
+/// A user's indices as a set.
+#[derive(Debug, Default)]
+pub struct Prepared {
+    /// The distinct indices, in hash order.
+    pub set: IndexSet,
+    /// For each position of the set, the place of that index in the user's array (the first, if it
+    /// stands there more than once).
+    pub order: Vec<u32>,
+    /// (place of the first, place of a repeat) for indices that stand there more than once, by
+    /// position, then by place.
+    pub repeats: Vec<(u32, u32)>,
+}
+
+/// Checks and prepares indices of the space `0..n`.
+pub fn prepare<I: Index>(indices: &[I], n: u64, hash: BlockHash, what: &str) -> Result<Prepared> {
+    if indices.len() >= u32::MAX as usize {
+        return Err(Error::bad_input(format!(
+            "{what} has {} indices; one rank takes at most 2^32 - 2",
+            indices.len()
+        )));
+    }
+    match blocks_if_ascending(indices, n, what)? {
+        Some(blocks) => Ok(sort_blocks(blocks, hash)),
+        None => Ok(sort_indices(indices, hash)),
+    }
+}
+
+/// A block as it stands in the user's array.
+struct Run {
+    block: u64,
+    mask: u64,
+    start: u32,
+}
+
+/// Checks the range; the runs of equal block if the indices are strictly ascending.
+fn blocks_if_ascending<I: Index>(indices: &[I], n: u64, what: &str) -> Result<Option<Vec<Run>>> {
+    let mut runs: Vec<Run> = Vec::new();
+    let (mut ascending, mut least_next) = (true, 0);
+    let mut run = Run { block: u64::MAX, mask: 0, start: 0 };
+    for (place, index) in indices.iter().enumerate() {
+        let Some(i) = index.get().filter(|i| *i < n) else {
+            return Err(Error::bad_input(format!(
+                "{what}[{place}] = {index} is outside the index space 0 <= index < n = {n}"
+            )));
+        };
+        if i < least_next {
+            ascending = false;
+        }
+        least_next = i + 1;
+        if ascending {
+            if i >> BLOCK_BITS != run.block {
+                if run.mask != 0 {
+                    runs.push(run);
+                }
+                run = Run { block: i >> BLOCK_BITS, mask: 0, start: place as u32 };
+            }
+            run.mask |= 1 << (i & 63);
+        }
+    }
+    if run.mask != 0 {
+        runs.push(run);
+    }
+    Ok(ascending.then_some(runs))
+}
+
+fn sort_blocks(runs: Vec<Run>, hash: BlockHash) -> Prepared {
+    let mut blocks = Vec::with_capacity(runs.len());
+    let count: u32 = runs.iter().map(|r| r.mask.count_ones()).sum();
+    let mut order = Vec::with_capacity(count as usize);
+    let mut emit = |id: u64, run: &Run| {
+        blocks.push(Block { id, mask: run.mask });
+        order.extend(run.start..run.start + run.mask.count_ones());
+    };
+    if hash.bits() <= 32 {
+        let mut words: Vec<u64> =
+            runs.iter().enumerate().map(|(k, r)| hash.forward(r.block) << 32 | k as u64).collect();
+        sort_by_key(&mut words, hash.bits());
+        words.iter().for_each(|w| emit(w >> 32, &runs[*w as u32 as usize]));
+    } else {
+        let mut keyed: Vec<(u64, u32)> =
+            runs.iter().enumerate().map(|(k, r)| (hash.forward(r.block), k as u32)).collect();
+        keyed.sort_unstable();
+        keyed.iter().for_each(|(id, k)| emit(*id, &runs[*k as usize]));
+    }
+    Prepared { set: IndexSet::new(blocks), order, repeats: Vec::new() }
+}
+
+fn sort_indices<I: Index>(indices: &[I], hash: BlockHash) -> Prepared {
+    let hashed = |index: &I| {
+        let i = index.get().expect("checked");
+        hash.forward(i >> BLOCK_BITS) << BLOCK_BITS | (i & 63)
+    };
+    let key_bits = hash.bits() + BLOCK_BITS;
+    let sorted: Vec<(u64, u32)> = if key_bits <= 32 {
+        let mut words: Vec<u64> =
+            indices.iter().enumerate().map(|(place, i)| hashed(i) << 32 | place as u64).collect();
+        sort_by_key(&mut words, key_bits);
+        words.into_iter().map(|w| (w >> 32, w as u32)).collect()
+    } else {
+        let mut keyed: Vec<(u64, u32)> =
+            indices.iter().enumerate().map(|(place, i)| (hashed(i), place as u32)).collect();
+        keyed.sort_unstable();
+        keyed
+    };
+    let mut blocks: Vec<Block> = Vec::new();
+    let (mut order, mut repeats): (Vec<u32>, Vec<(u32, u32)>) = (Vec::with_capacity(sorted.len()), Vec::new());
+    let mut last = None;
+    for (key, place) in sorted {
+        if last == Some(key) {
+            repeats.push((*order.last().expect("a first occurrence"), place));
+            continue;
+        }
+        last = Some(key);
+        let (id, bit) = (key >> BLOCK_BITS, 1 << (key & 63));
+        match blocks.last_mut() {
+            Some(block) if block.id == id => block.mask |= bit,
+            _ => blocks.push(Block { id, mask: bit }),
+        }
+        order.push(place);
+    }
+    Prepared { set: IndexSet::new(blocks), order, repeats }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    /// Plain oracle: a sorted map from (hashed block, bit) to places.
+    fn oracle(indices: &[i64], hash: BlockHash) -> BTreeMap<(u64, u32), Vec<u32>> {
+        let mut map: BTreeMap<_, Vec<u32>> = BTreeMap::new();
+        for (place, i) in indices.iter().enumerate() {
+            map.entry((hash.forward(*i as u64 / 64), (*i % 64) as u32)).or_default().push(place as u32);
+        }
+        map
+    }
+
+    fn check(indices: &[i64], n: u64) {
+        let hash = BlockHash::new(n);
+        let got = prepare(indices, n, hash, "contribute").unwrap();
+        let want = oracle(indices, hash);
+        assert_eq!(got.set.elements().collect::<Vec<_>>(), want.keys().copied().collect::<Vec<_>>());
+        assert_eq!(got.order, want.values().map(|p| p[0]).collect::<Vec<_>>());
+        let repeats: Vec<_> = want.values().flat_map(|p| p[1..].iter().map(|q| (p[0], *q))).collect();
+        assert_eq!(got.repeats, repeats);
+    }
+
+    proptest! {
+        #[test]
+        fn as_the_oracle(n_bits in 1u32..63, raw in prop::collection::vec(any::<u64>(), 0..600), sort: bool) {
+            let n = 1u64 << n_bits;
+            let mut indices: Vec<i64> = raw.iter().map(|r| (r % n) as i64).collect();
+            if sort {
+                indices.sort_unstable();
+                indices.dedup();
+            }
+            check(&indices, n);
+        }
+    }
+
+    #[test]
+    fn bad_indices_are_named() {
+        let hash = BlockHash::new(10);
+        let text = prepare(&[1i32, -3], 10, hash, "want").unwrap_err().to_string();
+        assert!(text.contains("want[1] = -3"), "{text}");
+        let text = prepare(&[1u64, 10], 10, hash, "want").unwrap_err().to_string();
+        assert!(text.contains("want[1] = 10") && text.contains("n = 10"), "{text}");
+        assert!(prepare::<i64>(&[], 10, hash, "want").unwrap().set.is_empty());
+        check(&[(1 << 62) + 5, 3], 1 << 63);
+    }
+}

@@ -1,0 +1,267 @@
+//! The one error type of the project: which rank, what, where, and what to do.
+
+use std::time::Duration;
+
+/// Result with the project's error.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong in a group.
+///
+/// An error that one rank meets inside a collective travels to all others ([`Error::to_wire`]), so
+/// that everyone raises the same or nobody does.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An argument or input that cannot be used; the message says which and why.
+    #[error("{message}")]
+    BadInput {
+        /// What, where and what to do.
+        message: String,
+    },
+    /// A rank's process or connection is gone.
+    #[error("rank {rank} ({address}) is lost: {cause}")]
+    PeerLost {
+        /// The rank that is gone.
+        rank: u32,
+        /// Its host and address.
+        address: String,
+        /// How it was noticed, in which call.
+        cause: String,
+    },
+    /// The group's time-out passed.
+    #[error("time-out after {:.1} s in {call}: {}", after.as_secs_f64(), missing_text(missing))]
+    Timeout {
+        /// Ranks that did not come.
+        missing: Vec<u32>,
+        /// The call they were expected in.
+        call: String,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// Two ranks are in different calls, or with other sizes, types or operations.
+    #[error("ranks disagree: rank {left} is in {left_call}, rank {right} is in {right_call}")]
+    Mismatch {
+        /// One rank.
+        left: u32,
+        /// What it called.
+        left_call: String,
+        /// The other rank.
+        right: u32,
+        /// What that one called.
+        right_call: String,
+    },
+    /// A connection was turned away (wrong token, rank taken, group complete).
+    #[error("refused: {message}")]
+    Refused {
+        /// By whom and why.
+        message: String,
+    },
+    /// Another rank left the collective.
+    #[error("rank {rank} left the call: {cause}")]
+    Aborted {
+        /// The rank that left.
+        rank: u32,
+        /// Its reason.
+        cause: String,
+    },
+    /// The call was interrupted on this rank (Ctrl-C).
+    #[error("interrupted")]
+    Interrupted,
+    /// Indices that are wanted and that no rank contributes. All ranks find this together.
+    #[error(
+        "{requests} wanted indices are contributed by no rank: {}; contribute them, or pass \
+         missing=\"identity\" to get the operation's identity",
+        unmet_text(*requests, examples)
+    )]
+    Unmet {
+        /// How many, counted once for each rank that wants one.
+        requests: u64,
+        /// Some of them, each with a rank that wants it.
+        examples: Vec<(u64, u32)>,
+    },
+    /// Bytes that are not what they should be.
+    #[error("damaged data from rank {rank}: {message}")]
+    Corrupt {
+        /// Who sent them.
+        rank: u32,
+        /// What is wrong with them.
+        message: String,
+    },
+}
+
+fn missing_text(missing: &[u32]) -> String {
+    match missing {
+        [] => "no progress, though every rank is in the call".to_owned(),
+        [one] => format!("rank {one} did not come"),
+        many => format!(
+            "ranks {} did not come",
+            many.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+        ),
+    }
+}
+
+fn unmet_text(requests: u64, examples: &[(u64, u32)]) -> String {
+    let mut shown: Vec<String> =
+        examples.iter().map(|(index, rank)| format!("{index} (wanted by rank {rank})")).collect();
+    if requests > examples.len() as u64 {
+        shown.push("…".to_owned());
+    }
+    shown.join(", ")
+}
+
+impl Error {
+    /// Whether every rank of the call comes to this error by itself, so that none need be told.
+    pub fn is_agreed(&self) -> bool {
+        matches!(self, Error::Unmet { .. })
+    }
+
+    /// A [`Error::BadInput`].
+    pub fn bad_input(message: impl Into<String>) -> Error {
+        Error::BadInput { message: message.into() }
+    }
+
+    /// A [`Error::Refused`].
+    pub fn refused(message: impl Into<String>) -> Error {
+        Error::Refused { message: message.into() }
+    }
+
+    /// What the other ranks are told when `rank` leaves a call because of this error.
+    pub fn as_seen_by_others(&self, rank: u32) -> Error {
+        match self {
+            Error::BadInput { message } => Error::BadInput { message: format!("rank {rank}: {message}") },
+            Error::Interrupted => Error::Aborted { rank, cause: "interrupted".to_owned() },
+            other => other.clone(),
+        }
+    }
+
+    /// Bytes for an abort frame: a code, numbers, then texts, each with its length.
+    pub fn to_wire(&self) -> Vec<u8> {
+        let (code, numbers, texts): (u8, Vec<u64>, Vec<&str>) = match self {
+            Error::BadInput { message } => (1, vec![], vec![message]),
+            Error::PeerLost { rank, address, cause } => (2, vec![u64::from(*rank)], vec![address, cause]),
+            Error::Timeout { missing, call, after } => {
+                let mut numbers = vec![after.as_millis() as u64];
+                numbers.extend(missing.iter().map(|r| u64::from(*r)));
+                (3, numbers, vec![call])
+            }
+            Error::Mismatch { left, left_call, right, right_call } => {
+                (4, vec![u64::from(*left), u64::from(*right)], vec![left_call, right_call])
+            }
+            Error::Refused { message } => (5, vec![], vec![message]),
+            Error::Aborted { rank, cause } => (6, vec![u64::from(*rank)], vec![cause]),
+            Error::Interrupted => (7, vec![], vec![]),
+            Error::Corrupt { rank, message } => (8, vec![u64::from(*rank)], vec![message]),
+            Error::Unmet { requests, examples } => {
+                let pairs = examples.iter().flat_map(|(index, rank)| [*index, u64::from(*rank)]);
+                (9, [*requests].into_iter().chain(pairs).collect(), vec![])
+            }
+        };
+        let mut out = vec![code];
+        out.extend((numbers.len() as u32).to_le_bytes());
+        numbers.iter().for_each(|n| out.extend(n.to_le_bytes()));
+        for text in texts {
+            // An error is a line or two; whatever is longer is cut, so that it fits one frame.
+            let mut end = text.len().min(1024);
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            out.extend((end as u32).to_le_bytes());
+            out.extend(&text.as_bytes()[..end]);
+        }
+        out
+    }
+
+    /// The error in an abort frame; `None` for bytes that are none.
+    pub fn from_wire(bytes: &[u8]) -> Option<Error> {
+        fn take<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+            let (head, tail) = bytes.split_at_checked(len)?;
+            *bytes = tail;
+            Some(head)
+        }
+        fn number(bytes: &mut &[u8]) -> Option<u32> {
+            Some(u32::from_le_bytes(take(bytes, 4)?.try_into().ok()?))
+        }
+        fn text(bytes: &mut &[u8]) -> Option<String> {
+            let len = number(bytes)? as usize;
+            String::from_utf8(take(bytes, len)?.to_vec()).ok()
+        }
+        let mut bytes = bytes;
+        let code = take(&mut bytes, 1)?[0];
+        let count = number(&mut bytes)? as usize;
+        let numbers: Vec<u64> = take(&mut bytes, count.checked_mul(8)?)?
+            .chunks_exact(8)
+            .map(|b| u64::from_le_bytes(b.try_into().expect("chunks of 8")))
+            .collect();
+        let rank = |k: usize| numbers.get(k).map(|n| *n as u32);
+        Some(match code {
+            1 => Error::BadInput { message: text(&mut bytes)? },
+            2 => Error::PeerLost { rank: rank(0)?, address: text(&mut bytes)?, cause: text(&mut bytes)? },
+            3 => Error::Timeout {
+                after: Duration::from_millis(*numbers.first()?),
+                missing: numbers[1..].iter().map(|n| *n as u32).collect(),
+                call: text(&mut bytes)?,
+            },
+            4 => Error::Mismatch {
+                left: rank(0)?,
+                right: rank(1)?,
+                left_call: text(&mut bytes)?,
+                right_call: text(&mut bytes)?,
+            },
+            5 => Error::Refused { message: text(&mut bytes)? },
+            6 => Error::Aborted { rank: rank(0)?, cause: text(&mut bytes)? },
+            7 => Error::Interrupted,
+            8 => Error::Corrupt { rank: rank(0)?, message: text(&mut bytes)? },
+            9 => Error::Unmet {
+                requests: *numbers.first()?,
+                examples: numbers[1..].chunks_exact(2).map(|p| (p[0], p[1] as u32)).collect(),
+            },
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one_of_each() -> Vec<Error> {
+        let s = |t: &str| t.to_owned();
+        vec![
+            Error::bad_input("no such file"),
+            Error::PeerLost { rank: 3, address: s("a:1"), cause: s("closed") },
+            Error::Timeout { missing: vec![1, 5], call: s("barrier"), after: Duration::from_secs(2) },
+            Error::Mismatch { left: 0, left_call: s("a"), right: 1, right_call: s("b") },
+            Error::refused("token"),
+            Error::Aborted { rank: 9, cause: s("Ctrl-C") },
+            Error::Interrupted,
+            Error::Corrupt { rank: 2, message: s("crc") },
+            Error::Unmet { requests: 3, examples: vec![(1 << 62, 4), (7, 0)] },
+        ]
+    }
+
+    #[test]
+    fn wire_round_trip_and_any_prefix_is_harmless() {
+        for error in one_of_each() {
+            let bytes = error.to_wire();
+            assert_eq!(Error::from_wire(&bytes), Some(error));
+            for cut in 0..bytes.len() {
+                let _ = Error::from_wire(&bytes[..cut]);
+            }
+        }
+        assert_eq!(Error::from_wire(&[1, 255, 255, 255, 255]), None);
+    }
+
+    #[test]
+    fn long_texts_are_cut_at_a_character() {
+        let error = Error::bad_input("ä".repeat(2000));
+        let Some(Error::BadInput { message }) = Error::from_wire(&error.to_wire()) else { panic!() };
+        assert!(message.len() <= 1024 && message.chars().all(|c| c == 'ä'));
+    }
+
+    #[test]
+    fn messages_name_the_ranks() {
+        let text: Vec<_> = one_of_each().iter().map(Error::to_string).collect();
+        assert!(text[2].contains("ranks 1, 5 did not come"), "{}", text[2]);
+        assert!(text[3].contains("rank 0 is in a, rank 1 is in b"), "{}", text[3]);
+    }
+}

@@ -1,0 +1,11 @@
+//! Words that all layers share: element types, reduce operations, errors.
+//!
+//! Nothing here sends, waits or allocates in a hot path. Lower than this there is no layer.
+
+mod dtype;
+mod error;
+mod op;
+
+pub use dtype::{DType, Element};
+pub use error::{Error, Result};
+pub use op::{CustomOp, ReduceOp};

@@ -1,0 +1,141 @@
+//! Reduce operations: associative, commutative, with an identity that stands for "absent".
+
+use crate::{DType, Element, Error, Result};
+use std::sync::Arc;
+
+/// A reduction that the caller supplies (a NumPy ufunc, say).
+///
+/// It must be associative and commutative on the values it sees, with the stated identity. It is
+/// called on the thread that called the collective, never on a merge thread.
+pub trait CustomOp: Send + Sync {
+    /// A name that all ranks share; it takes part in the check that all called the same thing.
+    fn name(&self) -> &str;
+    /// Writes the identity of `dtype` into `out` (`dtype.size()` bytes).
+    fn identity(&self, dtype: DType, out: &mut [u8]) -> Result<()>;
+    /// `acc[k] = op(acc[k], src[k])` for arrays of `dtype` of equal length in bytes.
+    fn combine(&self, dtype: DType, acc: &mut [u8], src: &[u8]) -> Result<()>;
+}
+
+/// How values of the same index combine.
+#[derive(Clone)]
+pub enum ReduceOp {
+    /// Σ.
+    Sum,
+    /// Π.
+    Prod,
+    /// Smallest; NaN wins.
+    Min,
+    /// Largest; NaN wins.
+    Max,
+    /// Bitwise or (integers).
+    Or,
+    /// Bitwise and (integers).
+    And,
+    /// Sum over the group divided by the group's size (floats).
+    Mean,
+    /// Sum divided by the number of ranks that put the index out (floats).
+    MeanPresent,
+    /// The caller's own.
+    Custom(Arc<dyn CustomOp>),
+}
+
+impl std::fmt::Debug for ReduceOp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl ReduceOp {
+    /// The named operations, in the order of their codes.
+    pub const NAMED: [ReduceOp; 8] = [
+        ReduceOp::Sum,
+        ReduceOp::Prod,
+        ReduceOp::Min,
+        ReduceOp::Max,
+        ReduceOp::Or,
+        ReduceOp::And,
+        ReduceOp::Mean,
+        ReduceOp::MeanPresent,
+    ];
+
+    /// The name that users write.
+    pub fn name(&self) -> &str {
+        match self {
+            ReduceOp::Sum => "sum",
+            ReduceOp::Prod => "prod",
+            ReduceOp::Min => "min",
+            ReduceOp::Max => "max",
+            ReduceOp::Or => "or",
+            ReduceOp::And => "and",
+            ReduceOp::Mean => "mean",
+            ReduceOp::MeanPresent => "mean_present",
+            ReduceOp::Custom(op) => op.name(),
+        }
+    }
+
+    /// The operation a user named.
+    pub fn from_name(name: &str) -> Result<ReduceOp> {
+        ReduceOp::NAMED.into_iter().find(|op| op.name() == name).ok_or_else(|| {
+            let known: Vec<_> = ReduceOp::NAMED.iter().map(|op| op.name().to_owned()).collect();
+            Error::bad_input(format!("unknown operation {name:?}: use one of {}", known.join(", ")))
+        })
+    }
+
+    /// The number that stands for the operation in a frame's header (0: a custom one).
+    pub fn code(&self) -> u8 {
+        ReduceOp::NAMED.iter().position(|op| op.name() == self.name()).map_or(0, |p| p as u8 + 1)
+    }
+
+    /// Refuses combinations without a meaning: bits of floats, the mean of integers.
+    pub fn check(&self, dtype: DType) -> Result<()> {
+        match self {
+            ReduceOp::Or | ReduceOp::And if dtype.is_float() => Err(Error::bad_input(format!(
+                "op={:?} works on bits: values must be integers, not {dtype}",
+                self.name()
+            ))),
+            ReduceOp::Mean | ReduceOp::MeanPresent if !dtype.is_float() => Err(Error::bad_input(format!(
+                "op={:?} needs float32 or float64 values, not {dtype}",
+                self.name()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The operation's identity: the value of an index that nobody holds.
+    pub fn identity<T: Element>(&self) -> Result<T> {
+        Ok(match self {
+            ReduceOp::Sum | ReduceOp::Or | ReduceOp::Mean | ReduceOp::MeanPresent => T::ZERO,
+            ReduceOp::Prod => T::ONE,
+            ReduceOp::Min => T::HIGHEST,
+            ReduceOp::Max => T::LOWEST,
+            ReduceOp::And => T::ALL_BITS,
+            ReduceOp::Custom(op) => {
+                let mut value = T::ZERO;
+                op.identity(T::DTYPE, bytemuck::bytes_of_mut(&mut value))?;
+                value
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_codes_are_distinct() {
+        for (k, op) in ReduceOp::NAMED.iter().enumerate() {
+            assert_eq!(op.code() as usize, k + 1);
+            assert_eq!(ReduceOp::from_name(op.name()).unwrap().name(), op.name());
+        }
+        assert!(ReduceOp::from_name("median").unwrap_err().to_string().contains("mean_present"));
+    }
+
+    #[test]
+    fn identity_changes_nothing() {
+        assert_eq!(ReduceOp::Min.identity::<f32>().unwrap().least(3.0), 3.0);
+        assert_eq!(ReduceOp::And.identity::<u8>().unwrap().and(0x5a), 0x5a);
+        assert_eq!(ReduceOp::Max.identity::<i64>().unwrap().greatest(-7), -7);
+        assert_eq!(ReduceOp::Prod.identity::<f64>().unwrap().mul(-7.5), -7.5);
+    }
+}

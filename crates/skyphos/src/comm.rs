@@ -1,0 +1,169 @@
+//! A group of ranks and its collectives.
+
+use skyphos_core::collectives::allgather::allgather_bytes;
+use skyphos_core::collectives::barrier::barrier;
+use skyphos_core::frame::{CallKind, CallSig};
+use skyphos_core::local::local_group;
+use skyphos_core::transport::Transport;
+use skyphos_core::{Endpoint, Group, Node, Settings};
+use skyphos_types::{Error, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// A group of ranks. All its methods but the getters are collective: every rank must call the same
+/// ones in the same order, or all of them get [`Error::Mismatch`].
+///
+/// Dropping a `Comm` leaves its group; dropping the last one of a process says goodbye to the peers.
+pub struct Comm {
+    node: Arc<Node>,
+    group: Arc<Group>,
+    closed: AtomicBool,
+    plans: AtomicU32,
+}
+
+/// The ranks of an in-process group.
+pub struct LocalRanks(Vec<Comm>);
+
+impl LocalRanks {
+    /// The Comms, by rank.
+    pub fn into_vec(self) -> Vec<Comm> {
+        self.0
+    }
+
+    /// Runs `body` for every rank, each in a thread of its own; results by rank.
+    pub fn map_ranks<R: Send>(self, body: impl Fn(Comm) -> R + Sync) -> Vec<R> {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = self.0.into_iter().map(|comm| scope.spawn(|| body(comm))).collect();
+            threads
+                .into_iter()
+                .map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect()
+        })
+    }
+}
+
+impl Comm {
+    /// The group of all ranks of a connected transport.
+    pub fn over(transport: Box<dyn Transport>, settings: Settings) -> Result<Comm> {
+        let node = Node::new(transport, settings)?;
+        let group = Group { comm: 0, ranks: (0..node.size()).collect(), me: node.rank() };
+        Ok(Comm::of_group(node, group))
+    }
+
+    /// Groups for `size` ranks of this process.
+    pub fn local(size: u32, settings: &Settings) -> Result<LocalRanks> {
+        if size == 0 {
+            return Err(Error::bad_input("a group has at least one rank"));
+        }
+        let comms = local_group(size).into_iter().map(|t| Comm::over(Box::new(t), settings.clone()));
+        Ok(LocalRanks(comms.collect::<Result<_>>()?))
+    }
+
+    fn of_group(node: Arc<Node>, group: Group) -> Comm {
+        let group = Arc::new(group);
+        node.open_group(group.clone());
+        Comm { node, group, closed: AtomicBool::new(false), plans: AtomicU32::new(0) }
+    }
+
+    /// This process's rank in the group.
+    pub fn rank(&self) -> u32 {
+        self.group.me
+    }
+
+    /// Ranks in the group.
+    pub fn size(&self) -> u32 {
+        self.group.ranks.len() as u32
+    }
+
+    /// The name of the transport.
+    pub fn transport(&self) -> &'static str {
+        self.node.transport_name()
+    }
+
+    /// Host and address of a rank of the group.
+    pub fn address(&self, rank: u32) -> &str {
+        self.node.address(self.group.ranks[rank as usize])
+    }
+
+    /// The node under the group.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// A number for a new plan: the same on all ranks, as long as they configure in the same order.
+    pub(crate) fn next_plan(&self) -> u32 {
+        self.plans.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Runs one collective.
+    pub(crate) fn call<R>(&self, sig: CallSig, body: impl AsyncFnOnce(&Endpoint) -> Result<R>) -> Result<R> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::bad_input(format!("rank {}: this Comm is closed", self.rank())));
+        }
+        self.node.call(&self.group, sig, body)
+    }
+
+    /// Leaves the next call with an error that this rank found before it could enter: the others, who
+    /// are in the call or will come to it, raise it too.
+    pub fn fail_call(&self, error: Error) -> Error {
+        match self.call::<()>(CallSig::plain(CallKind::Barrier), async |_| Err(error)) {
+            Ok(()) => unreachable!("the body returns an error"),
+            Err(error) => error,
+        }
+    }
+
+    /// Returns when every rank has come.
+    pub fn barrier(&self) -> Result<()> {
+        self.call(CallSig::plain(CallKind::Barrier), barrier)
+    }
+
+    /// Groups of the ranks that name the same `color`, ordered by `key`, then by rank here. A rank
+    /// that names no color gets none.
+    pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Comm>> {
+        let mut block = [0u8; 17];
+        block[0] = u8::from(color.is_some());
+        block[1..9].copy_from_slice(&color.unwrap_or(0).to_le_bytes());
+        block[9..].copy_from_slice(&key.to_le_bytes());
+        let sig = CallSig::plain(CallKind::Split);
+        let (all, call) =
+            self.call(sig, async |ep| Ok((allgather_bytes(ep, 0, &block).await?, ep.call_number())))?;
+        let Some(color) = color else { return Ok(None) };
+        let mut members: Vec<(i64, u32)> = Vec::new();
+        for (rank, block) in all.iter().enumerate() {
+            let theirs = u64::from_le_bytes(block[1..9].try_into().expect("17 bytes"));
+            if block[0] == 1 && theirs == color {
+                members.push((i64::from_le_bytes(block[9..].try_into().expect("17 bytes")), rank as u32));
+            }
+        }
+        members.sort_unstable();
+        let me = members.iter().position(|(_, r)| *r == self.rank()).expect("this rank named the color");
+        // The new group's number: all members derive the same from the parent's and the call's.
+        let mut comm = self.group.comm ^ call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        comm = (comm ^ comm >> 29).wrapping_mul(0xb7e1_5162_8aed_2a6b) | 1;
+        let ranks = members.iter().map(|(_, r)| self.group.ranks[*r as usize]).collect();
+        Ok(Some(Comm::of_group(self.node.clone(), Group { comm, ranks, me: me as u32 })))
+    }
+
+    /// Leaves the group; later calls are refused. The last Comm of a process also closes the
+    /// transport: its peers are told, and everything sent is handed over first.
+    pub fn close(&self) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.node.close_group(self.group.comm);
+        if self.node.open_groups() == 0 {
+            self.node.close();
+        }
+    }
+
+    /// Whether [`Comm::close`] was called.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Comm {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

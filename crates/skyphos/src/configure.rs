@@ -1,0 +1,226 @@
+//! Index sets known ahead: configure once, reduce many times; or both at once.
+
+use crate::Comm;
+use skyphos_core::butterfly::check_degrees;
+use skyphos_core::collectives::allgather::allgather_bytes;
+use skyphos_core::collectives::configure::{self, Missing, Request};
+use skyphos_core::collectives::reduce::{self, Order};
+use skyphos_core::frame::{CallKind, CallSig};
+use skyphos_core::{Endpoint, Plan};
+use skyphos_kernels::{BlockHash, Index, prepare};
+use skyphos_plan::degrees::DEFAULT_ALPHA;
+use skyphos_plan::{Sizes, choose_degrees};
+use skyphos_types::{Element, Error, ReduceOp, Result};
+
+/// Smallest message worth sending when nothing else is said. Over loopback and 1 Gbit/s links half of
+/// the full rate is reached at some tens of kilobytes; the papers' cluster needed 5 MB.
+pub const DEFAULT_MIN_PACKET_BYTES: f64 = 65536.0;
+
+/// Settings of [`Comm::configure`]. All ranks must pass the same.
+#[derive(Clone, Debug)]
+pub struct ConfigureOptions {
+    /// Size of the index space; `None`: one more than the largest index on any rank.
+    pub n: Option<u64>,
+    /// Numbers an index.
+    pub width: usize,
+    /// Degree of each layer; `None`: chosen by the papers' rule.
+    pub degrees: Option<Vec<u32>>,
+    /// What becomes of an index that is wanted and nobody contributes.
+    pub missing: Missing,
+    /// Smallest message worth sending, for the choice of degrees.
+    pub min_packet_bytes: f64,
+}
+
+impl Default for ConfigureOptions {
+    fn default() -> ConfigureOptions {
+        ConfigureOptions {
+            n: None,
+            width: 1,
+            degrees: None,
+            missing: Missing::Error,
+            min_packet_bytes: DEFAULT_MIN_PACKET_BYTES,
+        }
+    }
+}
+
+impl ConfigureOptions {
+    /// The defaults, for an index space of `n`.
+    pub fn with_n(n: u64) -> ConfigureOptions {
+        ConfigureOptions { n: Some(n), ..ConfigureOptions::default() }
+    }
+
+    /// What takes part in the check that all ranks called the same.
+    fn sig(&self, kind: CallKind) -> CallSig {
+        let mut extra = 0u32;
+        for d in self.degrees.iter().flatten() {
+            extra = (extra ^ d).wrapping_mul(0x9e37_79b1).rotate_left(13);
+        }
+        extra ^= (self.min_packet_bytes.to_bits() >> 32) as u32;
+        CallSig {
+            kind,
+            op: 0,
+            dtype: 0,
+            flags: u8::from(self.missing == Missing::Identity),
+            width: u32::try_from(self.width).unwrap_or(u32::MAX),
+            n: self.n.unwrap_or(0),
+            extra,
+        }
+    }
+}
+
+impl Comm {
+    /// Tells the group which indices this rank contributes values for and which it wants.
+    ///
+    /// Indices are of the space `0..n`, in any order, repeats allowed. Collective.
+    pub fn configure<C: Index, W: Index>(
+        &self,
+        contribute: &[C],
+        want: &[W],
+        options: &ConfigureOptions,
+    ) -> Result<Plan> {
+        let id = self.next_plan();
+        self.call(options.sig(CallKind::Configure), async |ep| {
+            let request = self.request(ep, contribute, want, options, id, 8).await?;
+            configure::configure(ep, request).await
+        })
+    }
+
+    /// Reduces `values` (rows along the plan's `contribute`) into `out` (rows along its `want`).
+    ///
+    /// Collective. Repeated indices of `contribute` are added up, of `want` answered each.
+    pub fn reduce<T: Element>(
+        &self,
+        plan: &mut Plan,
+        values: &[T],
+        out: &mut [T],
+        op: &ReduceOp,
+        order: Order,
+    ) -> Result<()> {
+        let sig = CallSig {
+            kind: CallKind::Reduce,
+            op: op.code(),
+            dtype: T::DTYPE as u8,
+            flags: custom_tag(op),
+            width: plan.width as u32,
+            n: plan.n,
+            extra: plan.id,
+        };
+        self.call(sig, async |ep| reduce::reduce(ep, plan, values, out, op, order).await)
+    }
+
+    /// [`Comm::configure`] and [`Comm::reduce`] in one pass down and up, for indices that change
+    /// every time. Returns the plan too: it can be used again.
+    pub fn configure_reduce<C: Index, W: Index, T: Element>(
+        &self,
+        contribute: &[C],
+        want: &[W],
+        values: &[T],
+        out: &mut [T],
+        op: &ReduceOp,
+        options: &ConfigureOptions,
+    ) -> Result<Plan> {
+        let id = self.next_plan();
+        let mut sig = options.sig(CallKind::ConfigureReduce);
+        (sig.op, sig.dtype) = (op.code(), T::DTYPE as u8);
+        sig.flags |= custom_tag(op) << 1;
+        self.call(sig, async |ep| {
+            let request = self.request(ep, contribute, want, options, id, size_of::<T>()).await?;
+            configure::configure_reduce(ep, request, values, out, op).await
+        })
+    }
+
+    /// Prepares the sets; agrees on n and the degrees where they were left open.
+    async fn request<C: Index, W: Index>(
+        &self,
+        ep: &Endpoint,
+        contribute: &[C],
+        want: &[W],
+        options: &ConfigureOptions,
+        id: u32,
+        item_bytes: usize,
+    ) -> Result<Request> {
+        if let Some(degrees) = &options.degrees {
+            check_degrees(degrees, ep.size())?;
+        }
+        if options.width == 0 {
+            return Err(Error::bad_input("width must be at least 1"));
+        }
+        if options.n.is_some_and(|n| n > 1 << 63) {
+            return Err(Error::bad_input(format!("n = {} is above 2^63", options.n.unwrap_or(0))));
+        }
+        if options.min_packet_bytes.is_nan() || options.min_packet_bytes < 0.0 {
+            return Err(Error::bad_input("min_packet must be 0 or more bytes"));
+        }
+        // A prime (or single) group has one choice of degrees: nothing to agree on.
+        let one_choice = (2..ep.size()).all(|d| !ep.size().is_multiple_of(d));
+        let degrees = match &options.degrees {
+            Some(degrees) => Some(degrees.clone()),
+            None => one_choice.then(|| vec![ep.size()]),
+        };
+        let (n, degrees) = match (options.n, degrees) {
+            (Some(n), Some(degrees)) => (n, degrees),
+            (n, degrees) => {
+                let row_bytes = (options.width * item_bytes) as f64;
+                agree(ep, contribute, want, n, degrees, row_bytes, options.min_packet_bytes).await?
+            }
+        };
+        let hash = BlockHash::new(n);
+        Ok(Request {
+            n,
+            width: options.width,
+            degrees,
+            missing: options.missing,
+            hash,
+            contribute: prepare(contribute, n, hash, "contribute")?,
+            contribute_len: contribute.len(),
+            want: prepare(want, n, hash, "want")?,
+            want_len: want.len(),
+            id,
+        })
+    }
+}
+
+/// Distinguishes custom operations by name in the three bits that are free.
+fn custom_tag(op: &ReduceOp) -> u8 {
+    match op {
+        ReduceOp::Custom(custom) => {
+            custom.name().bytes().fold(7u8, |h, b| h.wrapping_mul(31).wrapping_add(b)) & 0x3f
+        }
+        _ => 0,
+    }
+}
+
+/// One small allgather: the largest index and the mean sizes, from which all ranks choose alike.
+async fn agree<C: Index, W: Index>(
+    ep: &Endpoint,
+    contribute: &[C],
+    want: &[W],
+    n: Option<u64>,
+    degrees: Option<Vec<u32>>,
+    row_bytes: f64,
+    min_packet_bytes: f64,
+) -> Result<(u64, Vec<u32>)> {
+    let largest = contribute.iter().filter_map(|i| i.get()).chain(want.iter().filter_map(|i| i.get())).max();
+    let end = largest.map_or(0, |i| i.saturating_add(1)).min(1 << 63);
+    let mine = [end, contribute.len() as u64, want.len() as u64];
+    let block: Vec<u8> = mine.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let all: Vec<[u64; 3]> = allgather_bytes(ep, 0, &block)
+        .await?
+        .iter()
+        .map(|b| [0, 8, 16].map(|k| u64::from_le_bytes(b[k..k + 8].try_into().expect("24 bytes"))))
+        .collect();
+    let n = n.unwrap_or_else(|| all.iter().map(|a| a[0]).max().unwrap_or(0));
+    let mean = |k: usize| all.iter().map(|a| a[k] as f64).sum::<f64>() / all.len() as f64;
+    let degrees = degrees.unwrap_or_else(|| {
+        let sizes = Sizes {
+            ranks: ep.size(),
+            n,
+            contribute: mean(1),
+            want: mean(2),
+            row_bytes,
+            alpha: DEFAULT_ALPHA,
+        };
+        choose_degrees(&sizes, min_packet_bytes)
+    });
+    Ok((n, degrees))
+}

@@ -1,0 +1,29 @@
+//! Sparse collectives for data of which each machine holds, and wants, only a part.
+//!
+//! ```
+//! use skyphos::{Comm, ConfigureOptions, ReduceOp};
+//!
+//! // Two ranks in this process; each puts out two indices and wants one.
+//! let sums = Comm::local(2, &Default::default()).unwrap().map_ranks(|comm| {
+//!     let contribute = [comm.rank() as u64, 5];
+//!     let mut plan = comm.configure(&contribute, &[5u64], &ConfigureOptions::with_n(10))?;
+//!     let mut got = [0.0];
+//!     comm.reduce(&mut plan, &[1.0, 2.0], &mut got, &ReduceOp::Sum, Default::default())?;
+//!     Ok::<f64, skyphos::Error>(got[0])
+//! });
+//! assert_eq!(sums, [Ok(4.0), Ok(4.0)]);
+//! ```
+
+mod comm;
+mod configure;
+
+pub use comm::{Comm, LocalRanks};
+pub use configure::ConfigureOptions;
+pub use skyphos_core::collectives::configure::Missing;
+pub use skyphos_core::collectives::reduce::Order;
+pub use skyphos_core::plan::{Plan, Stats, Volume};
+pub use skyphos_core::transport::Transport;
+pub use skyphos_core::{Node, Settings};
+pub use skyphos_kernels::Index;
+pub use skyphos_plan as planner;
+pub use skyphos_types::{CustomOp, DType, Element, Error, ReduceOp, Result, with_element};

@@ -1,0 +1,221 @@
+//! Cases, their oracle, and groups over every transport.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use proptest::prelude::*;
+use skyphos::{
+    Comm, ConfigureOptions, DType, Element, Error, Missing, Order, ReduceOp, Settings, with_element,
+};
+use std::collections::BTreeMap;
+
+/// Makes the Comms of a group, by rank.
+pub type MakeGroup = fn(u32) -> Vec<Comm>;
+
+pub fn local(size: u32) -> Vec<Comm> {
+    Comm::local(size, &Settings::default()).unwrap().into_vec()
+}
+
+/// Runs `body` for every rank in a thread of its own.
+pub fn on_all<R: Send>(comms: Vec<Comm>, body: impl Fn(&Comm) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            comms.iter().map(|comm| scope.spawn(|| body(comm))).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
+/// Every ordered factorisation of `size` (into factors of at least 2; [size] alone for primes and 1).
+pub fn factorisations(size: u32) -> Vec<Vec<u32>> {
+    if size == 1 {
+        return vec![vec![1]];
+    }
+    let mut all = vec![vec![size]];
+    for d in 2..size {
+        if size % d == 0 {
+            for rest in factorisations(size / d) {
+                all.push([vec![d], rest].concat());
+            }
+        }
+    }
+    all
+}
+
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub size: u32,
+    pub degrees: Vec<u32>,
+    pub n: u64,
+    pub width: usize,
+    pub dtype: DType,
+    pub op: ReduceOp,
+    pub missing: Missing,
+    pub order: Order,
+    pub contribute: Vec<Vec<u64>>,
+    pub want: Vec<Vec<u64>>,
+}
+
+/// Index lists of every shape that the issue names.
+fn indices(n: u64, rank: u32, size: u32) -> impl Strategy<Value = Vec<u64>> {
+    let any = prop::collection::vec(0..n, 0..40);
+    let zipf = prop::collection::vec(0f64..1.0, 0..60)
+        .prop_map(move |u| u.iter().map(|u| ((n as f64).powf(*u) - 1.0) as u64 % n).collect());
+    let dense = (0..n).prop_map(move |start| (start..(start + 300).min(n)).collect());
+    let own: Vec<u64> = (0..n.min(500)).filter(|i| i % u64::from(size) == u64::from(rank)).collect();
+    prop_oneof![
+        2 => any.clone(),
+        2 => any.prop_map(|mut v| { v.sort_unstable(); v.dedup(); v }),
+        2 => zipf,
+        1 => dense,
+        1 => Just(vec![]),
+        1 => (0..n).prop_map(|i| vec![i]),
+        1 => Just(own),
+        1 => Just((0..n.min(100)).collect()),
+    ]
+}
+
+pub fn cases() -> impl Strategy<Value = Case> {
+    let n = prop_oneof![Just(1u64), Just(100), Just(5000), Just(1 << 24), Just(1 << 40), Just(1 << 63)];
+    (1u32..=13, n, 0usize..7, 0usize..8, any::<bool>(), any::<bool>(), prop_oneof![Just(1usize), Just(16)]).prop_flat_map(
+        |(size, n, dtype, op, identity, arrival, width)| {
+            let lists = || (0..size).map(|r| indices(n, r, size)).collect::<Vec<_>>();
+            let all = factorisations(size);
+            (lists(), lists(), 0..all.len()).prop_map(move |(contribute, want, k)| {
+                let dtype = DType::ALL[dtype];
+                let op = Some(ReduceOp::NAMED[op].clone()).filter(|op| op.check(dtype).is_ok());
+                Case {
+                    size,
+                    degrees: all[k].clone(),
+                    n,
+                    width,
+                    dtype,
+                    op: op.unwrap_or(ReduceOp::Sum),
+                    missing: if identity { Missing::Identity } else { Missing::Error },
+                    order: if arrival { Order::Arrival } else { Order::Rank },
+                    contribute,
+                    want,
+                }
+            })
+        },
+    )
+}
+
+/// A small value, so that sums and products are exact in every type.
+fn value<T: Element>(rank: u32, place: usize, column: usize, op: &ReduceOp) -> T {
+    let k = (rank as usize * 31 + place * 7 + column * 3) % 5;
+    let mut v = T::ZERO;
+    let steps = if matches!(op, ReduceOp::Prod) { 1 + k % 2 } else { k };
+    for _ in 0..steps {
+        v = v.add(T::ONE);
+    }
+    v
+}
+
+/// What every rank must get: plain sums in a map. `Err`: the indices that nobody puts out.
+fn oracle<T: Element>(case: &Case, values: &[Vec<T>]) -> Result<Vec<Vec<T>>, Vec<u64>> {
+    let combine = |a: T, b: T| match case.op {
+        ReduceOp::Prod => a.mul(b),
+        ReduceOp::Min => a.least(b),
+        ReduceOp::Max => a.greatest(b),
+        ReduceOp::Or => a.or(b),
+        ReduceOp::And => a.and(b),
+        _ => a.add(b),
+    };
+    let identity = case.op.identity::<T>().unwrap();
+    let mut sums: BTreeMap<u64, (Vec<T>, Vec<usize>)> = BTreeMap::new();
+    for (rank, list) in case.contribute.iter().enumerate() {
+        for (place, index) in list.iter().enumerate() {
+            let (row, ranks) = sums.entry(*index).or_insert((vec![identity; case.width], vec![]));
+            for (w, v) in row.iter_mut().enumerate() {
+                *v = combine(*v, values[rank][place * case.width + w]);
+            }
+            ranks.push(rank);
+        }
+    }
+    for (row, ranks) in sums.values_mut() {
+        ranks.dedup();
+        match case.op {
+            ReduceOp::Mean => row.iter_mut().for_each(|v| *v = v.divide(u64::from(case.size))),
+            ReduceOp::MeanPresent => row.iter_mut().for_each(|v| *v = v.divide(ranks.len() as u64)),
+            _ => {}
+        }
+    }
+    let unmet: Vec<u64> = case.want.iter().flatten().filter(|i| !sums.contains_key(i)).copied().collect();
+    if case.missing == Missing::Error && !unmet.is_empty() {
+        return Err(unmet);
+    }
+    let nobody = vec![identity; case.width];
+    let answer = |i: &u64| sums.get(i).map_or(&nobody, |(row, _)| row).clone();
+    Ok(case.want.iter().map(|list| list.iter().flat_map(answer).collect()).collect())
+}
+
+/// Configures, reduces twice, and does both at once; all against the oracle.
+pub fn check(case: &Case, make: MakeGroup) {
+    with_element!(case.dtype, T => check_typed::<T>(case, make))
+}
+
+fn check_typed<T: Element>(case: &Case, make: MakeGroup) {
+    let values: Vec<Vec<T>> = (0..case.size)
+        .map(|rank| {
+            (0..case.contribute[rank as usize].len() * case.width)
+                .map(|k| value(rank, k / case.width, k % case.width, &case.op))
+                .collect()
+        })
+        .collect();
+    let want = oracle(case, &values);
+    let options = ConfigureOptions {
+        n: Some(case.n),
+        width: case.width,
+        degrees: Some(case.degrees.clone()),
+        missing: case.missing,
+        ..ConfigureOptions::default()
+    };
+    let got = on_all(make(case.size), |comm| {
+        let me = comm.rank() as usize;
+        let (contribute, wanted, values) = (&case.contribute[me], &case.want[me], &values[me]);
+        let run = || -> Result<Vec<Vec<T>>, Error> {
+            let mut plan = comm.configure(contribute, wanted, &options)?;
+            let mut results = vec![];
+            for _ in 0..2 {
+                let mut out = vec![T::LOWEST; wanted.len() * case.width];
+                comm.reduce(&mut plan, values, &mut out, &case.op, case.order)?;
+                results.push(out);
+            }
+            Ok(results)
+        };
+        let separate = run();
+        let mut out = vec![T::LOWEST; wanted.len() * case.width];
+        let both = comm
+            .configure_reduce(contribute, wanted, values, &mut out, &case.op, &options)
+            .map(|_| out);
+        (separate, both)
+    });
+    match want {
+        Ok(want) => {
+            for (rank, (separate, both)) in got.into_iter().enumerate() {
+                for result in separate.unwrap().into_iter().chain([both.unwrap()]) {
+                    let (got, want): (&[u8], &[u8]) =
+                        (bytes_of(&result), bytes_of(&want[rank]));
+                    assert_eq!(got, want, "rank {rank} of {case:?}");
+                }
+            }
+        }
+        Err(unmet) => {
+            let first = got[0].0.as_ref().unwrap_err().to_string();
+            assert!(first.starts_with(&format!("{} wanted", distinct(case, &unmet))), "{first}\n{case:?}");
+            assert!(first.contains(&unmet.iter().min().unwrap().to_string()), "{first}");
+            for (separate, both) in &got {
+                assert_eq!(separate.as_ref().unwrap_err().to_string(), first);
+                assert_eq!(both.as_ref().unwrap_err().to_string(), first);
+            }
+        }
+    }
+}
+
+/// Requests for an unmet index count once a rank.
+fn distinct(case: &Case, unmet: &[u64]) -> usize {
+    let unmet: std::collections::BTreeSet<_> = unmet.iter().collect();
+    case.want.iter().map(|w| w.iter().collect::<std::collections::BTreeSet<_>>().intersection(&unmet).count()).sum()
+}
+
+fn bytes_of<T: Element>(values: &[T]) -> &[u8] {
+    bytemuck::cast_slice(values)
+}
