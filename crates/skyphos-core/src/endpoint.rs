@@ -97,15 +97,13 @@ impl Endpoint {
 
     /// Completes when something has happened in this call since the last completion.
     pub async fn progress(&self) -> Result<()> {
-        std::future::poll_fn(|_| {
-            match self.node.mail(|m| m.look(self.group.comm, self.call)) {
-                Err((error, _)) => Poll::Ready(Err(error)),
-                Ok(version) if version != self.seen.get() => {
-                    self.seen.set(version);
-                    Poll::Ready(Ok(()))
-                }
-                Ok(_) => Poll::Pending,
+        std::future::poll_fn(|_| match self.node.mail(|m| m.look(self.group.comm, self.call)) {
+            Err((error, _)) => Poll::Ready(Err(error)),
+            Ok(version) if version != self.seen.get() => {
+                self.seen.set(version);
+                Poll::Ready(Ok(()))
             }
+            Ok(_) => Poll::Pending,
         })
         .await
     }
@@ -241,11 +239,10 @@ impl Incoming {
             return Ok(None);
         }
         let peer = ep.world_rank(self.from);
-        let (chunk, total) =
-            match ep.node.mail(|m| m.take(ep.group.comm, ep.call, peer, self.round))? {
-                Next::Nothing => return Ok(None),
-                Next::Chunk(chunk, total) => (chunk, total),
-            };
+        let (chunk, total) = match ep.node.mail(|m| m.take(ep.group.comm, ep.call, peer, self.round))? {
+            Next::Nothing => return Ok(None),
+            Next::Chunk(chunk, total) => (chunk, total),
+        };
         self.total = Some(total);
         self.consumed += chunk.len() as u64;
         if self.consumed > total {

@@ -27,7 +27,11 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    fn on_all<R: Send>(size: u32, timeout: f64, body: impl Fn(u32, Arc<Node>, Arc<Group>) -> R + Sync) -> Vec<R> {
+    fn on_all<R: Send>(
+        size: u32,
+        timeout: f64,
+        body: impl Fn(u32, Arc<Node>, Arc<Group>) -> R + Sync,
+    ) -> Vec<R> {
         let settings = Settings { timeout: Duration::from_secs_f64(timeout), ..Settings::default() };
         std::thread::scope(|scope| {
             let tasks: Vec<_> = local::local_group(size)
@@ -52,7 +56,8 @@ mod tests {
         for size in 1..=13 {
             let got = on_all(size, 10.0, |rank, node, group| {
                 for _ in 0..3 {
-                    node.call(&group, CallSig::plain(CallKind::Barrier), collectives::barrier::barrier).unwrap();
+                    node.call(&group, CallSig::plain(CallKind::Barrier), collectives::barrier::barrier)
+                        .unwrap();
                 }
                 let block = [rank as u8; 3];
                 node.call(&group, CallSig::plain(CallKind::AllgatherBytes), async |ep| {
@@ -84,7 +89,9 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(900));
                 return "away".to_owned();
             }
-            node.call(&group, CallSig::plain(CallKind::Barrier), collectives::barrier::barrier).unwrap_err().to_string()
+            node.call(&group, CallSig::plain(CallKind::Barrier), collectives::barrier::barrier)
+                .unwrap_err()
+                .to_string()
         });
         for (rank, text) in got.iter().enumerate().filter(|(r, _)| *r != 3) {
             assert!(text.contains("rank 3 did not come"), "rank {rank}: {text}");

@@ -330,7 +330,10 @@ impl CallBox {
 }
 
 fn mismatch(left: u32, left_sig: CallSig, right: u32, right_sig: CallSig) -> Error {
-    let ((left, left_sig), (right, right_sig)) =
-        if left <= right { ((left, left_sig), (right, right_sig)) } else { ((right, right_sig), (left, left_sig)) };
+    let ((left, left_sig), (right, right_sig)) = if left <= right {
+        ((left, left_sig), (right, right_sig))
+    } else {
+        ((right, right_sig), (left, left_sig))
+    };
     Error::Mismatch { left, left_call: left_sig.to_string(), right, right_call: right_sig.to_string() }
 }

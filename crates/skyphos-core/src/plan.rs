@@ -160,6 +160,41 @@ pub(crate) struct Memory {
     pub(crate) held: Vec<VecDeque<Held>>,
     /// Rows received from each member.
     pub(crate) have: Vec<usize>,
-    /// Rows folded of each member.
-    pub(crate) folded: Vec<usize>,
+    /// Where the fold blocks cut the maps, by layer.
+    pub(crate) cuts: Vec<BlockCuts>,
+}
+
+/// For each member, the positions of its out-map at which fold blocks begin; one more at the end.
+/// Searching the maps anew for every block would cost as much as folding it.
+#[derive(Debug, Default)]
+pub(crate) struct BlockCuts {
+    block_rows: usize,
+    starts: Vec<Vec<u32>>,
+}
+
+impl BlockCuts {
+    /// Makes the cuts for blocks of `block_rows`, unless they are there.
+    pub(crate) fn ready(&mut self, layer: &Layer, block_rows: usize) {
+        if self.block_rows == block_rows {
+            return;
+        }
+        self.block_rows = block_rows;
+        let blocks = layer.out_len.div_ceil(block_rows);
+        let cut = |map: &Vec<u32>| {
+            let mut starts = Vec::with_capacity(blocks + 1);
+            let mut at = 0;
+            for block in 0..blocks {
+                at += map[at..].partition_point(|p| (*p as usize) < block * block_rows);
+                starts.push(at as u32);
+            }
+            starts.push(map.len() as u32);
+            starts
+        };
+        self.starts = layer.out_maps.iter().map(cut).collect();
+    }
+
+    /// The part of member j's map that leads into a block.
+    pub(crate) fn of(&self, j: usize, block: usize) -> std::ops::Range<usize> {
+        self.starts[j][block] as usize..self.starts[j][block + 1] as usize
+    }
 }

@@ -5,22 +5,69 @@
 //!
 //! Cost: one read of map and source, one read and write of the target, each once.
 
+use crate::simd;
 use bytemuck::Pod;
 use skyphos_types::{Element, ReduceOp, Result};
 
 /// Rows that are tested at once for being neighbours; a fold of that many is one or two vectors.
-const STRETCH: usize = 16;
+const STRETCH: usize = 32;
 
 /// `to[k] = from[map[k]]`, row by row. Positions must be inside `from`.
 pub fn gather_rows<T: Pod>(from: &[T], map: &[u32], width: usize, to: &mut [T]) {
     debug_assert_eq!(map.len() * width, to.len());
     if width == 1 {
-        for (t, p) in to.iter_mut().zip(map) {
-            *t = from[*p as usize];
-        }
+        simd::dispatch!(gather_numbers(from, map, to));
     } else {
         for (t, p) in to.chunks_exact_mut(width).zip(map) {
             t.copy_from_slice(&from[*p as usize * width..][..width]);
+        }
+    }
+}
+
+#[inline(always)]
+fn gather_numbers<T: Pod>(from: &[T], map: &[u32], to: &mut [T]) {
+    let mut maps = map.chunks_exact(STRETCH);
+    let mut tos = to.chunks_exact_mut(STRETCH);
+    for (m, t) in (&mut maps).zip(&mut tos) {
+        let Stretch { start, neighbours, largest, .. } = Stretch::of(m);
+        if neighbours {
+            t.copy_from_slice(&from[start..start + STRETCH]);
+        } else {
+            assert!(largest < from.len(), "a map leads outside its array");
+            for (t, p) in t.iter_mut().zip(m) {
+                // SAFETY: no position of the stretch is above `largest`, which was checked.
+                *t = unsafe { *from.get_unchecked(*p as usize) };
+            }
+        }
+    }
+    for (t, p) in tos.into_remainder().iter_mut().zip(maps.remainder()) {
+        *t = from[*p as usize];
+    }
+}
+
+/// What one pass over [`STRETCH`] positions tells.
+struct Stretch {
+    start: usize,
+    /// Whether each position is one more than the one before.
+    neighbours: bool,
+    least: usize,
+    largest: usize,
+}
+
+impl Stretch {
+    #[inline(always)]
+    fn of(map: &[u32]) -> Stretch {
+        let (mut differs, mut least, mut largest) = (0, u32::MAX, 0);
+        for (k, p) in map.iter().enumerate() {
+            differs |= p.wrapping_sub(map[0]) ^ k as u32;
+            least = least.min(*p);
+            largest = largest.max(*p);
+        }
+        Stretch {
+            start: map[0] as usize,
+            neighbours: differs == 0,
+            least: least as usize,
+            largest: largest as usize,
         }
     }
 }
@@ -51,12 +98,14 @@ pub fn fold_rows<T: Element>(
     debug_assert_eq!(map.len() * width, from.len());
     debug_assert!(map.windows(2).all(|w| w[0] < w[1]));
     match op {
-        ReduceOp::Sum | ReduceOp::Mean | ReduceOp::MeanPresent => fold_with(T::add, acc, first, map, from, width),
-        ReduceOp::Prod => fold_with(T::mul, acc, first, map, from, width),
-        ReduceOp::Min => fold_with(T::least, acc, first, map, from, width),
-        ReduceOp::Max => fold_with(T::greatest, acc, first, map, from, width),
-        ReduceOp::Or => fold_with(T::or, acc, first, map, from, width),
-        ReduceOp::And => fold_with(T::and, acc, first, map, from, width),
+        ReduceOp::Sum | ReduceOp::Mean | ReduceOp::MeanPresent => {
+            simd::dispatch!(fold_with(T::add, acc, first, map, from, width));
+        }
+        ReduceOp::Prod => simd::dispatch!(fold_with(T::mul, acc, first, map, from, width)),
+        ReduceOp::Min => simd::dispatch!(fold_with(T::least, acc, first, map, from, width)),
+        ReduceOp::Max => simd::dispatch!(fold_with(T::greatest, acc, first, map, from, width)),
+        ReduceOp::Or => simd::dispatch!(fold_with(T::or, acc, first, map, from, width)),
+        ReduceOp::And => simd::dispatch!(fold_with(T::and, acc, first, map, from, width)),
         ReduceOp::Custom(custom) => {
             // The caller's operation works on whole arrays: gather, combine, scatter.
             let local: Vec<u32> = map.iter().map(|p| p - first).collect();
@@ -64,7 +113,6 @@ pub fn fold_rows<T: Element>(
             gather_rows(acc, &local, width, &mut rows);
             custom.combine(T::DTYPE, bytemuck::cast_slice_mut(&mut rows), bytemuck::cast_slice(from))?;
             scatter_rows(&rows, &local, width, acc);
-            return Ok(());
         }
     }
     Ok(())
@@ -89,12 +137,19 @@ fn fold_with<T: Element>(
     let mut maps = map.chunks_exact(STRETCH);
     let mut froms = from.chunks_exact(STRETCH);
     for (m, f) in (&mut maps).zip(&mut froms) {
-        let start = (m[0] - first) as usize;
-        if m[STRETCH - 1] - m[0] == STRETCH as u32 - 1 {
+        let Stretch { start, neighbours, least, largest } = Stretch::of(m);
+        if neighbours {
+            let start = start - first as usize;
             acc[start..start + STRETCH].iter_mut().zip(f).for_each(|(a, v)| *a = op(*a, *v));
         } else {
+            assert!(
+                least >= first as usize && largest - (first as usize) < acc.len(),
+                "a map leads outside its sum"
+            );
             for (p, v) in m.iter().zip(f) {
-                let a = &mut acc[(*p - first) as usize];
+                // SAFETY: every position of the stretch is between `first` and `largest`: both were
+                // checked, and `largest` is inside the sum.
+                let a = unsafe { acc.get_unchecked_mut((*p - first) as usize) };
                 *a = op(*a, *v);
             }
         }
@@ -105,44 +160,20 @@ fn fold_with<T: Element>(
     }
 }
 
-/// As [`fold_rows`] with `from[order[k]]` in place of `from[k]`: a rank's own share of its message,
-/// taken from the caller's array without a copy of it all between.
-pub fn fold_rows_indirect<T: Element>(
-    op: &ReduceOp,
-    acc: &mut [T],
-    first: u32,
-    map: &[u32],
-    (from, order): (&[T], &[u32]),
-    width: usize,
-) -> Result<()> {
-    if let ReduceOp::Custom(_) = op {
-        let mut rows = vec![T::ZERO; order.len() * width];
-        gather_rows(from, order, width, &mut rows);
-        return fold_rows(op, acc, first, map, &rows, width);
-    }
-    if width > 1 {
-        for (m, o) in map.iter().zip(order) {
-            let row = &from[*o as usize * width..][..width];
-            fold_rows(op, acc, first, std::slice::from_ref(m), row, width)?;
-        }
-        return Ok(());
-    }
-    // In pieces, so that the gathered values are still in the L1 cache when they are folded.
-    let mut piece = [T::ZERO; 1024];
-    for (m, o) in map.chunks(piece.len()).zip(order.chunks(piece.len())) {
-        gather_rows(from, o, 1, &mut piece[..o.len()]);
-        fold_rows(op, acc, first, m, &piece[..o.len()], 1)?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     /// Plain oracle.
-    fn fold_plain<T: Element>(op: &ReduceOp, acc: &mut [T], first: u32, map: &[u32], from: &[T], width: usize) {
+    fn fold_plain<T: Element>(
+        op: &ReduceOp,
+        acc: &mut [T],
+        first: u32,
+        map: &[u32],
+        from: &[T],
+        width: usize,
+    ) {
         for (k, p) in map.iter().enumerate() {
             for w in 0..width {
                 let (a, v) = (&mut acc[(*p - first) as usize * width + w], from[k * width + w]);
@@ -158,21 +189,20 @@ mod tests {
         }
     }
 
-    fn check<T: Element>(op: &ReduceOp, present: &[bool], width: usize, first: u32, make: impl Fn(usize) -> T) {
-        let map: Vec<u32> = (0..present.len() as u32).filter(|p| present[*p as usize]).map(|p| p + first).collect();
+    fn check<T: Element>(
+        op: &ReduceOp,
+        present: &[bool],
+        width: usize,
+        first: u32,
+        make: impl Fn(usize) -> T,
+    ) {
+        let map: Vec<u32> =
+            (0..present.len() as u32).filter(|p| present[*p as usize]).map(|p| p + first).collect();
         let from: Vec<T> = (0..map.len() * width).map(&make).collect();
         let start: Vec<T> = (0..present.len() * width).map(|k| make(k + 3)).collect();
         let (mut got, mut want) = (start.clone(), start);
         fold_rows(op, &mut got, first, &map, &from, width).unwrap();
         fold_plain(op, &mut want, first, &map, &from, width);
-        assert_eq!(bytemuck::cast_slice::<T, u8>(&got), bytemuck::cast_slice::<T, u8>(&want));
-        // The indirect form on a permuted source gives the same.
-        let count = map.len() as u32;
-        let order: Vec<u32> = (0..count).rev().collect();
-        let mut permuted = from.clone();
-        scatter_rows(&from, &order, width, &mut permuted);
-        let mut got: Vec<T> = (0..present.len() * width).map(|k| make(k + 3)).collect();
-        fold_rows_indirect(op, &mut got, first, &map, (&permuted, &order), width).unwrap();
         assert_eq!(bytemuck::cast_slice::<T, u8>(&got), bytemuck::cast_slice::<T, u8>(&want));
     }
 

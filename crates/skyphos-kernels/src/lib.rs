@@ -5,19 +5,22 @@
 //! law, a web graph's communities) then costs a few bytes an index to sort, send and merge, and one
 //! that is sparse everywhere costs a block an index.
 //!
-//! Nothing here knows of ranks, messages or time. Only [`fold`] touches values.
+//! Nothing here knows of ranks, messages or time. Only [`fold`](fold_rows) and [`Permutation`] touch values.
 
 mod block;
 mod codec;
 mod fold;
 mod hash;
+mod permutation;
 mod prepare;
 mod radix;
+mod simd;
 mod union;
 
 pub use block::{BLOCK_BITS, BLOCK_SIZE, Block, IndexSet, split_ranges};
 pub use codec::{decode, encode};
-pub use fold::{fold_rows, fold_rows_indirect, gather_rows, scatter_rows};
+pub use fold::{fold_rows, gather_rows, scatter_rows};
 pub use hash::BlockHash;
-pub use prepare::{Index, Prepared, prepare};
+pub use permutation::Permutation;
+pub use prepare::{Index, Indices, Prepared, prepare};
 pub use union::{MISSING, positions, union};

@@ -5,6 +5,7 @@
 
 use crate::block::{BLOCK_BITS, Block, IndexSet};
 use crate::hash::BlockHash;
+use crate::permutation::{Builder, Permutation};
 use crate::radix::sort_by_key;
 use skyphos_types::{Error, Result};
 
@@ -25,6 +26,67 @@ macro_rules! index {
 }
 index!(i32, i64, u32, u64);
 
+/// A user's indices, of whichever integer type.
+#[derive(Clone, Copy, Debug)]
+pub enum Indices<'a> {
+    /// int32
+    I32(&'a [i32]),
+    /// int64
+    I64(&'a [i64]),
+    /// uint32
+    U32(&'a [u32]),
+    /// uint64
+    U64(&'a [u64]),
+}
+
+macro_rules! indices_from {
+    ($($variant:ident: $t:ty),*) => {$(
+        impl<'a> From<&'a [$t]> for Indices<'a> {
+            fn from(slice: &'a [$t]) -> Indices<'a> { Indices::$variant(slice) }
+        }
+        impl<'a> From<&'a Vec<$t>> for Indices<'a> {
+            fn from(list: &'a Vec<$t>) -> Indices<'a> { Indices::$variant(list) }
+        }
+        impl<'a, const N: usize> From<&'a [$t; N]> for Indices<'a> {
+            fn from(list: &'a [$t; N]) -> Indices<'a> { Indices::$variant(list) }
+        }
+    )*};
+}
+indices_from!(I32: i32, I64: i64, U32: u32, U64: u64);
+
+macro_rules! with_indices {
+    ($indices:expr, $slice:ident => $body:expr) => {
+        match $indices {
+            Indices::I32($slice) => $body,
+            Indices::I64($slice) => $body,
+            Indices::U32($slice) => $body,
+            Indices::U64($slice) => $body,
+        }
+    };
+}
+
+impl Indices<'_> {
+    /// How many, repeats included.
+    pub fn len(self) -> usize {
+        with_indices!(self, slice => slice.len())
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// One more than the largest (negative ones aside).
+    pub fn end(self) -> u64 {
+        with_indices!(self, slice => slice.iter().filter_map(|i| i.get()).max().map_or(0, |i| i.saturating_add(1)))
+    }
+
+    /// [`prepare`] for the type at hand.
+    pub fn prepare(self, n: u64, hash: BlockHash, what: &str) -> Result<Prepared> {
+        with_indices!(self, slice => prepare(slice, n, hash, what))
+    }
+}
+
 /// A user's indices as a set.
 #[derive(Debug, Default)]
 pub struct Prepared {
@@ -32,7 +94,7 @@ pub struct Prepared {
     pub set: IndexSet,
     /// For each position of the set, the place of that index in the user's array (the first, if it
     /// stands there more than once).
-    pub order: Vec<u32>,
+    pub order: Permutation,
     /// (place of the first, place of a repeat) for indices that stand there more than once, by
     /// position, then by place.
     pub repeats: Vec<(u32, u32)>,
@@ -92,11 +154,10 @@ fn blocks_if_ascending<I: Index>(indices: &[I], n: u64, what: &str) -> Result<Op
 
 fn sort_blocks(runs: Vec<Run>, hash: BlockHash) -> Prepared {
     let mut blocks = Vec::with_capacity(runs.len());
-    let count: u32 = runs.iter().map(|r| r.mask.count_ones()).sum();
-    let mut order = Vec::with_capacity(count as usize);
+    let mut order = Builder::default();
     let mut emit = |id: u64, run: &Run| {
         blocks.push(Block { id, mask: run.mask });
-        order.extend(run.start..run.start + run.mask.count_ones());
+        order.push(run.start, run.mask.count_ones());
     };
     if hash.bits() <= 32 {
         let mut words: Vec<u64> =
@@ -109,7 +170,7 @@ fn sort_blocks(runs: Vec<Run>, hash: BlockHash) -> Prepared {
         keyed.sort_unstable();
         keyed.iter().for_each(|(id, k)| emit(*id, &runs[*k as usize]));
     }
-    Prepared { set: IndexSet::new(blocks), order, repeats: Vec::new() }
+    Prepared { set: IndexSet::new(blocks), order: order.finish(), repeats: Vec::new() }
 }
 
 fn sort_indices<I: Index>(indices: &[I], hash: BlockHash) -> Prepared {
@@ -130,7 +191,8 @@ fn sort_indices<I: Index>(indices: &[I], hash: BlockHash) -> Prepared {
         keyed
     };
     let mut blocks: Vec<Block> = Vec::new();
-    let (mut order, mut repeats): (Vec<u32>, Vec<(u32, u32)>) = (Vec::with_capacity(sorted.len()), Vec::new());
+    let (mut order, mut repeats): (Vec<u32>, Vec<(u32, u32)>) =
+        (Vec::with_capacity(sorted.len()), Vec::new());
     let mut last = None;
     for (key, place) in sorted {
         if last == Some(key) {
@@ -145,7 +207,7 @@ fn sort_indices<I: Index>(indices: &[I], hash: BlockHash) -> Prepared {
         }
         order.push(place);
     }
-    Prepared { set: IndexSet::new(blocks), order, repeats }
+    Prepared { set: IndexSet::new(blocks), order: Permutation::Each(order), repeats }
 }
 
 #[cfg(test)]
@@ -164,11 +226,11 @@ mod tests {
     }
 
     fn check(indices: &[i64], n: u64) {
-        let hash = BlockHash::new(n);
+        let hash = BlockHash::new(n, 3);
         let got = prepare(indices, n, hash, "contribute").unwrap();
         let want = oracle(indices, hash);
         assert_eq!(got.set.elements().collect::<Vec<_>>(), want.keys().copied().collect::<Vec<_>>());
-        assert_eq!(got.order, want.values().map(|p| p[0]).collect::<Vec<_>>());
+        assert_eq!(got.order.to_vec(), want.values().map(|p| p[0]).collect::<Vec<_>>());
         let repeats: Vec<_> = want.values().flat_map(|p| p[1..].iter().map(|q| (p[0], *q))).collect();
         assert_eq!(got.repeats, repeats);
     }
@@ -188,7 +250,7 @@ mod tests {
 
     #[test]
     fn bad_indices_are_named() {
-        let hash = BlockHash::new(10);
+        let hash = BlockHash::new(10, 1);
         let text = prepare(&[1i32, -3], 10, hash, "want").unwrap_err().to_string();
         assert!(text.contains("want[1] = -3"), "{text}");
         let text = prepare(&[1u64, 10], 10, hash, "want").unwrap_err().to_string();

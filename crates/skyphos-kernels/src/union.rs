@@ -28,7 +28,8 @@ fn merge(a: &[Block], b: &[Block]) -> Vec<Block> {
     while i < a.len() && j < b.len() {
         let (x, y) = (a[i], b[j]);
         let (take_x, take_y) = (x.id <= y.id, y.id <= x.id);
-        let mask = (x.mask & 0u64.wrapping_sub(u64::from(take_x))) | (y.mask & 0u64.wrapping_sub(u64::from(take_y)));
+        let mask =
+            (x.mask & 0u64.wrapping_sub(u64::from(take_x))) | (y.mask & 0u64.wrapping_sub(u64::from(take_y)));
         out[k] = Block { id: x.id.min(y.id), mask };
         i += usize::from(take_x);
         j += usize::from(take_y);

@@ -93,10 +93,9 @@ fn missing_text(missing: &[u32]) -> String {
     match missing {
         [] => "no progress, though every rank is in the call".to_owned(),
         [one] => format!("rank {one} did not come"),
-        many => format!(
-            "ranks {} did not come",
-            many.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
-        ),
+        many => {
+            format!("ranks {} did not come", many.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))
+        }
     }
 }
 

@@ -7,9 +7,9 @@ use skyphos_core::collectives::configure::{self, Missing, Request};
 use skyphos_core::collectives::reduce::{self, Order};
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::{Endpoint, Plan};
-use skyphos_kernels::{BlockHash, Index, prepare};
+use skyphos_kernels::{BlockHash, Indices};
 use skyphos_plan::degrees::DEFAULT_ALPHA;
-use skyphos_plan::{Sizes, choose_degrees};
+use skyphos_plan::{Sizes, choose_degrees, predict_rows};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 
 /// Smallest message worth sending when nothing else is said. Over loopback and 1 Gbit/s links half of
@@ -72,12 +72,13 @@ impl Comm {
     /// Tells the group which indices this rank contributes values for and which it wants.
     ///
     /// Indices are of the space `0..n`, in any order, repeats allowed. Collective.
-    pub fn configure<C: Index, W: Index>(
+    pub fn configure<'a>(
         &self,
-        contribute: &[C],
-        want: &[W],
+        contribute: impl Into<Indices<'a>>,
+        want: impl Into<Indices<'a>>,
         options: &ConfigureOptions,
     ) -> Result<Plan> {
+        let (contribute, want) = (contribute.into(), want.into());
         let id = self.next_plan();
         self.call(options.sig(CallKind::Configure), async |ep| {
             let request = self.request(ep, contribute, want, options, id, 8).await?;
@@ -110,15 +111,16 @@ impl Comm {
 
     /// [`Comm::configure`] and [`Comm::reduce`] in one pass down and up, for indices that change
     /// every time. Returns the plan too: it can be used again.
-    pub fn configure_reduce<C: Index, W: Index, T: Element>(
+    pub fn configure_reduce<'a, T: Element>(
         &self,
-        contribute: &[C],
-        want: &[W],
+        contribute: impl Into<Indices<'a>>,
+        want: impl Into<Indices<'a>>,
         values: &[T],
         out: &mut [T],
         op: &ReduceOp,
         options: &ConfigureOptions,
     ) -> Result<Plan> {
+        let (contribute, want) = (contribute.into(), want.into());
         let id = self.next_plan();
         let mut sig = options.sig(CallKind::ConfigureReduce);
         (sig.op, sig.dtype) = (op.code(), T::DTYPE as u8);
@@ -130,11 +132,11 @@ impl Comm {
     }
 
     /// Prepares the sets; agrees on n and the degrees where they were left open.
-    async fn request<C: Index, W: Index>(
+    async fn request(
         &self,
         ep: &Endpoint,
-        contribute: &[C],
-        want: &[W],
+        contribute: Indices<'_>,
+        want: Indices<'_>,
         options: &ConfigureOptions,
         id: u32,
         item_bytes: usize,
@@ -164,16 +166,16 @@ impl Comm {
                 agree(ep, contribute, want, n, degrees, row_bytes, options.min_packet_bytes).await?
             }
         };
-        let hash = BlockHash::new(n);
+        let hash = BlockHash::new(n, ep.size());
         Ok(Request {
             n,
             width: options.width,
             degrees,
             missing: options.missing,
             hash,
-            contribute: prepare(contribute, n, hash, "contribute")?,
+            contribute: contribute.prepare(n, hash, "contribute")?,
             contribute_len: contribute.len(),
-            want: prepare(want, n, hash, "want")?,
+            want: want.prepare(n, hash, "want")?,
             want_len: want.len(),
             id,
         })
@@ -191,17 +193,16 @@ fn custom_tag(op: &ReduceOp) -> u8 {
 }
 
 /// One small allgather: the largest index and the mean sizes, from which all ranks choose alike.
-async fn agree<C: Index, W: Index>(
+async fn agree(
     ep: &Endpoint,
-    contribute: &[C],
-    want: &[W],
+    contribute: Indices<'_>,
+    want: Indices<'_>,
     n: Option<u64>,
     degrees: Option<Vec<u32>>,
     row_bytes: f64,
     min_packet_bytes: f64,
 ) -> Result<(u64, Vec<u32>)> {
-    let largest = contribute.iter().filter_map(|i| i.get()).chain(want.iter().filter_map(|i| i.get())).max();
-    let end = largest.map_or(0, |i| i.saturating_add(1)).min(1 << 63);
+    let end = contribute.end().max(want.end()).min(1 << 63);
     let mine = [end, contribute.len() as u64, want.len() as u64];
     let block: Vec<u8> = mine.iter().flat_map(|v| v.to_le_bytes()).collect();
     let all: Vec<[u64; 3]> = allgather_bytes(ep, 0, &block)
@@ -223,4 +224,18 @@ async fn agree<C: Index, W: Index>(
         choose_degrees(&sizes, min_packet_bytes)
     });
     Ok((n, degrees))
+}
+
+/// Rows that this rank is expected to send to others in each layer, down and up, by Kylix Prop. 4.1
+/// from its own counts: beside [`Plan::volume`], a check of the model. Not collective.
+pub fn predicted_rows(plan: &Plan) -> Vec<(f64, f64)> {
+    let sizes = Sizes {
+        ranks: plan.degrees.iter().product(),
+        n: plan.n,
+        contribute: plan.contribute.set.len() as f64,
+        want: plan.want.set.len() as f64,
+        row_bytes: 1.0,
+        alpha: DEFAULT_ALPHA,
+    };
+    predict_rows(&sizes, &plan.degrees)
 }

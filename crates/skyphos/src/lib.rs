@@ -18,12 +18,13 @@ mod comm;
 mod configure;
 
 pub use comm::{Comm, LocalRanks};
-pub use configure::ConfigureOptions;
+pub use configure::{ConfigureOptions, DEFAULT_MIN_PACKET_BYTES, predicted_rows};
 pub use skyphos_core::collectives::configure::Missing;
 pub use skyphos_core::collectives::reduce::Order;
 pub use skyphos_core::plan::{Plan, Stats, Volume};
 pub use skyphos_core::transport::Transport;
 pub use skyphos_core::{Node, Settings};
-pub use skyphos_kernels::Index;
+pub use skyphos_kernels::Indices;
 pub use skyphos_plan as planner;
+pub use skyphos_tcp as tcp;
 pub use skyphos_types::{CustomOp, DType, Element, Error, ReduceOp, Result, with_element};

@@ -42,10 +42,14 @@ fn in_and_out_sets_of_every_relation_at_every_factorisation() {
     for size in [1u32, 6, 7, 8, 12, 13] {
         let ranks = 0..u64::from(size);
         let all: Vec<u64> = (0..3000).map(|k| k * 17).collect();
-        let part = |r: u64, step: u64| all.iter().copied().skip(r as usize).step_by(step as usize).collect::<Vec<_>>();
+        let part = |r: u64, step: u64| {
+            all.iter().copied().skip(r as usize).step_by(step as usize).collect::<Vec<_>>()
+        };
         // in ≠ out; in ⊂ out; in ∩ out = ∅ on each rank (it wants what its successor puts out).
-        let different: Sets =
-            (ranks.clone().map(|r| part(r, 3)).chain([]).collect(), ranks.clone().map(|r| part(r % 3, 5)).collect());
+        let different: Sets = (
+            ranks.clone().map(|r| part(r, 3)).chain([]).collect(),
+            ranks.clone().map(|r| part(r % 3, 5)).collect(),
+        );
         let inside: Sets =
             (ranks.clone().map(|_| all.clone()).collect(), ranks.clone().map(|r| part(r, 7)).collect());
         let disjoint: Sets = (
@@ -147,12 +151,16 @@ fn an_error_on_one_rank_is_raised_on_all_and_the_group_goes_on() {
             // Another n on rank 1.
             let other = ConfigureOptions::with_n(100 + u64::from(comm.rank() == 1));
             let error = text(comm.configure(&[5u64], &[5u64], &other));
-            assert!(error.contains("n=101") && error.contains("n=100") && error.contains("rank 1"), "{name}: {error}");
+            assert!(
+                error.contains("n=101") && error.contains("n=100") && error.contains("rank 1"),
+                "{name}: {error}"
+            );
             // Values that do not align, another dtype, another operation.
             let mut plan = comm.configure(&[5u64, 6], &[5u64], &options).unwrap();
             let values = vec![1.0; if comm.rank() == 4 { 3 } else { 2 }];
             let mut out = [0.0];
-            let mut sum = |values: &[f64], op: ReduceOp| comm.reduce(&mut plan, values, &mut out, &op, Order::Rank);
+            let mut sum =
+                |values: &[f64], op: ReduceOp| comm.reduce(&mut plan, values, &mut out, &op, Order::Rank);
             let error = sum(&values, ReduceOp::Sum).unwrap_err().to_string();
             assert!(error.contains("values hold 3 numbers"), "{name}: {error}");
             let op = if comm.rank() == 0 { ReduceOp::Max } else { ReduceOp::Sum };

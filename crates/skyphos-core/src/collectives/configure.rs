@@ -23,8 +23,8 @@ use crate::endpoint::Endpoint;
 use crate::plan::{Layer, Memory, Plan, Stats};
 use crate::slab::AlignedVec;
 use skyphos_kernels::{
-    BLOCK_BITS, Block, BlockHash, IndexSet, MISSING, Prepared, decode, encode, fold_rows, gather_rows, positions,
-    split_ranges, union,
+    BLOCK_BITS, Block, BlockHash, IndexSet, MISSING, Prepared, decode, encode, fold_rows, gather_rows,
+    positions, split_ranges, union,
 };
 use skyphos_types::{Element, Error, ReduceOp, Result};
 
@@ -55,7 +55,7 @@ pub struct Request {
     pub degrees: Vec<u32>,
     /// See [`Missing`].
     pub missing: Missing,
-    /// The permutation of blocks; must be `BlockHash::new(n)`.
+    /// The permutation of blocks; must be `BlockHash::new(n, ranks)`.
     pub hash: BlockHash,
     /// What this rank puts out.
     pub contribute: Prepared,
@@ -95,7 +95,10 @@ pub async fn configure_reduce<T: Element>(
         [("values hold", values.len(), request.contribute_len), ("out holds", out.len(), request.want_len)]
     {
         if len != rows * request.width {
-            return Err(Error::bad_input(format!("{what} {len} numbers for {rows} rows of {}", request.width)));
+            return Err(Error::bad_input(format!(
+                "{what} {len} numbers for {rows} rows of {}",
+                request.width
+            )));
         }
     }
     run(ep, request, Some(Values { values, out, op })).await
@@ -108,10 +111,8 @@ async fn run<T: Element>(ep: &Endpoint, request: Request, mut with: Option<Value
     let mut staged = AlignedVec::default();
     let mut sums: Vec<Vec<T>> = Vec::new();
     let mut counts: Vec<Vec<u32>> = Vec::new();
-    let ones = match &with {
-        Some(w) if matches!(w.op, ReduceOp::MeanPresent) => vec![1u32; request.contribute_len],
-        _ => Vec::new(),
-    };
+    let counted = with.as_ref().is_some_and(|w| matches!(w.op, ReduceOp::MeanPresent));
+    let ones = vec![1u32; if counted { request.contribute_len } else { 0 }];
     let (mut built, mut lo, mut hi) = (Vec::new(), 0, hash.range());
     let (mut out_set, mut in_set) = (contribute.set.clone(), want.set.clone());
     for (k, group) in layers(&degrees, ep.rank()).into_iter().enumerate() {
@@ -120,7 +121,6 @@ async fn run<T: Element>(ep: &Endpoint, request: Request, mut with: Option<Value
         // Values ride along: the share of each member, in the order of its indices.
         let mut carried: Option<(Source<'_, T>, Option<Source<'_, u32>>)> = None;
         if let Some(w) = &with {
-            let counted = !ones.is_empty();
             carried = Some(match (sums.last(), counts.last()) {
                 (None, _) => {
                     let values = match contribute.repeats.is_empty() {
@@ -139,7 +139,9 @@ async fn run<T: Element>(ep: &Endpoint, request: Request, mut with: Option<Value
         if let (Some(w), Some((source, ones))) = (&with, &carried) {
             let sum = fold_shares(w.op, &down, source, width, |m| (&m.bytes, m.values.clone()))?;
             let count = match ones {
-                Some(source) => fold_shares(&ReduceOp::Sum, &down, source, 1, |m| (&m.bytes, m.counts.clone()))?,
+                Some(source) => {
+                    fold_shares(&ReduceOp::Sum, &down, source, 1, |m| (&m.bytes, m.counts.clone()))?
+                }
                 None => Vec::new(),
             };
             sums.push(sum);
@@ -161,7 +163,8 @@ async fn run<T: Element>(ep: &Endpoint, request: Request, mut with: Option<Value
         let mut unmet = if missing == Missing::Error { unmet } else { Unmet { bits: Vec::new(), count: 0 } };
         for k in (0..built.len()).rev() {
             let last = k == 0;
-            let mut next = vec![T::ZERO; if last || with.is_none() { 0 } else { built[k - 1].in_len * width }];
+            let mut next =
+                vec![T::ZERO; if last || with.is_none() { 0 } else { built[k - 1].in_len * width }];
             let mut target = match &mut with {
                 Some(w) if last => Some(Target::Scattered(&mut *w.out, &want.order)),
                 Some(_) => Some(Target::Plain(&mut next)),
@@ -277,8 +280,10 @@ async fn go_down<T: Element>(
             continue;
         }
         let bytes = came.next().expect("a message from every other member");
-        let damaged =
-            |message: &str| Error::Corrupt { rank: ep.world_rank(cut.members[j]), message: message.to_owned() };
+        let damaged = |message: &str| Error::Corrupt {
+            rank: ep.world_rank(cut.members[j]),
+            message: message.to_owned(),
+        };
         let (out_blocks, used) = decode(bytes.as_bytes(), lo, hi).map_err(damaged)?;
         let (in_blocks, used_too) = decode(&bytes.as_bytes()[used..], lo, hi).map_err(damaged)?;
         let rows: usize = out_blocks.iter().map(|b| b.mask.count_ones() as usize).sum();
@@ -314,7 +319,13 @@ async fn go_down<T: Element>(
 }
 
 /// Appends rows of a source, aligned.
-fn append_rows<V: Element>(message: &mut AlignedVec, source: &Source<'_, V>, start: usize, rows: usize, width: usize) {
+fn append_rows<V: Element>(
+    message: &mut AlignedVec,
+    source: &Source<'_, V>,
+    start: usize,
+    rows: usize,
+    width: usize,
+) {
     let at = aligned(message.len());
     message.resize(at + rows * width * size_of::<V>());
     let target = bytemuck::cast_slice_mut(&mut message.as_bytes_mut()[at..]);
@@ -409,7 +420,10 @@ async fn go_up<T: Element>(
         message.extend(&total.to_le_bytes());
         if !unmet.is_empty() && map.iter().any(|p| is_unmet(*p)) {
             let mut bits = vec![0u8; map.len().div_ceil(8)];
-            map.iter().enumerate().filter(|(_, p)| is_unmet(**p)).for_each(|(k, _)| bits[k / 8] |= 1 << (k % 8));
+            map.iter()
+                .enumerate()
+                .filter(|(_, p)| is_unmet(**p))
+                .for_each(|(k, _)| bits[k / 8] |= 1 << (k % 8));
             message.extend(&[1]);
             message.extend(&bits);
         } else {
@@ -458,7 +472,8 @@ async fn go_up<T: Element>(
         }
         if let Some((_, target)) = &mut values {
             let at = aligned(9 + bit_bytes);
-            let part = body.get(at..).filter(|p| p.len() == rows * width * size_of::<T>()).ok_or_else(damaged)?;
+            let part =
+                body.get(at..).filter(|p| p.len() == rows * width * size_of::<T>()).ok_or_else(damaged)?;
             target.put(start, bytemuck::cast_slice(part), width);
         }
     }
@@ -466,12 +481,7 @@ async fn go_up<T: Element>(
 }
 
 /// All ranks know that indices are missing: they exchange examples and raise the same error.
-async fn missing_error(
-    ep: &Endpoint,
-    want: &IndexSet,
-    hash: BlockHash,
-    unmet: &[bool],
-) -> Result<Error> {
+async fn missing_error(ep: &Endpoint, want: &IndexSet, hash: BlockHash, unmet: &[bool]) -> Result<Error> {
     let mut mine: Vec<u64> = unmet
         .iter()
         .enumerate()

@@ -16,9 +16,9 @@
 //! Dropping the future leaves the plan usable; its buffers hold no borrowed memory.
 
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
-use crate::plan::{Held, Layer, Memory, Plan, Stats};
+use crate::plan::{BlockCuts, Held, Layer, Memory, Plan, Stats};
 use crate::slab::{AlignedVec, CHUNK_BYTES};
-use skyphos_kernels::{fold_rows, fold_rows_indirect, gather_rows, scatter_rows};
+use skyphos_kernels::{Permutation, fold_rows, gather_rows};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 
 /// Round numbers of the exchanges going down (plus the layer).
@@ -42,7 +42,7 @@ pub enum Order {
 /// What a layer sends from: the caller's array through a permutation, or a sum of the layer above.
 #[derive(Clone, Copy)]
 pub(crate) enum Source<'a, T> {
-    Permuted(&'a [T], &'a [u32]),
+    Permuted(&'a [T], &'a Permutation),
     Plain(&'a [T]),
 }
 
@@ -50,7 +50,7 @@ impl<T: Element> Source<'_, T> {
     /// Rows `start..start + rows` into `to`.
     pub(crate) fn copy_rows(&self, start: usize, rows: usize, width: usize, to: &mut [T]) {
         match self {
-            Source::Permuted(values, order) => gather_rows(values, &order[start..start + rows], width, to),
+            Source::Permuted(values, order) => order.gather(start, rows, width, values, to),
             Source::Plain(values) => to.copy_from_slice(&values[start * width..(start + rows) * width]),
         }
     }
@@ -66,9 +66,7 @@ impl<T: Element> Source<'_, T> {
         width: usize,
     ) -> Result<()> {
         match self {
-            Source::Permuted(values, order) => {
-                fold_rows_indirect(op, acc, first, map, (values, &order[start..start + map.len()]), width)
-            }
+            Source::Permuted(values, order) => order.fold(op, acc, first, map, values, start, width),
             Source::Plain(values) => {
                 fold_rows(op, acc, first, map, &values[start * width..(start + map.len()) * width], width)
             }
@@ -255,7 +253,7 @@ impl Run<'_> {
                 Some(sum) => Source::Plain(sum.as_slice::<T>()),
             };
             below[0].resize((layer.out_len + 1) * self.width * size_of::<T>());
-            result = self.down_layer(layer, memory, source, below[0].as_slice_mut(), round + k as u32).await;
+            result = self.down_layer(k, layer, memory, source, below[0].as_slice_mut(), round).await;
             if result.is_err() {
                 break;
             }
@@ -266,6 +264,7 @@ impl Run<'_> {
 
     async fn down_layer<T: Element>(
         &mut self,
+        k: usize,
         layer: &Layer,
         memory: &mut Memory,
         source: Source<'_, T>,
@@ -275,7 +274,7 @@ impl Run<'_> {
         let (ep, width, row) = (self.ep, self.width, self.width * size_of::<T>());
         let identity = self.op.identity::<T>()?;
         let share = |j: usize| layer.out_split[j]..layer.out_split[j + 1];
-        memory.start(layer, round, |j| share(j).len() * row);
+        memory.start(layer, round + k as u32, |j| share(j).len() * row);
         memory.have[layer.me] = layer.out_maps[layer.me].len();
         let body = sum.len() - width;
         sum[body..].fill(identity); // what an index that nobody puts out is answered with
@@ -287,20 +286,33 @@ impl Run<'_> {
             source.fold(self.op, &mut sum[..body], 0, &layer.out_maps[layer.me], start, width)?;
         }
         let block_rows = (FOLD_BYTES / row).max(1);
+        let blocks = (body / width).div_ceil(block_rows);
+        if !arrival {
+            memory.cuts.resize_with(memory.cuts.len().max(k + 1), BlockCuts::default);
+            memory.cuts[k].ready(layer, block_rows);
+        }
         loop {
             let mut moved = memory.send_chunks(ep, layer, chunk_limit::<T>(width), |j, at, chunk| {
-                source.copy_rows(share(j).start + at / row, chunk.len() / row, width, bytemuck::cast_slice_mut(chunk));
+                source.copy_rows(
+                    share(j).start + at / row,
+                    chunk.len() / row,
+                    width,
+                    bytemuck::cast_slice_mut(chunk),
+                );
             });
             moved |= memory.take_chunks(ep, layer, row, |j| layer.out_maps[j].len())?;
             if arrival {
                 fold_arrived(self.op, layer, memory, &mut sum[..body], width)?;
             } else {
-                let blocks = memory.ready_rows(layer, body / width) / block_rows;
-                let end = if memory.all_here(layer) { (body / width).div_ceil(block_rows) } else { blocks };
-                if end > next_block {
-                    let rows = next_block * block_rows..(end * block_rows).min(body / width);
-                    self.fold_blocks(layer, memory, source, sum, rows, block_rows, identity)?;
-                    next_block = end;
+                let ready = match memory.all_here(layer) {
+                    true => blocks,
+                    false => memory.ready_rows(layer, body / width) / block_rows,
+                };
+                if ready > next_block {
+                    let target =
+                        &mut sum[next_block * block_rows * width..(ready * block_rows * width).min(body)];
+                    self.fold_blocks(k, layer, memory, source, target, next_block..ready, block_rows)?;
+                    next_block = ready;
                     moved = true;
                 }
             }
@@ -313,65 +325,69 @@ impl Run<'_> {
         }
     }
 
-    /// Folds rows of the sum for which all sources are here, block by block, each block from all
-    /// sources in rank order. Blocks are independent, so their owner does not change the result.
+    /// Folds blocks of the sum for which all sources are here, each from all sources in rank order.
+    /// Blocks are independent, so which thread folds one does not change the result.
     #[allow(clippy::too_many_arguments, reason = "one call, from down_layer")]
     fn fold_blocks<T: Element>(
         &self,
+        k: usize,
         layer: &Layer,
         memory: &mut Memory,
         source: Source<'_, T>,
-        sum: &mut [T],
-        rows: std::ops::Range<usize>,
+        target: &mut [T],
+        blocks: std::ops::Range<usize>,
         block_rows: usize,
-        identity: T,
     ) -> Result<()> {
-        let (op, width, held) = (self.op, self.width, &memory.held);
-        let fold_one = |first: usize, block: &mut [T]| -> Result<()> {
-            block.fill(identity);
-            let end = (first + block.len() / width) as u32;
+        let (op, width, held, cuts) = (self.op, self.width, &memory.held, &memory.cuts[k]);
+        let identity = op.identity::<T>()?;
+        let fold_one = |block: usize, sum: &mut [T]| -> Result<()> {
+            sum.fill(identity);
+            let first = (block * block_rows) as u32;
             for (j, map) in layer.out_maps.iter().enumerate() {
-                let from = map.partition_point(|p| *p < first as u32);
-                let to = from + map[from..].partition_point(|p| *p < end);
+                let part = cuts.of(j, block);
                 if j == layer.me {
-                    source.fold(op, block, first as u32, &map[from..to], layer.out_split[j] + from, width)?;
+                    source.fold(
+                        op,
+                        sum,
+                        first,
+                        &map[part.clone()],
+                        layer.out_split[j] + part.start,
+                        width,
+                    )?;
                     continue;
                 }
-                for piece in &held[j] {
-                    let (a, b) = (from.max(piece.start), to.min(piece.start + piece.rows));
+                // Held chunks lie in order; the first may begin before the block.
+                for piece in held[j].iter().take_while(|h| h.start < part.end) {
+                    let (a, b) = (part.start.max(piece.start), part.end.min(piece.start + piece.rows));
                     if a < b {
                         let values = piece.chunk.as_slice::<T>().expect("whole rows, checked on arrival");
                         let values = &values[(a - piece.start) * width..(b - piece.start) * width];
-                        fold_rows(op, block, first as u32, &map[a..b], values, width)?;
+                        fold_rows(op, sum, first, &map[a..b], values, width)?;
                     }
                 }
             }
             Ok(())
         };
-        let target = &mut sum[rows.start * width..rows.end * width];
-        let pool = self.ep.node().merge_pool().filter(|_| target.len() > block_rows * width);
-        match (pool, op) {
-            (Some(pool), op) if !matches!(op, ReduceOp::Custom(_)) => {
+        let size = block_rows * width;
+        match self.ep.node().merge_pool() {
+            Some(pool) if target.len() > size && !matches!(op, ReduceOp::Custom(_)) => {
                 use rayon::prelude::*;
                 pool.install(|| {
-                    target
-                        .par_chunks_mut(block_rows * width)
-                        .enumerate()
-                        .try_for_each(|(k, block)| fold_one(rows.start + k * block_rows, block))
+                    let each = target.par_chunks_mut(size).enumerate();
+                    each.try_for_each(|(k, sum)| fold_one(blocks.start + k, sum))
                 })?;
             }
             _ => {
-                for (k, block) in target.chunks_mut(block_rows * width).enumerate() {
-                    fold_one(rows.start + k * block_rows, block)?;
+                for (k, sum) in target.chunks_mut(size).enumerate() {
+                    fold_one(blocks.start + k, sum)?;
                 }
             }
         }
-        // Chunks that lie wholly above the folded rows are not needed again.
-        for (j, map) in layer.out_maps.iter().enumerate() {
-            let done = map.partition_point(|p| (*p as usize) < rows.end);
-            memory.folded[j] = done;
-            while memory.held[j].front().is_some_and(|h| h.start + h.rows <= done) {
-                memory.held[j].pop_front();
+        // Chunks that lie wholly in the folded blocks are not needed again.
+        for (j, held) in memory.held.iter_mut().enumerate().take(layer.members.len()) {
+            let done = cuts.of(j, blocks.end - 1).end;
+            while held.front().is_some_and(|h| h.start + h.rows <= done) {
+                held.pop_front();
             }
         }
         Ok(())
@@ -463,33 +479,23 @@ pub(crate) fn copy_repeats<T: Element>(repeats: &[(u32, u32)], out: &mut [T], wi
 
 /// Where results of a layer go: the in-set above, or the caller's array through a permutation.
 pub(crate) enum Target<'a, T> {
-    Scattered(&'a mut [T], &'a [u32]),
+    Scattered(&'a mut [T], &'a Permutation),
     Plain(&'a mut [T]),
 }
 
 impl<T: Element> Target<'_, T> {
     /// Values of the rows from position `start`.
     pub(crate) fn put(&mut self, start: usize, values: &[T], width: usize) {
-        let rows = values.len() / width;
         match self {
-            Target::Scattered(out, order) => scatter_rows(values, &order[start..start + rows], width, out),
-            Target::Plain(out) => out[start * width..(start + rows) * width].copy_from_slice(values),
+            Target::Scattered(out, order) => order.scatter(start, values, width, out),
+            Target::Plain(out) => out[start * width..][..values.len()].copy_from_slice(values),
         }
     }
 
     /// `source` at `map`, into the rows from position `start`.
     pub(crate) fn put_gathered(&mut self, start: usize, source: &[T], map: &[u32], width: usize) {
         match self {
-            Target::Scattered(out, order) => {
-                for (p, q) in map.iter().zip(&order[start..start + map.len()]) {
-                    let (p, q) = (*p as usize * width, *q as usize * width);
-                    if width == 1 {
-                        out[q] = source[p];
-                    } else {
-                        out[q..q + width].copy_from_slice(&source[p..p + width]);
-                    }
-                }
-            }
+            Target::Scattered(out, order) => order.scatter_gathered(start, source, map, width, out),
             Target::Plain(out) => {
                 gather_rows(source, map, width, &mut out[start * width..(start + map.len()) * width]);
             }
@@ -534,8 +540,6 @@ impl Memory {
         self.held.iter_mut().for_each(|h| h.clear());
         self.have.clear();
         self.have.resize(size, 0);
-        self.folded.clear();
-        self.folded.resize(size, 0);
     }
 
     /// Sends one chunk to every member that can take one; `fill(j, first byte, chunk)`.
@@ -571,7 +575,10 @@ impl Memory {
             let j = if k < layer.me { k } else { k + 1 };
             while let Some(chunk) = receive.next(ep)? {
                 let (start, count) = (self.have[j], chunk.len() / row);
-                if chunk.len() % row != 0 || start + count > rows(j) || (receive.done() && start + count < rows(j)) {
+                if chunk.len() % row != 0
+                    || start + count > rows(j)
+                    || (receive.done() && start + count < rows(j))
+                {
                     return Err(Error::Corrupt {
                         rank: ep.world_rank(layer.members[j]),
                         message: format!(

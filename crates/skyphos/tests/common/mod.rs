@@ -17,8 +17,7 @@ pub fn local(size: u32) -> Vec<Comm> {
 /// Runs `body` for every rank in a thread of its own.
 pub fn on_all<R: Send>(comms: Vec<Comm>, body: impl Fn(&Comm) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            comms.iter().map(|comm| scope.spawn(|| body(comm))).collect();
+        let threads: Vec<_> = comms.iter().map(|comm| scope.spawn(|| body(comm))).collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     })
 }
@@ -74,8 +73,8 @@ fn indices(n: u64, rank: u32, size: u32) -> impl Strategy<Value = Vec<u64>> {
 
 pub fn cases() -> impl Strategy<Value = Case> {
     let n = prop_oneof![Just(1u64), Just(100), Just(5000), Just(1 << 24), Just(1 << 40), Just(1 << 63)];
-    (1u32..=13, n, 0usize..7, 0usize..8, any::<bool>(), any::<bool>(), prop_oneof![Just(1usize), Just(16)]).prop_flat_map(
-        |(size, n, dtype, op, identity, arrival, width)| {
+    (1u32..=13, n, 0usize..7, 0usize..8, any::<bool>(), any::<bool>(), prop_oneof![Just(1usize), Just(16)])
+        .prop_flat_map(|(size, n, dtype, op, identity, arrival, width)| {
             let lists = || (0..size).map(|r| indices(n, r, size)).collect::<Vec<_>>();
             let all = factorisations(size);
             (lists(), lists(), 0..all.len()).prop_map(move |(contribute, want, k)| {
@@ -94,8 +93,7 @@ pub fn cases() -> impl Strategy<Value = Case> {
                     want,
                 }
             })
-        },
-    )
+        })
 }
 
 /// A small value, so that sums and products are exact in every type.
@@ -183,17 +181,15 @@ fn check_typed<T: Element>(case: &Case, make: MakeGroup) {
         };
         let separate = run();
         let mut out = vec![T::LOWEST; wanted.len() * case.width];
-        let both = comm
-            .configure_reduce(contribute, wanted, values, &mut out, &case.op, &options)
-            .map(|_| out);
+        let both =
+            comm.configure_reduce(contribute, wanted, values, &mut out, &case.op, &options).map(|_| out);
         (separate, both)
     });
     match want {
         Ok(want) => {
             for (rank, (separate, both)) in got.into_iter().enumerate() {
                 for result in separate.unwrap().into_iter().chain([both.unwrap()]) {
-                    let (got, want): (&[u8], &[u8]) =
-                        (bytes_of(&result), bytes_of(&want[rank]));
+                    let (got, want): (&[u8], &[u8]) = (bytes_of(&result), bytes_of(&want[rank]));
                     assert_eq!(got, want, "rank {rank} of {case:?}");
                 }
             }
@@ -213,7 +209,10 @@ fn check_typed<T: Element>(case: &Case, make: MakeGroup) {
 /// Requests for an unmet index count once a rank.
 fn distinct(case: &Case, unmet: &[u64]) -> usize {
     let unmet: std::collections::BTreeSet<_> = unmet.iter().collect();
-    case.want.iter().map(|w| w.iter().collect::<std::collections::BTreeSet<_>>().intersection(&unmet).count()).sum()
+    case.want
+        .iter()
+        .map(|w| w.iter().collect::<std::collections::BTreeSet<_>>().intersection(&unmet).count())
+        .sum()
 }
 
 fn bytes_of<T: Element>(values: &[T]) -> &[u8] {

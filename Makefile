@@ -1,0 +1,50 @@
+# Every target sets up what it needs. Requires Rust (cargo) and Python >= 3.10 with venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUST_SOURCES := $(shell find crates -name '*.rs' -o -name 'Cargo.toml') Cargo.toml
+
+.PHONY: build demo test test-rust test-python lint bench clean
+
+# The environment with a release build of the package in it.
+build: $(VENV)/.built
+
+$(VENV)/.deps: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip "maturin>=1.9,<2"
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.deps $(RUST_SOURCES) pyproject.toml
+	$(BIN)/maturin develop --release --quiet --extras graph,dev
+	@touch $@
+
+# PageRank of a real graph on 4 local processes.
+demo: build
+	$(BIN)/skyphos pagerank data/cit-HepTh.txt.gz -n 4 --top 10 --report demo.html
+	@echo "The report is in demo.html"
+
+# Everything: Rust, Python, lint, types, stubs against the binary, doc examples.
+test: build lint test-rust test-python
+
+test-rust:
+	cargo test --quiet --workspace --exclude skyphos-py
+
+test-python: build
+	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --doctest-modules python/skyphos
+
+lint: build
+	cargo fmt --check
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	$(BIN)/ruff check python tests/python bench examples
+	$(BIN)/ruff format --check python tests/python bench examples
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest skyphos._skyphos
+
+bench: build
+	$(BIN)/python bench/run.py
+
+clean:
+	cargo clean
+	rm -rf $(VENV)

@@ -1,0 +1,274 @@
+//! From positions in hash order to places in the user's array.
+//!
+//! The user's sorted indices stay in order inside a granule, so the permutation is made of runs, and a
+//! gather or scatter of copies. Unsorted ones are kept one by one.
+
+use crate::fold::{fold_rows, gather_rows, scatter_rows};
+use bytemuck::Pod;
+use skyphos_types::{Element, ReduceOp, Result};
+
+/// Mean length of runs from which they beat single places.
+const WORTHWHILE_RUN: usize = 4;
+
+/// Place in an array of each position of a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Permutation {
+    /// The place of every position.
+    Each(Vec<u32>),
+    /// Runs of neighbouring places.
+    Runs {
+        /// First position of each run; the number of positions at the end.
+        starts: Vec<u32>,
+        /// Place of each run's first position.
+        places: Vec<u32>,
+    },
+}
+
+impl Default for Permutation {
+    fn default() -> Permutation {
+        Permutation::Each(Vec::new())
+    }
+}
+
+/// Builds a permutation from runs in the order of positions.
+#[derive(Default)]
+pub(crate) struct Builder {
+    starts: Vec<u32>,
+    places: Vec<u32>,
+    len: u32,
+    next_place: u32,
+}
+
+impl Builder {
+    /// The next `count` positions lie at `place`, `place` + 1 …
+    #[inline]
+    pub(crate) fn push(&mut self, place: u32, count: u32) {
+        if place != self.next_place || self.starts.is_empty() {
+            self.starts.push(self.len);
+            self.places.push(place);
+        }
+        self.len += count;
+        self.next_place = place + count;
+    }
+
+    pub(crate) fn finish(mut self) -> Permutation {
+        self.starts.push(self.len);
+        let runs = Permutation::Runs { starts: self.starts, places: self.places };
+        if runs.run_count() * WORTHWHILE_RUN <= runs.len() { runs } else { Permutation::Each(runs.to_vec()) }
+    }
+}
+
+impl Permutation {
+    /// Number of positions.
+    pub fn len(&self) -> usize {
+        match self {
+            Permutation::Each(places) => places.len(),
+            Permutation::Runs { starts, .. } => *starts.last().unwrap_or(&0) as usize,
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn run_count(&self) -> usize {
+        match self {
+            Permutation::Each(places) => places.len(),
+            Permutation::Runs { places, .. } => places.len(),
+        }
+    }
+
+    /// The place of every position.
+    pub fn to_vec(&self) -> Vec<u32> {
+        let mut all = Vec::with_capacity(self.len());
+        match self {
+            Permutation::Each(places) => all.extend(places),
+            Permutation::Runs { .. } => {
+                self.for_runs(0, self.len(), |_, place, count| {
+                    all.extend(place as u32..(place + count) as u32)
+                });
+            }
+        }
+        all
+    }
+
+    /// Calls `f(offset from start, place, count)` for the runs of `start .. start + rows`.
+    #[inline(always)]
+    fn for_runs(&self, start: usize, rows: usize, mut f: impl FnMut(usize, usize, usize)) {
+        let Permutation::Runs { starts, places } = self else { return };
+        let end = start + rows;
+        let mut k = starts.partition_point(|s| *s as usize <= start).saturating_sub(1);
+        let mut at = start;
+        while at < end {
+            let stop = (starts[k + 1] as usize).min(end);
+            f(at - start, places[k] as usize + at - starts[k] as usize, stop - at);
+            (at, k) = (stop, k + 1);
+        }
+    }
+
+    /// `to[k] = from[place of start + k]`, row by row.
+    pub fn gather<T: Pod>(&self, start: usize, rows: usize, width: usize, from: &[T], to: &mut [T]) {
+        match self {
+            Permutation::Each(places) => gather_rows(from, &places[start..start + rows], width, to),
+            Permutation::Runs { .. } => self.for_runs(start, rows, |at, place, count| {
+                to[at * width..(at + count) * width]
+                    .copy_from_slice(&from[place * width..(place + count) * width]);
+            }),
+        }
+    }
+
+    /// `to[place of start + k] = from[k]`, row by row.
+    pub fn scatter<T: Pod>(&self, start: usize, from: &[T], width: usize, to: &mut [T]) {
+        let rows = from.len() / width;
+        match self {
+            Permutation::Each(places) => scatter_rows(from, &places[start..start + rows], width, to),
+            Permutation::Runs { .. } => self.for_runs(start, rows, |at, place, count| {
+                to[place * width..(place + count) * width]
+                    .copy_from_slice(&from[at * width..(at + count) * width]);
+            }),
+        }
+    }
+
+    /// `to[place of start + k] = from[map[k]]`, row by row.
+    pub fn scatter_gathered<T: Pod>(
+        &self,
+        start: usize,
+        from: &[T],
+        map: &[u32],
+        width: usize,
+        to: &mut [T],
+    ) {
+        match self {
+            Permutation::Each(places) => {
+                for (p, q) in map.iter().zip(&places[start..start + map.len()]) {
+                    let (p, q) = (*p as usize * width, *q as usize * width);
+                    if width == 1 {
+                        to[q] = from[p];
+                    } else {
+                        to[q..q + width].copy_from_slice(&from[p..p + width]);
+                    }
+                }
+            }
+            Permutation::Runs { .. } => self.for_runs(start, map.len(), |at, place, count| {
+                gather_rows(
+                    from,
+                    &map[at..at + count],
+                    width,
+                    &mut to[place * width..(place + count) * width],
+                );
+            }),
+        }
+    }
+
+    /// `acc[map[k] - first] ⊕= from[place of start + k]`, row by row: a rank's own share of its message,
+    /// taken from the caller's array without a copy of it all between.
+    #[allow(clippy::too_many_arguments, reason = "a kernel")]
+    pub fn fold<T: Element>(
+        &self,
+        op: &ReduceOp,
+        acc: &mut [T],
+        first: u32,
+        map: &[u32],
+        from: &[T],
+        start: usize,
+        width: usize,
+    ) -> Result<()> {
+        if let ReduceOp::Custom(_) = op {
+            // One call of the caller's operation is dear: all rows at once.
+            let mut rows = vec![T::ZERO; map.len() * width];
+            self.gather(start, map.len(), width, from, &mut rows);
+            return fold_rows(op, acc, first, map, &rows, width);
+        }
+        let mut result = Ok(());
+        match self {
+            Permutation::Each(places) if width > 1 => {
+                for (m, place) in map.iter().zip(&places[start..start + map.len()]) {
+                    let row = &from[*place as usize * width..][..width];
+                    fold_rows(op, acc, first, std::slice::from_ref(m), row, width)?;
+                }
+            }
+            Permutation::Each(places) => {
+                // In pieces, so that the gathered values are still in the L1 cache when they are folded.
+                let mut piece = [T::ZERO; 1024];
+                for (m, o) in
+                    map.chunks(piece.len()).zip(places[start..start + map.len()].chunks(piece.len()))
+                {
+                    gather_rows(from, o, 1, &mut piece[..o.len()]);
+                    fold_rows(op, acc, first, m, &piece[..o.len()], 1)?;
+                }
+            }
+            Permutation::Runs { .. } => self.for_runs(start, map.len(), |at, place, count| {
+                if result.is_ok() {
+                    let rows = &from[place * width..(place + count) * width];
+                    result = fold_rows(op, acc, first, &map[at..at + count], rows, width);
+                }
+            }),
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Runs of random lengths, shuffled: a permutation of 0..len.
+    fn permutation() -> impl Strategy<Value = (Permutation, Vec<u32>)> {
+        (prop::collection::vec(1u32..40, 1..40), any::<u64>()).prop_map(|(lengths, seed)| {
+            let mut runs: Vec<(u32, u32)> = lengths
+                .iter()
+                .scan(0, |at, n| {
+                    *at += n;
+                    Some((*at - n, *n))
+                })
+                .collect();
+            let mut state = seed | 1;
+            for k in (1..runs.len()).rev() {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                runs.swap(k, (state >> 33) as usize % (k + 1));
+            }
+            let mut builder = Builder::default();
+            runs.iter().for_each(|(place, n)| builder.push(*place, *n));
+            (builder.finish(), runs.iter().flat_map(|(place, n)| *place..place + n).collect())
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn both_forms_do_as_single_places((runs, each) in permutation(), width in 1usize..4, cut in 0.0f64..1.0) {
+            prop_assert_eq!(&runs.to_vec(), &each);
+            let each_form = Permutation::Each(each.clone());
+            let (start, rows) = ((each.len() as f64 * cut) as usize, each.len() - (each.len() as f64 * cut) as usize);
+            let values: Vec<f64> = (0..each.len() * width).map(|k| k as f64).collect();
+            let places = &each[start..];
+            let want: Vec<f64> =
+                places.iter().flat_map(|p| values[*p as usize * width..][..width].to_vec()).collect();
+            let map: Vec<u32> = (0..rows as u32).map(|k| 10 + 2 * k).collect();
+            for form in [&runs, &each_form] {
+                let mut got = vec![0.0; rows * width];
+                form.gather(start, rows, width, &values, &mut got);
+                prop_assert_eq!(&got, &want);
+                let mut back = values.clone();
+                form.scatter(start, &got, width, &mut back);
+                prop_assert_eq!(&back, &values);
+                let mut acc = vec![1.0; (2 * rows + 10) * width];
+                form.fold(&ReduceOp::Sum, &mut acc, 5, &map, &values, start, width).unwrap();
+                let mut plain = vec![1.0; (2 * rows + 10) * width];
+                for (k, row) in want.chunks(width).enumerate() {
+                    (0..width).for_each(|w| plain[(5 + 2 * k) * width + w] += row[w]);
+                }
+                prop_assert_eq!(&acc, &plain);
+                let mut there = values.clone();
+                let small: Vec<u32> = map.iter().map(|m| m - 10).collect();
+                form.scatter_gathered(start, &acc, &small, width, &mut there);
+                let mut plain = values.clone();
+                for (p, m) in places.iter().zip(&small) {
+                    (0..width).for_each(|w| plain[*p as usize * width + w] = acc[*m as usize * width + w]);
+                }
+                prop_assert_eq!(&there, &plain);
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! NumPy arrays as slices, without copies. The Python front has made them contiguous.
+
+use numpy::{PyReadonlyArray1, PyReadonlyArrayDyn, PyReadwriteArrayDyn};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use skyphos::Indices;
+
+/// An array of indices, held while a call uses it.
+pub enum IndexArray<'py> {
+    I32(PyReadonlyArray1<'py, i32>),
+    I64(PyReadonlyArray1<'py, i64>),
+    U32(PyReadonlyArray1<'py, u32>),
+    U64(PyReadonlyArray1<'py, u64>),
+}
+
+impl<'py> IndexArray<'py> {
+    pub fn new(array: &Bound<'py, PyAny>) -> PyResult<IndexArray<'py>> {
+        if let Ok(a) = array.extract() {
+            Ok(IndexArray::I64(a))
+        } else if let Ok(a) = array.extract() {
+            Ok(IndexArray::I32(a))
+        } else if let Ok(a) = array.extract() {
+            Ok(IndexArray::U64(a))
+        } else if let Ok(a) = array.extract() {
+            Ok(IndexArray::U32(a))
+        } else {
+            Err(PyTypeError::new_err("indices must be a 1-D array of int32, int64, uint32 or uint64"))
+        }
+    }
+
+    pub fn slice(&self) -> PyResult<Indices<'_>> {
+        Ok(match self {
+            IndexArray::I32(a) => Indices::I32(a.as_slice()?),
+            IndexArray::I64(a) => Indices::I64(a.as_slice()?),
+            IndexArray::U32(a) => Indices::U32(a.as_slice()?),
+            IndexArray::U64(a) => Indices::U64(a.as_slice()?),
+        })
+    }
+}
+
+/// An array of values and one for results, of one type, held while a call uses them.
+pub enum ValueArrays<'py> {
+    F32(PyReadonlyArrayDyn<'py, f32>, PyReadwriteArrayDyn<'py, f32>),
+    F64(PyReadonlyArrayDyn<'py, f64>, PyReadwriteArrayDyn<'py, f64>),
+    I32(PyReadonlyArrayDyn<'py, i32>, PyReadwriteArrayDyn<'py, i32>),
+    I64(PyReadonlyArrayDyn<'py, i64>, PyReadwriteArrayDyn<'py, i64>),
+    U8(PyReadonlyArrayDyn<'py, u8>, PyReadwriteArrayDyn<'py, u8>),
+    U32(PyReadonlyArrayDyn<'py, u32>, PyReadwriteArrayDyn<'py, u32>),
+    U64(PyReadonlyArrayDyn<'py, u64>, PyReadwriteArrayDyn<'py, u64>),
+}
+
+impl<'py> ValueArrays<'py> {
+    pub fn new(values: &Bound<'py, PyAny>, out: &Bound<'py, PyAny>) -> PyResult<ValueArrays<'py>> {
+        macro_rules! try_types {
+            ($($variant:ident),*) => {$(
+                if let Ok(values) = values.extract() {
+                    let out = out.extract().map_err(|_| {
+                        PyTypeError::new_err("out must be a writable array of the dtype of values, not overlapping it")
+                    })?;
+                    return Ok(ValueArrays::$variant(values, out));
+                }
+            )*};
+        }
+        try_types!(F64, F32, I64, I32, U8, U32, U64);
+        Err(PyTypeError::new_err(
+            "values must be an array of float32, float64, int32, int64, uint8, uint32 or uint64",
+        ))
+    }
+}
+
+/// Runs `$body` with `$values: &[T]` and `$out: &mut [T]` of the type at hand.
+macro_rules! with_values {
+    ($arrays:expr, |$values:ident, $out:ident| $body:expr) => {{
+        macro_rules! arm {
+            ($v:ident, $o:ident) => {{
+                let $values = $v.as_slice()?;
+                let $out = $o.as_slice_mut()?;
+                $body
+            }};
+        }
+        use $crate::arrays::ValueArrays::*;
+        match $arrays {
+            F32(v, o) => arm!(v, o),
+            F64(v, o) => arm!(v, o),
+            I32(v, o) => arm!(v, o),
+            I64(v, o) => arm!(v, o),
+            U8(v, o) => arm!(v, o),
+            U32(v, o) => arm!(v, o),
+            U64(v, o) => arm!(v, o),
+        }
+    }};
+}
+pub(crate) use with_values;

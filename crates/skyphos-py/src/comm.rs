@@ -1,0 +1,163 @@
+//! `Comm`, and how groups are made.
+
+use crate::arrays::{IndexArray, ValueArrays, with_values};
+use crate::errors::{interrupted, to_py};
+use crate::op::reduce_op;
+use crate::plan::Plan;
+use pyo3::prelude::*;
+use skyphos::{ConfigureOptions, Error, Missing, Settings};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn settings(py: Python<'_>, timeout: f64, threads: usize) -> PyResult<Settings> {
+    let timeout = Duration::try_from_secs_f64(timeout).ok().filter(|t| !t.is_zero()).ok_or_else(|| {
+        to_py(py, Error::bad_input(format!("timeout must be a positive number of seconds, not {timeout}")))
+    })?;
+    Ok(Settings { timeout, threads, interrupted: Some(interrupted) })
+}
+
+/// The Comms of a group inside this process.
+#[pyfunction]
+pub fn local(py: Python<'_>, size: u32, timeout: f64, threads: usize) -> PyResult<Vec<Comm>> {
+    let settings = settings(py, timeout, threads)?;
+    let ranks = skyphos::Comm::local(size, &settings).map_err(|e| to_py(py, e))?;
+    Ok(ranks.into_vec().into_iter().map(Comm::new).collect())
+}
+
+/// Joins a group over TCP.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "keyword arguments of one Python function")]
+pub fn connect_tcp(
+    py: Python<'_>,
+    rank: u32,
+    world_size: u32,
+    rendezvous: &str,
+    token: Option<String>,
+    timeout: f64,
+    threads: usize,
+    listen_fd: Option<i32>,
+    socket_buffer: Option<usize>,
+) -> PyResult<Comm> {
+    let settings = settings(py, timeout, threads)?;
+    let mut options = skyphos::tcp::Options::new(rank, world_size, rendezvous);
+    options.token = token;
+    options.timeout = settings.timeout;
+    options.listen_fd = listen_fd;
+    options.socket_buffer = socket_buffer;
+    options.interrupted = Some(interrupted);
+    let comm = py.detach(|| {
+        let transport = skyphos::tcp::connect(options)?;
+        skyphos::Comm::over(Box::new(transport), settings)
+    });
+    comm.map(Comm::new).map_err(|e| to_py(py, e))
+}
+
+/// A group of ranks.
+#[pyclass(module = "skyphos._skyphos", frozen)]
+pub struct Comm {
+    comm: Arc<skyphos::Comm>,
+}
+
+impl Comm {
+    fn new(comm: skyphos::Comm) -> Comm {
+        Comm { comm: Arc::new(comm) }
+    }
+}
+
+/// Arguments of `configure` that all ranks share.
+type Shared = (Option<u64>, usize, Option<Vec<u32>>, bool, Option<f64>);
+
+fn options((n, width, degrees, identity, min_packet): Shared) -> ConfigureOptions {
+    let missing = if identity { Missing::Identity } else { Missing::Error };
+    let min_packet_bytes = min_packet.unwrap_or(skyphos::DEFAULT_MIN_PACKET_BYTES);
+    ConfigureOptions { n, width, degrees, missing, min_packet_bytes }
+}
+
+#[pymethods]
+impl Comm {
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.comm.rank()
+    }
+
+    #[getter]
+    fn size(&self) -> u32 {
+        self.comm.size()
+    }
+
+    #[getter]
+    fn transport(&self) -> &'static str {
+        self.comm.transport()
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.comm.is_closed()
+    }
+
+    /// Host and address of a rank.
+    fn address(&self, py: Python<'_>, rank: u32) -> PyResult<String> {
+        if rank >= self.comm.size() {
+            let message = format!("there is no rank {rank} in a group of {}", self.comm.size());
+            return Err(to_py(py, Error::bad_input(message)));
+        }
+        Ok(self.comm.address(rank).to_owned())
+    }
+
+    fn barrier(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.comm.barrier()).map_err(|e| to_py(py, e))
+    }
+
+    /// The group of those with the same color; None where color is None.
+    fn split(&self, py: Python<'_>, color: Option<u64>, key: i64) -> PyResult<Option<Comm>> {
+        let group = py.detach(|| self.comm.split(color, key)).map_err(|e| to_py(py, e))?;
+        Ok(group.map(Comm::new))
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.comm.close());
+    }
+
+    /// Makes the group's next call fail on all ranks with an error found on this one.
+    fn fail_call(&self, py: Python<'_>, message: &str) -> PyErr {
+        let error = py.detach(|| self.comm.fail_call(Error::bad_input(message)));
+        to_py(py, error)
+    }
+
+    /// `shared`: (n, width, degrees, missing is identity, min_packet).
+    fn configure(
+        &self,
+        py: Python<'_>,
+        contribute: &Bound<'_, PyAny>,
+        want: &Bound<'_, PyAny>,
+        shared: Shared,
+    ) -> PyResult<Plan> {
+        let (contribute, want) = (IndexArray::new(contribute)?, IndexArray::new(want)?);
+        let (contribute, want, options) = (contribute.slice()?, want.slice()?, options(shared));
+        let plan = py.detach(|| self.comm.configure(contribute, want, &options));
+        plan.map(|plan| Plan::new(self.comm.clone(), plan)).map_err(|e| to_py(py, e))
+    }
+
+    /// `configure` and the reduction of `values` into `out` at once.
+    #[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
+    fn configure_reduce(
+        &self,
+        py: Python<'_>,
+        contribute: &Bound<'_, PyAny>,
+        want: &Bound<'_, PyAny>,
+        values: &Bound<'_, PyAny>,
+        out: &Bound<'_, PyAny>,
+        op: &Bound<'_, PyAny>,
+        identity: &Bound<'_, PyAny>,
+        shared: Shared,
+    ) -> PyResult<Plan> {
+        let op = reduce_op(op, identity)?;
+        let (contribute, want) = (IndexArray::new(contribute)?, IndexArray::new(want)?);
+        let (contribute, want, options) = (contribute.slice()?, want.slice()?, options(shared));
+        let mut arrays = ValueArrays::new(values, out)?;
+        let plan = with_values!(&mut arrays, |values, out| {
+            py.detach(|| self.comm.configure_reduce(contribute, want, values, out, &op, &options))
+        });
+        plan.map(|plan| Plan::new(self.comm.clone(), plan)).map_err(|e| to_py(py, e))
+    }
+}

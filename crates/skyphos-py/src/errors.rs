@@ -1,0 +1,61 @@
+//! From the library's errors to the classes in `skyphos.errors`.
+
+use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use skyphos::Error;
+use std::cell::RefCell;
+
+thread_local! {
+    /// What a signal handler or a custom operation raised while a collective waited.
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Keeps a Python exception until the call that met it returns.
+pub fn keep(error: PyErr) {
+    RAISED.with(|raised| {
+        raised.borrow_mut().get_or_insert(error);
+    });
+}
+
+/// Runs signal handlers; whether one raised (Ctrl-C).
+pub fn interrupted() -> bool {
+    Python::attach(|py| match py.check_signals() {
+        Ok(()) => false,
+        Err(error) => {
+            keep(error);
+            true
+        }
+    })
+}
+
+/// The exception for an error: the one that Python code raised meanwhile, if it did.
+pub fn to_py(py: Python<'_>, error: Error) -> PyErr {
+    if let Some(raised) = RAISED.with(|raised| raised.borrow_mut().take()) {
+        return raised;
+    }
+    build(py, &error).unwrap_or_else(|failed| failed)
+}
+
+fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
+    let details = PyDict::new(py);
+    let class = match error {
+        Error::BadInput { .. } | Error::Unmet { .. } => "BadInput",
+        Error::PeerLost { rank, address, .. } => {
+            details.set_item("rank", rank)?;
+            details.set_item("address", address)?;
+            "PeerLost"
+        }
+        Error::Timeout { missing, call, .. } => {
+            details.set_item("missing", PyTuple::new(py, missing)?)?;
+            details.set_item("call", call)?;
+            "Timeout"
+        }
+        Error::Mismatch { .. } => "Mismatch",
+        Error::Refused { .. } => "Refused",
+        Error::Interrupted => return Ok(PyKeyboardInterrupt::new_err(())),
+        _ => "SkyphosError",
+    };
+    let class = py.import("skyphos.errors")?.getattr(class)?;
+    Ok(PyErr::from_value(class.call((error.to_string(),), Some(&details))?))
+}

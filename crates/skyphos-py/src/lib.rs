@@ -1,0 +1,19 @@
+//! The extension module `skyphos._skyphos`: converts arguments, releases the GIL, calls the Rust
+//! library. No algorithm lives here; docstrings for users are in `python/skyphos`.
+
+mod arrays;
+mod comm;
+mod errors;
+mod op;
+mod plan;
+
+use pyo3::prelude::*;
+
+/// The native half of the Python package.
+#[pymodule]
+mod _skyphos {
+    #[pymodule_export]
+    use crate::comm::{Comm, connect_tcp, local};
+    #[pymodule_export]
+    use crate::plan::Plan;
+}

@@ -1,0 +1,74 @@
+//! Reduce operations from Python: a name, or a ufunc with its identity.
+
+use crate::errors::keep;
+use numpy::{Element as NumpyElement, PyArray1, PyArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use skyphos::{CustomOp, DType, Element, Error, ReduceOp, Result, with_element};
+use std::sync::Arc;
+
+/// `op` is a name or a ufunc; `identity` goes with a ufunc.
+pub fn reduce_op(op: &Bound<'_, PyAny>, identity: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
+    if let Ok(name) = op.extract::<String>() {
+        return ReduceOp::from_name(&name).map_err(|e| crate::errors::to_py(op.py(), e));
+    }
+    let name = op.getattr("__name__").and_then(|n| n.extract()).unwrap_or_else(|_| "custom".to_owned());
+    Ok(ReduceOp::Custom(Arc::new(Ufunc {
+        name,
+        ufunc: op.clone().unbind(),
+        identity: identity.clone().unbind(),
+    })))
+}
+
+struct Ufunc {
+    name: String,
+    ufunc: Py<PyAny>,
+    identity: Py<PyAny>,
+}
+
+impl Ufunc {
+    fn failed(&self, error: PyErr) -> Error {
+        let message = format!("op={} failed: {error}", self.name);
+        keep(error);
+        Error::bad_input(message)
+    }
+
+    fn call<T: Element + NumpyElement>(&self, py: Python<'_>, acc: &mut [T], src: &[T]) -> PyResult<()> {
+        let left = PyArray1::from_slice(py, acc);
+        let right = PyArray1::from_slice(py, src);
+        let options = PyDict::new(py);
+        options.set_item("out", &left)?;
+        options.set_item("casting", "same_kind")?;
+        self.ufunc.bind(py).call((&left, &right), Some(&options))?;
+        acc.copy_from_slice(left.readonly().as_slice()?);
+        Ok(())
+    }
+}
+
+impl CustomOp for Ufunc {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn identity(&self, dtype: DType, out: &mut [u8]) -> Result<()> {
+        Python::attach(|py| {
+            let mut run = || -> PyResult<()> {
+                with_element!(dtype, T => {
+                    let value: T = self.identity.bind(py).call_method0("item")?.extract()?;
+                    out.copy_from_slice(bytemuck::bytes_of(&value));
+                });
+                Ok(())
+            };
+            run().map_err(|error| self.failed(error))
+        })
+    }
+
+    fn combine(&self, dtype: DType, acc: &mut [u8], src: &[u8]) -> Result<()> {
+        Python::attach(|py| {
+            with_element!(dtype, T => {
+                self.call::<T>(py, bytemuck::cast_slice_mut(acc), bytemuck::cast_slice(src))
+            })
+            .map_err(|error| self.failed(error))
+        })
+    }
+}

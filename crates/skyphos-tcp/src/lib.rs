@@ -1,0 +1,68 @@
+//! The TCP transport: a rendezvous, a token, a full mesh of connections, and frames over them.
+//!
+//! [`connect`] is collective: it returns a [`Tcp`] on every rank or an error on every rank that came.
+//! Read in this order: [`Tcp`] with its `send` and `receive` halves (what runs in the steady state), then the
+//! bring-up: `rendezvous` (rank 0), `join` (all others), `mesh`, `handshake` (the token),
+//! `lobby` and `link` (the small event loop under both).
+//!
+//! **Needs**: Linux; an address of rank 0 that all ranks reach; ports between all pairs of ranks.
+//! **Not promised**: secrecy. The token is proved, never sent, and keeps strangers out of the group;
+//! what crosses a connection afterwards is checked against damage (CRC32C), not against a wiretapper.
+
+mod handshake;
+mod host;
+mod join;
+mod link;
+mod lobby;
+mod mesh;
+mod message;
+mod options;
+mod receive;
+mod rendezvous;
+mod send;
+mod sockets;
+mod transport;
+
+#[cfg(test)]
+mod tests;
+
+pub use options::Options;
+pub use transport::Tcp;
+
+use skyphos_types::Result;
+
+/// Brings the group up: finds all ranks through rank 0, connects each pair, returns when all are
+/// connected.
+///
+/// Every rank of the group must call it, in any order, within the time-out. What one rank finds
+/// wrong all ranks are told, in the same words.
+///
+/// # Errors
+/// `BadInput` for options that cannot work, `Refused` for a wrong token or a rank taken twice,
+/// `Mismatch` for different world sizes, `Timeout` with the ranks that did not come, `PeerLost` for a
+/// rank that ended meanwhile or cannot be reached, `Interrupted`.
+pub fn connect(options: Options) -> Result<Tcp> {
+    options.check()?;
+    let rank = options.rank;
+    let formed = match (options.world_size, rank) {
+        (1, _) => Formed::alone()?,
+        (_, 0) => rendezvous::gather(options)?,
+        _ => join::join(options)?,
+    };
+    Tcp::new(rank, formed)
+}
+
+/// What bring-up leaves: who sits where, and a connection to each other rank.
+struct Formed {
+    seats: Vec<message::Seat>,
+    streams: Vec<Option<std::net::TcpStream>>,
+}
+
+impl Formed {
+    fn alone() -> Result<Formed> {
+        let host = host::Host::this();
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+        let seat = message::Seat { machine: 0, address, host: host.name };
+        Ok(Formed { seats: vec![seat], streams: vec![None] })
+    }
+}

@@ -1,0 +1,179 @@
+//! The connections between ranks other than 0.
+//!
+//! ```text
+//! connect to every rank j with 0 < j < rank; accept every rank j > rank     all at once
+//! prove the token and the group on each
+//! ```
+//!
+//! The whole mesh is built at start: (P-1)(P-2)/2 connections beside rank 0's. Connecting lazily
+//! would save that time in programs that use few pairs, and put it into their first collectives.
+
+use crate::join::{Attempt, Heard, Join};
+use crate::link::Trust;
+use crate::lobby::Happening;
+use crate::message::{self, Hello, Kind, Message, PROTOCOL, Role, Table};
+use crate::sockets;
+use skyphos_types::{Error, Result};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+/// Time for the mesh once the table is there: every listener exists by then, so what takes longer
+/// than this is a firewall or a wrong address.
+const MESH_TIME: Duration = Duration::from_secs(30);
+
+/// How long a connection that is refused outright is tried again.
+const REFUSED_TIME: Duration = Duration::from_secs(2);
+
+/// How much longer the accepting side waits than the connecting one, which knows more.
+const ACCEPT_EXTRA: Duration = Duration::from_secs(1);
+
+struct Mesh<'a> {
+    join: &'a mut Join,
+    table: &'a Table,
+    me: usize,
+    /// The connection to each rank, as far as it is made.
+    links: Vec<Option<usize>>,
+    /// For ranks below this one.
+    attempts: Vec<Attempt>,
+    limit: Instant,
+}
+
+/// Connects to every other rank but 0: the link to each.
+pub(crate) fn mesh(join: &mut Join, listener: TcpListener, table: &Table) -> Result<Vec<Option<usize>>> {
+    join.lobby.accept_on(listener)?;
+    let me = join.options.rank as usize;
+    let mut mesh = Mesh {
+        me,
+        links: vec![None; table.seats.len()],
+        attempts: (0..me).map(|_| Attempt::new()).collect(),
+        limit: join.deadline.min(Instant::now() + MESH_TIME),
+        join,
+        table,
+    };
+    while mesh.missing().next().is_some() {
+        let until = mesh.try_due()?;
+        match mesh.join.hear(until)? {
+            Heard::Nothing if Instant::now() >= mesh.limit + ACCEPT_EXTRA => {
+                return Err(mesh.nobody_connects());
+            }
+            Heard::Other(Happening::Gone(id, cause)) => {
+                if let Some(j) = mesh.attempt_of(id) {
+                    mesh.attempts[j].failed(cause);
+                }
+            }
+            Heard::Other(Happening::Message(id, message)) => match mesh.attempt_of(id) {
+                Some(j) => mesh.outgoing(id, j, &message)?,
+                None => mesh.incoming(id, &message),
+            },
+            _ => {}
+        }
+    }
+    Ok(mesh.links)
+}
+
+impl Mesh<'_> {
+    fn missing(&self) -> impl Iterator<Item = usize> {
+        (1..self.links.len()).filter(|j| *j != self.me && self.links[*j].is_none())
+    }
+
+    fn attempt_of(&self, id: usize) -> Option<usize> {
+        self.attempts.iter().position(|a| a.link == Some(id))
+    }
+
+    /// Makes the attempts that are due: when to look again.
+    fn try_due(&mut self) -> Result<Instant> {
+        let now = Instant::now();
+        let mut until = self.limit + ACCEPT_EXTRA;
+        for j in 1..self.me {
+            if self.links[j].is_some() {
+                continue;
+            }
+            let attempt = &mut self.attempts[j];
+            let refused = attempt.last.contains("refused") && now - attempt.since > REFUSED_TIME;
+            if refused || now >= self.limit {
+                return Err(self.unreachable(j));
+            }
+            if attempt.due() {
+                let address = self.table.seats[j].address;
+                attempt.link = Some(self.join.lobby.connect(address, self.join.options.socket_buffer)?);
+            }
+            until = until.min(if attempt.link.is_none() { attempt.next } else { self.limit });
+        }
+        Ok(until)
+    }
+
+    /// A rank that this one connects to has spoken.
+    fn outgoing(&mut self, id: usize, j: usize, message: &Message) -> Result<()> {
+        let Mesh { join, table, attempts, links, .. } = self;
+        match (message.kind, &attempts[j].hello) {
+            (Kind::Challenge, None) => {
+                if let Some((PROTOCOL, nonce)) = message::read_challenge(&message.body) {
+                    let hello = join.hello(Role::Mesh, j as u32, None)?;
+                    let body = hello.encode(&join.key, &nonce, &table.group);
+                    if let Some(link) = join.lobby.link(id) {
+                        link.server_nonce = nonce;
+                        link.trust = Trust::Member;
+                    }
+                    attempts[j].hello = Some(hello);
+                    join.lobby.send(id, Kind::Hello, &body);
+                    return Ok(());
+                }
+            }
+            (Kind::Welcome, Some(hello)) => {
+                let Some(link) = join.lobby.link(id) else { return Ok(()) };
+                if hello.check_welcome(&message.body, &join.key, &link.server_nonce, &table.group) {
+                    join.lobby.settle(id);
+                    links[j] = Some(id);
+                    return Ok(());
+                }
+            }
+            _ => {}
+        }
+        join.lobby.drop_link(id);
+        attempts[j].failed("what listens there is not a rank of this group".to_owned());
+        Ok(())
+    }
+
+    /// Someone who connected to this rank has spoken: takes his place if he proves to be a rank, else
+    /// is dropped.
+    fn incoming(&mut self, id: usize, message: &Message) {
+        let Mesh { join, table, links, me, .. } = self;
+        let Some(link) = join.lobby.link(id) else { return };
+        let nonce = link.server_nonce;
+        let hello = (message.kind == Kind::Hello && link.trust == Trust::Stranger)
+            .then(|| Hello::decode(&message.body, &join.key, &nonce, &table.group))
+            .flatten()
+            .filter(|(hello, holds)| *holds && hello.role == Role::Mesh && hello.to as usize == *me)
+            .map(|(hello, _)| hello)
+            .filter(|hello| (*me + 1..links.len()).contains(&(hello.rank as usize)));
+        let Some(hello) = hello else {
+            join.lobby.drop_link(id);
+            return;
+        };
+        join.lobby.settle(id);
+        join.lobby.send(id, Kind::Welcome, &hello.welcome(&join.key, &nonce, &table.group));
+        // One that the rank gave up before may be there still.
+        if let Some(before) = links[hello.rank as usize].replace(id) {
+            join.lobby.drop_link(before);
+        }
+    }
+
+    fn unreachable(&self, j: usize) -> Error {
+        let (seat, own) = (&self.table.seats[j], &self.table.seats[self.me]);
+        let last = Some(self.attempts[j].last.as_str()).filter(|l| !l.is_empty()).unwrap_or("no answer");
+        let hint = if sockets::is_loopback(seat.address.ip()) && seat.machine != own.machine {
+            "it offers a loopback address; let the rendezvous name an address that all machines share, or set the \
+             interface"
+        } else {
+            "open the ports between the machines, or set the interface to listen on"
+        };
+        let cause = format!("rank {} cannot connect to it: {last}; {hint}", self.me);
+        Error::PeerLost { rank: j as u32, address: seat.describe(), cause }
+    }
+
+    fn nobody_connects(&self) -> Error {
+        let missing = self.missing().map(|j| j as u32).collect();
+        let call = format!("connecting to rank {} at {}", self.me, self.table.seats[self.me].describe());
+        Error::Timeout { missing, call, after: MESH_TIME.min(self.join.options.timeout) }
+    }
+}

@@ -1,0 +1,123 @@
+//! What a rank must know to find its group.
+
+use skyphos_types::{Error, Result};
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// How to reach the group; see [`crate::connect`].
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// This process's number, 0 to `world_size - 1`.
+    pub rank: u32,
+    /// Number of processes in the group.
+    pub world_size: u32,
+    /// "host:port" of rank 0, as every rank can reach it. IPv6 addresses in brackets.
+    pub rendezvous: String,
+    /// A secret that all ranks share; `None` (or an empty one) lets in anyone who reaches the port.
+    pub token: Option<String>,
+    /// Time for the whole bring-up.
+    pub timeout: Duration,
+    /// Rank 0 only: a socket that already listens at the rendezvous (a launcher made it, so that no
+    /// other program can take the port in between). It belongs to `connect` from then on.
+    pub listen_fd: Option<RawFd>,
+    /// The local address to listen on. `None`: for rank 0, loopback if the rendezvous is there, else
+    /// every interface; for others, the one over which they reached the rendezvous.
+    pub interface: Option<IpAddr>,
+    /// Size of each socket's send and receive buffer; `None` leaves it to the kernel's autotuning.
+    pub socket_buffer: Option<usize>,
+    /// Asked at least every 100 ms: has the user interrupted?
+    pub interrupted: Option<fn() -> bool>,
+}
+
+impl Options {
+    /// The usual settings: no token, 300 s, addresses and buffers chosen by themselves.
+    pub fn new(rank: u32, world_size: u32, rendezvous: impl Into<String>) -> Options {
+        Options {
+            rank,
+            world_size,
+            rendezvous: rendezvous.into(),
+            token: None,
+            timeout: Duration::from_secs(300),
+            listen_fd: None,
+            interface: None,
+            socket_buffer: None,
+            interrupted: None,
+        }
+    }
+
+    /// The call's name in errors.
+    pub(crate) fn call(&self) -> String {
+        format!("the rendezvous at {}", self.rendezvous)
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let Options { rank, world_size, rendezvous, .. } = self;
+        if *world_size == 0 {
+            return Err(Error::bad_input("world_size must be at least 1"));
+        }
+        if rank >= world_size {
+            return Err(Error::bad_input(format!(
+                "rank {rank} in a group of {world_size}: ranks are 0 to {}",
+                world_size - 1
+            )));
+        }
+        if *world_size == 1 {
+            return Ok(());
+        }
+        let port = rendezvous.rsplit_once(':').and_then(|(host, port)| {
+            let bare_v6 = host.contains(':') && !host.starts_with('[');
+            (!host.is_empty() && !bare_v6).then(|| port.parse::<u16>().ok()).flatten()
+        });
+        match port {
+            None => Err(Error::bad_input(format!(
+                "rendezvous {rendezvous:?} is not host:port (for example 10.0.0.1:29500 or [fe80::1]:29500)"
+            ))),
+            Some(0) if self.listen_fd.is_none() => {
+                Err(Error::bad_input(format!("rendezvous {rendezvous:?}: name a port, 1 to 65535")))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Options {
+    /// Leaves the token out.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("rank", &self.rank)
+            .field("world_size", &self.world_size)
+            .field("rendezvous", &self.rendezvous)
+            .field("token", &self.token.as_ref().map(|_| "…"))
+            .field("timeout", &self.timeout)
+            .field("listen_fd", &self.listen_fd)
+            .field("interface", &self.interface)
+            .field("socket_buffer", &self.socket_buffer)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_cannot_work_say_why() {
+        let text = |rank, size, at: &str| Options::new(rank, size, at).check().unwrap_err().to_string();
+        assert!(text(0, 0, "a:1").contains("at least 1"));
+        assert!(text(4, 4, "a:1").contains("ranks are 0 to 3"));
+        for at in ["", "host", ":80", "host:", "host:99999", "fe80::1:80", "host:port"] {
+            assert!(text(0, 2, at).contains("host:port"), "{at}");
+        }
+        assert!(text(1, 2, "host:0").contains("name a port"));
+        assert!(Options::new(0, 2, "[::1]:29500").check().is_ok());
+    }
+
+    #[test]
+    fn the_token_is_not_printed() {
+        let mut options = Options::new(0, 2, "a:1");
+        options.token = Some("hunter2".to_owned());
+        assert!(!format!("{options:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,204 @@
+//! The receiving half of a connection: bytes in, checked frames out.
+//!
+//! ```text
+//! loop:
+//!   read [what is missing of the payload in progress, read-ahead]    one system call
+//!   a payload that is complete is checked and becomes a frame
+//!   bytes in the read-ahead: a header (checked before memory is taken), the start of its payload
+//! ```
+//!
+//! A large payload goes straight from the kernel into its pooled buffer; many small frames cost one
+//! call. The read-ahead is shared by all connections, since it is empty between calls. It is long
+//! ([`FAR`]) while frames are small and short ([`NEAR`]) while they are large, for what lands there of
+//! a large payload is copied once more.
+
+use mio::net::TcpStream;
+use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
+use skyphos_core::slab::{Payload, Pool, SlabMut};
+use skyphos_core::transport::Event;
+use std::io::{self, ErrorKind, IoSliceMut, Read};
+
+/// Read-ahead while frames are small: 64 KB hold 15 frames of 4 KB or 1,000 headers.
+pub(crate) const FAR: usize = 64 * 1024;
+
+/// Read-ahead while frames are large: the next header, and a 32nd of its payload.
+const NEAR: usize = 4 * 1024;
+
+/// Payloads up to this size are small.
+const SMALL: usize = 16 * 1024;
+
+/// Bytes read of one peer before the others get their turn.
+const TURN: usize = 1 << 20;
+
+/// Why reading stopped.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Stop {
+    /// Nothing more to read for now.
+    Drained,
+    /// The turn is over; there may be more.
+    More,
+    /// The peer has said goodbye.
+    Bye,
+    /// The connection can no longer be used.
+    Broken(String),
+}
+
+struct Body {
+    header: Header,
+    /// `None` for an empty payload.
+    slab: Option<SlabMut>,
+    filled: usize,
+    len: usize,
+}
+
+impl Body {
+    /// What is still to be filled.
+    fn rest(&mut self) -> &mut [u8] {
+        self.slab.as_mut().map_or(&mut [], |slab| &mut slab.as_bytes_mut()[self.filled..])
+    }
+}
+
+/// What has come of the next frame of one peer.
+pub(crate) struct Inbox {
+    head: [u8; HEADER_BYTES],
+    head_filled: usize,
+    body: Option<Body>,
+    ahead: usize,
+}
+
+impl Default for Inbox {
+    fn default() -> Inbox {
+        Inbox { head: [0; HEADER_BYTES], head_filled: 0, body: None, ahead: FAR }
+    }
+}
+
+/// What a read needs beside the connection.
+pub(crate) struct Desk<'a> {
+    pub(crate) from: u32,
+    pub(crate) pool: &'a Pool,
+    /// [`FAR`] bytes.
+    pub(crate) buffer: &'a mut [u8],
+    pub(crate) events: &'a mut Vec<Event>,
+}
+
+impl Inbox {
+    /// Reads until the source is drained or a turn is over. `ending`: the peer has closed its side or
+    /// an error is due, so only the end of the stream ends reading.
+    pub(crate) fn read(&mut self, source: &mut impl Read, ending: bool, desk: &mut Desk) -> Stop {
+        let mut budget = TURN;
+        loop {
+            let (got, asked, in_body) = match self.read_once(source, desk.buffer) {
+                Ok((0, ..)) => return Stop::Broken(self.ended()),
+                Ok(read) => read,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Stop::Drained,
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) => return Stop::Broken(format!("connection lost: {e}")),
+            };
+            if let Err(stop) = self.file(in_body, got - in_body, desk) {
+                return stop;
+            }
+            // A short read means that the socket is drained (epoll(7)): an event follows.
+            if got < asked && !ending {
+                return Stop::Drained;
+            }
+            budget = budget.saturating_sub(got);
+            if budget == 0 {
+                return Stop::More;
+            }
+        }
+    }
+
+    /// Bytes read, bytes asked for, and how many of the former went into the payload in progress.
+    fn read_once(&mut self, source: &mut impl Read, buffer: &mut [u8]) -> io::Result<(usize, usize, usize)> {
+        let buffer = &mut buffer[..self.ahead];
+        match &mut self.body {
+            None => {
+                let asked = buffer.len();
+                Ok((source.read(buffer)?, asked, 0))
+            }
+            Some(body) => {
+                let missing = body.len - body.filled;
+                let asked = missing + buffer.len();
+                let rest = body.rest();
+                let got = source.read_vectored(&mut [IoSliceMut::new(rest), IoSliceMut::new(buffer)])?;
+                Ok((got, asked, got.min(missing)))
+            }
+        }
+    }
+
+    /// Files bytes that have come: those of the payload in progress, then those in the read-ahead.
+    fn file(&mut self, in_body: usize, in_buffer: usize, desk: &mut Desk) -> Result<(), Stop> {
+        if let Some(body) = &mut self.body {
+            body.filled += in_body;
+        }
+        self.finish(desk)?;
+        let mut at = 0;
+        while at < in_buffer {
+            let bytes = &desk.buffer[at..in_buffer];
+            let taken = match &mut self.body {
+                None => {
+                    let taken = bytes.len().min(HEADER_BYTES - self.head_filled);
+                    self.head[self.head_filled..][..taken].copy_from_slice(&bytes[..taken]);
+                    self.head_filled += taken;
+                    if self.head_filled == HEADER_BYTES {
+                        self.begin(desk.pool)?;
+                    }
+                    taken
+                }
+                Some(body) => {
+                    let taken = bytes.len().min(body.len - body.filled);
+                    body.rest()[..taken].copy_from_slice(&bytes[..taken]);
+                    body.filled += taken;
+                    taken
+                }
+            };
+            at += taken;
+            self.finish(desk)?;
+        }
+        Ok(())
+    }
+
+    /// A header is complete: looks at it, then takes memory for its payload.
+    fn begin(&mut self, pool: &Pool) -> Result<(), Stop> {
+        let (header, len, _) =
+            Header::decode(&self.head).map_err(|e| Stop::Broken(format!("it sent damaged data: {e}")))?;
+        self.ahead = if len <= SMALL { FAR } else { NEAR };
+        self.body = Some(Body { header, slab: (len > 0).then(|| pool.take(len)), filled: 0, len });
+        Ok(())
+    }
+
+    /// If the payload is complete, checks it and hands the frame over.
+    fn finish(&mut self, desk: &mut Desk) -> Result<(), Stop> {
+        let Some(Body { header, slab, .. }) = self.body.take_if(|b| b.filled == b.len) else { return Ok(()) };
+        self.head_filled = 0;
+        let payload = slab.map_or(Payload::default(), SlabMut::freeze);
+        if !Header::check(&self.head, payload.as_bytes()) {
+            return Err(Stop::Broken("it sent damaged data: the checksum of a frame is wrong".to_owned()));
+        }
+        if header.kind == FrameKind::Bye {
+            return Err(Stop::Bye);
+        }
+        desk.events.push(Event::Frame { from: desk.from, frame: Frame { header, payload } });
+        Ok(())
+    }
+
+    fn ended(&self) -> String {
+        match self.head_filled {
+            0 => "connection closed without a goodbye: its process ended".to_owned(),
+            _ => "connection closed in the middle of a frame: its process ended".to_owned(),
+        }
+    }
+}
+
+/// Throws away what a closing rank is still sent. An error: the connection is broken.
+pub(crate) fn discard(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<()> {
+    loop {
+        match stream.read(buffer) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(e) => return Err(e),
+        }
+    }
+}

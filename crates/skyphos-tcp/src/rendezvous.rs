@@ -1,0 +1,323 @@
+//! Rank 0's side of the bring-up: gather everyone, tell everyone, let everyone go.
+//!
+//! ```text
+//! listen at the rendezvous
+//! until all ranks 1 … P-1 are registered:      challenge, hello, welcome
+//! send the table to all
+//! until all have said that they are connected: ready
+//! send "go" to all; the same connections carry frames from then on
+//! ```
+//!
+//! Whatever goes wrong is sent to all that came, in the same words, before it is raised here. The
+//! earliest deadline among the ranks counts, so that a rank that began to wait before this one still
+//! learns who is missing.
+//!
+//! Cost: 4 messages a rank; rank 0 uses the connections of the rendezvous for its part of the mesh.
+//! The whole mesh is built at start. Measured on 2 cores over loopback, all ranks as threads of one
+//! process, best of 5: see the table in `mesh`.
+
+use crate::handshake::{GroupId, Key, random};
+use crate::host::Host;
+use crate::link::Trust;
+use crate::lobby::{Happening, Lobby};
+use crate::message::{Details, Hello, Kind, Message, Role, Seat, Table};
+use crate::{Formed, Options, sockets};
+use skyphos_types::{Error, Result};
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+/// How long rank 0, once the group has failed, answers ranks that are still on their way (they are
+/// started within a second of each other as a rule), and how long it tries to hand the error over.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// How long after the deadline rank 0 waits for others to report why they could not connect.
+const REPORT: Duration = Duration::from_secs(2);
+
+/// Connections turned away that a time-out mentions.
+const MENTIONED: usize = 4;
+
+struct Member {
+    link: usize,
+    details: Details,
+    peer: String,
+    ready: bool,
+}
+
+impl Member {
+    fn describe(&self) -> String {
+        format!("pid {} on {} ({})", self.details.pid, self.details.host, self.peer)
+    }
+}
+
+struct Rendezvous {
+    options: Options,
+    key: Key,
+    lobby: Lobby,
+    members: Vec<Option<Member>>,
+    deadline: Instant,
+    address: SocketAddr,
+    turned_away: Vec<String>,
+}
+
+/// Brings the group up as rank 0.
+pub(crate) fn gather(options: Options) -> Result<Formed> {
+    let start = Instant::now();
+    let (listener, address) = open(&options)?;
+    let mut lobby = Lobby::new(options.world_size as usize, options.interrupted)?;
+    lobby.accept_on(listener)?;
+    let mut rendezvous = Rendezvous {
+        key: Key::new(options.token.as_deref()),
+        members: (0..options.world_size).map(|_| None).collect(),
+        deadline: start + options.timeout,
+        turned_away: Vec::new(),
+        options,
+        lobby,
+        address,
+    };
+    match rendezvous.run() {
+        Ok(formed) => Ok(formed),
+        Err(error) => {
+            rendezvous.tell_all(&error);
+            Err(error)
+        }
+    }
+}
+
+/// The listening socket, and the address others reach it at.
+fn open(options: &Options) -> Result<(TcpListener, SocketAddr)> {
+    let place = &options.rendezvous;
+    let resolved = sockets::resolve(place);
+    if let Some(fd) = options.listen_fd {
+        let listener = sockets::inherit(fd, options.socket_buffer)?;
+        let own = listener.local_addr().map_err(|e| Error::bad_input(format!("listen_fd={fd}: {e}")))?;
+        let named = resolved.ok().and_then(|all| all.first().copied()).unwrap_or(own);
+        return Ok((listener, SocketAddr::new(named.ip(), own.port())));
+    }
+    let named = match (resolved, options.interface) {
+        (Ok(all), _) => all[0],
+        (Err(_), Some(ip)) => {
+            let port = place.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or_default();
+            SocketAddr::new(ip, port)
+        }
+        (Err(e), None) => return Err(sockets::unresolvable(place, &e)),
+    };
+    let ip = options.interface.unwrap_or(match named.ip() {
+        ip if sockets::is_loopback(ip) => ip,
+        ip if ip.is_ipv4() => Ipv4Addr::UNSPECIFIED.into(),
+        _ => Ipv6Addr::UNSPECIFIED.into(),
+    });
+    let bind = SocketAddr::new(ip, named.port());
+    let listener = sockets::listen(bind, options.socket_buffer).map_err(|e| {
+        Error::bad_input(match e.kind() {
+            ErrorKind::AddrInUse => format!(
+                "rank 0 cannot listen at {bind} for the rendezvous {place}: another program, or another group's \
+                 rank 0, holds the port; end it or choose another port"
+            ),
+            ErrorKind::AddrNotAvailable => format!(
+                "rank 0 cannot listen at {bind} for the rendezvous {place}: not an address of this machine; name \
+                 the machine that rank 0 runs on"
+            ),
+            _ => format!("rank 0 cannot listen at {bind} for the rendezvous {place}: {e}"),
+        })
+    })?;
+    Ok((listener, named))
+}
+
+impl Rendezvous {
+    fn run(&mut self) -> Result<Formed> {
+        while self.missing(|_| true).next().is_some() {
+            match self.lobby.next(self.deadline)? {
+                None => return Err(self.timeout(|_| true)),
+                Some(Happening::Message(id, message)) => self.greet(id, &message)?,
+                Some(Happening::Gone(id, cause)) => self.gone(id, &cause)?,
+            }
+        }
+        let table = Table { group: random()?, seats: self.seats() };
+        let body = table.encode();
+        self.send_all(Kind::Table, &body);
+        while self.missing(|m| m.ready).next().is_some() {
+            match self.lobby.next(self.deadline + REPORT)? {
+                None => return Err(self.timeout(|m| m.ready)),
+                Some(Happening::Message(id, message)) => self.report(id, &message)?,
+                Some(Happening::Gone(id, cause)) => self.gone(id, &cause)?,
+            }
+        }
+        self.send_all(Kind::Go, &[]);
+        self.lobby.flush(self.deadline + REPORT)?;
+        let Rendezvous { members, lobby, .. } = self;
+        let streams = members.iter().map(|m| m.as_ref().map(|m| lobby.take(m.link)).transpose());
+        Ok(Formed { streams: streams.collect::<Result<_>>()?, seats: table.seats })
+    }
+
+    fn missing(&self, there: impl Fn(&Member) -> bool) -> impl Iterator<Item = u32> {
+        let members = self.members.iter().enumerate().skip(1);
+        members.filter(move |(_, m)| !m.as_ref().is_some_and(&there)).map(|(rank, _)| rank as u32)
+    }
+
+    fn timeout(&self, there: impl Fn(&Member) -> bool) -> Error {
+        let mut call = self.options.call();
+        if sockets::is_loopback(self.address.ip()) && !self.options.rendezvous.starts_with("127.") {
+            call += &format!(" ({}, which only this machine reaches)", self.address.ip());
+        }
+        if !self.turned_away.is_empty() {
+            call += &format!(" (turned away: {})", self.turned_away.join("; "));
+        }
+        Error::Timeout { missing: self.missing(there).collect(), call, after: self.options.timeout }
+    }
+
+    /// Someone introduces himself.
+    fn greet(&mut self, id: usize, message: &Message) -> Result<()> {
+        let Some((hello, holds)) = self.hello(id, message) else { return Ok(()) };
+        let Some(link) = self.lobby.link(id) else { return Ok(()) };
+        let (peer, nonce) = (link.peer.clone(), link.server_nonce);
+        if !holds {
+            self.turn_away(id, &hello, &peer);
+            return Ok(());
+        }
+        let Some(details) = hello.details.clone() else { return Ok(()) };
+        link.trust = Trust::Member;
+        let size = self.options.world_size;
+        let newcomer = Member { link: id, details, peer, ready: false };
+        let rank = hello.rank;
+        let error = if hello.world_size != size {
+            let group = |size: u32| format!("a group of {size} (world_size={size})");
+            let (left_call, right_call) = (group(size), group(hello.world_size));
+            Some(Error::Mismatch { left: 0, left_call, right: rank, right_call })
+        } else if rank == 0 {
+            let own = format!("pid {} on {}", std::process::id(), Host::this().name);
+            Some(taken(0, &own, &newcomer.describe()))
+        } else if rank >= size {
+            Some(Error::bad_input(format!("rank {rank} came to a group of {size}")))
+        } else {
+            self.members[rank as usize]
+                .as_ref()
+                .map(|first| taken(rank, &first.describe(), &newcomer.describe()))
+        };
+        if let Some(error) = error {
+            self.lobby.send(id, Kind::Refusal, &error.to_wire());
+            return Err(error);
+        }
+        let left = Duration::from_millis(newcomer.details.left_ms);
+        if let Some(theirs) = Instant::now().checked_add(left) {
+            self.deadline = self.deadline.min(theirs);
+        }
+        let group = GroupId::default();
+        self.lobby.send(id, Kind::Welcome, &hello.welcome(&self.key, &nonce, &group));
+        self.members[rank as usize] = Some(newcomer);
+        Ok(())
+    }
+
+    /// The introduction in a stranger's message; others are dropped.
+    fn hello(&mut self, id: usize, message: &Message) -> Option<(Hello, bool)> {
+        let link = self.lobby.link(id)?;
+        let hello = (message.kind == Kind::Hello && link.trust == Trust::Stranger)
+            .then(|| Hello::decode(&message.body, &self.key, &link.server_nonce, &GroupId::default()))
+            .flatten()
+            .filter(|(hello, _)| hello.role == Role::Register && hello.to == 0);
+        // A rank that is registered says nothing until it has the table; anything else is no rank.
+        if hello.is_none() && link.trust == Trust::Stranger {
+            self.lobby.drop_link(id);
+        }
+        hello
+    }
+
+    fn turn_away(&mut self, id: usize, hello: &Hello, peer: &str) {
+        let why = match (self.key.has_token(), hello.has_token) {
+            (true, false) => "it gave no token, the group has one",
+            (false, true) => "it gave a token, the group has none",
+            _ => "its token is not the group's",
+        };
+        let rank = hello.rank;
+        let error = Error::refused(format!(
+            "{} does not let in rank {rank} ({peer}): {why}; give all ranks the same token",
+            self.options.call()
+        ));
+        if self.turned_away.len() < MENTIONED {
+            self.turned_away.push(format!("{peer} as rank {rank}, {why}"));
+        }
+        self.lobby.send(id, Kind::Refusal, &error.to_wire());
+        self.lobby.drop_link(id);
+    }
+
+    /// A rank says whether it is connected to all.
+    fn report(&mut self, id: usize, message: &Message) -> Result<()> {
+        let Some(member) = self.members.iter_mut().flatten().find(|m| m.link == id) else {
+            // Someone new, though all are here: a duplicate, or a stranger.
+            return self.greet(id, message);
+        };
+        match message.kind {
+            Kind::Ready => {
+                member.ready = true;
+                self.lobby.settle(id);
+                Ok(())
+            }
+            Kind::Failed => {
+                Err(Error::from_wire(&message.body).unwrap_or(Error::refused("a rank could not connect")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn gone(&mut self, id: usize, cause: &str) -> Result<()> {
+        let Some(rank) = self.members.iter().position(|m| m.as_ref().is_some_and(|m| m.link == id)) else {
+            return Ok(());
+        };
+        let member = self.members[rank].take().expect("just found");
+        let cause = format!("{cause} during {}", self.options.call());
+        Err(Error::PeerLost { rank: rank as u32, address: member.describe(), cause })
+    }
+
+    fn seats(&self) -> Vec<Seat> {
+        let own = Host::this();
+        let mut machines = vec![own.machine.clone()];
+        let mut seats = vec![Seat { machine: 0, address: self.address, host: own.name }];
+        for Member { details, .. } in self.members.iter().flatten() {
+            let machine = machines.iter().position(|m| *m == details.machine).unwrap_or_else(|| {
+                machines.push(details.machine.clone());
+                machines.len() - 1
+            });
+            seats.push(Seat { machine: machine as u32, address: details.mesh, host: details.host.clone() });
+        }
+        seats
+    }
+
+    fn send_all(&mut self, kind: Kind, body: &[u8]) {
+        for member in self.members.iter().flatten() {
+            self.lobby.send(member.link, kind, body);
+        }
+    }
+
+    /// The group does not come up: everyone who came is told, and those who come within a second.
+    fn tell_all(&mut self, error: &Error) {
+        let body = error.as_seen_by_others(0).to_wire();
+        self.send_all(Kind::Refusal, &body);
+        let until = Instant::now() + LINGER;
+        // Nothing more can be done about what fails here: the error is being raised already.
+        let _ = self.lobby.flush(until);
+        let late = !matches!(error, Error::Timeout { .. } | Error::Interrupted);
+        while late && self.missing(|_| true).next().is_some() {
+            let Ok(Some(happening)) = self.lobby.next(until) else { break };
+            let Happening::Message(id, message) = happening else { continue };
+            let Some((hello, holds)) = self.hello(id, &message) else { continue };
+            let (Some(link), Some(details)) = (self.lobby.link(id), hello.details.clone()) else { continue };
+            if !holds {
+                let peer = link.peer.clone();
+                self.turn_away(id, &hello, &peer);
+                continue;
+            }
+            if let Some(seat) = self.members.get_mut(hello.rank as usize) {
+                link.trust = Trust::Member;
+                *seat = Some(Member { link: id, details, peer: link.peer.clone(), ready: false });
+            }
+            self.lobby.send(id, Kind::Refusal, &body);
+        }
+        let _ = self.lobby.flush(until);
+    }
+}
+
+fn taken(rank: u32, first: &str, second: &str) -> Error {
+    Error::refused(format!(
+        "two processes came as rank {rank}: {first} and {second}; give each process its own rank"
+    ))
+}

@@ -1,0 +1,203 @@
+//! The sending half of a connection: frames in the order they go out.
+//!
+//! A frame's header is encoded, and its checksum computed, once, when it is posted. Control frames go
+//! before data frames that have not begun; otherwise frames leave as they were posted, which is the
+//! oldest call first. One system call takes header and payload of up to [`BATCH`] frames.
+//!
+//! The queue keeps its capacity, so that a steady exchange allocates nothing.
+
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES};
+use skyphos_core::slab::Payload;
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, IoSlice};
+use std::os::fd::AsFd;
+
+/// Frames a system call: enough that small frames cost little each, and the array of slices
+/// still fits 1 KB of stack.
+const BATCH: usize = 32;
+
+struct Queued {
+    head: [u8; HEADER_BYTES],
+    payload: Payload,
+}
+
+impl Queued {
+    fn bytes(&self) -> usize {
+        HEADER_BYTES + self.payload.len()
+    }
+}
+
+/// What is waiting to be written to one peer.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    queue: VecDeque<Queued>,
+    /// Bytes of the first frame that are written.
+    begun: usize,
+    /// Control frames not begun; they follow the begun frame, if any.
+    controls: usize,
+    backlog: usize,
+    /// The backlog that the next relief is measured against.
+    peak: usize,
+}
+
+impl Outbox {
+    /// Queues a frame in its place.
+    pub(crate) fn push(&mut self, frame: &Frame) {
+        let place = match frame.header.kind {
+            // A goodbye is the last word.
+            FrameKind::Data | FrameKind::Bye => self.queue.len(),
+            _ => {
+                let place = usize::from(self.begun > 0) + self.controls;
+                self.controls += 1;
+                place
+            }
+        };
+        let head = frame.header.encode(frame.payload.as_bytes());
+        let queued = Queued { head, payload: frame.payload.clone() };
+        self.backlog += queued.bytes();
+        self.queue.insert(place, queued);
+    }
+
+    /// Bytes queued and not yet written.
+    pub(crate) fn backlog(&self) -> usize {
+        self.backlog
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Drops everything.
+    pub(crate) fn clear(&mut self) {
+        self.queue.clear();
+        (self.begun, self.controls, self.backlog, self.peak) = (0, 0, 0, 0);
+    }
+
+    /// Notes that what is queued now could not be written at once.
+    pub(crate) fn note_peak(&mut self) {
+        self.peak = self.peak.max(self.backlog);
+    }
+
+    /// Whether the backlog has fallen to half or less of its peak since the last time.
+    pub(crate) fn relieved(&mut self) -> bool {
+        let relieved = self.peak > 0 && self.backlog <= self.peak / 2;
+        if relieved {
+            self.peak = self.backlog;
+        }
+        relieved
+    }
+
+    /// Writes until the queue is empty or the socket is full.
+    pub(crate) fn write(&mut self, socket: impl AsFd) -> io::Result<()> {
+        while !self.queue.is_empty() {
+            let mut slices = [IoSlice::new(&[]); 2 * BATCH];
+            let (mut count, mut bytes, mut skip) = (0, 0, self.begun);
+            for frame in self.queue.iter().take(BATCH) {
+                for part in [&frame.head[..], frame.payload.as_bytes()] {
+                    let from = skip.min(part.len());
+                    skip -= from;
+                    if from < part.len() {
+                        slices[count] = IoSlice::new(&part[from..]);
+                        count += 1;
+                        bytes += part.len() - from;
+                    }
+                }
+            }
+            // NOSIGNAL: a peer that is gone is an error here, not a SIGPIPE to the user's program.
+            let sent = sendmsg(
+                socket.as_fd(),
+                &slices[..count],
+                &mut SendAncillaryBuffer::default(),
+                SendFlags::NOSIGNAL,
+            );
+            match sent.map_err(io::Error::from) {
+                Ok(n) => {
+                    self.advance(n);
+                    // A short write means a full buffer (epoll(7)): an event follows when it drains.
+                    if n < bytes {
+                        return Ok(());
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, mut n: usize) {
+        self.backlog -= n;
+        while n > 0 {
+            let Some(first) = self.queue.front() else { return };
+            if self.begun == 0 {
+                self.controls = self.controls.saturating_sub(1);
+            }
+            let left = first.bytes() - self.begun;
+            if n < left {
+                self.begun += n;
+                return;
+            }
+            n -= left;
+            self.begun = 0;
+            self.queue.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skyphos_core::frame::{CallKind, CallSig, Header};
+    use skyphos_core::slab::Pool;
+
+    fn frame(kind: FrameKind, call: u64, len: usize) -> Frame {
+        let mut header = Header::control(kind, 1, call);
+        header.sig = CallSig::plain(CallKind::Barrier);
+        Frame { header, payload: Pool::default().copy_of(&vec![call as u8; len]) }
+    }
+
+    fn order(outbox: &Outbox) -> Vec<u64> {
+        outbox.queue.iter().map(|q| u64::from_le_bytes(q.head[16..24].try_into().unwrap())).collect()
+    }
+
+    #[test]
+    fn control_frames_pass_data_that_has_not_begun() {
+        let mut outbox = Outbox::default();
+        for call in 0..3 {
+            outbox.push(&frame(FrameKind::Data, call, 100));
+        }
+        outbox.push(&frame(FrameKind::Credit, 10, 0));
+        assert_eq!(order(&outbox), [10, 0, 1, 2]);
+        outbox.advance(64 + 10);
+        assert_eq!((order(&outbox), outbox.begun, outbox.controls), (vec![0, 1, 2], 10, 0));
+        outbox.push(&frame(FrameKind::Abort, 11, 5));
+        outbox.push(&frame(FrameKind::Probe, 12, 0));
+        outbox.push(&frame(FrameKind::Bye, 13, 0));
+        assert_eq!(order(&outbox), [0, 11, 12, 1, 2, 13]);
+        outbox.advance(154 + 1);
+        assert_eq!((order(&outbox), outbox.begun, outbox.controls), (vec![11, 12, 1, 2, 13], 1, 1));
+        outbox.push(&frame(FrameKind::Credit, 14, 0));
+        assert_eq!(order(&outbox), [11, 12, 14, 1, 2, 13]);
+        outbox.advance(68 + 64 + 64 + 164 + 164 + 64);
+        assert_eq!((outbox.backlog(), outbox.is_empty(), outbox.controls), (0, true, 0));
+    }
+
+    #[test]
+    fn relief_comes_at_half_and_at_zero() {
+        let mut outbox = Outbox::default();
+        for _ in 0..4 {
+            outbox.push(&frame(FrameKind::Data, 0, 36));
+        }
+        outbox.note_peak();
+        outbox.advance(100);
+        assert!(!outbox.relieved());
+        outbox.advance(100);
+        assert!(outbox.relieved() && !outbox.relieved());
+        outbox.advance(99);
+        assert!(!outbox.relieved());
+        outbox.advance(101);
+        assert!(outbox.relieved() && !outbox.relieved());
+    }
+}

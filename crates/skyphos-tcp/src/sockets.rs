@@ -1,0 +1,109 @@
+//! Making sockets: addresses, options, and the two questions the standard library does not ask.
+
+use skyphos_types::{Error, Result};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// Connections that may wait to be accepted: all ranks of a large group may come in the same
+/// millisecond, and a dropped SYN costs a second. The kernel caps it at net.core.somaxconn.
+const WAITING: i32 = 4096;
+
+/// A peer whose host vanished (power, cable) while nothing was being sent is noticed after
+/// 15 s + 3 × 5 s. A stopped or busy process does not matter: its kernel answers.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(15))
+    .with_interval(Duration::from_secs(5))
+    .with_retries(3);
+
+/// The addresses that "host:port" stands for.
+pub(crate) fn resolve(place: &str) -> io::Result<Vec<SocketAddr>> {
+    let addresses: Vec<_> = place.to_socket_addrs()?.collect();
+    match addresses.is_empty() {
+        true => Err(io::Error::new(ErrorKind::NotFound, "no address")),
+        false => Ok(addresses),
+    }
+}
+
+pub(crate) fn unresolvable(place: &str, cause: &io::Error) -> Error {
+    Error::bad_input(format!(
+        "the rendezvous {place} has no address ({cause}): check the host's name, or write its IP address"
+    ))
+}
+
+fn socket(address: SocketAddr, buffer: Option<usize>) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if let Some(bytes) = buffer {
+        // Before connecting or listening, since the window scale is agreed then.
+        socket.set_send_buffer_size(bytes)?;
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    Ok(socket)
+}
+
+/// A non-blocking listening socket.
+pub(crate) fn listen(address: SocketAddr, buffer: Option<usize>) -> io::Result<TcpListener> {
+    let socket = socket(address, buffer)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(WAITING)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// Takes over a socket that a launcher left open for this process.
+pub(crate) fn inherit(fd: RawFd, buffer: Option<usize>) -> Result<TcpListener> {
+    let refuse = |why: String| Error::bad_input(format!("listen_fd={fd}: {why}"));
+    if fd < 0 || !std::fs::exists(format!("/proc/self/fd/{fd}")).unwrap_or(false) {
+        return Err(refuse("no such file descriptor is open in this process".to_owned()));
+    }
+    // SAFETY: it is open (just looked), and `Options::listen_fd` hands its ownership to us.
+    let socket = Socket::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    let usable = socket.is_listener().and_then(|listening| {
+        socket.set_nonblocking(true)?;
+        socket.set_cloexec(true)?;
+        if let Some(bytes) = buffer {
+            socket.set_send_buffer_size(bytes)?;
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        Ok(listening)
+    });
+    match usable {
+        Ok(true) => Ok(socket.into()),
+        Ok(false) => Err(refuse("it is a socket, but does not listen".to_owned())),
+        Err(e) => Err(refuse(format!("not a socket that can be used ({e})"))),
+    }
+}
+
+/// A non-blocking socket that has begun to connect.
+pub(crate) fn begin_connect(address: SocketAddr, buffer: Option<usize>) -> io::Result<TcpStream> {
+    let socket = socket(address, buffer)?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&address.into()) {
+        Err(e) if e.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => Err(e),
+        _ => Ok(socket.into()),
+    }
+}
+
+/// What every connection of a group has: no delay for small frames, notice of vanished hosts.
+pub(crate) fn prepare(stream: impl AsFd) -> io::Result<()> {
+    let socket = SockRef::from(&stream);
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_keepalive(&KEEPALIVE)
+}
+
+/// Whether a rank on another machine could use the address.
+pub(crate) fn is_loopback(ip: IpAddr) -> bool {
+    ip.to_canonical().is_loopback()
+}
+
+/// Bytes written to a connection that its peer's system has not acknowledged yet.
+pub(crate) fn unacknowledged(stream: impl AsFd) -> io::Result<usize> {
+    // TIOCOUTQ, which Linux calls SIOCOUTQ on sockets (tcp(7)).
+    const OUTQ: rustix::ioctl::Opcode = 0x5411;
+    // SAFETY: TIOCOUTQ writes one int, which `Getter` provides.
+    let unsent: i32 = unsafe { rustix::ioctl::ioctl(stream, rustix::ioctl::Getter::<OUTQ, i32>::new())? };
+    Ok(unsent.max(0) as usize)
+}

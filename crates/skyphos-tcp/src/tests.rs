@@ -1,0 +1,345 @@
+//! The transport over pairs of real sockets, without the bring-up: tests that hold the other end.
+
+use crate::message::Seat;
+use crate::{Formed, Tcp};
+use proptest::prelude::*;
+use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
+use skyphos_core::slab::{CHUNK_BYTES, Payload, Pool};
+use skyphos_core::transport::{Event, Transport};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn sockets() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (one, listener.accept().unwrap().0)
+}
+
+/// A transport of two ranks from a connected socket.
+fn tcp(rank: u32, stream: TcpStream) -> Tcp {
+    stream.set_nonblocking(true).unwrap();
+    let seat = |k: u32| Seat { machine: k, address: ([127, 0, 0, 1], 9).into(), host: format!("h{k}") };
+    let mut streams = vec![Some(stream)];
+    streams.insert(rank as usize, None);
+    Tcp::new(rank, Formed { seats: vec![seat(0), seat(1)], streams }).unwrap()
+}
+
+fn pair() -> (Tcp, Tcp) {
+    let (one, other) = sockets();
+    (tcp(0, one), tcp(1, other))
+}
+
+fn frame(kind: FrameKind, call: u64, bytes: &[u8]) -> Frame {
+    let payload = if bytes.is_empty() { Payload::default() } else { Pool::default().copy_of(bytes) };
+    Frame { header: Header::control(kind, 7, call), payload }
+}
+
+fn wire(kind: FrameKind, call: u64, bytes: &[u8]) -> Vec<u8> {
+    let mut out = Header::control(kind, 7, call).encode(bytes).to_vec();
+    out.extend(bytes);
+    out
+}
+
+/// Polls until the condition holds on what has come.
+fn until(tcp: &mut Tcp, enough: impl Fn(&[Event]) -> bool) -> Vec<Event> {
+    let (start, mut events) = (Instant::now(), Vec::new());
+    while !enough(&events) {
+        assert!(start.elapsed() < LONG, "nothing more after {} events", events.len());
+        tcp.poll(Duration::from_millis(100), &mut events);
+    }
+    events
+}
+
+fn down(events: &[Event]) -> Option<(&str, bool)> {
+    events.iter().find_map(|e| match e {
+        Event::PeerDown { cause, orderly, .. } => Some((cause.as_str(), *orderly)),
+        _ => None,
+    })
+}
+
+fn calls(events: &[Event]) -> Vec<u64> {
+    let call = |e: &Event| match e {
+        Event::Frame { frame, .. } => Some(frame.header.call),
+        _ => None,
+    };
+    events.iter().filter_map(call).collect()
+}
+
+#[test]
+fn frames_of_every_size_cross_unchanged_and_in_order() {
+    let (mut a, mut b) = pair();
+    let sizes = [0, 1, 63, 64, 65, 4032, 4096, 16 * 1024, 16 * 1024 + 1, CHUNK_BYTES - 1, CHUNK_BYTES];
+    for (call, size) in sizes.iter().enumerate() {
+        let bytes: Vec<u8> = (0..*size).map(|k| (k * 31 + call) as u8).collect();
+        a.post(1, frame(FrameKind::Data, call as u64, &bytes));
+    }
+    let mut events = Vec::new();
+    let start = Instant::now();
+    while calls(&events).len() < sizes.len() && start.elapsed() < LONG {
+        a.poll(Duration::ZERO, &mut Vec::new());
+        b.poll(Duration::from_millis(1), &mut events);
+    }
+    assert_eq!(calls(&events), (0..sizes.len() as u64).collect::<Vec<_>>());
+    for event in &events {
+        let Event::Frame { from: 0, frame } = event else { continue };
+        let call = frame.header.call as usize;
+        let bytes = frame.payload.as_bytes();
+        assert_eq!(bytes.len(), sizes[call]);
+        assert!(bytes.iter().enumerate().all(|(k, b)| *b == (k * 31 + call) as u8));
+    }
+}
+
+#[test]
+fn a_frame_that_comes_byte_by_byte_is_one_frame() {
+    let (one, mut raw) = sockets();
+    let mut a = tcp(0, one);
+    let bytes = [wire(FrameKind::Data, 3, b"split"), wire(FrameKind::Credit, 4, b"")].concat();
+    let mut events = Vec::new();
+    for byte in bytes {
+        raw.write_all(&[byte]).unwrap();
+        a.poll(Duration::from_millis(1), &mut events);
+    }
+    until(&mut a, |more| calls(&events).len() + calls(more).len() == 2);
+}
+
+#[test]
+fn damage_closes_the_connection_and_says_so() {
+    let good = wire(FrameKind::Data, 1, &[5; 1000]);
+    let mut cases: Vec<(Vec<u8>, &str)> = vec![(
+        b"GET / HTTP/1.1\r\nHost: example.org\r\nAccept: text/html,text/plain\r\n\r\n".to_vec(),
+        "not a Skyphos frame",
+    )];
+    for (at, what) in
+        [(2, "version"), (3, "kind"), (35, "at most"), (60, "call kind"), (10, "checksum"), (500, "checksum")]
+    {
+        let mut bytes = good.clone();
+        bytes[at] ^= 0x40;
+        cases.push((bytes, what));
+    }
+    for (bytes, what) in cases {
+        let (one, mut raw) = sockets();
+        let mut a = tcp(0, one);
+        raw.write_all(&good).unwrap();
+        raw.write_all(&bytes).unwrap();
+        let events = until(&mut a, |e| down(e).is_some());
+        assert_eq!(calls(&events), [1], "the good frame before it still counts");
+        let (cause, orderly) = down(&events).unwrap();
+        assert!(cause.contains(what) && !orderly, "{cause}");
+        raw.set_read_timeout(Some(LONG)).unwrap();
+        let closed = raw.read(&mut [0; 10]);
+        assert!(matches!(closed, Ok(0)) || closed.is_err_and(|e| e.raw_os_error() == Some(104)));
+        let mut more = Vec::new();
+        a.post(1, frame(FrameKind::Data, 2, b"dropped"));
+        a.poll(Duration::from_millis(5), &mut more);
+        assert!(more.is_empty() && a.backlog(1) == 0, "reported once");
+    }
+}
+
+#[test]
+fn the_end_of_a_connection_is_orderly_only_after_a_goodbye() {
+    let bye = wire(FrameKind::Bye, 0, b"");
+    let data = wire(FrameKind::Data, 1, &[1; 300]);
+    let cases = [
+        (bye.clone(), "closed its Comm", true, 0),
+        ([data.clone(), bye].concat(), "closed its Comm", true, 1),
+        (data.clone(), "without a goodbye", false, 1),
+        (data[..HEADER_BYTES + 7].to_vec(), "middle of a frame", false, 0),
+        (data[..9].to_vec(), "middle of a frame", false, 0),
+        (Vec::new(), "without a goodbye", false, 0),
+    ];
+    for (bytes, cause, orderly, frames) in cases {
+        for half_closed in [false, true] {
+            let (one, mut raw) = sockets();
+            let mut a = tcp(0, one);
+            raw.write_all(&bytes).unwrap();
+            if half_closed {
+                raw.shutdown(Shutdown::Write).unwrap();
+            }
+            let raw = half_closed.then_some(raw);
+            let events = until(&mut a, |e| down(e).is_some());
+            let (text, order) = down(&events).unwrap();
+            assert!(text.contains(cause) && order == orderly, "{text}");
+            assert_eq!(calls(&events).len(), frames);
+            drop(raw);
+        }
+    }
+}
+
+#[test]
+fn what_a_peer_sent_before_it_reset_the_connection_still_counts() {
+    let (one, mut raw) = sockets();
+    let mut a = tcp(0, one);
+    raw.write_all(&wire(FrameKind::Data, 1, &[1; 5000])).unwrap();
+    raw.write_all(&wire(FrameKind::Bye, 0, b"")).unwrap();
+    // Unread input makes closing a reset.
+    a.post(1, frame(FrameKind::Data, 2, &[0; 100]));
+    raw.peek(&mut [0]).unwrap();
+    drop(raw);
+    // Writing fails before anything is read.
+    for call in 0..50 {
+        a.post(1, frame(FrameKind::Data, call, &[0; 1000]));
+    }
+    let events = until(&mut a, |e| down(e).is_some());
+    assert_eq!(calls(&events), [1]);
+    assert_eq!(down(&events), Some(("it has closed its Comm", true)));
+}
+
+#[test]
+fn control_frames_overtake_queued_data() {
+    let (mut a, mut b) = pair();
+    let chunk = vec![1; CHUNK_BYTES];
+    let mut posted = 0;
+    // More than both sockets' buffers hold, so that data is queued.
+    while a.backlog(1) < 4 * CHUNK_BYTES {
+        a.post(1, frame(FrameKind::Data, posted, &chunk));
+        posted += 1;
+    }
+    a.post(1, frame(FrameKind::Abort, 1000, b"stop"));
+    a.post(1, frame(FrameKind::Credit, 1001, b""));
+    let (start, mut events, mut relief) = (Instant::now(), Vec::new(), Vec::new());
+    while calls(&events).len() < posted as usize + 2 && start.elapsed() < LONG {
+        a.poll(Duration::ZERO, &mut relief);
+        b.poll(Duration::from_millis(1), &mut events);
+    }
+    let calls = calls(&events);
+    let place = calls.iter().position(|c| *c == 1000).expect("came");
+    assert_eq!(calls[place + 1], 1001);
+    assert!(place <= posted as usize - 3, "at {place} of {posted}");
+    let data: Vec<u64> = calls.into_iter().filter(|c| *c < 1000).collect();
+    assert_eq!(data, (0..posted).collect::<Vec<_>>());
+    assert!(relief.iter().any(|e| matches!(e, Event::Writable { rank: 1 })));
+    assert_eq!(a.backlog(1), 0);
+}
+
+#[test]
+fn closing_delivers_everything_even_with_input_unread() {
+    let (mut a, mut b) = pair();
+    let chunk = vec![3; CHUNK_BYTES];
+    const FRAMES: u64 = 200;
+    // Input that `a` never polls for.
+    for call in 0..3 {
+        b.post(0, frame(FrameKind::Data, call, &chunk));
+    }
+    for call in 0..FRAMES {
+        a.post(1, frame(FrameKind::Data, call, &chunk));
+    }
+    let closing = std::thread::spawn(move || {
+        a.close(LONG);
+        let mut after = Vec::new();
+        a.post(1, frame(FrameKind::Data, 0, b"late"));
+        a.poll(Duration::from_millis(5), &mut after);
+        assert!(after.is_empty());
+    });
+    let events = until(&mut b, |e| down(e).is_some());
+    assert_eq!(calls(&events), (0..FRAMES).collect::<Vec<_>>());
+    assert_eq!(down(&events), Some(("it has closed its Comm", true)));
+    closing.join().unwrap();
+}
+
+#[test]
+fn closing_waits_no_longer_than_told_for_a_peer_that_does_not_read() {
+    let (one, raw) = sockets();
+    let mut a = tcp(0, one);
+    let chunk = vec![3; CHUNK_BYTES];
+    while a.backlog(1) < 4 * CHUNK_BYTES {
+        a.post(1, frame(FrameKind::Data, 0, &chunk));
+    }
+    let start = Instant::now();
+    a.close(Duration::from_millis(50));
+    assert!(start.elapsed() < Duration::from_secs(2));
+    drop(raw);
+}
+
+#[test]
+fn closing_does_not_wait_for_a_peer_that_is_gone() {
+    for goodbye in [false, true] {
+        let (one, mut raw) = sockets();
+        let mut a = tcp(0, one);
+        if goodbye {
+            raw.write_all(&wire(FrameKind::Bye, 0, b"")).unwrap();
+        }
+        drop(raw);
+        // It answers our goodbye with a reset, before or after we look.
+        let start = Instant::now();
+        a.close(LONG);
+        assert!(start.elapsed() < LONG / 4);
+    }
+}
+
+#[test]
+fn dropping_without_closing_is_not_orderly_and_both_may_close_at_once() {
+    let (a, mut b) = pair();
+    drop(a);
+    let events = until(&mut b, |e| down(e).is_some());
+    assert!(!down(&events).unwrap().1);
+    let (mut a, mut b) = pair();
+    let other = std::thread::spawn(move || b.close(LONG));
+    let start = Instant::now();
+    a.close(LONG);
+    other.join().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_waker_ends_a_wait_and_a_zero_wait_does_not_wait() {
+    let (mut a, _b) = pair();
+    let waker = a.waker();
+    let start = Instant::now();
+    let other = std::thread::spawn(move || waker());
+    let mut events = Vec::new();
+    a.poll(LONG, &mut events);
+    assert!(events.is_empty() && start.elapsed() < LONG / 2);
+    other.join().unwrap();
+    let start = Instant::now();
+    for _ in 0..1000 {
+        a.poll(Duration::ZERO, &mut events);
+    }
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+}
+
+#[test]
+fn one_peer_does_not_keep_the_others_waiting() {
+    let (one, mut raw) = sockets();
+    let mut a = tcp(0, one);
+    let writer = std::thread::spawn(move || {
+        let chunk = wire(FrameKind::Data, 1, &vec![9; CHUNK_BYTES]);
+        (0..200).for_each(|_| raw.write_all(&chunk).unwrap());
+        raw
+    });
+    let mut total = 0;
+    while total < 200 {
+        let mut events = Vec::new();
+        a.poll(Duration::from_millis(100), &mut events);
+        assert!(events.len() <= 10, "{} frames of 128 KB in one poll", events.len());
+        total += calls(&events).len();
+    }
+    writer.join().unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn arbitrary_bytes_never_panic(
+        prefix in 0..3usize,
+        noise in proptest::collection::vec(any::<u8>(), 1..600),
+        flips in proptest::collection::vec((0..200usize, any::<u8>()), 0..3),
+    ) {
+        // Some good frames, a damaged one, noise.
+        let mut bytes: Vec<u8> = (0..prefix).flat_map(|k| wire(FrameKind::Data, k as u64, &[1; 50])).collect();
+        let mut damaged = wire(FrameKind::Data, 9, &[2; 136]);
+        for (at, mask) in flips {
+            damaged[at % 200] ^= mask;
+        }
+        bytes.extend(damaged);
+        bytes.extend(noise);
+        let (one, mut raw) = sockets();
+        let mut a = tcp(0, one);
+        raw.write_all(&bytes).unwrap();
+        drop(raw);
+        let events = until(&mut a, |e| down(e).is_some());
+        prop_assert!(calls(&events).len() >= prefix);
+    }
+}

@@ -1,0 +1,309 @@
+//! [`Tcp`]: the transport over the mesh's connections, driven by whoever polls it.
+//!
+//! One `epoll` instance, non-blocking sockets, no thread: a caller that waits moves the bytes itself.
+//! (That is why it stands on mio and not on an executor of its own, such as tokio: a hand-off to
+//! another thread costs more than a small allreduce.)
+//!
+//! - A post writes at once if nothing is queued: a small message costs its sender one system call,
+//!   its receiver two (wait, read).
+//! - Connections are registered once, edge-triggered, for reading and writing. The kernel reports
+//!   "writable" only after a write found the buffer full, so an idle queue costs nothing and a full
+//!   one no `epoll_ctl`.
+//! - One poll reads at most 1 MB of a peer, then looks at the others; it remembers who has more.
+//! - No heap allocation in a steady exchange (`tests/allocation.rs`).
+//!
+//! **Not promised**: notice of a host that vanishes while data is on its way to it, sooner than the
+//! kernel gives up (minutes; 30 s when nothing was being sent). The time-out of calls covers that.
+
+use crate::Formed;
+use crate::lobby::system;
+use crate::receive::{Desk, FAR, Inbox, Stop, discard};
+use crate::send::Outbox;
+use crate::sockets;
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+use skyphos_core::frame::{Frame, FrameKind, Header};
+use skyphos_core::slab::{Payload, Pool};
+use skyphos_core::transport::{Event, Transport, Waker};
+use skyphos_types::Result;
+use std::io::ErrorKind;
+use std::net::Shutdown;
+use std::ops::Not;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Events taken from the kernel at once; more wait for the next call.
+const EVENTS: usize = 1024;
+
+/// How often a closing rank looks whether its last bytes are acknowledged (nothing reports that).
+const LOOK: Duration = Duration::from_millis(1);
+
+/// One connection.
+struct Peer {
+    stream: Option<TcpStream>,
+    outbox: Outbox,
+    inbox: Inbox,
+    /// It is in `Tcp::unread`.
+    unread: bool,
+    /// It has closed its side, or an error is due: read to the end.
+    ending: bool,
+    /// A write failed. What it sent before is read first; then it is reported with this.
+    broken: Option<String>,
+}
+
+/// Frames between ranks over TCP; see [`crate::connect`].
+pub struct Tcp {
+    rank: u32,
+    start: Instant,
+    addresses: Vec<String>,
+    ranks_on_host: usize,
+    poll: Poll,
+    ready: Events,
+    waker: Arc<mio::Waker>,
+    peers: Vec<Peer>,
+    /// Peers of which more may be read without waiting for an event.
+    unread: Vec<u32>,
+    pool: Pool,
+    buffer: Box<[u8]>,
+}
+
+impl Tcp {
+    pub(crate) fn new(rank: u32, formed: Formed) -> Result<Tcp> {
+        let failed = |e| system("cannot take over the connections", &e);
+        let Formed { seats, streams } = formed;
+        let size = streams.len();
+        let poll = Poll::new().map_err(failed)?;
+        let waker = mio::Waker::new(poll.registry(), Token(size)).map_err(failed)?;
+        let mut peers = Vec::with_capacity(size);
+        for (peer, stream) in streams.into_iter().enumerate() {
+            let stream = match stream {
+                None => None,
+                Some(stream) => {
+                    let mut stream = TcpStream::from_std(stream);
+                    let interest = Interest::READABLE | Interest::WRITABLE;
+                    poll.registry().register(&mut stream, Token(peer), interest).map_err(failed)?;
+                    Some(stream)
+                }
+            };
+            let (outbox, inbox) = (Outbox::default(), Inbox::default());
+            peers.push(Peer { stream, outbox, inbox, unread: false, ending: false, broken: None });
+        }
+        let machine = seats[rank as usize].machine;
+        Ok(Tcp {
+            rank,
+            start: Instant::now(),
+            addresses: seats.iter().map(|s| s.describe()).collect(),
+            ranks_on_host: seats.iter().filter(|s| s.machine == machine).count(),
+            poll,
+            ready: Events::with_capacity(EVENTS.min(size + 1)),
+            waker: Arc::new(waker),
+            peers,
+            unread: Vec::with_capacity(size),
+            pool: Pool::default(),
+            buffer: vec![0; FAR].into(),
+        })
+    }
+
+    /// Waits for readiness and acts on what can be written; whether a waker ended the wait, `Err` if a
+    /// signal did.
+    fn wait(&mut self, wait: Duration, events: &mut Vec<Event>) -> std::result::Result<bool, ()> {
+        match self.poll.poll(&mut self.ready, Some(wait)) {
+            Ok(()) => {}
+            Err(e) if e.kind() == ErrorKind::Interrupted => return Err(()),
+            Err(e) => {
+                let cause = format!("this rank cannot wait for the network any more: {e}");
+                (0..self.peers.len()).for_each(|p| lose(&mut self.peers[p], p as u32, &cause, false, events));
+                return Err(());
+            }
+        }
+        let mut woken = false;
+        for happened in &self.ready {
+            let Token(rank) = happened.token();
+            let Some(peer) = self.peers.get_mut(rank) else {
+                woken = true;
+                continue;
+            };
+            if happened.is_writable() && !peer.outbox.is_empty() {
+                peer.write();
+                if peer.outbox.relieved() {
+                    events.push(Event::Writable { rank: rank as u32 });
+                }
+            }
+            peer.ending |= happened.is_read_closed() || happened.is_error();
+            let readable = happened.is_readable() || peer.ending || peer.broken.is_some();
+            if readable && !peer.unread && peer.stream.is_some() {
+                peer.unread = true;
+                self.unread.push(rank as u32);
+            }
+        }
+        Ok(woken)
+    }
+
+    /// Reads a turn of every peer that has something.
+    fn read(&mut self, events: &mut Vec<Event>) {
+        let Tcp { unread, peers, pool, buffer, .. } = self;
+        unread.retain(|&from| {
+            let peer = &mut peers[from as usize];
+            peer.unread = false;
+            let Some(stream) = &mut peer.stream else { return false };
+            let mut desk = Desk { from, pool, buffer, events };
+            let ending = peer.ending || peer.broken.is_some();
+            let stop = peer.inbox.read(stream, ending, &mut desk);
+            match (stop, peer.broken.take()) {
+                (Stop::More, broken) => {
+                    peer.broken = broken;
+                    peer.unread = true;
+                }
+                (Stop::Drained, None) => {}
+                (Stop::Drained, Some(cause)) | (Stop::Broken(_), Some(cause)) => {
+                    lose(peer, from, &cause, false, events)
+                }
+                (Stop::Broken(cause), None) => lose(peer, from, &cause, false, events),
+                (Stop::Bye, _) => lose(peer, from, "it has closed its Comm", true, events),
+            }
+            peer.unread
+        });
+    }
+
+    /// Whether everything for a peer is written, its end marked, and acknowledged by its system.
+    fn farewell(&mut self, rank: usize) -> bool {
+        let peer = &mut self.peers[rank];
+        if !peer.outbox.is_empty() {
+            peer.write();
+        }
+        let Some(stream) = &peer.stream else { return true };
+        // After the peer's own end, a reset shows only as the socket's error.
+        let reset = |s: &TcpStream| !matches!(s.take_error(), Ok(None));
+        if peer.broken.is_some() || discard(stream, &mut self.buffer).is_err() || reset(stream) {
+            return true;
+        }
+        if !peer.outbox.is_empty() {
+            return false;
+        }
+        if !peer.ending {
+            peer.ending = true;
+            // It fails only if the peer is gone, and then there is nothing left to do.
+            let _ = stream.shutdown(Shutdown::Write);
+        }
+        sockets::unacknowledged(stream).is_ok_and(|bytes| bytes > 0).not()
+    }
+}
+
+impl Peer {
+    /// Writes what can be written. After a failure nothing is queued any more, and the next poll reads
+    /// what the peer sent before it went, then reports it.
+    fn write(&mut self) {
+        let Some(stream) = &self.stream else { return };
+        if let Err(e) = self.outbox.write(stream) {
+            self.outbox.clear();
+            self.broken.get_or_insert_with(|| format!("connection lost: {e}"));
+        }
+    }
+}
+
+/// Closes a connection and reports its peer.
+fn lose(peer: &mut Peer, rank: u32, cause: &str, orderly: bool, events: &mut Vec<Event>) {
+    peer.outbox.clear();
+    if peer.stream.take().is_some() {
+        events.push(Event::PeerDown { rank, cause: cause.to_owned(), orderly });
+    }
+}
+
+impl Transport for Tcp {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn size(&self) -> u32 {
+        self.peers.len() as u32
+    }
+
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn address(&self, rank: u32) -> String {
+        self.addresses[rank as usize].clone()
+    }
+
+    fn ranks_on_host(&self) -> usize {
+        self.ranks_on_host
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn post(&mut self, to: u32, frame: Frame) {
+        let peer = &mut self.peers[to as usize];
+        if peer.stream.is_none() || peer.broken.is_some() {
+            return;
+        }
+        let idle = peer.outbox.is_empty();
+        peer.outbox.push(&frame);
+        if idle {
+            peer.write();
+        }
+        peer.outbox.note_peak();
+        if peer.broken.is_some() && !peer.unread {
+            peer.unread = true;
+            self.unread.push(to);
+        }
+    }
+
+    fn backlog(&self, to: u32) -> usize {
+        self.peers[to as usize].outbox.backlog()
+    }
+
+    fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
+        let before = events.len();
+        let until = (!wait.is_zero()).then(|| Instant::now() + wait);
+        let mut left = wait;
+        loop {
+            let pause = if self.unread.is_empty() { left } else { Duration::ZERO };
+            let Ok(woken) = self.wait(pause, events) else { return };
+            self.read(events);
+            let Some(until) = until else { return };
+            left = until.saturating_duration_since(Instant::now());
+            if woken || events.len() > before || left.is_zero() {
+                return;
+            }
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        let waker = self.waker.clone();
+        // It fails only when the process is out of memory for a counter; the wait ends by itself then.
+        Arc::new(move || drop(waker.wake()))
+    }
+
+    /// A peer's system has acknowledged everything when this returns (or `wait` has passed): were the
+    /// connection closed before, input that nobody reads would make the kernel reset it and drop what
+    /// is still on its way. Input is read and thrown away meanwhile.
+    fn close(&mut self, wait: Duration) {
+        let until = Instant::now() + wait;
+        let bye = Frame { header: Header::control(FrameKind::Bye, 0, 0), payload: Payload::default() };
+        let mut open = Vec::new();
+        for rank in 0..self.peers.len() {
+            if self.peers[rank].stream.is_some() {
+                self.post(rank as u32, bye.clone());
+                self.peers[rank].ending = false;
+                open.push(rank);
+            }
+        }
+        loop {
+            open.retain(|rank| !self.farewell(*rank));
+            let left = until.saturating_duration_since(Instant::now());
+            if open.is_empty() || left.is_zero() {
+                break;
+            }
+            // Whatever it reports, the loop looks at every connection that is left.
+            let _ = self.poll.poll(&mut self.ready, Some(left.min(LOOK)));
+        }
+        for peer in &mut self.peers {
+            peer.outbox.clear();
+            peer.stream = None;
+        }
+        self.unread.clear();
+    }
+}

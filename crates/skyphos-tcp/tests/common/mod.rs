@@ -1,0 +1,73 @@
+//! Groups of threads over real sockets on the loopback.
+#![allow(dead_code)]
+
+use skyphos_core::{Group, Node, Settings};
+use skyphos_tcp::{Options, Tcp, connect};
+use skyphos_types::Result;
+use std::net::TcpListener;
+use std::os::fd::IntoRawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const LONG: Duration = Duration::from_secs(30);
+
+/// A place for a rendezvous that nobody can take: a listening socket, which rank 0 inherits.
+pub struct Place {
+    pub at: String,
+    listener: Option<TcpListener>,
+}
+
+impl Place {
+    pub fn new() -> Place {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Place { at: listener.local_addr().unwrap().to_string(), listener: Some(listener) }
+    }
+
+    /// A place where nobody listens yet.
+    pub fn free() -> Place {
+        Place { listener: None, ..Place::new() }
+    }
+
+    /// Each rank's options.
+    pub fn options(&mut self, size: u32) -> Vec<Options> {
+        let mut all: Vec<Options> = (0..size)
+            .map(|rank| {
+                let mut options = Options::new(rank, size, &self.at);
+                options.timeout = LONG;
+                options
+            })
+            .collect();
+        all[0].listen_fd = self.listener.take().map(IntoRawFd::into_raw_fd);
+        all
+    }
+}
+
+/// Connects with each of the options on its own thread, all at once.
+pub fn connect_all(options: Vec<Options>) -> Vec<Result<Tcp>> {
+    let tasks: Vec<_> = options.into_iter().map(|o| std::thread::spawn(move || connect(o))).collect();
+    tasks.into_iter().map(|t| t.join().unwrap()).collect()
+}
+
+pub fn group(size: u32) -> Vec<Tcp> {
+    connect_all(Place::new().options(size)).into_iter().map(|t| t.unwrap()).collect()
+}
+
+/// Runs the body on each rank's thread, over a node.
+pub fn on_all<R: Send>(size: u32, body: impl Fn(u32, Arc<Node>, Arc<Group>) -> R + Sync) -> Vec<R> {
+    let settings = Settings { timeout: LONG, ..Settings::default() };
+    std::thread::scope(|scope| {
+        let start = |(rank, transport): (usize, Tcp)| {
+            let (body, settings) = (&body, settings.clone());
+            scope.spawn(move || {
+                let node = Node::new(Box::new(transport), settings).unwrap();
+                let group = Arc::new(Group { comm: 1, ranks: (0..size).collect(), me: rank as u32 });
+                node.open_group(group.clone());
+                let result = body(rank as u32, node.clone(), group);
+                node.close();
+                result
+            })
+        };
+        let tasks: Vec<_> = group(size).into_iter().enumerate().map(start).collect();
+        tasks.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}

@@ -1,0 +1,141 @@
+//! A process that is killed in the middle of a transfer: the others know at once.
+//!
+//! The test starts its own binary again as the other ranks.
+
+mod common;
+
+use common::{LONG, Place};
+use skyphos_core::collectives::barrier::barrier;
+use skyphos_core::frame::{CallKind, CallSig, Frame, FrameKind, Header};
+use skyphos_core::slab::{CHUNK_BYTES, Pool};
+use skyphos_core::transport::{Event, Transport};
+use skyphos_core::{Group, Node, Settings};
+use skyphos_tcp::{Options, Tcp, connect};
+use skyphos_types::Error;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const ROLE: &str = "SKYPHOS_TEST_KILL";
+
+fn spawn(role: &str, rank: u32, size: u32, at: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture"])
+        .env(ROLE, format!("{role} {rank} {size} {at}"))
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// The other ranks' main function; without the variable, a test of nothing.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let words: Vec<_> = role.split(' ').collect();
+    let mut options = Options::new(words[1].parse().unwrap(), words[2].parse().unwrap(), words[3]);
+    options.timeout = LONG;
+    // A group that another test lets fail is its own business.
+    let Ok(tcp) = connect(options) else { return };
+    match words[0] {
+        "flood" => flood(tcp),
+        _ => loop {
+            std::thread::park();
+        },
+    }
+}
+
+/// Sends to all for ever.
+fn flood(mut tcp: Tcp) {
+    let (pool, mut events) = (Pool::default(), Vec::new());
+    let payload = pool.copy_of(&vec![1; CHUNK_BYTES]);
+    loop {
+        for to in (0..tcp.size()).filter(|to| *to != tcp.rank()).collect::<Vec<_>>() {
+            if tcp.backlog(to) < 4 * CHUNK_BYTES {
+                tcp.post(
+                    to,
+                    Frame { header: Header::control(FrameKind::Data, 1, 0), payload: payload.clone() },
+                );
+            }
+        }
+        tcp.poll(Duration::from_millis(1), &mut events);
+        events.clear();
+    }
+}
+
+fn rank_0(place: &mut Place, size: u32) -> Tcp {
+    connect(place.options(size).remove(0)).unwrap()
+}
+
+#[test]
+fn a_rank_killed_in_mid_transfer_is_reported_down_at_once() {
+    let mut place = Place::new();
+    let mut children = [spawn("flood", 1, 3, &place.at), spawn("flood", 2, 3, &place.at)];
+    let mut tcp = rank_0(&mut place, 3);
+    let (mut events, mut frames, mut killed) = (Vec::new(), 0, None);
+    let cause = loop {
+        tcp.poll(Duration::from_millis(100), &mut events);
+        frames += events.iter().filter(|e| matches!(e, Event::Frame { from: 1, .. })).count();
+        let down = events.iter().find_map(|e| match e {
+            Event::PeerDown { rank, cause, orderly } => Some((*rank, cause.clone(), *orderly)),
+            _ => None,
+        });
+        events.clear();
+        if let Some(down) = down {
+            break down;
+        }
+        if frames > 50 && killed.is_none() {
+            children[0].kill().unwrap();
+            killed = Some(Instant::now());
+        }
+        assert!(killed.is_none_or(|k| k.elapsed() < LONG), "not noticed");
+    };
+    assert_eq!((cause.0, cause.2), (1, false), "{}", cause.1);
+    assert!(killed.unwrap().elapsed() < Duration::from_secs(2), "at once");
+    // The connection to the other one lives.
+    let start = Instant::now();
+    while !events.iter().any(|e| matches!(e, Event::Frame { from: 2, .. })) {
+        tcp.poll(Duration::from_millis(100), &mut events);
+        assert!(start.elapsed() < LONG);
+    }
+    for child in &mut children {
+        let _ = child.kill();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_call_in_flight_raises_peer_lost_with_rank_and_address() {
+    let mut place = Place::new();
+    let mut child = spawn("sleep", 1, 2, &place.at);
+    let tcp = rank_0(&mut place, 2);
+    let address = tcp.address(1);
+    let node = Node::new(Box::new(tcp), Settings { timeout: LONG, ..Settings::default() }).unwrap();
+    let group = Arc::new(Group { comm: 1, ranks: vec![0, 1], me: 0 });
+    node.open_group(group.clone());
+    let task = std::thread::spawn(move || node.call(&group, CallSig::plain(CallKind::Barrier), barrier));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let error = task.join().unwrap().unwrap_err();
+    assert!(matches!(&error, Error::PeerLost { rank: 1, address: a, .. } if *a == address), "{error}");
+}
+
+#[test]
+fn a_rank_killed_while_the_group_comes_up_is_named() {
+    let mut place = Place::new();
+    let mut child = spawn("sleep", 1, 3, &place.at);
+    let mut options = place.options(3).remove(0);
+    options.timeout = LONG;
+    // Rank 2 never comes. The child is killed once its registration can be in; if it was not, rank 0
+    // would go on waiting for it, so it is started again until rank 0 has noticed one.
+    let zero = std::thread::spawn(move || connect(options));
+    while !zero.is_finished() {
+        std::thread::sleep(Duration::from_millis(50));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        child = spawn("sleep", 1, 3, &place.at);
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let error = zero.join().unwrap().err().unwrap();
+    assert!(matches!(error, Error::PeerLost { rank: 1, .. }), "{error}");
+}

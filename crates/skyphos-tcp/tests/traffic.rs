@@ -1,0 +1,78 @@
+//! Everything to everyone at once: order, contents, no deadlock.
+
+mod common;
+
+use common::{LONG, group};
+use skyphos_core::frame::{Frame, FrameKind, Header};
+use skyphos_core::slab::{CHUNK_BYTES, Pool};
+use skyphos_core::transport::{Event, Transport};
+use skyphos_tcp::Tcp;
+use std::time::{Duration, Instant};
+
+/// Frames of 0 B, 1 B, 4 KB and 128 KB in turn.
+const SIZES: [usize; 4] = [0, 1, 4096, CHUNK_BYTES];
+
+/// A pair's frames: 10 MB each way, more than both sockets' buffers hold together.
+const FRAMES: u32 = 320;
+
+fn byte(from: u32, to: u32, seq: u32) -> u8 {
+    (from * 101 + to * 37 + seq) as u8
+}
+
+fn run(mut tcp: Tcp) {
+    let (me, size) = (tcp.rank(), tcp.size());
+    let pool = Pool::default();
+    let others: Vec<u32> = (0..size).filter(|r| *r != me).collect();
+    // All is posted before anything is read: whoever blocked here would block for ever.
+    for seq in 0..FRAMES {
+        for to in &others {
+            let len = SIZES[seq as usize % SIZES.len()];
+            let mut slab = pool.take(len);
+            slab.as_bytes_mut().fill(byte(me, *to, seq));
+            let mut header = Header::control(FrameKind::Data, 1, 0);
+            header.seq = seq;
+            tcp.post(*to, Frame { header, payload: slab.freeze() });
+        }
+    }
+    let mut next = vec![0u32; size as usize];
+    let (start, mut events) = (Instant::now(), Vec::new());
+    while others.iter().any(|r| next[*r as usize] < FRAMES || tcp.backlog(*r) > 0) {
+        assert!(start.elapsed() < LONG, "rank {me} stuck at {next:?}");
+        tcp.poll(Duration::from_millis(100), &mut events);
+        for event in events.drain(..) {
+            match event {
+                Event::Frame { from, frame } => {
+                    let seq = &mut next[from as usize];
+                    assert_eq!(frame.header.seq, *seq, "order");
+                    let bytes = frame.payload.as_bytes();
+                    assert_eq!(bytes.len(), SIZES[*seq as usize % SIZES.len()]);
+                    assert!(bytes.iter().all(|b| *b == byte(from, me, *seq)), "contents");
+                    *seq += 1;
+                }
+                Event::Writable { .. } => {}
+                Event::PeerDown { rank, cause, orderly } => {
+                    // One that has all it needs may leave first.
+                    assert!(orderly && next[rank as usize] == FRAMES, "rank {rank}: {cause}");
+                }
+            }
+        }
+    }
+    tcp.close(LONG);
+}
+
+#[test]
+fn all_pairs_both_ways_at_once() {
+    for size in [2, 5] {
+        let tasks: Vec<_> = group(size).into_iter().map(|tcp| std::thread::spawn(move || run(tcp))).collect();
+        tasks.into_iter().for_each(|t| t.join().unwrap());
+    }
+}
+
+#[test]
+fn small_buffers_change_nothing() {
+    let mut options = common::Place::new().options(3);
+    options.iter_mut().for_each(|o| o.socket_buffer = Some(8 * 1024));
+    let group = common::connect_all(options);
+    let tasks: Vec<_> = group.into_iter().map(|tcp| std::thread::spawn(move || run(tcp.unwrap()))).collect();
+    tasks.into_iter().for_each(|t| t.join().unwrap());
+}

@@ -1,0 +1,34 @@
+"""Sparse collectives for data of which each machine holds, and wants, only a part.
+
+>>> import numpy as np
+>>> import skyphos as sky
+>>> with sky.init() as comm:                      # alone: a group of one
+...     plan = comm.configure([3, 7], [7], n=10)  # this rank has values for 3 and 7 and wants 7
+...     plan.reduce(np.array([1.5, 2.5]))
+array([2.5])
+
+Importing this package imports NumPy and nothing else; graphs (:mod:`skyphos.graph`), the launcher
+(:mod:`skyphos.launch`) and the command line import what they need when they are used.
+"""
+
+from .comm import Comm
+from .errors import BadInput, Mismatch, PeerLost, Refused, SkyphosError, Timeout
+from .group import init, local
+from .plan import LayerVolume, Plan, Stats
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BadInput",
+    "Comm",
+    "LayerVolume",
+    "Mismatch",
+    "PeerLost",
+    "Plan",
+    "Refused",
+    "SkyphosError",
+    "Stats",
+    "Timeout",
+    "init",
+    "local",
+]

@@ -1,0 +1,93 @@
+"""From what users pass to what the native library takes: contiguous arrays, checked, copied only if they must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import BadInput
+
+__all__ = ["NAMED_UFUNCS", "as_indices", "as_out", "as_values", "resolve_op"]
+
+_INDEX_TYPES = frozenset("iIlLqQ")
+_VALUE_TYPES = frozenset(["float32", "float64", "int32", "int64", "uint8", "uint32", "uint64"])
+
+#: Ufuncs that the native library has itself.
+NAMED_UFUNCS: dict[Any, str] = {
+    np.add: "sum",
+    np.multiply: "prod",
+    np.minimum: "min",
+    np.maximum: "max",
+    np.bitwise_or: "or",
+    np.bitwise_and: "and",
+}
+
+Op = str | Callable[..., Any]
+
+
+def as_indices(indices: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
+    """A 1-D contiguous array of int32, int64, uint32 or uint64; other integers become int64."""
+    array = np.asarray(indices)
+    if array.ndim != 1:
+        raise BadInput(f"{what} must be a 1-D array of indices, not of shape {array.shape}")
+    if array.size == 0 and array.dtype.kind == "f":  # an empty list
+        return np.empty(0, np.int64)
+    if array.dtype.kind not in "iu":
+        raise BadInput(f"{what} must hold integers, not {array.dtype}")
+    if array.dtype.char not in _INDEX_TYPES or not array.dtype.isnative:
+        array = array.astype(np.int64)
+    return np.ascontiguousarray(array)
+
+
+def as_values(values: npt.ArrayLike, rows: int, width: int, what: str) -> npt.NDArray[Any]:
+    """A contiguous array of ``rows`` values, or of ``rows`` rows of ``width``, of a type that can be reduced."""
+    array = np.asarray(values)
+    if array.dtype == np.bool_:
+        array = array.view(np.uint8)
+    if array.dtype.name not in _VALUE_TYPES or not array.dtype.isnative:
+        known = ", ".join(sorted(_VALUE_TYPES))
+        raise BadInput(f"values must be of one of the types {known}; these are {array.dtype}: use .astype(...)")
+    if array.shape != (rows, width) and not (width == 1 and array.shape == (rows,)):
+        expected = f"({rows},)" if width == 1 else f"({rows}, {width})"
+        raise BadInput(f"values have shape {array.shape}, but {what} has shape {expected}: one row an index")
+    return np.ascontiguousarray(array)
+
+
+def as_out(
+    out: npt.NDArray[Any] | None, rows: int, values: npt.NDArray[Any], width: int
+) -> npt.NDArray[Any]:
+    """The array for the result: ``out`` if it fits, a new one if it is None."""
+    shape = (rows,) if values.ndim == 1 else (rows, width)
+    if out is None:
+        return np.empty(shape, values.dtype)
+    if not isinstance(out, np.ndarray) or out.dtype != values.dtype or out.shape != shape:
+        found = f"{out.dtype} of shape {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise BadInput(f"out must be a {values.dtype} array of shape {shape}, not {found}")
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        raise BadInput("out must be a writable, C-contiguous array")
+    if np.may_share_memory(out, values):
+        raise BadInput("out must not share memory with values")
+    return out
+
+
+def resolve_op(op: Op) -> tuple[Any, Any]:
+    """The operation for the native library, and its identity if it is not one of the named.
+
+    Parameters
+    ----------
+    op : str or numpy.ufunc
+        A name (``sum``, ``prod``, ``min``, ``max``, ``or``, ``and``, ``mean``, ``mean_present``), or a binary
+        ufunc that is associative, commutative and has an identity (``numpy.logaddexp``, ``numpy.gcd`` …).
+    """
+    if isinstance(op, str):
+        return op, None
+    if not isinstance(op, np.ufunc) or op.nin != 2 or op.nout != 1:
+        raise BadInput(f"op must be a name or a binary NumPy ufunc, not {op!r}")
+    if op in NAMED_UFUNCS:
+        return NAMED_UFUNCS[op], None
+    if op.identity is None:
+        raise BadInput(f"op={op.__name__} has no identity: there would be no value for an absent index")
+    return op, np.asarray(op.identity)

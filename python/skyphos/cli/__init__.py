@@ -1,0 +1,67 @@
+"""The ``skyphos`` command.
+
+Subcommands live in modules of their own, imported when they are called, so that ``skyphos --version`` does
+not load NumPy. Every error is one line on stderr: exit code 2 for input and settings that cannot be used, 1
+for everything else. ``SKYPHOS_DEBUG=1`` shows the traceback as well.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+__all__ = ["main"]
+
+_COMMANDS = {
+    "pagerank": "Rank the vertices of a graph with PageRank.",
+    "run": "Run a script, module or program as a group of processes.",
+}
+
+
+class _LazyGroup(click.Group):
+    """Knows the names of its commands, and imports one only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f".{cmd_name}", __name__).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(_COMMANDS.items()))
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run; whatever goes wrong ends in one line and an exit code."""
+        try:
+            return super().main(*args, **kwargs)
+        except Exception as error:
+            if os.environ.get("SKYPHOS_DEBUG", "") not in ("", "0"):
+                raise
+            code = _report(error)
+        sys.exit(code)
+
+
+def _report(error: Exception) -> int:
+    """Print an error as one line where one line is enough for the whole group; return the exit code."""
+    from ..errors import BadInput, SkyphosError
+
+    # What went wrong in a collective is raised on all ranks; rank 0 speaks for them.
+    if not isinstance(error, SkyphosError) or os.environ.get("SKYPHOS_RANK", "0") == "0":
+        text = " ".join(str(error).split()) or "no message"
+        name = "" if isinstance(error, SkyphosError) else f"{type(error).__name__}: "
+        click.echo(f"skyphos: {name}{text}", err=True)
+    return 2 if isinstance(error, BadInput) else 1
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="skyphos", prog_name="skyphos")
+def main() -> None:
+    """Sparse collectives for data of which each machine holds, and wants, only a part."""

@@ -1,0 +1,113 @@
+"""The errors that Skyphos raises.
+
+One base class, :class:`SkyphosError`, and one class for each thing that a caller may want to handle in its
+own way. Where Python already has a class for the situation ours is that too, so ``except TimeoutError`` and
+``except ConnectionError`` work in code that knows nothing of Skyphos.
+
+A collective that fails on one rank fails on all of them ("everyone raises or nobody"), so a group may catch
+an error, agree on what to do, and make its next call.
+"""
+
+from __future__ import annotations
+
+__all__ = ["BadInput", "Mismatch", "PeerLost", "Refused", "SkyphosError", "Timeout"]
+
+
+class SkyphosError(Exception):
+    """Base of every error that Skyphos raises on purpose.
+
+    Examples
+    --------
+    >>> from skyphos.errors import BadInput, SkyphosError
+    >>> issubclass(BadInput, SkyphosError)
+    True
+    """
+
+
+class PeerLost(SkyphosError, ConnectionError):
+    """Another rank of the group ended, or its connection broke.
+
+    Parameters
+    ----------
+    message : str
+        What was lost, and during which call.
+    rank : int or None
+        The lost rank.
+    address : str or None
+        Where it was last seen, as ``host:port``.
+
+    Examples
+    --------
+    >>> from skyphos.errors import PeerLost
+    >>> lost = PeerLost("rank 3 (10.0.0.4:7101) closed its connection", rank=3, address="10.0.0.4:7101")
+    >>> lost.rank, isinstance(lost, ConnectionError)
+    (3, True)
+    """
+
+    def __init__(self, message: str = "", *, rank: int | None = None, address: str | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.address = address
+
+
+class Timeout(SkyphosError, TimeoutError):
+    """Some ranks did not come to a call within the group's time-out.
+
+    Parameters
+    ----------
+    message : str
+        Who is missing, in which call, after how long.
+    missing : tuple of int
+        The ranks that were still awaited.
+    call : str or None
+        The call they were expected in.
+
+    Examples
+    --------
+    >>> from skyphos.errors import Timeout
+    >>> late = Timeout("ranks 1, 2 did not come to barrier within 300 s", missing=(1, 2), call="barrier")
+    >>> late.missing, isinstance(late, TimeoutError)
+    ((1, 2), True)
+    """
+
+    def __init__(self, message: str = "", *, missing: tuple[int, ...] = (), call: str | None = None) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
+        self.call = call
+
+
+class Mismatch(SkyphosError):
+    """Two ranks were in different calls, or in the same call with another n, dtype or operation.
+
+    The message names both sides. The group stays usable: the call had no effect on any rank.
+
+    Examples
+    --------
+    >>> from skyphos.errors import Mismatch
+    >>> str(Mismatch("rank 0 is in reduce(op=sum), rank 2 in barrier"))
+    'rank 0 is in reduce(op=sum), rank 2 in barrier'
+    """
+
+
+class BadInput(SkyphosError, ValueError):
+    """An argument, a file or a setting that cannot be used as it is.
+
+    The message says which one, what is wrong with it, and in a file on which line.
+
+    Examples
+    --------
+    >>> from skyphos.errors import BadInput
+    >>> isinstance(BadInput("edges.txt, line 7: not an edge: 'a b'"), ValueError)
+    True
+    """
+
+
+class Refused(SkyphosError):
+    """The group did not let this process in: wrong token, rank already taken, or another version.
+
+    Examples
+    --------
+    >>> from skyphos.errors import Refused
+    >>> str(Refused("rank 2 is already taken"))
+    'rank 2 is already taken'
+    """

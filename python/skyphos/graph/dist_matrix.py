@@ -1,0 +1,373 @@
+"""The distributed sparse matrix, and its product with a vector: the papers' iterative matrix product.
+
+Each rank holds a share of the entries, any share. To multiply, it needs x at the columns of its share
+(Kylix's *in* set) and has part of y at the rows of its share (the *out* set); one configured reduce a
+product adds the parts up and takes each rank the entries that it needs (*Sparse Allreduce*, section III;
+Kylix, section I.A.2). For a square matrix the result is aligned like the input, so it can be multiplied
+again.
+
+Cost of a product on one rank: 2 nnz/P operations, and one reduce of |rows| values in and |index| values
+out. Setting up: two passes of counting sort over the share, one configure with a reduce for the ownership,
+one configure.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import BadInput
+from .edges import Ids
+from .exchange import reduce_number, together
+from .semiring import ADD, MULTIPLY, CompactRows, count_sort
+
+if TYPE_CHECKING:
+    from .. import Comm, Plan
+
+__all__ = ["DistMatrix"]
+
+Array = npt.NDArray[Any]
+_MOST = 2**63
+
+
+class DistMatrix:
+    """A sparse matrix of which each rank holds some entries.
+
+    Parameters
+    ----------
+    comm : Comm
+        The group. Making the matrix and multiplying it are collective: all ranks must come.
+    rows, columns : array_like of int, shape (m,)
+        Places of this rank's entries. Any rank may hold any entry. Entries at the same place are combined
+        by the addition of the product (for plus-times: they add up, as in SciPy).
+    values : array_like, shape (m,), optional
+        Their values; without it every entry is one.
+    shape : (int, int), optional
+        Default: square, large enough for every entry of every rank.
+    every_vertex : bool
+        Of a square matrix: whether rows and columns without any entry are part of the vectors too. Then
+        they take memory; ranges of them are dealt out evenly.
+    slots : int
+        How many numbers may ride along with each product, see :meth:`matvec_with`.
+    degrees : sequence of int, optional
+        Layers of the butterfly, see ``Comm.configure``.
+
+    Attributes
+    ----------
+    shape : (int, int)
+        Of the whole matrix.
+    index : ndarray of int64
+        The sorted global columns at which this rank has x: those of its entries, and (square matrix) those
+        it owns.
+    row_index : ndarray of int64
+        Where it has the result: ``index`` if the matrix is square, else the rows that it owns.
+    owned : ndarray of bool, aligned with ``row_index``
+        Each row is owned by exactly one rank, so a sum over all vertices counts owned entries only. The
+        owner is a rank that has the vertex as a column, if any has.
+    plan : Plan
+        The configured reduce.
+
+    Raises
+    ------
+    BadInput
+        On all ranks, if the arrays of one do not fit each other or the shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import skyphos as sky
+    >>> from skyphos.graph import DistMatrix
+    >>> with sky.init() as comm:
+    ...     A = DistMatrix(comm, rows=[0, 1, 2], columns=[1, 2, 0], values=[1.0, 10.0, 100.0])
+    ...     x = A.full(1.0)
+    ...     A.matvec(A.matvec(x)), A.matvec(x, add="min", multiply="plus")
+    (array([  10., 1000.,  100.]), array([  2.,  11., 101.]))
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        rows: npt.ArrayLike,
+        columns: npt.ArrayLike,
+        values: npt.ArrayLike | None = None,
+        *,
+        shape: tuple[int, int] | None = None,
+        every_vertex: bool = False,
+        slots: int = 0,
+        degrees: Sequence[int] | None = None,
+    ) -> None:
+        self.comm = comm
+        row, column, value = together(comm, lambda: _check(rows, columns, values, shape, slots))
+        if shape is None:
+            n = reduce_number(
+                comm, int(max(row.max(initial=-1), column.max(initial=-1))) + 1, "max", np.uint64
+            )
+            shape = (n, n)
+        self.shape = shape
+        self.slots = slots
+        self.nnz = len(row)
+        my_rows, local_row = _compact(row, shape[0])
+        my_columns, local_column = _compact(column, shape[1])
+        square = shape[0] == shape[1]
+        mine = self._owned_rows(my_rows, my_columns if square else None, every_vertex and square)
+        self.index: Ids = np.union1d(my_columns, mine) if square else my_columns
+        self.row_index: Ids = self.index if square else mine
+        self.owned: npt.NDArray[np.bool_] = _is_in(self.row_index, mine)
+        at = np.searchsorted(self.index, my_columns).astype(np.int32)
+        self._local = _by_rows(local_row, at[local_column], value, len(my_rows), len(self.index))
+        # The numbers that ride along take the places behind the last row.
+        extra = np.array([shape[0] + slot for slot in range(slots)], np.int64)
+        self.plan: Plan = comm.configure(
+            np.concatenate([my_rows, extra]),
+            np.concatenate([self.row_index, extra]),
+            n=shape[0] + slots,
+            degrees=degrees,
+            missing="identity",
+        )
+        self._buffers: dict[np.dtype[Any], Array] = {}
+
+    def full(self, fill: Any, dtype: npt.DTypeLike = np.float64) -> Array:
+        """Return a vector aligned with ``index``, filled with one value."""
+        x = self._room(len(self.index), dtype)
+        x.fill(fill)
+        return x
+
+    def empty(self, dtype: npt.DTypeLike = np.float64) -> Array:
+        """Return an uninitialised vector aligned with ``row_index``, for ``out=``.
+
+        A vector from here has room behind it for the numbers that ride along, so a product is received
+        right into it; any other one costs a copy.
+        """
+        return self._room(len(self.row_index), dtype)
+
+    def matvec(
+        self, x: Array, *, add: str = "plus", multiply: str = "times", out: Array | None = None
+    ) -> Array:
+        """Multiply: y_i = ADD over j of MULTIPLY(A_ij, x_j).
+
+        Parameters
+        ----------
+        x : ndarray, aligned with ``index``
+            The vector.
+        add : {"plus", "times", "min", "max", "or", "and"}
+            How terms of a row are combined.
+        multiply : {"times", "plus", "min", "max", "or", "and", "first", "second"}
+            How an entry and a number of x make a term; ``first`` is the entry alone, ``second`` the number.
+        out : ndarray, aligned with ``row_index``, optional
+            Where the result goes, best one from :meth:`empty`. Must not be ``x``.
+
+        Returns
+        -------
+        ndarray, aligned with ``row_index``
+            A row without entries gets the identity of the addition.
+
+        Raises
+        ------
+        BadInput
+            If x or out is not aligned, or the operations or their dtypes are not known.
+        """
+        return self.matvec_with(x, (0,) * self.slots, add=add, multiply=multiply, out=out)[0]
+
+    def matvec_with(
+        self,
+        x: Array,
+        numbers: Sequence[float],
+        *,
+        add: str = "plus",
+        multiply: str = "times",
+        out: Array | None = None,
+    ) -> tuple[Array, list[Any]]:
+        """Multiply, and combine a few numbers across the ranks in the same messages.
+
+        Parameters
+        ----------
+        x, add, multiply, out
+            As in :meth:`matvec`.
+        numbers : sequence of float
+            This rank's part of each, ``slots`` of them; combined by the same addition as the rows.
+
+        Returns
+        -------
+        y : ndarray, aligned with ``row_index``
+        totals : list
+            The combined numbers, the same on every rank.
+        """
+        dtype = self._check_product(x, numbers, add, multiply, out)
+        send = self._buffers.get(dtype)
+        if send is None:
+            send = self._buffers[dtype] = np.empty(self._local.rows + self.slots, dtype)
+        self._local.product(x, add, multiply, send[: self._local.rows])
+        send[self._local.rows :] = numbers
+        whole = self._whole(out, dtype)
+        self._reduce(send, add, whole)
+        y = whole[: len(self.row_index)]
+        if out is not None and not np.shares_memory(out, whole):
+            out[...] = y
+            y = out
+        return y, whole[len(self.row_index) :].tolist()
+
+    def column_sums(self) -> Array:
+        """Return the sum of each column over all ranks, aligned with ``index``; zero where there is no entry.
+
+        For an adjacency matrix with A_ij the weight of the edge j to i these are the out-degrees.
+        """
+        local = self._local
+        sums = np.bincount(local.columns, weights=local.values, minlength=len(self.index)).astype(np.float64)
+        return self.comm.configure_reduce(self.index, self.index, sums, n=max(1, self.shape[1]))
+
+    def scale_columns(self, factors: Array) -> DistMatrix:
+        """Return A diag(factors): entry (i, j) times factors at j. Not collective; shares all but the values.
+
+        Parameters
+        ----------
+        factors : ndarray of float64, aligned with ``index``
+        """
+        scaled = copy.copy(self)
+        values = factors.take(self._local.columns)
+        if self._local.values is not None:
+            values *= self._local.values
+        scaled._local = CompactRows(self._local.starts, self._local.columns, values, self._local.width)
+        scaled._buffers = {}
+        return scaled
+
+    def lowest_value(self) -> float:
+        """Return the lowest value of this rank's entries; 1 where it has none."""
+        values = self._local.values
+        return 1.0 if values is None else float(values.min(initial=1))
+
+    def total(self, x: Array) -> float:
+        """Return the sum over all vertices of a vector aligned with ``row_index``. Collective."""
+        return float(reduce_number(self.comm, float(x[self.owned].sum()), dtype=np.float64))
+
+    def _owned_rows(self, my_rows: Ids, my_columns: Ids | None, every_vertex: bool) -> Ids:
+        """Agree on one owner for each row, and return this rank's.
+
+        Every rank that touches a row bids for it; the lowest bid wins. Ranks that have it as a column bid
+        lower than those that do not, and the order of the ranks turns with the row, so that none owns more
+        than its share.
+        """
+        rank, size = self.comm.rank, self.comm.size
+        touched = my_rows if my_columns is None else np.union1d(my_rows, my_columns)
+        bid = ((rank + touched) % size).astype(np.int32)
+        if my_columns is not None:
+            bid[~_is_in(touched, my_columns)] += size
+        n = self.shape[0]
+        mine_if_free = (
+            np.arange(n * rank // size, n * (rank + 1) // size) if every_vertex else np.empty(0, np.int64)
+        )
+        want = np.concatenate([touched, mine_if_free])
+        best = self.comm.configure_reduce(touched, want, bid, n=max(1, n), op="min", missing="identity")
+        won = touched[best[: len(touched)] == bid]
+        # Nobody bids for a row without entries: it comes back as the identity, and goes to whose range it
+        # is in.
+        free = mine_if_free[best[len(touched) :] == np.iinfo(np.int32).max]
+        return np.union1d(won, free)
+
+    def _reduce(self, send: Array, add: str, whole: Array) -> None:
+        if send.dtype != np.bool_:
+            self.plan.reduce(send, op=ADD[add][1], out=whole)
+            return
+        # Truth values travel as bytes. The bytes' identity of "and" is 255, which is no truth value.
+        letters = whole.view(np.uint8)
+        self.plan.reduce(send.view(np.uint8), op="or" if add in ("plus", "max", "or") else "and", out=letters)
+        np.minimum(letters, 1, out=letters)
+
+    def _check_product(
+        self, x: Array, numbers: Sequence[float], add: str, multiply: str, out: Array | None
+    ) -> np.dtype[Any]:
+        if add not in ADD or multiply not in MULTIPLY:
+            raise BadInput(
+                f"no product over {add!r} and {multiply!r}: add is one of {', '.join(ADD)}; "
+                f"multiply one of {', '.join(MULTIPLY)}"
+            )
+        if x.shape != self.index.shape:
+            raise BadInput(f"x has shape {x.shape}, but A.index on this rank {self.index.shape}")
+        if len(numbers) != self.slots:
+            raise BadInput(f"{len(numbers)} numbers, but the matrix was made with slots={self.slots}")
+        dtype = self._local.result_dtype(x, multiply)
+        if dtype.kind == "f" and ("or" in (add, multiply) or "and" in (add, multiply)):
+            raise BadInput(f"'or' and 'and' are for whole numbers and truth values, not for {dtype}")
+        if out is not None and (out.shape != self.row_index.shape or out.dtype != dtype):
+            raise BadInput(f"out must have shape {self.row_index.shape} and dtype {dtype}")
+        return dtype
+
+    def _room(self, length: int, dtype: npt.DTypeLike) -> Array:
+        return np.empty(length + self.slots, dtype)[:length]
+
+    def _whole(self, out: Array | None, dtype: np.dtype[Any]) -> Array:
+        """The vector that a reduce fills: ``out`` with the room behind it if it has that, else a new one."""
+        length = len(self.row_index) + self.slots
+        if out is not None and self.slots == 0 and out.flags.c_contiguous:
+            return out
+        base = None if out is None else out.base
+        if out is None or not isinstance(base, np.ndarray) or base.dtype != dtype:
+            return np.empty(length, dtype)
+        starts_with_out = base.shape == (length,) and base.ctypes.data == out.ctypes.data
+        return base if starts_with_out else np.empty(length, dtype)
+
+
+def _check(
+    rows: npt.ArrayLike,
+    columns: npt.ArrayLike,
+    values: npt.ArrayLike | None,
+    shape: tuple[int, int] | None,
+    slots: int,
+) -> tuple[Ids, Ids, Array | None]:
+    checked = []
+    for name, ids, side in (("rows", rows, 0), ("columns", columns, 1)):
+        array = np.asarray(ids)
+        if array.size == 0:
+            array = array.astype(np.int64)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise BadInput(
+                f"{name} must be whole numbers in one dimension, not {array.dtype} of shape {array.shape}"
+            )
+        most = _MOST - slots if shape is None else shape[side]
+        if len(array) and (array.min() < 0 or int(array.max()) >= most):
+            raise BadInput(
+                f"{name} must be from 0 to {most - 1}; here they run from {array.min()} to {array.max()}"
+            )
+        checked.append(array.astype(np.int64, copy=False))
+    value = None if values is None else np.asarray(values)
+    lengths = [len(array) for array in checked] + ([] if value is None else [len(value)])
+    if len(set(lengths)) != 1 or (value is not None and value.ndim != 1):
+        raise BadInput(f"rows, columns and values must have one length, not {lengths}")
+    if shape is not None and not 0 <= max(shape) <= _MOST - slots:
+        raise BadInput(f"a matrix of shape {shape} is too large: 2^63 - {slots} rows at most")
+    return checked[0], checked[1], value
+
+
+def _compact(ids: Ids, n: int) -> tuple[Ids, npt.NDArray[np.int32]]:
+    """The sorted distinct ids, and for each id its number among them."""
+    if n <= 8 * len(ids) + 65_536:
+        # A table over all ids takes less time than a sort unless nearly all of it is gaps.
+        seen = np.zeros(n, np.bool_)
+        seen[ids] = True
+        number = np.cumsum(seen, dtype=np.int32)
+        number -= 1
+        return np.flatnonzero(seen), number.take(ids)
+    names, numbers = np.unique(ids, return_inverse=True)
+    return names, numbers.astype(np.int32)
+
+
+def _by_rows(
+    row: npt.NDArray[np.int32], column: npt.NDArray[np.int32], value: Array | None, rows: int, width: int
+) -> CompactRows:
+    """Sort entries by row, and by column in each: two stable counting sorts, the last key first."""
+    by_column, _ = count_sort(column, width)
+    by_row, starts = count_sort(row.take(by_column), rows)
+    order = by_column.take(by_row)
+    # SciPy's kernel takes one integer type for both.
+    columns = column.take(order).astype(starts.dtype, copy=False)
+    return CompactRows(starts, columns, None if value is None else value.take(order), width)
+
+
+def _is_in(sorted_ids: Ids, subset: Ids) -> npt.NDArray[np.bool_]:
+    """Which of some sorted distinct ids are in a sorted subset of them."""
+    mask = np.zeros(len(sorted_ids), np.bool_)
+    mask[np.searchsorted(sorted_ids, subset)] = True
+    return mask

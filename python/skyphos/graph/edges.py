@@ -1,0 +1,134 @@
+"""A list of edges: what the readers give and the partitions move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Edges", "Ids", "Weights"]
+
+Ids = npt.NDArray[np.int64]
+Weights = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Directed edges, all of them or one rank's share.
+
+    Attributes
+    ----------
+    source, target : ndarray of int64, shape (m,)
+        Edge k goes from ``source[k]`` to ``target[k]``; ids from 0, gaps allowed.
+    weight : ndarray of float64, shape (m,), or None
+        One weight an edge; None where the file has none (each edge counts 1).
+    shape : (int, int) or None
+        Rows and columns, for formats that state them: then every id below is a vertex. None where a vertex
+        exists because an edge names it.
+    base : int
+        What to add to an id to have it as the file writes it (1 for MatrixMarket, else 0).
+    combine : {"last", "sum"}
+        What an edge that is written twice means: its last weight, as in ``networkx.DiGraph``, or the sum of
+        its weights, as in SciPy's matrices. Without weights it is one edge either way in the first case,
+        and counts as often as it is written in the second.
+    stored, stated : int or None
+        From a reader: entries read, before a symmetric matrix was completed, and how many the whole file
+        claims to hold (None where it claims nothing).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skyphos.graph import Edges
+    >>> edges = Edges(np.array([0, 0, 2]), np.array([1, 1, 0]))
+    >>> len(edges), len(edges.merged())
+    (3, 2)
+    """
+
+    source: Ids
+    target: Ids
+    weight: Weights | None = None
+    shape: tuple[int, int] | None = None
+    base: int = 0
+    combine: str = "last"
+    stored: int = 0
+    stated: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def take(self, which: npt.NDArray[Any] | slice) -> Edges:
+        """Return the edges that a mask, a slice or an array of positions picks, in its order.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from skyphos.graph import Edges
+        >>> Edges(np.array([0, 5]), np.array([1, 6])).take(np.array([False, True])).source
+        array([5])
+        """
+        weight = None if self.weight is None else self.weight[which]
+        return replace(self, source=self.source[which], target=self.target[which], weight=weight)
+
+    def mirrored(self) -> Edges:
+        """Return these edges and the same ones backwards; a self loop stays one edge.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from skyphos.graph import Edges
+        >>> Edges(np.array([0, 3]), np.array([1, 3])).mirrored().target
+        array([1, 3, 0])
+        """
+        back = self.source != self.target
+        weight = None if self.weight is None else np.concatenate([self.weight, self.weight[back]])
+        return replace(
+            self,
+            source=np.concatenate([self.source, self.target[back]]),
+            target=np.concatenate([self.target, self.source[back]]),
+            weight=weight,
+        )
+
+    def merged(self) -> Edges:
+        """Return each edge once, with the weight that ``combine`` says.
+
+        Costs a sort of m integers; where no edge is written twice the same object comes back.
+
+        Notes
+        -----
+        An unweighted edge of a ``combine="sum"`` format that is written k times gets weight k.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from skyphos.graph import Edges
+        >>> e = Edges(np.array([0, 0]), np.array([1, 1]), np.array([2.0, 3.0]))
+        >>> e.merged().weight
+        array([3.])
+        """
+        key = _pair_key(self.source, self.target)
+        in_order = np.sort(key)
+        if not np.any(in_order[1:] == in_order[:-1]):
+            return self
+        order = np.argsort(key, kind="stable")
+        key = key[order]
+        first = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
+        last = np.append(first[1:], len(key)) - 1
+        merged = self.take(order[last])
+        if self.combine == "sum":
+            weight = np.ones(len(self)) if self.weight is None else self.weight[order]
+            merged = replace(merged, weight=np.add.reduceat(weight, first))
+        return merged
+
+
+def _pair_key(source: Ids, target: Ids) -> Ids:
+    """One integer a pair, equal only for equal pairs."""
+    if len(source) == 0:
+        return source
+    width = int(target.max()) + 1
+    if (int(source.max()) + 1) * width > np.iinfo(np.int64).max:
+        source = np.unique(source, return_inverse=True)[1].astype(np.int64)
+        names, target = np.unique(target, return_inverse=True)
+        width = len(names)
+    return source * np.int64(width) + target

@@ -1,0 +1,166 @@
+"""Small collectives that loading a graph needs, made of the one that there is: a configured reduce.
+
+A reduce in which each index has exactly one contributor moves data: its "sum" is that rank's value. So rows
+travel to the rank that asks for them, numbers are gathered, and an error that one rank found is raised on
+all.
+
+Cost: :func:`move` sends each row down to the rank that its slot hashes to and up to its new owner, about
+twice the bytes of a direct exchange, with two rounds for the counts before. It runs once a graph, not once
+an iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import BadInput, SkyphosError
+from .edges import Ids
+
+if TYPE_CHECKING:
+    from .. import Comm
+
+__all__ = ["gather_table", "move", "reduce_number", "together"]
+
+T = TypeVar("T")
+
+# Bytes of an error's message that other ranks get to see.
+_MESSAGE = 1024
+
+
+def reduce_number(comm: Comm, number: float, op: str = "sum", dtype: npt.DTypeLike = np.int64) -> Any:
+    """Combine one number of each rank; every rank gets the result.
+
+    Examples
+    --------
+    >>> import skyphos as sky
+    >>> from skyphos.graph.exchange import reduce_number
+    >>> with sky.init() as comm:
+    ...     reduce_number(comm, 7)
+    7
+    """
+    slot = np.zeros(1, np.int64)
+    return comm.configure_reduce(slot, slot, np.array([number], dtype), n=1, op=op)[0].item()
+
+
+def gather_table(comm: Comm, row: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Give every rank the rows of all: shape (k,) here, (size, k) back; k and the dtype are the same
+    everywhere.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import skyphos as sky
+    >>> from skyphos.graph.exchange import gather_table
+    >>> with sky.init() as comm:
+    ...     gather_table(comm, np.array([3, 4]))
+    array([[3, 4]])
+    """
+    k = len(row)
+    mine = np.arange(comm.rank * k, (comm.rank + 1) * k)
+    everyone = np.arange(comm.size * k)
+    return comm.configure_reduce(mine, everyone, row, n=comm.size * k).reshape(comm.size, k)
+
+
+def together(comm: Comm, work: Callable[[], T]) -> T:
+    """Run ``work`` on this rank; if it fails on any rank, raise on all.
+
+    A rank that fails alone would leave the others waiting in the next collective.
+
+    Parameters
+    ----------
+    comm : Comm
+        All its ranks must come.
+    work : callable
+        Makes no collective calls itself.
+
+    Returns
+    -------
+    object
+        What ``work`` returned here.
+
+    Raises
+    ------
+    SkyphosError
+        The error of the first rank that failed: :class:`BadInput` if it was one, on every rank.
+
+    Examples
+    --------
+    >>> import skyphos as sky
+    >>> from skyphos.graph.exchange import together
+    >>> with sky.init() as comm:
+    ...     together(comm, lambda: 6 * 7)
+    42
+    """
+    error: Exception | None = None
+    result: T | None = None
+    try:
+        result = work()
+    except Exception as caught:  # whatever it is, the others must hear of it
+        error = caught
+    first = reduce_number(comm, comm.size if error is None else comm.rank, op="min")
+    if first == comm.size:
+        return result  # type: ignore[return-value]
+    text = b""
+    if comm.rank == first:
+        kind = "B" if isinstance(error, BadInput) else "S"
+        said = (
+            str(error)
+            if isinstance(error, SkyphosError)
+            else f"rank {first}: {type(error).__name__}: {error}"
+        )
+        text = (kind + said).encode()[:_MESSAGE]
+    letters = np.frombuffer(text, np.uint8)
+    places = np.arange(_MESSAGE)
+    heard = comm.configure_reduce(places[: len(letters)], places, letters, n=_MESSAGE, missing="identity")
+    said = heard.tobytes().rstrip(b"\0").decode("utf-8", "replace")
+    raise (BadInput if said[:1] == "B" else SkyphosError)(said[1:]) from error
+
+
+def move(comm: Comm, rows: Ids, owners: npt.NDArray[Any]) -> Ids:
+    """Send each row to the rank that owns it.
+
+    Parameters
+    ----------
+    comm : Comm
+        All its ranks must come.
+    rows : ndarray of int64, shape (m, width)
+        This rank's rows. Other 8-byte types travel as a view.
+    owners : ndarray of int, shape (m,)
+        The rank that each row goes to.
+
+    Returns
+    -------
+    ndarray of int64, shape (k, width)
+        The rows that came here: by sending rank, and in the order in which that rank held them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import skyphos as sky
+    >>> from skyphos.graph.exchange import move
+    >>> with sky.init() as comm:
+    ...     move(comm, np.array([[1, 2], [3, 4]]), np.array([0, 0]))
+    array([[1, 2],
+           [3, 4]])
+    """
+    if comm.size == 1:
+        return rows
+    # Sixteen bits make NumPy's stable sort a radix sort, in linear time.
+    order = np.argsort(owners.astype(np.uint16 if comm.size <= 1 << 16 else np.int64), kind="stable")
+    counts = np.bincount(owners, minlength=comm.size)
+    table = gather_table(comm, counts.astype(np.int64))
+    total = int(table.sum())
+    if total == 0:
+        return rows
+    # Slots are numbered by owner, then sender: what a rank wants is then one unbroken range.
+    ends = np.cumsum(table.T.ravel()).reshape(comm.size, comm.size)
+    starts = ends - table.T
+    mine = [np.arange(starts[owner, comm.rank], ends[owner, comm.rank]) for owner in range(comm.size)]
+    want = np.arange(starts[comm.rank, 0], ends[comm.rank, -1])
+    plan = comm.configure(np.concatenate(mine), want, n=total, width=rows.shape[1])
+    came: Ids = plan.reduce(rows[order])
+    return came

@@ -1,0 +1,316 @@
+"""Edges in lines of text: one rank's share of a file, parsed fast, and the exact line where it cannot be.
+
+A line belongs to the share in which its first byte lies, so shares that meet at any byte hold each line
+once. A plain file is read from the share's first byte on. A ``.gz`` file has to be decompressed up to the
+share's end, but only the share is kept and parsed.
+
+Three ways to parse, each tried when the one before gives up: pyarrow's CSV reader on the bytes as they are;
+the same after runs of blanks, comments inside the file and mixed separators are made regular; and line by
+line in Python, slow, which either parses what pyarrow would not or names the line that is not an edge. The
+last one alone defines what an edge is; the others may only be faster.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import BinaryIO, NoReturn, cast
+
+import numpy as np
+
+from ..errors import BadInput
+from .edges import Edges, Ids, Weights
+
+__all__ = ["Layout", "numbered_lines", "read_share"]
+
+_CHUNK = 1 << 20
+_MAX_ID = 2**63 - 1
+# The longest line of which we ask whether it is an edge: a file without line ends is no edge list.
+_LONGEST_LINE = 1 << 16
+_INTEGER = re.compile(rb"[+-]?[0-9]+")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the edges of a text file begin, and what its columns mean.
+
+    Attributes
+    ----------
+    body : int
+        Byte at which the first line of edges begins.
+    separator : bytes
+        Tab, blank or comma.
+    columns : int
+        Columns in each line.
+    source, target : int
+        Their columns.
+    weight : int or None
+        Its column, if it is to be read.
+    quoted : bool
+        Whether fields may stand in double quotes (CSV with a header).
+    base : int
+        The smallest id (1 for MatrixMarket).
+    shape : (int, int) or None
+        Rows and columns that the file states: no id may reach beyond.
+    """
+
+    body: int
+    separator: bytes
+    columns: int
+    source: int = 0
+    target: int = 1
+    weight: int | None = None
+    quoted: bool = False
+    base: int = 0
+    shape: tuple[int, int] | None = None
+
+
+def read_share(path: str, layout: Layout, part: int, parts: int) -> Edges:
+    """Read the edges of one share of a text file.
+
+    Parameters
+    ----------
+    path : str
+        The file; decompressed on the fly if its name ends in ``.gz``.
+    layout : Layout
+        What its lines hold.
+    part, parts : int
+        This share's number and how many there are. Shares in the order of their numbers make up the file.
+
+    Returns
+    -------
+    Edges
+        Ids counted from 0.
+
+    Raises
+    ------
+    BadInput
+        If a line is not an edge: names file and line.
+    """
+    size = _text_size(path)
+    low = layout.body + (size - layout.body) * part // parts
+    # The last share has no end: the size of a compressed file's text may be an estimate.
+    high = None if part == parts - 1 else layout.body + (size - layout.body) * (part + 1) // parts
+    with open_binary(path) as stream:
+        text, lines_before = _cut(stream, low, high, layout.body)
+    # pyarrow would take 0x1F for a number.
+    regular = b"x" not in text and b"X" not in text
+    columns = _parse_fast(text, layout, threads=parts == 1) if regular else None
+    if columns is None and regular:
+        columns = _parse_fast(_regular(text, layout), layout, threads=parts == 1)
+    if columns is None:
+        if lines_before is None:
+            lines_before = _count_lines(path, text, low, layout.body)
+        columns = _parse_slow(text, layout, path, lines_before)
+    source, target, weight = columns
+    if layout.base:
+        source, target = source - layout.base, target - layout.base
+    return Edges(source, target, weight, layout.shape, layout.base)
+
+
+def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (line number from 1, byte at which it begins, line without its end) of a binary stream.
+
+    Examples
+    --------
+    >>> import io
+    >>> from skyphos.graph.text import numbered_lines
+    >>> list(numbered_lines(io.BytesIO(b"a\\r\\nb")))
+    [(1, 0, b'a'), (2, 3, b'b')]
+    """
+    number, start = 1, 0
+    while line := stream.readline(_LONGEST_LINE):
+        yield number, start, line.rstrip(b"\r\n")
+        number, start = number + 1, start + len(line)
+
+
+@contextmanager
+def open_binary(path: str) -> Iterator[BinaryIO]:
+    """Open a file, decompressed if it ends in .gz; problems with it become :class:`BadInput` in one line."""
+    try:
+        if path.endswith(".gz"):
+            with gzip.open(path, "rb") as packed:
+                yield cast(BinaryIO, packed)
+        else:
+            with open(path, "rb") as plain:
+                yield plain
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise BadInput(f"{path}: not a whole gzip file: {error}") from None
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}") from None
+
+
+def _text_size(path: str) -> int:
+    """Bytes of text in a file; of a .gz file an estimate that all ranks share."""
+    try:
+        size = os.path.getsize(path)
+        if not path.endswith(".gz"):
+            return size
+        with open(path, "rb") as packed:
+            packed.seek(max(0, size - 4))
+            last = int.from_bytes(packed.read(4), "little")
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}") from None
+    # gzip ends with the size of its text modulo 2^32 (of its last member). Where that cannot be true, guess.
+    return last if last > size else 4 * size
+
+
+def _cut(stream: BinaryIO, low: int, high: int | None, body: int) -> tuple[bytes, int | None]:
+    """The lines whose first byte lies in [low, high), and the number of lines before them where it is
+    free."""
+    # Step to the byte before the share, then over the rest of the line that it is in.
+    skip = low - 1 if low > body else low
+    position, lines = 0, 0
+    if isinstance(stream, gzip.GzipFile):
+        while position < skip and (chunk := stream.read(min(_CHUNK, skip - position))):
+            position, lines = position + len(chunk), lines + chunk.count(b"\n")
+    else:
+        position = stream.seek(skip)
+    if low > body:
+        rest = stream.readline()
+        position, lines = position + len(rest), lines + rest.count(b"\n")
+    pieces = []
+    while high is None or position < high:
+        chunk = stream.read(_CHUNK if high is None else min(_CHUNK, high - position))
+        if not chunk:
+            break
+        pieces.append(chunk)
+        position += len(chunk)
+    if pieces and not pieces[-1].endswith(b"\n"):
+        pieces.append(stream.readline())
+    return b"".join(pieces), lines if isinstance(stream, gzip.GzipFile) else None
+
+
+def _count_lines(path: str, text: bytes, low: int, body: int) -> int:
+    """Lines before a share of a plain file: read again, but only after something went wrong."""
+    lines = 0
+    with open_binary(path) as stream:
+        left = low - 1 if low > body else low
+        while left > 0 and (chunk := stream.read(min(_CHUNK, left))):
+            left, lines = left - len(chunk), lines + chunk.count(b"\n")
+        if low > body:
+            lines += stream.readline().count(b"\n")
+    return lines
+
+
+def _parse_fast(text: bytes, layout: Layout, *, threads: bool) -> tuple[Ids, Ids, Weights | None] | None:
+    """Parse with pyarrow; None if anything is out of the ordinary."""
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from pyarrow import csv as pa_csv
+
+    if not text.strip():
+        return np.empty(0, np.int64), np.empty(0, np.int64), None if layout.weight is None else np.empty(0)
+    names = [f"c{k}" for k in range(layout.columns)]
+    wanted = [names[layout.source], names[layout.target]]
+    types = dict.fromkeys(wanted, pa.int64())
+    if layout.weight is not None:
+        wanted.append(names[layout.weight])
+        types[wanted[2]] = pa.float64()
+    try:
+        table = pa_csv.read_csv(
+            pa.BufferReader(text),
+            read_options=pa_csv.ReadOptions(column_names=names, use_threads=threads, block_size=1 << 22),
+            parse_options=pa_csv.ParseOptions(
+                delimiter=layout.separator.decode(), quote_char='"' if layout.quoted else False
+            ),
+            convert_options=pa_csv.ConvertOptions(
+                column_types=types, include_columns=wanted, null_values=[], strings_can_be_null=False
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+    columns = [table.column(name).to_numpy() for name in wanted]
+    if not all(_in_range(ids, layout, side) for side, ids in enumerate(columns[:2])):
+        return None
+    weight = columns[2] if layout.weight is not None else None
+    if weight is not None and not np.isfinite(weight).all():
+        return None
+    return columns[0], columns[1], weight
+
+
+def _in_range(ids: Ids, layout: Layout, side: int) -> bool:
+    if len(ids) == 0:
+        return True
+    below_most = layout.shape is None or ids.max() - layout.base < layout.shape[side]
+    return bool(ids.min() >= layout.base and below_most)
+
+
+def _regular(text: bytes, layout: Layout) -> bytes:
+    """The same lines without comments, blanks at their ends, or more than one kind of separator."""
+    text = re.sub(rb"(?m)^[ \t]*[#%].*$", b"", text)
+    if layout.quoted:
+        return text
+    text = re.sub(rb"[ \t]+", b" ", text)
+    text = re.sub(rb"(?m)^ | ?\r?$", b"", text)
+    text = text.replace(b" ,", b",").replace(b", ", b",")
+    return text.replace(b",", layout.separator).replace(b" ", layout.separator)
+
+
+def _parse_slow(text: bytes, layout: Layout, path: str, lines_before: int) -> tuple[Ids, Ids, Weights | None]:
+    """Parse line by line; the definition of what an edge is."""
+    rows: list[tuple[int, int, float]] = []
+    for number, raw in enumerate(text.split(b"\n"), lines_before + 1):
+        line = raw.strip()
+        if not line or line[:1] in (b"#", b"%"):
+            continue
+        where = f"{path}, line {number}"
+        fields = _fields(line, layout)
+        if len(fields) != layout.columns:
+            _not_an_edge(where, line, f"{len(fields)} columns where {layout.columns} are expected")
+        source = _id(fields[layout.source], layout, 0, where, line)
+        target = _id(fields[layout.target], layout, 1, where, line)
+        weight = 1.0 if layout.weight is None else _weight(fields[layout.weight], where, line)
+        rows.append((source, target, weight))
+    source_ids = np.array([row[0] for row in rows], np.int64)
+    target_ids = np.array([row[1] for row in rows], np.int64)
+    weights = None if layout.weight is None else np.array([row[2] for row in rows], np.float64)
+    return source_ids, target_ids, weights
+
+
+def _fields(line: bytes, layout: Layout) -> list[bytes]:
+    if layout.quoted:
+        reader = csv.reader([line.decode("utf-8", "replace")], delimiter=layout.separator.decode())
+        return [field.strip().encode() for field in next(reader)]
+    return re.split(rb"[ \t]*,[ \t]*|[ \t]+", line)
+
+
+def _id(field: bytes, layout: Layout, side: int, where: str, line: bytes) -> int:
+    if not _INTEGER.fullmatch(field):
+        _not_an_edge(where, line, f"{_show(field)} is not a vertex id")
+    value = int(field) if len(field) < 40 else _MAX_ID + 1
+    if value < layout.base:
+        what = "negative" if layout.base == 0 else f"below {layout.base}, where MatrixMarket begins to count"
+        _not_an_edge(where, line, f"id {_show(field)} is {what}")
+    if value > _MAX_ID:
+        _not_an_edge(where, line, f"id {_show(field)} is above 2^63 - 1")
+    if layout.shape is not None and value - layout.base >= layout.shape[side]:
+        _not_an_edge(
+            where, line, f"index {value} is above {layout.shape[side]}, the size that the file states"
+        )
+    return value
+
+
+def _weight(field: bytes, where: str, line: bytes) -> float:
+    try:
+        value = float(field)
+    except ValueError:
+        value = float("nan")
+    if not np.isfinite(value):
+        _not_an_edge(where, line, f"weight {_show(field)} is not a finite number")
+    return value
+
+
+def _not_an_edge(where: str, line: bytes, why: str) -> NoReturn:
+    raise BadInput(f"{where}: not an edge: {_show(line)}: {why}")
+
+
+def _show(text: bytes) -> str:
+    """Text for a message: one line, printable, not too long."""
+    shown = repr(text[:60].decode("utf-8", "replace"))
+    return shown if len(text) <= 60 else shown + "..."

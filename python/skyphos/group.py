@@ -1,0 +1,124 @@
+"""How groups are made: from a launcher's environment, or inside this process."""
+
+from __future__ import annotations
+
+import os
+
+from . import _skyphos
+from .bootstrap import discover
+from .comm import Comm
+from .errors import BadInput
+
+__all__ = ["init", "local"]
+
+
+def init(
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    rendezvous: str | None = None,
+    token: str | None = None,
+    transport: str | None = None,
+    timeout: float = 300.0,
+    threads: int | None = None,
+    socket_buffer: int | None = None,
+) -> Comm:
+    """Join the group that this process was started in.
+
+    The place in the group comes from the arguments, or else from the launcher's environment
+    (:func:`skyphos.bootstrap.discover`): ``skyphos run``, ``torchrun``, Slurm, MPI's process managers. Alone it
+    is a group of one.
+
+    Parameters
+    ----------
+    rank, world_size : int, optional
+        This process's number and the size of the group.
+    rendezvous : "host:port", optional
+        Where rank 0 listens and the others find it.
+    token : str, optional
+        Shared secret; a process without it is refused.
+    transport : {"tcp"}, optional
+        What carries messages.
+    timeout : float, default 300.0
+        Seconds without any progress, in making the group or in a call, after which it fails.
+    threads : int, optional
+        Threads that merge large messages. Default: SKYPHOS_THREADS, or the host's cores over its ranks.
+    socket_buffer : int, optional
+        Bytes of the sockets' buffers; default: the kernel's autotuning.
+
+    Returns
+    -------
+    Comm
+
+    Raises
+    ------
+    BadInput
+        Settings that are partial or contradict each other.
+    Timeout
+        Ranks did not come; names them.
+    Refused
+        The token is wrong or the rank is taken.
+
+    Examples
+    --------
+    >>> import skyphos as sky
+    >>> with sky.init() as comm:
+    ...     comm.rank, comm.size
+    (0, 1)
+    """
+    place = discover(rank=rank, world_size=world_size, rendezvous=rendezvous, token=token)
+    if transport not in (None, "tcp"):
+        raise BadInput(f'transport must be "tcp", not {transport!r}')
+    threads = _threads(threads, place.local_size)
+    if place.world_size == 1:
+        return Comm(_skyphos.local(1, timeout, threads)[0])
+    if place.rendezvous is None:
+        raise BadInput(f"a group of {place.world_size} needs a rendezvous: pass rendezvous= or set SKYPHOS_RENDEZVOUS")
+    native = _skyphos.connect_tcp(
+        place.rank,
+        place.world_size,
+        place.rendezvous,
+        place.token,
+        timeout,
+        threads,
+        place.listen_fd,
+        socket_buffer,
+    )
+    return Comm(native)
+
+
+def local(size: int, *, timeout: float = 300.0, threads: int | None = None) -> list[Comm]:
+    """Make a group inside this process, for tests and notebooks: one Comm a rank.
+
+    Each Comm is used from a thread of its own, since its calls wait for those of the others.
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> def body(comm):
+    ...     return comm.configure_reduce([comm.rank, 9], [9], np.array([1, 10]), n=10)[0]
+    >>> with ThreadPoolExecutor(4) as pool:
+    ...     list(pool.map(body, sky.local(4)))
+    [np.int64(40), np.int64(40), np.int64(40), np.int64(40)]
+    """
+    if size < 1:
+        raise BadInput(f"a group has at least one rank, not {size}")
+    return [Comm(native) for native in _skyphos.local(size, timeout, _threads(threads, size))]
+
+
+def _threads(threads: int | None, local_size: int) -> int:
+    """Merge threads: the argument, SKYPHOS_THREADS, or this host's cores over its ranks."""
+    if threads is None:
+        text = os.environ.get("SKYPHOS_THREADS", "")
+        if text:
+            try:
+                threads = int(text)
+            except ValueError:
+                raise BadInput(f"SKYPHOS_THREADS must be a number of threads, not {text!r}") from None
+        else:
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            threads = max(1, cores // max(1, local_size))
+    if not 1 <= threads <= 4096:
+        raise BadInput(f"threads must be from 1 to 4096, not {threads}")
+    return threads

@@ -1,0 +1,309 @@
+"""Start the ranks of a group on the machines of a host file, over ssh.
+
+On each host ssh starts one *agent*, ``python -m skyphos.launch_hosts``, which starts that host's ranks as
+:func:`.launch.run_local` does. Launcher and agent talk by lines of JSON over ssh's stdin, so neither the
+token nor the user's arguments stand on a command line, where others could read them and a shell would
+expand them:
+
+- the launcher sends the job; the agent on the first host opens the socket for rank 0 and answers with its
+  port, and only then the others are sent theirs;
+- the launcher sends ``{"signal": 15}`` to pass a signal on;
+- when the line ends, because the launcher died or the network did, the agent kills its ranks.
+
+Hosts named ``localhost`` get an agent without ssh. Skyphos must be installed at the same path on all hosts,
+and ssh must not ask for anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO, cast
+
+from .errors import BadInput
+from .launch import Place, start_ranks
+from .supervise import Child, Supervisor
+
+__all__ = ["SSH", "parse_hostfile", "place_ranks", "run_hosts"]
+
+# What of the launcher's environment goes to other hosts; more by name with ``-x``.
+_FORWARDED = re.compile(r"SKYPHOS_DEBUG|PYTHONPATH|OMP_\w+|MKL_\w+|OPENBLAS_\w+")
+_LISTENS = b"skyphos-listens "
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+# The usual command; BatchMode: a question would wait for an answer on the line to the agent.
+SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20")
+
+
+def parse_hostfile(path: str) -> list[tuple[str, int]]:
+    """Read a host file: lines of ``host [slots=N]``, ``#`` begins a comment.
+
+    Returns
+    -------
+    list of (str, int)
+        Hosts in order and how many ranks each takes (1 unless it says); a host that is named twice adds up.
+
+    Raises
+    ------
+    BadInput
+        If the file cannot be read or a line is none of these; names the line.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from skyphos.launch_hosts import parse_hostfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "hosts")
+    ...     _ = file.write_text("a slots=4\\n# spare\\nb\\n")
+    ...     parse_hostfile(str(file))
+    [('a', 4), ('b', 1)]
+    """
+    try:
+        with open(path, encoding="utf-8") as lines:
+            text = lines.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    slots: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        match = re.fullmatch(r"slots=([1-9]\d*)", words[1]) if len(words) == 2 else None
+        if words[0].startswith("-") or len(words) > 2 or (len(words) == 2 and match is None):
+            raise BadInput(f"{path}, line {number}: not 'host' or 'host slots=N': {line.strip()!r}")
+        slots[words[0]] = slots.get(words[0], 0) + (int(match[1]) if match else 1)
+    if not slots:
+        raise BadInput(f"{path}: names no host")
+    return list(slots.items())
+
+
+def place_ranks(hosts: Sequence[tuple[str, int]], n: int | None) -> list[tuple[str, int, int]]:
+    """Fill hosts with ranks in order.
+
+    Parameters
+    ----------
+    hosts : sequence of (str, int)
+        Hosts and their slots.
+    n : int or None
+        Ranks in all; None: one for each slot.
+
+    Returns
+    -------
+    list of (str, int, int)
+        Host, first rank, number of ranks; hosts that get none are left out.
+
+    Raises
+    ------
+    BadInput
+        If there are not enough slots.
+
+    Examples
+    --------
+    >>> from skyphos.launch_hosts import place_ranks
+    >>> place_ranks([("a", 4), ("b", 4)], 6)
+    [('a', 0, 4), ('b', 4, 2)]
+    """
+    room = sum(slots for _, slots in hosts)
+    n = room if n is None else n
+    if not 1 <= n <= room:
+        raise BadInput(f"{n} ranks, but the host file has slots for 1 to {room}")
+    placed, first = [], 0
+    for host, slots in hosts:
+        count = min(slots, n - first)
+        if count > 0:
+            placed.append((host, first, count))
+            first += count
+    return placed
+
+
+def run_hosts(
+    command: Sequence[str],
+    hosts: Sequence[tuple[str, int]],
+    n: int | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    export: Sequence[str] = (),
+    ssh: Sequence[str] = SSH,
+    prefix: bool = True,
+    python: str | None = None,
+    grace_s: float = 5.0,
+) -> int:
+    """Run a command as a group over several hosts, and stay until it ends.
+
+    Parameters
+    ----------
+    command : sequence of str
+        Program and arguments, the same on every host; runs in the launcher's working directory.
+    hosts : sequence of (str, int)
+        From :func:`parse_hostfile`. The first host's name must be one by which the others reach it.
+    n : int, optional
+        Ranks in all; default one for each slot.
+    env : mapping, optional
+        The launcher's environment; default ``os.environ``.
+    export : sequence of str
+        Names of variables that go to the hosts, besides ``PYTHONPATH``, ``OMP_*``, ``MKL_*`` and
+        ``OPENBLAS_*``.
+    prefix : bool
+        Whether to put ``[rank]`` before each line of output.
+    ssh : sequence of str
+        The ssh command and its options.
+    python : str, optional
+        Python on the hosts; default this one's path.
+    grace_s : float
+        Seconds from SIGTERM to SIGKILL.
+
+    Returns
+    -------
+    int
+        As :func:`~skyphos.launch.run_local`; 255 if ssh itself failed.
+
+    Raises
+    ------
+    BadInput
+        If there are not enough slots or ssh cannot be run.
+    """
+    env = os.environ if env is None else env
+    placed = place_ranks(hosts, n)
+    job: dict[str, Any] = {
+        "command": list(command),
+        "cwd": os.getcwd(),
+        "env": {k: v for k, v in env.items() if _FORWARDED.fullmatch(k) or k in export},
+        "token": secrets.token_hex(16),
+        "world_size": sum(count for _, _, count in placed),
+        "prefix": prefix,
+        "grace_s": grace_s,
+    }
+    with _Agents(job, placed, ssh, python or sys.executable, env) as agents:
+        agents.start_next()
+        return agents.run()
+
+
+class _Agents(Supervisor):
+    """The launcher's end: one child for each host, which is an ssh or a local agent."""
+
+    def __init__(
+        self,
+        job: dict[str, Any],
+        placed: Sequence[tuple[str, int, int]],
+        ssh: Sequence[str],
+        python: str,
+        env: Mapping[str, str],
+    ) -> None:
+        # The agents keep the grace; what they have not ended twice that long is out of reach.
+        super().__init__(2 * job["grace_s"] + 1)
+        self._job, self._env = job, env
+        self._waiting = list(placed)
+        self._agent = [python, "-m", "skyphos.launch_hosts"]
+        self._ssh = list(ssh)
+        self._rendezvous: str | None = None
+
+    def start_next(self) -> None:
+        """Start the agent of the next host and send it its part of the job."""
+        host, first, count = self._waiting.pop(0)
+        local = host in _LOCAL
+        argv = self._agent if local else [*self._ssh, host, "exec " + shlex.join(self._agent)]
+        child = self.start(argv, self._env, stdin=subprocess.PIPE)
+        part = {"first_rank": first, "count": count, "rendezvous": self._rendezvous}
+        if self._rendezvous is None:
+            # Local ranks can use the loopback only if nobody comes from outside.
+            alone = local and all(other in _LOCAL for other, _, _ in self._waiting)
+            part["host"] = "127.0.0.1" if alone else socket.gethostname() if local else host
+        self._send(child, self._job | part)
+
+    def deliver(self, child: Child, to: int, lines: bytes) -> None:
+        """Take the first agent's answer out of its output; then start the others."""
+        if self._rendezvous is None and _LISTENS in lines:
+            before, _, rest = lines.partition(_LISTENS)
+            answer, _, after = rest.partition(b"\n")
+            self._rendezvous = answer.decode()
+            lines = before + after
+            while self._waiting:
+                self.start_next()
+        super().deliver(child, to, lines)
+
+    def signal_child(self, child: Child, number: int) -> None:
+        if number == signal.SIGKILL:
+            super().signal_child(child, number)  # ends ssh; the agent sees its line end and kills its ranks
+        else:
+            self._send(child, {"signal": int(number)})
+
+    def _send(self, child: Child, message: dict[str, Any]) -> None:
+        stdin = cast(BinaryIO, child.process.stdin)
+        try:
+            stdin.write(json.dumps(message).encode() + b"\n")
+            stdin.flush()
+        except BrokenPipeError:
+            pass  # it has ended: the loop will see that
+
+
+class _Host(Supervisor):
+    """The agent's end: this host's ranks, and the line to the launcher."""
+
+    def listen_to_launcher(self, rest: bytes) -> None:
+        self._heard = rest
+        self.watch(0, self._hear)
+
+    def _hear(self, fd: int) -> bool:
+        data = os.read(fd, 1 << 16)
+        if not data:
+            self.unwatch(fd)
+            self.end_all(signal.SIGKILL)
+            return False
+        *lines, self._heard = (self._heard + data).split(b"\n")
+        for line in lines:
+            number = json.loads(line)["signal"]
+            for child in self.alive():
+                self.signal_child(child, number)
+            if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+                self.end_all(number)
+        return False
+
+
+def _agent_main() -> int:
+    """Run one host's part of a job, which comes as the first line of stdin."""
+    line = b""
+    while not line.endswith(b"\n"):  # byte by byte: what follows the line belongs to the loop
+        byte = os.read(0, 1)
+        if not byte:
+            return 1
+        line += byte
+    job = json.loads(line)
+    os.chdir(job["cwd"])
+    listener = None
+    rendezvous = job["rendezvous"]
+    if rendezvous is None:
+        loopback = job["host"] == "127.0.0.1"
+        listener = socket.create_server(
+            ("127.0.0.1" if loopback else "", 0), backlog=max(128, job["world_size"])
+        )
+        rendezvous = f"{job['host']}:{listener.getsockname()[1]}"
+        sys.stdout.buffer.write(_LISTENS + rendezvous.encode() + b"\n")
+        sys.stdout.buffer.flush()
+    place = Place(job["world_size"], job["first_rank"], job["count"], rendezvous, job["token"])
+    with _Host(job["grace_s"]) as group:
+        group.listen_to_launcher(b"")
+        start_ranks(
+            group,
+            job["command"],
+            place,
+            {**os.environ, **job["env"]},
+            listener=listener,
+            prefix=job["prefix"],
+        )
+        if listener is not None:
+            listener.close()
+        return group.run()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(_agent_main())
+    except BadInput as error:
+        sys.exit(f"{socket.gethostname()}: {error}")

@@ -1,0 +1,207 @@
+"""A configured reduction: index sets known ahead, values that change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy.typing as npt
+
+from .arguments import Op, as_out, as_values, resolve_op
+from .errors import BadInput
+
+if TYPE_CHECKING:
+    from . import _skyphos
+    from .comm import Comm
+
+__all__ = ["LayerVolume", "Plan", "Stats"]
+
+
+@dataclass(frozen=True)
+class LayerVolume:
+    """What this rank sends in one layer, in one direction, in one reduction.
+
+    Attributes
+    ----------
+    layer : int
+        Communication layer, from 1 at the top.
+    degree : int
+        Ranks that talk to each other in it.
+    direction : {"down", "up"}
+        Down: values are added. Up: results come back, the last layer first.
+    messages : int
+        Messages to other ranks.
+    rows, own_rows : int
+        Rows of values sent to other ranks; rows that stay on this one.
+    predicted_rows : float
+        ``rows`` as Kylix, Proposition 4.1 (a power law) expects them from this rank's counts.
+    config_bytes : int
+        Bytes that ``configure`` sent in this layer and direction.
+    width : int
+        Numbers a row.
+    """
+
+    layer: int
+    degree: int
+    direction: Literal["down", "up"]
+    messages: int
+    rows: int
+    own_rows: int
+    predicted_rows: float
+    config_bytes: int
+    width: int
+
+    def bytes_for(self, itemsize: int) -> int:
+        """Bytes of values sent to other ranks, for numbers of ``itemsize`` bytes."""
+        return self.rows * self.width * itemsize
+
+    @property
+    def bytes(self) -> int:
+        """:meth:`bytes_for` numbers of 8 bytes."""
+        return self.bytes_for(8)
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes that stay on this rank, for numbers of 8 bytes."""
+        return self.own_rows * self.width * 8
+
+    @property
+    def predicted_bytes(self) -> float:
+        """Predicted :attr:`bytes`."""
+        return self.predicted_rows * self.width * 8
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Where the seconds of a call went.
+
+    Attributes
+    ----------
+    total : float
+        From entry to return.
+    wait : float
+        Waiting while some peer had not sent anything yet: late peers.
+    transfer : float
+        Waiting while data was on its way from all.
+    merge : float
+        The rest: gathering, folding, scattering, handing over.
+    """
+
+    total: float
+    wait: float
+    transfer: float
+
+    @property
+    def merge(self) -> float:
+        """Seconds of work: total less wait and transfer."""
+        return self.total - self.wait - self.transfer
+
+
+class Plan:
+    """What :meth:`Comm.configure` returns: who sends which values to whom, worked out once.
+
+    A plan belongs to its :class:`Comm`; :meth:`reduce` is collective. Plans keep their working memory, so a
+    steady sequence of reductions allocates nothing (with ``out=``).
+    """
+
+    def __init__(self, comm: Comm, native: _skyphos.Plan) -> None:
+        self._comm = comm
+        self._native = native
+        self._contribute_len = native.contribute_len
+        self._want_len = native.want_len
+        self._width = native.width
+
+    def __repr__(self) -> str:
+        degrees = "x".join(map(str, self.degrees))
+        return f"Plan(n={self.n}, width={self.width}, degrees={degrees}, rank {self._comm.rank} of {self._comm.size})"
+
+    @property
+    def n(self) -> int:
+        """Size of the index space."""
+        return self._native.n
+
+    @property
+    def width(self) -> int:
+        """Numbers an index."""
+        return self._width
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """Degree of each layer of the butterfly, from the top."""
+        return tuple(self._native.degrees)
+
+    @property
+    def volume(self) -> list[LayerVolume]:
+        """Traffic of this rank in one reduction, by layer: down, then up. Not collective."""
+        return [
+            LayerVolume(layer, degree, "up" if up else "down", messages, rows, own, predicted, config, self._width)
+            for layer, degree, up, messages, rows, own, config, predicted in self._native.volume()
+        ]
+
+    @property
+    def stats(self) -> Stats:
+        """Seconds of the last reduction on this rank; before the first, of ``configure``."""
+        return Stats(*self._native.stats())
+
+    def reduce(
+        self,
+        values: npt.ArrayLike,
+        op: Op = "sum",
+        out: npt.NDArray[Any] | None = None,
+        order: Literal["rank", "arrival"] = "rank",
+    ) -> npt.NDArray[Any]:
+        """Reduce values over all ranks and return those that this rank wants. Collective.
+
+        Parameters
+        ----------
+        values : array of shape (len(contribute),) or (len(contribute), width)
+            One number, or row, for each index of ``contribute``: float32, float64, int32, int64, uint8, uint32,
+            uint64 or bool (as uint8). The same dtype on all ranks. Values of a repeated index are combined.
+        op : str or numpy.ufunc, default "sum"
+            ``sum``, ``prod``, ``min``, ``max``; ``or``, ``and`` (bits of integers); ``mean`` (sum over the
+            group's size), ``mean_present`` (sum over the number of ranks that contribute the index); or a
+            ufunc with an identity.
+        out : array, optional
+            Where the result goes: the dtype of ``values``, one row for each index of ``want``. Not ``values``.
+        order : {"rank", "arrival"}, default "rank"
+            Rank: additions in a fixed order, the same bits every time. Arrival: as messages come.
+
+        Returns
+        -------
+        array of shape (len(want),) or (len(want), width)
+            ``out``, or a new array.
+
+        Raises
+        ------
+        BadInput
+            Values that do not fit the plan; on all ranks, if on one.
+        Mismatch
+            Another rank called something else, or with another dtype or op.
+        PeerLost, Timeout
+            A rank is gone, or does not come.
+
+        Notes
+        -----
+        Kylix, section III-B. Only values travel, never indices.
+
+        Examples
+        --------
+        >>> import numpy as np, skyphos as sky
+        >>> comm = sky.init()
+        >>> plan = comm.configure([4, 2, 4], [2, 4, 4], n=5)
+        >>> plan.reduce(np.array([1.0, 10.0, 100.0]))
+        array([ 10., 101., 101.])
+        >>> plan.reduce(np.array([3, 5, 1]), op="max")
+        array([5, 3, 3])
+        >>> comm.close()
+        """
+        try:
+            native_op, identity = resolve_op(op)
+            array = as_values(values, self._contribute_len, self._width, "the plan's contribute")
+            result = as_out(out, self._want_len, array, self._width)
+            if order not in ("rank", "arrival"):
+                raise BadInput(f'order must be "rank" or "arrival", not {order!r}')
+        except BadInput as error:
+            self._comm._fail(error)
+        self._native.reduce(array, result, native_op, identity, order == "arrival")
+        return result
