@@ -8,7 +8,7 @@
 use crate::frame::{CallSig, FrameKind, Header};
 use crate::mailbox::{Group, Mailbox, Next};
 use crate::node::Node;
-use crate::slab::{AlignedVec, CHUNK_BYTES, Payload, SlabMut};
+use crate::slab::{AlignedVec, CHUNK_BYTES, Message, MessageMut, Payload, SlabMut};
 use skyphos_types::{Error, Result};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -108,38 +108,68 @@ impl Endpoint {
         .await
     }
 
+    /// Room for a message of `len` bytes.
+    pub fn message(&self, len: usize) -> MessageMut {
+        self.node.pool().message(len)
+    }
+
+    /// A message with a copy of `bytes`.
+    pub fn message_of(&self, bytes: &[u8]) -> MessageMut {
+        let mut message = self.message(bytes.len());
+        message.as_bytes_mut().copy_from_slice(bytes);
+        message
+    }
+
     /// Sends a message to each of several ranks and receives one from each of several, all at once.
     ///
-    /// Returns the messages in the order of `sources`. A rank may name itself in neither list.
-    /// Allocates the results; static plans do not use this.
+    /// Returns the messages in the order of `sources`. A rank may name itself in neither list. A
+    /// message of one chunk is neither copied on its way out nor in. Static plans do not use this.
     pub async fn exchange(
         &self,
         round: u32,
-        messages: &[(u32, &[u8])],
+        messages: Vec<(u32, MessageMut)>,
         sources: &[u32],
-    ) -> Result<Vec<AlignedVec>> {
-        let mut sends: Vec<Outgoing> =
-            messages.iter().map(|(to, bytes)| Outgoing::new(*to, round, bytes.len() as u64)).collect();
+    ) -> Result<Vec<Message>> {
+        let mut large = Vec::new();
+        for (to, message) in messages {
+            match message {
+                MessageMut::Chunk(mut slab) => {
+                    Outgoing::new(to, round, slab.as_bytes_mut().len() as u64).push(self, slab);
+                }
+                MessageMut::Large(vec) => large.push((Outgoing::new(to, round, vec.len() as u64), vec)),
+            }
+        }
         let mut receives: Vec<Incoming> = sources.iter().map(|from| Incoming::new(*from, round)).collect();
-        let mut got: Vec<AlignedVec> = sources.iter().map(|_| AlignedVec::default()).collect();
+        let mut got: Vec<Option<Message>> = sources.iter().map(|_| None).collect();
         loop {
             let mut moved = false;
-            for (send, (_, bytes)) in sends.iter_mut().zip(messages) {
+            for (send, bytes) in &mut large {
                 while let Some(range) = send.next_range(self, CHUNK_BYTES) {
                     let mut chunk = self.chunk(range.len());
-                    chunk.as_bytes_mut().copy_from_slice(&bytes[range]);
+                    chunk.as_bytes_mut().copy_from_slice(&bytes.as_bytes()[range]);
                     send.push(self, chunk);
                     moved = true;
                 }
             }
-            for (receive, buffer) in receives.iter_mut().zip(&mut got) {
+            for (receive, message) in receives.iter_mut().zip(&mut got) {
                 while let Some(chunk) = receive.next(self)? {
-                    buffer.extend(chunk.as_bytes());
                     moved = true;
+                    match message {
+                        None if receive.done() => *message = Some(Message::Chunk(chunk)),
+                        None => {
+                            let mut joined = AlignedVec::default();
+                            // The claimed size is believed only so far; more is found as it comes.
+                            joined.reserve(receive.total().min(WINDOW_BYTES) as usize);
+                            joined.extend(chunk.as_bytes());
+                            *message = Some(Message::Large(joined));
+                        }
+                        Some(Message::Large(joined)) => joined.extend(chunk.as_bytes()),
+                        Some(Message::Chunk(_)) => unreachable!("a message that is done yields no more"),
+                    }
                 }
             }
-            if sends.iter().all(Outgoing::done) && receives.iter().all(Incoming::done) {
-                return Ok(got);
+            if large.iter().all(|(send, _)| send.done()) && receives.iter().all(Incoming::done) {
+                return Ok(got.into_iter().flatten().collect());
             }
             if !moved {
                 self.progress().await?;
@@ -226,6 +256,11 @@ impl Incoming {
     /// Whether all of it has been taken.
     pub fn done(&self) -> bool {
         self.total == Some(self.consumed)
+    }
+
+    /// Bytes of the whole message, as its first chunk claims; 0 before.
+    pub fn total(&self) -> u64 {
+        self.total.unwrap_or(0)
     }
 
     /// Whether any of it has come.

@@ -126,13 +126,13 @@ mod tests {
         let got = on_all(2, 20.0, |rank, node, group| {
             let message = vec![rank as u8 + 1; len];
             node.call(&group, CallSig::plain(CallKind::Barrier), async |ep| {
-                ep.exchange(0, &[(1 - rank, &message)], &[1 - rank]).await
+                ep.exchange(0, vec![(1 - rank, ep.message_of(&message))], &[1 - rank]).await
             })
             .unwrap()
             .remove(0)
         });
         for (rank, bytes) in got.iter().enumerate() {
-            assert_eq!(bytes.len(), len);
+            assert_eq!(bytes.as_bytes().len(), len);
             assert!(bytes.as_bytes().iter().all(|b| *b == 2 - rank as u8));
         }
     }

@@ -210,18 +210,12 @@ impl Node {
     ) -> Result<R> {
         let call = self.mail(|m| m.begin(group, sig));
         let ep = Endpoint::new(self.clone(), group.clone(), call, sig);
+        // Even if the body panics the others must not wait for this rank.
+        let mut leave =
+            Leave { ep: &ep, error: Some(Error::Aborted { rank: self.rank, cause: "it panicked".into() }) };
         let result = self.block_on(&ep, body(&ep));
-        if let Err(error) = &result
-            && !error.is_agreed()
-            && !matches!(self.mail(|m| m.look(group.comm, call)), Err((_, true)))
-        {
-            let payload = self.pool.copy_of(&error.as_seen_by_others(self.rank).to_wire());
-            let header = Header::control(FrameKind::Abort, group.comm, call);
-            for peer in group.ranks.iter().filter(|r| **r != self.rank) {
-                self.post(*peer, header, payload.clone());
-            }
-        }
-        self.mail(|m| m.end(group.comm, call));
+        leave.error = result.as_ref().err().filter(|error| !error.is_agreed()).cloned();
+        drop(leave);
         result
     }
 
@@ -323,6 +317,27 @@ impl Node {
         }
         let missing = others.into_iter().filter(|r| !present.contains(r)).collect();
         Error::Timeout { missing, call: ep.sig().to_string(), after: self.settings.timeout }
+    }
+}
+
+/// Ends a call, telling the others why if it failed on this rank first.
+struct Leave<'a> {
+    ep: &'a Endpoint,
+    error: Option<Error>,
+}
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        let (node, (group, call)) = (self.ep.node(), self.ep.place());
+        let told = matches!(node.mail(|m| m.look(group.comm, call)), Err((_, true)));
+        if let Some(error) = self.error.take().filter(|_| !told) {
+            let payload = node.pool.copy_of(&error.as_seen_by_others(node.rank).to_wire());
+            let header = Header::control(FrameKind::Abort, group.comm, call);
+            for peer in group.ranks.iter().filter(|r| **r != node.rank) {
+                node.post(*peer, header, payload.clone());
+            }
+        }
+        node.mail(|m| m.end(group.comm, call));
     }
 }
 

@@ -44,12 +44,16 @@ impl AlignedVec {
         self.len = len;
     }
 
+    /// Makes room for `len` bytes in all.
+    pub fn reserve(&mut self, len: usize) {
+        self.lines.reserve(len.div_ceil(64).saturating_sub(self.lines.len()));
+    }
+
     /// Appends bytes.
     pub fn extend(&mut self, bytes: &[u8]) {
         let start = self.len;
         if (start + bytes.len()).div_ceil(64) > self.lines.len() {
-            let want = (start + bytes.len()).div_ceil(64).max(self.lines.len() * 2);
-            self.lines.resize(want, Line::zeroed());
+            self.lines.resize((start + bytes.len()).div_ceil(64), Line::zeroed());
         }
         self.len += bytes.len();
         self.as_bytes_mut()[start..].copy_from_slice(bytes);
@@ -86,6 +90,43 @@ impl AlignedVec {
     }
 }
 
+/// A message being written: one chunk of the pool if it fits, else memory of its own.
+pub enum MessageMut {
+    /// Goes out as it is.
+    Chunk(SlabMut),
+    /// Is cut into chunks.
+    Large(AlignedVec),
+}
+
+impl MessageMut {
+    /// The bytes, to write.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            MessageMut::Chunk(slab) => slab.as_bytes_mut(),
+            MessageMut::Large(vec) => vec.as_bytes_mut(),
+        }
+    }
+}
+
+/// A message that came: its one chunk, or all of them joined. Aligned to a cache line either way.
+#[derive(Debug)]
+pub enum Message {
+    /// As it came.
+    Chunk(Payload),
+    /// Joined.
+    Large(AlignedVec),
+}
+
+impl Message {
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Message::Chunk(payload) => payload.as_bytes(),
+            Message::Large(vec) => vec.as_bytes(),
+        }
+    }
+}
+
 struct Slab {
     lines: Box<[Line]>,
     home: Weak<PoolInner>,
@@ -118,6 +159,14 @@ impl Pool {
             Arc::new(Slab { lines, home: Arc::downgrade(&self.0) })
         });
         SlabMut { slab, len }
+    }
+
+    /// Room for a message of `len` bytes; its contents are arbitrary.
+    pub fn message(&self, len: usize) -> MessageMut {
+        match len <= CHUNK_BYTES {
+            true => MessageMut::Chunk(self.take(len)),
+            false => MessageMut::Large(AlignedVec::zeroed(len)),
+        }
     }
 
     /// A buffer holding a copy of `bytes`.

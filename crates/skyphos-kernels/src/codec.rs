@@ -26,45 +26,77 @@ fn flat_bytes(range: u64) -> u64 {
     if range <= 1 << (32 - BLOCK_BITS) { 4 } else { 8 }
 }
 
-/// Appends the smallest form of a set of the range `lo..hi`.
-pub fn encode(blocks: &[Block], lo: u64, hi: u64, out: &mut Vec<u8>) {
-    let range = hi - lo;
-    let elements: u64 = blocks.iter().map(|b| u64::from(b.mask.count_ones())).sum();
-    let sizes = [
-        (blocks.len() as u64 * (number_bytes(range) + 8), BLOCKS),
-        (elements * flat_bytes(range), FLAT),
-        (range.saturating_mul(8), BITMAP),
-    ];
-    let (size, form) = *sizes.iter().min().expect("three forms");
-    out.reserve(HEAD + size as usize);
-    out.push(form);
-    out.extend((blocks.len() as u64).to_le_bytes());
-    out.extend(elements.to_le_bytes());
-    match form {
-        BLOCKS => {
-            for b in blocks {
-                out.extend(&(b.id - lo).to_le_bytes()[..number_bytes(range) as usize]);
+/// A set with its smallest form chosen, ready to be written.
+pub struct Encoding<'a> {
+    blocks: &'a [Block],
+    lo: u64,
+    range: u64,
+    elements: u64,
+    form: u8,
+    size: u64,
+}
+
+impl<'a> Encoding<'a> {
+    /// The smallest form of a set of the range `lo..hi`.
+    pub fn new(blocks: &'a [Block], lo: u64, hi: u64) -> Encoding<'a> {
+        let range = hi - lo;
+        let elements: u64 = blocks.iter().map(|b| u64::from(b.mask.count_ones())).sum();
+        let sizes = [
+            (blocks.len() as u64 * (number_bytes(range) + 8), BLOCKS),
+            (elements * flat_bytes(range), FLAT),
+            (range.saturating_mul(8), BITMAP),
+        ];
+        let (size, form) = *sizes.iter().min().expect("three forms");
+        Encoding { blocks, lo, range, elements, form, size }
+    }
+
+    /// Bytes it takes.
+    pub fn bytes(&self) -> usize {
+        HEAD + self.size as usize
+    }
+
+    /// Writes it into exactly [`Encoding::bytes`] bytes.
+    pub fn write(&self, out: &mut [u8]) {
+        let (head, body) = out.split_at_mut(HEAD);
+        head[0] = self.form;
+        head[1..9].copy_from_slice(&(self.blocks.len() as u64).to_le_bytes());
+        head[9..17].copy_from_slice(&self.elements.to_le_bytes());
+        match self.form {
+            BLOCKS => {
+                let size = number_bytes(self.range) as usize;
+                let (ids, masks) = body.split_at_mut(self.blocks.len() * size);
+                put_numbers(ids, size, self.blocks.iter().map(|b| b.id - self.lo));
+                put_numbers(masks, 8, self.blocks.iter().map(|b| b.mask));
             }
-            blocks.iter().for_each(|b| out.extend(b.mask.to_le_bytes()));
-        }
-        FLAT => {
-            for b in blocks {
-                let mut left = b.mask;
-                while left != 0 {
-                    let flat = (b.id - lo) << BLOCK_BITS | u64::from(left.trailing_zeros());
-                    out.extend(&flat.to_le_bytes()[..flat_bytes(range) as usize]);
-                    left &= left - 1;
+            FLAT => {
+                let size = flat_bytes(self.range) as usize;
+                let mut at = 0;
+                for b in self.blocks {
+                    let (first, mut left) = ((b.id - self.lo) << BLOCK_BITS, b.mask);
+                    while left != 0 {
+                        let flat = first | u64::from(left.trailing_zeros());
+                        body[at..at + size].copy_from_slice(&flat.to_le_bytes()[..size]);
+                        at += size;
+                        left &= left - 1;
+                    }
+                }
+            }
+            _ => {
+                body.fill(0);
+                for b in self.blocks {
+                    let at = (b.id - self.lo) as usize * 8;
+                    body[at..at + 8].copy_from_slice(&b.mask.to_le_bytes());
                 }
             }
         }
-        _ => {
-            let start = out.len();
-            out.resize(start + size as usize, 0);
-            for b in blocks {
-                let at = start + (b.id - lo) as usize * 8;
-                out[at..at + 8].copy_from_slice(&b.mask.to_le_bytes());
-            }
-        }
+    }
+}
+
+fn put_numbers(out: &mut [u8], size: usize, numbers: impl Iterator<Item = u64>) {
+    if size == 4 {
+        out.chunks_exact_mut(4).zip(numbers).for_each(|(o, v)| o.copy_from_slice(&(v as u32).to_le_bytes()));
+    } else {
+        out.chunks_exact_mut(8).zip(numbers).for_each(|(o, v)| o.copy_from_slice(&v.to_le_bytes()));
     }
 }
 
@@ -138,6 +170,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
+
+    fn encode(blocks: &[Block], lo: u64, hi: u64, out: &mut Vec<u8>) {
+        let encoding = Encoding::new(blocks, lo, hi);
+        out.resize(encoding.bytes(), 0xee);
+        encoding.write(out);
+    }
 
     fn set(range: u64) -> impl Strategy<Value = Vec<Block>> {
         let mask = prop_oneof![any::<u64>(), (0u32..64).prop_map(|b| 1 << b)];

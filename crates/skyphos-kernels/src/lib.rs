@@ -18,7 +18,7 @@ mod simd;
 mod union;
 
 pub use block::{BLOCK_BITS, BLOCK_SIZE, Block, IndexSet, split_ranges};
-pub use codec::{decode, encode};
+pub use codec::{Encoding, decode};
 pub use fold::{fold_rows, gather_rows, scatter_rows};
 pub use hash::BlockHash;
 pub use permutation::Permutation;

@@ -10,7 +10,7 @@ use crate::radix::sort_by_key;
 use skyphos_types::{Error, Result};
 
 /// An integer type that users write indices in.
-pub trait Index: Copy + Send + Sync + std::fmt::Display {
+pub trait Index: Copy + PartialOrd + Send + Sync + std::fmt::Display {
     /// As an unsigned 64-bit number; `None` if negative.
     fn get(self) -> Option<u64>;
 }
@@ -81,6 +81,14 @@ impl Indices<'_> {
         with_indices!(self, slice => slice.iter().filter_map(|i| i.get()).max().map_or(0, |i| i.saturating_add(1)))
     }
 
+    /// Whether both are the very same memory.
+    pub fn is_same_memory(self, other: Indices<'_>) -> bool {
+        let place = |indices: Indices<'_>| with_indices!(indices, slice => slice.as_ptr().cast::<u8>());
+        self.len() == other.len()
+            && std::mem::discriminant(&self) == std::mem::discriminant(&other)
+            && place(self) == place(other)
+    }
+
     /// [`prepare`] for the type at hand.
     pub fn prepare(self, n: u64, hash: BlockHash, what: &str) -> Result<Prepared> {
         with_indices!(self, slice => prepare(slice, n, hash, what))
@@ -88,7 +96,7 @@ impl Indices<'_> {
 }
 
 /// A user's indices as a set.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Prepared {
     /// The distinct indices, in hash order.
     pub set: IndexSet,
@@ -115,6 +123,7 @@ pub fn prepare<I: Index>(indices: &[I], n: u64, hash: BlockHash, what: &str) -> 
 }
 
 /// A block as it stands in the user's array.
+#[derive(Clone, Copy)]
 struct Run {
     block: u64,
     mask: u64,
@@ -123,33 +132,50 @@ struct Run {
 
 /// Checks the range; the runs of equal block if the indices are strictly ascending.
 fn blocks_if_ascending<I: Index>(indices: &[I], n: u64, what: &str) -> Result<Option<Vec<Run>>> {
-    let mut runs: Vec<Run> = Vec::new();
-    let (mut ascending, mut least_next) = (true, 0);
-    let mut run = Run { block: u64::MAX, mask: 0, start: 0 };
-    for (place, index) in indices.iter().enumerate() {
-        let Some(i) = index.get().filter(|i| *i < n) else {
+    let ascending = ascends(indices);
+    // Of ascending indices the ends tell.
+    let ends = [indices.len().saturating_sub(1), 0];
+    let suspects = if ascending { ends[..indices.len().min(2)].iter() } else { [].iter() };
+    let all = if ascending { 0..0 } else { 0..indices.len() };
+    for place in suspects.copied().chain(all) {
+        if indices[place].get().is_none_or(|i| i >= n) {
+            let place = indices.iter().position(|i| i.get().is_none_or(|i| i >= n)).unwrap_or(place);
             return Err(Error::bad_input(format!(
-                "{what}[{place}] = {index} is outside the index space 0 <= index < n = {n}"
+                "{what}[{place}] = {} is outside the index space 0 <= index < n = {n}",
+                indices[place]
             )));
+        }
+    }
+    if !ascending {
+        return Ok(None);
+    }
+    // Every index writes its block's run anew, so that nothing depends on where blocks end.
+    let mut runs = vec![Run { block: u64::MAX, mask: 0, start: 0 }; indices.len() + 1];
+    let (mut k, mut run) = (0, Run { block: u64::MAX, mask: 0, start: 0 });
+    for (place, index) in indices.iter().enumerate() {
+        let i = index.get().expect("checked");
+        let block = i >> BLOCK_BITS;
+        let fresh = block != run.block;
+        k += usize::from(fresh);
+        run = Run {
+            block,
+            mask: (run.mask & u64::from(fresh).wrapping_sub(1)) | 1 << (i & 63),
+            start: if fresh { place as u32 } else { run.start },
         };
-        if i < least_next {
-            ascending = false;
-        }
-        least_next = i + 1;
-        if ascending {
-            if i >> BLOCK_BITS != run.block {
-                if run.mask != 0 {
-                    runs.push(run);
-                }
-                run = Run { block: i >> BLOCK_BITS, mask: 0, start: place as u32 };
-            }
-            run.mask |= 1 << (i & 63);
-        }
+        runs[k] = run;
     }
-    if run.mask != 0 {
-        runs.push(run);
-    }
-    Ok(ascending.then_some(runs))
+    runs.truncate(k + 1);
+    runs.remove(0);
+    Ok(Some(runs))
+}
+
+/// Whether each index is greater than the one before (and none negative).
+fn ascends<I: Index>(indices: &[I]) -> bool {
+    indices.first().is_none_or(|i| i.get().is_some())
+        && indices
+            .chunks(1024)
+            .zip(indices.get(1..).unwrap_or(&[]).chunks(1024))
+            .all(|(a, b)| a.iter().zip(b).fold(true, |all, (x, y)| all & (x < y)))
 }
 
 fn sort_blocks(runs: Vec<Run>, hash: BlockHash) -> Prepared {

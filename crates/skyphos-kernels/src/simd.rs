@@ -18,7 +18,10 @@ pub(crate) enum Level {
 pub(crate) fn level() -> Level {
     #[cfg(target_arch = "x86_64")]
     {
-        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
+        if is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("bmi2")
+        {
             return Level::Avx512;
         }
         if is_x86_feature_detected!("avx2") {

@@ -19,13 +19,13 @@ fn barrier_allgather_and_exchange_at_every_size() {
             let all = node.call(&group, sig, async |ep| allgather_bytes(ep, 0, &block).await).unwrap();
             let others: Vec<u32> = (0..size).filter(|r| *r != rank).collect();
             let message = |to: u32| vec![(rank * 16 + to) as u8; 300_000 + rank as usize];
-            let messages: Vec<Vec<u8>> = others.iter().map(|to| message(*to)).collect();
-            let named: Vec<(u32, &[u8])> =
-                others.iter().copied().zip(messages.iter().map(|m| &m[..])).collect();
             let sig = CallSig::plain(CallKind::Barrier);
-            let came = node.call(&group, sig, async |ep| ep.exchange(0, &named, &others).await).unwrap();
-            for (from, bytes) in others.iter().zip(came) {
-                assert_eq!(bytes.len(), 300_000 + *from as usize);
+            let came = node.call(&group, sig, async |ep| {
+                let messages = others.iter().map(|to| (*to, ep.message_of(&message(*to)))).collect();
+                ep.exchange(0, messages, &others).await
+            });
+            for (from, bytes) in others.iter().zip(came.unwrap()) {
+                assert_eq!(bytes.as_bytes().len(), 300_000 + *from as usize);
                 assert!(bytes.as_bytes().iter().all(|b| *b == (from * 16 + rank) as u8));
             }
             all
@@ -42,9 +42,10 @@ fn messages_larger_than_window_and_sockets_flow_both_ways() {
         let message: Vec<u8> = (0..len).map(|k| (k * 7 + rank as usize) as u8).collect();
         let other = 1 - rank;
         let sig = CallSig::plain(CallKind::Barrier);
-        let mut came =
-            node.call(&group, sig, async |ep| ep.exchange(0, &[(other, &message)], &[other]).await).unwrap();
-        let came = came.remove(0);
+        let came = node.call(&group, sig, async |ep| {
+            ep.exchange(0, vec![(other, ep.message_of(&message))], &[other]).await
+        });
+        let came = came.unwrap().remove(0);
         assert!((0..len).all(|k| came.as_bytes()[k] == (k * 7 + other as usize) as u8));
     });
 }

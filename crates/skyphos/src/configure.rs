@@ -167,16 +167,20 @@ impl Comm {
             }
         };
         let hash = BlockHash::new(n, ep.size());
+        let (contribute_len, want_len) = (contribute.len(), want.len());
+        let same = contribute.is_same_memory(want);
+        let contribute = contribute.prepare(n, hash, "contribute")?;
+        let want = if same { contribute.clone() } else { want.prepare(n, hash, "want")? };
         Ok(Request {
             n,
             width: options.width,
             degrees,
             missing: options.missing,
             hash,
-            contribute: contribute.prepare(n, hash, "contribute")?,
-            contribute_len: contribute.len(),
-            want: want.prepare(n, hash, "want")?,
-            want_len: want.len(),
+            contribute,
+            contribute_len,
+            want,
+            want_len,
             id,
         })
     }

@@ -16,12 +16,14 @@ pub async fn allgather_bytes(ep: &Endpoint, first_round: u32, block: &[u8]) -> R
     while count < size {
         let moving = count.min(size - count);
         let (to, from) = ((me + size - count) % size, (me + count) % size);
-        let got = ep.exchange(round, &[(to as u32, &held[..moving * len])], &[from as u32]).await?;
-        if got[0].len() != moving * len {
-            let message = format!("{} bytes where {} blocks of {len} were due", got[0].len(), moving);
+        let message = ep.message_of(&held[..moving * len]);
+        let got = ep.exchange(round, vec![(to as u32, message)], &[from as u32]).await?;
+        let bytes = got[0].as_bytes();
+        if bytes.len() != moving * len {
+            let message = format!("{} bytes where {moving} blocks of {len} were due", bytes.len());
             return Err(Error::Corrupt { rank: ep.world_rank(from as u32), message });
         }
-        held.extend(got[0].as_bytes());
+        held.extend(bytes);
         (count, round) = (count + moving, round + 1);
     }
     let block_of = |rank: usize| (rank + size - me) % size * len;

@@ -12,7 +12,7 @@ pub async fn barrier(ep: &Endpoint) -> Result<()> {
     let (mut step, mut round) = (1, 0);
     while step < size {
         let (to, from) = ((me + step) % size, (me + size - step) % size);
-        ep.exchange(round, &[(to, &[])], &[from]).await?;
+        ep.exchange(round, vec![(to, ep.message(0))], &[from]).await?;
         (step, round) = (step * 2, round + 1);
     }
     Ok(())

@@ -9,7 +9,7 @@
 //!
 //! `configure_reduce` sends the values of a share in the same message as its indices, and the results
 //! with the bits. Cost: Σ 2 (d_i - 1) α for either, which is what the combined form saves over the
-//! two; bytes as [`skyphos_kernels::encode`] makes them.
+//! two; bytes as [`Encoding`] makes them.
 //!
 //! Every rank hears, layer by layer, from every other, so no rank returns before all have entered,
 //! and an index that is missing anywhere is known everywhere.
@@ -21,9 +21,9 @@ use crate::collectives::reduce::{
 };
 use crate::endpoint::Endpoint;
 use crate::plan::{Layer, Memory, Plan, Stats};
-use crate::slab::AlignedVec;
+use crate::slab::{AlignedVec, Message, MessageMut};
 use skyphos_kernels::{
-    BLOCK_BITS, Block, BlockHash, IndexSet, MISSING, Prepared, decode, encode, fold_rows, gather_rows,
+    BLOCK_BITS, Block, BlockHash, Encoding, IndexSet, MISSING, Prepared, decode, fold_rows, gather_rows,
     positions, split_ranges, union,
 };
 use skyphos_types::{Element, Error, ReduceOp, Result};
@@ -137,11 +137,9 @@ async fn run<T: Element>(ep: &Endpoint, request: Request, mut with: Option<Value
         }
         let down = go_down(ep, &cut, &out_set, &in_set, carried.as_ref(), width, DOWN + k as u32).await?;
         if let (Some(w), Some((source, ones))) = (&with, &carried) {
-            let sum = fold_shares(w.op, &down, source, width, |m| (&m.bytes, m.values.clone()))?;
+            let sum = fold_shares(w.op, &down, source, width, |s| s.values.clone())?;
             let count = match ones {
-                Some(source) => {
-                    fold_shares(&ReduceOp::Sum, &down, source, 1, |m| (&m.bytes, m.counts.clone()))?
-                }
+                Some(source) => fold_shares(&ReduceOp::Sum, &down, source, 1, |s| s.counts.clone())?,
                 None => Vec::new(),
             };
             sums.push(sum);
@@ -206,11 +204,32 @@ struct Cut<'a> {
     bounds: &'a [u64],
 }
 
-/// A message that came: its bytes, and where the values and the counts are in them.
-struct Share {
-    bytes: AlignedVec,
+/// Where things lie in a message: a byte that says whether both sets are the same, the sets, then
+/// values and counts, each aligned.
+struct Sections {
     values: std::ops::Range<usize>,
     counts: std::ops::Range<usize>,
+    end: usize,
+}
+
+impl Sections {
+    fn new(set_bytes: usize, value_bytes: Option<usize>, count_bytes: Option<usize>) -> Sections {
+        let Some(value_bytes) = value_bytes else {
+            return Sections { values: 0..0, counts: 0..0, end: set_bytes };
+        };
+        let values = aligned(set_bytes)..aligned(set_bytes) + value_bytes;
+        let Some(count_bytes) = count_bytes else {
+            return Sections { end: values.end, values, counts: 0..0 };
+        };
+        let counts = aligned(values.end)..aligned(values.end) + count_bytes;
+        Sections { end: counts.end, values, counts }
+    }
+}
+
+/// A message that came.
+struct Share {
+    message: Message,
+    sections: Sections,
 }
 
 /// What a layer leaves: the layer, the sets below it, and the messages by member.
@@ -244,29 +263,46 @@ async fn go_down<T: Element>(
         parts.iter().map(|p| set.base(p.start)).chain([set.len()]).collect()
     };
     let (out_split, in_split) = (split_of(out_set, &out_parts), split_of(in_set, &in_parts));
-    let mut messages: Vec<(u32, AlignedVec)> = Vec::new();
+    let mut messages: Vec<(u32, MessageMut)> = Vec::new();
     let mut config_bytes = 0;
     for step in 1..degree {
         let j = (cut.me + step) % degree;
         let (lo, hi) = (cut.bounds[j], cut.bounds[j + 1]);
-        let mut sets = Vec::new();
-        encode(&out_set.blocks()[out_parts[j].clone()], lo, hi, &mut sets);
-        encode(&in_set.blocks()[in_parts[j].clone()], lo, hi, &mut sets);
-        config_bytes += sets.len() as u64;
-        let mut message = AlignedVec::default();
-        message.extend(&sets);
+        let outs = &out_set.blocks()[out_parts[j].clone()];
+        let ins = &in_set.blocks()[in_parts[j].clone()];
+        let (start, rows) = (out_split[j], out_split[j + 1] - out_split[j]);
+        let out_code = Encoding::new(outs, lo, hi);
+        let in_code = (ins != outs).then(|| Encoding::new(ins, lo, hi));
+        let in_bytes = in_code.as_ref().map_or(0, Encoding::bytes);
+        let set_bytes = 1 + out_code.bytes() + in_bytes;
+        let value_bytes = values.map(|_| rows * width * size_of::<T>());
+        let count_bytes = values.and_then(|(_, ones)| ones.as_ref()).map(|_| rows * 4);
+        let sections = Sections::new(set_bytes, value_bytes, count_bytes);
+        config_bytes += set_bytes as u64;
+        let mut message = ep.message(sections.end);
+        let bytes = message.as_bytes_mut();
+        bytes[0] = u8::from(in_code.is_none());
+        out_code.write(&mut bytes[1..1 + out_code.bytes()]);
+        if let Some(code) = in_code {
+            code.write(&mut bytes[set_bytes - in_bytes..set_bytes]);
+        }
         if let Some((source, ones)) = values {
-            let (start, rows) = (out_split[j], out_split[j + 1] - out_split[j]);
-            append_rows(&mut message, source, start, rows, width);
+            bytes[set_bytes..sections.values.start].fill(0);
+            source.copy_rows(
+                start,
+                rows,
+                width,
+                bytemuck::cast_slice_mut(&mut bytes[sections.values.clone()]),
+            );
             if let Some(ones) = ones {
-                append_rows(&mut message, ones, start, rows, 1);
+                bytes[sections.values.end..sections.counts.start].fill(0);
+                ones.copy_rows(start, rows, 1, bytemuck::cast_slice_mut(&mut bytes[sections.counts.clone()]));
             }
         }
         messages.push((cut.members[j], message));
     }
-    let views: Vec<(u32, &[u8])> = messages.iter().map(|(to, m)| (*to, m.as_bytes())).collect();
     let others: Vec<u32> = cut.members.iter().copied().filter(|m| *m != ep.rank()).collect();
-    let mut came = ep.exchange(round, &views, &others).await?.into_iter();
+    let mut came = ep.exchange(round, messages, &others).await?.into_iter();
 
     let (lo, hi) = (cut.bounds[cut.me], cut.bounds[cut.me + 1]);
     let mut outs: Vec<Vec<Block>> = Vec::with_capacity(degree);
@@ -279,31 +315,30 @@ async fn go_down<T: Element>(
             shares.push(None);
             continue;
         }
-        let bytes = came.next().expect("a message from every other member");
+        let message = came.next().expect("a message from every other member");
         let damaged = |message: &str| Error::Corrupt {
             rank: ep.world_rank(cut.members[j]),
             message: message.to_owned(),
         };
-        let (out_blocks, used) = decode(bytes.as_bytes(), lo, hi).map_err(damaged)?;
-        let (in_blocks, used_too) = decode(&bytes.as_bytes()[used..], lo, hi).map_err(damaged)?;
-        let rows: usize = out_blocks.iter().map(|b| b.mask.count_ones() as usize).sum();
-        let mut end = used + used_too;
-        let mut section = |present: bool, size: usize| {
-            let start = if present { aligned(end) } else { end };
-            end = start + if present { rows * size } else { 0 };
-            start..end
+        let (same, sets) = message.as_bytes().split_first().ok_or_else(|| damaged("an empty message"))?;
+        let (out_blocks, used) = decode(sets, lo, hi).map_err(damaged)?;
+        let (in_blocks, used_too) = match same {
+            1 => (out_blocks.clone(), 0),
+            _ => decode(&sets[used..], lo, hi).map_err(damaged)?,
         };
-        let value_range = section(values.is_some(), width * size_of::<T>());
-        let count_range = section(values.is_some_and(|v| v.1.is_some()), 4);
-        if end != bytes.len() {
+        let rows: usize = out_blocks.iter().map(|b| b.mask.count_ones() as usize).sum();
+        let value_bytes = values.map(|_| rows * width * size_of::<T>());
+        let count_bytes = values.and_then(|(_, ones)| ones.as_ref()).map(|_| rows * 4);
+        let sections = Sections::new(1 + used + used_too, value_bytes, count_bytes);
+        if sections.end != message.as_bytes().len() {
             return Err(damaged("a message longer or shorter than its indices and values"));
         }
         outs.push(out_blocks);
         ins.push(in_blocks);
-        shares.push(Some(Share { bytes, values: value_range, counts: count_range }));
+        shares.push(Some(Share { message, sections }));
     }
     let (out_set, out_maps) = join(&outs)?;
-    let (in_set, in_maps) = join(&ins)?;
+    let (in_set, in_maps) = if ins == outs { (out_set.clone(), out_maps.clone()) } else { join(&ins)? };
     let layer = Layer {
         members: cut.members.clone(),
         me: cut.me,
@@ -318,20 +353,6 @@ async fn go_down<T: Element>(
     Ok(Down { layer, out_set, in_set, shares })
 }
 
-/// Appends rows of a source, aligned.
-fn append_rows<V: Element>(
-    message: &mut AlignedVec,
-    source: &Source<'_, V>,
-    start: usize,
-    rows: usize,
-    width: usize,
-) {
-    let at = aligned(message.len());
-    message.resize(at + rows * width * size_of::<V>());
-    let target = bytemuck::cast_slice_mut(&mut message.as_bytes_mut()[at..]);
-    source.copy_rows(start, rows, width, target);
-}
-
 /// The union of the parts, and the map of each part into it.
 fn join(parts: &[Vec<Block>]) -> Result<(IndexSet, Vec<Vec<u32>>)> {
     let views: Vec<&[Block]> = parts.iter().map(Vec::as_slice).collect();
@@ -343,14 +364,7 @@ fn join(parts: &[Vec<Block>]) -> Result<(IndexSet, Vec<Vec<u32>>)> {
         )));
     }
     let set = IndexSet::new(blocks);
-    let maps = parts
-        .iter()
-        .map(|part| {
-            let mut map = Vec::with_capacity(part.iter().map(|b| b.mask.count_ones() as usize).sum());
-            positions(part, &set, &mut map);
-            map
-        })
-        .collect();
+    let maps = parts.iter().map(|part| positions(part, &set)).collect();
     Ok((set, maps))
 }
 
@@ -360,7 +374,7 @@ fn fold_shares<V: Element>(
     down: &Down,
     own: &Source<'_, V>,
     width: usize,
-    part: impl Fn(&Share) -> (&AlignedVec, std::ops::Range<usize>),
+    part: impl Fn(&Sections) -> std::ops::Range<usize>,
 ) -> Result<Vec<V>> {
     let layer = &down.layer;
     let mut sum = vec![op.identity::<V>()?; layer.out_len * width];
@@ -368,8 +382,8 @@ fn fold_shares<V: Element>(
         match &down.shares[j] {
             None => own.fold(op, &mut sum, 0, map, layer.out_split[j], width)?,
             Some(share) => {
-                let (bytes, range) = part(share);
-                fold_rows(op, &mut sum, 0, map, bytemuck::cast_slice(&bytes.as_bytes()[range]), width)?;
+                let bytes = &share.message.as_bytes()[part(&share.sections)];
+                fold_rows(op, &mut sum, 0, map, bytemuck::cast_slice(bytes), width)?;
             }
         }
     }
@@ -387,9 +401,11 @@ struct Unmet {
 /// At the bottom: where each index that is asked for lies among those put out. Composes that map with
 /// the last layer's in-maps; an index that nobody puts out leads to the row after the last.
 fn meet(built: &mut [Layer], out_set: &IndexSet, in_set: &IndexSet) -> Unmet {
-    let mut final_map = Vec::with_capacity(in_set.len());
-    positions(in_set.blocks(), out_set, &mut final_map);
     let last = built.last_mut().expect("at least one layer");
+    if in_set == out_set {
+        return Unmet { bits: Vec::new(), count: 0 }; // the third map is the identity
+    }
+    let final_map = positions(in_set.blocks(), out_set);
     let nobody = last.out_len as u32;
     let count = final_map.iter().filter(|p| **p == MISSING).count() as u64;
     let bits = if count == 0 { Vec::new() } else { (0..=nobody).map(|p| p == nobody).collect() };
@@ -399,6 +415,9 @@ fn meet(built: &mut [Layer], out_set: &IndexSet, in_set: &IndexSet) -> Unmet {
     }
     Unmet { bits, count }
 }
+
+/// Bytes before the bits of an answer: the number of unmet indices, and whether bits follow.
+const ANSWER_HEAD: usize = 9;
 
 /// Up one layer: to each member the unmet bits of its share, the number of unmet indices known so
 /// far, and the values. Returns the same for the set above.
@@ -412,35 +431,35 @@ async fn go_up<T: Element>(
 ) -> Result<Unmet> {
     let Unmet { bits: unmet, count: total } = unmet;
     let is_unmet = |p: u32| unmet[p as usize];
-    let mut messages: Vec<(u32, AlignedVec)> = Vec::new();
+    let mut messages: Vec<(u32, MessageMut)> = Vec::new();
     for step in 1..layer.members.len() {
         let j = (layer.me + step) % layer.members.len();
         let map = &layer.in_maps[j];
-        let mut message = AlignedVec::default();
-        message.extend(&total.to_le_bytes());
-        if !unmet.is_empty() && map.iter().any(|p| is_unmet(*p)) {
-            let mut bits = vec![0u8; map.len().div_ceil(8)];
+        let some = !unmet.is_empty() && map.iter().any(|p| is_unmet(*p));
+        let set_bytes = ANSWER_HEAD + if some { map.len().div_ceil(8) } else { 0 };
+        let value_bytes = values.as_ref().map(|_| map.len() * width * size_of::<T>());
+        let sections = Sections::new(set_bytes, value_bytes, None);
+        let mut message = ep.message(sections.end);
+        let bytes = message.as_bytes_mut();
+        bytes[..8].copy_from_slice(&total.to_le_bytes());
+        bytes[8] = u8::from(some);
+        if some {
+            let bits = &mut bytes[ANSWER_HEAD..set_bytes];
+            bits.fill(0);
             map.iter()
                 .enumerate()
                 .filter(|(_, p)| is_unmet(**p))
                 .for_each(|(k, _)| bits[k / 8] |= 1 << (k % 8));
-            message.extend(&[1]);
-            message.extend(&bits);
-        } else {
-            message.extend(&[0]);
         }
-        layer.config_bytes[1] += message.len() as u64;
+        layer.config_bytes[1] += set_bytes as u64;
         if let Some((source, _)) = &values {
-            let at = aligned(message.len());
-            message.resize(at + map.len() * width * size_of::<T>());
-            let target = bytemuck::cast_slice_mut(&mut message.as_bytes_mut()[at..]);
-            gather_rows(source, map, width, target);
+            bytes[set_bytes..sections.values.start].fill(0);
+            gather_rows(source, map, width, bytemuck::cast_slice_mut(&mut bytes[sections.values]));
         }
         messages.push((layer.members[j], message));
     }
-    let views: Vec<(u32, &[u8])> = messages.iter().map(|(to, m)| (*to, m.as_bytes())).collect();
     let others: Vec<u32> = layer.members.iter().copied().filter(|m| *m != ep.rank()).collect();
-    let came = ep.exchange(round, &views, &others).await?;
+    let came = ep.exchange(round, messages, &others).await?;
 
     let above = *layer.in_split.last().expect("split has an end");
     let mut all_unmet = Vec::new();
@@ -462,16 +481,17 @@ async fn go_up<T: Element>(
         };
         let (start, rows) = (layer.in_split[j], layer.in_split[j + 1] - layer.in_split[j]);
         let body = bytes.as_bytes();
-        let head: [u8; 9] = body.get(..9).and_then(|h| h.try_into().ok()).ok_or_else(damaged)?;
+        let head: [u8; ANSWER_HEAD] =
+            body.get(..ANSWER_HEAD).and_then(|h| h.try_into().ok()).ok_or_else(damaged)?;
         sum += u64::from_le_bytes(head[..8].try_into().expect("8 bytes"));
         let bit_bytes = if head[8] == 1 { rows.div_ceil(8) } else { 0 };
-        let bits = body.get(9..9 + bit_bytes).ok_or_else(damaged)?;
+        let bits = body.get(ANSWER_HEAD..ANSWER_HEAD + bit_bytes).ok_or_else(damaged)?;
         if head[8] == 1 {
             all_unmet.resize(above, false);
             (0..rows).filter(|r| bits[r / 8] >> (r % 8) & 1 == 1).for_each(|r| all_unmet[start + r] = true);
         }
         if let Some((_, target)) = &mut values {
-            let at = aligned(9 + bit_bytes);
+            let at = aligned(ANSWER_HEAD + bit_bytes);
             let part =
                 body.get(at..).filter(|p| p.len() == rows * width * size_of::<T>()).ok_or_else(damaged)?;
             target.put(start, bytemuck::cast_slice(part), width);

@@ -11,7 +11,12 @@ use std::collections::BTreeMap;
 pub type MakeGroup = fn(u32) -> Vec<Comm>;
 
 pub fn local(size: u32) -> Vec<Comm> {
-    Comm::local(size, &Settings::default()).unwrap().into_vec()
+    Comm::local(size, &settings()).unwrap().into_vec()
+}
+
+/// A wait of 30 s without progress is a failure here.
+pub fn settings() -> Settings {
+    Settings { timeout: std::time::Duration::from_secs(30), ..Settings::default() }
 }
 
 /// Runs `body` for every rank in a thread of its own.
