@@ -4,8 +4,9 @@
 //! call is over is dropped (a late duplicate is normal input). Storage is recycled, so that a steady
 //! sequence of calls allocates nothing. Nothing here waits, sends or knows the time.
 
+use crate::endpoint::WINDOW_BYTES;
 use crate::frame::{CallSig, Frame, FrameKind, Header};
-use crate::slab::Payload;
+use crate::slab::{CHUNK_BYTES, Payload};
 use crate::transport::Event;
 use skyphos_types::Error;
 use std::collections::VecDeque;
@@ -23,13 +24,20 @@ pub struct Group {
 }
 
 /// A message on its way in: chunks in order, as far as they have come.
-#[derive(Default)]
 struct Stream {
     from: u32,
     round: u32,
     next_seq: u32,
     chunks: VecDeque<Payload>,
     total: u64,
+}
+
+impl Default for Stream {
+    fn default() -> Stream {
+        // Room for all that a sender may have on the way, so that a stream never grows.
+        let most = WINDOW_BYTES as usize / CHUNK_BYTES + 1;
+        Stream { from: 0, round: 0, next_seq: 0, chunks: VecDeque::with_capacity(most), total: 0 }
+    }
 }
 
 /// All that has come for one call.

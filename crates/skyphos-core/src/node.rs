@@ -211,10 +211,12 @@ impl Node {
         let call = self.mail(|m| m.begin(group, sig));
         let ep = Endpoint::new(self.clone(), group.clone(), call, sig);
         // Even if the body panics the others must not wait for this rank.
-        let mut leave =
-            Leave { ep: &ep, error: Some(Error::Aborted { rank: self.rank, cause: "it panicked".into() }) };
+        let mut leave = Leave { ep: &ep, outcome: Outcome::Panicked };
         let result = self.block_on(&ep, body(&ep));
-        leave.error = result.as_ref().err().filter(|error| !error.is_agreed()).cloned();
+        leave.outcome = match &result {
+            Err(error) if !error.is_agreed() => Outcome::Failed(error.clone()),
+            _ => Outcome::Done,
+        };
         drop(leave);
         result
     }
@@ -320,18 +322,32 @@ impl Node {
     }
 }
 
+/// How a call ended on this rank.
+enum Outcome {
+    /// Well, or with an error that every rank comes to.
+    Done,
+    Failed(Error),
+    Panicked,
+}
+
 /// Ends a call, telling the others why if it failed on this rank first.
 struct Leave<'a> {
     ep: &'a Endpoint,
-    error: Option<Error>,
+    outcome: Outcome,
 }
 
 impl Drop for Leave<'_> {
     fn drop(&mut self) {
         let (node, (group, call)) = (self.ep.node(), self.ep.place());
+        let error = match std::mem::replace(&mut self.outcome, Outcome::Done) {
+            Outcome::Done => None,
+            Outcome::Failed(error) => Some(error.as_seen_by_others(node.rank)),
+            Outcome::Panicked => Some(Error::Aborted { rank: node.rank, cause: "it panicked".to_owned() }),
+        };
+        // What another rank said has reached everyone already.
         let told = matches!(node.mail(|m| m.look(group.comm, call)), Err((_, true)));
-        if let Some(error) = self.error.take().filter(|_| !told) {
-            let payload = node.pool.copy_of(&error.as_seen_by_others(node.rank).to_wire());
+        if let Some(error) = error.filter(|_| !told) {
+            let payload = node.pool.copy_of(&error.to_wire());
             let header = Header::control(FrameKind::Abort, group.comm, call);
             for peer in group.ranks.iter().filter(|r| **r != node.rank) {
                 node.post(*peer, header, payload.clone());

@@ -85,7 +85,7 @@ pub(crate) fn join(options: Options) -> Result<Formed> {
     let mut join = Join {
         key: Key::new(options.token.as_deref()),
         lobby: Lobby::new(options.world_size as usize, options.interrupted)?,
-        deadline: Instant::now() + options.timeout,
+        deadline: options.deadline(),
         home: None,
         told: false,
         options,

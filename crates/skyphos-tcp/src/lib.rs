@@ -45,7 +45,7 @@ pub fn connect(options: Options) -> Result<Tcp> {
     options.check()?;
     let rank = options.rank;
     let formed = match (options.world_size, rank) {
-        (1, _) => Formed::alone()?,
+        (1, _) => Formed::alone(&options)?,
         (_, 0) => rendezvous::gather(options)?,
         _ => join::join(options)?,
     };
@@ -59,7 +59,10 @@ struct Formed {
 }
 
 impl Formed {
-    fn alone() -> Result<Formed> {
+    fn alone(options: &Options) -> Result<Formed> {
+        if let Some(fd) = options.listen_fd {
+            drop(sockets::inherit(fd, None)?);
+        }
         let host = host::Host::this();
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
         let seat = message::Seat { machine: 0, address, host: host.name };

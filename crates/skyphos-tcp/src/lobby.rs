@@ -19,8 +19,10 @@ use std::time::{Duration, Instant};
 /// Time for an incoming connection to prove the token; a rank needs milliseconds.
 const PROOF_TIME: Duration = Duration::from_secs(10);
 
-/// Time for a server to greet; then the attempt is given up (and made again).
-const GREETING_TIME: Duration = Duration::from_secs(5);
+/// Time for a connection to be made; then the attempt is given up (and made again, perhaps to another
+/// address). One that is made waits for its greeting as long as the caller does: rank 0's launcher may
+/// have opened the port long before rank 0 looks.
+const CONNECT_TIME: Duration = Duration::from_secs(5);
 
 /// Unproved incoming connections kept beside those of the ranks expected.
 const STRANGERS: usize = 64;
@@ -207,19 +209,21 @@ impl Lobby {
         if self.interrupted.is_some_and(|f| f()) {
             return Err(Error::Interrupted);
         }
-        let late: Vec<(usize, bool)> = self
+        let late: Vec<usize> = self
             .links
             .iter()
             .filter(|(_, link)| {
-                let limit = if link.incoming { PROOF_TIME } else { GREETING_TIME };
-                matches!(link.trust, Trust::Connecting | Trust::Stranger)
-                    && now.duration_since(link.since) > limit
+                let waited = now.duration_since(link.since);
+                match link.trust {
+                    Trust::Connecting => waited > CONNECT_TIME,
+                    Trust::Stranger => link.incoming && waited > PROOF_TIME,
+                    Trust::Member | Trust::Settled => false,
+                }
             })
-            .map(|(id, link)| (*id, link.trust == Trust::Connecting))
+            .map(|(id, _)| *id)
             .collect();
-        for (id, connecting) in late {
-            let cause = if connecting { "no answer" } else { "it sends no Skyphos greeting" };
-            self.lose(id, cause.to_owned());
+        for id in late {
+            self.lose(id, "no answer".to_owned());
         }
         Ok(())
     }

@@ -5,8 +5,12 @@
 //! prove the token and the group on each
 //! ```
 //!
-//! The whole mesh is built at start: (P-1)(P-2)/2 connections beside rank 0's. Connecting lazily
-//! would save that time in programs that use few pairs, and put it into their first collectives.
+//! The whole mesh is built at start: (P-1)(P-2)/2 connections beside rank 0's. Measured on 2 cores
+//! over the loopback (`examples/bringup.rs`, all ranks threads of one process, best of 7): 2 ranks
+//! 0.4 ms; 8 ranks 2.1 ms, of which the mesh 0.8; 64 ranks 82 ms, of which the mesh 55 (2016
+//! connections, 27 µs each; on 64 machines each rank would make its 63 in a few ms). That is all that
+//! connecting lazily could save, in programs that use few pairs; others would pay it inside their
+//! first collectives, where an unreachable rank is also a worse surprise.
 
 use crate::join::{Attempt, Heard, Join};
 use crate::link::Trust;

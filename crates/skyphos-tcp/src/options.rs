@@ -3,7 +3,10 @@
 use skyphos_types::{Error, Result};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Longer than anyone waits; the clock does not overflow by it.
+pub(crate) const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// How to reach the group; see [`crate::connect`].
 #[derive(Clone)]
@@ -20,7 +23,8 @@ pub struct Options {
     /// Time for the whole bring-up.
     pub timeout: Duration,
     /// Rank 0 only: a socket that already listens at the rendezvous (a launcher made it, so that no
-    /// other program can take the port in between). It belongs to `connect` from then on.
+    /// other program can take the port in between). It belongs to `connect` from then on. Other ranks
+    /// leave the number alone.
     pub listen_fd: Option<RawFd>,
     /// The local address to listen on. `None`: for rank 0, loopback if the rendezvous is there, else
     /// every interface; for others, the one over which they reached the rendezvous.
@@ -45,6 +49,11 @@ impl Options {
             socket_buffer: None,
             interrupted: None,
         }
+    }
+
+    /// When the bring-up must be over.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.timeout.min(FOR_EVER)
     }
 
     /// The call's name in errors.

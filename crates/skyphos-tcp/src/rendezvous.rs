@@ -13,8 +13,6 @@
 //! learns who is missing.
 //!
 //! Cost: 4 messages a rank; rank 0 uses the connections of the rendezvous for its part of the mesh.
-//! The whole mesh is built at start. Measured on 2 cores over loopback, all ranks as threads of one
-//! process, best of 5: see the table in `mesh`.
 
 use crate::handshake::{GroupId, Key, random};
 use crate::host::Host;
@@ -62,14 +60,13 @@ struct Rendezvous {
 
 /// Brings the group up as rank 0.
 pub(crate) fn gather(options: Options) -> Result<Formed> {
-    let start = Instant::now();
     let (listener, address) = open(&options)?;
     let mut lobby = Lobby::new(options.world_size as usize, options.interrupted)?;
     lobby.accept_on(listener)?;
     let mut rendezvous = Rendezvous {
         key: Key::new(options.token.as_deref()),
         members: (0..options.world_size).map(|_| None).collect(),
-        deadline: start + options.timeout,
+        deadline: options.deadline(),
         turned_away: Vec::new(),
         options,
         lobby,

@@ -4,7 +4,7 @@ use skyphos_types::{Error, Result};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// Connections that may wait to be accepted: all ranks of a large group may come in the same
@@ -53,28 +53,35 @@ pub(crate) fn listen(address: SocketAddr, buffer: Option<usize>) -> io::Result<T
     Ok(socket.into())
 }
 
-/// Takes over a socket that a launcher left open for this process.
+/// Takes over a socket that a launcher left open for this process. One that cannot be used is left
+/// open, since it is probably not what the caller thinks.
 pub(crate) fn inherit(fd: RawFd, buffer: Option<usize>) -> Result<TcpListener> {
     let refuse = |why: String| Error::bad_input(format!("listen_fd={fd}: {why}"));
     if fd < 0 || !std::fs::exists(format!("/proc/self/fd/{fd}")).unwrap_or(false) {
         return Err(refuse("no such file descriptor is open in this process".to_owned()));
     }
-    // SAFETY: it is open (just looked), and `Options::listen_fd` hands its ownership to us.
+    // SAFETY: it is open (just looked), and `Options::listen_fd` hands its ownership to us; it is
+    // given back below if it cannot be used.
     let socket = Socket::from(unsafe { OwnedFd::from_raw_fd(fd) });
     let usable = socket.is_listener().and_then(|listening| {
+        if !listening {
+            return Ok(false);
+        }
         socket.set_nonblocking(true)?;
         socket.set_cloexec(true)?;
         if let Some(bytes) = buffer {
             socket.set_send_buffer_size(bytes)?;
             socket.set_recv_buffer_size(bytes)?;
         }
-        Ok(listening)
+        Ok(true)
     });
-    match usable {
-        Ok(true) => Ok(socket.into()),
-        Ok(false) => Err(refuse("it is a socket, but does not listen".to_owned())),
-        Err(e) => Err(refuse(format!("not a socket that can be used ({e})"))),
-    }
+    let why = match usable {
+        Ok(true) => return Ok(socket.into()),
+        Ok(false) => "it is a socket, but does not listen".to_owned(),
+        Err(e) => format!("not a socket that can be used ({e})"),
+    };
+    let _ = socket.into_raw_fd();
+    Err(refuse(why))
 }
 
 /// A non-blocking socket that has begun to connect.

@@ -17,6 +17,7 @@
 
 use crate::Formed;
 use crate::lobby::system;
+use crate::options::FOR_EVER;
 use crate::receive::{Desk, FAR, Inbox, Stop, discard};
 use crate::send::Outbox;
 use crate::sockets;
@@ -257,7 +258,7 @@ impl Transport for Tcp {
 
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
         let before = events.len();
-        let until = (!wait.is_zero()).then(|| Instant::now() + wait);
+        let until = (!wait.is_zero()).then(|| Instant::now() + wait.min(FOR_EVER));
         let mut left = wait;
         loop {
             let pause = if self.unread.is_empty() { left } else { Duration::ZERO };
@@ -281,7 +282,7 @@ impl Transport for Tcp {
     /// connection closed before, input that nobody reads would make the kernel reset it and drop what
     /// is still on its way. Input is read and thrown away meanwhile.
     fn close(&mut self, wait: Duration) {
-        let until = Instant::now() + wait;
+        let until = Instant::now() + wait.min(FOR_EVER);
         let bye = Frame { header: Header::control(FrameKind::Bye, 0, 0), payload: Payload::default() };
         let mut open = Vec::new();
         for rank in 0..self.peers.len() {

@@ -270,6 +270,23 @@ fn ctrl_c_ends_the_bring_up_and_the_others_are_told() {
 }
 
 #[test]
+fn a_second_group_at_the_same_place_while_the_first_lives() {
+    let mut place = Place::free();
+    let first = connect_all(place.options(3));
+    let second = connect_all(place.options(3));
+    assert!(first.iter().chain(&second).all(Result::is_ok));
+}
+
+#[test]
+fn a_time_out_without_end_is_no_overflow() {
+    let mut options = Place::new().options(2);
+    options.iter_mut().for_each(|o| o.timeout = Duration::MAX);
+    for tcp in connect_all(options) {
+        tcp.unwrap().close(Duration::MAX);
+    }
+}
+
+#[test]
 fn a_group_of_one_needs_no_network() {
     let mut tcp = connect(Options::new(0, 1, "nowhere at all")).unwrap();
     assert_eq!((tcp.size(), tcp.ranks_on_host()), (1, 1));

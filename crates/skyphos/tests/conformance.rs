@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{Case, MakeGroup, cases, check, factorisations, local, on_all};
+use common::{Case, MakeGroup, cases, check, factorisations, local, on_all, tcp};
 use proptest::prelude::*;
 use skyphos::{Comm, ConfigureOptions, DType, Error, Missing, Order, ReduceOp};
 
 /// Transports by name.
-const TRANSPORTS: [(&str, MakeGroup); 1] = [("local", local)];
+const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]

@@ -14,6 +14,29 @@ pub fn local(size: u32) -> Vec<Comm> {
     Comm::local(size, &settings()).unwrap().into_vec()
 }
 
+/// A group over loopback sockets, its ranks in threads of this process.
+pub fn tcp(size: u32) -> Vec<Comm> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let rendezvous = listener.local_addr().unwrap().to_string();
+    let mut listen_fd = Some(std::os::fd::IntoRawFd::into_raw_fd(listener));
+    let join = |rank, listen_fd| {
+        let mut options = skyphos::tcp::Options::new(rank, size, rendezvous.clone());
+        (options.listen_fd, options.timeout) = (listen_fd, settings().timeout);
+        options.token = Some("a secret".to_owned());
+        Comm::over(Box::new(skyphos::tcp::connect(options).unwrap()), settings()).unwrap()
+    };
+    std::thread::scope(|scope| {
+        let join = &join;
+        let ranks: Vec<_> = (0..size)
+            .map(|rank| {
+                let fd = listen_fd.take();
+                scope.spawn(move || join(rank, fd))
+            })
+            .collect();
+        ranks.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
 /// A wait of 30 s without progress is a failure here.
 pub fn settings() -> Settings {
     Settings { timeout: std::time::Duration::from_secs(30), ..Settings::default() }
