@@ -98,9 +98,9 @@ def discover(
     Examples
     --------
     >>> from skyphos.bootstrap import discover
-    >>> discover(environ={})
-    Bootstrap(rank=0, world_size=1, rendezvous=None, local_rank=0, local_size=1, launcher='alone',
-    listen_fd=None)
+    >>> alone = discover(environ={})
+    >>> alone.rank, alone.world_size, alone.launcher
+    (0, 1, 'alone')
     >>> env = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "7000"}
     >>> found = discover(environ=env)
     >>> found.rank, found.world_size, found.rendezvous, found.launcher

@@ -135,6 +135,9 @@ def start_ranks(
     for local_rank in range(place.count):
         rank = place.first_rank + local_rank
         variables = rank_environment(place, local_rank, env)
+        if prefix:
+            # Lines shall come when they are printed, not when 8 KB of them are there.
+            variables.setdefault("PYTHONUNBUFFERED", "1")
         pass_fds: tuple[int, ...] = ()
         if rank == 0 and listener is not None and place.world_size > 1:
             variables["SKYPHOS_LISTEN_FD"] = str(listener.fileno())
@@ -156,8 +159,7 @@ def rank_environment(place: Place, local_rank: int, env: Mapping[str, str]) -> d
     """Return the environment of one rank.
 
     ``OMP_NUM_THREADS``, if not set, becomes this host's cores over its ranks: NumPy's matrix products would
-    else start as many threads as there are cores in every rank. ``PYTHONUNBUFFERED`` is set so that lines
-    come when they are printed and not when 8 KB of them are there.
+    else start as many threads as there are cores in every rank.
 
     Examples
     --------
@@ -168,7 +170,6 @@ def rank_environment(place: Place, local_rank: int, env: Mapping[str, str]) -> d
     """
     variables = {name: value for name, value in env.items() if name not in _OURS}
     variables.setdefault("OMP_NUM_THREADS", str(max(1, cores() // place.count)))
-    variables.setdefault("PYTHONUNBUFFERED", "1")
     variables.update(
         SKYPHOS_RANK=str(place.first_rank + local_rank),
         SKYPHOS_WORLD_SIZE=str(place.world_size),
@@ -214,7 +215,9 @@ def command_line(
         if not os.path.isfile(target):
             raise BadInput(f"{target}: no such file")
         return [python, target, *arguments]
-    program = shutil.which(target)
+    # Programs of this Python's environment are found though its folder may not be on PATH.
+    folders = [os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)]
+    program = shutil.which(target, path=os.pathsep.join(folders))
     if program is None:
         raise BadInput(f"{target}: no such program (a Python file must end in .py; a module needs -m)")
     return [program, *arguments]

@@ -150,6 +150,7 @@ class Supervisor:
                 stdout=subprocess.PIPE if pipes else None,
                 stderr=subprocess.PIPE if pipes else None,
                 pass_fds=pass_fds,
+                bufsize=0,  # what a broken pipe did not take must not be tried again when it is closed
                 # Runs in a process of one thread that only execs: what makes preexec_fn dangerous is not there.
                 preexec_fn=partial(_before_exec, _prctl(), os.getpid()),  # noqa: PLW1509
             )
@@ -182,10 +183,13 @@ class Supervisor:
         """
         while self.alive():
             timeout = None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
-            self._once(timeout)
+            for key, _ in self._selector.select(timeout):
+                key.data(key.fd)
+            self._note_failures()
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self.end_all(signal.SIGKILL)
                 self._kill_at = None
+        self._note_failures()  # of children that ended between the two looks
         self._drain()
         if self._failed is None:
             return 0
@@ -206,9 +210,7 @@ class Supervisor:
         """Children that have not ended."""
         return [child for child in self.children if child.process.poll() is None]
 
-    def _once(self, timeout: float | None) -> None:
-        for key, _ in self._selector.select(timeout):
-            key.data(key.fd)
+    def _note_failures(self) -> None:
         for child in self.children:
             code = child.code if child.process.poll() is not None else None
             if code and self._failed is None:

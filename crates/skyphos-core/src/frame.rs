@@ -69,6 +69,8 @@ pub enum CallKind {
     Split = 5,
     /// Small equal-shaped messages to all.
     AllgatherBytes = 6,
+    /// A call that failed on this rank before it began; fits any other.
+    Failed = 7,
 }
 
 /// What all ranks must agree on in a call. Every data frame carries it, so that ranks that called
@@ -98,6 +100,13 @@ impl CallSig {
     }
 }
 
+impl CallSig {
+    /// Whether a rank in this call may share it with one in `other`.
+    pub fn fits(&self, other: &CallSig) -> bool {
+        self == other || self.kind == CallKind::Failed || other.kind == CallKind::Failed
+    }
+}
+
 impl std::fmt::Display for CallSig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = match self.kind {
@@ -107,6 +116,7 @@ impl std::fmt::Display for CallSig {
             CallKind::ConfigureReduce => "configure_reduce",
             CallKind::Split => "split",
             CallKind::AllgatherBytes => "allgather",
+            CallKind::Failed => "a call that failed",
         };
         write!(f, "{name}(")?;
         let mut comma = "";
@@ -208,6 +218,7 @@ impl Header {
             4 => CallKind::ConfigureReduce,
             5 => CallKind::Split,
             6 => CallKind::AllgatherBytes,
+            7 => CallKind::Failed,
             code => return Err(format!("call kind {code}")),
         };
         let sig = CallSig {

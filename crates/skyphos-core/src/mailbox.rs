@@ -88,6 +88,8 @@ pub(crate) struct Mailbox {
     peers: Vec<Peer>,
     /// Address of each peer, for errors.
     addresses: Vec<String>,
+    /// Why a peer left a call that was already over here: the reason, should it go away next.
+    last_words: Vec<Option<Error>>,
     pub(crate) replies: Vec<Reply>,
 }
 
@@ -106,6 +108,7 @@ impl Mailbox {
             comms: Vec::new(),
             closed: Vec::new(),
             peers: addresses.iter().map(|_| Peer::Up).collect(),
+            last_words: addresses.iter().map(|_| None).collect(),
             addresses,
             replies: Vec::new(),
         }
@@ -157,12 +160,12 @@ impl Mailbox {
         let call = state.next_call;
         let k = self.box_of(group.comm, call).expect("the next call is not over");
         self.comms.iter_mut().find(|c| c.group.comm == group.comm).expect("open").next_call += 1;
-        let lost = group.ranks.iter().find_map(|r| self.lost(*r, sig));
+        let lost = group.ranks.iter().find(|r| self.is_broken(**r)).and_then(|r| self.lost(*r, Some(sig)));
         let me = group.ranks[group.me as usize];
         let b = &mut self.calls[k];
         b.own = Some(sig);
         if let Some((peer, theirs)) = b.first
-            && theirs != sig
+            && !theirs.fits(&sig)
         {
             b.fail(mismatch(me, sig, peer, theirs), false);
         }
@@ -172,15 +175,18 @@ impl Mailbox {
         call
     }
 
-    fn lost(&self, rank: u32, sig: CallSig) -> Option<Error> {
-        match &self.peers[rank as usize] {
-            Peer::Down { cause, orderly: false } => Some(Error::PeerLost {
-                rank,
-                address: self.addresses[rank as usize].clone(),
-                cause: format!("{cause}; this rank was in {sig}"),
-            }),
-            _ => None,
-        }
+    /// The error for a rank that can send no more, to a rank in `sig`.
+    fn lost(&self, rank: u32, sig: Option<CallSig>) -> Option<Error> {
+        let Peer::Down { cause, .. } = &self.peers[rank as usize] else { return None };
+        let words = self.last_words[rank as usize].as_ref();
+        let words = words.map_or(String::new(), |error| format!(" (after an error there: {error})"));
+        let here = sig.map_or(String::new(), |sig| format!("; this rank was in {sig}"));
+        let address = self.addresses[rank as usize].clone();
+        Some(Error::PeerLost { rank, address, cause: format!("{cause}{words}{here}") })
+    }
+
+    fn is_broken(&self, rank: u32) -> bool {
+        matches!(self.peers[rank as usize], Peer::Down { orderly: false, .. })
     }
 
     /// The call is over here; what still comes for it is dropped.
@@ -217,17 +223,7 @@ impl Mailbox {
             return Ok(Next::Chunk(chunk, stream.total));
         }
         let own = b.own;
-        match &self.peers[from as usize] {
-            Peer::Up => Ok(Next::Nothing),
-            Peer::Down { cause, .. } => Err(Error::PeerLost {
-                rank: from,
-                address: self.addresses[from as usize].clone(),
-                cause: match own {
-                    Some(sig) => format!("{cause}; this rank was in {sig}"),
-                    None => cause.clone(),
-                },
-            }),
-        }
+        self.lost(from, own).map_or(Ok(Next::Nothing), Err)
     }
 
     /// Bytes that a peer has consumed of the stream sent to it.
@@ -258,7 +254,7 @@ impl Mailbox {
                     let b = &self.calls[k];
                     let Some(sig) = b.own else { continue };
                     let member = self.comm(b.comm).is_some_and(|c| c.group.ranks.contains(&rank));
-                    let lost = if member { self.lost(rank, sig) } else { None };
+                    let lost = if member && !orderly { self.lost(rank, Some(sig)) } else { None };
                     let b = &mut self.calls[k];
                     b.version += 1;
                     if let Some(error) = lost {
@@ -278,14 +274,19 @@ impl Mailbox {
             }
             return;
         }
-        let Some(k) = self.box_of(comm, call) else { return };
+        let Some(k) = self.box_of(comm, call) else {
+            if kind == FrameKind::Abort {
+                self.last_words[from as usize] = Error::from_wire(frame.payload.as_bytes());
+            }
+            return;
+        };
         let me = self.comm(comm).map(|c| c.group.ranks[c.group.me as usize]);
         let b = &mut self.calls[k];
         b.version += 1;
         match kind {
             FrameKind::Data => {
                 match (b.own, me) {
-                    (Some(own), Some(me)) if own != sig => b.fail(mismatch(me, own, from, sig), false),
+                    (Some(own), Some(me)) if !own.fits(&sig) => b.fail(mismatch(me, own, from, sig), false),
                     (None, _) if b.first.is_none_or(|(_, first)| first == sig) => b.first = Some((from, sig)),
                     (None, _) => {
                         let (peer, theirs) = b.first.expect("checked");

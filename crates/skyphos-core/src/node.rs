@@ -6,7 +6,7 @@
 //! than a small allreduce.
 
 use crate::endpoint::Endpoint;
-use crate::frame::{CallSig, Frame, FrameKind, Header};
+use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::mailbox::{Group, Mailbox};
 use crate::slab::{Payload, Pool};
 use crate::transport::{Event, Transport, Waker};
@@ -219,6 +219,16 @@ impl Node {
         };
         drop(leave);
         result
+    }
+
+    /// Takes part in the group's next call only to say that it failed on this rank before it began.
+    /// The others, whatever they called, get the error too.
+    pub fn fail_call(self: &Arc<Node>, group: &Arc<Group>, error: Error) -> Error {
+        let sig = CallSig::plain(CallKind::Failed);
+        let call = self.mail(|m| m.begin(group, sig));
+        let ep = Endpoint::new(self.clone(), group.clone(), call, sig);
+        drop(Leave { ep: &ep, outcome: Outcome::Failed(error.clone()) });
+        error
     }
 
     fn block_on<R>(&self, ep: &Endpoint, future: impl Future<Output = Result<R>>) -> Result<R> {

@@ -213,6 +213,6 @@ mod tests {
     #[test]
     fn nan_propagates_through_min_and_max() {
         assert!(f64::NAN.least(1.0).is_nan() && Element::least(1.0, f64::NAN).is_nan());
-        assert!(Element::greatest(f32::NAN, 1.0).is_nan() && Element::maximum(1.0, f32::NAN).is_nan());
+        assert!(Element::greatest(f32::NAN, 1.0).is_nan() && Element::greatest(1.0, f32::NAN).is_nan());
     }
 }

@@ -106,10 +106,10 @@ impl Comm {
     /// Leaves the next call with an error that this rank found before it could enter: the others, who
     /// are in the call or will come to it, raise it too.
     pub fn fail_call(&self, error: Error) -> Error {
-        match self.call::<()>(CallSig::plain(CallKind::Barrier), async |_| Err(error)) {
-            Ok(()) => unreachable!("the body returns an error"),
-            Err(error) => error,
+        if self.is_closed() {
+            return error;
         }
+        self.node.fail_call(&self.group, error)
     }
 
     /// Returns when every rank has come.

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from typing import Any
 
 import click
+
+from .. import __version__
 
 __all__ = ["main"]
 
@@ -41,27 +44,53 @@ class _LazyGroup(click.Group):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run; whatever goes wrong ends in one line and an exit code."""
         try:
-            return super().main(*args, **kwargs)
+            code = super().main(*args, **(kwargs | {"standalone_mode": False}))
+            sys.stdout.flush()
+        except (click.Abort, KeyboardInterrupt):
+            code = 128 + signal.SIGINT
+        except BrokenPipeError:
+            # Whoever read our output has gone. Nothing more can be said, not even at the interpreter's end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 128 + signal.SIGPIPE
         except Exception as error:
             if os.environ.get("SKYPHOS_DEBUG", "") not in ("", "0"):
                 raise
             code = _report(error)
-        sys.exit(code)
+        sys.exit(code if isinstance(code, int) else 0)
 
 
 def _report(error: Exception) -> int:
-    """Print an error as one line where one line is enough for the whole group; return the exit code."""
+    """Print an error as one line, once for the whole group; return the exit code."""
     from ..errors import BadInput, SkyphosError
 
+    if isinstance(error, click.ClickException):
+        if _rank() == 0:
+            click.echo(f"skyphos: {_one_line(error.format_message())}", err=True)
+        return error.exit_code
+    if not isinstance(error, SkyphosError):
+        click.echo(f"skyphos: {type(error).__name__}: {_one_line(str(error))}", err=True)
+        return 1
     # What went wrong in a collective is raised on all ranks; rank 0 speaks for them.
-    if not isinstance(error, SkyphosError) or os.environ.get("SKYPHOS_RANK", "0") == "0":
-        text = " ".join(str(error).split()) or "no message"
-        name = "" if isinstance(error, SkyphosError) else f"{type(error).__name__}: "
-        click.echo(f"skyphos: {name}{text}", err=True)
+    if _rank() == 0:
+        click.echo(f"skyphos: {_one_line(str(error))}", err=True)
     return 2 if isinstance(error, BadInput) else 1
 
 
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _rank() -> int:
+    from ..bootstrap import discover
+    from ..errors import BadInput
+
+    try:
+        return discover().rank
+    except BadInput:
+        return 0
+
+
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="skyphos", prog_name="skyphos")
+@click.version_option(__version__, prog_name="skyphos")
 def main() -> None:
     """Sparse collectives for data of which each machine holds, and wants, only a part."""

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 __all__ = ["Edges", "Ids", "Weights"]
 
+_MOST = 2**63 - 1
+
 Ids = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float64]
 
@@ -93,7 +95,8 @@ class Edges:
     def merged(self) -> Edges:
         """Return each edge once, with the weight that ``combine`` says.
 
-        Costs a sort of m integers; where no edge is written twice the same object comes back.
+        Costs a sort of m integers. Where no edge is written twice the same object comes back, else edges in
+        the order of their ids.
 
         Notes
         -----
@@ -107,28 +110,32 @@ class Edges:
         >>> e.merged().weight
         array([3.])
         """
-        key = _pair_key(self.source, self.target)
+        width = int(self.target.max(initial=0)) + 1
+        if (int(self.source.max(initial=0)) + 1) * width > _MOST:
+            # Pairs with larger ids have no number of their own in 64 bits: name the ids by their order first.
+            sources, source = np.unique(self.source, return_inverse=True)
+            targets, target = np.unique(self.target, return_inverse=True)
+            merged = replace(self, source=source.astype(np.int64), target=target.astype(np.int64)).merged()
+            return replace(merged, source=sources[merged.source], target=targets[merged.target])
+        key = self.source * np.int64(width) + self.target
         in_order = np.sort(key)
-        if not np.any(in_order[1:] == in_order[:-1]):
+        first = np.concatenate([[True], in_order[1:] != in_order[:-1]])[: len(key)]
+        if first.all():
             return self
-        order = np.argsort(key, kind="stable")
-        key = key[order]
-        first = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
-        last = np.append(first[1:], len(key)) - 1
-        merged = self.take(order[last])
+        source, target = np.divmod(in_order[first], width)
+        return replace(self, source=source, target=target, weight=self._merged_weights(key, first))
+
+    def _merged_weights(self, key: Ids, first: npt.NDArray[np.bool_]) -> Weights | None:
+        """The weights of merged edges, given where each edge's first copy is in the order of the keys."""
+        starts = np.flatnonzero(first)
+        if self.weight is None:
+            ends = np.append(starts[1:], len(key))
+            return (ends - starts).astype(np.float64) if self.combine == "sum" else None
+        in_order: Weights = self.weight[
+            np.argsort(key, kind="stable")
+        ]  # copies of an edge as they were written
         if self.combine == "sum":
-            weight = np.ones(len(self)) if self.weight is None else self.weight[order]
-            merged = replace(merged, weight=np.add.reduceat(weight, first))
-        return merged
-
-
-def _pair_key(source: Ids, target: Ids) -> Ids:
-    """One integer a pair, equal only for equal pairs."""
-    if len(source) == 0:
-        return source
-    width = int(target.max()) + 1
-    if (int(source.max()) + 1) * width > np.iinfo(np.int64).max:
-        source = np.unique(source, return_inverse=True)[1].astype(np.int64)
-        names, target = np.unique(target, return_inverse=True)
-        width = len(names)
-    return source * np.int64(width) + target
+            summed: Weights = np.add.reduceat(in_order, starts)
+            return summed
+        last: Weights = in_order[np.append(starts[1:], len(key)) - 1]
+        return last

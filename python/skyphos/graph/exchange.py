@@ -4,9 +4,9 @@ A reduce in which each index has exactly one contributor moves data: its "sum" i
 travel to the rank that asks for them, numbers are gathered, and an error that one rank found is raised on
 all.
 
-Cost: :func:`move` sends each row down to the rank that its slot hashes to and up to its new owner, about
-twice the bytes of a direct exchange, with two rounds for the counts before. It runs once a graph, not once
-an iteration.
+Cost: :func:`move` sends each row down to a rank that a hash picks and up to its new owner, about twice the
+bytes of a direct exchange, with two rounds for the counts before. It runs once a graph, not once an
+iteration.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ T = TypeVar("T")
 
 # Bytes of an error's message that other ranks get to see.
 _MESSAGE = 1024
+
+# Numbers that travel under one index when rows are moved: 8 KB, far above what an index costs on the wire.
+_CRATE = 1024
 
 
 def reduce_number(comm: Comm, number: float, op: str = "sum", dtype: npt.DTypeLike = np.int64) -> Any:
@@ -152,15 +155,37 @@ def move(comm: Comm, rows: Ids, owners: npt.NDArray[Any]) -> Ids:
     # Sixteen bits make NumPy's stable sort a radix sort, in linear time.
     order = np.argsort(owners.astype(np.uint16 if comm.size <= 1 << 16 else np.int64), kind="stable")
     counts = np.bincount(owners, minlength=comm.size)
-    table = gather_table(comm, counts.astype(np.int64))
-    total = int(table.sum())
-    if total == 0:
+    table = gather_table(comm, counts.astype(np.int64)).T  # rows: owners, columns: senders
+    if not table.any():
         return rows
-    # Slots are numbered by owner, then sender: what a rank wants is then one unbroken range.
-    ends = np.cumsum(table.T.ravel()).reshape(comm.size, comm.size)
-    starts = ends - table.T
+    # A crate holds many rows under one index, so the indices cost next to nothing. Crates are numbered by
+    # owner, then sender: what a rank wants is then one unbroken range.
+    width = rows.shape[1]
+    capacity = int(np.clip(table.mean(), 1, _CRATE // width))
+    crates = -(-table // capacity)
+    ends = np.cumsum(crates).reshape(crates.shape)
+    starts = ends - crates
     mine = [np.arange(starts[owner, comm.rank], ends[owner, comm.rank]) for owner in range(comm.size)]
     want = np.arange(starts[comm.rank, 0], ends[comm.rank, -1])
-    plan = comm.configure(np.concatenate(mine), want, n=total, width=rows.shape[1])
-    came: Ids = plan.reduce(rows[order])
-    return came
+    plan = comm.configure(np.concatenate(mine), want, n=int(ends[-1, -1]), width=capacity * width)
+    packed = _pack(rows, order, counts, capacity)
+    came = plan.reduce(packed).reshape(-1, width)
+    del packed
+    firsts = (starts[comm.rank] - starts[comm.rank, 0]) * capacity
+    found: Ids = np.concatenate(
+        [came[first : first + count] for first, count in zip(firsts, table[comm.rank], strict=True)]
+    )
+    return found
+
+
+def _pack(rows: Ids, order: npt.NDArray[Any], counts: npt.NDArray[Any], capacity: int) -> Ids:
+    """Put rows into crates by owner; the last crate of each owner may be filled up with zeros."""
+    width = rows.shape[1]
+    crates = -(-counts // capacity)
+    packed = np.zeros((int(crates.sum()), capacity * width), np.int64)
+    room = packed.reshape(-1, width)
+    done = first = 0
+    for count, taken in zip(counts.tolist(), crates.tolist(), strict=True):
+        np.take(rows, order[done : done + count], axis=0, out=room[first : first + count], mode="clip")
+        done, first = done + count, first + taken * capacity
+    return packed

@@ -178,8 +178,11 @@ def pagerank(
         raise BadInput("the graph has no vertex")
     sums = adjacency.column_sums()
     dangling = np.flatnonzero((sums == 0.0) & adjacency.owned)
-    # The damping goes into the matrix, which saves a pass over the vector in each iteration.
-    dA = adjacency.scale_columns(np.divide(damping, sums, out=np.zeros_like(sums), where=sums != 0.0))
+    # The damping goes into the matrix, which saves a pass over the vector in each iteration. Columns that
+    # sum to zero, and all of them without damping, are divided by infinity.
+    divisors = np.full_like(sums, np.inf)
+    np.divide(sums, damping, out=divisors, where=(sums != 0.0) & (damping != 0.0))
+    dA = adjacency.divide_columns(divisors)
     p = _Personalization(adjacency, count, personalization)
     seconds = TimeSplit(configure=time.perf_counter() - begin)
     below = tol * count if stop == "per_vertex" else tol

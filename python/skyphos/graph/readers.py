@@ -146,12 +146,11 @@ def _read_npz(path: str, part: int, parts: int, weights: bool) -> Edges:
     """Edges from a matrix of scipy.sparse.save_npz: entry (i, j) is an edge from i to j, as in networkx."""
     import scipy.sparse
 
-    try:
-        matrix = scipy.sparse.coo_array(scipy.sparse.load_npz(path))
-    except FileNotFoundError as error:
-        raise BadInput(f"{path}: {error.strerror}") from None
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise BadInput(f"{path}: not a matrix written by scipy.sparse.save_npz: {error}") from None
+    with open_binary(path) as file:
+        try:
+            matrix = scipy.sparse.coo_array(scipy.sparse.load_npz(file))
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise BadInput(f"{path}: not a matrix written by scipy.sparse.save_npz: {error}") from None
     cut = slice(matrix.nnz * part // parts, matrix.nnz * (part + 1) // parts)
     weight = None
     if weights:

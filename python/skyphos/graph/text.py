@@ -204,7 +204,7 @@ def _parse_fast(text: bytes, layout: Layout, *, threads: bool) -> tuple[Ids, Ids
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyarrow import csv as pa_csv
 
-    if not text.strip():
+    if not text.strip(b"\r\n"):
         return np.empty(0, np.int64), np.empty(0, np.int64), None if layout.weight is None else np.empty(0)
     names = [f"c{k}" for k in range(layout.columns)]
     wanted = [names[layout.source], names[layout.target]]

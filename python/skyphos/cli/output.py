@@ -1,0 +1,111 @@
+"""Where results go: files that appear whole or not at all, and tables of plain text."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import BinaryIO
+
+import numpy as np
+
+from ..errors import BadInput
+from ..graph.edges import Ids, Weights
+
+__all__ = ["check_writable", "replacing", "table", "write_ranks"]
+
+_KINDS = (".csv", ".npy", ".parquet")
+
+
+def check_writable(path: str, kinds: Sequence[str] = _KINDS) -> None:
+    """Raise BadInput now if a result could not be written there later.
+
+    Examples
+    --------
+    >>> from skyphos.cli.output import check_writable
+    >>> check_writable("ranks.csv")
+    """
+    folder = os.path.dirname(path) or "."
+    if os.path.splitext(path)[1].lower() not in kinds:
+        raise BadInput(f"{path}: the name must end in {', '.join(kinds)}")
+    if not os.path.isdir(folder):
+        raise BadInput(f"{path}: there is no folder {folder}")
+    if not os.access(folder, os.W_OK) or os.path.isdir(path):
+        raise BadInput(f"{path}: cannot be written")
+
+
+@contextmanager
+def replacing(path: str) -> Iterator[BinaryIO]:
+    """Open a file that takes its name only when it is complete; after an error nothing is left of it.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from skyphos.cli.output import replacing
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with replacing(folder + "/a.txt") as file:
+    ...         _ = file.write(b"all of it")
+    ...     pathlib.Path(folder, "a.txt").read_bytes()
+    b'all of it'
+    """
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}") from None
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def write_ranks(path: str, vertices: Ids, ranks: Weights) -> None:
+    """Write all vertices and their ranks as .csv, .npy (a structured array) or .parquet, by the name's
+    end."""
+    kind = os.path.splitext(path)[1].lower()
+    with replacing(path) as file:
+        if kind == ".npy":
+            both = np.empty(len(vertices), [("vertex", np.int64), ("rank", np.float64)])
+            both["vertex"], both["rank"] = vertices, ranks
+            np.save(file, both)
+            return
+        import pyarrow as pa  # type: ignore[import-untyped]
+
+        columns = pa.table({"vertex": vertices, "rank": ranks})
+        if kind == ".parquet":
+            from pyarrow import parquet
+
+            parquet.write_table(columns, file)
+        else:
+            from pyarrow import csv
+
+            # pyarrow would put the names in quotes. Numbers get the digits that read back as the same float.
+            file.write(b"vertex,rank\n")
+            csv.write_csv(columns, file, csv.WriteOptions(include_header=False))
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of text as columns, all but the first set to the right.
+
+    Examples
+    --------
+    >>> from skyphos.cli.output import table
+    >>> print(table(["part", "s"], [["load", "1"], ["compute", "12"]]))
+    part      s
+    load      1
+    compute  12
+    """
+    widths = [max(len(row[k]) for row in [head, *rows]) for k in range(len(head))]
+    lines = []
+    for row in [head, *rows]:
+        cells = [
+            cell.ljust(width) if k == 0 else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,231 @@
+"""``skyphos pagerank``: from a file with edges to a table of ranks."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from .. import bootstrap, launch
+from ..errors import BadInput, SkyphosError
+
+if TYPE_CHECKING:
+    from .. import Comm
+    from ..graph import PageRank
+    from .summary import Summary
+
+__all__ = ["command"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line asks for."""
+
+    graph: str
+    partition: str
+    degrees: str | None
+    damping: float
+    tol: float
+    max_iterations: int
+    top: int
+    out: str | None
+    report: str | None
+    undirected: bool
+    weights: bool
+    seed: int
+
+    def arguments(self) -> list[str]:
+        """The same as arguments, for the processes of a group."""
+        given = ["--partition", self.partition, "--damping", repr(self.damping), "--tol", repr(self.tol)]
+        given += [
+            "--max-iterations",
+            str(self.max_iterations),
+            "--top",
+            str(self.top),
+            "--seed",
+            str(self.seed),
+        ]
+        for name, value in (("--degrees", self.degrees), ("--out", self.out), ("--report", self.report)):
+            given += [] if value is None else [name, value]
+        given += ["--undirected"] if self.undirected else []
+        given += [] if self.weights else ["--unweighted"]
+        return [*given, "--", self.graph]
+
+    def layers(self) -> list[int] | None:
+        """The degrees as numbers."""
+        if self.degrees is None:
+            return None
+        if not re.fullmatch(r"[1-9]\d*([x,][1-9]\d*)*", self.degrees):
+            raise BadInput(f"--degrees must look like 4x2, not {self.degrees!r}")
+        return [int(degree) for degree in re.split("[x,]", self.degrees)]
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The settings that a report names."""
+        return [
+            ("partition", self.partition),
+            ("damping", f"{self.damping:g}"),
+            ("tolerance", f"{self.tol:g}"),
+        ]
+
+
+@click.command("pagerank")
+@click.argument("graph")
+@click.option("-n", "n", type=click.IntRange(min=1), help="Local processes. Default: one for each core.")
+@click.option(
+    "--partition",
+    type=click.Choice(["random", "greedy", "row"]),
+    default="random",
+    show_default=True,
+    help="How edges are dealt out to ranks.",
+)
+@click.option(
+    "--degrees",
+    metavar="AxB",
+    help="Layers of the butterfly; their product is the number of ranks. Default: chosen.",
+)
+@click.option("--damping", type=float, default=0.85, show_default=True, help="Chance of following an edge.")
+@click.option(
+    "--tol",
+    type=float,
+    default=1e-8,
+    show_default=True,
+    help="Stop when the change of all ranks together is below.",
+)
+@click.option(
+    "--max-iterations", type=int, default=100, show_default=True, help="Stop after so many in any case."
+)
+@click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, help="Vertices to show.")
+@click.option("--out", metavar="FILE", help="Write all vertices: .csv, .npy or .parquet.")
+@click.option("--report", metavar="FILE", help="Write a report: .html.")
+@click.option("--undirected", is_flag=True, help="The file has each edge once for both directions.")
+@click.option("--unweighted", is_flag=True, help="Ignore a third column, or a matrix's values.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random partition.")
+def command(*, n: int | None, unweighted: bool, **options: object) -> None:
+    """Rank the vertices of GRAPH with PageRank.
+
+    GRAPH is a file with an edge a line (SNAP, CSV), MatrixMarket (.mtx) or SciPy (.npz); text may be
+    compressed (.gz). Alone it starts its own local processes; under `skyphos run`, torchrun, srun or
+    mpiexec it joins theirs.
+
+    \b
+    skyphos pagerank -n 4 graph.txt --out ranks.csv --report report.html
+    skyphos run --hostfile hosts skyphos pagerank graph.txt
+    """
+    settings = Settings(weights=not unweighted, **options)  # type: ignore[arg-type]
+    place = bootstrap.discover()
+    if place.launcher != "alone":
+        if n is not None and n != place.world_size:
+            raise BadInput(
+                f"-n {n}, but {place.launcher} started a group of {place.world_size}: leave -n out"
+            )
+        _run(settings)
+        return
+    _check(settings, n or launch.cores())
+    if (n or launch.cores()) == 1:
+        _run(settings)
+        return
+    argv = [sys.executable, "-m", "skyphos.cli", "pagerank", *settings.arguments()]
+    sys.exit(launch.run_local(argv, n or launch.cores(), prefix=False))
+
+
+def _check(settings: Settings, n: int) -> None:
+    """Find what is wrong before any process is started."""
+    from .output import check_writable
+
+    layers = settings.layers()
+    product = 1
+    for degree in layers or [n]:
+        product *= degree
+    if product != n:
+        raise BadInput(f"--degrees {settings.degrees} multiply to {product}, but there are {n} ranks")
+    try:
+        with open(settings.graph, "rb"):
+            pass
+    except OSError as error:
+        raise BadInput(f"{settings.graph}: {error.strerror}") from None
+    if settings.out is not None:
+        check_writable(settings.out)
+    if settings.report is not None:
+        check_writable(settings.report, (".html", ".htm"))
+
+
+def _run(settings: Settings) -> None:
+    """What each rank does."""
+    # Here, so that no part of the time split pays for reading SciPy from the disk.
+    import scipy.sparse  # noqa: F401
+
+    import skyphos
+    from skyphos import graph
+
+    from .progress import Progress
+    from .summary import summarise
+
+    try:
+        comm = skyphos.init()
+    except SkyphosError as error:
+        # No group yet, so nobody else can say it.
+        click.echo(f"skyphos: {' '.join(str(error).split())}", err=True)
+        sys.exit(2 if isinstance(error, BadInput) else 1)
+    with comm, Progress(settings.tol, shown=comm.rank == 0) as progress:
+        graph.exchange.together(comm, lambda: _check(settings, comm.size))
+        begin = time.perf_counter()
+        progress.say(f"loading {settings.graph}")
+        edges = graph.load(
+            comm,
+            settings.graph,
+            partition_by=settings.partition,
+            weights=settings.weights,
+            undirected=settings.undirected,
+            seed=settings.seed,
+        )
+        load_s = time.perf_counter() - begin
+        progress.say("configuring")
+        result = graph.pagerank(
+            comm,
+            edges,
+            damping=settings.damping,
+            tol=settings.tol,
+            max_iterations=settings.max_iterations,
+            degrees=settings.layers(),
+            callback=progress.residual,
+        )
+        facts = [("edges", f"{graph.exchange.reduce_number(comm, len(edges)):,}"), *settings.facts()]
+        summary = summarise(comm, result, load_s, top=settings.top, base=edges.base, facts=facts)
+        progress.say("writing")
+        _write(comm, settings, result, summary, base=edges.base)
+        comm.barrier()
+    if comm.rank == 0:
+        click.echo(summary.text())
+        if not result.converged:
+            residual, most = result.residuals[-1], settings.max_iterations
+            click.echo(
+                f"skyphos: not converged: the residual is {residual:.3g} after {most} iterations", err=True
+            )
+
+
+def _write(comm: Comm, settings: Settings, result: PageRank, summary: Summary, base: int) -> None:
+    """Write the files that were asked for, on rank 0."""
+    from ..graph.exchange import together
+    from .output import replacing, write_ranks
+    from .summary import to_rank_0
+
+    out, report = settings.out, settings.report
+    if out is not None:
+        # Rank 0 gets and writes all: one file under one name, and no file system that the hosts must share.
+        vertices, ranks = to_rank_0(comm, result.vertices[result.owned], result.ranks[result.owned])
+        order = vertices.argsort()
+        together(
+            comm, lambda: write_ranks(out, vertices[order] + base, ranks[order]) if comm.rank == 0 else None
+        )
+
+    def write_report() -> None:
+        if report is not None and comm.rank == 0:
+            with replacing(report) as file:
+                file.write(summary.page(os.path.basename(settings.graph), settings.tol).encode())
+
+    together(comm, write_report)

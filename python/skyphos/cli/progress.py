@@ -1,0 +1,72 @@
+"""Progress of an iteration on stderr: a live bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+
+__all__ = ["Progress"]
+
+
+class Progress:
+    """Shows what is going on; a context manager.
+
+    Parameters
+    ----------
+    tol : float
+        Residual at which the iteration ends: the bar fills as the residual's logarithm nears it.
+    shown : bool
+        False on all ranks but one.
+    """
+
+    def __init__(self, tol: float, *, shown: bool) -> None:
+        self._tol, self._shown = tol, shown
+        self._first: float | None = None
+        self._bar: RichProgress | None = None
+
+    def __enter__(self) -> Progress:
+        if self._shown and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress as RichProgress
+
+            columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+            self._bar = RichProgress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("", total=None)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def say(self, words: str) -> None:
+        """Show what begins now."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=words)
+        elif self._shown:
+            click.echo(words, err=True)
+
+    def residual(self, iteration: int, residual: float) -> None:
+        """Show that an iteration is done."""
+        if not self._shown:
+            return
+        words = f"iteration {iteration}  residual {residual:.3e}"
+        if self._bar is None:
+            click.echo(words, err=True)
+            return
+        self._first = self._first or residual
+        done, total = 0.0, 1.0
+        if 0 < self._tol < self._first and residual > 0:
+            total = math.log(self._first / self._tol)
+            done = min(total, max(0.0, math.log(self._first / residual)))
+        self._bar.update(self._task, description=words, completed=done, total=total)

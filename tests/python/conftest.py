@@ -1,0 +1,88 @@
+"""Groups for tests: threads of this process, and real processes over loopback."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import skyphos as sky
+
+
+def on_all(size: int, body: Callable[[sky.Comm], Any], timeout: float = 30.0) -> list[Any]:
+    """What ``body`` returns for each rank of an in-process group."""
+    comms = sky.local(size, timeout=timeout)
+    try:
+        with ThreadPoolExecutor(size) as pool:
+            return list(pool.map(body, comms))
+    finally:
+        for comm in comms:
+            comm.close()
+
+
+class Processes:
+    """Starts ranks as real processes that run a piece of Python with ``comm`` and ``np`` at hand."""
+
+    def __init__(self) -> None:
+        self.all: list[subprocess.Popen[str]] = []
+
+    def start(
+        self, size: int, code: str, ranks: list[int] | None = None, timeout: float = 30.0, **changes: dict[int, str]
+    ) -> list[subprocess.Popen[str]]:
+        """Processes for ``ranks`` (default: all); ``changes`` maps a variable to its value by rank."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        token = secrets.token_hex(8)
+        program = (
+            "import sys, numpy as np, skyphos as sky\n"
+            f"comm = sky.init(timeout={timeout})\n"
+            "def say(*words): print(*words, flush=True)\n" + code
+        )
+        started = []
+        for place, rank in enumerate(range(size) if ranks is None else ranks):
+            env = os.environ | {
+                "SKYPHOS_RANK": str(rank),
+                "SKYPHOS_WORLD_SIZE": str(size),
+                "SKYPHOS_RENDEZVOUS": "127.0.0.1:%d" % listener.getsockname()[1],
+                "SKYPHOS_TOKEN": token,
+            }
+            fds = []
+            if rank == 0:
+                env["SKYPHOS_LISTEN_FD"] = str(listener.fileno())
+                fds = [listener.fileno()]
+            for name, by_place in changes.items():
+                if place in by_place:
+                    env[name] = by_place[place]
+            started.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", program],
+                    env=env,
+                    pass_fds=fds,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        listener.close()
+        self.all += started
+        return started
+
+    def stop(self) -> None:
+        for process in self.all:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    group = Processes()
+    yield group
+    group.stop()

@@ -1,0 +1,386 @@
+"""The launcher, with real processes: output, exit codes, signals, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from skyphos import launch, launch_hosts
+from skyphos.errors import BadInput
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="watches processes as Linux does"
+)
+
+LIMIT_S = 30
+Launcher = Callable[..., "subprocess.Popen[bytes]"]
+
+# A rank that says that it is there, with its pid, and then waits for a signal.
+WAIT = """
+import os, signal, sys
+print("pid", os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Launcher]:
+    """Start ``skyphos run`` on a script given as text; whatever is left is killed after the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        script: str, *options: str, arguments: tuple[str, ...] = (), **popen: object
+    ) -> subprocess.Popen[bytes]:
+        file = tmp_path / "script.py"
+        file.write_text(textwrap.dedent(script))
+        command = [sys.executable, "-m", "skyphos.cli", "run", *options, str(file), *arguments]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+        process = subprocess.Popen(command, **(pipes | popen))  # type: ignore[call-overload]
+        started.append(process)
+        return process  # type: ignore[no-any-return]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def finish(process: subprocess.Popen[bytes]) -> tuple[int, list[str], list[str]]:
+    """Exit code, and the lines of stdout and stderr, sorted."""
+    out, err = process.communicate(timeout=LIMIT_S)
+    return process.returncode, sorted(out.decode().splitlines()), sorted(err.decode().splitlines())
+
+
+def pids(process: subprocess.Popen[bytes], ranks: int) -> list[int]:
+    """The pids that the ranks of WAIT print, once all are there."""
+    found = []
+    while len(found) < ranks:
+        assert process.stdout is not None
+        line = process.stdout.readline().decode()
+        assert line, process.communicate()[1].decode()
+        if " pid " in line:
+            found.append(int(line.split()[-1]))
+    return found
+
+
+def wait_until_gone(pid: int) -> None:
+    """Wait for a process that is not our child to end."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([handle], [], [], LIMIT_S)[0], f"process {pid} is still there"
+    finally:
+        os.close(handle)
+
+
+def test_lines_are_prefixed_and_arguments_passed(start: Launcher) -> None:
+    script = """
+        import os, sys
+        print("out", os.environ["SKYPHOS_RANK"], sys.argv[1:])
+        print("err", file=sys.stderr)
+        sys.stdout.write("no end")
+    """
+    code, out, err = finish(start(script, "-n", "3", arguments=("--n", "a b")))
+    assert code == 0
+    assert out == sorted(
+        line for r in range(3) for line in (f"[{r}] out {r} ['--n', 'a b']", f"[{r}] no end")
+    )
+    assert err == [f"[{r}] err" for r in range(3)]
+
+
+def test_a_line_longer_than_any_pipe_arrives_whole(start: Launcher) -> None:
+    code, out, _ = finish(start("print('x' * 300_000)", "-n", "1"))
+    assert code == 0
+    assert out[0].replace("[0] ", "") == "x" * 300_000
+
+
+def test_without_prefix_output_is_the_launchers(start: Launcher) -> None:
+    assert finish(start("import os; os.write(1, b'plain\\n')", "-n", "2", "--no-prefix"))[1] == [
+        "plain",
+        "plain",
+    ]
+
+
+def test_environment_of_ranks(start: Launcher) -> None:
+    script = """
+        import os
+        from skyphos.bootstrap import discover
+        found = discover()
+        assert len(found.token) == 32 and found.launcher == "skyphos"
+        assert (found.listen_fd is not None) == (found.rank == 0)
+        local = found.local_rank == found.rank
+        print(found.world_size, local, found.local_size, os.environ["OMP_NUM_THREADS"])
+    """
+    environ = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"} | {"SKYPHOS_LISTEN_FD": "99"}
+    code, out, err = finish(start(script, "-n", "2", env=environ))
+    threads = max(1, launch.cores() // 2)
+    assert (code, err) == (0, [])
+    assert out == [f"[{r}] 2 True 2 {threads}" for r in range(2)]
+
+
+def test_rank_0_reads_stdin_and_the_others_nothing(start: Launcher) -> None:
+    process = start("import sys; print(repr(sys.stdin.read()))", "-n", "2", stdin=subprocess.PIPE)
+    out, _ = process.communicate(b"hello", timeout=LIMIT_S)
+    assert sorted(out.splitlines()) == [b"[0] 'hello'", b"[1] ''"]
+
+
+def test_modules_and_programs(start: Launcher) -> None:
+    run = [sys.executable, "-m", "skyphos.cli", "run", "-n", "2"]
+    module = subprocess.run([*run, "-m", "this"], capture_output=True, timeout=LIMIT_S, check=True)
+    assert module.stdout.count(b"Beautiful is better than ugly.") == 2
+    program = subprocess.run(
+        [*run, "sh", "-c", "echo $SKYPHOS_RANK"], capture_output=True, timeout=LIMIT_S, check=True
+    )
+    assert sorted(program.stdout.splitlines()) == [b"[0] 0", b"[1] 1"]
+
+
+@pytest.mark.parametrize("target", ["missing.py", "no-such-program", "/"])
+def test_missing_targets_are_one_line_and_code_2(target: str) -> None:
+    run = [sys.executable, "-m", "skyphos.cli", "run", "-n", "2", target]
+    done = subprocess.run(run, capture_output=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 2
+    assert done.stdout == b""
+    assert done.stderr.count(b"\n") == 1
+    assert target.encode() in done.stderr
+
+
+def test_one_failure_ends_all_and_gives_the_code(start: Launcher) -> None:
+    script = """
+        import os, signal, sys
+        if os.environ["SKYPHOS_RANK"] == "1":
+            sys.exit(3)
+        signal.signal(signal.SIGTERM, lambda *_: (print("ended"), sys.exit(9)))
+        while True:
+            signal.pause()
+    """
+    code, out, _ = finish(start(script, "-n", "3"))
+    assert code == 3
+    assert set(out) <= {"[0] ended", "[2] ended"}
+
+
+def test_a_rank_that_ends_well_does_not_end_the_others(start: Launcher) -> None:
+    script = """
+        import os, sys
+        if os.environ["SKYPHOS_RANK"] == "1":
+            sys.exit(0)
+        sys.stdin.read()
+        print("done")
+    """
+    process = start(script, "-n", "2", stdin=subprocess.PIPE)
+    out, _ = process.communicate(b"", timeout=LIMIT_S)
+    assert (process.returncode, out) == (0, b"[0] done\n")
+
+
+def test_a_killed_rank_gives_128_plus_the_signal(start: Launcher) -> None:
+    process = start(WAIT, "-n", "3")
+    ranks = pids(process, 3)
+    os.kill(ranks[1], signal.SIGKILL)
+    assert finish(process)[0] == 128 + signal.SIGKILL
+    for rank in ranks:
+        wait_until_gone(rank)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ending_signals_reach_every_rank(start: Launcher, number: signal.Signals) -> None:
+    process = start(WAIT, "-n", "3")
+    ranks = pids(process, 3)
+    process.send_signal(number)
+    assert finish(process)[0] == 128 + number
+    for rank in ranks:
+        wait_until_gone(rank)
+
+
+def test_other_signals_are_passed_on(start: Launcher) -> None:
+    script = """
+        import os, signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+        print("pid", os.getpid(), flush=True)
+        signal.sigwait([signal.SIGUSR1])
+        print("got it")
+    """
+    process = start(script, "-n", "2")
+    pids(process, 2)
+    process.send_signal(signal.SIGUSR1)
+    code, out, _ = finish(process)
+    assert (code, out) == (0, ["[0] got it", "[1] got it"])
+
+
+def test_ranks_do_not_outlive_a_killed_launcher(start: Launcher) -> None:
+    process = start(WAIT, "-n", "3")
+    ranks = pids(process, 3)
+    process.kill()
+    for rank in ranks:
+        wait_until_gone(rank)
+
+
+STUBBORN = """
+import os, signal, sys
+if os.environ["SKYPHOS_RANK"] == "1" and len(sys.argv) > 1:
+    sys.exit(4)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+print("pid", os.getpid(), flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(start: Launcher) -> None:
+    assert finish(start(STUBBORN, "-n", "2", "--grace", "0.3", arguments=("fail",)))[0] == 4
+
+
+def test_a_second_signal_does_not_wait_for_the_grace(start: Launcher) -> None:
+    process = start(STUBBORN, "-n", "2", "--grace", "1000")
+    pids(process, 2)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+
+
+def test_a_reader_that_goes_away_ends_the_group(start: Launcher) -> None:
+    process = start("while True: print('more')", "-n", "2")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    process.stdout = None
+    process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 128 + signal.SIGPIPE
+
+
+def test_the_token_is_on_no_command_line(start: Launcher) -> None:
+    script = """
+        import os
+        token = os.environ["SKYPHOS_TOKEN"].encode()
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                try:
+                    assert token not in open(f"/proc/{entry}/cmdline", "rb").read()
+                except OSError:
+                    pass
+    """
+    assert finish(start(script, "-n", "2"))[0] == 0
+
+
+# Host files. "ssh" is a stand-in that runs the command here, as sshd would: by a shell, without our
+# environment.
+
+
+@pytest.fixture
+def fake_ssh(tmp_path: Path) -> str:
+    file = tmp_path / "ssh"
+    path = os.pathsep.join(sys.path)
+    file.write_text(f'#!/bin/sh\nshift\nexec env -i PATH="$PATH" PYTHONPATH="{path}" sh -c "$1"\n')
+    file.chmod(0o755)
+    return str(file)
+
+
+def hosts_file(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "hosts"
+    file.write_text(text)
+    return str(file)
+
+
+def host_options(tmp_path: Path, fake_ssh: str, text: str = "one slots=2\ntwo slots=2\n") -> list[str]:
+    return ["--hostfile", hosts_file(tmp_path, text), "--ssh", fake_ssh]
+
+
+def test_hosts_share_one_group(start: Launcher, tmp_path: Path, fake_ssh: str) -> None:
+    script = """
+        import os, sys
+        from skyphos.bootstrap import discover
+        found = discover()
+        place = found.rank, found.world_size, found.local_rank, found.local_size, found.listen_fd is not None
+        host = found.rendezvous.split(":")[0]
+        print(*place, host, len(found.token), os.environ.get("MINE"), sys.argv[1])
+    """
+    options = host_options(tmp_path, fake_ssh)
+    environ = os.environ | {"MINE": "yes"}
+    code, out, err = finish(
+        start(script, *options, "-n", "3", "-x", "MINE", arguments=("$HOME; 'x'",), env=environ)
+    )
+    assert (code, err) == (0, [])
+    assert out == [
+        "[0] 0 3 0 2 True one 32 yes $HOME; 'x'",
+        "[1] 1 3 1 2 False one 32 yes $HOME; 'x'",
+        "[2] 2 3 0 1 False one 32 yes $HOME; 'x'",
+    ]
+
+
+def test_localhost_needs_no_ssh(start: Launcher, tmp_path: Path) -> None:
+    script = "from skyphos.bootstrap import discover; print(discover().rendezvous.split(':')[0])"
+    options = host_options(tmp_path, "no-such-ssh", "localhost slots=2\n")
+    assert finish(start(script, *options))[:2] == (0, ["[0] 127.0.0.1", "[1] 127.0.0.1"])
+
+
+def test_a_failure_on_one_host_ends_the_others(start: Launcher, tmp_path: Path, fake_ssh: str) -> None:
+    script = """
+        import os, signal, sys
+        if os.environ["SKYPHOS_RANK"] == "3":
+            sys.exit(7)
+        signal.pause()
+    """
+    assert finish(start(script, *host_options(tmp_path, fake_ssh)))[0] == 7
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_reach_other_hosts(
+    start: Launcher, tmp_path: Path, fake_ssh: str, number: signal.Signals
+) -> None:
+    process = start(WAIT, *host_options(tmp_path, fake_ssh))
+    ranks = pids(process, 4)
+    process.send_signal(number)
+    assert finish(process)[0] == 128 + number
+    for rank in ranks:
+        wait_until_gone(rank)
+
+
+def test_ranks_on_other_hosts_do_not_outlive_the_launcher(
+    start: Launcher, tmp_path: Path, fake_ssh: str
+) -> None:
+    process = start(WAIT, *host_options(tmp_path, fake_ssh))
+    ranks = pids(process, 4)
+    process.kill()
+    for rank in ranks:
+        wait_until_gone(rank)
+
+
+def test_an_ssh_that_fails_gives_its_code_and_its_words(start: Launcher, tmp_path: Path) -> None:
+    ssh = tmp_path / "refuses"
+    ssh.write_text("#!/bin/sh\necho 'no route to one' >&2\nexit 255\n")
+    ssh.chmod(0o755)
+    code, out, err = finish(start(WAIT, *host_options(tmp_path, str(ssh))))
+    assert (code, out, err) == (255, [], ["no route to one"])
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("a slots=0", 1), ("\n\nb slots", 3), ("a b", 1), ("a slots=2 x", 1), ("-oProxyCommand=x", 1)],
+)
+def test_bad_host_files_name_the_line(tmp_path: Path, text: str, line: int) -> None:
+    with pytest.raises(BadInput, match=f"line {line}"):
+        launch_hosts.parse_hostfile(hosts_file(tmp_path, text))
+
+
+def test_host_files_without_hosts(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="names no host"):
+        launch_hosts.parse_hostfile(hosts_file(tmp_path, "# nobody\n"))
+    with pytest.raises(BadInput, match="No such file"):
+        launch_hosts.parse_hostfile(str(tmp_path / "missing"))
+
+
+def test_placing_ranks() -> None:
+    assert launch_hosts.place_ranks([("a", 2), ("b", 3)], None) == [("a", 0, 2), ("b", 2, 3)]
+    assert launch_hosts.place_ranks([("a", 2), ("b", 3)], 2) == [("a", 0, 2)]
+    for n in (0, 6):
+        with pytest.raises(BadInput, match="slots for 1 to 5"):
+            launch_hosts.place_ranks([("a", 2), ("b", 3)], n)

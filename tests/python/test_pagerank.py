@@ -1,0 +1,203 @@
+"""PageRank against networkx, and its promises about stopping, callbacks and bad settings."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+from typing import Any
+
+import networkx
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import skyphos as sky
+from graph_support import errors_on_ranks, on_ranks, shared, whole
+from skyphos.errors import BadInput
+from skyphos.graph import DistMatrix, Edges, PageRank, adjacency_matrix, load, pagerank, partition
+
+TIGHT: dict[str, Any] = {"tol": 1e-13, "max_iterations": 2000}
+ROW = st.tuples(st.integers(0, 9) | st.just(10**12), st.integers(0, 9), st.just(0.0) | st.floats(1e-3, 5))
+
+
+def combined(results: list[PageRank]) -> dict[int, float]:
+    return whole([(result.vertices[result.owned], result.ranks[result.owned]) for result in results])
+
+
+def from_networkx(graph: networkx.DiGraph, **options: Any) -> dict[int, float]:
+    result: dict[int, float] = networkx.pagerank(graph, **({"tol": 1e-14, "max_iter": 5000} | options))
+    return result
+
+
+def rank_rows(
+    rows: list, size: int, weighted: bool, method: str = "random", **options: Any
+) -> list[PageRank]:
+    source = np.array([row[0] for row in rows], np.int64)
+    target = np.array([row[1] for row in rows], np.int64)
+    weight = np.array([row[2] for row in rows]) if weighted else None
+
+    def work(comm: sky.Comm) -> PageRank:
+        low, high = len(rows) * comm.rank // size, len(rows) * (comm.rank + 1) // size
+        share = Edges(source, target, weight).take(slice(low, high))
+        return pagerank(comm, partition(comm, share, method), **(TIGHT | options))
+
+    return on_ranks(size, work)
+
+
+@given(
+    rows=st.lists(ROW, min_size=1, max_size=40),
+    size=st.integers(1, 4),
+    weighted=st.booleans(),
+    method=st.sampled_from(["random", "greedy", "row"]),
+    damping=st.sampled_from([0.0, 0.5, 0.85, 0.95]),
+    seed=st.none() | st.integers(0, 100),
+)
+@settings(deadline=None, max_examples=80)
+def test_matches_networkx(
+    *, rows: list, size: int, weighted: bool, method: str, damping: float, seed: int | None
+) -> None:
+    graph = networkx.DiGraph()
+    for source, target, weight in rows:
+        graph.add_edge(source, target, weight=weight if weighted else 1.0)
+    options: dict[str, Any] = {}
+    if seed is not None:
+        random = np.random.default_rng(seed)
+        chosen = [vertex for vertex in graph if random.random() < 0.5] or [rows[0][0]]
+        options["personalization"] = {vertex: 1.0 + random.random() for vertex in chosen} | {99: 5.0}
+    expected = from_networkx(graph, alpha=damping, **options)
+    results = rank_rows(rows, size, weighted, method, damping=damping, **options)
+    found = combined(results)
+    assert set(found) == set(expected)
+    assert max(abs(found[vertex] - expected[vertex]) for vertex in found) < 1e-9
+    assert abs(sum(found.values()) - 1) < 1e-9
+    assert {result.count for result in results} == {len(graph)}
+    for result in results:  # what is not owned is the same number
+        assert all(result.ranks[k] == found[v] for k, v in enumerate(result.vertices.tolist()))
+
+
+@pytest.mark.parametrize("name", ["wiki-Vote.txt", "cit-HepTh.txt.gz"])
+@pytest.mark.parametrize("method", ["random", "row"])
+def test_real_graphs_match_networkx(name: str, method: str) -> None:
+    file = shared(f"graphs/{name}")
+    graph = networkx.DiGraph()
+    with gzip.open(file, "rt") if name.endswith(".gz") else open(file) as lines:
+        graph.add_edges_from(tuple(map(int, line.split())) for line in lines if not line.startswith("#"))
+    expected = from_networkx(graph)
+    found = combined(
+        on_ranks(
+            4, lambda comm: pagerank(comm, load(comm, file, partition_by=method), degrees=[2, 2], **TIGHT)
+        )
+    )
+    assert set(found) == set(expected)
+    assert max(abs(found[vertex] - expected[vertex]) for vertex in found) < 1e-9
+
+
+def test_stops_with_networkx_when_asked() -> None:
+    rows = [(k % 13, (k * k + 1) % 17, 1.0) for k in range(80)]
+    graph = networkx.DiGraph([row[:2] for row in rows])
+    result = rank_rows(rows, 3, False, tol=1e-6, stop="per_vertex")
+    expected = from_networkx(graph, tol=1e-6)
+    found = combined(result)
+    # Stopped in the same iteration: equal far below the tolerance.
+    assert max(abs(found[vertex] - expected[vertex]) for vertex in found) < 1e-14
+
+
+def test_every_row_of_a_matrix_is_a_vertex(tmp_path: Path) -> None:
+    matrix = scipy.sparse.coo_array(([1.0, 2.0, 0.5], ([0, 4, 4], [4, 0, 2])), shape=(7, 7))
+    scipy.sparse.save_npz(tmp_path / "m.npz", matrix)
+    expected = from_networkx(networkx.from_scipy_sparse_array(matrix, create_using=networkx.DiGraph))
+    found = combined(on_ranks(3, lambda comm: pagerank(comm, load(comm, tmp_path / "m.npz"), **TIGHT)))
+    assert set(found) == set(range(7))
+    assert max(abs(found[vertex] - expected[vertex]) for vertex in found) < 1e-9
+
+
+def test_a_weight_of_zero_makes_a_vertex_but_no_way_out() -> None:
+    rows = [(0, 1, 0.0), (1, 2, 1.0)]
+    graph = networkx.DiGraph()
+    graph.add_weighted_edges_from(rows)
+    expected, found = from_networkx(graph), combined(rank_rows(rows, 2, True))
+    assert all(abs(found[vertex] - expected[vertex]) < 1e-9 for vertex in expected)
+
+
+def test_callback_hears_of_every_iteration_once_and_result_is_of_the_last() -> None:
+    rows = [(k % 5, (3 * k + 1) % 7, 1.0) for k in range(20)]
+    heard: list[tuple[int, float]] = []
+
+    def work(comm: sky.Comm) -> PageRank:
+        source, target = (np.array([row[k] for row in rows]) for k in (0, 1))
+        mine = Edges(source, target).take(slice(comm.rank, None, 2))
+        callback = (lambda k, r: heard.append((k, r))) if comm.rank == 0 else None
+        return pagerank(comm, partition(comm, mine), tol=1e-9, callback=callback)
+
+    result = on_ranks(2, work)[0]
+    assert [k for k, _ in heard] == list(range(1, result.iterations + 1))
+    assert [r for _, r in heard] == result.residuals
+    assert result.converged
+    assert result.residuals[-1] < 1e-9 <= result.residuals[-2]
+    # The residual of the last iteration is what separates its x from the one before.
+    fewer = combined(rank_rows(rows, 2, False, tol=0.0, max_iterations=result.iterations - 1))
+    same = combined(rank_rows(rows, 2, False, tol=0.0, max_iterations=result.iterations))
+    assert sum(abs(same[v] - fewer[v]) for v in same) == pytest.approx(result.residuals[-1], rel=1e-6)
+
+
+def test_not_converged_is_said() -> None:
+    results = rank_rows([(0, 1, 1.0), (1, 2, 1.0), (2, 1, 1.0)], 2, False, tol=1e-12, max_iterations=3)
+    assert [(r.converged, r.iterations) for r in results] == [(False, 3)] * 2
+
+
+def test_time_is_accounted_for() -> None:
+    for result in rank_rows([(0, 1, 1.0), (1, 0, 1.0), (2, 1, 1.0)], 2, False):
+        split = result.seconds
+        parts = (split.configure, split.compute, split.wait, split.transfer, split.merge)
+        assert all(part >= 0 for part in parts)
+        assert split.compute + split.wait + split.transfer + split.merge == pytest.approx(split.iterations)
+
+
+EDGE = Edges(np.array([0]), np.array([1]))
+
+
+@pytest.mark.parametrize(
+    ("graph", "options", "why"),
+    [
+        (EDGE, {"damping": 1.0}, "damping"),
+        (EDGE, {"damping": -0.1}, "damping"),
+        (EDGE, {"damping": float("nan")}, "damping"),
+        (EDGE, {"tol": -1.0}, "tol"),
+        (EDGE, {"tol": float("nan")}, "tol"),
+        (EDGE, {"max_iterations": 0}, "max_iterations"),
+        (EDGE, {"stop": "soon"}, "stop"),
+        (EDGE, {"personalization": {5: 1.0}}, "personalization"),
+        (EDGE, {"personalization": {0: -1.0}}, "personalization"),
+        (EDGE, {"degrees": [3]}, "degrees|multiply|product"),
+        (Edges(np.array([0]), np.array([1]), np.array([-2.0])), {}, "weight -2"),
+        (Edges(np.empty(0, np.int64), np.empty(0, np.int64)), {}, "no vertex"),
+        (Edges(np.array([0]), np.array([1]), None, (2, 3)), {}, "square"),
+    ],
+)
+def test_bad_settings_are_an_error_on_all_ranks(graph: Edges, options: dict, why: str) -> None:
+    for error in errors_on_ranks(2, lambda comm: pagerank(comm, graph, **options)):
+        assert isinstance(error, BadInput)
+        assert re.search(why, str(error))
+
+
+def test_a_bad_weight_on_one_rank_is_an_error_on_all() -> None:
+    def work(comm: sky.Comm) -> None:
+        pagerank(comm, Edges(np.array([0]), np.array([1]), np.array([-1.0 if comm.rank else 1.0])))
+
+    assert all("weight -1" in str(error) for error in errors_on_ranks(2, work))
+
+
+def test_a_matrix_can_be_given() -> None:
+    def work(comm: sky.Comm) -> PageRank:
+        return pagerank(
+            comm, adjacency_matrix(comm, EDGE if comm.rank == 0 else EDGE.take(slice(0, 0))), **TIGHT
+        )
+
+    found = combined(on_ranks(2, work))
+    expected = from_networkx(networkx.DiGraph([(0, 1)]))
+    assert all(abs(found[vertex] - expected[vertex]) < 1e-9 for vertex in expected)
+    errors = errors_on_ranks(2, lambda comm: pagerank(comm, DistMatrix(comm, [0], [1])))
+    assert all("slots=2" in str(error) for error in errors)

@@ -1,0 +1,139 @@
+"""Groups of real processes: killed, interrupted, late, strangers."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from conftest import Processes
+
+LOOP = """
+plan = comm.configure(np.arange(1000), np.arange(1000), n=1000)
+say("ready")
+try:
+    while True:
+        plan.reduce(np.ones(1000))
+except BaseException as error:
+    say(type(error).__name__, getattr(error, "rank", None), error)
+"""
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def until_it_waits(process: subprocess.Popen[str]) -> None:
+    """Return once the process sleeps on its sockets, as a collective does that waits."""
+    deadline = time.monotonic() + 30
+    while "poll" not in Path(f"/proc/{process.pid}/wchan").read_text():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def rest(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=30)
+    assert "Traceback" not in err, err
+    return out.strip()
+
+
+def test_a_killed_rank_is_named_by_all_survivors_at_once(processes: Processes) -> None:
+    group = processes.start(4, LOOP)
+    assert [first_line(p) for p in group] == ["ready"] * 4
+    group[2].send_signal(signal.SIGKILL)
+    start = time.monotonic()
+    for process in group[:2] + group[3:]:
+        text = rest(process)
+        assert text.startswith("PeerLost 2") and "127.0.0.1" in text and "reduce(" in text, text
+    assert time.monotonic() - start < 10
+
+
+def test_ctrl_c_during_a_collective(processes: Processes) -> None:
+    code = """
+plan = comm.configure([0], [0], n=1)
+say("ready")
+if comm.rank == 0:
+    sys.stdin.readline()
+try:
+    plan.reduce(np.ones(1))
+except BaseException as error:
+    say(type(error).__name__, error)
+"""
+    group = processes.start(3, code)
+    assert [first_line(p) for p in group] == ["ready"] * 3
+    until_it_waits(group[1])  # for rank 0
+    group[1].send_signal(signal.SIGINT)
+    assert rest(group[1]).startswith("KeyboardInterrupt")
+    assert group[0].stdin is not None
+    group[0].stdin.write("go\n")
+    group[0].stdin.flush()
+    for process in (group[0], group[2]):
+        text = rest(process)
+        assert "rank 1 left the call: interrupted" in text, text
+
+
+def test_ctrl_c_while_waiting_for_a_rank_that_never_comes(processes: Processes) -> None:
+    code = """
+try:
+    if comm.rank: sys.stdin.read()
+    say("ready")
+    comm.barrier()
+except BaseException as error:
+    say(type(error).__name__)
+"""
+    group = processes.start(2, code)
+    assert first_line(group[0]) == "ready"
+    group[0].send_signal(signal.SIGINT)
+    assert rest(group[0]) == "KeyboardInterrupt"
+
+
+def test_a_rank_that_never_starts_is_named(processes: Processes) -> None:
+    group = processes.start(3, "", ranks=[0, 2], timeout=1.0)
+    for process in group:
+        _, err = process.communicate(timeout=30)
+        assert "Timeout" in err and "rank 1 did not come" in err, err
+
+
+def test_two_ranks_with_the_same_number(processes: Processes) -> None:
+    group = processes.start(3, "", ranks=[0, 1, 1], timeout=5.0)
+    texts = [process.communicate(timeout=30)[1] for process in group]
+    assert any("rank 1" in text and "Refused" in text for text in texts), texts
+    assert all(process.returncode != 0 for process in group)
+
+
+def test_a_wrong_token_is_refused(processes: Processes) -> None:
+    group = processes.start(2, "", timeout=2.0, SKYPHOS_TOKEN={1: "not the token"})
+    first, second = (process.communicate(timeout=30)[1] for process in group)
+    assert "Refused" in second and "token" in second, second
+    assert "Timeout" in first and "rank 1 did not come" in first, first
+
+
+def test_ranks_that_disagree_name_both_sides(processes: Processes) -> None:
+    code = """
+try:
+    comm.configure([0], [0], n=10 + comm.rank // 2)
+except sky.Mismatch as error:
+    say(error)
+comm.barrier()
+"""
+    for process in processes.start(3, code):
+        text = rest(process)
+        assert "rank 2 is in configure(n=11" in text and "is in configure(n=10" in text, text
+
+
+def test_a_rank_that_leaves_early_is_no_error_until_it_is_needed(processes: Processes) -> None:
+    code = """
+total = comm.configure_reduce([0], [0], np.array([1.0]), n=1)[0]
+assert total == comm.size
+if comm.rank == 1:
+    comm.close()
+    sys.exit()
+try:
+    comm.barrier()
+except sky.PeerLost as error:
+    say("lost", error.rank)
+"""
+    group = processes.start(3, code)
+    assert [rest(p) for p in group] == ["lost 1", "", "lost 1"]

@@ -1,0 +1,44 @@
+"""The R-MAT generator: the same graph however it is cut, and the shape that its name promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from skyphos.errors import BadInput
+from skyphos.graph import rmat
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7])
+def test_shares_make_up_the_same_graph(parts: int) -> None:
+    whole = rmat(14, 9, seed=4)
+    shares = [rmat(14, 9, seed=4, part=part, parts=parts) for part in range(parts)]
+    assert np.array_equal(np.concatenate([share.source for share in shares]), whole.source)
+    assert np.array_equal(np.concatenate([share.target for share in shares]), whole.target)
+
+
+def test_seeds_differ() -> None:
+    assert not np.array_equal(rmat(10, seed=1).source, rmat(10, seed=2).source)
+
+
+def test_chances_of_the_quarters() -> None:
+    edges = rmat(12, 32, seed=1, scramble=False)
+    upper, left = edges.source < 2048, edges.target < 2048
+    found = [np.mean(upper & left), np.mean(upper & ~left), np.mean(~upper & left), np.mean(~upper & ~left)]
+    # 131,072 edges: five standard deviations are below 0.007.
+    assert np.allclose(found, [0.57, 0.19, 0.19, 0.05], atol=0.007)
+
+
+def test_scrambling_only_renames() -> None:
+    plain, scrambled = rmat(10, seed=3, scramble=False), rmat(10, seed=3)
+    degrees = [np.sort(np.bincount(edges.source, minlength=1024)) for edges in (plain, scrambled)]
+    assert np.array_equal(*degrees)
+    assert not np.array_equal(plain.source, scrambled.source)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"scale": 0}, {"scale": 41}, {"edge_factor": 0}, {"a": 0.9}, {"b": -0.1}, {"part": 1}]
+)
+def test_bad_arguments(arguments: dict) -> None:
+    with pytest.raises(BadInput):
+        rmat(**({"scale": 4} | arguments))
