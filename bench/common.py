@@ -46,7 +46,12 @@ def report(title: str, seconds: dict[str, list[float]], ratio: float, bar: float
     print(f"  ratio {ratio:.3f}, bar {bar}: {verdict}")
     sys.stdout.flush()
     if path := os.environ.get("BENCH_JSON"):
-        entry = {"title": title, "ratio": ratio, "bar": bar, "median_s": {k: median(v) for k, v in seconds.items()}}
+        entry = {
+            "title": title,
+            "ratio": ratio,
+            "bar": bar,
+            "median_s": {k: median(v) for k, v in seconds.items()},
+        }
         with open(path, "a") as file:
             file.write(json.dumps(entry) + "\n")
 

@@ -10,9 +10,9 @@ import threading
 import time
 
 import numpy as np
-from common import check, median_ratio, report, zipf_distinct
 
 import skyphos as sky
+from common import check, median_ratio, report, zipf_distinct
 
 RANKS = 4
 N = 1 << 24

@@ -11,9 +11,9 @@ import time
 from statistics import median
 
 import numpy as np
-from common import check, report, spawn, zipf_distinct
 
 import skyphos as sky
+from common import check, report, spawn, zipf_distinct
 
 RANKS, N, COUNT, DEGREES, ROUNDS, WARM = 8, 1_000_000, 50_000, [4, 2], 40, 10
 
@@ -45,14 +45,17 @@ def main() -> None:
         reduce = timed(comm, lambda: plan.reduce(row, out=out))
         check("reduce", out, total[mine], 1e-6)
         out[:] = 0
-        both = timed(
-            comm, lambda: comm.configure_reduce(mine, mine, row, n=N, degrees=DEGREES, out=out)
-        )
+        both = timed(comm, lambda: comm.configure_reduce(mine, mine, row, n=N, degrees=DEGREES, out=out))
         check("configure_reduce", out, total[mine], 1e-6)
         if comm.rank:
             return
         title = f"8 processes over loopback, 4x2, {COUNT:,} Zipf(1.1) indices of {N:,}, float32"
-        report(f"configure; {title}", {"configure": configure, "two barriers": barrier}, median(configure) / 0.012, 1)
+        report(
+            f"configure; {title}",
+            {"configure": configure, "two barriers": barrier},
+            median(configure) / 0.012,
+            1,
+        )
         report(f"reduce; {title}", {"reduce": reduce}, median(reduce) / 0.0083, 1)
         apart = [a + b for a, b in zip(configure, reduce, strict=True)]
         report(

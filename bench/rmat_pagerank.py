@@ -13,9 +13,9 @@ from statistics import median
 
 import numpy as np
 import scipy.sparse
-from common import check, report, spawn
 
 import skyphos as sky
+from common import check, report, spawn
 from skyphos.graph import adjacency_matrix, pagerank, partition, rmat
 
 SCALE = int(os.environ.get("BENCH_SCALE", "20"))

@@ -5,6 +5,8 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+__all__ = ["Comm", "Plan", "connect_tcp", "local"]
+
 _Shared = tuple[int | None, int, list[int] | None, bool, float | None]
 
 def local(size: int, timeout: float, threads: int) -> list[Comm]: ...
@@ -18,6 +20,7 @@ def connect_tcp(
     listen_fd: int | None,
     socket_buffer: int | None,
 ) -> Comm: ...
+
 @final
 class Comm:
     @property
@@ -33,7 +36,9 @@ class Comm:
     def split(self, color: int | None, key: int) -> Comm | None: ...
     def close(self) -> None: ...
     def fail_call(self, message: str) -> Exception: ...
-    def configure(self, contribute: npt.NDArray[np.integer[Any]], want: npt.NDArray[np.integer[Any]], shared: _Shared) -> Plan: ...
+    def configure(
+        self, contribute: npt.NDArray[np.integer[Any]], want: npt.NDArray[np.integer[Any]], shared: _Shared
+    ) -> Plan: ...
     def configure_reduce(
         self,
         contribute: npt.NDArray[np.integer[Any]],

@@ -73,7 +73,9 @@ def init(
     if place.world_size == 1:
         return Comm(_skyphos.local(1, timeout, threads)[0])
     if place.rendezvous is None:
-        raise BadInput(f"a group of {place.world_size} needs a rendezvous: pass rendezvous= or set SKYPHOS_RENDEZVOUS")
+        raise BadInput(
+            f"a group of {place.world_size} needs a rendezvous: pass rendezvous= or set SKYPHOS_RENDEZVOUS"
+        )
     native = _skyphos.connect_tcp(
         place.rank,
         place.world_size,

@@ -34,7 +34,12 @@ class Processes:
         self.all: list[subprocess.Popen[str]] = []
 
     def start(
-        self, size: int, code: str, ranks: list[int] | None = None, timeout: float = 30.0, **changes: dict[int, str]
+        self,
+        size: int,
+        code: str,
+        ranks: list[int] | None = None,
+        timeout: float = 30.0,
+        **changes: dict[int, str],
     ) -> list[subprocess.Popen[str]]:
         """Processes for ``ranks`` (default: all); ``changes`` maps a variable to its value by rank."""
         listener = socket.create_server(("127.0.0.1", 0))
@@ -49,7 +54,7 @@ class Processes:
             env = os.environ | {
                 "SKYPHOS_RANK": str(rank),
                 "SKYPHOS_WORLD_SIZE": str(size),
-                "SKYPHOS_RENDEZVOUS": "127.0.0.1:%d" % listener.getsockname()[1],
+                "SKYPHOS_RENDEZVOUS": f"127.0.0.1:{listener.getsockname()[1]}",
                 "SKYPHOS_TOKEN": token,
             }
             fds = []

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import on_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import skyphos as sky
+from conftest import on_all
 
 DTYPES = ["float32", "float64", "int32", "int64", "uint8", "uint32", "uint64"]
 UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
@@ -43,7 +43,9 @@ def oracle(case: dict[str, Any], values: list[np.ndarray]) -> list[np.ndarray]:
         for index, row in zip(indices, block, strict=True):
             rows[index] = UFUNCS[case["op"]](rows[index], row) if index in rows else row
     shape = () if case["width"] == 1 else (case["width"],)
-    return [np.array([rows[i] for i in want], case["dtype"]).reshape(len(want), *shape) for want in case["want"]]
+    return [
+        np.array([rows[i] for i in want], case["dtype"]).reshape(len(want), *shape) for want in case["want"]
+    ]
 
 
 @given(groups())
@@ -141,7 +143,10 @@ def test_missing_indices_are_named_with_who_wants_them() -> None:
         (lambda c: c.configure([1], [1], n=3).reduce(np.ones(1, int), op="mean"), "float"),
         (lambda c: c.configure([1], [1], n=3).reduce(np.ones(1), op=np.subtract), "no identity"),
         (lambda c: c.configure([1], [1], n=3).reduce(np.ones(1), op=max), "binary NumPy ufunc"),
-        (lambda c: c.configure([1], [1], n=3).reduce(np.ones(1), out=np.ones(1, int)), "out must be a float64"),
+        (
+            lambda c: c.configure([1], [1], n=3).reduce(np.ones(1), out=np.ones(1, int)),
+            "out must be a float64",
+        ),
         (lambda c: c.configure([1], [1], n=3).reduce(np.ones(1), order="any"), "order must be"),
         (lambda c: c.split(-1), "color"),
     ],

@@ -55,7 +55,7 @@ pub fn positions(part: &[Block], whole: &IndexSet) -> Vec<u32> {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `level` has seen that the processor has these instructions.
         simd::Level::Avx512 => unsafe { fill_avx512(part, whole, &mut map) },
-        _ => fill(part, whole, &mut map, |base, full, mask, out| expand(base, full, mask, out)),
+        _ => fill(part, whole, &mut map, expand),
     }
     map.truncate(count);
     map

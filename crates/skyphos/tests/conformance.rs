@@ -83,7 +83,7 @@ fn large_messages_in_chunks_with_merge_threads() {
             let values: Vec<f64> = mine.iter().map(|i| (*i as f64).sin() * 10f64.powi(rank as i32)).collect();
             let mut out = vec![0.0; mine.len()];
             comm.reduce(&mut plan, &values, &mut out, &ReduceOp::Sum, order).unwrap();
-            let want = |i: u64| (i as f64).sin() * if i % 3 == 0 { 101.0 } else { 1010.0 };
+            let want = |i: u64| (i as f64).sin() * if i.is_multiple_of(3) { 101.0 } else { 1010.0 };
             for (i, got) in mine.iter().zip(&out) {
                 assert!((got - want(*i)).abs() <= 1e-9 * 1000.0, "{i}: {got} against {}", want(*i));
             }

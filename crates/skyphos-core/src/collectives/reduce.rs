@@ -169,7 +169,7 @@ pub(crate) fn stage_repeats<'a, T: Element>(
     staged: &'a mut AlignedVec,
 ) -> Result<&'a [T]> {
     let rows = plan_side.order.len();
-    staged.resize(values.len() * size_of::<T>());
+    staged.resize(size_of_val(values));
     let all = staged.as_slice_mut::<T>();
     // First in the user's places, so that a repeat finds its first by place.
     all.copy_from_slice(values);

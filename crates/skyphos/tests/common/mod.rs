@@ -57,7 +57,7 @@ pub fn factorisations(size: u32) -> Vec<Vec<u32>> {
     }
     let mut all = vec![vec![size]];
     for d in 2..size {
-        if size % d == 0 {
+        if size.is_multiple_of(d) {
             for rest in factorisations(size / d) {
                 all.push([vec![d], rest].concat());
             }
