@@ -188,9 +188,7 @@ class _Environment:
         return rank, size
 
 
-def _explicit(
-    env: _Environment, rank: int, world_size: int, rendezvous: str | None, token: str | None
-) -> Bootstrap:
+def _explicit(env: _Environment, rank: int, world_size: int, rendezvous: str | None, token: str | None) -> Bootstrap:
     for name, value in (("rank", rank), ("world_size", world_size)):
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise BadInput(f"{name} must be a whole number, not {value!r}")
@@ -207,9 +205,7 @@ def _from_skyphos(env: _Environment, rendezvous: str | None, token: str | None) 
         return None
     listen_fd = env.number("SKYPHOS_LISTEN_FD")
     if listen_fd is not None and (listen_fd < 0 or pair[0] != 0):
-        raise BadInput(
-            f"SKYPHOS_LISTEN_FD is {listen_fd} on rank {pair[0]}: it is an open socket, of rank 0 only"
-        )
+        raise BadInput(f"SKYPHOS_LISTEN_FD is {listen_fd} on rank {pair[0]}: it is an open socket, of rank 0 only")
     address = _address(env, rendezvous, pair[1], "set SKYPHOS_RENDEZVOUS=host:port")
     local = env.pair("SKYPHOS_LOCAL_RANK", "SKYPHOS_LOCAL_WORLD_SIZE")
     return _place("skyphos", pair, address, token, local, listen_fd=listen_fd)
@@ -259,9 +255,7 @@ def _from_slurm(env: _Environment, rendezvous: str | None, token: str | None) ->
 def _slurm_address(env: _Environment, step: str) -> str:
     nodes = env.first("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     if nodes is None:
-        raise BadInput(
-            "SLURM_PROCID is set but neither SLURM_STEP_NODELIST nor SLURM_JOB_NODELIST says where"
-        )
+        raise BadInput("SLURM_PROCID is set but neither SLURM_STEP_NODELIST nor SLURM_JOB_NODELIST says where")
     # Every rank works out the same port; other jobs and steps on the host most likely get another.
     job = f"{env.first('SLURM_JOB_ID', 'SLURM_JOBID') or 0}.{step}"
     return f"{first_host(nodes)}:{_SLURM_FIRST_PORT + zlib.crc32(job.encode()) % _SLURM_PORTS}"
@@ -281,9 +275,7 @@ def _mpi_pair(env: _Environment) -> tuple[int, int] | None:
     return env.pair("PMI_RANK", "PMI_SIZE") or env.pair("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 
 
-def _address(
-    env: _Environment, rendezvous: str | None, world_size: int, how: str, port_offset: int = 0
-) -> str | None:
+def _address(env: _Environment, rendezvous: str | None, world_size: int, how: str, port_offset: int = 0) -> str | None:
     """The rendezvous from the argument, SKYPHOS_RENDEZVOUS or MASTER_ADDR and MASTER_PORT, checked."""
     if rendezvous is not None:
         split_address(rendezvous, "rendezvous")
@@ -302,9 +294,7 @@ def _address(
         raise BadInput(f"{here} is set but {absent} is not: set both or neither")
     number = _port(port, "MASTER_PORT") + port_offset
     if number > 65_535:
-        raise BadInput(
-            f"MASTER_PORT is {port} and held by torchrun's store; the next, {number}, is not a port"
-        )
+        raise BadInput(f"MASTER_PORT is {port} and held by torchrun's store; the next, {number}, is not a port")
     return f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
 
 

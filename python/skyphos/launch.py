@@ -115,9 +115,7 @@ def run_local(
     ):
         rendezvous = f"127.0.0.1:{listener.getsockname()[1]}"
         place = Place(n, 0, n, rendezvous, secrets.token_hex(16))
-        start_ranks(
-            group, command, place, os.environ if env is None else env, listener=listener, prefix=prefix
-        )
+        start_ranks(group, command, place, os.environ if env is None else env, listener=listener, prefix=prefix)
         listener.close()
         return group.run()
 

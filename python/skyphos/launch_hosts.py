@@ -280,9 +280,7 @@ def _agent_main() -> int:
     rendezvous = job["rendezvous"]
     if rendezvous is None:
         loopback = job["host"] == "127.0.0.1"
-        listener = socket.create_server(
-            ("127.0.0.1" if loopback else "", 0), backlog=max(128, job["world_size"])
-        )
+        listener = socket.create_server(("127.0.0.1" if loopback else "", 0), backlog=max(128, job["world_size"]))
         rendezvous = f"{job['host']}:{listener.getsockname()[1]}"
         sys.stdout.buffer.write(_LISTENS + rendezvous.encode() + b"\n")
         sys.stdout.buffer.flush()

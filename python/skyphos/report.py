@@ -134,13 +134,7 @@ def human_seconds(seconds: float) -> str:
     """
     if seconds < 0.001:
         return f"{seconds * 1e3:.2f} ms"
-    return (
-        f"{seconds * 1e3:.0f} ms"
-        if seconds < 1
-        else f"{seconds:.1f} s"
-        if seconds >= 10
-        else f"{seconds:.2f} s"
-    )
+    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.2f} s"
 
 
 def _volume_picture(layers: Sequence[Layer]) -> str:
@@ -214,9 +208,7 @@ def _residual_picture(residuals: Sequence[float], tol: float) -> str:
     points = " ".join(f"{x(k):.1f},{y(value):.1f}" for k, value in enumerate(shown))
     parts.append(f'<polyline points="{points}" fill="none" stroke="{_CLAY}" stroke-width="2.5"/>')
     if len(shown) <= 80:
-        parts += [
-            f'<circle cx="{x(k):.1f}" cy="{y(v):.1f}" r="3.2" fill="{_CLAY}"/>' for k, v in enumerate(shown)
-        ]
+        parts += [f'<circle cx="{x(k):.1f}" cy="{y(v):.1f}" r="3.2" fill="{_CLAY}"/>' for k, v in enumerate(shown)]
     parts.append(_text(right, bottom + 38, "iteration", "end", "note"))
     return _svg(900, bottom + 44, parts, "Residual of each iteration")
 
@@ -239,9 +231,7 @@ def _time_picture(seconds: Sequence[dict[str, float]]) -> str:
         x = left
         for part, value in split.items():
             width = (right - left) * max(value, 0.0) / longest
-            parts.append(
-                _bar(x, y, (width, height), _PARTS.get(part, _FAINT), f"{part}: {human_seconds(value)}")
-            )
+            parts.append(_bar(x, y, (width, height), _PARTS.get(part, _FAINT), f"{part}: {human_seconds(value)}"))
             x += width
         parts.append(_text(900, y + 17, human_seconds(sum(split.values())), "end"))
         y += height + 8
@@ -276,9 +266,7 @@ def _bar(x: float, y: float, size: tuple[float, float], colour: str, tip: str = 
     return f"{box}><title>{escape(tip)}</title></rect>" if tip else f"{box}/>"
 
 
-def _stroke(
-    start: tuple[float, float], end: tuple[float, float], colour: str = _INK, dashes: str = ""
-) -> str:
+def _stroke(start: tuple[float, float], end: tuple[float, float], colour: str = _INK, dashes: str = "") -> str:
     (x1, y1), (x2, y2) = start, end
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"{dashed}/>'

@@ -198,9 +198,7 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
 def test_a_killed_rank_ends_it_with_nothing_written(graph: Path, tmp_path: Path) -> None:
     out = tmp_path / "ranks.csv"
     command = [*SKYPHOS, "pagerank", str(graph), "-n", "3", "--tol", "0", "--max-iterations", "100000000"]
-    process = subprocess.Popen(
-        [*command, "--out", str(out)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
-    )
+    process = subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     assert process.stderr is not None
     while not process.stderr.readline().startswith(b"iteration 5 "):
         assert process.poll() is None

@@ -31,9 +31,7 @@ class Entries:
         self.rows = random.integers(0, shape[0], count)
         self.columns = random.integers(0, shape[1], count)
         self.values = random.integers(0, most, count).astype(dtype)
-        self.owner = random.integers(
-            0, max(1, size - 1), count
-        )  # the last rank has none, if there are several
+        self.owner = random.integers(0, max(1, size - 1), count)  # the last rank has none, if there are several
         self.x = random.integers(0, most, shape[1]).astype(dtype)
 
     def on(self, comm: sky.Comm, **options: Any) -> DistMatrix:
@@ -97,9 +95,7 @@ def test_products(*, seed: int, size: int, shape: tuple[int, int], dtype: str, p
     check_product(entries, *pair)
 
 
-@pytest.mark.parametrize(
-    "pair", [("or", "and"), ("and", "or"), ("plus", "times"), ("max", "second"), ("min", "first")]
-)
+@pytest.mark.parametrize("pair", [("or", "and"), ("and", "or"), ("plus", "times"), ("max", "second"), ("min", "first")])
 def test_truth_values(pair: tuple[str, str]) -> None:
     for seed in range(10):
         check_product(Entries(seed, 3, (9, 9), np.bool_), *pair)

@@ -16,9 +16,7 @@ import pytest
 from skyphos import launch, launch_hosts
 from skyphos.errors import BadInput
 
-pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="watches processes as Linux does"
-)
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="watches processes as Linux does")
 
 LIMIT_S = 30
 Launcher = Callable[..., "subprocess.Popen[bytes]"]
@@ -36,9 +34,7 @@ def start(tmp_path: Path) -> Iterator[Launcher]:
     """Start ``skyphos run`` on a script given as text; whatever is left is killed after the test."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(
-        script: str, *options: str, arguments: tuple[str, ...] = (), **popen: object
-    ) -> subprocess.Popen[bytes]:
+    def start(script: str, *options: str, arguments: tuple[str, ...] = (), **popen: object) -> subprocess.Popen[bytes]:
         file = tmp_path / "script.py"
         file.write_text(textwrap.dedent(script))
         command = [sys.executable, "-m", "skyphos.cli", "run", *options, str(file), *arguments]
@@ -92,9 +88,7 @@ def test_lines_are_prefixed_and_arguments_passed(start: Launcher) -> None:
     """
     code, out, err = finish(start(script, "-n", "3", arguments=("--n", "a b")))
     assert code == 0
-    assert out == sorted(
-        line for r in range(3) for line in (f"[{r}] out {r} ['--n', 'a b']", f"[{r}] no end")
-    )
+    assert out == sorted(line for r in range(3) for line in (f"[{r}] out {r} ['--n', 'a b']", f"[{r}] no end"))
     assert err == [f"[{r}] err" for r in range(3)]
 
 
@@ -138,9 +132,7 @@ def test_modules_and_programs(start: Launcher) -> None:
     run = [sys.executable, "-m", "skyphos.cli", "run", "-n", "2"]
     module = subprocess.run([*run, "-m", "this"], capture_output=True, timeout=LIMIT_S, check=True)
     assert module.stdout.count(b"Beautiful is better than ugly.") == 2
-    program = subprocess.run(
-        [*run, "sh", "-c", "echo $SKYPHOS_RANK"], capture_output=True, timeout=LIMIT_S, check=True
-    )
+    program = subprocess.run([*run, "sh", "-c", "echo $SKYPHOS_RANK"], capture_output=True, timeout=LIMIT_S, check=True)
     assert sorted(program.stdout.splitlines()) == [b"[0] 0", b"[1] 1"]
 
 
@@ -305,9 +297,7 @@ def test_hosts_share_one_group(start: Launcher, tmp_path: Path, fake_ssh: str) -
     """
     options = host_options(tmp_path, fake_ssh)
     environ = os.environ | {"MINE": "yes"}
-    code, out, err = finish(
-        start(script, *options, "-n", "3", "-x", "MINE", arguments=("$HOME; 'x'",), env=environ)
-    )
+    code, out, err = finish(start(script, *options, "-n", "3", "-x", "MINE", arguments=("$HOME; 'x'",), env=environ))
     assert (code, err) == (0, [])
     assert out == [
         "[0] 0 3 0 2 True one 32 yes $HOME; 'x'",
@@ -333,9 +323,7 @@ def test_a_failure_on_one_host_ends_the_others(start: Launcher, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_reach_other_hosts(
-    start: Launcher, tmp_path: Path, fake_ssh: str, number: signal.Signals
-) -> None:
+def test_signals_reach_other_hosts(start: Launcher, tmp_path: Path, fake_ssh: str, number: signal.Signals) -> None:
     process = start(WAIT, *host_options(tmp_path, fake_ssh))
     ranks = pids(process, 4)
     process.send_signal(number)
@@ -344,9 +332,7 @@ def test_signals_reach_other_hosts(
         wait_until_gone(rank)
 
 
-def test_ranks_on_other_hosts_do_not_outlive_the_launcher(
-    start: Launcher, tmp_path: Path, fake_ssh: str
-) -> None:
+def test_ranks_on_other_hosts_do_not_outlive_the_launcher(start: Launcher, tmp_path: Path, fake_ssh: str) -> None:
     process = start(WAIT, *host_options(tmp_path, fake_ssh))
     ranks = pids(process, 4)
     process.kill()

@@ -32,9 +32,7 @@ def from_networkx(graph: networkx.DiGraph, **options: Any) -> dict[int, float]:
     return result
 
 
-def rank_rows(
-    rows: list, size: int, weighted: bool, method: str = "random", **options: Any
-) -> list[PageRank]:
+def rank_rows(rows: list, size: int, weighted: bool, method: str = "random", **options: Any) -> list[PageRank]:
     source = np.array([row[0] for row in rows], np.int64)
     target = np.array([row[1] for row in rows], np.int64)
     weight = np.array([row[2] for row in rows]) if weighted else None
@@ -87,9 +85,7 @@ def test_real_graphs_match_networkx(name: str, method: str) -> None:
         graph.add_edges_from(tuple(map(int, line.split())) for line in lines if not line.startswith("#"))
     expected = from_networkx(graph)
     found = combined(
-        on_ranks(
-            4, lambda comm: pagerank(comm, load(comm, file, partition_by=method), degrees=[2, 2], **TIGHT)
-        )
+        on_ranks(4, lambda comm: pagerank(comm, load(comm, file, partition_by=method), degrees=[2, 2], **TIGHT))
     )
     assert set(found) == set(expected)
     assert max(abs(found[vertex] - expected[vertex]) for vertex in found) < 1e-9
@@ -192,9 +188,7 @@ def test_a_bad_weight_on_one_rank_is_an_error_on_all() -> None:
 
 def test_a_matrix_can_be_given() -> None:
     def work(comm: sky.Comm) -> PageRank:
-        return pagerank(
-            comm, adjacency_matrix(comm, EDGE if comm.rank == 0 else EDGE.take(slice(0, 0))), **TIGHT
-        )
+        return pagerank(comm, adjacency_matrix(comm, EDGE if comm.rank == 0 else EDGE.take(slice(0, 0))), **TIGHT)
 
     found = combined(on_ranks(2, work))
     expected = from_networkx(networkx.DiGraph([(0, 1)]))

@@ -40,9 +40,7 @@ def copies(edges: Edges, owners: np.ndarray) -> float:
     weighted=st.booleans(),
 )
 @settings(deadline=None, max_examples=60)
-def test_every_edge_arrives_once_with_its_last_weight(
-    edges: list, size: int, method: str, weighted: bool
-) -> None:
+def test_every_edge_arrives_once_with_its_last_weight(edges: list, size: int, method: str, weighted: bool) -> None:
     source = np.array([e[0] for e in edges], np.int64)
     target = np.array([e[1] for e in edges], np.int64)
     everything = Edges(source, target, np.array([e[2] for e in edges], np.float64) if weighted else None)
@@ -75,9 +73,7 @@ def test_random_is_even(parts: int) -> None:
 
 def test_greedy_follows_the_four_cases() -> None:
     def place(*edges: tuple[int, int], parts: int = 3) -> list[int]:
-        return greedy_owners(
-            Edges(np.array([e[0] for e in edges]), np.array([e[1] for e in edges])), parts
-        ).tolist()
+        return greedy_owners(Edges(np.array([e[0] for e in edges]), np.array([e[1] for e in edges])), parts).tolist()
 
     far = tuple((100 + k, 200 + k) for k in range(30))  # so that no part is full
     assert place((0, 1), (2, 3), (4, 5), (6, 7))[:4] == [0, 1, 2, 0]  # case 4: the least loaded
@@ -138,9 +134,7 @@ def test_unknown_partition() -> None:
     seed=st.integers(0, 99),
 )
 @settings(deadline=None, max_examples=40)
-def test_move_keeps_the_order_of_senders_and_rows(
-    size: int, counts: list[int], width: int, seed: int
-) -> None:
+def test_move_keeps_the_order_of_senders_and_rows(size: int, counts: list[int], width: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     sent = [random.integers(-(2**63), 2**63 - 1, (counts[r], width)) for r in range(size)]
     owners = [random.integers(0, size, counts[r]) for r in range(size)]

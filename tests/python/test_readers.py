@@ -62,9 +62,7 @@ def test_all_ways_to_write_an_edge_list(
 @given(edges=PAIRS, weights=st.lists(st.floats(-1e300, 1e300), min_size=40, max_size=40))
 @settings(deadline=None, max_examples=50)
 def test_a_third_column_is_the_weight(folder: Path, edges: list, weights: list) -> None:
-    file = write(
-        folder, "w.txt", "".join(f"{s} {t} {w!r}\n" for (s, t), w in zip(edges, weights, strict=False))
-    )
+    file = write(folder, "w.txt", "".join(f"{s} {t} {w!r}\n" for (s, t), w in zip(edges, weights, strict=False)))
     read = read_edges(file)
     assert read.weight is not None
     assert read.weight.tolist() == weights[: len(edges)]
@@ -81,7 +79,7 @@ def test_fast_and_slow_parser_agree(data: bytes) -> None:
     except BadInput:
         slow = None
     for candidate in (data, text._regular(data, layout)):
-        fast = text._parse_fast(candidate, layout, threads=False) if b"x" not in data else None
+        fast = text._parse_fast(candidate, layout, threads=False) if b"0x" not in data else None
         if fast is not None:
             assert slow is not None, "the fast parser took what is no edge"
             assert np.array_equal(fast[0], slow[0])
@@ -106,9 +104,7 @@ def test_fast_and_slow_parser_agree(data: bytes) -> None:
         ("1 2\0", "not a vertex id"),
     ],
 )
-def test_a_line_that_is_no_edge_is_named_whoever_reads_it(
-    folder: Path, suffix: str, bad: str, why: str
-) -> None:
+def test_a_line_that_is_no_edge_is_named_whoever_reads_it(folder: Path, suffix: str, bad: str, why: str) -> None:
     lines = [f"{k} {k + 1}\n" for k in range(300)]
     lines[0] = "# head\n"
     for at in (7, 150, 299):
@@ -151,9 +147,7 @@ def test_files_without_a_graph(folder: Path, name: str, content: bytes, why: str
         read_edges(write(folder, name, content))
 
 
-@pytest.mark.parametrize(
-    "name", ["missing.txt", "missing.txt.gz", "missing.mtx", "missing.npz", "missing.csv"]
-)
+@pytest.mark.parametrize("name", ["missing.txt", "missing.txt.gz", "missing.mtx", "missing.npz", "missing.csv"])
 def test_missing_files(folder: Path, name: str) -> None:
     with pytest.raises(BadInput, match="No such file"):
         read_edges(folder / name)
@@ -217,13 +211,7 @@ def test_matrix_market(*, folder: Path, field: str, symmetry: str, seed: int, pa
     if (field, symmetry) == ("pattern", "skew-symmetric"):
         return
     matrix = random.integers(-3, 4, (9, 9)) * (random.random((9, 9)) < 0.3)
-    matrix = (
-        matrix.astype(float)
-        if field == "real"
-        else (matrix != 0).astype(int)
-        if field == "pattern"
-        else matrix
-    )
+    matrix = matrix.astype(float) if field == "real" else (matrix != 0).astype(int) if field == "pattern" else matrix
     if symmetry != "general":
         matrix = np.tril(matrix, -1)
         matrix = matrix + (matrix.T if symmetry == "symmetric" else -matrix.T)
@@ -348,9 +336,7 @@ def test_load_fails_alike_on_all_ranks(folder: Path) -> None:
     assert len({str(error) for error in errors}) == 1
     assert "line 51" in str(errors[0])
     short = write(folder, "short.mtx", "%%MatrixMarket matrix coordinate pattern general\n3 3 2\n1 1\n")
-    assert all(
-        "states 2 entries" in str(error) for error in errors_on_ranks(3, lambda comm: load(comm, short))
-    )
+    assert all("states 2 entries" in str(error) for error in errors_on_ranks(3, lambda comm: load(comm, short)))
 
 
 def test_load_undirected(folder: Path) -> None:

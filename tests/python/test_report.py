@@ -65,9 +65,7 @@ SECONDS = {
     "transfer": 0.1,
     "merge": 0.1,
 }
-FULL = Report(
-    "g.txt", [("ranks", "4")], [0.5, 0.05, 1e-9], 1e-8, layers(900, 400), [SECONDS] * 4, [(7, 0.5), (3, 0.1)]
-)
+FULL = Report("g.txt", [("ranks", "4")], [0.5, 0.05, 1e-9], 1e-8, layers(900, 400), [SECONDS] * 4, [(7, 0.5), (3, 0.1)])
 
 
 def test_a_full_report_says_what_it_should() -> None:

@@ -8,7 +8,7 @@
 use crate::frame::{CallSig, FrameKind, Header};
 use crate::mailbox::{Group, Mailbox, Next};
 use crate::node::Node;
-use crate::slab::{AlignedVec, CHUNK_BYTES, Message, MessageMut, Payload, SlabMut};
+use crate::slab::{CHUNK_BYTES, Message, MessageMut, Payload, SlabMut};
 use skyphos_types::{Error, Result};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -157,9 +157,10 @@ impl Endpoint {
                     match message {
                         None if receive.done() => *message = Some(Message::Chunk(chunk)),
                         None => {
-                            let mut joined = AlignedVec::default();
                             // The claimed size is believed only so far; more is found as it comes.
-                            joined.reserve(receive.total().min(WINDOW_BYTES) as usize);
+                            let mut joined =
+                                self.node.pool().large(receive.total().min(WINDOW_BYTES) as usize);
+                            joined.resize(0);
                             joined.extend(chunk.as_bytes());
                             *message = Some(Message::Large(joined));
                         }

@@ -44,16 +44,12 @@ impl AlignedVec {
         self.len = len;
     }
 
-    /// Makes room for `len` bytes in all.
-    pub fn reserve(&mut self, len: usize) {
-        self.lines.reserve(len.div_ceil(64).saturating_sub(self.lines.len()));
-    }
-
     /// Appends bytes.
     pub fn extend(&mut self, bytes: &[u8]) {
         let start = self.len;
-        if (start + bytes.len()).div_ceil(64) > self.lines.len() {
-            self.lines.resize((start + bytes.len()).div_ceil(64), Line::zeroed());
+        let lines = (start + bytes.len()).div_ceil(64);
+        if lines > self.lines.len() {
+            self.lines.resize(lines, Line::zeroed());
         }
         self.len += bytes.len();
         self.as_bytes_mut()[start..].copy_from_slice(bytes);
@@ -95,7 +91,7 @@ pub enum MessageMut {
     /// Goes out as it is.
     Chunk(SlabMut),
     /// Is cut into chunks.
-    Large(AlignedVec),
+    Large(Large),
 }
 
 impl MessageMut {
@@ -114,7 +110,45 @@ pub enum Message {
     /// As it came.
     Chunk(Payload),
     /// Joined.
-    Large(AlignedVec),
+    Large(Large),
+}
+
+/// Memory for a message of several chunks; goes back to the pool when dropped. The system gives fresh
+/// memory page by page, which costs more than filling it.
+pub struct Large {
+    vec: AlignedVec,
+    home: Weak<PoolInner>,
+}
+
+impl std::ops::Deref for Large {
+    type Target = AlignedVec;
+    fn deref(&self) -> &AlignedVec {
+        &self.vec
+    }
+}
+
+impl std::ops::DerefMut for Large {
+    fn deref_mut(&mut self) -> &mut AlignedVec {
+        &mut self.vec
+    }
+}
+
+impl Drop for Large {
+    fn drop(&mut self) {
+        if let Some(pool) = self.home.upgrade() {
+            let mut shelf = pool.messages.lock().expect("pool lock");
+            let kept: usize = shelf.iter().map(|v| v.lines.len() * 64).sum();
+            if kept + self.vec.lines.len() * 64 < KEEP_BYTES {
+                shelf.push(std::mem::take(&mut self.vec));
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Large {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.vec.fmt(f)
+    }
 }
 
 impl Message {
@@ -136,6 +170,7 @@ struct Slab {
 struct PoolInner {
     small: Mutex<Vec<Arc<Slab>>>,
     large: Mutex<Vec<Arc<Slab>>>,
+    messages: Mutex<Vec<AlignedVec>>,
 }
 
 impl PoolInner {
@@ -165,8 +200,15 @@ impl Pool {
     pub fn message(&self, len: usize) -> MessageMut {
         match len <= CHUNK_BYTES {
             true => MessageMut::Chunk(self.take(len)),
-            false => MessageMut::Large(AlignedVec::zeroed(len)),
+            false => MessageMut::Large(self.large(len)),
         }
+    }
+
+    /// Memory for a message of several chunks, of length `len`; its contents are arbitrary.
+    pub fn large(&self, len: usize) -> Large {
+        let mut vec = self.0.messages.lock().expect("pool lock").pop().unwrap_or_default();
+        vec.resize(len);
+        Large { vec, home: Arc::downgrade(&self.0) }
     }
 
     /// A buffer holding a copy of `bytes`.

@@ -10,6 +10,13 @@ use skyphos_types::{Element, ReduceOp, Result};
 /// Mean length of runs from which they beat single places.
 const WORTHWHILE_RUN: usize = 4;
 
+/// Mean length of runs from which a kernel is called for each; shorter ones go through a piece of memory
+/// that stays in the L1 cache.
+const LONG_RUN: usize = 64;
+
+/// Numbers in such a piece.
+const PIECE: usize = 1024;
+
 /// Place in an array of each position of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Permutation {
@@ -130,8 +137,13 @@ impl Permutation {
         }
     }
 
+    /// Whether runs are long enough to call a kernel for each.
+    fn has_long_runs(&self) -> bool {
+        self.len() >= LONG_RUN * self.run_count()
+    }
+
     /// `to[place of start + k] = from[map[k]]`, row by row.
-    pub fn scatter_gathered<T: Pod>(
+    pub fn scatter_gathered<T: Element>(
         &self,
         start: usize,
         from: &[T],
@@ -140,24 +152,29 @@ impl Permutation {
         to: &mut [T],
     ) {
         match self {
-            Permutation::Each(places) => {
+            Permutation::Runs { .. } if width > 1 || self.has_long_runs() => {
+                self.for_runs(start, map.len(), |at, place, count| {
+                    gather_rows(
+                        from,
+                        &map[at..at + count],
+                        width,
+                        &mut to[place * width..(place + count) * width],
+                    );
+                });
+            }
+            Permutation::Each(places) if width > 1 => {
                 for (p, q) in map.iter().zip(&places[start..start + map.len()]) {
                     let (p, q) = (*p as usize * width, *q as usize * width);
-                    if width == 1 {
-                        to[q] = from[p];
-                    } else {
-                        to[q..q + width].copy_from_slice(&from[p..p + width]);
-                    }
+                    to[q..q + width].copy_from_slice(&from[p..p + width]);
                 }
             }
-            Permutation::Runs { .. } => self.for_runs(start, map.len(), |at, place, count| {
-                gather_rows(
-                    from,
-                    &map[at..at + count],
-                    width,
-                    &mut to[place * width..(place + count) * width],
-                );
-            }),
+            _ => {
+                let mut piece = [T::ZERO; PIECE];
+                for (k, m) in map.chunks(PIECE).enumerate() {
+                    gather_rows(from, m, 1, &mut piece[..m.len()]);
+                    self.scatter(start + k * PIECE, &piece[..m.len()], 1, to);
+                }
+            }
         }
     }
 
@@ -182,28 +199,27 @@ impl Permutation {
         }
         let mut result = Ok(());
         match self {
+            Permutation::Runs { .. } if width > 1 || self.has_long_runs() => {
+                self.for_runs(start, map.len(), |at, place, count| {
+                    if result.is_ok() {
+                        let rows = &from[place * width..(place + count) * width];
+                        result = fold_rows(op, acc, first, &map[at..at + count], rows, width);
+                    }
+                });
+            }
             Permutation::Each(places) if width > 1 => {
                 for (m, place) in map.iter().zip(&places[start..start + map.len()]) {
                     let row = &from[*place as usize * width..][..width];
                     fold_rows(op, acc, first, std::slice::from_ref(m), row, width)?;
                 }
             }
-            Permutation::Each(places) => {
-                // In pieces, so that the gathered values are still in the L1 cache when they are folded.
-                let mut piece = [T::ZERO; 1024];
-                for (m, o) in
-                    map.chunks(piece.len()).zip(places[start..start + map.len()].chunks(piece.len()))
-                {
-                    gather_rows(from, o, 1, &mut piece[..o.len()]);
-                    fold_rows(op, acc, first, m, &piece[..o.len()], 1)?;
+            _ => {
+                let mut piece = [T::ZERO; PIECE];
+                for (k, m) in map.chunks(PIECE).enumerate() {
+                    self.gather(start + k * PIECE, m.len(), 1, from, &mut piece[..m.len()]);
+                    fold_rows(op, acc, first, m, &piece[..m.len()], 1)?;
                 }
             }
-            Permutation::Runs { .. } => self.for_runs(start, map.len(), |at, place, count| {
-                if result.is_ok() {
-                    let rows = &from[place * width..(place + count) * width];
-                    result = fold_rows(op, acc, first, &map[at..at + count], rows, width);
-                }
-            }),
         }
         result
     }

@@ -12,6 +12,7 @@
 //! ([`FAR`]) while frames are small and short ([`NEAR`]) while they are large, for what lands there of
 //! a large payload is copied once more.
 
+use crate::sockets::lost;
 use mio::net::TcpStream;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::slab::{Payload, Pool, SlabMut};
@@ -92,7 +93,7 @@ impl Inbox {
                 Ok(read) => read,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Stop::Drained,
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(e) => return Stop::Broken(format!("connection lost: {e}")),
+                Err(e) => return Stop::Broken(lost(&e)),
             };
             if let Err(stop) = self.file(in_body, got - in_body, desk) {
                 return stop;

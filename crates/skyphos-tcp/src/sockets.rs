@@ -114,3 +114,16 @@ pub(crate) fn unacknowledged(stream: impl AsFd) -> io::Result<usize> {
     let unsent: i32 = unsafe { rustix::ioctl::ioctl(stream, rustix::ioctl::Getter::<OUTQ, i32>::new())? };
     Ok(unsent.max(0) as usize)
 }
+
+/// Why a connection failed, in words that help.
+pub(crate) fn lost(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+            format!("connection lost: its process ended ({error})")
+        }
+        ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
+            format!("connection lost: its host does not answer any more ({error})")
+        }
+        _ => format!("connection lost: {error}"),
+    }
+}

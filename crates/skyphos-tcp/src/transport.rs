@@ -12,6 +12,15 @@
 //! - One poll reads at most 1 MB of a peer, then looks at the others; it remembers who has more.
 //! - No heap allocation in a steady exchange (`tests/allocation.rs`).
 //!
+//! Measured on 2 cores (`examples/pingpong.rs`): 8 bytes one way 4.9 µs over the loopback; a stream of
+//! 128 KB frames makes 1.0 reads, 0.5 writes and 0.2 waits a frame and runs at 0.75 to 1 of the rate of
+//! blocking sockets with 128 KB writes, the difference being the two checksums (4.7 µs each of some
+//! 50 µs a frame). Between hosts on shaped links of 100 Mbit/s to 1 Gbit/s: 94 to 96 % of the link both
+//! ways at once, which is all that TCP leaves of it.
+//!
+//! Socket buffers are left to the kernel unless set. It takes up to 4 MB ahead of a slow link, so that
+//! data moves while the caller computes; control frames overtake only what is still queued here.
+//!
 //! **Not promised**: notice of a host that vanishes while data is on its way to it, sooner than the
 //! kernel gives up (minutes; 30 s when nothing was being sent). The time-out of calls covers that.
 
@@ -20,7 +29,7 @@ use crate::lobby::system;
 use crate::options::FOR_EVER;
 use crate::receive::{Desk, FAR, Inbox, Stop, discard};
 use crate::send::Outbox;
-use crate::sockets;
+use crate::sockets::{self, lost};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use skyphos_core::frame::{Frame, FrameKind, Header};
@@ -197,7 +206,7 @@ impl Peer {
         let Some(stream) = &self.stream else { return };
         if let Err(e) = self.outbox.write(stream) {
             self.outbox.clear();
-            self.broken.get_or_insert_with(|| format!("connection lost: {e}"));
+            self.broken.get_or_insert_with(|| lost(&e));
         }
     }
 }

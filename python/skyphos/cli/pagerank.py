@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import sys
@@ -96,9 +97,7 @@ class Settings:
     show_default=True,
     help="Stop when the change of all ranks together is below.",
 )
-@click.option(
-    "--max-iterations", type=int, default=100, show_default=True, help="Stop after so many in any case."
-)
+@click.option("--max-iterations", type=int, default=100, show_default=True, help="Stop after so many in any case.")
 @click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, help="Vertices to show.")
 @click.option("--out", metavar="FILE", help="Write all vertices: .csv, .npy or .parquet.")
 @click.option("--report", metavar="FILE", help="Write a report: .html.")
@@ -120,9 +119,7 @@ def command(*, n: int | None, unweighted: bool, **options: object) -> None:
     place = bootstrap.discover()
     if place.launcher != "alone":
         if n is not None and n != place.world_size:
-            raise BadInput(
-                f"-n {n}, but {place.launcher} started a group of {place.world_size}: leave -n out"
-            )
+            raise BadInput(f"-n {n}, but {place.launcher} started a group of {place.world_size}: leave -n out")
         _run(settings)
         return
     _check(settings, n or launch.cores())
@@ -137,6 +134,9 @@ def _check(settings: Settings, n: int) -> None:
     """Find what is wrong before any process is started."""
     from .output import check_writable
 
+    absent = [name for name in ("scipy", "pyarrow") if importlib.util.find_spec(name) is None]
+    if absent:
+        raise SkyphosError(f"this needs {' and '.join(absent)}: pip install 'skyphos[graph]'")
     layers = settings.layers()
     product = 1
     for degree in layers or [n]:
@@ -203,9 +203,7 @@ def _run(settings: Settings) -> None:
         click.echo(summary.text())
         if not result.converged:
             residual, most = result.residuals[-1], settings.max_iterations
-            click.echo(
-                f"skyphos: not converged: the residual is {residual:.3g} after {most} iterations", err=True
-            )
+            click.echo(f"skyphos: not converged: the residual is {residual:.3g} after {most} iterations", err=True)
 
 
 def _write(comm: Comm, settings: Settings, result: PageRank, summary: Summary, base: int) -> None:
@@ -219,9 +217,7 @@ def _write(comm: Comm, settings: Settings, result: PageRank, summary: Summary, b
         # Rank 0 gets and writes all: one file under one name, and no file system that the hosts must share.
         vertices, ranks = to_rank_0(comm, result.vertices[result.owned], result.ranks[result.owned])
         order = vertices.argsort()
-        together(
-            comm, lambda: write_ranks(out, vertices[order] + base, ranks[order]) if comm.rank == 0 else None
-        )
+        together(comm, lambda: write_ranks(out, vertices[order] + base, ranks[order]) if comm.rank == 0 else None)
 
     def write_report() -> None:
         if report is not None and comm.rank == 0:

@@ -12,23 +12,13 @@ __all__ = ["command"]
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option(
-    "-n", "n", type=click.IntRange(min=1), help="Number of ranks. Default: cores, or the host file's slots."
-)
-@click.option(
-    "--hostfile", type=click.Path(dir_okay=False), help="Lines of 'host [slots=N]'; ranks start over ssh."
-)
+@click.option("-n", "n", type=click.IntRange(min=1), help="Number of ranks. Default: cores, or the host file's slots.")
+@click.option("--hostfile", type=click.Path(dir_okay=False), help="Lines of 'host [slots=N]'; ranks start over ssh.")
 @click.option("-m", "module", is_flag=True, help="TARGET is a Python module.")
-@click.option(
-    "--prefix/--no-prefix", default=True, help="Put '[rank] ' before each line of output. Default: do."
-)
-@click.option(
-    "-x", "export", multiple=True, metavar="NAME", help="Send this variable to the hosts; repeatable."
-)
+@click.option("--prefix/--no-prefix", default=True, help="Put '[rank] ' before each line of output. Default: do.")
+@click.option("-x", "export", multiple=True, metavar="NAME", help="Send this variable to the hosts; repeatable.")
 @click.option("--ssh", default=None, metavar="COMMAND", help="ssh with options, if not plain 'ssh'.")
-@click.option(
-    "--python", default=None, metavar="PATH", help="Python on the hosts, if not at the same path as here."
-)
+@click.option("--python", default=None, metavar="PATH", help="Python on the hosts, if not at the same path as here.")
 @click.option(
     "--grace",
     type=click.FloatRange(min=0),

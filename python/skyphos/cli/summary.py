@@ -69,9 +69,7 @@ class Summary:
 
     def page(self, title: str, tol: float) -> str:
         """Return the summary as an HTML report."""
-        return report.render(
-            report.Report(title, self.facts, self.residuals, tol, self.layers, self.seconds, self.top)
-        )
+        return report.render(report.Report(title, self.facts, self.residuals, tol, self.layers, self.seconds, self.top))
 
 
 def summarise(

@@ -103,9 +103,7 @@ class DistMatrix:
         self.comm = comm
         row, column, value = together(comm, lambda: _check(rows, columns, values, shape, slots))
         if shape is None:
-            n = reduce_number(
-                comm, int(max(row.max(initial=-1), column.max(initial=-1))) + 1, "max", np.uint64
-            )
+            n = reduce_number(comm, int(max(row.max(initial=-1), column.max(initial=-1))) + 1, "max", np.uint64)
             shape = (n, n)
         self.shape = shape
         self.slots = slots
@@ -144,9 +142,7 @@ class DistMatrix:
         """
         return self._room(len(self.row_index), dtype)
 
-    def matvec(
-        self, x: Array, *, add: str = "plus", multiply: str = "times", out: Array | None = None
-    ) -> Array:
+    def matvec(self, x: Array, *, add: str = "plus", multiply: str = "times", out: Array | None = None) -> Array:
         """Multiply: y_i = ADD over j of MULTIPLY(A_ij, x_j).
 
         Parameters
@@ -258,9 +254,7 @@ class DistMatrix:
         if my_columns is not None:
             bid[~_is_in(touched, my_columns)] += size
         n = self.shape[0]
-        mine_if_free = (
-            np.arange(n * rank // size, n * (rank + 1) // size) if every_vertex else np.empty(0, np.int64)
-        )
+        mine_if_free = np.arange(n * rank // size, n * (rank + 1) // size) if every_vertex else np.empty(0, np.int64)
         want = np.concatenate([touched, mine_if_free])
         best = self.comm.configure_reduce(touched, want, bid, n=max(1, n), op="min", missing="identity")
         won = touched[best[: len(touched)] == bid]
@@ -325,14 +319,10 @@ def _check(
         if array.size == 0:
             array = array.astype(np.int64)
         if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise BadInput(
-                f"{name} must be whole numbers in one dimension, not {array.dtype} of shape {array.shape}"
-            )
+            raise BadInput(f"{name} must be whole numbers in one dimension, not {array.dtype} of shape {array.shape}")
         most = _MOST - slots if shape is None else shape[side]
         if len(array) and (array.min() < 0 or int(array.max()) >= most):
-            raise BadInput(
-                f"{name} must be from 0 to {most - 1}; here they run from {array.min()} to {array.max()}"
-            )
+            raise BadInput(f"{name} must be from 0 to {most - 1}; here they run from {array.min()} to {array.max()}")
         checked.append(array.astype(np.int64, copy=False))
     value = None if values is None else np.asarray(values)
     lengths = [len(array) for array in checked] + ([] if value is None else [len(value)])

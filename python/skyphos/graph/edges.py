@@ -131,9 +131,7 @@ class Edges:
         if self.weight is None:
             ends = np.append(starts[1:], len(key))
             return (ends - starts).astype(np.float64) if self.combine == "sum" else None
-        in_order: Weights = self.weight[
-            np.argsort(key, kind="stable")
-        ]  # copies of an edge as they were written
+        in_order: Weights = self.weight[np.argsort(key, kind="stable")]  # copies of an edge as they were written
         if self.combine == "sum":
             summed: Weights = np.add.reduceat(in_order, starts)
             return summed

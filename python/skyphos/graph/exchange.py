@@ -110,11 +110,7 @@ def together(comm: Comm, work: Callable[[], T]) -> T:
     text = b""
     if comm.rank == first:
         kind = "B" if isinstance(error, BadInput) else "S"
-        said = (
-            str(error)
-            if isinstance(error, SkyphosError)
-            else f"rank {first}: {type(error).__name__}: {error}"
-        )
+        said = str(error) if isinstance(error, SkyphosError) else f"rank {first}: {type(error).__name__}: {error}"
         text = (kind + said).encode()[:_MESSAGE]
     letters = np.frombuffer(text, np.uint8)
     places = np.arange(_MESSAGE)

@@ -237,9 +237,7 @@ def adjacency_matrix(comm: Comm, edges: Edges, degrees: Sequence[int] | None = N
     array([2., 0., 0.])
     """
     if edges.shape is not None and edges.shape[0] != edges.shape[1]:
-        raise BadInput(
-            f"a graph needs a square matrix, not one of {edges.shape[0]} rows and {edges.shape[1]} columns"
-        )
+        raise BadInput(f"a graph needs a square matrix, not one of {edges.shape[0]} rows and {edges.shape[1]} columns")
     return DistMatrix(
         comm,
         edges.target,
@@ -306,9 +304,7 @@ def _check_settings(damping: float, tol: float, max_iterations: int, stop: str) 
 def _check_weights(graph: Edges | DistMatrix, personalization: Mapping[int, float] | None) -> None:
     for vertex, weight in (personalization or {}).items():
         if not 0.0 <= weight < np.inf:
-            raise BadInput(
-                f"personalization: vertex {vertex} has weight {weight}; weights are finite, not negative"
-            )
+            raise BadInput(f"personalization: vertex {vertex} has weight {weight}; weights are finite, not negative")
     if isinstance(graph, DistMatrix):
         if graph.slots != _SLOTS or graph.shape[0] != graph.shape[1]:
             raise BadInput(f"PageRank needs a square matrix made with slots={_SLOTS}")

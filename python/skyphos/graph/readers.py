@@ -125,10 +125,7 @@ def _sniff(path: str, weights: bool, may_have_names: bool) -> Layout:
 
 def _from_names(where: str, line: bytes, separator: bytes, body: int, *, weights: bool) -> Layout:
     """The layout of a CSV file, from its line of names."""
-    names = [
-        field.strip().strip('"').lower()
-        for field in line.decode("utf-8", "replace").split(separator.decode())
-    ]
+    names = [field.strip().strip('"').lower() for field in line.decode("utf-8", "replace").split(separator.decode())]
     if len(names) < 2:
         raise BadInput(f"{where}: names only {len(names)} column: an edge needs two")
     source, target = _find(names, _SOURCE_NAMES), _find(names, _TARGET_NAMES)

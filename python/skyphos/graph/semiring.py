@@ -150,9 +150,7 @@ class CompactRows:
         if kernel is None:
             import scipy.sparse
 
-            out[...] = (
-                scipy.sparse.csr_array((values, self.columns, self.starts), (self.rows, self.width)) @ x
-            )
+            out[...] = scipy.sparse.csr_array((values, self.columns, self.starts), (self.rows, self.width)) @ x
             return
         # SciPy's own product makes a new vector each time; its kernel adds to one whose pages are there.
         out.fill(0)
@@ -175,9 +173,7 @@ class CompactRows:
     def _values_as(self, dtype: np.dtype[Any]) -> Array:
         cached: dict[np.dtype[Any], Array] = self._values
         if dtype not in cached:
-            cached[dtype] = (
-                np.ones(len(self.columns), dtype) if self.values is None else self.values.astype(dtype)
-            )
+            cached[dtype] = np.ones(len(self.columns), dtype) if self.values is None else self.values.astype(dtype)
         return cached[dtype]
 
     @cached_property

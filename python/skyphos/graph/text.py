@@ -100,7 +100,7 @@ def read_share(path: str, layout: Layout, part: int, parts: int) -> Edges:
     with open_binary(path) as stream:
         text, lines_before = _cut(stream, low, high, layout.body)
     # pyarrow would take 0x1F for a number.
-    regular = b"x" not in text and b"X" not in text
+    regular = b"0x" not in text and b"0X" not in text
     columns = _parse_fast(text, layout, threads=parts == 1) if regular else None
     if columns is None and regular:
         columns = _parse_fast(_regular(text, layout), layout, threads=parts == 1)
@@ -290,9 +290,7 @@ def _id(field: bytes, layout: Layout, side: int, where: str, line: bytes) -> int
     if value > _MAX_ID:
         _not_an_edge(where, line, f"id {_show(field)} is above 2^63 - 1")
     if layout.shape is not None and value - layout.base >= layout.shape[side]:
-        _not_an_edge(
-            where, line, f"index {value} is above {layout.shape[side]}, the size that the file states"
-        )
+        _not_an_edge(where, line, f"index {value} is above {layout.shape[side]}, the size that the file states")
     return value
 
 

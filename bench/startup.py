@@ -1,0 +1,53 @@
+"""Starting: `import skyphos` beyond NumPy's own time (bar 40 ms), and a group of 8 local processes (bar 1.5 s)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from common import report
+
+FIRST_BARRIER = """
+import time
+import skyphos as sky
+with sky.init() as comm:
+    comm.barrier()
+    if comm.rank == 0:
+        print(time.time())
+    comm.barrier()
+"""
+
+
+def seconds(statement: str) -> float:
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", statement], check=True)
+    return time.perf_counter() - start
+
+
+def group_up(script: str) -> float:
+    """Seconds from the command's start until every rank has passed the first barrier."""
+    start = time.time()
+    command = [sys.executable, "-m", "skyphos.cli", "run", "-n", "8", script]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return float(output.split()[-1]) - start
+
+
+def main() -> None:
+    pairs = [(seconds("import numpy"), seconds("import numpy, skyphos")) for _ in range(15)]
+    beyond = [both - numpy for numpy, both in pairs]
+    numpy_s, both_s = [a for a, _ in pairs], [b for _, b in pairs]
+    title = "import skyphos, beyond import numpy"
+    report(title, {"import numpy": numpy_s, "import numpy, skyphos": both_s}, median(beyond) / 0.040, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, "first_barrier.py")
+        script.write_text(FIRST_BARRIER)
+        ups = [group_up(str(script)) for _ in range(6)][1:]
+    report("skyphos run -n 8, until all are past the first barrier", {"up": ups}, median(ups) / 1.5, 1)
+
+
+if __name__ == "__main__":
+    main()
