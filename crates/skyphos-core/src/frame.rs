@@ -188,7 +188,7 @@ impl Header {
         b[48..56].copy_from_slice(&self.sig.n.to_le_bytes());
         b[56..60].copy_from_slice(&self.sig.width.to_le_bytes());
         b[60..64].copy_from_slice(&[self.sig.kind as u8, self.sig.op, self.sig.dtype, self.sig.flags]);
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&b), payload);
+        let crc = checksum(&b, payload);
         b[4..8].copy_from_slice(&crc.to_le_bytes());
         b
     }
@@ -246,9 +246,16 @@ impl Header {
     pub fn check(bytes: &[u8; HEADER_BYTES], payload: &[u8]) -> bool {
         let mut head = *bytes;
         head[4..8].fill(0);
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&head), payload);
-        crc.to_le_bytes() == bytes[4..8]
+        checksum(&head, payload).to_le_bytes() == bytes[4..8]
     }
+}
+
+/// CRC32C of a header, with its checksum field as zero, and a payload.
+fn checksum(header: &[u8; HEADER_BYTES], payload: &[u8]) -> u32 {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    digest.update(header);
+    digest.update(payload);
+    digest.finalize() as u32
 }
 
 /// A header and its payload.
@@ -296,6 +303,20 @@ mod tests {
         let mut bytes = header().encode(b"");
         bytes[32..36].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(Header::decode(&bytes).unwrap_err().contains("at most"));
+    }
+
+    #[test]
+    fn the_checksum_is_crc32c() {
+        // RFC 3720, B.4: 32 bytes of zeros. Two headers' worth of zeros by a bitwise oracle.
+        let bitwise = |bytes: &[u8]| {
+            !bytes.iter().fold(!0u32, |crc, byte| {
+                (0..8).fold(crc ^ u32::from(*byte), |c, _| c >> 1 ^ (0x82f6_3b78 & (c & 1).wrapping_neg()))
+            })
+        };
+        assert_eq!(bitwise(&[0; 32]), 0x8a91_36aa);
+        let payload: Vec<u8> = (0..1000u32).map(|k| (k * 7) as u8).collect();
+        let all = [vec![0; HEADER_BYTES], payload.clone()].concat();
+        assert_eq!(checksum(&[0; HEADER_BYTES], &payload), bitwise(&all));
     }
 
     #[test]

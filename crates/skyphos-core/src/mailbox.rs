@@ -226,8 +226,12 @@ impl Mailbox {
         self.lost(from, own).map_or(Ok(Next::Nothing), Err)
     }
 
-    /// Bytes that a peer has consumed of the stream sent to it.
+    /// Bytes that a peer has consumed of the stream sent to it. Without end for a peer that is gone:
+    /// nobody will grant more, and what is sent to it is dropped.
     pub(crate) fn credit(&mut self, comm: u64, call: u64, peer: u32, round: u32) -> u64 {
+        if matches!(self.peers[peer as usize], Peer::Down { .. }) {
+            return u64::MAX / 2;
+        }
         let b = self.find(comm, call).expect("an open call");
         b.credits.iter().find(|(p, r, _)| (*p, *r) == (peer, round)).map_or(0, |(_, _, bytes)| *bytes)
     }

@@ -235,11 +235,18 @@ impl Node {
         let mut future = std::pin::pin!(future);
         let mut context = Context::from_waker(std::task::Waker::noop());
         let mut last = (ep.version()?, Instant::now());
+        let mut looked = Instant::now();
         loop {
             if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
                 return result;
             }
             self.wait(ep)?;
+            if looked.elapsed() > LOOK_UP {
+                looked = Instant::now();
+                if self.settings.interrupted.is_some_and(|f| f()) {
+                    return Err(Error::Interrupted);
+                }
+            }
             let version = ep.version()?;
             if version != last.0 {
                 last = (version, Instant::now());
@@ -369,6 +376,9 @@ impl Drop for Leave<'_> {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            return; // peers must see a lost rank, not one that closed
+        }
         if let Ok(mut transport) = self.transport.lock() {
             transport.close(Duration::from_secs(5));
         }

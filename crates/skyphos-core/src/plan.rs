@@ -8,6 +8,7 @@ use crate::slab::{AlignedVec, Payload};
 use crate::{Incoming, Outgoing};
 use skyphos_kernels::{BlockHash, Prepared};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// One communication layer of one rank.
 #[derive(Debug)]
@@ -21,11 +22,12 @@ pub struct Layer {
     /// The same for the in-set above.
     pub in_split: Vec<usize>,
     /// From each member's out-share to its position in the union below (Kylix's maps going down).
-    pub out_maps: Vec<Vec<u32>>,
+    pub out_maps: Vec<Arc<Vec<u32>>>,
     /// From each member's in-share to its position in the in-union below; in the last layer, where
     /// the in-set meets the out-set, straight to the position in the out-union (*Sparse Allreduce*'s
-    /// finalMap, composed), with `out_len` for "nobody has it".
-    pub in_maps: Vec<Vec<u32>>,
+    /// finalMap, composed), with `out_len` for "nobody has it". Where the sets are the same the maps
+    /// share their memory with `out_maps`.
+    pub in_maps: Vec<Arc<Vec<u32>>>,
     /// Indices in the out-union below.
     pub out_len: usize,
     /// Indices in the in-union below.
@@ -180,7 +182,7 @@ impl BlockCuts {
         }
         self.block_rows = block_rows;
         let blocks = layer.out_len.div_ceil(block_rows);
-        let cut = |map: &Vec<u32>| {
+        let cut = |map: &Arc<Vec<u32>>| {
             let mut starts = Vec::with_capacity(blocks + 1);
             let mut at = 0;
             for block in 0..blocks {

@@ -4,7 +4,8 @@
 //! or know what a collective is: [`crate::node::Node`] does the matching. The smallest
 //! implementation is [`crate::local`]; read it first.
 //!
-//! **Promised**: frames from one peer arrive in the order they were posted; a frame arrives whole
+//! **Promised**: data frames from one peer arrive in the order they were posted (control frames may
+//! overtake them); a frame arrives whole
 //! and unchanged or its sender is reported down; `post` never blocks; `poll` returns within its wait.
 //! **Not promised**: any order between peers; that a posted frame arrives if the peer goes down;
 //! memory bounds on what is posted (callers look at [`Transport::backlog`] and at stream windows).

@@ -1,6 +1,7 @@
 //! Index sets as sorted blocks of 64 indices.
 
 use bytemuck::{Pod, Zeroable};
+use std::sync::Arc;
 
 /// log2 of [`BLOCK_SIZE`].
 pub const BLOCK_BITS: u32 = 6;
@@ -18,12 +19,18 @@ pub struct Block {
 }
 
 /// A set of indices in hash order: by block, then by bit. The k-th element in this order has
-/// *position* k.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// *position* k. Clones share the memory.
+#[derive(Clone, Debug, Default)]
 pub struct IndexSet {
-    blocks: Vec<Block>,
+    blocks: Arc<Vec<Block>>,
     /// Position of each block's first element, and the number of elements at the end.
-    base: Vec<u32>,
+    base: Arc<Vec<u32>>,
+}
+
+impl PartialEq for IndexSet {
+    fn eq(&self, other: &IndexSet) -> bool {
+        Arc::ptr_eq(&self.blocks, &other.blocks) || self.blocks == other.blocks
+    }
 }
 
 impl IndexSet {
@@ -40,7 +47,7 @@ impl IndexSet {
             position += block.mask.count_ones();
             base.push(position);
         }
-        IndexSet { blocks, base }
+        IndexSet { blocks: Arc::new(blocks), base: Arc::new(base) }
     }
 
     /// Number of indices.

@@ -27,6 +27,8 @@ use skyphos_kernels::{
     positions, split_ranges, union,
 };
 use skyphos_types::{Element, Error, ReduceOp, Result};
+use std::borrow::Cow;
+use std::sync::Arc;
 
 /// Round of the exchange of examples when indices are missing.
 const EXAMPLES: u32 = 0x300;
@@ -152,8 +154,8 @@ async fn run<T: Element>(ep: &Endpoint, request: Request, mut with: Option<Value
     let unmet = meet(&mut built, &out_set, &in_set);
     if let Some(w) = &with {
         let bottom = sums.last_mut().expect("a layer");
-        finish_mean(w.op, bottom, width, ep.size(), counts.last().map(Vec::as_slice));
-        bottom.extend(std::iter::repeat_n(w.op.identity::<T>()?, width));
+        let body = bottom.len() - width;
+        finish_mean(w.op, &mut bottom[..body], width, ep.size(), counts.last().map(Vec::as_slice));
     }
     if missing == Missing::Error || with.is_some() {
         let mut results = sums.pop().unwrap_or_default();
@@ -305,13 +307,16 @@ async fn go_down<T: Element>(
     let mut came = ep.exchange(round, messages, &others).await?.into_iter();
 
     let (lo, hi) = (cut.bounds[cut.me], cut.bounds[cut.me + 1]);
-    let mut outs: Vec<Vec<Block>> = Vec::with_capacity(degree);
-    let mut ins: Vec<Vec<Block>> = Vec::with_capacity(degree);
+    let mut outs: Vec<Cow<'_, [Block]>> = Vec::with_capacity(degree);
+    // `None`: the in-part of that member is its out-part.
+    let mut ins: Vec<Option<Cow<'_, [Block]>>> = Vec::with_capacity(degree);
     let mut shares = Vec::with_capacity(degree);
     for j in 0..degree {
         if j == cut.me {
-            outs.push(out_set.blocks()[out_parts[j].clone()].to_vec());
-            ins.push(in_set.blocks()[in_parts[j].clone()].to_vec());
+            let (own_out, own_in) =
+                (&out_set.blocks()[out_parts[j].clone()], &in_set.blocks()[in_parts[j].clone()]);
+            outs.push(Cow::Borrowed(own_out));
+            ins.push((own_in != own_out).then_some(Cow::Borrowed(own_in)));
             shares.push(None);
             continue;
         }
@@ -323,8 +328,11 @@ async fn go_down<T: Element>(
         let (same, sets) = message.as_bytes().split_first().ok_or_else(|| damaged("an empty message"))?;
         let (out_blocks, used) = decode(sets, lo, hi).map_err(damaged)?;
         let (in_blocks, used_too) = match same {
-            1 => (out_blocks.clone(), 0),
-            _ => decode(&sets[used..], lo, hi).map_err(damaged)?,
+            1 => (None, 0),
+            _ => {
+                let (blocks, used) = decode(&sets[used..], lo, hi).map_err(damaged)?;
+                (Some(Cow::Owned(blocks)), used)
+            }
         };
         let rows: usize = out_blocks.iter().map(|b| b.mask.count_ones() as usize).sum();
         let value_bytes = values.map(|_| rows * width * size_of::<T>());
@@ -333,12 +341,18 @@ async fn go_down<T: Element>(
         if sections.end != message.as_bytes().len() {
             return Err(damaged("a message longer or shorter than its indices and values"));
         }
-        outs.push(out_blocks);
+        outs.push(Cow::Owned(out_blocks));
         ins.push(in_blocks);
         shares.push(Some(Share { message, sections }));
     }
-    let (out_set, out_maps) = join(&outs)?;
-    let (in_set, in_maps) = if ins == outs { (out_set.clone(), out_maps.clone()) } else { join(&ins)? };
+    let views = |k: usize| outs[k].as_ref();
+    let (out_set, out_maps) = join(&(0..degree).map(views).collect::<Vec<_>>())?;
+    let (in_set, in_maps) = if ins.iter().all(Option::is_none) {
+        (out_set.clone(), out_maps.clone())
+    } else {
+        let views = |k: usize| ins[k].as_ref().unwrap_or(&outs[k]).as_ref();
+        join(&(0..degree).map(views).collect::<Vec<_>>())?
+    };
     let layer = Layer {
         members: cut.members.clone(),
         me: cut.me,
@@ -354,9 +368,8 @@ async fn go_down<T: Element>(
 }
 
 /// The union of the parts, and the map of each part into it.
-fn join(parts: &[Vec<Block>]) -> Result<(IndexSet, Vec<Vec<u32>>)> {
-    let views: Vec<&[Block]> = parts.iter().map(Vec::as_slice).collect();
-    let blocks = union(&views);
+fn join(parts: &[&[Block]]) -> Result<(IndexSet, Vec<Arc<Vec<u32>>>)> {
+    let blocks = union(parts);
     let count: u64 = blocks.iter().map(|b| u64::from(b.mask.count_ones())).sum();
     if count >= u64::from(MISSING) {
         return Err(Error::bad_input(format!(
@@ -364,7 +377,7 @@ fn join(parts: &[Vec<Block>]) -> Result<(IndexSet, Vec<Vec<u32>>)> {
         )));
     }
     let set = IndexSet::new(blocks);
-    let maps = parts.iter().map(|part| positions(part, &set)).collect();
+    let maps = parts.iter().map(|part| Arc::new(positions(part, &set))).collect();
     Ok((set, maps))
 }
 
@@ -377,7 +390,8 @@ fn fold_shares<V: Element>(
     part: impl Fn(&Sections) -> std::ops::Range<usize>,
 ) -> Result<Vec<V>> {
     let layer = &down.layer;
-    let mut sum = vec![op.identity::<V>()?; layer.out_len * width];
+    // One row more than the union: in the last layer it becomes the answer to what nobody puts out.
+    let mut sum = vec![op.identity::<V>()?; (layer.out_len + 1) * width];
     for (j, map) in layer.out_maps.iter().enumerate() {
         match &down.shares[j] {
             None => own.fold(op, &mut sum, 0, map, layer.out_split[j], width)?,
@@ -409,7 +423,7 @@ fn meet(built: &mut [Layer], out_set: &IndexSet, in_set: &IndexSet) -> Unmet {
     let nobody = last.out_len as u32;
     let count = final_map.iter().filter(|p| **p == MISSING).count() as u64;
     let bits = if count == 0 { Vec::new() } else { (0..=nobody).map(|p| p == nobody).collect() };
-    for p in last.in_maps.iter_mut().flatten() {
+    for p in last.in_maps.iter_mut().flat_map(|map| Arc::make_mut(map)) {
         let q = final_map[*p as usize];
         *p = if q == MISSING { nobody } else { q };
     }

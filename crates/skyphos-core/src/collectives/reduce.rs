@@ -20,6 +20,7 @@ use crate::plan::{BlockCuts, Held, Layer, Memory, Plan, Stats};
 use crate::slab::{AlignedVec, CHUNK_BYTES};
 use skyphos_kernels::{Permutation, fold_rows, gather_rows};
 use skyphos_types::{Element, Error, ReduceOp, Result};
+use std::sync::Arc;
 
 /// Round numbers of the exchanges going down (plus the layer).
 pub(crate) const DOWN: u32 = 0x100;
@@ -605,7 +606,7 @@ impl Memory {
 
     /// The number of first rows of the sum for which every source's values are here.
     fn ready_rows(&self, layer: &Layer, all: usize) -> usize {
-        let ready = |(map, have): (&Vec<u32>, &usize)| map.get(*have).map_or(all, |p| *p as usize);
+        let ready = |(map, have): (&Arc<Vec<u32>>, &usize)| map.get(*have).map_or(all, |p| *p as usize);
         layer.out_maps.iter().zip(&self.have).map(ready).min().unwrap_or(all)
     }
 }
