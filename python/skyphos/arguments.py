@@ -49,9 +49,7 @@ def as_values(values: npt.ArrayLike, rows: int, width: int, what: str) -> npt.ND
         array = array.view(np.uint8)
     if array.dtype.name not in _VALUE_TYPES or not array.dtype.isnative:
         known = ", ".join(sorted(_VALUE_TYPES))
-        raise BadInput(
-            f"values must be of one of the types {known}; these are {array.dtype}: use .astype(...)"
-        )
+        raise BadInput(f"values must be of one of the types {known}; these are {array.dtype}: use .astype(...)")
     if array.shape != (rows, width) and not (width == 1 and array.shape == (rows,)):
         expected = f"({rows},)" if width == 1 else f"({rows}, {width})"
         raise BadInput(f"values have shape {array.shape}, but {what} has shape {expected}: one row an index")

@@ -73,9 +73,9 @@ def init(
     if place.world_size == 1:
         return Comm(_skyphos.local(1, timeout, threads)[0])
     if place.rendezvous is None:
-        raise BadInput(
-            f"a group of {place.world_size} needs a rendezvous: pass rendezvous= or set SKYPHOS_RENDEZVOUS"
-        )
+        raise BadInput(f"a group of {place.world_size} needs a rendezvous: pass rendezvous= or set SKYPHOS_RENDEZVOUS")
+    if place.listen_fd is not None:  # belongs to this group from now on; a later init must not take it again
+        os.environ.pop("SKYPHOS_LISTEN_FD", None)
     native = _skyphos.connect_tcp(
         place.rank,
         place.world_size,

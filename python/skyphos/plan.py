@@ -134,9 +134,7 @@ class Plan:
     def volume(self) -> list[LayerVolume]:
         """Traffic of this rank in one reduction, by layer: down, then up. Not collective."""
         return [
-            LayerVolume(
-                layer, degree, "up" if up else "down", messages, rows, own, predicted, config, self._width
-            )
+            LayerVolume(layer, degree, "up" if up else "down", messages, rows, own, predicted, config, self._width)
             for layer, degree, up, messages, rows, own, config, predicted in self._native.volume()
         ]
 

@@ -43,9 +43,7 @@ def oracle(case: dict[str, Any], values: list[np.ndarray]) -> list[np.ndarray]:
         for index, row in zip(indices, block, strict=True):
             rows[index] = UFUNCS[case["op"]](rows[index], row) if index in rows else row
     shape = () if case["width"] == 1 else (case["width"],)
-    return [
-        np.array([rows[i] for i in want], case["dtype"]).reshape(len(want), *shape) for want in case["want"]
-    ]
+    return [np.array([rows[i] for i in want], case["dtype"]).reshape(len(want), *shape) for want in case["want"]]
 
 
 @given(groups())

@@ -137,3 +137,23 @@ except sky.PeerLost as error:
 """
     group = processes.start(3, code)
     assert [rest(p) for p in group] == ["lost 1", "", "lost 1"]
+
+
+def test_a_forked_child_may_not_use_the_comm_and_leaves_it_alone(processes: Processes) -> None:
+    code = """
+import os
+child = os.fork()
+if child == 0:
+    try:
+        comm.barrier()
+    except sky.BadInput as error:
+        say(error)
+    comm.close()
+    sys.exit()
+os.waitpid(child, 0)
+comm.barrier()
+say("together")
+"""
+    for process in processes.start(2, code):
+        text = rest(process)
+        assert "before a fork" in text and text.endswith("together"), text

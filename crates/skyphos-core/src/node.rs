@@ -65,6 +65,8 @@ pub struct Node {
     merge_pool: Option<rayon::ThreadPool>,
     spin: Duration,
     start: Instant,
+    /// The process that made the node. A forked child shares its sockets and must leave them alone.
+    process: u32,
 }
 
 impl Node {
@@ -101,6 +103,7 @@ impl Node {
             settings,
             merge_pool,
             start: Instant::now(),
+            process: std::process::id(),
             spin: if ranks_on_host <= cores { SPIN } else { Duration::ZERO },
         }))
     }
@@ -193,8 +196,16 @@ impl Node {
         self.mail(|m| m.open_comms())
     }
 
+    /// Whether this process made the node, rather than inherit it by a fork.
+    pub fn is_ours(&self) -> bool {
+        std::process::id() == self.process
+    }
+
     /// Sends goodbye to all and hands over what is queued.
     pub fn close(&self) {
+        if !self.is_ours() {
+            return;
+        }
         self.transport().close(Duration::from_secs(5));
     }
 
@@ -376,8 +387,9 @@ impl Drop for Leave<'_> {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            return; // peers must see a lost rank, not one that closed
+        // After a panic peers must see a lost rank, not one that closed.
+        if std::thread::panicking() || !self.is_ours() {
+            return;
         }
         if let Ok(mut transport) = self.transport.lock() {
             transport.close(Duration::from_secs(5));

@@ -117,7 +117,7 @@ pub fn prepare<I: Index>(indices: &[I], n: u64, hash: BlockHash, what: &str) -> 
         )));
     }
     match blocks_if_ascending(indices, n, what)? {
-        Some(blocks) => Ok(sort_blocks(blocks, hash)),
+        Some(runs) => Ok(sort_blocks(&runs, hash)),
         None => Ok(sort_indices(indices, hash)),
     }
 }
@@ -150,7 +150,8 @@ fn blocks_if_ascending<I: Index>(indices: &[I], n: u64, what: &str) -> Result<Op
         return Ok(None);
     }
     // Every index writes its block's run anew, so that nothing depends on where blocks end.
-    let mut runs = vec![Run { block: u64::MAX, mask: 0, start: 0 }; indices.len() + 1];
+    let most = (indices.len() as u64).min(n.div_ceil(64)) as usize;
+    let mut runs = vec![Run { block: u64::MAX, mask: 0, start: 0 }; most + 1];
     let (mut k, mut run) = (0, Run { block: u64::MAX, mask: 0, start: 0 });
     for (place, index) in indices.iter().enumerate() {
         let i = index.get().expect("checked");
@@ -165,7 +166,6 @@ fn blocks_if_ascending<I: Index>(indices: &[I], n: u64, what: &str) -> Result<Op
         runs[k] = run;
     }
     runs.truncate(k + 1);
-    runs.remove(0);
     Ok(Some(runs))
 }
 
@@ -178,7 +178,9 @@ fn ascends<I: Index>(indices: &[I]) -> bool {
             .all(|(a, b)| a.iter().zip(b).fold(true, |all, (x, y)| all & (x < y)))
 }
 
-fn sort_blocks(runs: Vec<Run>, hash: BlockHash) -> Prepared {
+/// `runs[0]` stands for no block.
+fn sort_blocks(runs: &[Run], hash: BlockHash) -> Prepared {
+    let runs = &runs[1..];
     let mut blocks = Vec::with_capacity(runs.len());
     let mut order = Builder::default();
     let mut emit = |id: u64, run: &Run| {

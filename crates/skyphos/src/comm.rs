@@ -100,6 +100,11 @@ impl Comm {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::bad_input(format!("rank {}: this Comm is closed", self.rank())));
         }
+        if !self.node.is_ours() {
+            return Err(Error::bad_input(
+                "this Comm was made before a fork and belongs to the parent process: make groups after forking",
+            ));
+        }
         self.node.call(&self.group, sig, body)
     }
 
