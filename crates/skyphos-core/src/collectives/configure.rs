@@ -423,7 +423,7 @@ fn meet(built: &mut [Layer], out_set: &IndexSet, in_set: &IndexSet) -> Unmet {
     let nobody = last.out_len as u32;
     let count = final_map.iter().filter(|p| **p == MISSING).count() as u64;
     let bits = if count == 0 { Vec::new() } else { (0..=nobody).map(|p| p == nobody).collect() };
-    for p in last.in_maps.iter_mut().flat_map(|map| Arc::make_mut(map)) {
+    for p in last.in_maps.iter_mut().flat_map(Arc::make_mut) {
         let q = final_map[*p as usize];
         *p = if q == MISSING { nobody } else { q };
     }
