@@ -3,4 +3,7 @@
 pub mod allgather;
 pub mod barrier;
 pub mod configure;
+mod configure_layer;
 pub mod reduce;
+mod rows;
+mod transfer;

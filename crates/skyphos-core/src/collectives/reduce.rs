@@ -15,12 +15,12 @@
 //!
 //! Dropping the future leaves the plan usable; its buffers hold no borrowed memory.
 
+use crate::collectives::rows::{Source, Target, copy_repeats, stage_repeats};
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
-use crate::plan::{BlockCuts, Held, Layer, Memory, Plan, Stats};
+use crate::plan::{BlockCuts, Layer, Memory, Plan, Stats};
 use crate::slab::{AlignedVec, CHUNK_BYTES};
-use skyphos_kernels::{Permutation, fold_rows, gather_rows};
+use skyphos_kernels::{fold_rows, gather_rows};
 use skyphos_types::{Element, Error, ReduceOp, Result};
-use std::sync::Arc;
 
 /// Round numbers of the exchanges going down (plus the layer).
 pub(crate) const DOWN: u32 = 0x100;
@@ -38,41 +38,6 @@ pub enum Order {
     Rank,
     /// As they come.
     Arrival,
-}
-
-/// What a layer sends from: the caller's array through a permutation, or a sum of the layer above.
-#[derive(Clone, Copy)]
-pub(crate) enum Source<'a, T> {
-    Permuted(&'a [T], &'a Permutation),
-    Plain(&'a [T]),
-}
-
-impl<T: Element> Source<'_, T> {
-    /// Rows `start..start + rows` into `to`.
-    pub(crate) fn copy_rows(&self, start: usize, rows: usize, width: usize, to: &mut [T]) {
-        match self {
-            Source::Permuted(values, order) => order.gather(start, rows, width, values, to),
-            Source::Plain(values) => to.copy_from_slice(&values[start * width..(start + rows) * width]),
-        }
-    }
-
-    /// Folds rows `start..` of the source at `map`.
-    pub(crate) fn fold(
-        &self,
-        op: &ReduceOp,
-        acc: &mut [T],
-        first: u32,
-        map: &[u32],
-        start: usize,
-        width: usize,
-    ) -> Result<()> {
-        match self {
-            Source::Permuted(values, order) => order.fold(op, acc, first, map, values, start, width),
-            Source::Plain(values) => {
-                fold_rows(op, acc, first, map, &values[start * width..(start + map.len()) * width], width)
-            }
-        }
-    }
 }
 
 /// Bytes of the largest chunk made of whole rows.
@@ -159,27 +124,6 @@ pub(crate) fn finish_mean<T: Element>(
         }
         _ => {}
     }
-}
-
-/// Adds up repeats: for each distinct index, in hash order, the reduction of its values.
-pub(crate) fn stage_repeats<'a, T: Element>(
-    op: &ReduceOp,
-    plan_side: &skyphos_kernels::Prepared,
-    values: &[T],
-    width: usize,
-    staged: &'a mut AlignedVec,
-) -> Result<&'a [T]> {
-    let rows = plan_side.order.len();
-    staged.resize(size_of_val(values));
-    let all = staged.as_slice_mut::<T>();
-    // First in the user's places, so that a repeat finds its first by place.
-    all.copy_from_slice(values);
-    for (first, repeat) in &plan_side.repeats {
-        let (map, row) = ([*first], &values[*repeat as usize * width..][..width]);
-        fold_rows(op, all, 0, &map, row, width)?;
-    }
-    debug_assert!(rows * width <= all.len());
-    Ok(staged.as_slice::<T>())
 }
 
 /// One reduction under way.
@@ -470,40 +414,6 @@ impl Run<'_> {
     }
 }
 
-/// Answers repeated indices of `want` from their first.
-pub(crate) fn copy_repeats<T: Element>(repeats: &[(u32, u32)], out: &mut [T], width: usize) {
-    for (first, repeat) in repeats {
-        let from = *first as usize * width;
-        out.copy_within(from..from + width, *repeat as usize * width);
-    }
-}
-
-/// Where results of a layer go: the in-set above, or the caller's array through a permutation.
-pub(crate) enum Target<'a, T> {
-    Scattered(&'a mut [T], &'a Permutation),
-    Plain(&'a mut [T]),
-}
-
-impl<T: Element> Target<'_, T> {
-    /// Values of the rows from position `start`.
-    pub(crate) fn put(&mut self, start: usize, values: &[T], width: usize) {
-        match self {
-            Target::Scattered(out, order) => order.scatter(start, values, width, out),
-            Target::Plain(out) => out[start * width..][..values.len()].copy_from_slice(values),
-        }
-    }
-
-    /// `source` at `map`, into the rows from position `start`.
-    pub(crate) fn put_gathered(&mut self, start: usize, source: &[T], map: &[u32], width: usize) {
-        match self {
-            Target::Scattered(out, order) => order.scatter_gathered(start, source, map, width, out),
-            Target::Plain(out) => {
-                gather_rows(source, map, width, &mut out[start * width..(start + map.len()) * width]);
-            }
-        }
-    }
-}
-
 /// Folds every chunk that is here, in the order of members, as far as they have come.
 fn fold_arrived<T: Element>(
     op: &ReduceOp,
@@ -519,94 +429,4 @@ fn fold_arrived<T: Element>(
         }
     }
     Ok(())
-}
-
-impl Memory {
-    /// Readies the messages of one layer; `bytes(j)` is what goes to member j.
-    fn start(&mut self, layer: &Layer, round: u32, bytes: impl Fn(usize) -> usize) {
-        let size = layer.members.len();
-        self.sends.clear();
-        self.receives.clear();
-        // Each rank starts with its successor, so that no one is sent to by all at once.
-        for step in 1..size {
-            let j = (layer.me + step) % size;
-            self.sends.push(Outgoing::new(layer.members[j], round, bytes(j) as u64));
-        }
-        for (j, member) in layer.members.iter().enumerate() {
-            if j != layer.me {
-                self.receives.push(Incoming::new(*member, round));
-            }
-        }
-        self.held.resize_with(size.max(self.held.len()), Default::default);
-        self.held.iter_mut().for_each(|h| h.clear());
-        self.have.clear();
-        self.have.resize(size, 0);
-    }
-
-    /// Sends one chunk to every member that can take one; `fill(j, first byte, chunk)`.
-    fn send_chunks(
-        &mut self,
-        ep: &Endpoint,
-        layer: &Layer,
-        limit: usize,
-        mut fill: impl FnMut(usize, usize, &mut [u8]),
-    ) -> bool {
-        let (size, mut moved) = (layer.members.len(), false);
-        for (k, send) in self.sends.iter_mut().enumerate() {
-            if let Some(range) = send.next_range(ep, limit) {
-                let mut chunk = ep.chunk(range.len());
-                fill((layer.me + k + 1) % size, range.start, chunk.as_bytes_mut());
-                send.push(ep, chunk);
-                moved = true;
-            }
-        }
-        moved
-    }
-
-    /// Takes every chunk that has come; `rows(j)` is what member j must send in all.
-    fn take_chunks(
-        &mut self,
-        ep: &Endpoint,
-        layer: &Layer,
-        row: usize,
-        rows: impl Fn(usize) -> usize,
-    ) -> Result<bool> {
-        let mut moved = false;
-        for (k, receive) in self.receives.iter_mut().enumerate() {
-            let j = if k < layer.me { k } else { k + 1 };
-            while let Some(chunk) = receive.next(ep)? {
-                let (start, count) = (self.have[j], chunk.len() / row);
-                if chunk.len() % row != 0
-                    || start + count > rows(j)
-                    || (receive.done() && start + count < rows(j))
-                {
-                    return Err(Error::Corrupt {
-                        rank: ep.world_rank(layer.members[j]),
-                        message: format!(
-                            "{} bytes of rows of {row} after {start} rows, where {} rows are due in all",
-                            chunk.len(),
-                            rows(j)
-                        ),
-                    });
-                }
-                self.have[j] = start + count;
-                if count > 0 {
-                    self.held[j].push_back(Held { chunk, start, rows: count });
-                }
-                moved = true;
-            }
-        }
-        Ok(moved)
-    }
-
-    /// Whether every member's whole share is here.
-    fn all_here(&self, layer: &Layer) -> bool {
-        layer.out_maps.iter().zip(&self.have).all(|(map, have)| *have == map.len())
-    }
-
-    /// The number of first rows of the sum for which every source's values are here.
-    fn ready_rows(&self, layer: &Layer, all: usize) -> usize {
-        let ready = |(map, have): (&Arc<Vec<u32>>, &usize)| map.get(*have).map_or(all, |p| *p as usize);
-        layer.out_maps.iter().zip(&self.have).map(ready).min().unwrap_or(all)
-    }
 }

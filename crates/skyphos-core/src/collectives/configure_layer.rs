@@ -1,0 +1,312 @@
+//! One layer of configuration: what its messages hold, going down and coming up.
+//!
+//! A message down: a byte that says whether both sets are the same, the out-set, the in-set unless it is
+//! the same, and, if values ride along, the share's rows (and counts), aligned. A message up: how many
+//! indices are unmet in all that this rank has heard of, a byte that says whether bits follow, a bit for
+//! every index of the share, and, if values ride along, their rows.
+
+use crate::collectives::rows::{Source, Target};
+use crate::endpoint::Endpoint;
+use crate::plan::Layer;
+use crate::slab::{Message, MessageMut};
+use skyphos_kernels::{Block, Encoding, IndexSet, MISSING, decode, fold_rows, gather_rows, positions, union};
+use skyphos_types::{Element, Error, ReduceOp, Result};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// A layer's group and the bounds of its members' ranges.
+pub(crate) struct Cut<'a> {
+    pub(crate) members: Vec<u32>,
+    pub(crate) me: usize,
+    pub(crate) bounds: &'a [u64],
+}
+
+/// Where things lie in a message: a byte that says whether both sets are the same, the sets, then
+/// values and counts, each aligned.
+pub(crate) struct Sections {
+    pub(crate) values: std::ops::Range<usize>,
+    pub(crate) counts: std::ops::Range<usize>,
+    end: usize,
+}
+
+impl Sections {
+    fn new(set_bytes: usize, value_bytes: Option<usize>, count_bytes: Option<usize>) -> Sections {
+        let Some(value_bytes) = value_bytes else {
+            return Sections { values: 0..0, counts: 0..0, end: set_bytes };
+        };
+        let values = aligned(set_bytes)..aligned(set_bytes) + value_bytes;
+        let Some(count_bytes) = count_bytes else {
+            return Sections { end: values.end, values, counts: 0..0 };
+        };
+        let counts = aligned(values.end)..aligned(values.end) + count_bytes;
+        Sections { end: counts.end, values, counts }
+    }
+}
+
+/// A message that came.
+struct Share {
+    message: Message,
+    sections: Sections,
+}
+
+/// What a layer leaves: the layer, the sets below it, and the messages by member.
+pub(crate) struct Down {
+    pub(crate) layer: Layer,
+    pub(crate) out_set: IndexSet,
+    pub(crate) in_set: IndexSet,
+    shares: Vec<Option<Share>>,
+}
+
+/// Rounds up to where numbers of any type are aligned.
+fn aligned(len: usize) -> usize {
+    len.next_multiple_of(64)
+}
+
+pub(crate) async fn go_down<T: Element>(
+    ep: &Endpoint,
+    cut: &Cut<'_>,
+    out_set: &IndexSet,
+    in_set: &IndexSet,
+    values: Option<&(Source<'_, T>, Option<Source<'_, u32>>)>,
+    width: usize,
+    round: u32,
+) -> Result<Down> {
+    let degree = cut.members.len();
+    let parts_of = |set: &IndexSet| -> Vec<std::ops::Range<usize>> {
+        (0..degree).map(|j| set.blocks_between(cut.bounds[j], cut.bounds[j + 1])).collect()
+    };
+    let (out_parts, in_parts) = (parts_of(out_set), parts_of(in_set));
+    let split_of = |set: &IndexSet, parts: &[std::ops::Range<usize>]| -> Vec<usize> {
+        parts.iter().map(|p| set.base(p.start)).chain([set.len()]).collect()
+    };
+    let (out_split, in_split) = (split_of(out_set, &out_parts), split_of(in_set, &in_parts));
+    let mut messages: Vec<(u32, MessageMut)> = Vec::new();
+    let mut config_bytes = 0;
+    for step in 1..degree {
+        let j = (cut.me + step) % degree;
+        let (lo, hi) = (cut.bounds[j], cut.bounds[j + 1]);
+        let outs = &out_set.blocks()[out_parts[j].clone()];
+        let ins = &in_set.blocks()[in_parts[j].clone()];
+        let (start, rows) = (out_split[j], out_split[j + 1] - out_split[j]);
+        let out_code = Encoding::new(outs, lo, hi);
+        let in_code = (ins != outs).then(|| Encoding::new(ins, lo, hi));
+        let in_bytes = in_code.as_ref().map_or(0, Encoding::bytes);
+        let set_bytes = 1 + out_code.bytes() + in_bytes;
+        let value_bytes = values.map(|_| rows * width * size_of::<T>());
+        let count_bytes = values.and_then(|(_, ones)| ones.as_ref()).map(|_| rows * 4);
+        let sections = Sections::new(set_bytes, value_bytes, count_bytes);
+        config_bytes += set_bytes as u64;
+        let mut message = ep.message(sections.end);
+        let bytes = message.as_bytes_mut();
+        bytes[0] = u8::from(in_code.is_none());
+        out_code.write(&mut bytes[1..1 + out_code.bytes()]);
+        if let Some(code) = in_code {
+            code.write(&mut bytes[set_bytes - in_bytes..set_bytes]);
+        }
+        if let Some((source, ones)) = values {
+            bytes[set_bytes..sections.values.start].fill(0);
+            source.copy_rows(
+                start,
+                rows,
+                width,
+                bytemuck::cast_slice_mut(&mut bytes[sections.values.clone()]),
+            );
+            if let Some(ones) = ones {
+                bytes[sections.values.end..sections.counts.start].fill(0);
+                ones.copy_rows(start, rows, 1, bytemuck::cast_slice_mut(&mut bytes[sections.counts.clone()]));
+            }
+        }
+        messages.push((cut.members[j], message));
+    }
+    let others: Vec<u32> = cut.members.iter().copied().filter(|m| *m != ep.rank()).collect();
+    let mut came = ep.exchange(round, messages, &others).await?.into_iter();
+
+    let (lo, hi) = (cut.bounds[cut.me], cut.bounds[cut.me + 1]);
+    let mut outs: Vec<Cow<'_, [Block]>> = Vec::with_capacity(degree);
+    // `None`: the in-part of that member is its out-part.
+    let mut ins: Vec<Option<Cow<'_, [Block]>>> = Vec::with_capacity(degree);
+    let mut shares = Vec::with_capacity(degree);
+    for j in 0..degree {
+        if j == cut.me {
+            let (own_out, own_in) =
+                (&out_set.blocks()[out_parts[j].clone()], &in_set.blocks()[in_parts[j].clone()]);
+            outs.push(Cow::Borrowed(own_out));
+            ins.push((own_in != own_out).then_some(Cow::Borrowed(own_in)));
+            shares.push(None);
+            continue;
+        }
+        let message = came.next().expect("a message from every other member");
+        let damaged = |message: &str| Error::Corrupt {
+            rank: ep.world_rank(cut.members[j]),
+            message: message.to_owned(),
+        };
+        let (same, sets) = message.as_bytes().split_first().ok_or_else(|| damaged("an empty message"))?;
+        let (out_blocks, used) = decode(sets, lo, hi).map_err(damaged)?;
+        let (in_blocks, used_too) = match same {
+            1 => (None, 0),
+            _ => {
+                let (blocks, used) = decode(&sets[used..], lo, hi).map_err(damaged)?;
+                (Some(Cow::Owned(blocks)), used)
+            }
+        };
+        let rows: usize = out_blocks.iter().map(|b| b.mask.count_ones() as usize).sum();
+        let value_bytes = values.map(|_| rows * width * size_of::<T>());
+        let count_bytes = values.and_then(|(_, ones)| ones.as_ref()).map(|_| rows * 4);
+        let sections = Sections::new(1 + used + used_too, value_bytes, count_bytes);
+        if sections.end != message.as_bytes().len() {
+            return Err(damaged("a message longer or shorter than its indices and values"));
+        }
+        outs.push(Cow::Owned(out_blocks));
+        ins.push(in_blocks);
+        shares.push(Some(Share { message, sections }));
+    }
+    let views = |k: usize| outs[k].as_ref();
+    let (out_set, out_maps) = join(&(0..degree).map(views).collect::<Vec<_>>())?;
+    let (in_set, in_maps) = if ins.iter().all(Option::is_none) {
+        (out_set.clone(), out_maps.clone())
+    } else {
+        let views = |k: usize| ins[k].as_ref().unwrap_or(&outs[k]).as_ref();
+        join(&(0..degree).map(views).collect::<Vec<_>>())?
+    };
+    let layer = Layer {
+        members: cut.members.clone(),
+        me: cut.me,
+        out_split,
+        in_split,
+        out_maps,
+        in_maps,
+        out_len: out_set.len(),
+        in_len: in_set.len(),
+        config_bytes: [config_bytes, 0],
+    };
+    Ok(Down { layer, out_set, in_set, shares })
+}
+
+/// The union of the parts, and the map of each part into it.
+fn join(parts: &[&[Block]]) -> Result<(IndexSet, Vec<Arc<Vec<u32>>>)> {
+    let blocks = union(parts);
+    let count: u64 = blocks.iter().map(|b| u64::from(b.mask.count_ones())).sum();
+    if count >= u64::from(MISSING) {
+        return Err(Error::bad_input(format!(
+            "{count} indices meet on one rank; it takes at most 2^32 - 2: use more ranks"
+        )));
+    }
+    let set = IndexSet::new(blocks);
+    let maps = parts.iter().map(|part| Arc::new(positions(part, &set))).collect();
+    Ok((set, maps))
+}
+
+/// Folds the values of all members' shares, in rank order.
+pub(crate) fn fold_shares<V: Element>(
+    op: &ReduceOp,
+    down: &Down,
+    own: &Source<'_, V>,
+    width: usize,
+    part: impl Fn(&Sections) -> std::ops::Range<usize>,
+) -> Result<Vec<V>> {
+    let layer = &down.layer;
+    // One row more than the union: in the last layer it becomes the answer to what nobody puts out.
+    let mut sum = vec![op.identity::<V>()?; (layer.out_len + 1) * width];
+    for (j, map) in layer.out_maps.iter().enumerate() {
+        match &down.shares[j] {
+            None => own.fold(op, &mut sum, 0, map, layer.out_split[j], width)?,
+            Some(share) => {
+                let bytes = &share.message.as_bytes()[part(&share.sections)];
+                fold_rows(op, &mut sum, 0, map, bytemuck::cast_slice(bytes), width)?;
+            }
+        }
+    }
+    Ok(sum)
+}
+
+/// What nobody puts out, as it travels up.
+pub(crate) struct Unmet {
+    /// For each position that the in-maps of a layer lead to; empty when there is none.
+    pub(crate) bits: Vec<bool>,
+    /// Unmet indices of all bottom ranges heard of so far.
+    pub(crate) count: u64,
+}
+
+/// Bytes before the bits of an answer: the number of unmet indices, and whether bits follow.
+const ANSWER_HEAD: usize = 9;
+
+/// Up one layer: to each member the unmet bits of its share, the number of unmet indices known so
+/// far, and the values. Returns the same for the set above.
+pub(crate) async fn go_up<T: Element>(
+    ep: &Endpoint,
+    layer: &mut Layer,
+    unmet: Unmet,
+    mut values: Option<(&[T], &mut Target<'_, T>)>,
+    width: usize,
+    round: u32,
+) -> Result<Unmet> {
+    let Unmet { bits: unmet, count: total } = unmet;
+    let is_unmet = |p: u32| unmet[p as usize];
+    let mut messages: Vec<(u32, MessageMut)> = Vec::new();
+    for step in 1..layer.members.len() {
+        let j = (layer.me + step) % layer.members.len();
+        let map = &layer.in_maps[j];
+        let some = !unmet.is_empty() && map.iter().any(|p| is_unmet(*p));
+        let set_bytes = ANSWER_HEAD + if some { map.len().div_ceil(8) } else { 0 };
+        let value_bytes = values.as_ref().map(|_| map.len() * width * size_of::<T>());
+        let sections = Sections::new(set_bytes, value_bytes, None);
+        let mut message = ep.message(sections.end);
+        let bytes = message.as_bytes_mut();
+        bytes[..8].copy_from_slice(&total.to_le_bytes());
+        bytes[8] = u8::from(some);
+        if some {
+            let bits = &mut bytes[ANSWER_HEAD..set_bytes];
+            bits.fill(0);
+            map.iter()
+                .enumerate()
+                .filter(|(_, p)| is_unmet(**p))
+                .for_each(|(k, _)| bits[k / 8] |= 1 << (k % 8));
+        }
+        layer.config_bytes[1] += set_bytes as u64;
+        if let Some((source, _)) = &values {
+            bytes[set_bytes..sections.values.start].fill(0);
+            gather_rows(source, map, width, bytemuck::cast_slice_mut(&mut bytes[sections.values]));
+        }
+        messages.push((layer.members[j], message));
+    }
+    let others: Vec<u32> = layer.members.iter().copied().filter(|m| *m != ep.rank()).collect();
+    let came = ep.exchange(round, messages, &others).await?;
+
+    let above = *layer.in_split.last().expect("split has an end");
+    let mut all_unmet = Vec::new();
+    let mut sum = total;
+    let own = &layer.in_maps[layer.me];
+    if !unmet.is_empty() && own.iter().any(|p| is_unmet(*p)) {
+        all_unmet.resize(above, false);
+        let start = layer.in_split[layer.me];
+        own.iter().enumerate().filter(|(_, p)| is_unmet(**p)).for_each(|(k, _)| all_unmet[start + k] = true);
+    }
+    if let Some((source, target)) = &mut values {
+        target.put_gathered(layer.in_split[layer.me], source, own, width);
+    }
+    for (k, bytes) in came.iter().enumerate() {
+        let j = if k < layer.me { k } else { k + 1 };
+        let damaged = || Error::Corrupt {
+            rank: ep.world_rank(layer.members[j]),
+            message: "an answer that does not fit what was asked".to_owned(),
+        };
+        let (start, rows) = (layer.in_split[j], layer.in_split[j + 1] - layer.in_split[j]);
+        let body = bytes.as_bytes();
+        let head: [u8; ANSWER_HEAD] =
+            body.get(..ANSWER_HEAD).and_then(|h| h.try_into().ok()).ok_or_else(damaged)?;
+        sum += u64::from_le_bytes(head[..8].try_into().expect("8 bytes"));
+        let bit_bytes = if head[8] == 1 { rows.div_ceil(8) } else { 0 };
+        let bits = body.get(ANSWER_HEAD..ANSWER_HEAD + bit_bytes).ok_or_else(damaged)?;
+        if head[8] == 1 {
+            all_unmet.resize(above, false);
+            (0..rows).filter(|r| bits[r / 8] >> (r % 8) & 1 == 1).for_each(|r| all_unmet[start + r] = true);
+        }
+        if let Some((_, target)) = &mut values {
+            let at = aligned(ANSWER_HEAD + bit_bytes);
+            let part =
+                body.get(at..).filter(|p| p.len() == rows * width * size_of::<T>()).ok_or_else(damaged)?;
+            target.put(start, bytemuck::cast_slice(part), width);
+        }
+    }
+    Ok(Unmet { bits: all_unmet, count: sum })
+}
