@@ -15,6 +15,9 @@ __all__ = ["NAMED_UFUNCS", "as_indices", "as_out", "as_values", "resolve_op"]
 _INDEX_TYPES = frozenset("iIlLqQ")
 _VALUE_TYPES = frozenset(["float32", "float64", "int32", "int64", "uint8", "uint32", "uint64"])
 
+#: The operations that have names.
+NAMES = ("sum", "prod", "min", "max", "or", "and", "mean", "mean_present")
+
 #: Ufuncs that the native library has itself.
 NAMED_UFUNCS: dict[Any, str] = {
     np.add: "sum",
@@ -37,9 +40,11 @@ def as_indices(indices: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
         return np.empty(0, np.int64)
     if array.dtype.kind not in "iu":
         raise BadInput(f"{what} must hold integers, not {array.dtype}")
-    if array.dtype.char not in _INDEX_TYPES or not array.dtype.isnative:
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype.char not in _INDEX_TYPES:
         array = array.astype(np.int64)
-    return np.ascontiguousarray(array)
+    return np.require(array, requirements=["C", "A"])
 
 
 def as_values(values: npt.ArrayLike, rows: int, width: int, what: str) -> npt.NDArray[Any]:
@@ -53,10 +58,12 @@ def as_values(values: npt.ArrayLike, rows: int, width: int, what: str) -> npt.ND
     if array.shape != (rows, width) and not (width == 1 and array.shape == (rows,)):
         expected = f"({rows},)" if width == 1 else f"({rows}, {width})"
         raise BadInput(f"values have shape {array.shape}, but {what} has shape {expected}: one row an index")
-    return np.ascontiguousarray(array)
+    return np.require(array, requirements=["C", "A"])
 
 
-def as_out(out: npt.NDArray[Any] | None, rows: int, values: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
+def as_out(
+    out: npt.NDArray[Any] | None, rows: int, values: npt.NDArray[Any], width: int, *others: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
     """The array for the result: ``out`` if it fits, a new one if it is None."""
     shape = (rows,) if values.ndim == 1 else (rows, width)
     if out is None:
@@ -64,10 +71,10 @@ def as_out(out: npt.NDArray[Any] | None, rows: int, values: npt.NDArray[Any], wi
     if not isinstance(out, np.ndarray) or out.dtype != values.dtype or out.shape != shape:
         found = f"{out.dtype} of shape {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
         raise BadInput(f"out must be a {values.dtype} array of shape {shape}, not {found}")
-    if not out.flags.c_contiguous or not out.flags.writeable:
-        raise BadInput("out must be a writable, C-contiguous array")
-    if np.may_share_memory(out, values):
-        raise BadInput("out must not share memory with values")
+    if not (out.flags.c_contiguous and out.flags.aligned and out.flags.writeable):
+        raise BadInput("out must be a writable, aligned, C-contiguous array")
+    if any(np.may_share_memory(out, other) for other in (values, *others)):
+        raise BadInput("out must not share memory with values or indices")
     return out
 
 
@@ -81,6 +88,8 @@ def resolve_op(op: Op) -> tuple[Any, Any]:
         ufunc that is associative, commutative and has an identity (``numpy.logaddexp``, ``numpy.gcd`` …).
     """
     if isinstance(op, str):
+        if op not in NAMES:
+            raise BadInput(f"unknown operation {op!r}: use one of {', '.join(NAMES)}, or a ufunc with an identity")
         return op, None
     if not isinstance(op, np.ufunc) or op.nin != 2 or op.nout != 1:
         raise BadInput(f"op must be a name or a binary NumPy ufunc, not {op!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -67,6 +68,8 @@ class Comm:
 
     def address(self, rank: int) -> str:
         """Host and address of a rank, for messages to people."""
+        if not 0 <= rank < self.size:
+            raise BadInput(f"there is no rank {rank} in a group of {self.size}")
         return self._native.address(rank)
 
     def barrier(self) -> None:
@@ -103,8 +106,14 @@ class Comm:
         ...     even.size
         1
         """
-        if color is not None and not 0 <= color < 2**64:
-            self._fail(BadInput(f"color must be from 0 to 2^64 - 1, or None, not {color}"))
+        try:
+            color, key = None if color is None else index(color), index(key)
+            if color is not None and not 0 <= color < 2**64:
+                raise BadInput(f"color must be from 0 to 2^64 - 1, or None, not {color}")
+            if not -(2**63) <= key < 2**63:
+                raise BadInput(f"key must fit 64 bits, and {key} does not")
+        except Exception as error:
+            self._fail(error)
         native = self._native.split(color, key)
         return None if native is None else Comm(native)
 
@@ -167,7 +176,7 @@ class Comm:
         try:
             contribute, want = as_indices(contribute, "contribute"), as_indices(want, "want")
             shared = _shared(n, width, degrees, missing, min_packet)
-        except BadInput as error:
+        except Exception as error:
             self._fail(error)
         plan = Plan(self, self._native.configure(contribute, want, shared))
         self._stats = plan.stats
@@ -216,8 +225,8 @@ class Comm:
             contribute, want = as_indices(contribute, "contribute"), as_indices(want, "want")
             shared = _shared(n, width, degrees, missing, min_packet)
             array = as_values(values, len(contribute), width, "contribute")
-            result = as_out(out, len(want), array, width)
-        except BadInput as error:
+            result = as_out(out, len(want), array, width, contribute, want)
+        except Exception as error:
             self._fail(error)
         native = self._native.configure_reduce(contribute, want, array, result, native_op, identity, shared)
         self._stats = Plan(self, native).stats
@@ -227,24 +236,28 @@ class Comm:
         """Leave the group: tell the peers and hand over what was sent. Not collective; may be called twice."""
         self._native.close()
 
-    def _fail(self, error: BadInput) -> NoReturn:
+    def _fail(self, error: Exception) -> NoReturn:
         """Raise an error found before the call could begin, on all ranks."""
+        if not isinstance(error, BadInput):
+            error = BadInput(str(error))
         if self.size > 1 and not self._native.closed:
             raise self._native.fail_call(str(error)) from None
-        raise error
+        raise error from None
 
 
 def _shared(
     n: int | None, width: int, degrees: Sequence[int] | None, missing: str, min_packet: float | None
 ) -> _Shared:
     """Checks the arguments that all ranks share."""
+    n, width = None if n is None else index(n), index(width)
     if n is not None and not 0 <= n <= 2**63:
         raise BadInput(f"n must be from 0 to 2^63, not {n}")
     if not 1 <= width < 2**32:
         raise BadInput(f"width must be at least 1, not {width}")
     if missing not in ("error", "identity"):
         raise BadInput(f'missing must be "error" or "identity", not {missing!r}')
-    layers = None if degrees is None else [int(d) for d in degrees]
+    layers = None if degrees is None else [index(d) for d in degrees]
     if layers is not None and not all(0 < d < 2**32 for d in layers):
         raise BadInput(f"degrees must be positive, not {layers}")
-    return (None if n is None else int(n), int(width), layers, missing == "identity", min_packet)
+    least = None if min_packet is None else float(min_packet)
+    return n, width, layers, missing == "identity", least

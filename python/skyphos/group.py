@@ -11,6 +11,9 @@ from .errors import BadInput
 
 __all__ = ["init", "local"]
 
+# Each rank of an in-process group needs a thread of the caller's.
+_MOST_LOCAL = 4096
+
 
 def init(
     *,
@@ -104,8 +107,8 @@ def local(size: int, *, timeout: float = 300.0, threads: int | None = None) -> l
     ...     list(pool.map(body, sky.local(4)))
     [np.int64(40), np.int64(40), np.int64(40), np.int64(40)]
     """
-    if size < 1:
-        raise BadInput(f"a group has at least one rank, not {size}")
+    if not 1 <= size <= _MOST_LOCAL:
+        raise BadInput(f"a group inside one process has 1 to {_MOST_LOCAL} ranks, not {size}")
     return [Comm(native) for native in _skyphos.local(size, timeout, _threads(threads, size))]
 
 

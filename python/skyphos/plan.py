@@ -201,7 +201,7 @@ class Plan:
             result = as_out(out, self._want_len, array, self._width)
             if order not in ("rank", "arrival"):
                 raise BadInput(f'order must be "rank" or "arrival", not {order!r}')
-        except BadInput as error:
+        except Exception as error:
             self._comm._fail(error)
         self._native.reduce(array, result, native_op, identity, order == "arrival")
         return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -99,12 +100,12 @@ def test_means_and_ufuncs() -> None:
 def test_a_ufunc_that_fails_is_raised_on_all() -> None:
     def body(comm: sky.Comm) -> str:
         plan = comm.configure([0], [0], n=1)
-        with pytest.raises(Exception) as caught:
+        with pytest.raises(sky.BadInput) as caught:
             plan.reduce(np.array([7]), op=np.hypot)  # gives floats: cannot go back into integers
         plan.reduce(np.array([7]))
         return str(caught.value)
 
-    assert all("hypot" in text for text in on_all(3, body))
+    assert all("op=hypot failed" in text for text in on_all(3, body))
 
 
 def test_missing_indices_are_named_with_who_wants_them() -> None:
@@ -237,3 +238,85 @@ def test_local_arguments() -> None:
     for arguments in ({"size": 0}, {"size": 2, "threads": 0}, {"size": 2, "timeout": -1.0}):
         with pytest.raises(sky.BadInput):
             sky.local(**arguments)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda c, a: c.configure(a, a, n=-1),
+        lambda c, a: c.configure(a * 1.5, a, n=9),
+        lambda c, a: c.configure([[1, 2], [3]], a, n=9),
+        lambda c, a: c.configure(a, a, n="x"),
+        lambda c, a: c.configure(a, a, n=9, width="a"),
+        lambda c, a: c.configure(a, a, n=9, width=1.5),
+        lambda c, a: c.configure(a, a, n=9, degrees=3),
+        lambda c, a: c.configure(a, a, n=9, min_packet="a"),
+        lambda c, a: c.configure_reduce(a, a, np.ones(2), n=9),
+        lambda c, a: c.configure_reduce(a, a, np.ones(5), n=9, op="bogus"),
+        lambda c, a: c.configure_reduce(a, a, np.ones(5, np.int64), n=9, out=a),
+        lambda c, a: c.split("x"),
+        lambda c, a: c.split(0, key=2**70),
+        lambda c, a: c.barrier(),
+    ],
+)
+def test_after_any_error_on_one_rank_the_group_goes_on(bad: Any) -> None:
+    def body(comm: sky.Comm) -> list[float]:
+        ids = np.arange(5)
+        try:
+            if comm.rank == 1:
+                bad(comm, ids)
+            else:
+                comm.configure(ids, ids, n=9)
+        except (sky.BadInput, sky.Mismatch):
+            pass
+        else:
+            raise AssertionError("no error")
+        return comm.configure(ids, ids, n=9).reduce(np.ones(5)).tolist()
+
+    assert on_all(3, body, timeout=5.0) == [[3.0] * 5] * 3
+
+
+def test_misaligned_and_foreign_arrays_are_copied() -> None:
+    misaligned = np.zeros(41, np.uint8)[1:].view(np.int64)
+    assert not misaligned.flags.aligned
+    misaligned[:] = range(5)
+    with sky.init() as comm:
+        plan = comm.configure(misaligned, misaligned[::2], n=5)
+        assert plan.reduce(misaligned).tolist() == [0, 2, 4]
+        assert plan.reduce(misaligned.astype(np.float64)[::1]).tolist() == [0, 2, 4]
+        with pytest.raises(sky.BadInput, match=str(2**63 + 5)):
+            comm.configure(np.array([2**63 + 5], ">u8"), [], n=9)
+        with pytest.raises(sky.BadInput, match="no rank -1"):
+            comm.address(-1)
+
+
+def test_closing_while_another_thread_is_in_a_call() -> None:
+    first, second = sky.local(2, timeout=20.0)
+    caught: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            first.barrier()
+        except sky.SkyphosError as error:
+            caught.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    # The other rank's answer to nothing: it is not in the call, so `first` waits until it is closed.
+    while waiting.is_alive() and not caught:
+        first.close()
+        waiting.join(0.05)
+    assert "rank 0 left the call: its Comm was closed" in str(caught[0])
+    with pytest.raises(sky.SkyphosError, match="rank 0"):
+        second.barrier()
+
+
+def test_a_time_out_comes_on_time() -> None:
+    def body(comm: sky.Comm) -> float:
+        start = time.monotonic()
+        if comm.rank == 0:
+            with pytest.raises(sky.Timeout, match=r"after 2.0 s in barrier\(\): rank 1 did not come"):
+                comm.barrier()
+        return time.monotonic() - start
+
+    assert 2.0 <= on_all(2, body, timeout=2.0)[0] < 3.0

@@ -68,13 +68,6 @@ impl Endpoint {
         mail.look(self.group.comm, self.call).map_or(true, |version| version != self.seen.get())
     }
 
-    /// Marks everything that has happened so far as seen.
-    pub(crate) fn catch_up(&self) {
-        if let Ok(version) = self.version() {
-            self.seen.set(version);
-        }
-    }
-
     /// Counts what has happened in the call so far.
     pub(crate) fn version(&self) -> Result<u64> {
         self.node.mail(|m| m.look(self.group.comm, self.call)).map_err(|(e, _)| e)

@@ -119,8 +119,13 @@ impl Mailbox {
     }
 
     pub(crate) fn close_comm(&mut self, comm: u64) {
+        let me = self.comm(comm).map_or(0, |c| c.group.ranks[c.group.me as usize]);
         self.comms.retain(|c| c.group.comm != comm);
-        self.calls.retain(|b| b.comm != comm);
+        self.calls.retain(|b| b.comm != comm || b.own.is_some());
+        for b in self.calls.iter_mut().filter(|b| b.comm == comm) {
+            let cause = "its Comm was closed by another thread".to_owned();
+            b.fail(Error::Aborted { rank: me, cause }, false);
+        }
         self.closed.push(comm);
     }
 
@@ -286,7 +291,9 @@ impl Mailbox {
         };
         let me = self.comm(comm).map(|c| c.group.ranks[c.group.me as usize]);
         let b = &mut self.calls[k];
-        b.version += 1;
+        if kind != FrameKind::Present {
+            b.version += 1; // an answer to "are you here?" is no progress
+        }
         match kind {
             FrameKind::Data => {
                 match (b.own, me) {

@@ -12,7 +12,7 @@ use crate::slab::{Payload, Pool};
 use crate::transport::{Event, Transport, Waker};
 use skyphos_types::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -154,7 +154,7 @@ impl Node {
     }
 
     fn state(&self) -> MutexGuard<'_, Drive> {
-        self.state.lock().expect("node state")
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn mail<R>(&self, f: impl FnOnce(&mut Mailbox) -> R) -> R {
@@ -168,7 +168,7 @@ impl Node {
         }
         self.knocking.fetch_add(1, Ordering::AcqRel);
         (self.waker)();
-        let guard = self.transport.lock().expect("transport lock");
+        let guard = self.transport.lock().unwrap_or_else(PoisonError::into_inner);
         self.knocking.fetch_sub(1, Ordering::AcqRel);
         guard
     }
@@ -186,9 +186,11 @@ impl Node {
         self.mail(|m| m.open_comm(group));
     }
 
-    /// Forgets a group.
+    /// Forgets a group. A call that is still in it on another thread fails.
     pub fn close_group(&self, comm: u64) {
         self.mail(|m| m.close_comm(comm));
+        (self.waker)();
+        self.turn.notify_all();
     }
 
     /// Groups that are open on this node.
@@ -245,43 +247,49 @@ impl Node {
     fn block_on<R>(&self, ep: &Endpoint, future: impl Future<Output = Result<R>>) -> Result<R> {
         let mut future = std::pin::pin!(future);
         let mut context = Context::from_waker(std::task::Waker::noop());
-        let mut last = (ep.version()?, Instant::now());
-        let mut looked = Instant::now();
+        let timeout = self.settings.timeout;
+        // Time for the answers of ranks that are asked whether they are in the call.
+        let grace = (timeout / 4).min(Duration::from_secs(2));
+        let (mut version, mut moved) = (ep.version()?, Instant::now());
+        let (mut looked, mut asked) = (Instant::now(), false);
         loop {
             if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
                 return result;
             }
-            self.wait(ep)?;
+            self.wait(ep, LOOK_UP.min(grace / 2))?;
             if looked.elapsed() > LOOK_UP {
                 looked = Instant::now();
                 if self.settings.interrupted.is_some_and(|f| f()) {
                     return Err(Error::Interrupted);
                 }
             }
-            let version = ep.version()?;
-            if version != last.0 {
-                last = (version, Instant::now());
-            } else if last.1.elapsed() > self.settings.timeout {
-                return Err(self.diagnose(ep));
+            let now = ep.version()?;
+            if now != version {
+                (version, moved, asked) = (now, Instant::now(), false);
+            } else if moved.elapsed() >= timeout {
+                return Err(self.timed_out(ep));
+            } else if !asked && moved.elapsed() >= timeout - grace {
+                asked = true;
+                self.ask_who_is_here(ep);
             }
         }
     }
 
     /// Waits until something has happened in a call since its endpoint looked, a moment at most.
-    fn wait(&self, ep: &Endpoint) -> Result<()> {
+    fn wait(&self, ep: &Endpoint, most: Duration) -> Result<()> {
         let mut state = self.state();
         if ep.has_news(&mut state.mail) {
             return Ok(());
         }
         if state.driving {
             state.waiters += 1;
-            state = self.turn.wait_timeout(state, LOOK_UP).expect("node state").0;
+            state = self.turn.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner).0;
             state.waiters -= 1;
             return Ok(());
         }
         state.driving = true;
         drop(state);
-        let quiet = self.drive();
+        let quiet = self.drive(most);
         if quiet && self.settings.interrupted.is_some_and(|f| f()) {
             return Err(Error::Interrupted);
         }
@@ -289,10 +297,10 @@ impl Node {
     }
 
     /// Polls the transport once and files what came; whether nothing did.
-    fn drive(&self) -> bool {
-        let mut events = self.events.lock().expect("events");
+    fn drive(&self, most: Duration) -> bool {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         {
-            let mut transport = self.transport.lock().expect("transport lock");
+            let mut transport = self.transport.lock().unwrap_or_else(PoisonError::into_inner);
             transport.poll(Duration::ZERO, &mut events);
             if events.is_empty() && !self.spin.is_zero() {
                 let until = Instant::now() + self.spin;
@@ -302,7 +310,7 @@ impl Node {
                 }
             }
             if events.is_empty() && self.knocking.load(Ordering::Acquire) == 0 {
-                transport.poll(LOOK_UP, &mut events);
+                transport.poll(most, &mut events);
             }
         }
         if self.knocking.load(Ordering::Acquire) > 0 {
@@ -325,27 +333,20 @@ impl Node {
         quiet
     }
 
-    /// Nothing has moved for the whole time-out: asks every rank whether it is in the call, and
-    /// names those that do not answer. A rank inside a call answers at once, since it drives.
-    fn diagnose(&self, ep: &Endpoint) -> Error {
+    /// Asks every rank whether it is in the call. One that is inside answers at once, since it drives.
+    fn ask_who_is_here(&self, ep: &Endpoint) {
         let (group, call) = ep.place();
-        let others: Vec<u32> = group.ranks.iter().copied().filter(|r| *r != self.rank).collect();
-        for peer in &others {
+        for peer in group.ranks.iter().filter(|r| **r != self.rank) {
             self.post(*peer, Header::control(FrameKind::Probe, group.comm, call), Payload::default());
         }
-        let grace = Instant::now() + (self.settings.timeout / 2).min(Duration::from_secs(2));
-        let mut present = Vec::new();
-        while Instant::now() < grace && present.len() < others.len() {
-            if let Err((error, _)) = self.mail(|m| m.look(group.comm, call)) {
-                return error;
-            }
-            ep.catch_up();
-            if self.wait(ep).is_err() {
-                return Error::Interrupted;
-            }
-            present = self.mail(|m| m.present(group.comm, call));
-        }
-        let missing = others.into_iter().filter(|r| !present.contains(r)).collect();
+    }
+
+    /// Nothing has moved for the whole time-out: names those that have not answered.
+    fn timed_out(&self, ep: &Endpoint) -> Error {
+        let (group, call) = ep.place();
+        let present = self.mail(|m| m.present(group.comm, call));
+        let here = |rank: &u32| *rank == self.rank || present.contains(rank);
+        let missing = group.ranks.iter().copied().filter(|rank| !here(rank)).collect();
         Error::Timeout { missing, call: ep.sig().to_string(), after: self.settings.timeout }
     }
 }

@@ -5,6 +5,30 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use skyphos::Indices;
 
+/// Runs `$body` with `$values: &[T]` and `$out: &mut [T]` of the type at hand.
+macro_rules! with_values {
+    ($arrays:expr, |$values:ident, $out:ident| $body:expr) => {{
+        macro_rules! arm {
+            ($v:ident, $o:ident) => {{
+                let $values = $v.as_slice()?;
+                let $out = $o.as_slice_mut()?;
+                $body
+            }};
+        }
+        use $crate::arrays::ValueArrays::*;
+        match $arrays {
+            F32(v, o) => arm!(v, o),
+            F64(v, o) => arm!(v, o),
+            I32(v, o) => arm!(v, o),
+            I64(v, o) => arm!(v, o),
+            U8(v, o) => arm!(v, o),
+            U32(v, o) => arm!(v, o),
+            U64(v, o) => arm!(v, o),
+        }
+    }};
+}
+pub(crate) use with_values;
+
 /// An array of indices, held while a call uses it.
 pub enum IndexArray<'py> {
     I32(PyReadonlyArray1<'py, i32>),
@@ -15,6 +39,12 @@ pub enum IndexArray<'py> {
 
 impl<'py> IndexArray<'py> {
     pub fn new(array: &Bound<'py, PyAny>) -> PyResult<IndexArray<'py>> {
+        let array = IndexArray::of_type(array)?;
+        array.slice()?; // contiguous and aligned, or the call must not begin
+        Ok(array)
+    }
+
+    fn of_type(array: &Bound<'py, PyAny>) -> PyResult<IndexArray<'py>> {
         if let Ok(a) = array.extract() {
             Ok(IndexArray::I64(a))
         } else if let Ok(a) = array.extract() {
@@ -51,11 +81,17 @@ pub enum ValueArrays<'py> {
 
 impl<'py> ValueArrays<'py> {
     pub fn new(values: &Bound<'py, PyAny>, out: &Bound<'py, PyAny>) -> PyResult<ValueArrays<'py>> {
+        let mut arrays = ValueArrays::of_type(values, out)?;
+        with_values!(&mut arrays, |_values, _out| ()); // contiguous and aligned, or the call must not begin
+        Ok(arrays)
+    }
+
+    fn of_type(values: &Bound<'py, PyAny>, out: &Bound<'py, PyAny>) -> PyResult<ValueArrays<'py>> {
         macro_rules! try_types {
             ($($variant:ident),*) => {$(
                 if let Ok(values) = values.extract() {
                     let out = out.extract().map_err(|_| {
-                        PyTypeError::new_err("out must be a writable array of the dtype of values, not overlapping it")
+                        PyTypeError::new_err("out must be a writable array of the dtype of values that shares no memory with other arguments")
                     })?;
                     return Ok(ValueArrays::$variant(values, out));
                 }
@@ -67,27 +103,3 @@ impl<'py> ValueArrays<'py> {
         ))
     }
 }
-
-/// Runs `$body` with `$values: &[T]` and `$out: &mut [T]` of the type at hand.
-macro_rules! with_values {
-    ($arrays:expr, |$values:ident, $out:ident| $body:expr) => {{
-        macro_rules! arm {
-            ($v:ident, $o:ident) => {{
-                let $values = $v.as_slice()?;
-                let $out = $o.as_slice_mut()?;
-                $body
-            }};
-        }
-        use $crate::arrays::ValueArrays::*;
-        match $arrays {
-            F32(v, o) => arm!(v, o),
-            F64(v, o) => arm!(v, o),
-            I32(v, o) => arm!(v, o),
-            I64(v, o) => arm!(v, o),
-            U8(v, o) => arm!(v, o),
-            U32(v, o) => arm!(v, o),
-            U64(v, o) => arm!(v, o),
-        }
-    }};
-}
-pub(crate) use with_values;

@@ -1,7 +1,7 @@
 //! `Comm`, and how groups are made.
 
 use crate::arrays::{IndexArray, ValueArrays, with_values};
-use crate::errors::{interrupted, to_py};
+use crate::errors::{interrupted, or_fail, to_py};
 use crate::op::reduce_op;
 use crate::plan::Plan;
 use pyo3::prelude::*;
@@ -132,7 +132,8 @@ impl Comm {
         want: &Bound<'_, PyAny>,
         shared: Shared,
     ) -> PyResult<Plan> {
-        let (contribute, want) = (IndexArray::new(contribute)?, IndexArray::new(want)?);
+        let contribute = or_fail(py, &self.comm, IndexArray::new(contribute))?;
+        let want = or_fail(py, &self.comm, IndexArray::new(want))?;
         let (contribute, want, options) = (contribute.slice()?, want.slice()?, options(shared));
         let plan = py.detach(|| self.comm.configure(contribute, want, &options));
         plan.map(|plan| Plan::new(self.comm.clone(), plan)).map_err(|e| to_py(py, e))
@@ -151,10 +152,11 @@ impl Comm {
         identity: &Bound<'_, PyAny>,
         shared: Shared,
     ) -> PyResult<Plan> {
-        let op = reduce_op(op, identity)?;
-        let (contribute, want) = (IndexArray::new(contribute)?, IndexArray::new(want)?);
+        let op = or_fail(py, &self.comm, reduce_op(op, identity))?;
+        let contribute = or_fail(py, &self.comm, IndexArray::new(contribute))?;
+        let want = or_fail(py, &self.comm, IndexArray::new(want))?;
         let (contribute, want, options) = (contribute.slice()?, want.slice()?, options(shared));
-        let mut arrays = ValueArrays::new(values, out)?;
+        let mut arrays = or_fail(py, &self.comm, ValueArrays::new(values, out))?;
         let plan = with_values!(&mut arrays, |values, out| {
             py.detach(|| self.comm.configure_reduce(contribute, want, values, out, &op, &options))
         });

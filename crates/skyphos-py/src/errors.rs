@@ -29,6 +29,15 @@ pub fn interrupted() -> bool {
     })
 }
 
+/// For arguments that cannot be converted: the group's next call fails on all ranks, as it does on this.
+pub fn or_fail<T>(py: Python<'_>, comm: &skyphos::Comm, converted: PyResult<T>) -> PyResult<T> {
+    converted.map_err(|error| {
+        let message = error.value(py).to_string();
+        let error = py.detach(|| comm.fail_call(Error::bad_input(message)));
+        to_py(py, error)
+    })
+}
+
 /// The exception for an error: the one that Python code raised meanwhile, if it did.
 pub fn to_py(py: Python<'_>, error: Error) -> PyErr {
     if let Some(raised) = RAISED.with(|raised| raised.borrow_mut().take()) {

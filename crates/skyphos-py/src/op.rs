@@ -2,6 +2,7 @@
 
 use crate::errors::keep;
 use numpy::{Element as NumpyElement, PyArray1, PyArrayMethods};
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use skyphos::{CustomOp, DType, Element, Error, ReduceOp, Result, with_element};
@@ -29,7 +30,9 @@ struct Ufunc {
 impl Ufunc {
     fn failed(&self, error: PyErr) -> Error {
         let message = format!("op={} failed: {error}", self.name);
-        keep(error);
+        if !Python::attach(|py| error.is_instance_of::<PyException>(py)) {
+            keep(error); // Ctrl-C
+        }
         Error::bad_input(message)
     }
 

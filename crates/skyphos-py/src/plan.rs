@@ -1,7 +1,7 @@
 //! `Plan`.
 
 use crate::arrays::{ValueArrays, with_values};
-use crate::errors::to_py;
+use crate::errors::{or_fail, to_py};
 use crate::op::reduce_op;
 use pyo3::prelude::*;
 use skyphos::Order;
@@ -75,9 +75,9 @@ impl Plan {
         identity: &Bound<'_, PyAny>,
         arrival: bool,
     ) -> PyResult<()> {
-        let op = reduce_op(op, identity)?;
+        let op = or_fail(py, &self.comm, reduce_op(op, identity))?;
         let order = if arrival { Order::Arrival } else { Order::Rank };
-        let mut arrays = ValueArrays::new(values, out)?;
+        let mut arrays = or_fail(py, &self.comm, ValueArrays::new(values, out))?;
         let result = with_values!(&mut arrays, |values, out| {
             py.detach(|| self.comm.reduce(&mut self.plan(), values, out, &op, order))
         });

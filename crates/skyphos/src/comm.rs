@@ -8,7 +8,7 @@ use skyphos_core::transport::Transport;
 use skyphos_core::{Endpoint, Group, Node, Settings};
 use skyphos_types::{Error, Result};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A group of ranks. All its methods but the getters are collective: every rank must call the same
 /// ones in the same order, or all of them get [`Error::Mismatch`].
@@ -18,7 +18,6 @@ pub struct Comm {
     node: Arc<Node>,
     group: Arc<Group>,
     closed: AtomicBool,
-    plans: AtomicU32,
 }
 
 /// The ranks of an in-process group.
@@ -62,7 +61,7 @@ impl Comm {
     fn of_group(node: Arc<Node>, group: Group) -> Comm {
         let group = Arc::new(group);
         node.open_group(group.clone());
-        Comm { node, group, closed: AtomicBool::new(false), plans: AtomicU32::new(0) }
+        Comm { node, group, closed: AtomicBool::new(false) }
     }
 
     /// This process's rank in the group.
@@ -88,11 +87,6 @@ impl Comm {
     /// The node under the group.
     pub fn node(&self) -> &Arc<Node> {
         &self.node
-    }
-
-    /// A number for a new plan: the same on all ranks, as long as they configure in the same order.
-    pub(crate) fn next_plan(&self) -> u32 {
-        self.plans.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Runs one collective.

@@ -79,9 +79,8 @@ impl Comm {
         options: &ConfigureOptions,
     ) -> Result<Plan> {
         let (contribute, want) = (contribute.into(), want.into());
-        let id = self.next_plan();
         self.call(options.sig(CallKind::Configure), async |ep| {
-            let request = self.request(ep, contribute, want, options, id, 8).await?;
+            let request = self.request(ep, contribute, want, options, 8).await?;
             configure::configure(ep, request).await
         })
     }
@@ -121,12 +120,11 @@ impl Comm {
         options: &ConfigureOptions,
     ) -> Result<Plan> {
         let (contribute, want) = (contribute.into(), want.into());
-        let id = self.next_plan();
         let mut sig = options.sig(CallKind::ConfigureReduce);
         (sig.op, sig.dtype) = (op.code(), T::DTYPE as u8);
         sig.flags |= custom_tag(op) << 1;
         self.call(sig, async |ep| {
-            let request = self.request(ep, contribute, want, options, id, size_of::<T>()).await?;
+            let request = self.request(ep, contribute, want, options, size_of::<T>()).await?;
             configure::configure_reduce(ep, request, values, out, op).await
         })
     }
@@ -138,7 +136,6 @@ impl Comm {
         contribute: Indices<'_>,
         want: Indices<'_>,
         options: &ConfigureOptions,
-        id: u32,
         item_bytes: usize,
     ) -> Result<Request> {
         if let Some(degrees) = &options.degrees {
@@ -181,7 +178,8 @@ impl Comm {
             contribute_len,
             want,
             want_len,
-            id,
+            // The call's number: the same on all ranks, whatever failed before.
+            id: ep.call_number() as u32,
         })
     }
 }
