@@ -29,15 +29,10 @@ fn gather_numbers<T: Pod>(from: &[T], map: &[u32], to: &mut [T]) {
     let mut maps = map.chunks_exact(STRETCH);
     let mut tos = to.chunks_exact_mut(STRETCH);
     for (m, t) in (&mut maps).zip(&mut tos) {
-        let Stretch { start, neighbours, largest, .. } = Stretch::of(m);
-        if neighbours {
-            t.copy_from_slice(&from[start..start + STRETCH]);
+        if is_run(m) {
+            t.copy_from_slice(&from[m[0] as usize..][..STRETCH]);
         } else {
-            assert!(largest < from.len(), "a map leads outside its array");
-            for (t, p) in t.iter_mut().zip(m) {
-                // SAFETY: no position of the stretch is above `largest`, which was checked.
-                *t = unsafe { *from.get_unchecked(*p as usize) };
-            }
+            t.iter_mut().zip(m).for_each(|(t, p)| *t = from[*p as usize]);
         }
     }
     for (t, p) in tos.into_remainder().iter_mut().zip(maps.remainder()) {
@@ -45,31 +40,13 @@ fn gather_numbers<T: Pod>(from: &[T], map: &[u32], to: &mut [T]) {
     }
 }
 
-/// What one pass over [`STRETCH`] positions tells.
-struct Stretch {
-    start: usize,
-    /// Whether each position is one more than the one before.
-    neighbours: bool,
-    least: usize,
-    largest: usize,
-}
-
-impl Stretch {
-    #[inline(always)]
-    fn of(map: &[u32]) -> Stretch {
-        let (mut differs, mut least, mut largest) = (0, u32::MAX, 0);
-        for (k, p) in map.iter().enumerate() {
-            differs |= p.wrapping_sub(map[0]) ^ k as u32;
-            least = least.min(*p);
-            largest = largest.max(*p);
-        }
-        Stretch {
-            start: map[0] as usize,
-            neighbours: differs == 0,
-            least: least as usize,
-            largest: largest as usize,
-        }
-    }
+/// Whether each position is one more than the one before. The ends tell at once for most that are not;
+/// where a map need not ascend they are not enough.
+#[inline(always)]
+fn is_run(map: &[u32]) -> bool {
+    let (first, last) = (map[0], map[map.len() - 1]);
+    last.wrapping_sub(first) as usize == map.len() - 1
+        && map.iter().zip(first..).fold(true, |all, (p, q)| all & (*p == q))
 }
 
 /// `to[map[k]] = from[k]`, row by row. Positions must be inside `to`.
@@ -137,19 +114,13 @@ fn fold_with<T: Element>(
     let mut maps = map.chunks_exact(STRETCH);
     let mut froms = from.chunks_exact(STRETCH);
     for (m, f) in (&mut maps).zip(&mut froms) {
-        let Stretch { start, neighbours, least, largest } = Stretch::of(m);
-        if neighbours {
-            let start = start - first as usize;
-            acc[start..start + STRETCH].iter_mut().zip(f).for_each(|(a, v)| *a = op(*a, *v));
+        // The map ascends, so its ends tell whether it is a run.
+        if m[STRETCH - 1] - m[0] == STRETCH as u32 - 1 {
+            let run = &mut acc[(m[0] - first) as usize..][..STRETCH];
+            run.iter_mut().zip(f).for_each(|(a, v)| *a = op(*a, *v));
         } else {
-            assert!(
-                least >= first as usize && largest - (first as usize) < acc.len(),
-                "a map leads outside its sum"
-            );
             for (p, v) in m.iter().zip(f) {
-                // SAFETY: every position of the stretch is between `first` and `largest`: both were
-                // checked, and `largest` is inside the sum.
-                let a = unsafe { acc.get_unchecked_mut((*p - first) as usize) };
+                let a = &mut acc[(*p - first) as usize];
                 *a = op(*a, *v);
             }
         }
