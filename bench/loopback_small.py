@@ -16,7 +16,7 @@ import numpy as np
 import skyphos as sky
 from common import check, report, spawn, zipf_distinct
 
-RANKS, N, COUNT, DEGREES, ROUNDS, WARM = 8, 1_000_000, 50_000, [4, 2], 40, 10
+RANKS, N, COUNT, DEGREES, ROUNDS, WARM = 8, 1_000_000, 50_000, [4, 2], 200, 20
 
 
 def timed(comm: sky.Comm, bodies: dict[str, Callable[[], object]]) -> dict[str, list[float]]:

@@ -31,6 +31,12 @@ NAMED_UFUNCS: dict[Any, str] = {
 Op = str | Callable[..., Any]
 
 
+def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array if its memory can be used as it is, else a copy."""
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned else np.require(array, requirements=["C", "A"])
+
+
 def as_indices(indices: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
     """A 1-D contiguous array of int32, int64, uint32 or uint64; other integers become int64."""
     array = np.asarray(indices)
@@ -44,7 +50,7 @@ def as_indices(indices: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.char not in _INDEX_TYPES:
         array = array.astype(np.int64)
-    return np.require(array, requirements=["C", "A"])
+    return _plain(array)
 
 
 def as_values(values: npt.ArrayLike, rows: int, width: int, what: str) -> npt.NDArray[Any]:
@@ -58,7 +64,7 @@ def as_values(values: npt.ArrayLike, rows: int, width: int, what: str) -> npt.ND
     if array.shape != (rows, width) and not (width == 1 and array.shape == (rows,)):
         expected = f"({rows},)" if width == 1 else f"({rows}, {width})"
         raise BadInput(f"values have shape {array.shape}, but {what} has shape {expected}: one row an index")
-    return np.require(array, requirements=["C", "A"])
+    return _plain(array)
 
 
 def as_out(

@@ -229,7 +229,7 @@ class Comm:
         except Exception as error:
             self._fail(error)
         native = self._native.configure_reduce(contribute, want, array, result, native_op, identity, shared)
-        self._stats = Plan(self, native).stats
+        self._stats = Stats(*native.stats())
         return result
 
     def close(self) -> None:
