@@ -148,6 +148,10 @@ if child == 0:
         comm.barrier()
     except sky.BadInput as error:
         say(error)
+    try:
+        comm.configure([0.5], [0], n=1)  # must not tell the parent's peers
+    except sky.BadInput as error:
+        say(error)
     comm.close()
     sys.exit()
 os.waitpid(child, 0)

@@ -127,16 +127,6 @@ impl Plan {
         let up = self.layers.iter().enumerate().rev().map(|(k, l)| one(k, l, true));
         down.chain(up).collect()
     }
-
-    /// Indices in the out-set at each node layer, from the user's own.
-    pub fn out_lens(&self) -> Vec<usize> {
-        std::iter::once(self.contribute.set.len()).chain(self.layers.iter().map(|l| l.out_len)).collect()
-    }
-
-    /// Indices in the in-set at each node layer.
-    pub fn in_lens(&self) -> Vec<usize> {
-        std::iter::once(self.want.set.len()).chain(self.layers.iter().map(|l| l.in_len)).collect()
-    }
 }
 
 /// A chunk that came and waits for its turn.

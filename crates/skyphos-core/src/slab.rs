@@ -30,11 +30,6 @@ pub struct AlignedVec {
 }
 
 impl AlignedVec {
-    /// `len` zero bytes.
-    pub fn zeroed(len: usize) -> AlignedVec {
-        AlignedVec { lines: vec![Line::zeroed(); len.div_ceil(64)], len }
-    }
-
     /// Sets the length, keeping capacity; new bytes are zero or left from before.
     pub fn resize(&mut self, len: usize) {
         let lines = len.div_ceil(64);

@@ -100,12 +100,6 @@ impl Plan {
             .collect()
     }
 
-    /// Indices in the out- and in-set at each node layer.
-    fn lens(&self) -> (Vec<usize>, Vec<usize>) {
-        let plan = self.plan();
-        (plan.out_lens(), plan.in_lens())
-    }
-
     /// (total, wait, transfer) seconds of the last call.
     fn stats(&self) -> (f64, f64, f64) {
         let stats = self.plan().stats;

@@ -89,9 +89,9 @@ impl Comm {
         &self.node
     }
 
-    /// Runs one collective.
-    pub(crate) fn call<R>(&self, sig: CallSig, body: impl AsyncFnOnce(&Endpoint) -> Result<R>) -> Result<R> {
-        if self.closed.load(Ordering::Acquire) {
+    /// Refuses a Comm that is closed, or that a fork copied: the sockets are the parent's.
+    fn check_usable(&self) -> Result<()> {
+        if self.is_closed() {
             return Err(Error::bad_input(format!("rank {}: this Comm is closed", self.rank())));
         }
         if !self.node.is_ours() {
@@ -99,16 +99,22 @@ impl Comm {
                 "this Comm was made before a fork and belongs to the parent process: make groups after forking",
             ));
         }
+        Ok(())
+    }
+
+    /// Runs one collective.
+    pub(crate) fn call<R>(&self, sig: CallSig, body: impl AsyncFnOnce(&Endpoint) -> Result<R>) -> Result<R> {
+        self.check_usable()?;
         self.node.call(&self.group, sig, body)
     }
 
     /// Leaves the next call with an error that this rank found before it could enter: the others, who
     /// are in the call or will come to it, raise it too.
     pub fn fail_call(&self, error: Error) -> Error {
-        if self.is_closed() {
-            return error;
+        match self.check_usable() {
+            Ok(()) => self.node.fail_call(&self.group, error),
+            Err(_) => error, // there is no group to tell
         }
-        self.node.fail_call(&self.group, error)
     }
 
     /// Returns when every rank has come.

@@ -17,7 +17,7 @@
 use crate::butterfly::{check_degrees, layers};
 use crate::collectives::allgather::allgather_bytes;
 use crate::collectives::configure_layer::{Cut, Unmet, fold_shares, go_down, go_up};
-use crate::collectives::reduce::{DOWN, UP, check_width, finish_mean};
+use crate::collectives::reduce::{DOWN, UP, check_shapes, finish_mean};
 use crate::collectives::rows::{Source, Target, copy_repeats, stage_repeats};
 use crate::endpoint::Endpoint;
 use crate::plan::{Layer, Memory, Plan, Stats};
@@ -87,18 +87,7 @@ pub async fn configure_reduce<T: Element>(
     out: &mut [T],
     op: &ReduceOp,
 ) -> Result<Plan> {
-    op.check(T::DTYPE)?;
-    check_width::<T>(request.width)?;
-    for (what, len, rows) in
-        [("values hold", values.len(), request.contribute_len), ("out holds", out.len(), request.want_len)]
-    {
-        if len != rows * request.width {
-            return Err(Error::bad_input(format!(
-                "{what} {len} numbers for {rows} rows of {}",
-                request.width
-            )));
-        }
-    }
+    check_shapes((request.contribute_len, request.want_len), request.width, values, out, op)?;
     run(ep, request, Some(Values { values, out, op })).await
 }
 

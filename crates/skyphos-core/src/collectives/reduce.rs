@@ -47,7 +47,7 @@ fn chunk_limit<T>(width: usize) -> usize {
 }
 
 /// Refuses rows that no chunk can hold.
-pub fn check_width<T>(width: usize) -> Result<()> {
+fn check_width<T>(width: usize) -> Result<()> {
     let row = width.saturating_mul(size_of::<T>());
     if row == 0 || row > CHUNK_BYTES {
         return Err(Error::bad_input(format!(
@@ -66,7 +66,7 @@ pub async fn reduce<T: Element>(
     op: &ReduceOp,
     order: Order,
 ) -> Result<()> {
-    check_shapes(plan, values, out, op)?;
+    check_shapes((plan.contribute_len, plan.want_len), plan.width, values, out, op)?;
     let start = ep.now();
     let mut memory = std::mem::take(&mut plan.memory);
     let mut run = Run { ep, op, order, width: plan.width, stats: Stats::default() };
@@ -85,24 +85,26 @@ pub async fn reduce<T: Element>(
     result
 }
 
-fn check_shapes<T: Element>(plan: &Plan, values: &[T], out: &[T], op: &ReduceOp) -> Result<()> {
+/// Refuses values, results and operations that do not fit the lengths of `contribute` and `want`.
+pub(crate) fn check_shapes<T: Element>(
+    (contribute_len, want_len): (usize, usize),
+    width: usize,
+    values: &[T],
+    out: &[T],
+    op: &ReduceOp,
+) -> Result<()> {
     op.check(T::DTYPE)?;
-    check_width::<T>(plan.width)?;
-    if values.len() != plan.contribute_len * plan.width {
-        return Err(Error::bad_input(format!(
-            "values hold {} numbers, the plan's contribute has {} indices of width {}",
-            values.len(),
-            plan.contribute_len,
-            plan.width
-        )));
-    }
-    if out.len() != plan.want_len * plan.width {
-        return Err(Error::bad_input(format!(
-            "out holds {} numbers, the plan's want has {} indices of width {}",
-            out.len(),
-            plan.want_len,
-            plan.width
-        )));
+    check_width::<T>(width)?;
+    let sides = [
+        ("values hold", values.len(), "contribute", contribute_len),
+        ("out holds", out.len(), "want", want_len),
+    ];
+    for (what, numbers, side, indices) in sides {
+        if numbers != indices * width {
+            return Err(Error::bad_input(format!(
+                "{what} {numbers} numbers, the plan's {side} has {indices} indices of width {width}"
+            )));
+        }
     }
     Ok(())
 }
