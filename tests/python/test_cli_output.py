@@ -36,7 +36,8 @@ def test_extreme_numbers_survive(tmp_path: Path, name: str) -> None:
     ids = np.array([0, 2**53 + 1, 2**63 - 1])
     ranks = np.array([5e-324, 1 / 3, 1.0])
     file = tmp_path / name
-    write_ranks(str(file), ids, ranks)
+    with replacing(str(file)) as stream:
+        write_ranks(stream, name, ids, ranks)
     if name.lower() == "a.csv":
         rows = [line.split(",") for line in file.read_text().splitlines()[1:]]
         assert [int(row[0]) for row in rows] == ids.tolist()

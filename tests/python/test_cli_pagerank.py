@@ -177,6 +177,19 @@ def test_a_line_that_is_no_edge_leaves_nothing_behind(graph: Path, tmp_path: Pat
     assert os.listdir(tmp_path) == ["graph.txt"]
 
 
+def test_a_report_that_cannot_be_written_leaves_no_ranks_either(graph: Path, tmp_path: Path) -> None:
+    done = skyphos("pagerank", graph, "-n", 2, "--out", tmp_path / "a.csv", "--report", tmp_path / f"{'a' * 250}.html")
+    assert done.returncode == 2
+    assert "File name too long" in done.stderr
+    assert os.listdir(tmp_path) == ["graph.txt"]
+
+
+def test_settings_are_checked_before_the_graph_is_read(tmp_path: Path) -> None:
+    (tmp_path / "no-graph.txt").write_text("no edge\n")
+    done = skyphos("pagerank", tmp_path / "no-graph.txt", "-n", 2, "--damping", 2)
+    assert (done.returncode, "damping must be" in done.stderr) == (2, True)
+
+
 def test_an_empty_file(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     done = skyphos("pagerank", tmp_path / "empty.txt", "-n", 2)

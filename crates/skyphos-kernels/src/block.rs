@@ -1,5 +1,6 @@
 //! Index sets as sorted blocks of 64 indices.
 
+use crate::simd;
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 
@@ -16,6 +17,30 @@ pub struct Block {
     pub id: u64,
     /// Bit k stands for the block's k-th index; never 0 in a set.
     pub mask: u64,
+}
+
+/// How many indices the blocks hold together.
+pub fn count_indices(blocks: &[Block]) -> u64 {
+    #[inline(always)]
+    fn count(blocks: &[Block]) -> u64 {
+        blocks.iter().map(|b| u64::from(b.mask.count_ones())).sum()
+    }
+    simd::dispatch!(count(blocks))
+}
+
+/// The position of each block's first index, and the number of indices at the end.
+fn bases(blocks: &[Block]) -> Vec<u32> {
+    #[inline(always)]
+    fn fill(blocks: &[Block], base: &mut [u32]) {
+        let mut position = 0;
+        for (block, slot) in blocks.iter().zip(&mut base[1..]) {
+            position += block.mask.count_ones();
+            *slot = position;
+        }
+    }
+    let mut base = vec![0; blocks.len() + 1];
+    simd::dispatch!(fill(blocks, &mut base));
+    base
 }
 
 /// A set of indices in hash order: by block, then by bit. The k-th element in this order has
@@ -40,13 +65,13 @@ impl IndexSet {
     pub fn new(blocks: Vec<Block>) -> IndexSet {
         debug_assert!(blocks.windows(2).all(|w| w[0].id < w[1].id));
         debug_assert!(blocks.iter().all(|b| b.mask != 0));
-        let mut base = Vec::with_capacity(blocks.len() + 1);
-        let mut position = 0u32;
-        base.push(0);
-        for block in &blocks {
-            position += block.mask.count_ones();
-            base.push(position);
-        }
+        let base = bases(&blocks);
+        IndexSet::from_parts(blocks, base)
+    }
+
+    /// The same where the positions are known.
+    pub(crate) fn from_parts(blocks: Vec<Block>, base: Vec<u32>) -> IndexSet {
+        debug_assert_eq!(base, bases(&blocks));
         IndexSet { blocks: Arc::new(blocks), base: Arc::new(base) }
     }
 

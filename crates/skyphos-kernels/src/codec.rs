@@ -11,7 +11,7 @@
 //!
 //! Numbers take 4 bytes where the range allows. Decoding trusts nothing.
 
-use crate::block::{BLOCK_BITS, Block};
+use crate::block::{BLOCK_BITS, Block, count_indices};
 
 const HEAD: usize = 17;
 const BLOCKS: u8 = 0;
@@ -40,7 +40,7 @@ impl<'a> Encoding<'a> {
     /// The smallest form of a set of the range `lo..hi`.
     pub fn new(blocks: &'a [Block], lo: u64, hi: u64) -> Encoding<'a> {
         let range = hi - lo;
-        let elements: u64 = blocks.iter().map(|b| u64::from(b.mask.count_ones())).sum();
+        let elements = count_indices(blocks);
         let sizes = [
             (blocks.len() as u64 * (number_bytes(range) + 8), BLOCKS),
             (elements * flat_bytes(range), FLAT),
@@ -119,17 +119,14 @@ pub fn decode(bytes: &[u8], lo: u64, hi: u64) -> Result<(Vec<Block>, usize), &'s
     let blocks = match head[0] {
         BLOCKS => decode_blocks(body, count as usize, lo, number_bytes(range) as usize),
         FLAT => decode_flat(body, count as usize, lo, flat_bytes(range) as usize),
-        _ => body
-            .chunks_exact(8)
-            .zip(lo..)
-            .map(|(m, id)| Block { id, mask: u64::from_le_bytes(m.try_into().expect("8 bytes")) })
-            .filter(|b| b.mask != 0)
-            .collect(),
+        _ => decode_bitmap(body, count as usize, lo),
     };
-    let sorted = blocks.windows(2).all(|w| w[0].id < w[1].id);
-    let inside = blocks.last().is_none_or(|b| b.id < hi) && blocks.iter().all(|b| b.mask != 0);
-    let indices: u64 = blocks.iter().map(|b| u64::from(b.mask.count_ones())).sum();
-    if !sorted || !inside || indices != elements || blocks.len() as u64 != count {
+    // Of sorted blocks the last tells whether they are inside.
+    let sorted =
+        blocks.iter().zip(&blocks[1.min(blocks.len())..]).fold(true, |all, (a, b)| all & (a.id < b.id));
+    let inside =
+        blocks.last().is_none_or(|b| b.id < hi) && blocks.iter().fold(true, |all, b| all & (b.mask != 0));
+    if !sorted || !inside || count_indices(&blocks) != elements || blocks.len() as u64 != count {
         return Err("a set that is not sorted, distinct and inside its range");
     }
     Ok((blocks, HEAD + width as usize))
@@ -151,6 +148,20 @@ fn decode_blocks(body: &[u8], count: usize, lo: u64, size: usize) -> Vec<Block> 
             mask: u64::from_le_bytes(m.try_into().expect("8 bytes")),
         })
         .collect()
+}
+
+/// At most `count` blocks; those with no index are overwritten by the next.
+fn decode_bitmap(body: &[u8], count: usize, lo: u64) -> Vec<Block> {
+    let mut blocks = vec![Block::default(); count + 1];
+    let mut k = 0;
+    for (mask, id) in body.chunks_exact(8).zip(lo..) {
+        let mask = u64::from_le_bytes(mask.try_into().expect("8 bytes"));
+        blocks[k.min(count)] = Block { id, mask };
+        k += usize::from(mask != 0);
+    }
+    // One too many tells that the count was wrong.
+    blocks.truncate(k);
+    blocks
 }
 
 fn decode_flat(body: &[u8], count: usize, lo: u64, size: usize) -> Vec<Block> {

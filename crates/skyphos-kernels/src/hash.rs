@@ -60,9 +60,14 @@ impl BlockHash {
         self.bits + self.low
     }
 
+    /// log2 of the blocks in a granule.
+    pub(crate) fn granule_log2(self) -> u32 {
+        self.low
+    }
+
     /// The block's place in its granule, which hashing leaves alone.
     #[inline(always)]
-    fn keep(self, number: u64) -> u64 {
+    pub(crate) fn keep(self, number: u64) -> u64 {
         number & ((1 << self.low) - 1)
     }
 

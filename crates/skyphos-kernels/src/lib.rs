@@ -14,13 +14,14 @@ mod hash;
 mod permutation;
 mod prepare;
 mod radix;
+mod runs;
 mod simd;
 mod union;
 
-pub use block::{BLOCK_BITS, BLOCK_SIZE, Block, IndexSet, split_ranges};
+pub use block::{BLOCK_BITS, BLOCK_SIZE, Block, IndexSet, count_indices, split_ranges};
 pub use codec::{Encoding, decode};
 pub use fold::{fold_rows, gather_rows, scatter_rows};
 pub use hash::BlockHash;
 pub use permutation::Permutation;
 pub use prepare::{Index, Indices, Prepared, prepare};
-pub use union::{MISSING, positions, union};
+pub use union::{Locator, MISSING, union};

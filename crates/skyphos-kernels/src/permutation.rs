@@ -4,6 +4,7 @@
 //! gather or scatter of copies. Unsorted ones are kept one by one.
 
 use crate::fold::{fold_rows, gather_rows, scatter_rows};
+use crate::simd;
 use bytemuck::Pod;
 use skyphos_types::{Element, ReduceOp, Result};
 
@@ -38,28 +39,40 @@ impl Default for Permutation {
 }
 
 /// Builds a permutation from runs in the order of positions.
-#[derive(Default)]
 pub(crate) struct Builder {
     starts: Vec<u32>,
     places: Vec<u32>,
+    runs: usize,
     len: u32,
     next_place: u32,
 }
 
 impl Builder {
-    /// The next `count` positions lie at `place`, `place` + 1 …
-    #[inline]
-    pub(crate) fn push(&mut self, place: u32, count: u32) {
-        if place != self.next_place || self.starts.is_empty() {
-            self.starts.push(self.len);
-            self.places.push(place);
+    /// For at most so many runs.
+    pub(crate) fn for_runs(most: usize) -> Builder {
+        Builder {
+            starts: vec![0; most + 1],
+            places: vec![0; most + 1],
+            runs: 0,
+            len: 0,
+            next_place: u32::MAX,
         }
+    }
+
+    /// The next `count` positions, maybe none, lie at `place`, `place` + 1 …; no branch depends on them.
+    #[inline(always)]
+    pub(crate) fn push_some(&mut self, place: u32, count: u32) {
+        let some = count != 0;
+        (self.starts[self.runs], self.places[self.runs]) = (self.len, place);
+        self.runs += usize::from(some & (place != self.next_place));
         self.len += count;
-        self.next_place = place + count;
+        self.next_place = if some { place + count } else { self.next_place };
     }
 
     pub(crate) fn finish(mut self) -> Permutation {
-        self.starts.push(self.len);
+        self.starts[self.runs] = self.len;
+        self.starts.truncate(self.runs + 1);
+        self.places.truncate(self.runs);
         let runs = Permutation::Runs { starts: self.starts, places: self.places };
         if runs.run_count() * WORTHWHILE_RUN <= runs.len() { runs } else { Permutation::Each(runs.to_vec()) }
     }
@@ -118,10 +131,14 @@ impl Permutation {
     pub fn gather<T: Pod>(&self, start: usize, rows: usize, width: usize, from: &[T], to: &mut [T]) {
         match self {
             Permutation::Each(places) => gather_rows(from, &places[start..start + rows], width, to),
-            Permutation::Runs { .. } => self.for_runs(start, rows, |at, place, count| {
-                to[at * width..(at + count) * width]
-                    .copy_from_slice(&from[place * width..(place + count) * width]);
-            }),
+            Permutation::Runs { .. } => {
+                simd::copy_all!(|copy| self.for_runs(start, rows, |at, place, count| {
+                    copy(
+                        &from[place * width..(place + count) * width],
+                        &mut to[at * width..(at + count) * width],
+                    );
+                }))
+            }
         }
     }
 
@@ -130,10 +147,14 @@ impl Permutation {
         let rows = from.len() / width;
         match self {
             Permutation::Each(places) => scatter_rows(from, &places[start..start + rows], width, to),
-            Permutation::Runs { .. } => self.for_runs(start, rows, |at, place, count| {
-                to[place * width..(place + count) * width]
-                    .copy_from_slice(&from[at * width..(at + count) * width]);
-            }),
+            Permutation::Runs { .. } => {
+                simd::copy_all!(|copy| self.for_runs(start, rows, |at, place, count| {
+                    copy(
+                        &from[at * width..(at + count) * width],
+                        &mut to[place * width..(place + count) * width],
+                    );
+                }))
+            }
         }
     }
 
@@ -245,8 +266,8 @@ mod tests {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 runs.swap(k, (state >> 33) as usize % (k + 1));
             }
-            let mut builder = Builder::default();
-            runs.iter().for_each(|(place, n)| builder.push(*place, *n));
+            let mut builder = Builder::for_runs(runs.len());
+            runs.iter().for_each(|(place, n)| builder.push_some(*place, *n));
             (builder.finish(), runs.iter().flat_map(|(place, n)| *place..place + n).collect())
         })
     }

@@ -7,12 +7,21 @@ use crate::block::{BLOCK_BITS, Block, IndexSet};
 use crate::hash::BlockHash;
 use crate::permutation::{Builder, Permutation};
 use crate::radix::sort_by_key;
+use crate::runs::Runs;
+use crate::simd;
+use crate::union::TABLE_WORTH;
 use skyphos_types::{Error, Result};
 
 /// An integer type that users write indices in.
 pub trait Index: Copy + PartialOrd + Send + Sync + std::fmt::Display {
     /// As an unsigned 64-bit number; `None` if negative.
     fn get(self) -> Option<u64>;
+
+    /// The block of one that is not negative.
+    fn block(self) -> u64;
+
+    /// Its bit in the block.
+    fn bit(self) -> u32;
 }
 
 macro_rules! index {
@@ -21,6 +30,12 @@ macro_rules! index {
             #[inline(always)]
             #[allow(clippy::useless_conversion, reason = "u64 to u64 in one of four instances")]
             fn get(self) -> Option<u64> { u64::try_from(self).ok() }
+
+            #[inline(always)]
+            fn block(self) -> u64 { self as u64 >> BLOCK_BITS }
+
+            #[inline(always)]
+            fn bit(self) -> u32 { self as u32 & 63 }
         }
     )*};
 }
@@ -116,87 +131,138 @@ pub fn prepare<I: Index>(indices: &[I], n: u64, hash: BlockHash, what: &str) -> 
             indices.len()
         )));
     }
-    match blocks_if_ascending(indices, n, what)? {
-        Some(runs) => Ok(sort_blocks(&runs, hash)),
-        None => Ok(sort_indices(indices, hash)),
-    }
-}
-
-/// A block as it stands in the user's array.
-#[derive(Clone, Copy)]
-struct Run {
-    block: u64,
-    mask: u64,
-    start: u32,
-}
-
-/// Checks the range; the runs of equal block if the indices are strictly ascending.
-fn blocks_if_ascending<I: Index>(indices: &[I], n: u64, what: &str) -> Result<Option<Vec<Run>>> {
-    let ascending = ascends(indices);
-    // Of ascending indices the ends tell.
-    let ends = [indices.len().saturating_sub(1), 0];
-    let suspects = if ascending { ends[..indices.len().min(2)].iter() } else { [].iter() };
-    let all = if ascending { 0..0 } else { 0..indices.len() };
-    for place in suspects.copied().chain(all) {
-        if indices[place].get().is_none_or(|i| i >= n) {
-            let place = indices.iter().position(|i| i.get().is_none_or(|i| i >= n)).unwrap_or(place);
-            return Err(Error::bad_input(format!(
-                "{what}[{place}] = {} is outside the index space 0 <= index < n = {n}",
-                indices[place]
-            )));
+    let ascending = simd::dispatch!(blocks_if_ascending(indices));
+    check_range(indices, ascending.is_some(), n, what)?;
+    let Some(blocks) = ascending else {
+        return Ok(sort_indices(indices, hash));
+    };
+    match hash.range() / TABLE_WORTH < blocks as u64 {
+        true => Ok(place_blocks(indices, blocks, hash)),
+        false => {
+            let mut runs = Runs::with_room(blocks);
+            runs.find(indices, 0);
+            Ok(sort_blocks(&runs, hash))
         }
     }
-    if !ascending {
-        return Ok(None);
-    }
-    // Every index writes its block's run anew, so that nothing depends on where blocks end.
-    let most = (indices.len() as u64).min(n.div_ceil(64)) as usize;
-    let mut runs = vec![Run { block: u64::MAX, mask: 0, start: 0 }; most + 1];
-    let (mut k, mut run) = (0, Run { block: u64::MAX, mask: 0, start: 0 });
-    for (place, index) in indices.iter().enumerate() {
-        let i = index.get().expect("checked");
-        let block = i >> BLOCK_BITS;
-        let fresh = block != run.block;
-        k += usize::from(fresh);
-        run = Run {
-            block,
-            mask: (run.mask & u64::from(fresh).wrapping_sub(1)) | 1 << (i & 63),
-            start: if fresh { place as u32 } else { run.start },
-        };
-        runs[k] = run;
-    }
-    runs.truncate(k + 1);
-    Ok(Some(runs))
 }
 
-/// Whether each index is greater than the one before (and none negative).
-fn ascends<I: Index>(indices: &[I]) -> bool {
-    indices.first().is_none_or(|i| i.get().is_some())
-        && indices
-            .chunks(1024)
-            .zip(indices.get(1..).unwrap_or(&[]).chunks(1024))
-            .all(|(a, b)| a.iter().zip(b).fold(true, |all, (x, y)| all & (x < y)))
-}
-
-/// `runs[0]` stands for no block.
-fn sort_blocks(runs: &[Run], hash: BlockHash) -> Prepared {
-    let runs = &runs[1..];
-    let mut blocks = Vec::with_capacity(runs.len());
-    let mut order = Builder::default();
-    let mut emit = |id: u64, run: &Run| {
-        blocks.push(Block { id, mask: run.mask });
-        order.push(run.start, run.mask.count_ones());
+fn check_range<I: Index>(indices: &[I], ascending: bool, n: u64, what: &str) -> Result<()> {
+    let outside = |i: &I| i.get().is_none_or(|i| i >= n);
+    // Of ascending indices the ends tell.
+    let bad = match ascending {
+        true => indices.first().is_some_and(outside) || indices.last().is_some_and(outside),
+        false => indices.iter().any(outside),
     };
-    if hash.bits() <= 32 {
+    match indices.iter().position(outside).filter(|_| bad) {
+        None => Ok(()),
+        Some(place) => Err(Error::bad_input(format!(
+            "{what}[{place}] = {} is outside the index space 0 <= index < n = {n}",
+            indices[place]
+        ))),
+    }
+}
+
+/// Indices at a time whose runs stay in the L1 cache.
+const PIECE: usize = 512;
+
+/// Ascending indices that fill the index space well are sorted by putting every block in its place.
+fn place_blocks<I: Index>(indices: &[I], count: usize, hash: BlockHash) -> Prepared {
+    let range = hash.range() as usize;
+    let mut masks = vec![0u64; range];
+    // The complement of each block's first place: 0 is none, and the larger is the earlier.
+    let mut places = vec![0u32; range];
+    let (mut runs, mut ids) = (Runs::with_room(PIECE), [0u64; PIECE]);
+    for (k, piece) in indices.chunks(PIECE).enumerate() {
+        runs.find(piece, (k * PIECE) as u32);
+        simd::dispatch!(place_piece(&runs, hash, &mut ids, &mut masks, &mut places));
+    }
+    simd::dispatch!(collect_blocks(&masks, &places, count))
+}
+
+#[inline(always)]
+fn place_piece(runs: &Runs, hash: BlockHash, ids: &mut [u64; PIECE], masks: &mut [u64], places: &mut [u32]) {
+    for (id, block) in ids.iter_mut().zip(runs.blocks()) {
+        *id = hash.forward(*block);
+    }
+    for ((id, mask), start) in ids.iter().zip(runs.masks()).zip(runs.starts()) {
+        let id = *id as usize;
+        masks[id] |= mask;
+        places[id] = places[id].max(!start);
+    }
+}
+
+/// The blocks that have indices; a block without any is overwritten by the next.
+#[inline(always)]
+fn collect_blocks(masks: &[u64], places: &[u32], count: usize) -> Prepared {
+    let mut blocks = vec![Block::default(); count + 1];
+    let mut base = vec![0; count + 2];
+    let mut order = Builder::for_runs(count + 1);
+    let (mut k, mut position) = (0, 0);
+    for ((id, mask), place) in (0..).zip(masks).zip(places) {
+        let indices = mask.count_ones();
+        blocks[k] = Block { id, mask: *mask };
+        base[k] = position;
+        order.push_some(!place, indices);
+        k += usize::from(*mask != 0);
+        position += indices;
+    }
+    base[k] = position;
+    blocks.truncate(count);
+    base.truncate(count + 1);
+    Prepared { set: IndexSet::from_parts(blocks, base), order: order.finish(), repeats: Vec::new() }
+}
+
+/// The number of blocks that the indices lie in, if each is greater than the one before (and none negative).
+#[inline(always)]
+fn blocks_if_ascending<I: Index>(indices: &[I]) -> Option<usize> {
+    let Some(first) = indices.first() else { return Some(0) };
+    first.get()?;
+    let mut blocks = 1;
+    for (a, b) in indices.chunks(1024).zip(indices[1..].chunks(1024)) {
+        let mut ascending = true;
+        for (x, y) in a.iter().zip(b) {
+            ascending &= x < y;
+            blocks += usize::from(x.block() != y.block());
+        }
+        if !ascending {
+            return None;
+        }
+    }
+    Some(blocks)
+}
+
+/// Sorts by granule: the blocks of one stay in order.
+fn sort_blocks(runs: &Runs, hash: BlockHash) -> Prepared {
+    let (low, numbers, starts) = (hash.granule_log2(), runs.blocks(), runs.starts());
+    // The runs at which granules begin.
+    let mut firsts = vec![0u32; runs.len() + 1];
+    let (mut count, mut granule) = (0, u64::MAX);
+    for (k, block) in numbers.iter().enumerate() {
+        firsts[count] = k as u32;
+        count += usize::from(block >> low != granule);
+        granule = block >> low;
+    }
+    firsts.truncate(count);
+    let hashed = |first: u32| hash.forward(numbers[first as usize]) >> low;
+    let mut blocks = Vec::with_capacity(runs.len());
+    let mut order = Builder::for_runs(count);
+    let mut emit = |granule: u64, g: usize| {
+        let (first, end) = (firsts[g] as usize, firsts.get(g + 1).map_or(runs.len(), |k| *k as usize));
+        for (k, number) in (first..end).zip(&numbers[first..end]) {
+            blocks.push(Block { id: granule << low | hash.keep(*number), mask: runs.mask(k) });
+        }
+        order.push_some(starts[first], starts[end] - starts[first]);
+    };
+    if hash.bits() - low <= 32 {
         let mut words: Vec<u64> =
-            runs.iter().enumerate().map(|(k, r)| hash.forward(r.block) << 32 | k as u64).collect();
-        sort_by_key(&mut words, hash.bits());
-        words.iter().for_each(|w| emit(w >> 32, &runs[*w as u32 as usize]));
+            firsts.iter().enumerate().map(|(g, first)| hashed(*first) << 32 | g as u64).collect();
+        sort_by_key(&mut words, hash.bits() - low);
+        words.iter().for_each(|w| emit(w >> 32, *w as u32 as usize));
     } else {
         let mut keyed: Vec<(u64, u32)> =
-            runs.iter().enumerate().map(|(k, r)| (hash.forward(r.block), k as u32)).collect();
+            firsts.iter().enumerate().map(|(g, first)| (hashed(*first), g as u32)).collect();
         keyed.sort_unstable();
-        keyed.iter().for_each(|(id, k)| emit(*id, &runs[*k as usize]));
+        keyed.iter().for_each(|(granule, g)| emit(*granule, *g as usize));
     }
     Prepared { set: IndexSet::new(blocks), order: order.finish(), repeats: Vec::new() }
 }

@@ -1,24 +1,64 @@
 //! Union of sorted sets by tree merge (Kylix §VI-A), and the maps from parts into unions.
 //!
 //! Sets are merged in pairs, so that the two sides of a merge are about equally long: O(N log d)
-//! block steps for d sets of N blocks together, less where they overlap. Merging has no branch that
-//! depends on the data.
+//! block steps for d sets of N blocks together, less where they overlap. Sets that fill their range
+//! well are united in a table of it instead: O(N + range). Neither has a branch that depends on the data.
 
-use crate::block::{Block, IndexSet};
+use crate::block::{Block, IndexSet, count_indices};
 use crate::simd;
 
 /// Position of an element that the larger set does not hold.
 pub const MISSING: u32 = u32::MAX;
 
+/// Numbers of a range per block up to which a table of the range is faster than steps from block to block.
+pub(crate) const TABLE_WORTH: u64 = 4;
+
 /// The union of sorted lists of blocks.
 pub fn union(lists: &[&[Block]]) -> Vec<Block> {
+    let total: usize = lists.iter().map(|l| l.len()).sum();
+    let filled: Vec<&[Block]> = lists.iter().copied().filter(|l| !l.is_empty()).collect();
+    match filled.as_slice() {
+        [] => Vec::new(),
+        [one] => one.to_vec(),
+        some => {
+            let lo = some.iter().map(|l| l[0].id).min().expect("two lists");
+            let last = some.iter().map(|l| l[l.len() - 1].id).max().expect("two lists");
+            match (last - lo) / TABLE_WORTH < total as u64 {
+                true => simd::dispatch!(unite(some, lo, (last - lo + 1) as usize)),
+                false => merge_all(some),
+            }
+        }
+    }
+}
+
+/// The union by a table of the masks of all blocks from `lo`.
+#[inline(always)]
+fn unite(lists: &[&[Block]], lo: u64, range: usize) -> Vec<Block> {
+    let mut masks = vec![0u64; range];
+    for list in lists {
+        for block in *list {
+            masks[(block.id - lo) as usize] |= block.mask;
+        }
+    }
+    // Room for every block; those with no index are overwritten by the next.
+    let mut blocks = vec![Block::default(); range];
+    let mut count = 0;
+    for (id, mask) in (lo..).zip(masks) {
+        blocks[count] = Block { id, mask };
+        count += usize::from(mask != 0);
+    }
+    blocks.truncate(count);
+    blocks
+}
+
+fn merge_all(lists: &[&[Block]]) -> Vec<Block> {
     match lists {
         [] => Vec::new(),
         [one] => one.to_vec(),
         [a, b] => merge(a, b),
         many => {
             let (left, right) = many.split_at(many.len() / 2);
-            merge(&union(left), &union(right))
+            merge(&merge_all(left), &merge_all(right))
         }
     }
 }
@@ -44,47 +84,110 @@ fn merge(a: &[Block], b: &[Block]) -> Vec<Block> {
     out
 }
 
-/// The position in `whole` of every element of `part`, or [`MISSING`], in order.
-///
-/// Both are sorted, so the positions that are there ascend.
-pub fn positions(part: &[Block], whole: &IndexSet) -> Vec<u32> {
-    let count: usize = part.iter().map(|b| b.mask.count_ones() as usize).sum();
-    // Room for a last vector store that reaches past the end.
-    let mut map = vec![0u32; count + 64];
-    match simd::level() {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: `level` has seen that the processor has these instructions.
-        simd::Level::Avx512 => unsafe { fill_avx512(part, whole, &mut map) },
-        _ => fill(part, whole, &mut map, expand),
-    }
-    map.truncate(count);
-    map
+/// Room for a position.
+type Slot = std::mem::MaybeUninit<u32>;
+
+/// Finds positions in a set.
+pub struct Locator<'a> {
+    whole: &'a IndexSet,
+    lo: u64,
+    /// The number of each block of the range, where it is well filled.
+    table: Option<Vec<u32>>,
 }
 
-/// Walks both lists; `put(base, full, mask, out)` writes the positions of the bits of `mask` in a block
-/// whose whole mask is `full` and whose first element has position `base`.
+impl<'a> Locator<'a> {
+    /// For positions in `whole`.
+    pub fn new(whole: &'a IndexSet) -> Locator<'a> {
+        let blocks = whole.blocks();
+        let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else {
+            return Locator { whole, lo: 0, table: None };
+        };
+        let lo = first.id;
+        let table = ((last.id - lo) / TABLE_WORTH < blocks.len() as u64).then(|| {
+            let mut table = vec![u32::MAX; (last.id - lo + 1) as usize];
+            for (k, block) in blocks.iter().enumerate() {
+                table[(block.id - lo) as usize] = k as u32;
+            }
+            table
+        });
+        Locator { whole, lo, table }
+    }
+
+    /// The position of every element of `part`, or [`MISSING`], in order.
+    ///
+    /// Both are sorted, so the positions that are there ascend.
+    pub fn positions(&self, part: &[Block]) -> Vec<u32> {
+        let count = count_indices(part) as usize;
+        // Room for a last vector store that reaches past the end.
+        let mut map: Vec<u32> = Vec::with_capacity(count + 64);
+        let room = &mut map.spare_capacity_mut()[..count + 64];
+        let filled = match simd::level() {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `level` has seen that the processor has these instructions.
+            simd::Level::Avx512 => unsafe { fill_avx512(part, self, room) },
+            _ => fill(part, self, room, expand),
+        };
+        assert_eq!(filled, count);
+        // SAFETY: `put` has written as many positions.
+        unsafe { map.set_len(count) };
+        map
+    }
+}
+
+/// Walks the part; `put(base, full, mask, out)` writes the positions of the bits of `mask` in a block whose
+/// whole mask is `full` and whose first element has position `base`. Returns how many there are.
 #[inline(always)]
-fn fill(part: &[Block], whole: &IndexSet, map: &mut [u32], put: impl Fn(u32, u64, u64, &mut [u32])) {
-    let blocks = whole.blocks();
-    let (mut k, mut at) = (0, 0);
-    for block in part {
-        while k < blocks.len() && blocks[k].id < block.id {
-            k += 1;
+fn fill(
+    part: &[Block],
+    locator: &Locator<'_>,
+    map: &mut [Slot],
+    put: impl Fn(u32, u64, u64, &mut [Slot]),
+) -> usize {
+    let blocks = locator.whole.blocks();
+    match &locator.table {
+        Some(table) => fill_found(part, locator.whole, map, put, |id| {
+            table.get(id.wrapping_sub(locator.lo) as usize).map_or(blocks.len(), |k| *k as usize)
+        }),
+        None => {
+            let mut k = 0;
+            fill_found(part, locator.whole, map, put, |id| {
+                while k < blocks.len() && blocks[k].id < id {
+                    k += 1;
+                }
+                k
+            })
         }
-        let full = if k < blocks.len() && blocks[k].id == block.id { blocks[k].mask } else { 0 };
+    }
+}
+
+/// `find(id)` is the number of the block in `whole`, if it is there.
+#[inline(always)]
+fn fill_found(
+    part: &[Block],
+    whole: &IndexSet,
+    map: &mut [Slot],
+    put: impl Fn(u32, u64, u64, &mut [Slot]),
+    mut find: impl FnMut(u64) -> usize,
+) -> usize {
+    let blocks = whole.blocks();
+    let mut at = 0;
+    for block in part {
+        let k = find(block.id);
+        let full = blocks.get(k).filter(|b| b.id == block.id).map_or(0, |b| b.mask);
         put(whole.base(k) as u32, full, block.mask, &mut map[at..]);
         at += block.mask.count_ones() as usize;
     }
+    at
 }
 
 /// Bit by bit.
 #[inline(always)]
-fn expand(base: u32, full: u64, mask: u64, out: &mut [u32]) {
+fn expand(base: u32, full: u64, mask: u64, out: &mut [Slot]) {
     let mut left = mask;
     for slot in out.iter_mut().take(mask.count_ones() as usize) {
         let bit = left & left.wrapping_neg();
         let below = (full & (bit - 1)).count_ones();
-        *slot = if full & bit != 0 { base + below } else { MISSING };
+        slot.write(if full & bit != 0 { base + below } else { MISSING });
         left ^= bit;
     }
 }
@@ -96,12 +199,12 @@ fn expand(base: u32, full: u64, mask: u64, out: &mut [u32]) {
 /// The processor must have avx512f, bmi2 and popcnt.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,popcnt")]
-unsafe fn fill_avx512(part: &[Block], whole: &IndexSet, map: &mut [u32]) {
+unsafe fn fill_avx512(part: &[Block], locator: &Locator<'_>, map: &mut [Slot]) -> usize {
     use std::arch::x86_64::*;
     let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     fill(
         part,
-        whole,
+        locator,
         map,
         #[inline(always)]
         |base, full, mask, out| {
@@ -109,18 +212,22 @@ unsafe fn fill_avx512(part: &[Block], whole: &IndexSet, map: &mut [u32]) {
                 return expand(base, full, mask, out);
             }
             let mut numbers = _pext_u64(mask, full);
-            let (mut at, mut first) = (0, base);
+            let mut positions = _mm512_add_epi32(lanes, _mm512_set1_epi32(base as i32));
+            let mut at = 0;
+            // Two vectors a step: most blocks take one step, so the loop's end is easily foretold.
             while numbers != 0 {
-                let some = numbers as u16;
-                let positions = _mm512_add_epi32(lanes, _mm512_set1_epi32(first as i32));
-                let chosen = _mm512_maskz_compress_epi32(some, positions);
-                // SAFETY: `at` is at most the number of bits of `mask`, and `out` reaches 64 beyond it.
-                unsafe { _mm512_storeu_si512(out.as_mut_ptr().add(at).cast(), chosen) };
-                at += some.count_ones() as usize;
-                (numbers, first) = (numbers >> 16, first + 16);
+                for _ in 0..2 {
+                    let some = numbers as u16;
+                    let chosen = _mm512_maskz_compress_epi32(some, positions);
+                    // SAFETY: `at` is at most the number of bits of `mask`, and `out` reaches 64 beyond it.
+                    unsafe { _mm512_storeu_si512(out.as_mut_ptr().add(at).cast(), chosen) };
+                    at += some.count_ones() as usize;
+                    numbers >>= 16;
+                    positions = _mm512_add_epi32(positions, _mm512_set1_epi32(16));
+                }
             }
         },
-    );
+    )
 }
 
 #[cfg(test)]
@@ -131,7 +238,8 @@ mod tests {
 
     fn blocks() -> impl Strategy<Value = Vec<Block>> {
         let mask = prop_oneof![any::<u64>(), (0u32..64).prop_map(|b| 1 << b), Just(u64::MAX)];
-        prop::collection::btree_map(0u64..200, mask.prop_filter("not empty", |m| *m != 0), 0..60)
+        let ids = prop_oneof![0u64..200, 0u64..20_000];
+        prop::collection::btree_map(ids, mask.prop_filter("not empty", |m| *m != 0), 0..60)
             .prop_map(|m: BTreeMap<u64, u64>| m.into_iter().map(|(id, mask)| Block { id, mask }).collect())
     }
 
@@ -140,14 +248,19 @@ mod tests {
         fn union_and_positions_as_the_oracle(lists in prop::collection::vec(blocks(), 0..9), probe in blocks()) {
             let views: Vec<&[Block]> = lists.iter().map(Vec::as_slice).collect();
             let whole = IndexSet::new(union(&views));
+            let filled: Vec<&[Block]> = views.iter().copied().filter(|l| !l.is_empty()).collect();
+            prop_assert_eq!(&merge_all(&filled)[..], whole.blocks());
             let want: BTreeSet<(u64, u32)> =
                 lists.iter().flat_map(|l| IndexSet::new(l.clone()).elements().collect::<Vec<_>>()).collect();
             let elements: Vec<_> = whole.elements().collect();
             prop_assert_eq!(&elements, &want.into_iter().collect::<Vec<_>>());
             for part in lists.iter().chain([&probe]) {
-                let map = positions(part, &whole);
-                let mut plain = vec![0; map.len()];
-                fill(part, &whole, &mut plain, expand);
+                let locator = Locator::new(&whole);
+                let map = locator.positions(part);
+                let mut plain = vec![Slot::new(0); map.len()];
+                fill(part, &Locator { table: None, ..locator }, &mut plain, expand);
+                // SAFETY: all were made with a 0.
+                let plain: Vec<u32> = plain.iter().map(|p| unsafe { p.assume_init() }).collect();
                 prop_assert_eq!(&map, &plain);
                 let want: Vec<u32> = IndexSet::new(part.clone())
                     .elements()

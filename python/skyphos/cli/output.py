@@ -64,29 +64,28 @@ def replacing(path: str) -> Iterator[BinaryIO]:
             os.unlink(temporary)
 
 
-def write_ranks(path: str, vertices: Ids, ranks: Weights) -> None:
+def write_ranks(file: BinaryIO, name: str, vertices: Ids, ranks: Weights) -> None:
     """Write all vertices and their ranks as .csv, .npy (a structured array) or .parquet, by the name's
     end."""
-    kind = os.path.splitext(path)[1].lower()
-    with replacing(path) as file:
-        if kind == ".npy":
-            both = np.empty(len(vertices), [("vertex", np.int64), ("rank", np.float64)])
-            both["vertex"], both["rank"] = vertices, ranks
-            np.save(file, both)
-            return
-        import pyarrow as pa  # type: ignore[import-untyped]
+    kind = os.path.splitext(name)[1].lower()
+    if kind == ".npy":
+        both = np.empty(len(vertices), [("vertex", np.int64), ("rank", np.float64)])
+        both["vertex"], both["rank"] = vertices, ranks
+        np.save(file, both)
+        return
+    import pyarrow as pa  # type: ignore[import-untyped]
 
-        columns = pa.table({"vertex": vertices, "rank": ranks})
-        if kind == ".parquet":
-            from pyarrow import parquet
+    columns = pa.table({"vertex": vertices, "rank": ranks})
+    if kind == ".parquet":
+        from pyarrow import parquet
 
-            parquet.write_table(columns, file)
-        else:
-            from pyarrow import csv
+        parquet.write_table(columns, file)
+    else:
+        from pyarrow import csv
 
-            # pyarrow would put the names in quotes. Numbers get the digits that read back as the same float.
-            file.write(b"vertex,rank\n")
-            csv.write_csv(columns, file, csv.WriteOptions(include_header=False))
+        # pyarrow would put the names in quotes. Numbers get the digits that read back as the same float.
+        file.write(b"vertex,rank\n")
+        csv.write_csv(columns, file, csv.WriteOptions(include_header=False))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

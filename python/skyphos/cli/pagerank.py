@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -137,6 +138,9 @@ def _check(settings: Settings, n: int) -> None:
     absent = [name for name in ("scipy", "pyarrow") if importlib.util.find_spec(name) is None]
     if absent:
         raise SkyphosError(f"this needs {' and '.join(absent)}: pip install 'skyphos[graph]'")
+    from ..graph.pagerank import check_settings
+
+    check_settings(settings.damping, settings.tol, settings.max_iterations)
     layers = settings.layers()
     product = 1
     for degree in layers or [n]:
@@ -217,11 +221,14 @@ def _write(comm: Comm, settings: Settings, result: PageRank, summary: Summary, b
         # Rank 0 gets and writes all: one file under one name, and no file system that the hosts must share.
         vertices, ranks = to_rank_0(comm, result.vertices[result.owned], result.ranks[result.owned])
         order = vertices.argsort()
-        together(comm, lambda: write_ranks(out, vertices[order] + base, ranks[order]) if comm.rank == 0 else None)
 
-    def write_report() -> None:
-        if report is not None and comm.rank == 0:
-            with replacing(report) as file:
-                file.write(summary.page(os.path.basename(settings.graph), settings.tol).encode())
+    def write() -> None:
+        # Both are whole before either takes its name.
+        with ExitStack() as files:
+            if out is not None:
+                write_ranks(files.enter_context(replacing(out)), out, vertices[order] + base, ranks[order])
+            if report is not None:
+                page = summary.page(os.path.basename(settings.graph), settings.tol)
+                files.enter_context(replacing(report)).write(page.encode())
 
-    together(comm, write_report)
+    together(comm, lambda: write() if comm.rank == 0 else None)

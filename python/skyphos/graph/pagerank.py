@@ -170,7 +170,7 @@ def pagerank(
     array([0.486, 0.464, 0.05 ])
     """
     begin = time.perf_counter()
-    together(comm, lambda: _check_settings(damping, tol, max_iterations, stop))
+    together(comm, lambda: check_settings(damping, tol, max_iterations, stop))
     together(comm, lambda: _check_weights(graph, personalization))
     adjacency = graph if isinstance(graph, DistMatrix) else adjacency_matrix(comm, graph, degrees)
     count = int(adjacency.total(np.ones(len(adjacency.index))))
@@ -290,7 +290,8 @@ class _Personalization:
         return np.multiply(self._p, factor, out=self._buffer)
 
 
-def _check_settings(damping: float, tol: float, max_iterations: int, stop: str) -> None:
+def check_settings(damping: float, tol: float, max_iterations: int, stop: str = "total") -> None:
+    """Raise BadInput unless :func:`pagerank` takes these."""
     if not 0.0 <= damping < 1.0:
         raise BadInput(f"damping must be from 0 up to, not including, 1, not {damping}")
     if not tol >= 0.0:

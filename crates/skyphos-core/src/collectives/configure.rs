@@ -22,7 +22,7 @@ use crate::collectives::rows::{Source, Target, copy_repeats, stage_repeats};
 use crate::endpoint::Endpoint;
 use crate::plan::{Layer, Memory, Plan, Stats};
 use crate::slab::AlignedVec;
-use skyphos_kernels::{BLOCK_BITS, BlockHash, IndexSet, MISSING, Prepared, positions, split_ranges};
+use skyphos_kernels::{BLOCK_BITS, BlockHash, IndexSet, Locator, MISSING, Prepared, split_ranges};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::sync::Arc;
 
@@ -148,8 +148,9 @@ async fn run<T: Element>(ep: &Endpoint, request: Request, mut with: Option<Value
         let mut unmet = if missing == Missing::Error { unmet } else { Unmet { bits: Vec::new(), count: 0 } };
         for k in (0..built.len()).rev() {
             let last = k == 0;
-            let mut next =
-                vec![T::ZERO; if last || with.is_none() { 0 } else { built[k - 1].in_len * width }];
+            // The sums of the layers above are not needed any more: their memory holds the results.
+            let mut next = sums.pop().unwrap_or_default();
+            next.resize(if last || with.is_none() { 0 } else { built[k - 1].in_len * width }, T::ZERO);
             let mut target = match &mut with {
                 Some(w) if last => Some(Target::Scattered(&mut *w.out, &want.order)),
                 Some(_) => Some(Target::Plain(&mut next)),
@@ -191,7 +192,7 @@ fn meet(built: &mut [Layer], out_set: &IndexSet, in_set: &IndexSet) -> Unmet {
     if in_set == out_set {
         return Unmet { bits: Vec::new(), count: 0 }; // the third map is the identity
     }
-    let final_map = positions(in_set.blocks(), out_set);
+    let final_map = Locator::new(out_set).positions(in_set.blocks());
     let nobody = last.out_len as u32;
     let count = final_map.iter().filter(|p| **p == MISSING).count() as u64;
     let bits = if count == 0 { Vec::new() } else { (0..=nobody).map(|p| p == nobody).collect() };

@@ -5,11 +5,13 @@
 //! indices are unmet in all that this rank has heard of, a byte that says whether bits follow, a bit for
 //! every index of the share, and, if values ride along, their rows.
 
-use crate::collectives::rows::{Source, Target};
+use crate::collectives::rows::{Source, Target, fold_block_rows};
 use crate::endpoint::Endpoint;
 use crate::plan::Layer;
 use crate::slab::{Message, MessageMut};
-use skyphos_kernels::{Block, Encoding, IndexSet, MISSING, decode, fold_rows, gather_rows, positions, union};
+use skyphos_kernels::{
+    Block, Encoding, IndexSet, Locator, MISSING, count_indices, decode, fold_rows, gather_rows, union,
+};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -149,7 +151,7 @@ pub(crate) async fn go_down<T: Element>(
                 (Some(Cow::Owned(blocks)), used)
             }
         };
-        let rows: usize = out_blocks.iter().map(|b| b.mask.count_ones() as usize).sum();
+        let rows = count_indices(&out_blocks) as usize;
         let value_bytes = values.map(|_| rows * width * size_of::<T>());
         let count_bytes = values.and_then(|(_, ones)| ones.as_ref()).map(|_| rows * 4);
         let sections = Sections::new(1 + used + used_too, value_bytes, count_bytes);
@@ -185,14 +187,15 @@ pub(crate) async fn go_down<T: Element>(
 /// The union of the parts, and the map of each part into it.
 fn join(parts: &[&[Block]]) -> Result<(IndexSet, Vec<Arc<Vec<u32>>>)> {
     let blocks = union(parts);
-    let count: u64 = blocks.iter().map(|b| u64::from(b.mask.count_ones())).sum();
+    let count = count_indices(&blocks);
     if count >= u64::from(MISSING) {
         return Err(Error::bad_input(format!(
             "{count} indices meet on one rank; it takes at most 2^32 - 2: use more ranks"
         )));
     }
     let set = IndexSet::new(blocks);
-    let maps = parts.iter().map(|part| Arc::new(positions(part, &set))).collect();
+    let locator = Locator::new(&set);
+    let maps = parts.iter().map(|part| Arc::new(locator.positions(part))).collect();
     Ok((set, maps))
 }
 
@@ -207,12 +210,24 @@ pub(crate) fn fold_shares<V: Element>(
     let layer = &down.layer;
     // One row more than the union: in the last layer it becomes the answer to what nobody puts out.
     let mut sum = vec![op.identity::<V>()?; (layer.out_len + 1) * width];
-    for (j, map) in layer.out_maps.iter().enumerate() {
-        match &down.shares[j] {
-            None => own.fold(op, &mut sum, 0, map, layer.out_split[j], width)?,
-            Some(share) => {
-                let bytes = &share.message.as_bytes()[part(&share.sections)];
-                fold_rows(op, &mut sum, 0, map, bytemuck::cast_slice(bytes), width)?;
+    let rows: Vec<Option<&[V]>> = down
+        .shares
+        .iter()
+        .map(|s| s.as_ref().map(|s| bytemuck::cast_slice(&s.message.as_bytes()[part(&s.sections)])))
+        .collect();
+    // Block by block, from all members in turn, while the block is in the cache.
+    let mut done = vec![0; layer.out_maps.len()];
+    let block_rows = fold_block_rows::<V>(width);
+    for (block, sum) in sum.chunks_mut(block_rows * width).enumerate() {
+        let first = block * block_rows;
+        for (j, map) in layer.out_maps.iter().enumerate() {
+            let start = done[j];
+            let end = start + map[start..].partition_point(|p| (*p as usize) < first + block_rows);
+            done[j] = end;
+            let (map, first) = (&map[start..end], first as u32);
+            match rows[j] {
+                None => own.fold(op, sum, first, map, layer.out_split[j] + start, width)?,
+                Some(rows) => fold_rows(op, sum, first, map, &rows[start * width..end * width], width)?,
             }
         }
     }

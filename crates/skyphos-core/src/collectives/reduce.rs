@@ -15,7 +15,7 @@
 //!
 //! Dropping the future leaves the plan usable; its buffers hold no borrowed memory.
 
-use crate::collectives::rows::{Source, Target, copy_repeats, stage_repeats};
+use crate::collectives::rows::{Source, Target, copy_repeats, fold_block_rows, stage_repeats};
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::plan::{BlockCuts, Layer, Memory, Plan, Stats};
 use crate::slab::{AlignedVec, CHUNK_BYTES};
@@ -26,9 +26,6 @@ use skyphos_types::{Element, Error, ReduceOp, Result};
 pub(crate) const DOWN: u32 = 0x100;
 /// Round numbers of the exchanges coming up.
 pub(crate) const UP: u32 = 0x200;
-
-/// Bytes of a sum that are folded at once, from all sources in turn: stays in the L2 cache.
-const FOLD_BYTES: usize = 64 * 1024;
 
 /// Which order values of one index are added in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -232,7 +229,7 @@ impl Run<'_> {
             let start = layer.out_split[layer.me];
             source.fold(self.op, &mut sum[..body], 0, &layer.out_maps[layer.me], start, width)?;
         }
-        let block_rows = (FOLD_BYTES / row).max(1);
+        let block_rows = fold_block_rows::<T>(width);
         let blocks = (body / width).div_ceil(block_rows);
         if !arrival {
             memory.cuts.resize_with(memory.cuts.len().max(k + 1), BlockCuts::default);

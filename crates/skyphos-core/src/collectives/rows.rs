@@ -39,6 +39,14 @@ impl<T: Element> Source<'_, T> {
     }
 }
 
+/// Bytes of a sum that are folded at once, from all sources in turn: stays in the L2 cache.
+const FOLD_BYTES: usize = 64 * 1024;
+
+/// The same as rows.
+pub(crate) fn fold_block_rows<T>(width: usize) -> usize {
+    (FOLD_BYTES / (width * size_of::<T>())).max(1)
+}
+
 /// Adds up repeats: for each distinct index, in hash order, the reduction of its values.
 pub(crate) fn stage_repeats<'a, T: Element>(
     op: &ReduceOp,

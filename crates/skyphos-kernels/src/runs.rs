@@ -1,0 +1,176 @@
+//! The blocks of ascending indices, as they stand in the user's array.
+
+use crate::block::BLOCK_BITS;
+use crate::prepare::Index;
+use crate::simd;
+
+/// Runs of indices of the same block.
+///
+/// Bits are added up modulo 2^64 instead of joined: the indices of a run are distinct, so two sums that
+/// follow one another differ by the run's mask, and no run has to wait for the one before.
+pub(crate) struct Runs {
+    blocks: Vec<u64>,
+    /// Sum of the bits of all indices before each run; of all indices at the end.
+    sums: Vec<u64>,
+    /// Place of each run's first index; the number of places at the end.
+    starts: Vec<u32>,
+    len: usize,
+}
+
+/// Vector stores reach that far past the end.
+const SLACK: usize = 16;
+
+impl Runs {
+    /// Room for the runs of as many indices, or of as many blocks if that is less.
+    pub(crate) fn with_room(most: usize) -> Runs {
+        let room = most + SLACK;
+        Runs { blocks: vec![0; room], sums: vec![0; room], starts: vec![0; room], len: 0 }
+    }
+
+    /// Number of runs.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The numbers of the blocks.
+    pub(crate) fn blocks(&self) -> &[u64] {
+        &self.blocks[..self.len]
+    }
+
+    /// Place of each run's first index; the number of places at the end.
+    pub(crate) fn starts(&self) -> &[u32] {
+        &self.starts[..=self.len]
+    }
+
+    /// The mask of each run.
+    #[inline(always)]
+    pub(crate) fn masks(&self) -> impl Iterator<Item = u64> + '_ {
+        self.sums[..=self.len].windows(2).map(|w| w[1].wrapping_sub(w[0]))
+    }
+
+    /// The mask of run `k`.
+    #[inline(always)]
+    pub(crate) fn mask(&self, k: usize) -> u64 {
+        self.sums[k + 1].wrapping_sub(self.sums[k])
+    }
+
+    /// Finds the runs of ascending indices, none negative, the first of which has place `start`.
+    pub(crate) fn find<I: Index>(&mut self, indices: &[I], start: u32) {
+        match simd::level() {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `level` has seen that the processor has these instructions.
+            simd::Level::Avx512 => unsafe { self.find_avx512(indices, start) },
+            _ => self.find_from(indices, start, Found { runs: 0, block: u64::MAX, sum: 0 }),
+        }
+    }
+
+    /// Every index writes the start of a run, and stays only if it is one: nothing depends on where runs end.
+    #[inline(always)]
+    fn find_from<I: Index>(&mut self, indices: &[I], start: u32, found: Found) {
+        let Found { runs: mut k, mut block, mut sum } = found;
+        for (place, index) in (start..).zip(indices) {
+            (self.blocks[k], self.sums[k], self.starts[k]) = (index.block(), sum, place);
+            k += usize::from(index.block() != block);
+            block = index.block();
+            sum = sum.wrapping_add(1 << index.bit());
+        }
+        (self.sums[k], self.starts[k], self.len) = (sum, start + indices.len() as u32, k);
+    }
+
+    /// # Safety
+    /// The processor must have avx512f, avx512vl, avx512dq, bmi2 and popcnt.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512vl,avx512dq,bmi1,bmi2,popcnt")]
+    unsafe fn find_avx512<I: Index>(&mut self, indices: &[I], start: u32) {
+        use std::arch::x86_64::*;
+        const LANES: usize = 8;
+        let zero = _mm512_setzero_si512();
+        let last = _mm512_set1_epi64(7);
+        let mut places =
+            _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(start as i32));
+        let (mut before, mut sum, mut k) = (_mm512_set1_epi64(-1), zero, 0);
+        let whole = indices.len() / LANES * LANES;
+        assert!(size_of::<I>() == 4 || size_of::<I>() == 8);
+        for eight in indices[..whole].chunks_exact(LANES) {
+            // SAFETY: eight indices of 4 or 8 bytes, none negative.
+            let values = unsafe {
+                match size_of::<I>() {
+                    8 => _mm512_loadu_si512(eight.as_ptr().cast()),
+                    _ => _mm512_cvtepu32_epi64(_mm256_loadu_si256(eight.as_ptr().cast())),
+                }
+            };
+            let blocks = _mm512_srli_epi64(values, BLOCK_BITS);
+            let fresh = _mm512_cmpneq_epi64_mask(blocks, _mm512_alignr_epi64(blocks, before, 7));
+            let bits =
+                _mm512_sllv_epi64(_mm512_set1_epi64(1), _mm512_and_si512(values, _mm512_set1_epi64(63)));
+            // Sums of one, two, four, eight neighbours.
+            let mut sums = _mm512_add_epi64(bits, _mm512_alignr_epi64(bits, zero, 7));
+            sums = _mm512_add_epi64(sums, _mm512_alignr_epi64(sums, zero, 6));
+            sums = _mm512_add_epi64(sums, _mm512_alignr_epi64(sums, zero, 4));
+            sums = _mm512_add_epi64(sums, sum);
+            // No more runs than indices so far, so the slack holds what a store has too much.
+            assert!(k + SLACK <= self.blocks.len());
+            // SAFETY: just checked; all three are of the same length.
+            unsafe {
+                let (b, s, p) = (self.blocks.as_mut_ptr(), self.sums.as_mut_ptr(), self.starts.as_mut_ptr());
+                _mm512_storeu_si512(b.add(k).cast(), _mm512_maskz_compress_epi64(fresh, blocks));
+                let earlier = _mm512_sub_epi64(sums, bits);
+                _mm512_storeu_si512(s.add(k).cast(), _mm512_maskz_compress_epi64(fresh, earlier));
+                _mm256_storeu_si256(p.add(k).cast(), _mm256_maskz_compress_epi32(fresh, places));
+            }
+            k += fresh.count_ones() as usize;
+            before = blocks;
+            sum = _mm512_permutexvar_epi64(last, sums);
+            places = _mm256_add_epi32(places, _mm256_set1_epi32(LANES as i32));
+        }
+        let top = |v: __m512i| _mm512_reduce_or_epi64(_mm512_permutexvar_epi64(last, v)) as u64;
+        let found = Found { runs: k, block: top(before), sum: top(sum) };
+        self.find_from(&indices[whole..], start + whole as u32, found);
+    }
+}
+
+/// How far the search has come.
+struct Found {
+    runs: usize,
+    /// Block of the last index.
+    block: u64,
+    sum: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check<I: Index>(indices: &[I], start: u32) {
+        let mut runs = Runs::with_room(indices.len());
+        runs.find(indices, start);
+        let mut plain = Runs::with_room(indices.len());
+        plain.find_from(indices, start, Found { runs: 0, block: u64::MAX, sum: 0 });
+        let mut want: Vec<(u64, u64, u32)> = Vec::new();
+        for (index, place) in indices.iter().zip(start..) {
+            match want.last_mut() {
+                Some((block, mask, _)) if *block == index.block() => *mask |= 1 << index.bit(),
+                _ => want.push((index.block(), 1 << index.bit(), place)),
+            }
+        }
+        for got in [runs, plain] {
+            assert_eq!(got.len(), want.len());
+            let starts = got.starts();
+            assert_eq!(starts[got.len()], start + indices.len() as u32);
+            let found: Vec<_> = (0..got.len()).map(|k| (got.blocks()[k], got.mask(k), starts[k])).collect();
+            assert_eq!(found, want);
+            assert_eq!(got.masks().collect::<Vec<_>>(), want.iter().map(|w| w.1).collect::<Vec<_>>());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn as_the_oracle(steps in prop::collection::vec(prop_oneof![1u64..4, 1u64..200], 0..300), start in 0u32..9) {
+            let indices: Vec<u64> = steps.iter().scan(0, |at, s| { *at += s; Some(*at - 1) }).collect();
+            check(&indices, start);
+            check(&indices.iter().map(|i| *i as i32).collect::<Vec<_>>(), start);
+            check(&indices.iter().map(|i| i << 40).collect::<Vec<_>>(), start);
+        }
+    }
+}
