@@ -16,6 +16,7 @@ mod prepare;
 mod radix;
 mod runs;
 mod simd;
+pub mod stream;
 mod union;
 
 pub use block::{BLOCK_BITS, BLOCK_SIZE, Block, IndexSet, count_indices, split_ranges};

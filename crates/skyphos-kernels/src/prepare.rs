@@ -17,6 +17,9 @@ pub trait Index: Copy + PartialOrd + Send + Sync + std::fmt::Display {
     /// As an unsigned 64-bit number; `None` if negative.
     fn get(self) -> Option<u64>;
 
+    /// One that is not negative, as a number.
+    fn number(self) -> u64;
+
     /// The block of one that is not negative.
     fn block(self) -> u64;
 
@@ -30,6 +33,9 @@ macro_rules! index {
             #[inline(always)]
             #[allow(clippy::useless_conversion, reason = "u64 to u64 in one of four instances")]
             fn get(self) -> Option<u64> { u64::try_from(self).ok() }
+
+            #[inline(always)]
+            fn number(self) -> u64 { self as u64 }
 
             #[inline(always)]
             fn block(self) -> u64 { self as u64 >> BLOCK_BITS }
@@ -79,6 +85,8 @@ macro_rules! with_indices {
         }
     };
 }
+
+pub(crate) use with_indices;
 
 impl Indices<'_> {
     /// How many, repeats included.
