@@ -75,18 +75,18 @@ macro_rules! indices_from {
 }
 indices_from!(I32: i32, I64: i64, U32: u32, U64: u64);
 
+/// Runs `$body` with the slice of whichever type.
+#[macro_export]
 macro_rules! with_indices {
     ($indices:expr, $slice:ident => $body:expr) => {
         match $indices {
-            Indices::I32($slice) => $body,
-            Indices::I64($slice) => $body,
-            Indices::U32($slice) => $body,
-            Indices::U64($slice) => $body,
+            $crate::Indices::I32($slice) => $body,
+            $crate::Indices::I64($slice) => $body,
+            $crate::Indices::U32($slice) => $body,
+            $crate::Indices::U64($slice) => $body,
         }
     };
 }
-
-pub(crate) use with_indices;
 
 impl Indices<'_> {
     /// How many, repeats included.

@@ -9,12 +9,10 @@ use skyphos_types::Element;
 pub struct Collector<T> {
     lo: u64,
     hi: u64,
-    width: usize,
+    shape: Shape,
     identity: T,
     /// Entries above which the vector turns dense.
     most: u64,
-    /// Whether a dense vector must say which rows are entries.
-    with_present: bool,
     form: Form<T>,
     /// For each entry, how many sources had it, if that was asked for.
     pub counts: Vec<u32>,
@@ -33,6 +31,13 @@ pub struct Shape {
     pub with_present: bool,
 }
 
+/// A dense vector of `rows` rows without an entry.
+pub fn dense_form<T: Element>(shape: Shape, rows: u64, identity: T) -> Form<T> {
+    let rows = rows as usize;
+    let present = shape.with_present.then(|| vec![0; rows.div_ceil(64)]);
+    Form::Dense { values: vec![identity; rows * shape.width], present }
+}
+
 impl<T: Element> Collector<T> {
     /// For entries of `lo..hi`, about `expected` of them.
     pub fn new(lo: u64, hi: u64, shape: Shape, identity: T, expected: usize) -> Collector<T> {
@@ -40,10 +45,9 @@ impl<T: Element> Collector<T> {
         let mut collector = Collector {
             lo,
             hi,
-            width: shape.width,
+            shape,
             identity,
             most,
-            with_present: shape.with_present,
             form: Form::Sparse { indices: IndexList::Narrow(Vec::new()), values: Vec::new() },
             counts: Vec::new(),
         };
@@ -61,11 +65,7 @@ impl<T: Element> Collector<T> {
     }
 
     fn empty_dense(&self) -> Form<T> {
-        let rows = (self.hi - self.lo) as usize;
-        Form::Dense {
-            values: vec![self.identity; rows * self.width],
-            present: self.with_present.then(|| vec![0; rows.div_ceil(64)]),
-        }
+        dense_form(self.shape, self.hi - self.lo, self.identity)
     }
 
     /// What was collected; positions of a dense form count from `lo`.
@@ -78,9 +78,9 @@ impl<T: Element> Collector<T> {
         let mut dense = self.empty_dense();
         let Form::Dense { values, present } = &mut dense else { unreachable!("just made") };
         if let Form::Sparse { indices, values: rows } = &self.form {
-            for (index, row) in indices.to_vec().iter().zip(rows.chunks_exact(self.width)) {
+            for (index, row) in indices.to_vec().iter().zip(rows.chunks_exact(self.shape.width)) {
                 let at = (index - self.lo) as usize;
-                values[at * self.width..][..self.width].copy_from_slice(row);
+                values[at * self.shape.width..][..self.shape.width].copy_from_slice(row);
                 if let Some(bits) = present {
                     bits[at / 64] |= 1 << (at % 64);
                 }
@@ -108,7 +108,7 @@ impl<T: Element> Sink<T> for Collector<T> {
         if !counts.is_empty() {
             self.counts.extend(counts.iter().filter(|c| **c > 0));
         }
-        let width = self.width;
+        let width = self.shape.width;
         match &mut self.form {
             Form::Sparse { indices, values } => {
                 simd::dispatch!(append(first, marks, rows, width, indices, values));

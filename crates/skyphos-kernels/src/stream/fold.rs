@@ -139,6 +139,11 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
         self.at == self.hi
     }
 
+    /// The first source whose stream has not come to its end.
+    pub fn behind(&self) -> Option<usize> {
+        self.sources.iter().position(|s| s.reached < self.hi)
+    }
+
     /// Folds all that every source has reached. Returns whether anything moved.
     pub fn advance(&mut self, op: &ReduceOp, sink: &mut impl Sink<T>) -> Result<bool, FoldError> {
         let ready = self.sources.iter().map(|s| s.reached).min().unwrap_or(self.hi);

@@ -6,7 +6,7 @@ mod fold;
 mod segment;
 mod vector;
 
-pub use collect::{Collector, Shape};
+pub use collect::{Collector, Shape, dense_form};
 pub use fold::{Fold, FoldError, Sink};
 pub use segment::{Encoder, Head, Next, Offsets, Places, Reader, STEP, Segment};
-pub use vector::{Form, IndexList, SparseVec, View};
+pub use vector::{Form, IndexList, SparseVec, View, set_bits_between};

@@ -130,10 +130,10 @@ impl<T: Element> SparseVec<T> {
             Form::Sparse { indices, values } => (indices.to_vec(), values.clone()),
             Form::Dense { values, present: None } => ((0..self.n).collect(), values.clone()),
             Form::Dense { values, present: Some(bits) } => {
-                let indices = set_bits(bits);
-                let rows = indices.iter().flat_map(|i| &values[*i as usize * self.width..][..self.width]);
+                let places = set_bits_between(bits, 0, self.n as usize);
+                let rows = places.iter().flat_map(|p| &values[p * self.width..][..self.width]);
                 let rows = rows.copied().collect();
-                (indices, rows)
+                (places.iter().map(|p| *p as u64).collect(), rows)
             }
         }
     }
@@ -152,13 +152,19 @@ impl<T: Element> SparseVec<T> {
     }
 }
 
-/// The numbers of the bits that are set.
-pub(crate) fn set_bits(words: &[u64]) -> Vec<u64> {
-    let mut all = Vec::with_capacity(words.iter().map(|w| w.count_ones() as usize).sum());
-    for (k, word) in words.iter().enumerate() {
-        let mut left = *word;
+/// The numbers of the bits that are set, of those from `from` to before `to`.
+pub fn set_bits_between(words: &[u64], from: usize, to: usize) -> Vec<usize> {
+    let mut all = Vec::new();
+    for k in from / 64..to.div_ceil(64) {
+        let mut left = words[k];
+        if k == from / 64 {
+            left &= u64::MAX << (from % 64);
+        }
+        if k == to / 64 {
+            left &= (1 << (to % 64)) - 1;
+        }
         while left != 0 {
-            all.push(k as u64 * 64 + u64::from(left.trailing_zeros()));
+            all.push(k * 64 + left.trailing_zeros() as usize);
             left &= left - 1;
         }
     }
@@ -234,6 +240,6 @@ impl Indices<'_> {
                 ))),
             }
         }
-        crate::prepare::with_indices!(self, list => check(list, n))
+        crate::with_indices!(self, list => check(list, n))
     }
 }
