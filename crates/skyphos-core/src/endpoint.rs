@@ -22,6 +22,9 @@ pub const WINDOW_BYTES: u64 = 8 << 20;
 /// Bytes waiting in the transport for one peer above which no more chunks are made.
 const BACKLOG_BYTES: usize = 1 << 20;
 
+/// Round that no collective uses; nobody waits for its messages.
+const ANNOUNCE_ROUND: u32 = u32::MAX;
+
 /// One call's view of the group.
 pub struct Endpoint {
     node: Arc<Node>,
@@ -99,6 +102,15 @@ impl Endpoint {
             Ok(_) => Poll::Pending,
         })
         .await
+    }
+
+    /// Tells the next rank which call this is. Where not every rank hears from every other, two neighbours that
+    /// disagree find out so, and tell all.
+    pub fn announce(&self) {
+        let next = (self.rank() + 1) % self.size();
+        if next != self.rank() {
+            Outgoing::new(next, ANNOUNCE_ROUND, 0).push_shared(self, Payload::default());
+        }
     }
 
     /// Room for a message of `len` bytes.

@@ -75,24 +75,27 @@ pub enum CallKind {
     Allreduce = 8,
     /// `allreduce` of dense arrays.
     AllreduceDense = 9,
+    /// `reduce_scatter` of sparse vectors.
+    ReduceScatter = 10,
+    /// `reduce` of sparse vectors.
+    ReduceToRoot = 11,
+    /// `allgather` of vectors.
+    Allgather = 12,
+    /// `gather` of vectors.
+    Gather = 13,
+    /// `alltoall` of vectors.
+    Alltoall = 14,
+    /// `scatter` of vectors.
+    Scatter = 15,
 }
 
 impl CallKind {
     fn from_code(code: u8) -> Option<CallKind> {
         use CallKind::*;
-        [
-            Barrier,
-            Configure,
-            Reduce,
-            ConfigureReduce,
-            Split,
-            AllgatherBytes,
-            Failed,
-            Allreduce,
-            AllreduceDense,
-        ]
-        .into_iter()
-        .find(|k| *k as u8 == code)
+        let reductions =
+            [Configure, Reduce, ConfigureReduce, Allreduce, AllreduceDense, ReduceScatter, ReduceToRoot];
+        let others = [Barrier, Split, AllgatherBytes, Failed, Allgather, Gather, Alltoall, Scatter];
+        reductions.into_iter().chain(others).find(|k| *k as u8 == code)
     }
 }
 
@@ -142,6 +145,12 @@ impl std::fmt::Display for CallSig {
             CallKind::Failed => "a call that failed",
             CallKind::Allreduce => "allreduce",
             CallKind::AllreduceDense => "allreduce of dense arrays",
+            CallKind::ReduceScatter => "reduce_scatter",
+            CallKind::ReduceToRoot => "reduce",
+            CallKind::Allgather => "allgather",
+            CallKind::Gather => "gather",
+            CallKind::Alltoall => "alltoall",
+            CallKind::Scatter => "scatter",
         };
         write!(f, "{name}(")?;
         let mut comma = "";
@@ -159,7 +168,12 @@ impl std::fmt::Display for CallSig {
         if let Some(dtype) = DType::from_code(self.dtype) {
             item(f, format!("dtype={dtype}"))?;
             let op = usize::from(self.op).checked_sub(1).and_then(|k| ReduceOp::NAMED.get(k));
-            item(f, format!("op={}", op.map_or("custom", |op| op.name())))?;
+            if !matches!(
+                self.kind,
+                CallKind::Allgather | CallKind::Gather | CallKind::Alltoall | CallKind::Scatter
+            ) {
+                item(f, format!("op={}", op.map_or("custom", |op| op.name())))?;
+            }
         }
         if self.width > 1 {
             item(f, format!("width={}", self.width))?;
@@ -168,7 +182,11 @@ impl std::fmt::Display for CallSig {
             item(f, format!("missing={}", if self.flags & 1 == 0 { "error" } else { "identity" }))?;
             item(f, format!("degrees #{:x}", self.extra))?;
         }
-        if matches!(self.kind, CallKind::Allreduce | CallKind::AllreduceDense) {
+        use CallKind::*;
+        if matches!(self.kind, ReduceToRoot | Gather | Scatter) {
+            item(f, format!("root={}", self.extra))?;
+        }
+        if matches!(self.kind, Allreduce | AllreduceDense | ReduceScatter | Allgather) {
             item(f, format!("settings #{:x}", self.extra))?;
         }
         f.write_str(")")

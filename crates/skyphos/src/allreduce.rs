@@ -2,6 +2,7 @@
 
 use crate::Comm;
 use crate::configure::custom_tag;
+use crate::vectors::is_wide;
 use skyphos_core::Endpoint;
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::allreduce::butterfly::{Parts, butterfly};
@@ -10,7 +11,6 @@ use skyphos_core::collectives::allreduce::recursive_doubling::recursive_doubling
 use skyphos_core::collectives::allreduce::{dense, ring};
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::stream::{Split, Terms, survey};
-use skyphos_kernels::Indices;
 use skyphos_kernels::stream::{Form, Shape, SparseVec, View};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 
@@ -126,7 +126,7 @@ pub struct AllreduceOptions {
 }
 
 impl AllreduceOptions {
-    fn sig<T: Element>(&self, kind: CallKind, op: &ReduceOp, n: u64, width: usize) -> CallSig {
+    pub(crate) fn sig<T: Element>(&self, kind: CallKind, op: &ReduceOp, n: u64, width: usize) -> CallSig {
         let mut extra = self.algorithm as u32 | (self.split as u32) << 8;
         let mut mix = |word: u32| extra = (extra ^ word).wrapping_mul(0x9e37_79b1).rotate_left(13);
         self.degrees.iter().flatten().for_each(|d| mix(*d));
@@ -216,6 +216,21 @@ impl Comm {
     }
 }
 
+/// How vectors are stored on the way, and the result.
+pub(crate) fn terms<'a, T: Element>(
+    n: u64,
+    width: usize,
+    view: &View<'_, T>,
+    op: &'a ReduceOp,
+    options: &AllreduceOptions,
+) -> Terms<'a> {
+    let wide = is_wide(n, view);
+    let dense_above = options.dense_threshold.density(n, width * size_of::<T>(), if wide { 8 } else { 4 });
+    // An absent row of a dense vector is the identity; only for some operations does it look like a zero.
+    let with_present = !matches!(op, ReduceOp::Sum | ReduceOp::Or | ReduceOp::Mean | ReduceOp::MeanPresent);
+    Terms { op, n, shape: Shape { width, wide, dense_above, with_present } }
+}
+
 /// Refuses a dense vector that this machine cannot hold.
 fn check_room<T>(n: u64, width: usize) -> Result<()> {
     let bytes = usize::try_from(n).ok().and_then(|n| n.checked_mul(width * size_of::<T>()));
@@ -235,13 +250,8 @@ async fn run<T: Element>(
     op: &ReduceOp,
     options: &AllreduceOptions,
 ) -> Result<Form<T>> {
-    let wide = n > 1 << 32 || matches!(view, View::Sparse { indices: Indices::I64(_) | Indices::U64(_), .. });
-    let row_bytes = width * size_of::<T>();
-    let dense_above = options.dense_threshold.density(n, row_bytes, if wide { 8 } else { 4 });
-    // An absent row of a dense vector is the identity; only for some operations does it look like a zero.
-    let with_present = !matches!(op, ReduceOp::Sum | ReduceOp::Or | ReduceOp::Mean | ReduceOp::MeanPresent);
-    let shape = Shape { width, wide, dense_above, with_present };
-    let terms = Terms { op, n, shape };
+    let terms = terms::<T>(n, width, &view, op, options);
+    let (row_bytes, dense_above) = (width * size_of::<T>(), terms.shape.dense_above);
     let one_layer = [ep.size()];
     let degrees = options.degrees.as_deref().unwrap_or(&one_layer);
     let mut algorithm = options.algorithm;

@@ -17,11 +17,13 @@
 mod allreduce;
 mod comm;
 mod configure;
+mod vectors;
 
 pub use allreduce::{Algorithm, AllreduceOptions, DenseThreshold, choose};
 pub use comm::{Comm, LocalRanks};
 pub use configure::{ConfigureOptions, DEFAULT_MIN_PACKET_BYTES, predicted_rows};
 pub use skyphos_core::collectives::configure::Missing;
+pub use skyphos_core::collectives::gather::Schedule;
 pub use skyphos_core::collectives::reduce::Order;
 pub use skyphos_core::plan::{Plan, Stats, Volume};
 pub use skyphos_core::stream::Split;

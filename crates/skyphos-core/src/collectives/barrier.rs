@@ -8,8 +8,14 @@ use skyphos_types::Result;
 
 /// Returns when every rank of the group has entered.
 pub async fn barrier(ep: &Endpoint) -> Result<()> {
+    barrier_from(ep, 0).await
+}
+
+/// The same as the end of another collective, in ⌈log2 P⌉ rounds from `first_round`: none returns before all have
+/// done their part, so that an error of one is an error of all.
+pub async fn barrier_from(ep: &Endpoint, first_round: u32) -> Result<()> {
     let (me, size) = (ep.rank(), ep.size());
-    let (mut step, mut round) = (1, 0);
+    let (mut step, mut round) = (1, first_round);
     while step < size {
         let (to, from) = ((me + step) % size, (me + size - step) % size);
         ep.exchange(round, vec![(to, ep.message(0))], &[from]).await?;

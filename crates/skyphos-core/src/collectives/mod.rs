@@ -5,6 +5,8 @@ pub mod allreduce;
 pub mod barrier;
 pub mod configure;
 mod configure_layer;
+pub mod gather;
 pub mod reduce;
+pub mod reduce_to_root;
 mod rows;
 mod transfer;

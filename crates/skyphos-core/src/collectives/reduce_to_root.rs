@@ -1,0 +1,56 @@
+//! Reduction of sparse vectors to one rank: in parts by all, which the root puts together.
+//!
+//! Every rank reduces a P-th, so that the root is not the one to add everything up. Cost: 2 (P - 1) α; the root
+//! gets its part of the inputs and (P - 1)/P of the result.
+
+use crate::collectives::allreduce::butterfly::{Parts, reduce_scatter};
+use crate::collectives::allreduce::damaged;
+use crate::collectives::barrier::barrier_from;
+use crate::endpoint::Endpoint;
+use crate::stream::{Assembler, Terms, exchange};
+use skyphos_kernels::stream::{Form, View};
+use skyphos_types::{Element, Result};
+
+/// Round in which the parts go to the root.
+const UP: u32 = 0x200;
+/// Round from which all agree that the root has everything.
+const END: u32 = 0x500;
+
+/// The reduction on `root`, `None` elsewhere; `bounds` are those of the ranks' ranges.
+pub async fn reduce_to_root<T: Element>(
+    ep: &Endpoint,
+    view: View<'_, T>,
+    terms: Terms<'_>,
+    bounds: Vec<u64>,
+    root: u32,
+) -> Result<Option<Form<T>>> {
+    let down = Terms { shape: Parts::Auto.shape(terms.shape), ..terms };
+    let reduced = reduce_scatter(ep, view, down, &[ep.size()], bounds).await?;
+    let (part, me) = (&reduced.part, ep.rank());
+    let own = part.encode(ep, terms.shape.width, part.lo, part.hi);
+    if me != root {
+        exchange(ep, UP, &[(root, &own)], &[], |_, _| Ok(())).await?;
+        barrier_from(ep, END).await?;
+        return Ok(None);
+    }
+    let mut assembler = Assembler::new(&reduced.bounds, terms.shape, terms.op.identity::<T>()?);
+    for segment in own {
+        assembler.push(root as usize, segment).map_err(|what| damaged(ep, root, what))?;
+    }
+    let others: Vec<u32> = (0..ep.size()).filter(|r| *r != root).collect();
+    let mut complete = vec![false; others.len()];
+    exchange(ep, UP, &[], &others, |k, segment| {
+        if complete[k] {
+            return Err(damaged(ep, others[k], "more segments than its range has"));
+        }
+        complete[k] =
+            assembler.push(others[k] as usize, segment).map_err(|what| damaged(ep, others[k], what))?;
+        Ok(())
+    })
+    .await?;
+    if let Some(k) = complete.iter().position(|c| !c) {
+        return Err(damaged(ep, others[k], "its stream ended before its range did"));
+    }
+    barrier_from(ep, END).await?;
+    Ok(Some(assembler.finish()))
+}
