@@ -5,23 +5,40 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Comm", "Plan", "allreduce", "allreduce_dense", "connect_tcp", "local"]
+__all__ = [
+    "Comm",
+    "Plan",
+    "allreduce",
+    "allreduce_dense",
+    "alltoall",
+    "connect_tcp",
+    "gather",
+    "local",
+    "reduce",
+    "reduce_scatter",
+]
 
 _Shared = tuple[int | None, int, list[int] | None, bool, float | None]
 
 _Array = npt.NDArray[Any]
 
+_Parts = tuple[_Array | None, _Array, _Array | None]
+
 def allreduce(
     comm: Comm,
     n: int,
     width: int,
-    indices: _Array | None,
-    values: _Array,
-    present: _Array | None,
+    vector: _Parts,
     op: Any,
     identity: Any,
     settings: tuple[str, list[int] | None, str, int],
-) -> tuple[_Array | None, _Array, _Array | None]: ...
+) -> _Parts: ...
+def reduce_scatter(
+    comm: Comm, n: int, width: int, vector: _Parts, op: Any, identity: Any, split: str
+) -> tuple[_Parts, tuple[int, int]]: ...
+def reduce(comm: Comm, n: int, width: int, vector: _Parts, op: Any, identity: Any, root: int) -> _Parts | None: ...
+def gather(comm: Comm, n: int, width: int, vector: _Parts, root: int | None, schedule: str) -> list[_Parts]: ...
+def alltoall(comm: Comm, n: int, width: int, vectors: list[_Parts], root: int | None, like: _Array) -> list[_Parts]: ...
 def allreduce_dense(comm: Comm, values: _Array, out: _Array, op: Any, identity: Any, algorithm: str) -> None: ...
 def local(size: int, timeout: float, threads: int) -> list[Comm]: ...
 def connect_tcp(

@@ -39,5 +39,6 @@ def open_vector(x: Any) -> tuple[SparseVector | np.ndarray[Any, Any], Callable[[
         array = x.detach().cpu().contiguous().numpy()
         return array, lambda result: torch.from_numpy(result).to(x.device)
     raise BadInput(
-        f"a collective takes a SparseVector, a NumPy array, a SciPy sparse array or a torch tensor, not {type(x).__name__}"
+        f"a collective takes a SparseVector, a NumPy array, a SciPy sparse array or a torch tensor, not "
+        f"{type(x).__name__}"
     )

@@ -61,7 +61,7 @@ class SparseVector:
     array([0., 0., 2., 0., 0., 0., 0., 4., 0., 0.])
     """
 
-    __slots__ = ("_indices", "_n", "_present", "_values")
+    __slots__ = ("_indices", "_n", "_owned", "_present", "_values")
 
     def __init__(self, indices: npt.ArrayLike, values: npt.ArrayLike, n: int, *, op: str = "sum") -> None:
         places, self._n, rows = as_indices(indices, "indices"), _check_n(n), np.asarray(values)
@@ -79,12 +79,14 @@ class SparseVector:
         self._indices: Array | None = places
         self._values = rows
         self._present: Array | None = None
+        self._owned: range | None = None
 
     @classmethod
     def _of(cls, indices: Array | None, values: Array, present: Array | None, n: int) -> SparseVector:
         """A vector of parts that are known to be right."""
         vector = cls.__new__(cls)
-        vector._indices, vector._values, vector._present, vector._n = indices, values, present, n
+        vector._indices, vector._values, vector._present = indices, values, present
+        vector._n, vector._owned = n, None
         return vector
 
     @classmethod
@@ -115,7 +117,7 @@ class SparseVector:
         return cls._of(places, rows[places], None, len(rows))
 
     @classmethod
-    def from_scipy(cls, array: scipy.sparse.sparray | scipy.sparse.spmatrix) -> SparseVector:
+    def from_scipy(cls, array: Any) -> SparseVector:
         """Make a vector of a 1-D ``coo_array``, or of a matrix whose rows become rows of numbers.
 
         A matrix of shape (n, width) has an entry for each row that stores anything.
@@ -180,7 +182,8 @@ class SparseVector:
 
     @property
     def is_dense(self) -> bool:
-        """Whether it holds a row for every index."""
+        """Whether it holds a row for every index. It then still knows which are entries, unless it was made of an
+        array, or by ``split_allgather_dense``: then all are."""
         return self._indices is None
 
     @property
@@ -195,6 +198,11 @@ class SparseVector:
         """Bytes of the arrays inside."""
         parts = (self._indices, self._values, self._present)
         return sum(part.nbytes for part in parts if part is not None)
+
+    @property
+    def owned(self) -> range | None:
+        """Indices that this rank owns, of a result of ``reduce_scatter``; None of any other vector."""
+        return self._owned
 
     @property
     def indices(self) -> Array:
@@ -220,9 +228,14 @@ class SparseVector:
         return dense
 
     def to_scipy(self) -> scipy.sparse.coo_array | scipy.sparse.csr_array:
-        """Return a 1-D ``coo_array``; with rows of numbers a ``csr_array`` of shape (n, width)."""
+        """Return a 1-D ``coo_array``; with rows of numbers a ``csr_array`` of shape (n, width).
+
+        Of a dense vector all of whose rows are entries, those that are zero are left out.
+        """
         import scipy.sparse
 
+        if self._indices is None and self._present is None:
+            return self.prune().to_scipy()
         if self._values.ndim == 1:
             return scipy.sparse.coo_array((self.values, (self.indices,)), shape=(self._n,))
         rows, width = self.values, self.width
@@ -232,9 +245,14 @@ class SparseVector:
         return scipy.sparse.csr_array((rows.ravel(), columns, starts.cumsum()), shape=(self._n, width))
 
     def to_torch(self) -> torch.Tensor:
-        """Return a coalesced sparse COO tensor that shares the memory of the values (and of int64 indices)."""
+        """Return a coalesced sparse COO tensor that shares the memory of the values (and of int64 indices).
+
+        Of a dense vector all of whose rows are entries, those that are zero are left out.
+        """
         import torch
 
+        if self._indices is None and self._present is None:
+            return self.prune().to_torch()
         places = torch.from_numpy(np.ascontiguousarray(self.indices, np.int64))
         size = (self._n, *self._values.shape[1:])
         return torch.sparse_coo_tensor(places[None], torch.from_numpy(self.values), size, is_coalesced=True)

@@ -18,5 +18,5 @@ mod _skyphos {
     #[pymodule_export]
     use crate::plan::Plan;
     #[pymodule_export]
-    use crate::stream::{allreduce, allreduce_dense};
+    use crate::stream::{allreduce, allreduce_dense, alltoall, gather, reduce, reduce_scatter};
 }

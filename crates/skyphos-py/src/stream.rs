@@ -8,12 +8,15 @@ use numpy::{IntoPyArray, PyReadonlyArray1, PyReadonlyArrayDyn};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use skyphos::{
-    Algorithm, AllreduceOptions, DType, DenseThreshold, Error, Form, IndexList, Result, SparseVec, Split,
-    View, with_element,
+    Algorithm, AllreduceOptions, DType, DenseThreshold, Error, Form, IndexList, Result, Schedule, SparseVec,
+    Split, View, with_element,
 };
 
 /// The parts of a vector: indices, values and bitmap; indices are None for a dense one.
 type Parts<'py> = (Option<Bound<'py, PyAny>>, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
+
+/// The same as they come in.
+type Arrays<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
 
 /// Settings that all ranks share: algorithm, degrees, split, dense threshold (-1: automatic, -2: the paper's).
 type Settings = (String, Option<Vec<u32>>, String, i64);
@@ -69,6 +72,10 @@ struct Held<'py> {
 }
 
 impl<'py> Held<'py> {
+    fn of(arrays: &Arrays<'py>) -> PyResult<Held<'py>> {
+        Held::new(&arrays.0, &arrays.2)
+    }
+
     fn new(indices: &Bound<'py, PyAny>, present: &Bound<'py, PyAny>) -> PyResult<Held<'py>> {
         let indices = (!indices.is_none()).then(|| IndexArray::new(indices)).transpose()?;
         let present = (!present.is_none()).then(|| present.extract()).transpose()?;
@@ -91,9 +98,7 @@ pub fn allreduce<'py>(
     comm: &Comm,
     n: u64,
     width: usize,
-    indices: &Bound<'py, PyAny>,
-    values: &Bound<'py, PyAny>,
-    present: &Bound<'py, PyAny>,
+    vector: Arrays<'py>,
     op: &Bound<'py, PyAny>,
     identity: &Bound<'py, PyAny>,
     settings: Settings,
@@ -101,10 +106,10 @@ pub fn allreduce<'py>(
     let comm = comm.shared();
     let op = or_fail(py, comm, reduce_op(op, identity))?;
     let options = or_fail(py, comm, options(settings).map_err(|e| to_py(py, e)))?;
-    let held = or_fail(py, comm, Held::new(indices, present))?;
-    let dtype = or_fail(py, comm, dtype_of(values))?;
+    let held = or_fail(py, comm, Held::of(&vector))?;
+    let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
     with_element!(dtype, T => {
-        let numbers: PyReadonlyArrayDyn<'_, T> = or_fail(py, comm, values.extract().map_err(PyErr::from))?;
+        let numbers: PyReadonlyArrayDyn<'_, T> = or_fail(py, comm, vector.1.extract().map_err(PyErr::from))?;
         let view = held.view(numbers.as_slice()?)?;
         let reduced = py.detach(|| comm.allreduce(n, width, view, &op, &options));
         reduced.map(|vector| parts::<T>(py, vector)).map_err(|e| to_py(py, e))
@@ -129,4 +134,119 @@ pub fn allreduce_dense(
     let mut arrays = or_fail(py, comm, ValueArrays::new(values, out))?;
     with_values!(&mut arrays, |values, out| py.detach(|| comm.allreduce_dense(values, out, &op, &options)))
         .map_err(|e| to_py(py, e))
+}
+
+/// `Comm.reduce_scatter`: this rank's entries, and its range.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
+pub fn reduce_scatter<'py>(
+    py: Python<'py>,
+    comm: &Comm,
+    n: u64,
+    width: usize,
+    vector: Arrays<'py>,
+    op: &Bound<'py, PyAny>,
+    identity: &Bound<'py, PyAny>,
+    split: String,
+) -> PyResult<(Parts<'py>, (u64, u64))> {
+    let comm = comm.shared();
+    let op = or_fail(py, comm, reduce_op(op, identity))?;
+    let settings = ("auto".to_owned(), None, split, -1);
+    let options = or_fail(py, comm, options(settings).map_err(|e| to_py(py, e)))?;
+    let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
+    let held = or_fail(py, comm, Held::of(&vector))?;
+    with_element!(dtype, T => {
+        let numbers: PyReadonlyArrayDyn<'_, T> = or_fail(py, comm, vector.1.extract().map_err(PyErr::from))?;
+        let view = held.view(numbers.as_slice()?)?;
+        let (part, owned) = py
+            .detach(|| comm.reduce_scatter(n, width, view, &op, &options))
+            .map_err(|e| to_py(py, e))?;
+        Ok((parts::<T>(py, part), (owned.start, owned.end)))
+    })
+}
+
+/// `Comm.reduce`: the result on `root`, None elsewhere.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
+pub fn reduce<'py>(
+    py: Python<'py>,
+    comm: &Comm,
+    n: u64,
+    width: usize,
+    vector: Arrays<'py>,
+    op: &Bound<'py, PyAny>,
+    identity: &Bound<'py, PyAny>,
+    root: u32,
+) -> PyResult<Option<Parts<'py>>> {
+    let comm = comm.shared();
+    let op = or_fail(py, comm, reduce_op(op, identity))?;
+    let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
+    let held = or_fail(py, comm, Held::of(&vector))?;
+    with_element!(dtype, T => {
+        let numbers: PyReadonlyArrayDyn<'_, T> = or_fail(py, comm, vector.1.extract().map_err(PyErr::from))?;
+        let view = held.view(numbers.as_slice()?)?;
+        let result = py
+            .detach(|| comm.reduce_to_root(n, width, view, &op, root, &AllreduceOptions::default()))
+            .map_err(|e| to_py(py, e))?;
+        Ok(result.map(|vector| parts::<T>(py, vector)))
+    })
+}
+
+/// `Comm.allgather` (`root` is None) by a schedule, or `Comm.gather`: the vectors of all ranks.
+#[pyfunction]
+pub fn gather<'py>(
+    py: Python<'py>,
+    comm: &Comm,
+    n: u64,
+    width: usize,
+    vector: Arrays<'py>,
+    root: Option<u32>,
+    schedule: &str,
+) -> PyResult<Vec<Parts<'py>>> {
+    let comm = comm.shared();
+    let schedule = Schedule::ALL.into_iter().find(|s| s.name() == schedule).ok_or_else(|| {
+        let known: Vec<_> = Schedule::ALL.iter().map(|s| s.name()).collect();
+        PyTypeError::new_err(format!("unknown algorithm {schedule:?}: use one of {}", known.join(", ")))
+    });
+    let schedule = or_fail(py, comm, schedule)?;
+    let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
+    let held = or_fail(py, comm, Held::of(&vector))?;
+    with_element!(dtype, T => {
+        let numbers: PyReadonlyArrayDyn<'_, T> = or_fail(py, comm, vector.1.extract().map_err(PyErr::from))?;
+        let view = held.view(numbers.as_slice()?)?;
+        let all = py.detach(|| match root {
+            None => comm.allgather(n, width, view, schedule),
+            Some(root) => comm.gather(n, width, view, root),
+        });
+        Ok(all.map_err(|e| to_py(py, e))?.into_iter().map(|vector| parts::<T>(py, vector)).collect())
+    })
+}
+
+/// `Comm.alltoall` (`root` is None), or `Comm.scatter`, of one vector a rank. `like` has the dtype.
+#[pyfunction]
+pub fn alltoall<'py>(
+    py: Python<'py>,
+    comm: &Comm,
+    n: u64,
+    width: usize,
+    vectors: Vec<Arrays<'py>>,
+    root: Option<u32>,
+    like: &Bound<'py, PyAny>,
+) -> PyResult<Vec<Parts<'py>>> {
+    let comm = comm.shared();
+    let dtype = or_fail(py, comm, dtype_of(like))?;
+    let held: Vec<Held<'py>> = or_fail(py, comm, vectors.iter().map(Held::of).collect())?;
+    with_element!(dtype, T => {
+        let numbers: PyResult<Vec<PyReadonlyArrayDyn<'_, T>>> =
+            vectors.iter().map(|v| v.1.extract().map_err(PyErr::from)).collect();
+        let numbers = or_fail(py, comm, numbers)?;
+        let views: PyResult<Vec<View<'_, T>>> =
+            held.iter().zip(&numbers).map(|(held, numbers)| held.view(numbers.as_slice()?)).collect();
+        let views = or_fail(py, comm, views)?;
+        let all = py.detach(|| match root {
+            None => comm.alltoall(n, width, &views),
+            Some(root) => comm.scatter(n, width, &views, root).map(|share| vec![share]),
+        });
+        Ok(all.map_err(|e| to_py(py, e))?.into_iter().map(|vector| parts::<T>(py, vector)).collect())
+    })
 }

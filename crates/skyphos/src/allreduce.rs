@@ -151,14 +151,13 @@ impl AllreduceOptions {
 const SMALL_BYTES: f64 = 16.0 * 1024.0;
 
 /// The rule behind `auto`, for P ranks with `entries` on average of rows of `row_bytes`: recursive doubling for
-/// small vectors and groups of two; the split to dense if the result is expected to be dense (SparCML fig. 7:
-/// E[K] = n (1 - (1 - k/n)^P)); the split otherwise.
-pub fn choose(ranks: u32, n: u64, entries: f64, row_bytes: usize, dense_above: f64) -> Algorithm {
-    if ranks <= 2 || entries * (row_bytes + 4) as f64 <= SMALL_BYTES {
-        return Algorithm::RecursiveDoubling;
+/// small vectors and groups of two; otherwise the split (a butterfly of one layer), whose parts are sparse or dense
+/// as each is smaller.
+pub fn choose(ranks: u32, entries: f64, row_bytes: usize) -> Algorithm {
+    match ranks <= 2 || entries * (row_bytes + 4) as f64 <= SMALL_BYTES {
+        true => Algorithm::RecursiveDoubling,
+        false => Algorithm::Butterfly,
     }
-    let filled = 1.0 - (1.0 - entries / n.max(1) as f64).max(0.0).powi(ranks as i32);
-    if filled > dense_above { Algorithm::SplitAllgatherDense } else { Algorithm::SplitAllgather }
 }
 
 impl Comm {
@@ -226,9 +225,7 @@ pub(crate) fn terms<'a, T: Element>(
 ) -> Terms<'a> {
     let wide = is_wide(n, view);
     let dense_above = options.dense_threshold.density(n, width * size_of::<T>(), if wide { 8 } else { 4 });
-    // An absent row of a dense vector is the identity; only for some operations does it look like a zero.
-    let with_present = !matches!(op, ReduceOp::Sum | ReduceOp::Or | ReduceOp::Mean | ReduceOp::MeanPresent);
-    Terms { op, n, shape: Shape { width, wide, dense_above, with_present } }
+    Terms { op, n, shape: Shape { width, wide, dense_above, with_present: true } }
 }
 
 /// Refuses a dense vector that this machine cannot hold.
@@ -264,9 +261,7 @@ async fn run<T: Element>(
     let mut survey_of_all = None;
     if algorithm == Algorithm::Auto {
         let survey = survey(ep, view, width, n).await?;
-        // The choice must depend on what all ranks know alike, so on 4-byte indices for all.
-        let dense_above = options.dense_threshold.density(n, row_bytes, 4);
-        algorithm = choose(ep.size(), n, survey.mean_entries(), row_bytes, dense_above);
+        algorithm = choose(ep.size(), survey.mean_entries(), row_bytes);
         if matches!(op, ReduceOp::MeanPresent) {
             algorithm = Algorithm::SplitAllgather;
         }

@@ -7,7 +7,7 @@ use skyphos_core::collectives::allreduce::butterfly::{Parts, reduce_scatter};
 use skyphos_core::collectives::gather::{self, Item, Schedule};
 use skyphos_core::collectives::reduce_to_root::reduce_to_root;
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::stream::{Assembler, Terms, bounds, encode};
+use skyphos_core::stream::{Assembler, bounds, encode};
 use skyphos_core::{Endpoint, slab::Payload};
 use skyphos_kernels::Indices;
 use skyphos_kernels::stream::{Form, Shape, SparseVec, View};
@@ -76,7 +76,7 @@ impl Comm {
             op.check(T::DTYPE)?;
             view.check(n, width)?;
             let terms = terms::<T>(n, width, &view, op, options);
-            let down = Terms { shape: Parts::Sparse.shape(terms.shape), ..terms };
+            let down = Parts::Sparse.terms(terms);
             let bounds = bounds(ep, options.split, view, width, n, ep.size()).await?;
             let reduced = reduce_scatter(ep, view, down, &[ep.size()], bounds).await?;
             let range = reduced.part.lo..reduced.part.hi;

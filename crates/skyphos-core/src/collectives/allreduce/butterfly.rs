@@ -17,7 +17,7 @@ use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::{Assembler, Part, Terms, encode, exchange, exchange_and_fold};
 use skyphos_kernels::stream::{Form, Shape, View};
-use skyphos_types::{Element, Result};
+use skyphos_types::{Element, ReduceOp, Result};
 
 /// Rounds going down and up (plus the layer).
 const DOWN: u32 = 0x100;
@@ -35,14 +35,19 @@ pub enum Parts {
 }
 
 impl Parts {
-    /// The shape of a part.
-    pub fn shape(self, shape: Shape) -> Shape {
-        match self {
-            // A part may be dense where the whole is not: it must not make entries of what is absent.
-            Parts::Auto => Shape { with_present: true, ..shape },
-            Parts::Sparse => Shape { dense_above: f64::INFINITY, ..shape },
-            Parts::Dense => Shape { dense_above: -1.0, ..shape },
-        }
+    /// How parts are stored, and with SSAR and DSAR the result.
+    pub fn terms(self, terms: Terms<'_>) -> Terms<'_> {
+        let shape = match self {
+            Parts::Auto => terms.shape,
+            Parts::Sparse => Shape { dense_above: f64::INFINITY, ..terms.shape },
+            // Every row travels, so nothing tells which were absent, unless that is not the same as zero.
+            Parts::Dense => {
+                use ReduceOp::{Mean, MeanPresent, Or, Sum};
+                let with_present = !matches!(terms.op, Sum | Or | Mean | MeanPresent);
+                Shape { dense_above: -1.0, with_present, ..terms.shape }
+            }
+        };
+        Terms { shape, ..terms }
     }
 }
 
@@ -179,7 +184,7 @@ pub async fn butterfly<T: Element>(
     bounds: Vec<u64>,
     parts: Parts,
 ) -> Result<Form<T>> {
-    let down = Terms { shape: parts.shape(terms.shape), ..terms };
+    let down = parts.terms(terms);
     let reduced = reduce_scatter(ep, view, down, degrees, bounds).await?;
     let up = if parts == Parts::Auto { terms } else { down };
     allgather_parts(ep, &reduced, up, degrees).await

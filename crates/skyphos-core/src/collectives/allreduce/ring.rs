@@ -12,7 +12,7 @@ use crate::collectives::allreduce::damaged;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::{Assembler, Part, Terms, encode, exchange, exchange_and_fold};
-use skyphos_kernels::stream::{Form, Shape, View};
+use skyphos_kernels::stream::{Form, View};
 use skyphos_types::{Element, Result};
 
 /// Rounds of the two phases (plus the step).
@@ -31,8 +31,6 @@ pub async fn ring<T: Element>(
     let density = view.nnz(width) as f64 / terms.n.max(1) as f64;
     let range = |part: usize| (bounds[part % size], bounds[part % size + 1]);
     let own = |part: usize| encode(ep, view, width, 0, range(part).0, range(part).1);
-    // A range may be dense where the whole is not: it must not make entries of what is absent.
-    let partial = Terms { shape: Shape { with_present: true, ..terms.shape }, ..terms };
     // Range r starts at rank r + 1 and ends, after all have added theirs, at rank r.
     let mut held = own(me + size - 1);
     let mut part: Option<Part<T>> = None;
@@ -42,7 +40,7 @@ pub async fn ring<T: Element>(
         let round = REDUCE + step as u32;
         let mut got = exchange_and_fold(
             ep,
-            partial,
+            terms,
             round,
             &sends,
             &sources,

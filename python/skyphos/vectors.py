@@ -1,0 +1,414 @@
+"""Collectives of vectors whose indices may change with every call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _skyphos as native
+from .arguments import Op, as_array, as_out, as_same, identity_of, resolve_op
+from .errors import BadInput
+from .kinds import open_vector
+from .sparse_vector import SparseVector
+
+if TYPE_CHECKING:
+    from . import _skyphos
+
+__all__ = ["VectorCollectives"]
+
+Algorithm = Literal[
+    "auto",
+    "recursive_doubling",
+    "split_allgather",
+    "split_allgather_dense",
+    "butterfly",
+    "ring",
+    "allgather",
+    "dense",
+    "dense_ring",
+    "dense_rabenseifner",
+]
+Split = Literal["quantiles", "even"]
+_SPARSE = frozenset(
+    ["recursive_doubling", "split_allgather", "split_allgather_dense", "butterfly", "ring", "allgather"]
+)
+_Settings = tuple[str, list[int] | None, str, int]
+Schedule = Literal["direct", "ring", "recursive_doubling", "bruck", "neighbour_exchange", "dissemination"]
+_Parts = tuple[npt.NDArray[Any] | None, npt.NDArray[Any], npt.NDArray[Any] | None]
+
+
+class VectorCollectives:
+    """The part of a :class:`skyphos.Comm` that moves and reduces vectors."""
+
+    _native: _skyphos.Comm
+
+    @property
+    def rank(self) -> int:
+        """This process's number in the group, from 0."""
+        return self._native.rank
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._native.size
+
+    def allreduce(
+        self,
+        x: Any,
+        *,
+        op: Op = "sum",
+        algorithm: Algorithm = "auto",
+        out: npt.NDArray[Any] | None = None,
+        degrees: Sequence[int] | None = None,
+        split: Split = "quantiles",
+        dense_threshold: int | Literal["paper"] | None = None,
+        prune: bool = False,
+    ) -> Any:
+        """Reduce the vectors of all ranks; every rank gets the result. Collective.
+
+        Parameters
+        ----------
+        x : SparseVector, array, SciPy sparse array or torch tensor
+            This rank's vector. All ranks pass the same n, width and dtype; which indices is each one's own affair.
+        op : str or ufunc, default "sum"
+            As in :meth:`Plan.reduce`.
+        algorithm : str, default "auto"
+            For sparse vectors ``recursive_doubling``, ``split_allgather`` (SSAR), ``split_allgather_dense`` (DSAR),
+            ``butterfly``, ``ring`` or ``allgather`` (gather and sum); for dense arrays ``dense``, ``dense_ring`` or
+            ``dense_rabenseifner``. ``auto``: recursive doubling up to 16 KB a rank or for two ranks, else the split
+            with parts in whichever form is smaller (``butterfly`` of one layer); ``dense`` for arrays.
+        out : array, optional
+            Takes the result of a dense array.
+        degrees : sequence of int, optional
+            Layers of ``butterfly``; their product is the group's size. None: one layer.
+        split : {"quantiles", "even"}
+            How ranges of indices are cut: into equally many entries, by a sample, or into equal lengths.
+        dense_threshold : int or "paper", optional
+            Entries above which a vector turns dense. "paper": N·isize/(c + isize), SparCML section 5.1. None: the
+            smaller of that and of the measured point where dense is faster, 0.3 N.
+        prune : bool
+            Drop entries that cancelled to the operation's identity.
+
+        Returns
+        -------
+        The kind that came in: a SparseVector (sparse or dense inside, as it was reduced), an array, a SciPy sparse
+        array or a tensor.
+
+        Raises
+        ------
+        BadInput
+            A vector that makes no sense, an unknown algorithm; on all ranks.
+        Mismatch
+            Ranks passed another n, width, dtype, op or settings.
+
+        Notes
+        -----
+        SparCML, section 5.3. The order of additions depends on ranks, sizes and settings alone: all ranks get the
+        same bits, every time. Memory: the result, and compressed copies of what was sent.
+
+        Examples
+        --------
+        >>> import numpy as np, skyphos as sky
+        >>> with sky.init() as comm:
+        ...     x = sky.SparseVector([3, 500_000], np.array([1.0, 2.0]), n=1_000_000)
+        ...     y = comm.allreduce(x)
+        >>> y.indices, y.values
+        (array([     3, 500000]), array([1., 2.]))
+        """
+        try:
+            native_op, identity = resolve_op(op)
+            vector, back = open_vector(x)
+            settings = _allreduce_settings(algorithm, degrees, split, dense_threshold)
+            is_array = isinstance(vector, np.ndarray)
+            if isinstance(vector, np.ndarray) and algorithm in _SPARSE:
+                vector = SparseVector.from_dense(vector, keep_zeros=True)
+            if isinstance(vector, np.ndarray):
+                array = as_array(vector)
+                result = as_out(out, array.size, array.reshape(-1), 1) if out is None else as_same(out, array)
+            elif out is not None:
+                raise BadInput("out= is for dense arrays")
+        except Exception as error:
+            self._fail(error)
+        if isinstance(vector, np.ndarray):
+            native.allreduce_dense(self._native, array, result, native_op, identity, settings[0])
+            return back(result.reshape(array.shape))
+        reduced = self._allreduce_vector(vector, native_op, identity, settings)
+        if prune:
+            reduced = reduced.prune(identity_of(op, reduced.dtype))
+        return back(reduced.to_dense(identity_of(op, reduced.dtype)) if is_array else reduced)
+
+    def _allreduce_vector(self, x: SparseVector, op: Any, identity: Any, settings: _Settings) -> SparseVector:
+        return _vector(native.allreduce(self._native, x.n, x.width, _arrays(x), op, identity, settings), x)
+
+    def owned_range(self, n: int, rank: int | None = None) -> range:
+        """Indices that a rank (this one, if None) owns of ``n``: an even, contiguous share. Not collective.
+
+        Examples
+        --------
+        >>> import skyphos as sky
+        >>> with sky.init() as comm:
+        ...     comm.owned_range(10)
+        range(0, 10)
+        """
+        rank = self.rank if rank is None else index(rank)
+        if not 0 <= rank < self.size:
+            raise BadInput(f"there is no rank {rank} in a group of {self.size}")
+        return range(n * rank // self.size, n * (rank + 1) // self.size)
+
+    def reduce_scatter(self, x: Any, *, op: Op = "sum") -> Any:
+        """Reduce the vectors of all ranks; each rank gets the part that it owns. Collective.
+
+        Parameters
+        ----------
+        x, op
+            As in :meth:`allreduce`.
+
+        Returns
+        -------
+        The kind that came in. A SparseVector has the entries of :meth:`owned_range`, which its ``owned`` says; of a
+        dense array it is the array of the owned part (of the flattened array).
+
+        Examples
+        --------
+        >>> import numpy as np, skyphos as sky
+        >>> with sky.init() as comm:
+        ...     y = comm.reduce_scatter(sky.SparseVector([3], np.array([1.0]), n=10))
+        >>> y, y.owned
+        (SparseVector(n=10, nnz=1, float64), range(0, 10))
+        """
+        vector, back, op_pair = self._opened(x, op)
+        arrays = _arrays(vector)
+        parts, (low, high) = native.reduce_scatter(self._native, vector.n, vector.width, arrays, *op_pair, "even")
+        part = _vector(parts, vector)
+        part._owned = range(low, high)
+        if isinstance(x, np.ndarray):
+            return part.to_dense(identity_of(op, part.dtype))[low:high].reshape(-1)
+        return back(part)
+
+    def reduce(self, x: Any, *, root: int = 0, op: Op = "sum") -> Any:
+        """Reduce the vectors of all ranks on one of them. Collective.
+
+        Parameters
+        ----------
+        x, op
+            As in :meth:`allreduce`.
+        root : int
+            The rank that gets the result.
+
+        Returns
+        -------
+        On ``root`` the kind that came in; None on the others.
+
+        Examples
+        --------
+        >>> import numpy as np, skyphos as sky
+        >>> with sky.init() as comm:
+        ...     comm.reduce(sky.SparseVector([3], np.array([1.0]), n=10), root=0)
+        SparseVector(n=10, nnz=1, float64)
+        """
+        vector, back, op_pair = self._opened(x, op)
+        parts = native.reduce(self._native, vector.n, vector.width, _arrays(vector), *op_pair, self._root(root))
+        if parts is None:
+            return None
+        return self._closed(_vector(parts, vector), x, back, identity_of(op, vector.dtype))
+
+    def allgather(self, x: Any, *, algorithm: Schedule = "direct") -> Any:
+        """Get the vectors of all ranks. Collective.
+
+        Parameters
+        ----------
+        x : SparseVector, array, SciPy sparse array or torch tensor
+            All ranks pass the same n, width and dtype (arrays: the same shape).
+        algorithm : str
+            ``direct`` (one round), ``ring``, ``recursive_doubling``, ``bruck``, ``neighbour_exchange`` or
+            ``dissemination``; the last four move more at a time in fewer messages.
+
+        Returns
+        -------
+        list, one a rank; of arrays one array with a new first axis of length P.
+
+        Examples
+        --------
+        >>> import numpy as np, skyphos as sky
+        >>> with sky.init() as comm:
+        ...     comm.allgather(np.array([1.0, 2.0]))
+        array([[1., 2.]])
+        """
+        vector, back, _ = self._opened(x, "sum")
+        all_parts = native.gather(self._native, vector.n, vector.width, _arrays(vector), None, algorithm)
+        return self._list([_vector(parts, vector) for parts in all_parts], x, back)
+
+    def gather(self, x: Any, *, root: int = 0) -> Any:
+        """Get the vectors of all ranks on one of them. Collective.
+
+        Returns
+        -------
+        On ``root`` as :meth:`allgather`; None on the others.
+
+        Examples
+        --------
+        >>> import numpy as np, skyphos as sky
+        >>> with sky.init() as comm:
+        ...     comm.gather(sky.SparseVector([3], np.array([1.0]), n=10))
+        [SparseVector(n=10, nnz=1, float64)]
+        """
+        vector, back, _ = self._opened(x, "sum")
+        root = self._root(root)
+        all_parts = native.gather(self._native, vector.n, vector.width, _arrays(vector), root, "direct")
+        if self.rank != root:
+            return None
+        return self._list([_vector(parts, vector) for parts in all_parts], x, back)
+
+    def alltoall(self, xs: Sequence[Any]) -> Any:
+        """Give each rank a vector of its own; get one from each. Collective.
+
+        Parameters
+        ----------
+        xs : sequence, one vector a rank
+            All of the same kind, n, width and dtype, on all ranks.
+
+        Returns
+        -------
+        list, one a rank: what it had for this one; of arrays one array with a new first axis.
+
+        Examples
+        --------
+        >>> import numpy as np, skyphos as sky
+        >>> with sky.init() as comm:
+        ...     comm.alltoall([np.array([1.0, 2.0])])
+        array([[1., 2.]])
+        """
+        try:
+            if len(xs) != self.size:
+                raise BadInput(f"{len(xs)} vectors for {self.size} ranks: pass one a rank")
+            vectors, back = self._alike(xs)
+        except Exception as error:
+            self._fail(error)
+        first = vectors[0]
+        arrays = [_arrays(vector) for vector in vectors]
+        all_parts = native.alltoall(self._native, first.n, first.width, arrays, None, first._values)
+        return self._list([_vector(parts, first) for parts in all_parts], xs[0], back)
+
+    def scatter(self, xs: Sequence[Any] | None, like: Any, *, root: int = 0) -> Any:
+        """Give each rank one of ``root``'s vectors. Collective.
+
+        Parameters
+        ----------
+        xs : sequence, one vector a rank, or None
+            On ``root``; what others pass is ignored.
+        like : SparseVector, array …
+            On every rank a vector of the same n, width and dtype as those of root (its entries do not matter).
+        root : int
+            The rank that has the vectors.
+
+        Examples
+        --------
+        >>> import numpy as np, skyphos as sky
+        >>> with sky.init() as comm:
+        ...     comm.scatter([np.array([1.0, 2.0])], like=np.empty(2))
+        array([1., 2.])
+        """
+        root = self._root(root)
+        shape, back, _ = self._opened(like, "sum")
+        try:
+            vectors = self._alike([*(xs or []), like])[0][:-1] if self.rank == root else []
+        except Exception as error:
+            self._fail(error)
+        arrays = [_arrays(vector) for vector in vectors]
+        [parts] = native.alltoall(self._native, shape.n, shape.width, arrays, root, shape._values)
+        return self._closed(_vector(parts, shape), like, back, 0)
+
+    def _opened(self, x: Any, op: Op) -> tuple[SparseVector, Any, tuple[Any, Any]]:
+        """The vector inside, the way back to the caller's kind, and the operation for the native library."""
+        try:
+            pair = resolve_op(op)
+            vector, back = open_vector(x)
+            return _as_vector(vector), back, pair
+        except Exception as error:
+            self._fail(error)
+
+    def _alike(self, xs: Sequence[Any]) -> tuple[list[SparseVector], Any]:
+        """Vectors that differ only in their entries."""
+        opened = [open_vector(x) for x in xs]
+        vectors = [_as_vector(vector) for vector, _ in opened]
+        for vector in vectors[1:]:
+            first = vectors[0]
+            if (vector.n, vector.width, vector.dtype) != (first.n, first.width, first.dtype):
+                raise BadInput(f"vectors must have the same n, width and dtype: {first} and {vector}")
+        return vectors, opened[0][1]
+
+    def _closed(self, vector: SparseVector, x: Any, back: Any, identity: Any) -> Any:
+        """The caller's kind."""
+        if _is_dense_kind(x):
+            return back(vector.to_dense(identity).reshape(x.shape))
+        return back(vector)
+
+    def _list(self, vectors: list[SparseVector], x: Any, back: Any) -> Any:
+        if not _is_dense_kind(x):
+            return [back(vector) for vector in vectors]
+        return back(np.stack([vector.to_dense().reshape(x.shape) for vector in vectors]))
+
+    def _root(self, root: int) -> int:
+        try:
+            number = index(root)
+            if not 0 <= number < self.size:
+                raise BadInput(f"root={root} is no rank of a group of {self.size}")
+            return number
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> NoReturn:
+        """Raise an error found before the call could begin, on all ranks."""
+        if not isinstance(error, BadInput):
+            error = BadInput(str(error))
+        if self.size > 1 and not self._native.closed:
+            raise self._native.fail_call(str(error)) from None
+        raise error from None
+
+
+def _is_dense_kind(x: Any) -> bool:
+    """An array or a dense tensor."""
+    return isinstance(x, np.ndarray) or (hasattr(x, "is_sparse") and not x.is_sparse)
+
+
+def _as_vector(vector: SparseVector | npt.NDArray[Any]) -> SparseVector:
+    """The vector itself, or all numbers of an array."""
+    if isinstance(vector, SparseVector):
+        return vector
+    return SparseVector.from_dense(as_array(vector).reshape(-1), keep_zeros=True)
+
+
+def _arrays(vector: SparseVector) -> _Parts:
+    """For the native library."""
+    return vector._indices, vector._values.reshape(-1), vector._present
+
+
+def _vector(parts: _Parts, like: SparseVector) -> SparseVector:
+    """From the native library, with the index type and shape of the vector that went in."""
+    indices, rows, present = parts
+    if indices is not None and like._indices is not None and indices.itemsize == like._indices.itemsize:
+        indices = indices.view(like._indices.dtype)
+    return SparseVector._of(indices, rows.reshape(-1, *like._values.shape[1:]), present, like.n)
+
+
+def _allreduce_settings(
+    algorithm: str, degrees: Sequence[int] | None, split: str, threshold: int | Literal["paper"] | None
+) -> _Settings:
+    """Checks the settings that all ranks share; the native library knows the names."""
+    layers = None if degrees is None else [index(d) for d in degrees]
+    if layers is not None and not all(0 < d < 2**32 for d in layers):
+        raise BadInput(f"degrees must be positive, not {layers}")
+    if threshold is None:
+        return algorithm, layers, split, -1
+    if isinstance(threshold, str):
+        if threshold != "paper":
+            raise BadInput(f'dense_threshold must be a number of entries or "paper", not {threshold!r}')
+        return algorithm, layers, split, -2
+    entries = index(threshold)
+    if not 0 <= entries < 2**63:
+        raise BadInput(f"dense_threshold must not be negative, but is {entries}")
+    return algorithm, layers, split, entries
