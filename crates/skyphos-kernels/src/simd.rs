@@ -21,6 +21,7 @@ pub(crate) fn level() -> Level {
         if is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("bmi2")
         {
             return Level::Avx512;
@@ -35,9 +36,9 @@ pub(crate) fn level() -> Level {
 /// Runs `f` where the compiler may use AVX-512.
 ///
 /// # Safety
-/// The processor must have avx512f, avx512vl, avx512dq, bmi1, bmi2 and popcnt.
+/// The processor must have avx512f, avx512vl, avx512dq, avx512bw, bmi1, bmi2 and popcnt.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx2,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
 pub(crate) unsafe fn with_avx512<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
