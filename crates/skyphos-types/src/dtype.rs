@@ -177,6 +177,36 @@ macro_rules! element_float {
 }
 element_float!(f32 => F32, f64 => F64);
 
+/// A floating-point [`Element`]: what can be quantised, and has a magnitude.
+pub trait Real: Element {
+    /// The nearest f32, ties to even: exact but for f64, of which large values become infinite.
+    fn to_f32(self) -> f32;
+    /// The nearest value of this type, ties to even.
+    fn from_f32(value: f32) -> Self;
+}
+
+impl Real for f32 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
+    #[inline(always)]
+    fn from_f32(value: f32) -> f32 {
+        value
+    }
+}
+
+impl Real for f64 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self as f32
+    }
+    #[inline(always)]
+    fn from_f32(value: f32) -> f64 {
+        f64::from(value)
+    }
+}
+
 /// Runs `$body` with `$t` bound to the Rust type of a [`DType`].
 #[macro_export]
 macro_rules! with_element {

@@ -7,7 +7,7 @@
 //! compiler can turn into vectors. These here are a few integer operations without a branch: a loop over
 //! them becomes vectors on any instruction set, and gives the same bits on all of them (NaN included).
 
-use crate::{DType, Element};
+use crate::{DType, Element, Real};
 use half::{bf16, f16};
 
 /// Exponent and fraction, without the sign.
@@ -17,13 +17,13 @@ const INFINITE: u32 = 0x7f80_0000;
 
 /// The value, exactly.
 #[inline(always)]
-pub(crate) fn f32_of_bf16(x: bf16) -> f32 {
+fn f32_of_bf16(x: bf16) -> f32 {
     f32::from_bits(u32::from(x.to_bits()) << 16)
 }
 
 /// The nearest bf16; too large values become infinite, a NaN stays one.
 #[inline(always)]
-pub(crate) fn bf16_of_f32(x: f32) -> bf16 {
+fn bf16_of_f32(x: f32) -> bf16 {
     let bits = x.to_bits();
     let half_less_one = 0x7fff + (bits >> 16 & 1);
     let rounded = bits.wrapping_add(half_less_one) >> 16;
@@ -33,7 +33,7 @@ pub(crate) fn bf16_of_f32(x: f32) -> bf16 {
 
 /// The value, exactly.
 #[inline(always)]
-pub(crate) fn f32_of_f16(x: f16) -> f32 {
+fn f32_of_f16(x: f16) -> f32 {
     /// Difference of the exponents' biases, in place.
     const REBIAS: u32 = (127 - 15) << 23;
     /// 2^-14, the least normal f16.
@@ -51,7 +51,7 @@ pub(crate) fn f32_of_f16(x: f16) -> f32 {
 
 /// The nearest f16; too large values become infinite, a NaN stays one.
 #[inline(always)]
-pub(crate) fn f16_of_f32(x: f32) -> f16 {
+fn f16_of_f32(x: f32) -> f16 {
     /// 2^-14, the least normal f16.
     const LEAST_NORMAL: u32 = (127 - 14) << 23;
     /// 2^16, above everything finite.
@@ -107,6 +107,17 @@ macro_rules! element_half {
             #[inline(always)]
             fn divide(self, count: u64) -> Self {
                 $narrow($widen(self) / count as f32)
+            }
+        }
+
+        impl Real for $t {
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                $widen(self)
+            }
+            #[inline(always)]
+            fn from_f32(value: f32) -> $t {
+                $narrow(value)
             }
         }
     };

@@ -27,4 +27,4 @@ pub use skyphos_core::{Node, Settings};
 pub use skyphos_kernels::Indices;
 pub use skyphos_plan as planner;
 pub use skyphos_tcp as tcp;
-pub use skyphos_types::{CustomOp, DType, Element, Error, ReduceOp, Result, bf16, f16, with_element};
+pub use skyphos_types::{CustomOp, DType, Element, Error, Real, ReduceOp, Result, bf16, f16, with_element};

@@ -101,7 +101,15 @@ fn indices(n: u64, rank: u32, size: u32) -> impl Strategy<Value = Vec<u64>> {
 
 pub fn cases() -> impl Strategy<Value = Case> {
     let n = prop_oneof![Just(1u64), Just(100), Just(5000), Just(1 << 24), Just(1 << 40), Just(1 << 63)];
-    (1u32..=13, n, 0..DType::ALL.len(), 0usize..8, any::<bool>(), any::<bool>(), prop_oneof![Just(1usize), Just(16)])
+    (
+        1u32..=13,
+        n,
+        0..DType::ALL.len(),
+        0usize..8,
+        any::<bool>(),
+        any::<bool>(),
+        prop_oneof![Just(1usize), Just(16)],
+    )
         .prop_flat_map(|(size, n, dtype, op, identity, arrival, width)| {
             let lists = || (0..size).map(|r| indices(n, r, size)).collect::<Vec<_>>();
             let all = factorisations(size);
