@@ -11,16 +11,13 @@
 //! **Variance.** For the Euclidean scale E|Q(v) - v|² ≤ min(d/s², √d/s)·|v|² (QSGD, lemma 3.1). The
 //! largest magnitude is never above it, so its error is not either; |Q(v)_i - v_i| < S/s always.
 //!
-//! **Bias** is that of rounding alone: below S/s · 2^-24 from u having 24 bits, and below |v_i| · 2^-21
+//! **Bias** is that of rounding alone: below S/s · 2^-24 from cutting v_i · s/S to 24 binary digits (u has as many), and below |v_i| · 2^-21
 //! from f32 products. Types other than f32 are converted to f32 first, and results back to nearest: f64
 //! loses digits, and for 16-bit results half a unit of the last place is added (above the type's largest
 //! value: infinite).
 //!
 //! **Randomness** is a function of (seed, call, rank, bucket, place in the bucket) and of nothing else: not
-//! of the instruction set, of threads, or of which values came before. A 64-bit mixer makes a key of the
-//! first four; a 32-bit one with the constants of Wellons' search (`lowbias32`), keyed between its rounds,
-//! makes a number of key and place. That is two multiplications a number, in vectors of any width, where
-//! Philox takes ten rounds; nothing here needs to withstand more than averaging. It is not for secrets.
+//! of the instruction set, of threads, or of which values came before (`quantise/random.rs`).
 //!
 //! **Form**: for each bucket S as a little-endian f32, then q_i in two's complement of `bits` bits, the
 //! first in the lowest bits, up to a whole byte.
@@ -28,7 +25,12 @@
 //! Cost: values are read once from memory (twice from the first cache), a byte is written for every
 //! 8/bits of them; O(d) work a bucket, no allocation.
 
-use crate::simd;
+mod codes;
+mod random;
+
+use crate::simd::{self, Level};
+use codes::{bytes_of, levels_of, padded};
+use random::Key;
 use skyphos_types::{Error, Real, Result};
 
 /// What a bucket's values are multiples of.
@@ -134,12 +136,7 @@ pub fn quantise<T: Real>(values: &[T], params: &Quantize, draw: Draw, out: &mut 
         let found = out.len();
         return Err(Error::bad_input(format!("{expected} bytes are needed to quantise, not {found}")));
     }
-    let done = match params.bits {
-        2 => simd::dispatch!(encode::<T, 2>(values, params, draw, out)),
-        4 => simd::dispatch!(encode::<T, 4>(values, params, draw, out)),
-        _ => simd::dispatch!(encode::<T, 8>(values, params, draw, out)),
-    };
-    done.map_err(|start| {
+    encode_at(simd::level(), values, params, draw, out).map_err(|start| {
         let bad = values[start..].iter().position(|v| !v.to_f32().is_finite()).unwrap_or(0) + start;
         let value = values[bad];
         Error::bad_input(format!(
@@ -156,7 +153,7 @@ pub fn dequantise<T: Real>(
     params: &Quantize,
     out: &mut [T],
 ) -> std::result::Result<(), &'static str> {
-    decode_with(bytes, params, out, |_, v| v)
+    decode_at(simd::level(), bytes, params, out, |_, v| v)
 }
 
 /// Adds what `bytes` stand for to `acc`, as [`dequantise`] and an addition of `T` would.
@@ -167,10 +164,25 @@ pub fn dequantise_and_add<T: Real>(
     params: &Quantize,
     acc: &mut [T],
 ) -> std::result::Result<(), &'static str> {
-    decode_with(bytes, params, acc, T::add)
+    decode_at(simd::level(), bytes, params, acc, T::add)
 }
 
-fn decode_with<T: Real>(
+fn encode_at<T: Real>(
+    level: Level,
+    values: &[T],
+    params: &Quantize,
+    draw: Draw,
+    out: &mut [u8],
+) -> std::result::Result<(), usize> {
+    match params.bits {
+        2 => simd::dispatch!(level => encode::<T, 2>(values, params, draw, out)),
+        4 => simd::dispatch!(level => encode::<T, 4>(values, params, draw, out)),
+        _ => simd::dispatch!(level => encode::<T, 8>(values, params, draw, out)),
+    }
+}
+
+fn decode_at<T: Real>(
+    level: Level,
     bytes: &[u8],
     params: &Quantize,
     out: &mut [T],
@@ -180,9 +192,9 @@ fn decode_with<T: Real>(
         return Err("quantised values of another length");
     }
     match params.bits {
-        2 => simd::dispatch!(decode::<T, 2>(bytes, params, out, put)),
-        4 => simd::dispatch!(decode::<T, 4>(bytes, params, out, put)),
-        _ => simd::dispatch!(decode::<T, 8>(bytes, params, out, put)),
+        2 => simd::dispatch!(level => decode::<T, 2>(bytes, params, out, put)),
+        4 => simd::dispatch!(level => decode::<T, 4>(bytes, params, out, put)),
+        _ => simd::dispatch!(level => decode::<T, 8>(bytes, params, out, put)),
     }
 }
 
@@ -207,19 +219,18 @@ fn encode<T: Real, const BITS: usize>(
         head.copy_from_slice(&scale.to_le_bytes());
         let step = Step::new(scale, params.levels());
         let key = Key::of_bucket(stream, draw.first_bucket.wrapping_add(number as u64));
-        let mut blocks = bucket.chunks_exact(BLOCK);
-        let mut places = (0..).step_by(BLOCK);
-        let mut packs = codes.chunks_exact_mut(BLOCK * BITS / 8);
-        for ((block, pack), place) in (&mut blocks).zip(&mut packs).zip(&mut places) {
-            let block = block.try_into().expect("a whole block");
-            pack.copy_from_slice(&bytes_of::<BITS>(&draw_levels::<T>(block, step, key, place))[..pack.len()]);
+        // A last part may fill whole bytes like a block, so it is split off by its values.
+        let (blocks, rest) = bucket.as_chunks::<BLOCK>();
+        let (packs, last) = codes.split_at_mut(blocks.len() * (BLOCK * BITS / 8));
+        let places = (0..).step_by(BLOCK);
+        for ((block, pack), place) in blocks.iter().zip(packs.chunks_exact_mut(BLOCK * BITS / 8)).zip(places)
+        {
+            pack.copy_from_slice(&bytes_of::<BITS>(&draw_levels(block, step, key, place))[..pack.len()]);
         }
-        let rest = blocks.remainder();
         if !rest.is_empty() {
             let mut block = [T::ZERO; BLOCK];
             block[..rest.len()].copy_from_slice(rest);
-            let place = places.next().expect("endless");
-            let last = packs.into_remainder();
+            let place = (bucket.len() - rest.len()) as u32;
             last.copy_from_slice(&bytes_of::<BITS>(&draw_levels(&block, step, key, place))[..last.len()]);
         }
     }
@@ -295,93 +306,6 @@ fn draw_levels<T: Real>(block: &[T; BLOCK], step: Step, key: Key, place: u32) ->
     levels
 }
 
-/// What random numbers are made of.
-#[derive(Clone, Copy)]
-struct Key([u32; 2]);
-
-impl Key {
-    fn of_call(seed: u64, draw: Draw) -> u64 {
-        let seeded = mix(seed.wrapping_add(GOLDEN));
-        let called = mix(seeded ^ draw.call.wrapping_mul(GOLDEN).wrapping_add(1));
-        mix(called ^ u64::from(draw.rank).wrapping_mul(GOLDEN).wrapping_add(2))
-    }
-
-    #[inline(always)]
-    fn of_bucket(stream: u64, bucket: u64) -> Key {
-        let key = mix(stream.wrapping_add(bucket.wrapping_mul(GOLDEN)));
-        Key([key as u32, (key >> 32) as u32])
-    }
-
-    /// 32 random bits for a place in the bucket.
-    #[inline(always)]
-    fn random(self, place: u32) -> u32 {
-        let mut x = place.wrapping_mul(GOLDEN as u32).wrapping_add(self.0[0]);
-        x = (x ^ x >> 16).wrapping_mul(0x7feb_352d) ^ self.0[1];
-        x = (x ^ x >> 15).wrapping_mul(0x846c_a68b);
-        x ^ x >> 16
-    }
-}
-
-/// 2^64 over the golden ratio, odd: multiples of it are far apart in all bits.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// The output function of SplitMix64.
-#[inline(always)]
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ x >> 31
-}
-
-/// The lowest bits of the levels, joined to bytes; the first `BLOCK * BITS / 8` count.
-#[inline(always)]
-fn bytes_of<const BITS: usize>(levels: &[i8; BLOCK]) -> [u8; BLOCK] {
-    let mut bytes = [0u8; BLOCK];
-    match BITS {
-        2 => {
-            for (byte, l) in bytes.iter_mut().zip(levels.chunks_exact(4)) {
-                let x = u32::from_le_bytes([l[0] as u8, l[1] as u8, l[2] as u8, l[3] as u8]);
-                *byte = (x & 3 | x >> 6 & 12 | x >> 12 & 48 | x >> 18 & 192) as u8;
-            }
-        }
-        4 => {
-            for (byte, l) in bytes.iter_mut().zip(levels.chunks_exact(2)) {
-                let x = u16::from_le_bytes([l[0] as u8, l[1] as u8]);
-                *byte = (x & 15 | x >> 4) as u8;
-            }
-        }
-        _ => bytes.iter_mut().zip(levels).for_each(|(byte, l)| *byte = *l as u8),
-    }
-    bytes
-}
-
-/// The levels that the first `BLOCK * BITS / 8` bytes hold.
-#[inline(always)]
-fn levels_of<const BITS: usize>(bytes: &[u8; BLOCK]) -> [i8; BLOCK] {
-    let mut fields = [0u8; BLOCK];
-    match BITS {
-        2 => {
-            for (four, byte) in fields.chunks_exact_mut(4).zip(bytes) {
-                let x = u32::from(*byte);
-                let x = x & 3 | (x & 12) << 6 | (x & 48) << 12 | (x & 192) << 18;
-                four.copy_from_slice(&x.to_le_bytes());
-            }
-        }
-        4 => {
-            for (two, byte) in fields.chunks_exact_mut(2).zip(bytes) {
-                let x = u16::from(*byte);
-                two.copy_from_slice(&(x & 15 | (x & 240) << 4).to_le_bytes());
-            }
-        }
-        _ => fields = *bytes,
-    }
-    // Flipping the sign bit and taking its weight away extends it.
-    let sign = 1u8 << (BITS - 1);
-    let mut levels = [0i8; BLOCK];
-    levels.iter_mut().zip(fields).for_each(|(l, f)| *l = (f ^ sign).wrapping_sub(sign) as i8);
-    levels
-}
-
 #[inline(always)]
 fn decode<T: Real, const BITS: usize>(
     bytes: &[u8],
@@ -397,22 +321,20 @@ fn decode<T: Real, const BITS: usize>(
         if !(scale.is_finite() && scale >= 0.0) {
             return Err("a scale that is not finite, or negative");
         }
-        let mut blocks = bucket.chunks_exact_mut(BLOCK);
-        let mut packs = codes.chunks_exact(BLOCK * BITS / 8);
         let value = |level: i8| T::from_f32(f32::from(level) * unit * scale);
-        for (block, pack) in (&mut blocks).zip(&mut packs) {
-            let mut padded = [0; BLOCK];
-            padded[..BLOCK * BITS / 8].copy_from_slice(pack);
-            for (v, level) in block.iter_mut().zip(levels_of::<BITS>(&padded)) {
+        let (blocks, rest) = bucket.as_chunks_mut::<BLOCK>();
+        let (packs, last) = codes.split_at(blocks.len() * (BLOCK * BITS / 8));
+        for (block, pack) in blocks.iter_mut().zip(packs.chunks_exact(BLOCK * BITS / 8)) {
+            for (v, level) in block.iter_mut().zip(levels_of::<BITS>(&padded(pack))) {
                 *v = put(*v, value(level));
             }
         }
-        let (rest, last) = (blocks.into_remainder(), packs.remainder());
-        let mut padded = [0; BLOCK];
-        padded[..last.len()].copy_from_slice(last);
-        for (v, level) in rest.iter_mut().zip(levels_of::<BITS>(&padded)) {
+        for (v, level) in rest.iter_mut().zip(levels_of::<BITS>(&padded(last))) {
             *v = put(*v, value(level));
         }
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
