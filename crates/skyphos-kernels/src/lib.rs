@@ -17,6 +17,7 @@ mod quantise;
 mod radix;
 mod runs;
 mod simd;
+mod topk;
 mod union;
 
 pub use block::{BLOCK_BITS, BLOCK_SIZE, Block, IndexSet, count_indices, split_ranges};
@@ -26,4 +27,5 @@ pub use hash::BlockHash;
 pub use permutation::Permutation;
 pub use prepare::{Index, Indices, Prepared, prepare};
 pub use quantise::{Draw, Quantize, Scale, dequantise, dequantise_and_add, quantise, quantised_bytes};
+pub use topk::{Magnitude, Select, take_topk, topk};
 pub use union::{Locator, MISSING, union};

@@ -9,12 +9,12 @@
 //! ```
 //!
 //! **Variance.** For the Euclidean scale E|Q(v) - v|² ≤ min(d/s², √d/s)·|v|² (QSGD, lemma 3.1). The
-//! largest magnitude is never above it, so its error is not either; |Q(v)_i - v_i| < S/s always.
+//! largest magnitude is never above the length, and the proof needs no more. |Q(v)_i - v_i| < S/s always.
 //!
-//! **Bias** is that of rounding alone: below S/s · 2^-24 from cutting v_i · s/S to 24 binary digits (u has as many), and below |v_i| · 2^-21
-//! from f32 products. Types other than f32 are converted to f32 first, and results back to nearest: f64
-//! loses digits, and for 16-bit results half a unit of the last place is added (above the type's largest
-//! value: infinite).
+//! **Bias** is that of rounding alone: below S/s · 2^-24 from cutting v_i · s/S to 24 binary digits (u has
+//! as many), and below |v_i| · 2^-21 from f32 products. Types other than f32 are converted to f32 first, and
+//! results back to nearest: f64 loses digits, and 16-bit results are off by up to half a unit of the last
+//! place (above the type's largest value: infinite).
 //!
 //! **Randomness** is a function of (seed, call, rank, bucket, place in the bucket) and of nothing else: not
 //! of the instruction set, of threads, or of which values came before (`quantise/random.rs`).
