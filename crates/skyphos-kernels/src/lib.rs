@@ -5,7 +5,9 @@
 //! law, a web graph's communities) then costs a few bytes an index to sort, send and merge, and one
 //! that is sparse everywhere costs a block an index.
 //!
-//! Nothing here knows of ranks, messages or time. Only [`fold`](fold_rows) and [`Permutation`] touch values.
+//! Values are folded ([`fold_rows`]), moved ([`Permutation`]), quantised ([`quantise`]) and chosen ([`topk`]).
+//!
+//! Nothing here knows of messages or time; a rank is at most a number that random numbers depend on.
 
 mod block;
 mod codec;

@@ -25,8 +25,7 @@ mod room;
 
 use crate::simd::{self, Level};
 use bucket::append_buckets;
-use bytemuck::Pod;
-use loops::{Loops, with_loops};
+use loops::{Loops, Number, with_loops};
 use room::Room;
 use skyphos_types::{Error, Real, Result, bf16, f16};
 
@@ -52,16 +51,22 @@ pub enum Select<T> {
 /// A number with a magnitude that orders as an integer.
 pub trait Magnitude: Real {
     /// The integer; never negative.
-    type Key: Pod + Ord + std::fmt::Debug + From<i8> + Into<i64>;
-    /// Not below any.
-    const LARGEST: Self::Key;
+    type Key: Number;
     /// The bits without the sign.
     fn magnitude(self) -> Self::Key;
+
+    /// The upper 16 bits of the magnitude, still in order.
+    #[inline(always)]
+    fn upper(self) -> i16 {
+        (self.magnitude().into() >> Self::LOWER_BITS) as i16
+    }
+
+    /// Bits below the upper 16.
+    const LOWER_BITS: usize = (size_of::<Self>() - 2) * 8;
 }
 
 impl Magnitude for f32 {
     type Key = i32;
-    const LARGEST: i32 = i32::MAX;
     #[inline(always)]
     fn magnitude(self) -> i32 {
         self.abs().to_bits() as i32
@@ -70,7 +75,6 @@ impl Magnitude for f32 {
 
 impl Magnitude for f64 {
     type Key = i64;
-    const LARGEST: i64 = i64::MAX;
     #[inline(always)]
     fn magnitude(self) -> i64 {
         self.abs().to_bits() as i64
@@ -79,7 +83,6 @@ impl Magnitude for f64 {
 
 impl Magnitude for bf16 {
     type Key = i32;
-    const LARGEST: i32 = i32::MAX;
     #[inline(always)]
     fn magnitude(self) -> i32 {
         i32::from(self.to_bits() & 0x7fff)
@@ -88,7 +91,6 @@ impl Magnitude for bf16 {
 
 impl Magnitude for f16 {
     type Key = i32;
-    const LARGEST: i32 = i32::MAX;
     #[inline(always)]
     fn magnitude(self) -> i32 {
         i32::from(self.to_bits() & 0x7fff)
@@ -204,7 +206,7 @@ fn whole<T: Magnitude>(level: Level, values: &[T], k: usize, room: &mut Room<'_,
     // The number of the sample expected above the k-th of all, and four standard deviations more.
     let expected = k as f64 * sample.len() as f64 / values.len() as f64;
     let mut rank = (expected + 4.0 * expected.sqrt() + 4.0) as usize;
-    let (zero, one) = (T::Key::from(0), T::Key::from(1));
+    let (zero, one) = (T::Key::of(0), T::Key::of(1));
     while rank < sample.len() {
         let (_, least, _) = sample.select_nth_unstable_by(rank, |a, b| b.cmp(a));
         // In a vector of mostly zeros those are left out as long as there is enough else.

@@ -2,7 +2,7 @@
 //! they are compiled.
 
 use super::Magnitude;
-use super::loops::{LANES, SLACK};
+use super::loops::{LANES, Number, SLACK};
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
@@ -107,7 +107,7 @@ pub(super) unsafe fn collect<T: Magnitude>(
 /// The processor must have what [`crate::simd::with_avx512`] asks for.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
-pub(super) unsafe fn maxima<T: Magnitude, const VECTORS: usize>(values: &[T]) -> [[T::Key; LANES]; VECTORS] {
+pub(super) unsafe fn maxima<T: Magnitude, const VECTORS: usize>(values: &[T]) -> [[i16; LANES]; VECTORS] {
     let mut groups = [[_mm512_set1_epi32(-1); 2]; VECTORS];
     let parts = LANES / lanes::<T>();
     for round in values.chunks(VECTORS * LANES) {
@@ -125,11 +125,23 @@ pub(super) unsafe fn maxima<T: Magnitude, const VECTORS: usize>(values: &[T]) ->
             }
         }
     }
-    let mut maxima = [[T::Key::from(-1); LANES]; VECTORS];
-    for (keys, group) in maxima.iter_mut().zip(groups) {
-        for (keys, max) in keys.chunks_exact_mut(lanes::<T>()).zip(group) {
-            // SAFETY: as many keys as a vector has lanes, of its lanes' type.
-            unsafe { _mm512_storeu_si512(keys.as_mut_ptr().cast(), max) };
+    let mut maxima = [[-1; LANES]; VECTORS];
+    for (upper, group) in maxima.iter_mut().zip(groups) {
+        for (upper, max) in upper.chunks_exact_mut(lanes::<T>()).zip(group) {
+            // SAFETY: as many numbers of 2 bytes as a vector has lanes.
+            unsafe {
+                match size_of::<T>() {
+                    8 => {
+                        let max = _mm512_srai_epi64::<48>(max);
+                        _mm_storeu_si128(upper.as_mut_ptr().cast(), _mm512_cvtepi64_epi16(max));
+                    }
+                    4 => {
+                        let max = _mm512_srai_epi32::<16>(max);
+                        _mm256_storeu_si256(upper.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(max));
+                    }
+                    _ => _mm256_storeu_si256(upper.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(max)),
+                }
+            }
         }
     }
     maxima
@@ -141,51 +153,64 @@ pub(super) unsafe fn maxima<T: Magnitude, const VECTORS: usize>(values: &[T]) ->
 /// The processor must have what [`crate::simd::with_avx512`] asks for.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
-pub(super) unsafe fn kth_of_few<T: Magnitude>(keys: &[[T::Key; LANES]], k: usize) -> (T::Key, usize) {
+pub(super) unsafe fn kth_of_few<K: Number>(keys: &[[K; LANES]], k: usize) -> K {
     macro_rules! body {
-        ($key:ty, $lanes:expr, $set1:ident, $load:ident, $greater:ident, $less:ident, $add:ident, $min:ident,
-         $reduce:ident) => {{
+        ($key:ty, $lanes:expr, $set1:ident, $load:ident, $store:ident, $sub:ident, $sign:expr, $add:ident,
+         $less:ident, $min:ident) => {{
             let keys: &[$key] = bytemuck::cast_slice(keys.as_flattened());
-            let (one, limit) = ($set1(1), $set1(k as $key));
             let mut kths = $set1(<$key>::MAX);
-            // SAFETY: the chunks have as many keys as the vectors have lanes.
-            let vector = |chunk: &[$key]| unsafe { $load(chunk.as_ptr().cast()) };
-            for chunk in keys.chunks_exact($lanes) {
-                let mine = vector(chunk);
+            for mine in keys.chunks_exact($lanes) {
+                // SAFETY: as many keys as a vector has lanes.
+                let mine = unsafe { $load(mine.as_ptr().cast()) };
                 let mut above = $set1(0);
                 for key in keys {
-                    above = $add(above, $greater($set1(*key), mine), above, one);
+                    // No difference overflows, for no key is below -1: its sign tells which is larger.
+                    above = $add(above, $sign($sub(mine, $set1(*key))));
                 }
-                kths = $min(kths, $less(above, limit), kths, mine);
+                kths = $min(kths, $less(above, $set1(k as $key)), kths, mine);
             }
-            let kth = $reduce(kths);
-            let larger = |chunk| $greater(vector(chunk), $set1(kth)).count_ones() as usize;
-            let larger: usize = keys.chunks_exact($lanes).map(larger).sum();
-            (bytemuck::cast(kth), k - larger)
+            let mut lanes: [$key; $lanes] = [0; $lanes];
+            // SAFETY: as many keys as a vector has lanes.
+            unsafe { $store(lanes.as_mut_ptr().cast(), kths) };
+            bytemuck::cast(lanes.into_iter().fold(<$key>::MAX, <$key>::min))
         }};
     }
-    match size_of::<T::Key>() {
+    match size_of::<K>() {
         8 => body!(
             i64,
             8,
             _mm512_set1_epi64,
-            _mm512_loadu_epi64,
-            _mm512_cmpgt_epi64_mask,
+            _mm512_loadu_si512,
+            _mm512_storeu_si512,
+            _mm512_sub_epi64,
+            _mm512_srli_epi64::<63>,
+            _mm512_add_epi64,
             _mm512_cmplt_epi64_mask,
-            _mm512_mask_add_epi64,
-            _mm512_mask_min_epi64,
-            _mm512_reduce_min_epi64
+            _mm512_mask_min_epi64
         ),
-        _ => body!(
+        4 => body!(
             i32,
             16,
             _mm512_set1_epi32,
-            _mm512_loadu_epi32,
-            _mm512_cmpgt_epi32_mask,
+            _mm512_loadu_si512,
+            _mm512_storeu_si512,
+            _mm512_sub_epi32,
+            _mm512_srli_epi32::<31>,
+            _mm512_add_epi32,
             _mm512_cmplt_epi32_mask,
-            _mm512_mask_add_epi32,
-            _mm512_mask_min_epi32,
-            _mm512_reduce_min_epi32
+            _mm512_mask_min_epi32
+        ),
+        _ => body!(
+            i16,
+            16,
+            _mm256_set1_epi16,
+            _mm256_loadu_si256,
+            _mm256_storeu_si256,
+            _mm256_sub_epi16,
+            _mm256_srli_epi16::<15>,
+            _mm256_add_epi16,
+            _mm256_cmplt_epi16_mask,
+            _mm256_mask_min_epi16
         ),
     }
 }

@@ -12,7 +12,7 @@
 //! selection takes over: slower, and right for anything.
 
 use super::Magnitude;
-use super::loops::{LANES, Loops, SLACK};
+use super::loops::{LANES, Loops, Number, SLACK};
 use super::room::Room;
 use std::mem::MaybeUninit;
 
@@ -59,7 +59,9 @@ fn append_bucket<T: Magnitude, const VECTORS: usize>(
     loops: impl Loops<T>,
 ) {
     let maxima = loops.maxima::<VECTORS>(values);
-    let (least, _) = loops.kth_of_few(&maxima, k);
+    let upper: i64 = loops.kth_of_few(&maxima, k).into();
+    // Where fewer than k groups have values, all values are candidates.
+    let least = T::Key::of(upper.max(0) << T::LOWER_BITS);
 
     let before = room.indices.len();
     let count =
@@ -70,27 +72,20 @@ fn append_bucket<T: Magnitude, const VECTORS: usize>(
     if count > CANDIDATES {
         return room.keep_largest(before, k);
     }
-    let mut keys = [[T::Key::from(-1); LANES]; CANDIDATES / LANES];
+    let mut keys = [[T::Key::of(-1); LANES]; CANDIDATES / LANES];
     let flat = keys.as_flattened_mut().iter_mut();
     flat.zip(&room.picked[before..]).for_each(|(key, v)| *key = v.magnitude());
-    let (kth, equal) = loops.kth_of_few(&keys[..count.div_ceil(LANES)], k);
-    keep(room, before, kth, equal, k, loops);
+    let kth = loops.kth_of_few(&keys[..count.div_ceil(LANES)], k);
+    keep(room, before, kth, k, loops);
 }
 
-/// Of the candidates from `before` on keeps those of the k-th magnitude or more, of the equal ones `equal`.
+/// Of the candidates from `before` on keeps the k largest; the k-th has magnitude `kth`.
 #[inline(always)]
-fn keep<T: Magnitude>(
-    room: &mut Room<'_, T>,
-    before: usize,
-    kth: T::Key,
-    equal: usize,
-    k: usize,
-    loops: impl Loops<T>,
-) {
+fn keep<T: Magnitude>(room: &mut Room<'_, T>, before: usize, kth: T::Key, k: usize, loops: impl Loops<T>) {
     const ROOM: usize = CANDIDATES + SLACK;
     let (mut places, mut kept) = ([MaybeUninit::uninit(); ROOM], [MaybeUninit::uninit(); ROOM]);
     if loops.collect(&room.picked[before..], 0, kth, &mut places, &mut kept) != k {
-        return room.keep_from(before, kth, equal);
+        return room.keep_from(before, kth, k);
     }
     let (indices, picked) = (&mut room.indices[before..], &mut room.picked[before..]);
     for (to, (place, v)) in places.iter().zip(&kept).enumerate().take(k) {
@@ -112,7 +107,7 @@ fn append_by_selection<T: Magnitude>(
     loops: impl Loops<T>,
 ) {
     let before = room.indices.len();
-    let least = super::kth_of_all(values, k).unwrap_or(T::Key::from(0));
+    let least = super::kth_of_all(values, k).unwrap_or(T::Key::of(0));
     room.append(values.len(), |indices, picked| loops.collect(values, start, least, indices, picked));
     room.keep_largest(before, k);
 }

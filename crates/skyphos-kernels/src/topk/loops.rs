@@ -7,6 +7,7 @@
 use super::Magnitude;
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
+use bytemuck::Pod;
 use std::mem::MaybeUninit;
 
 /// What a vector store may write past the last kept value.
@@ -14,6 +15,27 @@ pub(super) const SLACK: usize = 16;
 
 /// Keys that are compared at once.
 pub(super) const LANES: usize = 16;
+
+/// Integers that magnitudes are.
+pub trait Number: Pod + Ord + std::fmt::Debug + Into<i64> {
+    /// The largest.
+    const MAX: Self;
+    /// The lower bits of a number.
+    fn of(number: i64) -> Self;
+}
+
+macro_rules! numbers {
+    ($($t:ty),*) => {$(
+        impl Number for $t {
+            const MAX: $t = <$t>::MAX;
+            #[inline(always)]
+            fn of(number: i64) -> $t {
+                number as $t
+            }
+        }
+    )*};
+}
+numbers!(i16, i32, i64);
 
 /// The loops that every selection is made of, for one instruction set.
 pub(super) trait Loops<T: Magnitude>: Copy {
@@ -28,11 +50,11 @@ pub(super) trait Loops<T: Magnitude>: Copy {
         picked: &mut [MaybeUninit<T>],
     ) -> usize;
 
-    /// Largest magnitudes of the values dealt to groups in turn; less than any of a group without values.
-    fn maxima<const VECTORS: usize>(self, values: &[T]) -> [[T::Key; LANES]; VECTORS];
+    /// Upper 16 bits of the largest magnitudes of the values dealt to groups in turn; -1 for a group without.
+    fn maxima<const VECTORS: usize>(self, values: &[T]) -> [[i16; LANES]; VECTORS];
 
-    /// The k-th largest, and how many of those equal to it are among the k. There are at least k.
-    fn kth_of_few(self, keys: &[[T::Key; LANES]], k: usize) -> (T::Key, usize);
+    /// The k-th largest of at least k numbers, none below -1.
+    fn kth_of_few<K: Number>(self, keys: &[[K; LANES]], k: usize) -> K;
 }
 
 /// For any processor.
@@ -64,20 +86,20 @@ impl<T: Magnitude> Loops<T> for Plain {
     }
 
     #[inline(always)]
-    fn maxima<const VECTORS: usize>(self, values: &[T]) -> [[T::Key; LANES]; VECTORS] {
-        let mut maxima = [[T::Key::from(-1); LANES]; VECTORS];
+    fn maxima<const VECTORS: usize>(self, values: &[T]) -> [[i16; LANES]; VECTORS] {
+        let mut maxima = [[-1; LANES]; VECTORS];
         for round in values.chunks(VECTORS * LANES) {
             for (max, v) in maxima.as_flattened_mut().iter_mut().zip(round) {
-                *max = v.magnitude().max(*max);
+                *max = v.upper().max(*max);
             }
         }
         maxima
     }
 
     #[inline(always)]
-    fn kth_of_few(self, keys: &[[T::Key; LANES]], k: usize) -> (T::Key, usize) {
+    fn kth_of_few<K: Number>(self, keys: &[[K; LANES]], k: usize) -> K {
         // The least of those that fewer than k are above.
-        let mut kth = T::LARGEST;
+        let mut kth = K::MAX;
         for mine in keys {
             let mut above = [0i32; LANES];
             for key in keys.as_flattened() {
@@ -86,7 +108,7 @@ impl<T: Magnitude> Loops<T> for Plain {
             let few = above.iter().zip(mine).filter(|(n, _)| **n < k as i32);
             kth = few.fold(kth, |kth, (_, me)| kth.min(*me));
         }
-        (kth, k - keys.as_flattened().iter().map(|key| usize::from(*key > kth)).sum::<usize>())
+        kth
     }
 }
 
@@ -121,15 +143,15 @@ impl<T: Magnitude> Loops<T> for Avx512 {
     }
 
     #[inline(always)]
-    fn maxima<const VECTORS: usize>(self, values: &[T]) -> [[T::Key; LANES]; VECTORS] {
+    fn maxima<const VECTORS: usize>(self, values: &[T]) -> [[i16; LANES]; VECTORS] {
         // SAFETY: `self` is there, so the processor has the instructions.
         unsafe { avx512::maxima::<T, VECTORS>(values) }
     }
 
     #[inline(always)]
-    fn kth_of_few(self, keys: &[[T::Key; LANES]], k: usize) -> (T::Key, usize) {
+    fn kth_of_few<K: Number>(self, keys: &[[K; LANES]], k: usize) -> K {
         // SAFETY: `self` is there, so the processor has the instructions.
-        unsafe { avx512::kth_of_few::<T>(keys, k) }
+        unsafe { avx512::kth_of_few(keys, k) }
     }
 }
 

@@ -53,16 +53,15 @@ impl<'a, T: Magnitude> Room<'a, T> {
             return self.picked.truncate(start);
         }
         let mut keys: Vec<T::Key> = self.picked[start..].iter().map(|v| v.magnitude()).collect();
-        let (larger, kth, _) = keys.select_nth_unstable_by(k - 1, |a, b| b.cmp(a));
-        let kth = *kth;
-        let equal = k - larger.iter().filter(|key| **key > kth).count();
-        self.keep_from(start, kth, equal);
+        let kth = *keys.select_nth_unstable_by(k - 1, |a, b| b.cmp(a)).1;
+        self.keep_from(start, kth, k);
     }
 
-    /// Of those from `start` on keeps the ones above a magnitude, and the first `equal` that are equal to it.
-    #[inline(always)]
-    pub(super) fn keep_from(&mut self, start: usize, kth: T::Key, mut equal: usize) {
-        let mut to = start;
+    /// Of those from `start` on keeps the ones above the k-th magnitude, and of those equal to it as many
+    /// as `k` leaves, the first ones.
+    pub(super) fn keep_from(&mut self, start: usize, kth: T::Key, k: usize) {
+        let above = self.picked[start..].iter().filter(|v| v.magnitude() > kth).count();
+        let (mut to, mut equal) = (start, k - above);
         for from in start..self.indices.len() {
             let (index, v) = (self.indices[from], self.picked[from]);
             let key = v.magnitude();
