@@ -22,7 +22,8 @@ __all__ = [
 ]
 
 _INDEX_TYPES = frozenset("iIlLqQ")
-_VALUE_TYPES = frozenset(["float32", "float64", "int32", "int64", "uint8", "uint32", "uint64"])
+#: bfloat16 is the type of the package ml_dtypes: who has such an array has that package.
+_VALUE_TYPES = frozenset(["bfloat16", "float16", "float32", "float64", "int32", "int64", "uint8", "uint32", "uint64"])
 
 #: The operations that have names.
 NAMES = ("sum", "prod", "min", "max", "or", "and", "mean", "mean_present")

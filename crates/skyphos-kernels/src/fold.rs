@@ -156,6 +156,7 @@ fn fold_with<T: Element>(
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use skyphos_types::{bf16, f16};
 
     /// Plain oracle.
     fn fold_plain<T: Element>(
@@ -212,6 +213,8 @@ mod tests {
             if op.check(skyphos_types::DType::F64).is_ok() {
                 check::<f64>(op, &present, width, first, |k| (k as f64).sin());
                 check::<f32>(op, &present, width, first, |k| (k as f32).cos());
+                check::<bf16>(op, &present, width, first, |k| bf16::from_f32((k as f32).cos()));
+                check::<f16>(op, &present, width, first, |k| f16::from_f32((k as f32).cos()));
             }
         }
     }

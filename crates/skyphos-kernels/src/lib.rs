@@ -5,7 +5,9 @@
 //! law, a web graph's communities) then costs a few bytes an index to sort, send and merge, and one
 //! that is sparse everywhere costs a block an index.
 //!
-//! Nothing here knows of ranks, messages or time. Only [`fold`](fold_rows) and [`Permutation`] touch values.
+//! Values are folded ([`fold_rows`]), moved ([`Permutation`]), quantised ([`quantise`]) and chosen ([`topk`]).
+//!
+//! Nothing here knows of messages or time; a rank is at most a number that random numbers depend on.
 
 mod block;
 mod codec;
@@ -13,10 +15,12 @@ mod fold;
 mod hash;
 mod permutation;
 mod prepare;
+mod quantise;
 mod radix;
 mod runs;
 mod simd;
 pub mod stream;
+mod topk;
 mod union;
 
 pub use block::{BLOCK_BITS, BLOCK_SIZE, Block, IndexSet, count_indices, split_ranges};
@@ -25,4 +29,6 @@ pub use fold::{fold_all, fold_rows, gather_rows, scatter_rows};
 pub use hash::BlockHash;
 pub use permutation::Permutation;
 pub use prepare::{Index, Indices, Prepared, prepare};
+pub use quantise::{Draw, Quantize, Scale, dequantise, dequantise_and_add, quantise, quantised_bytes};
+pub use topk::{Magnitude, Select, take_topk, topk};
 pub use union::{Locator, MISSING, union};

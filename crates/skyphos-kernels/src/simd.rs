@@ -21,6 +21,7 @@ pub(crate) fn level() -> Level {
         if is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("bmi2")
         {
             return Level::Avx512;
@@ -35,9 +36,9 @@ pub(crate) fn level() -> Level {
 /// Runs `f` where the compiler may use AVX-512.
 ///
 /// # Safety
-/// The processor must have avx512f, avx512vl, avx512dq, bmi1, bmi2 and popcnt.
+/// The processor must have avx512f, avx512vl, avx512dq, avx512bw, bmi1, bmi2 and popcnt.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx2,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
 pub(crate) unsafe fn with_avx512<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
@@ -111,22 +112,37 @@ macro_rules! copy_all {
 }
 pub(crate) use copy_all;
 
-/// Calls an `#[inline(always)]` kernel, compiled for the processor at hand.
+/// Calls an `#[inline(always)]` kernel, compiled for the processor at hand, or for a level it has.
 macro_rules! dispatch {
-    ($kernel:ident ( $($argument:expr),* $(,)? )) => {
-        match $crate::simd::level() {
+    ($kernel:ident $(::<$($generic:tt),*>)? ( $($argument:expr),* $(,)? )) => {
+        $crate::simd::dispatch!($crate::simd::level() => $kernel $(::<$($generic),*>)? ($($argument),*))
+    };
+    ($level:expr => $kernel:ident $(::<$($generic:tt),*>)? ( $($argument:expr),* $(,)? )) => {
+        match $level {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `level` has seen that the processor has these instructions.
             $crate::simd::Level::Avx512 => unsafe {
-                $crate::simd::with_avx512(#[inline(always)] || $kernel($($argument),*))
+                $crate::simd::with_avx512(#[inline(always)] || $kernel $(::<$($generic),*>)? ($($argument),*))
             },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             $crate::simd::Level::Avx2 => unsafe {
-                $crate::simd::with_avx2(#[inline(always)] || $kernel($($argument),*))
+                $crate::simd::with_avx2(#[inline(always)] || $kernel $(::<$($generic),*>)? ($($argument),*))
             },
-            $crate::simd::Level::Baseline => $kernel($($argument),*),
+            $crate::simd::Level::Baseline => $kernel $(::<$($generic),*>)? ($($argument),*),
         }
     };
 }
 pub(crate) use dispatch;
+
+/// All levels that this processor has, for tests.
+#[cfg(test)]
+pub(crate) fn levels() -> Vec<Level> {
+    match level() {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => vec![Level::Avx512, Level::Avx2, Level::Baseline],
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => vec![Level::Avx2, Level::Baseline],
+        Level::Baseline => vec![Level::Baseline],
+    }
+}

@@ -3,7 +3,7 @@
 use numpy::{PyReadonlyArray1, PyReadonlyArrayDyn, PyReadwriteArrayDyn};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use skyphos::Indices;
+use skyphos::{Indices, bf16, f16};
 
 /// Runs `$body` with `$values: &[T]` and `$out: &mut [T]` of the type at hand.
 macro_rules! with_values {
@@ -24,6 +24,8 @@ macro_rules! with_values {
             U8(v, o) => arm!(v, o),
             U32(v, o) => arm!(v, o),
             U64(v, o) => arm!(v, o),
+            BF16(v, o) => arm!(v, o),
+            F16(v, o) => arm!(v, o),
         }
     }};
 }
@@ -77,6 +79,8 @@ pub enum ValueArrays<'py> {
     U8(PyReadonlyArrayDyn<'py, u8>, PyReadwriteArrayDyn<'py, u8>),
     U32(PyReadonlyArrayDyn<'py, u32>, PyReadwriteArrayDyn<'py, u32>),
     U64(PyReadonlyArrayDyn<'py, u64>, PyReadwriteArrayDyn<'py, u64>),
+    BF16(PyReadonlyArrayDyn<'py, bf16>, PyReadwriteArrayDyn<'py, bf16>),
+    F16(PyReadonlyArrayDyn<'py, f16>, PyReadwriteArrayDyn<'py, f16>),
 }
 
 impl<'py> ValueArrays<'py> {
@@ -97,9 +101,14 @@ impl<'py> ValueArrays<'py> {
                 }
             )*};
         }
-        try_types!(F64, F32, I64, I32, U8, U32, U64);
+        try_types!(F64, F32, I64, I32, U8, U32, U64, F16);
+        // NumPy knows the type bfloat16 only where a package registered it, as whoever made such an array has.
+        let dtype = values.getattr("dtype").and_then(|d| d.getattr("name"));
+        if dtype.is_ok_and(|name| name.extract::<&str>().is_ok_and(|name| name == "bfloat16")) {
+            try_types!(BF16);
+        }
         Err(PyTypeError::new_err(
-            "values must be an array of float32, float64, int32, int64, uint8, uint32 or uint64",
+            "values must be an array of float16, float32, float64, bfloat16, int32, int64, uint8, uint32 or uint64",
         ))
     }
 }

@@ -5,7 +5,7 @@ use numpy::{Element as NumpyElement, PyArray1, PyArrayMethods};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use skyphos::{CustomOp, DType, Element, Error, ReduceOp, Result, with_element};
+use skyphos::{CustomOp, DType, Element, Error, ReduceOp, Result, bf16, f16, with_element};
 use std::sync::Arc;
 
 /// `op` is a name or a ufunc; `identity` goes with a ufunc.
@@ -19,6 +19,34 @@ pub fn reduce_op(op: &Bound<'_, PyAny>, identity: &Bound<'_, PyAny>) -> PyResult
         ufunc: op.clone().unbind(),
         identity: identity.clone().unbind(),
     })))
+}
+
+/// A number from a Python one.
+trait FromItem: Sized {
+    fn from_item(item: &Bound<'_, PyAny>) -> PyResult<Self>;
+}
+
+macro_rules! from_item {
+    ($($t:ty),*) => {$(
+        impl FromItem for $t {
+            fn from_item(item: &Bound<'_, PyAny>) -> PyResult<Self> {
+                item.extract()
+            }
+        }
+    )*};
+}
+from_item!(f32, f64, i32, i64, u8, u32, u64);
+
+impl FromItem for bf16 {
+    fn from_item(item: &Bound<'_, PyAny>) -> PyResult<Self> {
+        item.extract().map(bf16::from_f64)
+    }
+}
+
+impl FromItem for f16 {
+    fn from_item(item: &Bound<'_, PyAny>) -> PyResult<Self> {
+        item.extract().map(f16::from_f64)
+    }
 }
 
 struct Ufunc {
@@ -57,7 +85,7 @@ impl CustomOp for Ufunc {
         Python::attach(|py| {
             let mut run = || -> PyResult<()> {
                 with_element!(dtype, T => {
-                    let value: T = self.identity.bind(py).call_method0("item")?.extract()?;
+                    let value = T::from_item(&self.identity.bind(py).call_method0("item")?)?;
                     out.copy_from_slice(bytemuck::bytes_of(&value));
                 });
                 Ok(())

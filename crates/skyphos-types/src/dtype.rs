@@ -20,23 +20,37 @@ pub enum DType {
     U32 = 6,
     /// Unsigned 64-bit integer.
     U64 = 7,
+    /// bfloat16: the upper half of a binary32.
+    BF16 = 8,
+    /// IEEE 754 binary16.
+    F16 = 9,
 }
 
 impl DType {
     /// Every element type.
-    pub const ALL: [DType; 7] =
-        [DType::F32, DType::F64, DType::I32, DType::I64, DType::U8, DType::U32, DType::U64];
+    pub const ALL: [DType; 9] = [
+        DType::F32,
+        DType::F64,
+        DType::I32,
+        DType::I64,
+        DType::U8,
+        DType::U32,
+        DType::U64,
+        DType::BF16,
+        DType::F16,
+    ];
 
     /// Size of one number in bytes.
     pub const fn size(self) -> usize {
         match self {
             DType::U8 => 1,
+            DType::BF16 | DType::F16 => 2,
             DType::F32 | DType::I32 | DType::U32 => 4,
             DType::F64 | DType::I64 | DType::U64 => 8,
         }
     }
 
-    /// NumPy's name of the type.
+    /// NumPy's name of the type (for bfloat16, that of the package `ml_dtypes`).
     pub const fn name(self) -> &'static str {
         match self {
             DType::F32 => "float32",
@@ -46,6 +60,8 @@ impl DType {
             DType::U8 => "uint8",
             DType::U32 => "uint32",
             DType::U64 => "uint64",
+            DType::BF16 => "bfloat16",
+            DType::F16 => "float16",
         }
     }
 
@@ -56,7 +72,7 @@ impl DType {
 
     /// Whether this is a floating-point type.
     pub const fn is_float(self) -> bool {
-        matches!(self, DType::F32 | DType::F64)
+        matches!(self, DType::F32 | DType::F64 | DType::BF16 | DType::F16)
     }
 }
 
@@ -69,7 +85,8 @@ impl std::fmt::Display for DType {
 /// A Rust type that is a [`DType`], with the arithmetic that reductions need.
 ///
 /// Integers wrap on overflow, as NumPy's do. `least` and `greatest` propagate NaN, as
-/// `numpy.minimum` does. Bit operations on floats are never called: [`crate::ReduceOp::check`]
+/// `numpy.minimum` does. The 16-bit floats compute in f32 and round each result to nearest, ties to
+/// even: their sums, products and quotients are the correctly rounded ones. Bit operations on floats are never called: [`crate::ReduceOp::check`]
 /// refuses them.
 pub trait Element: Pod + Send + Sync + PartialEq + std::fmt::Debug {
     /// The type's tag.
@@ -160,6 +177,36 @@ macro_rules! element_float {
 }
 element_float!(f32 => F32, f64 => F64);
 
+/// A floating-point [`Element`]: what can be quantised, and has a magnitude.
+pub trait Real: Element {
+    /// The nearest f32, ties to even: exact but for f64, of which large values become infinite.
+    fn to_f32(self) -> f32;
+    /// The nearest value of this type, ties to even.
+    fn from_f32(value: f32) -> Self;
+}
+
+impl Real for f32 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
+    #[inline(always)]
+    fn from_f32(value: f32) -> f32 {
+        value
+    }
+}
+
+impl Real for f64 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self as f32
+    }
+    #[inline(always)]
+    fn from_f32(value: f32) -> f64 {
+        f64::from(value)
+    }
+}
+
 /// Runs `$body` with `$t` bound to the Rust type of a [`DType`].
 #[macro_export]
 macro_rules! with_element {
@@ -191,6 +238,14 @@ macro_rules! with_element {
             }
             $crate::DType::U64 => {
                 type $t = u64;
+                $body
+            }
+            $crate::DType::BF16 => {
+                type $t = $crate::bf16;
+                $body
+            }
+            $crate::DType::F16 => {
+                type $t = $crate::f16;
                 $body
             }
         }

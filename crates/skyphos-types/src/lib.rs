@@ -4,8 +4,10 @@
 
 mod dtype;
 mod error;
+mod half_float;
 mod op;
 
-pub use dtype::{DType, Element};
+pub use dtype::{DType, Element, Real};
 pub use error::{Error, Result};
+pub use half::{bf16, f16};
 pub use op::{CustomOp, ReduceOp};

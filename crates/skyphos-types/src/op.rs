@@ -94,7 +94,7 @@ impl ReduceOp {
                 self.name()
             ))),
             ReduceOp::Mean | ReduceOp::MeanPresent if !dtype.is_float() => Err(Error::bad_input(format!(
-                "op={:?} needs float32 or float64 values, not {dtype}",
+                "op={:?} needs floating-point values, not {dtype}",
                 self.name()
             ))),
             _ => Ok(()),

@@ -33,4 +33,4 @@ pub use skyphos_kernels::Indices;
 pub use skyphos_kernels::stream::{Form, IndexList, SparseVec, View};
 pub use skyphos_plan as planner;
 pub use skyphos_tcp as tcp;
-pub use skyphos_types::{CustomOp, DType, Element, Error, ReduceOp, Result, with_element};
+pub use skyphos_types::{CustomOp, DType, Element, Error, Real, ReduceOp, Result, bf16, f16, with_element};

@@ -1,0 +1,340 @@
+//! Stochastic quantisation: a few bits a number and one scale a bucket (QSGD; SparCML §6).
+//!
+//! A bucket of d consecutive values v has a scale S: their Euclidean length, or their largest magnitude.
+//! With s = 2^(bits-1) - 1 levels, v_i becomes one of the two multiples of S/s beside it, drawn so that
+//! the expectation is v_i:
+//!
+//! ```text
+//! q_i = ⌊v_i · s/S + u_i⌋,  u_i uniform in [0, 1);      Q(v)_i = q_i · S/s;      q_i in -s ..= s
+//! ```
+//!
+//! **Variance.** For the Euclidean scale E|Q(v) - v|² ≤ min(d/s², √d/s)·|v|² (QSGD, lemma 3.1). The
+//! largest magnitude is never above the length, and the proof needs no more. |Q(v)_i - v_i| < S/s always.
+//!
+//! **Bias** is that of rounding alone: below S/s · 2^-24 from cutting v_i · s/S to 24 binary digits (u has
+//! as many), and below |v_i| · 2^-21 from f32 products. Types other than f32 are converted to f32 first, and
+//! results back to nearest: f64 loses digits, and 16-bit results are off by up to half a unit of the last
+//! place (above the type's largest value: infinite).
+//!
+//! **Randomness** is a function of (seed, call, rank, bucket, place in the bucket) and of nothing else: not
+//! of the instruction set, of threads, or of which values came before (`quantise/random.rs`).
+//!
+//! **Form**: for each bucket S as a little-endian f32, then q_i in two's complement of `bits` bits, the
+//! first in the lowest bits, up to a whole byte.
+//!
+//! Cost: values are read once from memory (twice from the first cache), a byte is written for every
+//! 8/bits of them; O(d) work a bucket, no allocation.
+
+mod codes;
+mod random;
+
+use crate::simd::{self, Level};
+use codes::{bytes_of, levels_of, padded};
+use random::Key;
+use skyphos_types::{Error, Real, Result};
+
+/// What a bucket's values are multiples of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scale {
+    /// The Euclidean length: the variance bound above.
+    L2,
+    /// The largest magnitude: finer steps.
+    Max,
+}
+
+/// How to quantise: all ranks use the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quantize {
+    bits: u8,
+    bucket: u32,
+    scale: Scale,
+    seed: u64,
+}
+
+impl Default for Quantize {
+    /// 4 bits, buckets of 1,024, Euclidean scale, seed 0.
+    fn default() -> Quantize {
+        Quantize { bits: 4, bucket: 1024, scale: Scale::L2, seed: 0 }
+    }
+}
+
+impl Quantize {
+    /// `bits` is 2, 4 or 8; a bucket has 1 to 2^24 values.
+    pub fn new(bits: u8, bucket: u32, scale: Scale, seed: u64) -> Result<Quantize> {
+        if !matches!(bits, 2 | 4 | 8) {
+            return Err(Error::bad_input(format!("values are quantised to 2, 4 or 8 bits, not {bits}")));
+        }
+        if !(1..=1 << 24).contains(&bucket) {
+            return Err(Error::bad_input(format!("a bucket has 1 to 2^24 values, not {bucket}")));
+        }
+        Ok(Quantize { bits, bucket, scale, seed })
+    }
+
+    /// Bits a value.
+    pub fn bits(&self) -> u8 {
+        self.bits
+    }
+
+    /// Values a bucket.
+    pub fn bucket(&self) -> usize {
+        self.bucket as usize
+    }
+
+    /// The scale of a bucket.
+    pub fn scale(&self) -> Scale {
+        self.scale
+    }
+
+    /// Start of all randomness.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Steps from 0 to the scale, s.
+    pub fn levels(&self) -> u32 {
+        (1 << (self.bits - 1)) - 1
+    }
+
+    fn code_bytes(&self, values: usize) -> usize {
+        (values * self.bits as usize).div_ceil(8)
+    }
+}
+
+/// Which random numbers: those of other calls, ranks or buckets are independent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Draw {
+    /// Number of the call.
+    pub call: u64,
+    /// Logical rank: the same on all replicas.
+    pub rank: u32,
+    /// Number of the first bucket, for a part of a longer vector.
+    pub first_bucket: u64,
+}
+
+/// Bytes of a bucket's scale.
+const HEAD: usize = 4;
+
+/// Values that are worked on at once; their codes fill whole bytes at any number of bits.
+const BLOCK: usize = 64;
+
+/// Accumulators of the sum of squares. Part of the result's definition, so the same on all processors.
+const SUMS: usize = 16;
+
+/// Bytes that `values` numbers take.
+pub fn quantised_bytes(values: usize, params: &Quantize) -> usize {
+    let (whole, rest) = (values / params.bucket(), values % params.bucket());
+    let last = if rest > 0 { HEAD + params.code_bytes(rest) } else { 0 };
+    whole * (HEAD + params.code_bytes(params.bucket())) + last
+}
+
+/// Writes the quantised `values` to `out`, of [`quantised_bytes`].
+///
+/// NaN and infinite values are refused; `out` then holds anything.
+pub fn quantise<T: Real>(values: &[T], params: &Quantize, draw: Draw, out: &mut [u8]) -> Result<()> {
+    let expected = quantised_bytes(values.len(), params);
+    if out.len() != expected {
+        let found = out.len();
+        return Err(Error::bad_input(format!("{expected} bytes are needed to quantise, not {found}")));
+    }
+    encode_at(simd::level(), values, params, draw, out).map_err(|start| {
+        let bad = values[start..].iter().position(|v| !v.to_f32().is_finite()).unwrap_or(0) + start;
+        let value = values[bad];
+        Error::bad_input(format!(
+            "values[{bad}] = {value:?} cannot be quantised: only numbers that are finite as float32 can"
+        ))
+    })
+}
+
+/// Writes what `bytes` stand for, `out.len()` values, to `out`.
+///
+/// The bytes may be anything; those that [`quantise`] cannot have made give an error or some numbers.
+pub fn dequantise<T: Real>(
+    bytes: &[u8],
+    params: &Quantize,
+    out: &mut [T],
+) -> std::result::Result<(), &'static str> {
+    decode_at(simd::level(), bytes, params, out, |_, v| v)
+}
+
+/// Adds what `bytes` stand for to `acc`, as [`dequantise`] and an addition of `T` would.
+///
+/// After an error `acc` has some buckets added.
+pub fn dequantise_and_add<T: Real>(
+    bytes: &[u8],
+    params: &Quantize,
+    acc: &mut [T],
+) -> std::result::Result<(), &'static str> {
+    decode_at(simd::level(), bytes, params, acc, T::add)
+}
+
+fn encode_at<T: Real>(
+    level: Level,
+    values: &[T],
+    params: &Quantize,
+    draw: Draw,
+    out: &mut [u8],
+) -> std::result::Result<(), usize> {
+    match params.bits {
+        2 => simd::dispatch!(level => encode::<T, 2>(values, params, draw, out)),
+        4 => simd::dispatch!(level => encode::<T, 4>(values, params, draw, out)),
+        _ => simd::dispatch!(level => encode::<T, 8>(values, params, draw, out)),
+    }
+}
+
+fn decode_at<T: Real>(
+    level: Level,
+    bytes: &[u8],
+    params: &Quantize,
+    out: &mut [T],
+    put: impl Fn(T, T) -> T + Copy,
+) -> std::result::Result<(), &'static str> {
+    if bytes.len() != quantised_bytes(out.len(), params) {
+        return Err("quantised values of another length");
+    }
+    match params.bits {
+        2 => simd::dispatch!(level => decode::<T, 2>(bytes, params, out, put)),
+        4 => simd::dispatch!(level => decode::<T, 4>(bytes, params, out, put)),
+        _ => simd::dispatch!(level => decode::<T, 8>(bytes, params, out, put)),
+    }
+}
+
+/// All buckets. `Err`: where the first bucket starts whose values are not all finite.
+#[inline(always)]
+fn encode<T: Real, const BITS: usize>(
+    values: &[T],
+    params: &Quantize,
+    draw: Draw,
+    out: &mut [u8],
+) -> std::result::Result<(), usize> {
+    let stream = Key::of_call(params.seed, draw);
+    let stride = HEAD + params.code_bytes(params.bucket());
+    let buckets = values.chunks(params.bucket()).zip(out.chunks_mut(stride));
+    for (number, (bucket, packed)) in buckets.enumerate() {
+        let scale = match params.scale {
+            Scale::L2 => length(bucket),
+            Scale::Max => largest(bucket),
+        };
+        let scale = scale.ok_or(number * params.bucket())?;
+        let (head, codes) = packed.split_at_mut(HEAD);
+        head.copy_from_slice(&scale.to_le_bytes());
+        let step = Step::new(scale, params.levels());
+        let key = Key::of_bucket(stream, draw.first_bucket.wrapping_add(number as u64));
+        // A last part may fill whole bytes like a block, so it is split off by its values.
+        let (blocks, rest) = bucket.as_chunks::<BLOCK>();
+        let (packs, last) = codes.split_at_mut(blocks.len() * (BLOCK * BITS / 8));
+        let places = (0..).step_by(BLOCK);
+        for ((block, pack), place) in blocks.iter().zip(packs.chunks_exact_mut(BLOCK * BITS / 8)).zip(places)
+        {
+            pack.copy_from_slice(&bytes_of::<BITS>(&draw_levels(block, step, key, place))[..pack.len()]);
+        }
+        if !rest.is_empty() {
+            let mut block = [T::ZERO; BLOCK];
+            block[..rest.len()].copy_from_slice(rest);
+            let place = (bucket.len() - rest.len()) as u32;
+            last.copy_from_slice(&bytes_of::<BITS>(&draw_levels(&block, step, key, place))[..last.len()]);
+        }
+    }
+    Ok(())
+}
+
+/// The Euclidean length, or None if a value is not finite. At least the largest magnitude.
+#[inline(always)]
+fn length<T: Real>(bucket: &[T]) -> Option<f32> {
+    // The square of an f32 is exact in f64, and no sum of them overflows.
+    let square = |v: &T| f64::from(v.to_f32()) * f64::from(v.to_f32());
+    let mut sums = [0.0f64; SUMS];
+    let mut chunks = bucket.chunks_exact(SUMS);
+    for chunk in &mut chunks {
+        for (sum, v) in sums.iter_mut().zip(chunk) {
+            *sum += square(v);
+        }
+    }
+    for (sum, v) in sums.iter_mut().zip(chunks.remainder()) {
+        *sum += square(v);
+    }
+    let total: f64 = sums.iter().sum();
+    // Where the length is no f32, its largest will do: any scale not below the magnitudes is unbiased.
+    total.is_finite().then(|| total.sqrt().min(f64::from(f32::MAX)) as f32)
+}
+
+/// The largest magnitude, or None if a value is not finite.
+#[inline(always)]
+fn largest<T: Real>(bucket: &[T]) -> Option<f32> {
+    // The bits of magnitudes are ordered as they are; NaN and infinity come last.
+    let top = bucket.iter().fold(0, |top, v| (v.to_f32().to_bits() & 0x7fff_ffff).max(top));
+    let top = f32::from_bits(top);
+    top.is_finite().then_some(top)
+}
+
+/// Bits of a level's fraction.
+const FRACTION: u32 = 24;
+
+/// What takes values to levels with [`FRACTION`] binary digits: two factors, for s/S need not be an f32.
+#[derive(Clone, Copy)]
+struct Step {
+    lift: f32,
+    factor: f32,
+}
+
+impl Step {
+    fn new(scale: f32, levels: u32) -> Step {
+        let top = (levels << FRACTION) as f32;
+        // 2^64, a power of two, takes nothing from a small value.
+        let lift = if scale < 2f32.powi(-64) { 2f32.powi(64) } else { 1.0 };
+        if scale == 0.0 {
+            return Step { lift, factor: 0.0 };
+        }
+        let mut factor = top / (scale * lift);
+        // No magnitude may come above the last level, or it would leave the code.
+        while scale * lift * factor > top {
+            factor = factor.next_down();
+        }
+        Step { lift, factor }
+    }
+}
+
+/// The drawn levels of a block, the first at `place` of its bucket.
+#[inline(always)]
+fn draw_levels<T: Real>(block: &[T; BLOCK], step: Step, key: Key, place: u32) -> [i8; BLOCK] {
+    let mut levels = [0i8; BLOCK];
+    for ((level, v), at) in levels.iter_mut().zip(block).zip(place..) {
+        let exact = v.to_f32() * step.lift * step.factor;
+        // SAFETY: `Step` keeps |exact| within 127 · 2^24, and a value that is not finite came not here.
+        let exact: i32 = unsafe { exact.to_int_unchecked() };
+        *level = ((exact + (key.random(at) >> (32 - FRACTION)) as i32) >> FRACTION) as i8;
+    }
+    levels
+}
+
+#[inline(always)]
+fn decode<T: Real, const BITS: usize>(
+    bytes: &[u8],
+    params: &Quantize,
+    out: &mut [T],
+    put: impl Fn(T, T) -> T + Copy,
+) -> std::result::Result<(), &'static str> {
+    let stride = HEAD + params.code_bytes(params.bucket());
+    let unit = 1.0 / params.levels() as f32;
+    for (bucket, packed) in out.chunks_mut(params.bucket()).zip(bytes.chunks(stride)) {
+        let (head, codes) = packed.split_at(HEAD);
+        let scale = f32::from_le_bytes(head.try_into().expect("a whole head"));
+        if !(scale.is_finite() && scale >= 0.0) {
+            return Err("a scale that is not finite, or negative");
+        }
+        let value = |level: i8| T::from_f32(f32::from(level) * unit * scale);
+        let (blocks, rest) = bucket.as_chunks_mut::<BLOCK>();
+        let (packs, last) = codes.split_at(blocks.len() * (BLOCK * BITS / 8));
+        for (block, pack) in blocks.iter_mut().zip(packs.chunks_exact(BLOCK * BITS / 8)) {
+            for (v, level) in block.iter_mut().zip(levels_of::<BITS>(&padded(pack))) {
+                *v = put(*v, value(level));
+            }
+        }
+        for (v, level) in rest.iter_mut().zip(levels_of::<BITS>(&padded(last))) {
+            *v = put(*v, value(level));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

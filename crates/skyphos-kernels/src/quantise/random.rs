@@ -1,0 +1,47 @@
+//! Random numbers that depend on their place only: a counter, mixed.
+//!
+//! A 64-bit mixer (SplitMix64's) makes a key of seed, call, rank and bucket; a 32-bit one with the
+//! constants of Wellons' search (`lowbias32`), keyed once more between its rounds, makes a number of key
+//! and place. That is two multiplications a number, in vectors of any width, where Philox takes ten
+//! rounds; nothing here needs to withstand more than averaging. It is not for secrets.
+
+use super::Draw;
+
+/// What random numbers are made of.
+#[derive(Clone, Copy)]
+pub(super) struct Key([u32; 2]);
+
+impl Key {
+    /// The stream of a call on a rank.
+    pub(super) fn of_call(seed: u64, draw: Draw) -> u64 {
+        let seeded = mix(seed.wrapping_add(GOLDEN));
+        let called = mix(seeded ^ draw.call.wrapping_mul(GOLDEN).wrapping_add(1));
+        mix(called ^ u64::from(draw.rank).wrapping_mul(GOLDEN).wrapping_add(2))
+    }
+
+    #[inline(always)]
+    pub(super) fn of_bucket(stream: u64, bucket: u64) -> Key {
+        let key = mix(stream.wrapping_add(bucket.wrapping_mul(GOLDEN)));
+        Key([key as u32, (key >> 32) as u32])
+    }
+
+    /// 32 random bits for a place in the bucket.
+    #[inline(always)]
+    pub(super) fn random(self, place: u32) -> u32 {
+        let mut x = place.wrapping_mul(GOLDEN as u32).wrapping_add(self.0[0]);
+        x = (x ^ x >> 16).wrapping_mul(0x7feb_352d) ^ self.0[1];
+        x = (x ^ x >> 15).wrapping_mul(0x846c_a68b);
+        x ^ x >> 16
+    }
+}
+
+/// 2^64 over the golden ratio, odd: multiples of it are far apart in all bits.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The output function of SplitMix64.
+#[inline(always)]
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
