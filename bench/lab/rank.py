@@ -1,0 +1,113 @@
+"""A rank of the lab: a process on its host that does what the conductor says, in step with the others.
+
+It is started as `python -m lab.rank SOCKET RANK`, says hello and is sent a :class:`Job`. Then words come as tuples,
+and each is answered by what it returns or by the text of its error. The socket is a file, so that no word to or from
+the conductor goes over the links.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from .contenders import Contender, Place, make
+from .data import load
+from .drain import Drain
+from .measure import latency
+from .oracle import Oracle
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a rank must know to begin."""
+
+    place: Place
+    folder: Path
+    shaped: bool
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error, as an answer."""
+
+    text: str
+
+
+class Rank:
+    """Each public method is a word of the conductor."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, place = job, job.place
+        self.data = load(job.folder, place.rank, place.n)
+        self.oracle = Oracle.load(job.folder)
+        self.contenders: dict[str, Contender] = {}
+        self.given: Any = None
+        self.drainer: Drain | None = None
+        if job.shaped:
+            self.drainer = Drain(place.addresses[place.rank], place.addresses[(place.rank + 1) % place.size])
+
+    def setup(self, name: str) -> None:
+        """Join a contender's group."""
+        contender = make(name)
+        contender.setup(self.job.place)
+        self.contenders[name] = contender
+
+    def prepare(self, name: str) -> None:
+        """Make its input."""
+        self.given = self.contenders[name].prepare(self.data)
+        gc.collect()
+
+    def drain(self, deadline_s: float) -> None:
+        """Empty the shaper's bucket."""
+        if self.drainer is not None:
+            self.drainer.until(deadline_s)
+
+    def run(self, name: str) -> tuple[float, float, str | None]:
+        """Call it: when it began and ended, and what is wrong with its answer."""
+        contender = self.contenders[name]
+        gc.disable()
+        begin, end, result = latency(contender, self.given)
+        gc.enable()
+        contender.settle()
+        answer = contender.answer(result)
+        fault = None if answer is None else self.oracle.fault(answer, whole=contender.kind != "partial")
+        self.given = None
+        return begin, end, fault
+
+    def close(self) -> None:
+        """Leave all groups."""
+        for contender in reversed(self.contenders.values()):
+            contender.close()
+
+
+def main(path: str, rank: str) -> None:
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(path)
+    connection: Connection[Any, Any] = Connection(line.detach())
+    connection.send((int(rank), os.getpid()))
+    worker = Rank(connection.recv())
+    connection.send(None)
+    while True:
+        try:
+            word, *arguments = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer = getattr(worker, word)(*arguments)
+        except Exception as error:
+            traceback.print_exc()
+            answer = Failure(f"{type(error).__name__}: {error}")
+        connection.send(answer)
+        if word == "close":
+            return
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
