@@ -40,6 +40,7 @@ _RESULTS = Path(__file__).resolve().parent / "results"
 )
 def main(
     scenarios: tuple[str, ...],
+    *,
     placements: int | None,
     iterations: int | None,
     rate: str | None,

@@ -15,14 +15,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+import numpy as np
+
 from .cluster import Cluster, Loopback
 from .link import size_bytes
-from .rank import Failure, Job
+from .words import Failure, Job
 
 _BENCH = Path(__file__).resolve().parent.parent
 _START_S = 120.0
@@ -38,6 +41,16 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 
 class GroupFailed(RuntimeError):
     """A rank failed, ended or did not answer in time; the group is of no more use."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One iteration: the longest time of any rank; from the first to begin to the last to end; and for how long
+    the mean link was idle between the drain and the call (None: not drained)."""
+
+    longest_s: float
+    span_s: float
+    idle_s: float | None
 
 
 class Group:
@@ -77,17 +90,21 @@ class Group:
         self._send(dict.fromkeys(self.ranks, word))
         return self._answers(limit_s)
 
-    def iterate(self, contender: str, limit_s: float, drain_s: float) -> tuple[float, float]:
-        """One iteration: the longest time of any rank, and from the first to begin to the last to end."""
+    def iterate(self, contender: str, limit_s: float, drain_s: float) -> Timing:
+        """One iteration of a contender."""
         self.tell("prepare", contender, limit_s=limit_s)
         if drain_s:
             self.tell("drain", time.monotonic() + drain_s, limit_s=limit_s)
         answers = self.tell("run", contender, limit_s=limit_s)
-        for rank, (_begin, _end, fault) in enumerate(answers):
+        for rank, (*_times, fault) in enumerate(answers):
             if fault is not None:
                 raise GroupFailed(f"wrong answer on rank {rank}: {fault}")
-        longest = max(end - begin for begin, end, _ in answers)
-        return longest, max(end for _, end, _ in answers) - min(begin for begin, _, _ in answers)
+        drained, begun, ended, _ = zip(*answers, strict=True)
+        return Timing(
+            longest_s=max(end - begin for begin, end in zip(begun, ended, strict=True)),
+            span_s=max(ended) - min(begun),
+            idle_s=float(np.mean(np.subtract(begun, drained))) if drain_s else None,
+        )
 
     def _start(self) -> None:
         path = self.log.with_suffix(".socket")
@@ -115,10 +132,10 @@ class Group:
 
     def _spawn(self, path: str) -> None:
         command = [sys.executable, "-m", "lab.rank", path]
-        ranks = [
-            self.hosts.command(host, [*command, str(rank)]) for rank, host in enumerate(self.placement)
-        ]
-        environment = os.environ | _ONE_THREAD | {"PYTHONPATH": str(_BENCH), "GLOO_SOCKET_IFNAME": self.hosts.interface}
+        ranks = [self.hosts.command(host, [*command, str(rank)]) for rank, host in enumerate(self.placement)]
+        environment = (
+            os.environ | _ONE_THREAD | {"PYTHONPATH": _python_path(), "GLOO_SOCKET_IFNAME": self.hosts.interface}
+        )
         if self.mpi:
             devices = {"UCX_NET_DEVICES": self.hosts.interface, "FI_TCP_IFACE": self.hosts.interface}
             environment |= _MPICH | devices
@@ -205,6 +222,11 @@ def _mpiexec(ranks: Sequence[Sequence[str]]) -> list[str]:
     for place, arguments in enumerate(ranks):
         command += [":"] * bool(place) + ["-n", "1", *arguments]
     return command
+
+
+def _python_path() -> str:
+    """Where ranks find this package, before what they would find anyway."""
+    return os.pathsep.join(filter(None, [str(_BENCH), os.environ.get("PYTHONPATH")]))
 
 
 def _is_rank(pid: int) -> bool:

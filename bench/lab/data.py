@@ -8,6 +8,7 @@ rank R, as a program recorded them).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,12 @@ def make(scenario: Scenario) -> list[Data]:
     """The inputs of all ranks."""
     settings = dict(scenario.data)
     kind = settings.pop("kind", None)
-    makers = {"uniform": _uniform, "zipf": _zipf, "dense": _dense, "trace": _trace}
+    makers: dict[Any, Callable[..., list[Data]]] = {
+        "uniform": _uniform,
+        "zipf": _zipf,
+        "dense": _dense,
+        "trace": _trace,
+    }
     if kind not in makers:
         raise BadScenario(f"data.kind must be one of {', '.join(makers)}, not {kind!r}")
     try:

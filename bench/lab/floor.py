@@ -37,8 +37,8 @@ Indices = npt.NDArray[np.integer]
 def log2_choose(n: npt.ArrayLike, k: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """log2 C(n, k), by C(n, k) = 1 / ((n + 1) Beta(n - k + 1, k + 1))."""
     n, k = np.asarray(n, np.float64), np.asarray(k, np.float64)
-    bits = -(betaln(n - k + 1, k + 1) + np.log1p(n)) / np.log(2)
-    return np.maximum(bits, 0.0)
+    bits: npt.NDArray[np.float64] = -(betaln(n - k + 1, k + 1) + np.log1p(n)) / np.log(2)
+    return bits.clip(0.0)
 
 
 def index_bits(indices: Indices, n: int) -> float:

@@ -43,27 +43,28 @@ class Oracle:
     def fault(self, answer: Answer, whole: bool = True) -> str | None:
         """What is wrong with an answer, or None. ``whole=False``: it may hold a part of the indices."""
         if isinstance(answer, tuple):
-            indices, values = answer
-            if self.indices is None:
-                place, complete = indices, len(indices) == len(self.values)
-            else:
-                place = np.searchsorted(self.indices, indices)
-                place[place == len(self.indices)] = 0
-                if len(indices) and not np.array_equal(self.indices[place], indices):
-                    return "it has indices that no rank put in"
-                complete = len(indices) == len(self.indices)
-            if whole and not complete:
-                return f"it has {len(indices)} indices, not {len(self.values)}"
-            if len(indices) > 1 and not (np.diff(indices) > 0).all():
-                return "its indices are not in order, or repeat"
-            return self._compare(values, self.values[place], self.bound[place])
+            return self._fault_of_sparse(*answer, whole)
         if self.indices is None:
             return self._compare(answer, self.values, self.bound)
+        if answer.shape[0] <= self.indices[-1]:
+            return f"it has {answer.shape[0]} values, and {self.indices[-1]} is an index"
         there = answer[self.indices]
         outside = np.count_nonzero(answer != self.identity) - np.count_nonzero(there != self.identity)
         if outside:
             return f"{outside} indices that no rank put in have a value"
         return self._compare(there, self.values, self.bound)
+
+    def _fault_of_sparse(self, indices: Array, values: Array, whole: bool) -> str | None:
+        if whole and len(indices) != len(self.values):
+            return f"it has {len(indices)} indices, not {len(self.values)}"
+        if (np.diff(indices) <= 0).any():
+            return "its indices are not in order, or repeat"
+        place = indices
+        if self.indices is not None:
+            place = np.searchsorted(self.indices, indices)
+            if not np.array_equal(self.indices.take(place, mode="clip"), indices):
+                return "it has indices that no rank put in"
+        return self._compare(values, self.values[place], self.bound[place])
 
     def _compare(self, got: Array, expected: Array, bound: Array) -> str | None:
         if got.shape != expected.shape:

@@ -1,4 +1,4 @@
-"""The figures as a picture: one bar a contender, the interval on it, and the limits as lines."""
+"""The figures as a picture: one dot a contender, its interval behind it, and the limits as lines."""
 
 from __future__ import annotations
 
@@ -23,25 +23,19 @@ def draw(result: Result, found: list[Line], bound: Limits, path: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    from matplotlib.patches import Patch
+    from matplotlib.lines import Line2D
 
     shown = [line for line in reversed(found) if line.kind != "probe"]
-    figure, axes = pyplot.subplots(figsize=(9, 1.7 + 0.36 * len(shown)), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(9, 2.1 + 0.34 * len(shown)), layout="constrained")
     for place, line in enumerate(shown):
         middle = 1e3 * line.median.value
-        low, high = line.median.low or line.median.value, line.median.high or line.median.value
-        axes.barh(place, middle, height=0.62, color=_COLOURS[line.kind], zorder=2)
-        if high > low:
-            error = [[middle - 1e3 * low], [1e3 * high - middle]]
-            axes.errorbar(middle, place, xerr=error, color="black", capsize=3, linewidth=1, zorder=3)
-        axes.annotate(
-            f"{middle:,.0f}" if middle >= 100 else f"{middle:.3g}",
-            (1e3 * high, place),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-        )
+        low, high = 1e3 * (line.median.low or line.median.value), 1e3 * (line.median.high or line.median.value)
+        colour = _COLOURS[line.kind]
+        axes.axhline(place, color="#e6e6e6", linewidth=0.8, zorder=0)
+        axes.plot([low, high], [place, place], color=colour, linewidth=5, alpha=0.4, solid_capstyle="butt", zorder=2)
+        axes.plot(middle, place, "o", color=colour, markersize=8, zorder=3)
+        text = f"{middle:,.0f}" if middle >= 100 else f"{middle:.3g}"
+        axes.annotate(text, (high, place), xytext=(8, 0), textcoords="offset points", va="center", fontsize=9)
     limits = [(bound.floor_s, "floor", "#b3261e"), (bound.dense_s, "dense bound", "#444444")]
     for value, name, colour in limits:
         if value is not None:
@@ -67,11 +61,7 @@ def draw(result: Result, found: list[Line], bound: Limits, path: Path) -> None:
     figure.suptitle(result.scenario.title, fontsize=12, fontweight="bold")
     axes.set_title(describe(result), fontsize=8.5, pad=22, color="#444444")
     kinds = [kind for kind in _NAMES if any(line.kind == kind for line in shown)]
-    axes.legend(
-        handles=[Patch(color=_COLOURS[kind], label=_NAMES[kind]) for kind in kinds],
-        loc="lower right",
-        fontsize=8.5,
-        framealpha=1,
-    )
+    marks = [Line2D([], [], marker="o", linestyle="", color=_COLOURS[kind], label=_NAMES[kind]) for kind in kinds]
+    figure.legend(handles=marks, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     figure.savefig(path, dpi=140)
     pyplot.close(figure)

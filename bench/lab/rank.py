@@ -11,33 +11,17 @@ import gc
 import os
 import socket
 import sys
+import time
 import traceback
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
-from .contenders import Contender, Place, make
+from .contenders import Contender, make
 from .data import load
 from .drain import Drain
 from .measure import latency
 from .oracle import Oracle
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a rank must know to begin."""
-
-    place: Place
-    folder: Path
-    shaped: bool
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An error, as an answer."""
-
-    text: str
+from .words import Failure, Job
 
 
 class Rank:
@@ -49,6 +33,7 @@ class Rank:
         self.oracle = Oracle.load(job.folder)
         self.contenders: dict[str, Contender] = {}
         self.given: Any = None
+        self.drained_s = 0.0
         self.drainer: Drain | None = None
         if job.shaped:
             self.drainer = Drain(place.addresses[place.rank], place.addresses[(place.rank + 1) % place.size])
@@ -68,9 +53,10 @@ class Rank:
         """Empty the shaper's bucket."""
         if self.drainer is not None:
             self.drainer.until(deadline_s)
+            self.drained_s = time.monotonic()
 
-    def run(self, name: str) -> tuple[float, float, str | None]:
-        """Call it: when it began and ended, and what is wrong with its answer."""
+    def run(self, name: str) -> tuple[float, float, float, str | None]:
+        """Call it: when the link became idle, when the call began and ended, and what is wrong with its answer."""
         contender = self.contenders[name]
         gc.disable()
         begin, end, result = latency(contender, self.given)
@@ -79,7 +65,7 @@ class Rank:
         answer = contender.answer(result)
         fault = None if answer is None else self.oracle.fault(answer, whole=contender.kind != "partial")
         self.given = None
-        return begin, end, fault
+        return self.drained_s, begin, end, fault
 
     def close(self) -> None:
         """Leave all groups."""

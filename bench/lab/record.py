@@ -32,6 +32,7 @@ def record(result: Result, found: list[Line], bound: Limits) -> dict[str, Any]:
         "figures": [asdict(line) for line in found],
         "times_s": result.times,
         "first_to_last_s": result.spans,
+        "shaper_saved_s": result.pauses,
         "not_run": result.absent,
         "failed": result.failed,
         "fairness": fairness(result.scenario, found, bound),
@@ -50,8 +51,8 @@ def machine() -> dict[str, Any]:
     model = platform.processor()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
-        model = names[0] if names else model
+        named = [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        model = named[0].split(":", 1)[1].strip() if named else model
     versions = {}
     for package in ("skyphos", "numpy", "mpich", "mpi4py", "torch"):
         try:

@@ -17,12 +17,12 @@ import numpy as np
 
 from . import data
 from .cluster import Cluster, Loopback
-from .conductor import Group, GroupFailed, drain_seconds
+from .conductor import Group, GroupFailed, Timing, drain_seconds
 from .contenders import CONTENDERS, Place, make
 from .floor import received_bytes
 from .oracle import solve
-from .rank import Job
 from .scenario import BadScenario, Scenario
+from .words import Job
 
 Tell = Callable[[str], None]
 
@@ -37,6 +37,7 @@ class Result:
     received: dict[str, float]
     times: dict[str, list[list[float]]] = field(default_factory=dict)
     spans: dict[str, list[list[float]]] = field(default_factory=dict)
+    pauses: list[float] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -67,7 +68,7 @@ def run(scenario: Scenario, tell: Tell) -> Result:
                 while names:
                     tell(f"placement {number + 1} of {scenario.placements}: rank r on host {placement}")
                     try:
-                        _measure(scenario, hosts, placement, names, folder, result)
+                        _measure(result, hosts, placement, names, folder)
                         break
                     except _ContenderFailed as failure:
                         tell(f"{failure.contender} is out: {failure.reason}")
@@ -109,36 +110,28 @@ def _present(scenario: Scenario, result: Result) -> list[str]:
     return names
 
 
-def _measure(
-    scenario: Scenario,
-    hosts: Cluster | Loopback,
-    placement: list[int],
-    names: list[str],
-    folder: Path,
-    result: Result,
-) -> None:
+def _measure(result: Result, hosts: Cluster | Loopback, placement: list[int], names: list[str], folder: Path) -> None:
     """One placement: all contenders' iterations, in turn."""
-    times: dict[str, list[float]] = {name: [] for name in names}
-    spans: dict[str, list[float]] = {name: [] for name in names}
+    scenario = result.scenario
+    timings: dict[str, list[Timing]] = {name: [] for name in names}
     drain_s = drain_seconds(scenario.burst, scenario.rate_bits)
+    jobs, mpi = _jobs(scenario, hosts, placement, folder), any(make(name).mpi for name in names)
     current = names[0]
     try:
-        with Group(
-            hosts, placement, _jobs(scenario, hosts, placement, folder), any(make(n).mpi for n in names), folder / "log"
-        ) as group:
+        with Group(hosts, placement, jobs, mpi, folder / "log") as group:
             for current in names:
                 group.tell("setup", current, limit_s=scenario.limit_s)
             for turn in range(scenario.iterations):
                 for current in names:
                     if _is_due(turn, scenario.iterations_of(current), scenario.iterations):
-                        longest, span = group.iterate(current, scenario.limit_s, drain_s)
-                        times[current].append(longest)
-                        spans[current].append(span)
+                        timings[current].append(group.iterate(current, scenario.limit_s, drain_s))
     except GroupFailed as error:
         raise _ContenderFailed(current, str(error)) from None
     for name in names:
-        result.times.setdefault(name, []).append(times[name][1:])
-        result.spans.setdefault(name, []).append(spans[name][1:])
+        counted = timings[name][1:]
+        result.times.setdefault(name, []).append([timing.longest_s for timing in counted])
+        result.spans.setdefault(name, []).append([timing.span_s for timing in counted])
+        result.pauses += [timing.idle_s for timing in counted if timing.idle_s is not None]
 
 
 def _is_due(turn: int, wanted: int, turns: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from rich.console import Console
 from rich.table import Table
 
@@ -43,8 +45,9 @@ def show(result: Result, found: list[Line], bound: Limits, console: Console) -> 
     console.print(table)
     for said in _limits(result, found, bound):
         console.print(said)
-    for name, reason in result.absent.items():
-        console.print(f"not run: {name}: {reason}", markup=False, style="dim")
+    for reason in dict.fromkeys(result.absent.values()):
+        names = ", ".join(name for name, why in result.absent.items() if why == reason)
+        console.print(f"not run: {names}: {reason}", markup=False, style="dim")
     for name, reason in result.failed.items():
         console.print(f"FAILED: {name}: {reason}", markup=False, style="red")
     verdict = fairness(scenario, found, bound)
@@ -58,10 +61,11 @@ def describe(result: Result) -> str:
     """The scenario in a line."""
     scenario = result.scenario
     link = f"{scenario.rate} links" if scenario.shaped else "loopback"
-    each = f"{min(result.nnz):,}" if min(result.nnz) == max(result.nnz) else f"{min(result.nnz):,} to {max(result.nnz):,}"
+    least, most = min(result.nnz), max(result.nnz)
+    each = f"{most:,}" if least == most else f"{least:,} to {most:,}"
     return (
         f"P = {scenario.hosts}, {link}, n = {scenario.n:,}, {scenario.dtype}, {scenario.op}; "
-        f"{each} entries a rank ({100 * max(result.nnz) / scenario.n:.3g} %), {result.union:,} in the result"
+        f"{each} entries a rank ({100 * most / scenario.n:.3g} %), {result.union:,} in the result"
     )
 
 
@@ -78,6 +82,10 @@ def _limits(result: Result, found: list[Line], bound: Limits) -> list[str]:
     for line in found:
         if line.kind == "probe":
             said.append(f"plain TCP took {line.median.value / bound.plain_tcp_s:.3f} of its link bound")
+    if result.pauses:
+        said.append(
+            f"links idle before a call, median: {_ms(median(result.pauses))} ms, which the shaper's bucket saves up"
+        )
     return said
 
 

@@ -58,6 +58,8 @@ class Contender(ABC):
 
     def settle(self) -> None:
         """Return when all ranks are done: a rank may still be needed by others after its own :meth:`run`."""
+        return
 
     def close(self) -> None:
         """Leave the group."""
+        return

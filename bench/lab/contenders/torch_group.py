@@ -35,7 +35,8 @@ class OverGloo(Contender):
     def setup(self, place: Place) -> None:
         self.place = place
         self.dist = join(place)
-        self.op = {"sum": self.dist.ReduceOp.SUM, "min": self.dist.ReduceOp.MIN, "max": self.dist.ReduceOp.MAX}[place.op]
+        ops = self.dist.ReduceOp
+        self.op = {"sum": ops.SUM, "min": ops.MIN, "max": ops.MAX}[place.op]
 
     def settle(self) -> None:
         self.dist.barrier()
