@@ -4,7 +4,10 @@
 machine is busy. That is 4 ms at 250 Mbit/s, enough to make a small message look faster than the wire. So before each
 call every host keeps its link busy with datagrams to the next host, which drops them, until an agreed time: that
 empties the bucket of its own link out and of the next host's link in. What flows back before the call begins is what
-the link carries in the time between, some 0.5 ms.
+the link carries in the time between, some 0.5 ms; the report says how much it was.
+
+Measured at 250 Mbit/s, 100 KB and an answer of a byte, for which the wire needs 3.35 ms: 0.25 to 0.35 ms with a full
+bucket, 3.23 to 3.39 ms after a drain.
 """
 
 from __future__ import annotations
