@@ -21,8 +21,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-import numpy as np
-
 from .cluster import Cluster, Loopback
 from .link import size_bytes
 from .words import Failure, Job
@@ -30,7 +28,7 @@ from .words import Failure, Job
 _BENCH = Path(__file__).resolve().parent.parent
 _START_S = 120.0
 
-# MPICH: every rank is a host of its own (no shared memory between them), and talks TCP over the link.
+# MPICH in a cluster: every rank is a host of its own (no shared memory between them), and talks TCP over the link.
 _MPICH = {
     "MPIR_CVAR_NOLOCAL": "1",
     "UCX_TLS": "tcp,self",
@@ -45,12 +43,11 @@ class GroupFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Timing:
-    """One iteration: the longest time of any rank; from the first to begin to the last to end; and for how long
-    the mean link was idle between the drain and the call (None: not drained)."""
+    """One iteration: the longest time of any rank; from the first to begin to the last to end; to the last to begin."""
 
     longest_s: float
     span_s: float
-    idle_s: float | None
+    skew_s: float
 
 
 class Group:
@@ -94,16 +91,17 @@ class Group:
         """One iteration of a contender."""
         self.tell("prepare", contender, limit_s=limit_s)
         if drain_s:
-            self.tell("drain", time.monotonic() + drain_s, limit_s=limit_s)
+            self.tell("drain", limit_s=limit_s)
+            time.sleep(drain_s)
         answers = self.tell("run", contender, limit_s=limit_s)
         for rank, (*_times, fault) in enumerate(answers):
             if fault is not None:
                 raise GroupFailed(f"wrong answer on rank {rank}: {fault}")
-        drained, begun, ended, _ = zip(*answers, strict=True)
+        begun, ended, _ = zip(*answers, strict=True)
         return Timing(
             longest_s=max(end - begin for begin, end in zip(begun, ended, strict=True)),
             span_s=max(ended) - min(begun),
-            idle_s=float(np.mean(np.subtract(begun, drained))) if drain_s else None,
+            skew_s=max(begun) - min(begun),
         )
 
     def _start(self) -> None:
@@ -137,8 +135,8 @@ class Group:
             os.environ | _ONE_THREAD | {"PYTHONPATH": _python_path(), "GLOO_SOCKET_IFNAME": self.hosts.interface}
         )
         if self.mpi:
-            devices = {"UCX_NET_DEVICES": self.hosts.interface, "FI_TCP_IFACE": self.hosts.interface}
-            environment |= _MPICH | devices
+            if isinstance(self.hosts, Cluster):
+                environment |= _MPICH | {name: self.hosts.interface for name in ("UCX_NET_DEVICES", "FI_TCP_IFACE")}
             ranks = [_mpiexec(ranks)]
         for arguments in ranks:
             self.started.append(

@@ -11,7 +11,6 @@ import gc
 import os
 import socket
 import sys
-import time
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
@@ -33,10 +32,10 @@ class Rank:
         self.oracle = Oracle.load(job.folder)
         self.contenders: dict[str, Contender] = {}
         self.given: Any = None
-        self.drained_s = 0.0
         self.drainer: Drain | None = None
-        if job.shaped:
-            self.drainer = Drain(place.addresses[place.rank], place.addresses[(place.rank + 1) % place.size])
+        if job.rate_bits is not None:
+            following = place.addresses[(place.rank + 1) % place.size]
+            self.drainer = Drain(place.addresses[place.rank], following, job.rate_bits)
 
     def setup(self, name: str) -> None:
         """Join a contender's group."""
@@ -49,23 +48,24 @@ class Rank:
         self.given = self.contenders[name].prepare(self.data)
         gc.collect()
 
-    def drain(self, deadline_s: float) -> None:
-        """Empty the shaper's bucket."""
+    def drain(self) -> None:
+        """Keep the link busy until the next call."""
         if self.drainer is not None:
-            self.drainer.until(deadline_s)
-            self.drained_s = time.monotonic()
+            self.drainer.start()
 
-    def run(self, name: str) -> tuple[float, float, float, str | None]:
-        """Call it: when the link became idle, when the call began and ended, and what is wrong with its answer."""
+    def run(self, name: str) -> tuple[float, float, str | None]:
+        """Call it: when it began and ended, and what is wrong with its answer."""
         contender = self.contenders[name]
         gc.disable()
+        if self.drainer is not None:
+            self.drainer.stop()
         begin, end, result = latency(contender, self.given)
         gc.enable()
         contender.settle()
         answer = contender.answer(result)
         fault = None if answer is None else self.oracle.fault(answer, whole=contender.kind != "partial")
         self.given = None
-        return self.drained_s, begin, end, fault
+        return begin, end, fault
 
     def close(self) -> None:
         """Leave all groups."""

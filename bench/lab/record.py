@@ -32,7 +32,7 @@ def record(result: Result, found: list[Line], bound: Limits) -> dict[str, Any]:
         "figures": [asdict(line) for line in found],
         "times_s": result.times,
         "first_to_last_s": result.spans,
-        "shaper_saved_s": result.pauses,
+        "began_within_s": result.skews,
         "not_run": result.absent,
         "failed": result.failed,
         "fairness": fairness(result.scenario, found, bound),

@@ -37,7 +37,7 @@ class Result:
     received: dict[str, float]
     times: dict[str, list[list[float]]] = field(default_factory=dict)
     spans: dict[str, list[list[float]]] = field(default_factory=dict)
-    pauses: list[float] = field(default_factory=list)
+    skews: list[float] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -131,7 +131,7 @@ def _measure(result: Result, hosts: Cluster | Loopback, placement: list[int], na
         counted = timings[name][1:]
         result.times.setdefault(name, []).append([timing.longest_s for timing in counted])
         result.spans.setdefault(name, []).append([timing.span_s for timing in counted])
-        result.pauses += [timing.idle_s for timing in counted if timing.idle_s is not None]
+        result.skews += [timing.skew_s for timing in counted]
 
 
 def _is_due(turn: int, wanted: int, turns: int) -> bool:
@@ -146,7 +146,7 @@ def _jobs(scenario: Scenario, hosts: Cluster | Loopback, placement: list[int], f
         Job(
             Place(rank, scenario.hosts, addresses, ports, scenario.n, scenario.dtype, scenario.op),
             folder,
-            scenario.shaped,
+            scenario.rate_bits,
         )
         for rank in range(scenario.hosts)
     ]

@@ -37,8 +37,8 @@ def show(result: Result, found: list[Line], bound: Limits, console: Console) -> 
             _interval(line.median),
             _ms(line.p10.value),
             _ms(line.p90.value),
-            "" if line.kind == "probe" else _ratio(line.median.value, bound.floor_s),
-            "" if line.kind == "probe" else _ratio(line.median.value, bound.dense_s),
+            _ratio(line, bound.floor_s),
+            _ratio(line, bound.dense_s),
             f"{line.iterations} x {line.placements}",
             style="bold" if line.kind == "ours" else None,
         )
@@ -82,10 +82,8 @@ def _limits(result: Result, found: list[Line], bound: Limits) -> list[str]:
     for line in found:
         if line.kind == "probe":
             said.append(f"plain TCP took {line.median.value / bound.plain_tcp_s:.3f} of its link bound")
-    if result.pauses:
-        said.append(
-            f"links idle before a call, median: {_ms(median(result.pauses))} ms, which the shaper's bucket saves up"
-        )
+    if result.skews:
+        said.append(f"ranks began within {_ms(median(result.skews))} ms of each other (median)")
     return said
 
 
@@ -101,5 +99,6 @@ def _interval(estimate: Estimate) -> str:
     return f"{_ms(estimate.low)} to {_ms(estimate.high)}"
 
 
-def _ratio(value: float, bound: float | None) -> str:
-    return "" if bound is None else f"{value / bound:.2f}"
+def _ratio(line: Line, bound: float | None) -> str:
+    """Of a bound; nothing for who does not deliver an allreduce."""
+    return "" if bound is None or line.kind in ("probe", "partial") else f"{line.median.value / bound:.2f}"

@@ -14,7 +14,7 @@ class Job:
 
     place: Place
     folder: Path
-    shaped: bool
+    rate_bits: float | None
 
 
 @dataclass(frozen=True)
