@@ -6,9 +6,9 @@ call every host keeps its link busy with datagrams to the next host, which drops
 own link out and of the next host's link in. It stops only when its own call begins, for ranks are told to begin one
 after the other. The datagrams still under way then delay the call.
 
-Measured at 250 Mbit/s, a message and an answer of a byte: 100 KB, for which the wire needs 3.35 ms, 0.25 to 0.35 ms with
-a full bucket and 3.6 to 3.9 ms with an empty one; 20 KB, 0.67 ms on the wire, 0.93 to 0.99 ms. So a figure may be a third
-of a millisecond too high, and none is too low.
+Measured at 250 Mbit/s, a message and an answer of a byte: 100 KB, for which the wire needs 3.35 ms, took 0.25 to
+0.35 ms with a full bucket and 3.6 to 3.9 ms with an empty one; 20 KB (0.67 ms) took 0.93 to 0.99 ms. So a figure may be
+a third of a millisecond too high, and none is too low.
 """
 
 from __future__ import annotations

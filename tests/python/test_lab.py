@@ -18,7 +18,7 @@ import pytest
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
-pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli", reason="no reader of TOML before Python 3.11")
+pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli", reason="Python 3.10 does not read TOML")
 
 from lab import data, floor, link, oracle, scenario, summary  # noqa: E402
 from lab.cluster import unavailable  # noqa: E402
