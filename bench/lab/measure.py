@@ -1,4 +1,4 @@
-"""What is timed of a call. Here: from the barrier to the result.
+"""What is timed of a call. Here: from the agreed beginning to the result.
 
 Another measure, such as how much of a call hides behind a computation, has its place beside this one.
 """

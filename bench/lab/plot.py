@@ -35,7 +35,16 @@ def draw(result: Result, found: list[Line], bound: Limits, path: Path) -> None:
         axes.plot([low, high], [place, place], color=colour, linewidth=5, alpha=0.4, solid_capstyle="butt", zorder=2)
         axes.plot(middle, place, "o", color=colour, markersize=8, zorder=3)
         text = f"{middle:,.0f}" if middle >= 100 else f"{middle:.3g}"
-        axes.annotate(text, (high, place), xytext=(8, 0), textcoords="offset points", va="center", fontsize=9, zorder=5)
+        axes.annotate(
+            text,
+            (high, place),
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            zorder=5,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+        )
     limits = [(bound.floor_s, "floor", "#b3261e"), (bound.dense_s, "dense bound", "#444444")]
     for value, name, colour in limits:
         if value is not None:

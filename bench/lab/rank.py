@@ -11,6 +11,7 @@ import gc
 import os
 import socket
 import sys
+import time
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
@@ -53,10 +54,11 @@ class Rank:
         if self.drainer is not None:
             self.drainer.start()
 
-    def run(self, name: str) -> tuple[float, float, str | None]:
-        """Call it: when it began and ended, and what is wrong with its answer."""
+    def run(self, name: str, start_s: float) -> tuple[float, float, str | None]:
+        """Call it at an agreed time: when it began and ended, and what is wrong with its answer."""
         contender = self.contenders[name]
         gc.disable()
+        time.sleep(max(0.0, start_s - time.monotonic()))
         if self.drainer is not None:
             self.drainer.stop()
         begin, end, result = latency(contender, self.given)
