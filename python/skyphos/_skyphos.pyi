@@ -5,10 +5,24 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Comm", "Plan", "connect_tcp", "local"]
+__all__ = ["Comm", "Plan", "allreduce", "allreduce_dense", "connect_tcp", "local"]
 
 _Shared = tuple[int | None, int, list[int] | None, bool, float | None]
 
+_Array = npt.NDArray[Any]
+
+def allreduce(
+    comm: Comm,
+    n: int,
+    width: int,
+    indices: _Array | None,
+    values: _Array,
+    present: _Array | None,
+    op: Any,
+    identity: Any,
+    settings: tuple[str, list[int] | None, str, int],
+) -> tuple[_Array | None, _Array, _Array | None]: ...
+def allreduce_dense(comm: Comm, values: _Array, out: _Array, op: Any, identity: Any, algorithm: str) -> None: ...
 def local(size: int, timeout: float, threads: int) -> list[Comm]: ...
 def connect_tcp(
     rank: int,

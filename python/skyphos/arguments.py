@@ -10,7 +10,16 @@ import numpy.typing as npt
 
 from .errors import BadInput
 
-__all__ = ["NAMED_UFUNCS", "as_indices", "as_out", "as_values", "resolve_op"]
+__all__ = [
+    "NAMED_UFUNCS",
+    "as_array",
+    "as_indices",
+    "as_out",
+    "as_same",
+    "as_values",
+    "identity_of",
+    "resolve_op",
+]
 
 _INDEX_TYPES = frozenset("iIlLqQ")
 _VALUE_TYPES = frozenset(["float32", "float64", "int32", "int64", "uint8", "uint32", "uint64"])
@@ -67,6 +76,19 @@ def as_values(values: npt.ArrayLike, rows: int, width: int, what: str) -> npt.ND
     return _plain(array)
 
 
+def as_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A contiguous array of any shape, of a type that can be reduced."""
+    return as_values(array.reshape(-1), array.size, 1, "the array").reshape(array.shape)
+
+
+def as_same(out: npt.NDArray[Any], array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """``out``, if it can take the result of an array of the same shape."""
+    if not isinstance(out, np.ndarray) or out.shape != array.shape:
+        found = f"an array of shape {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise BadInput(f"out must be an array of shape {array.shape}, not {found}")
+    return as_out(out.reshape(-1), array.size, array.reshape(-1), 1).reshape(array.shape)
+
+
 def as_out(
     out: npt.NDArray[Any] | None, rows: int, values: npt.NDArray[Any], width: int, *others: npt.NDArray[Any]
 ) -> npt.NDArray[Any]:
@@ -104,3 +126,14 @@ def resolve_op(op: Op) -> tuple[Any, Any]:
     if op.identity is None:
         raise BadInput(f"op={op.__name__} has no identity: there would be no value for an absent index")
     return op, np.asarray(op.identity)
+
+
+def identity_of(op: Op, dtype: np.dtype[Any]) -> Any:
+    """What an absent index counts as."""
+    name = op if isinstance(op, str) else NAMED_UFUNCS.get(op)
+    limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    least, most = (-np.inf, np.inf) if dtype.kind == "f" else (limits.min, limits.max)
+    known = {"prod": 1, "min": most, "max": least, "and": np.array(-1).astype(dtype)}
+    if name is None:
+        return getattr(op, "identity", 0)
+    return known.get(name, 0)

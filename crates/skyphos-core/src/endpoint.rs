@@ -196,26 +196,36 @@ impl Outgoing {
 
     /// The bytes of the next chunk, at most `limit`, if it may go now.
     pub fn next_range(&self, ep: &Endpoint, limit: usize) -> Option<std::ops::Range<usize>> {
-        if self.done() {
-            return None;
-        }
-        let peer = ep.world_rank(self.to);
-        if self.sent >= WINDOW_BYTES {
-            let consumed = ep.node.mail(|m| m.credit(ep.group.comm, ep.call, peer, self.round));
-            if self.sent >= consumed + WINDOW_BYTES {
-                return None;
-            }
-        }
-        if self.sent > 0 && ep.node.backlog(peer) > BACKLOG_BYTES {
+        if !self.may_send(ep) {
             return None;
         }
         let start = self.sent as usize;
         Some(start..start + (self.total - self.sent).min(limit as u64) as usize)
     }
 
+    /// Whether the next chunk may go now.
+    pub fn may_send(&self, ep: &Endpoint) -> bool {
+        if self.done() {
+            return false;
+        }
+        let peer = ep.world_rank(self.to);
+        if self.sent >= WINDOW_BYTES {
+            let consumed = ep.node.mail(|m| m.credit(ep.group.comm, ep.call, peer, self.round));
+            if self.sent >= consumed + WINDOW_BYTES {
+                return false;
+            }
+        }
+        self.sent == 0 || ep.node.backlog(peer) <= BACKLOG_BYTES
+    }
+
     /// Hands over the chunk that [`Outgoing::next_range`] asked for.
-    pub fn push(&mut self, ep: &Endpoint, mut chunk: SlabMut) {
-        let len = chunk.as_bytes_mut().len();
+    pub fn push(&mut self, ep: &Endpoint, chunk: SlabMut) {
+        self.push_shared(ep, chunk.freeze());
+    }
+
+    /// Hands over a chunk that others may be sent too.
+    pub fn push_shared(&mut self, ep: &Endpoint, chunk: Payload) {
+        let len = chunk.len();
         let header = Header {
             kind: FrameKind::Data,
             comm: ep.group.comm,
@@ -225,7 +235,7 @@ impl Outgoing {
             total: self.total,
             sig: ep.sig,
         };
-        ep.node.post(ep.world_rank(self.to), header, chunk.freeze());
+        ep.node.post(ep.world_rank(self.to), header, chunk);
         self.sent += len as u64;
         self.seq += 1;
     }

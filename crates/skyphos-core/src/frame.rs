@@ -71,6 +71,29 @@ pub enum CallKind {
     AllgatherBytes = 6,
     /// A call that failed on this rank before it began; fits any other.
     Failed = 7,
+    /// `allreduce` of sparse vectors.
+    Allreduce = 8,
+    /// `allreduce` of dense arrays.
+    AllreduceDense = 9,
+}
+
+impl CallKind {
+    fn from_code(code: u8) -> Option<CallKind> {
+        use CallKind::*;
+        [
+            Barrier,
+            Configure,
+            Reduce,
+            ConfigureReduce,
+            Split,
+            AllgatherBytes,
+            Failed,
+            Allreduce,
+            AllreduceDense,
+        ]
+        .into_iter()
+        .find(|k| *k as u8 == code)
+    }
 }
 
 /// What all ranks must agree on in a call. Every data frame carries it, so that ranks that called
@@ -117,6 +140,8 @@ impl std::fmt::Display for CallSig {
             CallKind::Split => "split",
             CallKind::AllgatherBytes => "allgather",
             CallKind::Failed => "a call that failed",
+            CallKind::Allreduce => "allreduce",
+            CallKind::AllreduceDense => "allreduce of dense arrays",
         };
         write!(f, "{name}(")?;
         let mut comma = "";
@@ -142,6 +167,9 @@ impl std::fmt::Display for CallSig {
         if matches!(self.kind, CallKind::Configure | CallKind::ConfigureReduce) {
             item(f, format!("missing={}", if self.flags & 1 == 0 { "error" } else { "identity" }))?;
             item(f, format!("degrees #{:x}", self.extra))?;
+        }
+        if matches!(self.kind, CallKind::Allreduce | CallKind::AllreduceDense) {
+            item(f, format!("settings #{:x}", self.extra))?;
         }
         f.write_str(")")
     }
@@ -211,16 +239,7 @@ impl Header {
         if len > CHUNK_BYTES {
             return Err(format!("frame of {len} bytes, at most {CHUNK_BYTES} allowed"));
         }
-        let call_kind = match bytes[60] {
-            1 => CallKind::Barrier,
-            2 => CallKind::Configure,
-            3 => CallKind::Reduce,
-            4 => CallKind::ConfigureReduce,
-            5 => CallKind::Split,
-            6 => CallKind::AllgatherBytes,
-            7 => CallKind::Failed,
-            code => return Err(format!("call kind {code}")),
-        };
+        let call_kind = CallKind::from_code(bytes[60]).ok_or_else(|| format!("call kind {}", bytes[60]))?;
         let sig = CallSig {
             kind: call_kind,
             op: bytes[61],

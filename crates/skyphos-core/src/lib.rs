@@ -13,6 +13,7 @@ mod mailbox;
 pub mod node;
 pub mod plan;
 pub mod slab;
+pub mod stream;
 pub mod transport;
 
 pub use endpoint::{Endpoint, Incoming, Outgoing};

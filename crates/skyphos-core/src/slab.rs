@@ -265,6 +265,9 @@ impl Payload {
 
     /// The bytes as numbers; `None` if the length is not a multiple of their size.
     pub fn as_slice<T: Pod>(&self) -> Option<&[T]> {
+        if self.is_empty() {
+            return Some(&[]); // no buffer need be there, aligned or not
+        }
         bytemuck::try_cast_slice(self.as_bytes()).ok()
     }
 
@@ -276,6 +279,12 @@ impl Payload {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+}
+
+impl AsRef<[u8]> for Payload {
+    fn as_ref(&self) -> &[u8] {
+        self.as_bytes()
     }
 }
 

@@ -95,6 +95,27 @@ pub fn fold_rows<T: Element>(
     Ok(())
 }
 
+/// `acc[k] ⊕= from[k]`.
+pub fn fold_all<T: Element>(op: &ReduceOp, acc: &mut [T], from: &[T]) -> Result<()> {
+    debug_assert_eq!(acc.len(), from.len());
+    #[inline(always)]
+    fn with<T: Element>(op: impl Fn(T, T) -> T + Copy, acc: &mut [T], from: &[T]) {
+        acc.iter_mut().zip(from).for_each(|(a, v)| *a = op(*a, *v));
+    }
+    match op {
+        ReduceOp::Sum | ReduceOp::Mean | ReduceOp::MeanPresent => simd::dispatch!(with(T::add, acc, from)),
+        ReduceOp::Prod => simd::dispatch!(with(T::mul, acc, from)),
+        ReduceOp::Min => simd::dispatch!(with(T::least, acc, from)),
+        ReduceOp::Max => simd::dispatch!(with(T::greatest, acc, from)),
+        ReduceOp::Or => simd::dispatch!(with(T::or, acc, from)),
+        ReduceOp::And => simd::dispatch!(with(T::and, acc, from)),
+        ReduceOp::Custom(custom) => {
+            custom.combine(T::DTYPE, bytemuck::cast_slice_mut(acc), bytemuck::cast_slice(from))?;
+        }
+    }
+    Ok(())
+}
+
 #[inline(always)]
 fn fold_with<T: Element>(
     op: impl Fn(T, T) -> T + Copy,

@@ -16,11 +16,12 @@ mod prepare;
 mod radix;
 mod runs;
 mod simd;
+pub mod stream;
 mod union;
 
 pub use block::{BLOCK_BITS, BLOCK_SIZE, Block, IndexSet, count_indices, split_ranges};
 pub use codec::{Encoding, decode};
-pub use fold::{fold_rows, gather_rows, scatter_rows};
+pub use fold::{fold_all, fold_rows, gather_rows, scatter_rows};
 pub use hash::BlockHash;
 pub use permutation::Permutation;
 pub use prepare::{Index, Indices, Prepared, prepare};

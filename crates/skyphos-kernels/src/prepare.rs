@@ -17,6 +17,9 @@ pub trait Index: Copy + PartialOrd + Send + Sync + std::fmt::Display {
     /// As an unsigned 64-bit number; `None` if negative.
     fn get(self) -> Option<u64>;
 
+    /// One that is not negative, as a number.
+    fn number(self) -> u64;
+
     /// The block of one that is not negative.
     fn block(self) -> u64;
 
@@ -30,6 +33,9 @@ macro_rules! index {
             #[inline(always)]
             #[allow(clippy::useless_conversion, reason = "u64 to u64 in one of four instances")]
             fn get(self) -> Option<u64> { u64::try_from(self).ok() }
+
+            #[inline(always)]
+            fn number(self) -> u64 { self as u64 }
 
             #[inline(always)]
             fn block(self) -> u64 { self as u64 >> BLOCK_BITS }
@@ -69,13 +75,15 @@ macro_rules! indices_from {
 }
 indices_from!(I32: i32, I64: i64, U32: u32, U64: u64);
 
+/// Runs `$body` with the slice of whichever type.
+#[macro_export]
 macro_rules! with_indices {
     ($indices:expr, $slice:ident => $body:expr) => {
         match $indices {
-            Indices::I32($slice) => $body,
-            Indices::I64($slice) => $body,
-            Indices::U32($slice) => $body,
-            Indices::U64($slice) => $body,
+            $crate::Indices::I32($slice) => $body,
+            $crate::Indices::I64($slice) => $body,
+            $crate::Indices::U32($slice) => $body,
+            $crate::Indices::U64($slice) => $body,
         }
     };
 }

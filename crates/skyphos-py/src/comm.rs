@@ -62,6 +62,10 @@ impl Comm {
     fn new(comm: skyphos::Comm) -> Comm {
         Comm { comm: Arc::new(comm) }
     }
+
+    pub(crate) fn shared(&self) -> &Arc<skyphos::Comm> {
+        &self.comm
+    }
 }
 
 /// Arguments of `configure` that all ranks share.

@@ -6,6 +6,7 @@ mod comm;
 mod errors;
 mod op;
 mod plan;
+mod stream;
 
 use pyo3::prelude::*;
 
@@ -16,4 +17,6 @@ mod _skyphos {
     use crate::comm::{Comm, connect_tcp, local};
     #[pymodule_export]
     use crate::plan::Plan;
+    #[pymodule_export]
+    use crate::stream::{allreduce, allreduce_dense};
 }

@@ -185,7 +185,7 @@ impl Comm {
 }
 
 /// Distinguishes custom operations by name in the three bits that are free.
-fn custom_tag(op: &ReduceOp) -> u8 {
+pub(crate) fn custom_tag(op: &ReduceOp) -> u8 {
     match op {
         ReduceOp::Custom(custom) => {
             custom.name().bytes().fold(7u8, |h, b| h.wrapping_mul(31).wrapping_add(b)) & 0x3f

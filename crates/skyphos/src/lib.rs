@@ -14,17 +14,21 @@
 //! assert_eq!(sums, [Ok(4.0), Ok(4.0)]);
 //! ```
 
+mod allreduce;
 mod comm;
 mod configure;
 
+pub use allreduce::{Algorithm, AllreduceOptions, DenseThreshold, choose};
 pub use comm::{Comm, LocalRanks};
 pub use configure::{ConfigureOptions, DEFAULT_MIN_PACKET_BYTES, predicted_rows};
 pub use skyphos_core::collectives::configure::Missing;
 pub use skyphos_core::collectives::reduce::Order;
 pub use skyphos_core::plan::{Plan, Stats, Volume};
+pub use skyphos_core::stream::Split;
 pub use skyphos_core::transport::Transport;
 pub use skyphos_core::{Node, Settings};
 pub use skyphos_kernels::Indices;
+pub use skyphos_kernels::stream::{Form, IndexList, SparseVec, View};
 pub use skyphos_plan as planner;
 pub use skyphos_tcp as tcp;
 pub use skyphos_types::{CustomOp, DType, Element, Error, ReduceOp, Result, with_element};

@@ -1,6 +1,7 @@
 //! The collectives, one file each.
 
 pub mod allgather;
+pub mod allreduce;
 pub mod barrier;
 pub mod configure;
 mod configure_layer;

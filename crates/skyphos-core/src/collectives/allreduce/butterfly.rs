@@ -1,0 +1,186 @@
+//! Allreduce by the nested butterfly; with one layer of degree P it is SparCML's split allgather (§5.3.2).
+//!
+//! ```text
+//! down, layer i = 1..l:  cut the range held into the d_i neighbours' parts, send each its own,
+//!                        reduce what comes in rank order
+//! up, layer i = l..1:    send the neighbours all segments held, keep theirs beside them
+//! ```
+//!
+//! Going up nothing is decoded or reduced, only passed on; the last layer's segments are decoded as they come.
+//! Cost: Σ 2 (d_i - 1) α; bytes down as inputs shrink by overlap, up (P - 1)/P of the result.
+//!
+//! SSAR keeps every part sparse, DSAR makes every part dense; otherwise a part has the form that suits it.
+
+use crate::butterfly::layers;
+use crate::collectives::allreduce::damaged;
+use crate::endpoint::Endpoint;
+use crate::slab::Payload;
+use crate::stream::{Assembler, Part, Terms, encode, exchange, exchange_and_fold};
+use skyphos_kernels::stream::{Form, Shape, View};
+use skyphos_types::{Element, Result};
+
+/// Rounds going down and up (plus the layer).
+const DOWN: u32 = 0x100;
+const UP: u32 = 0x200;
+
+/// The form of the parts that are passed up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parts {
+    /// Whichever is smaller.
+    Auto,
+    /// Sparse, however many entries there are (SSAR).
+    Sparse,
+    /// Dense (DSAR).
+    Dense,
+}
+
+impl Parts {
+    /// The shape of a part.
+    pub fn shape(self, shape: Shape) -> Shape {
+        match self {
+            // A part may be dense where the whole is not: it must not make entries of what is absent.
+            Parts::Auto => Shape { with_present: true, ..shape },
+            Parts::Sparse => Shape { dense_above: f64::INFINITY, ..shape },
+            Parts::Dense => Shape { dense_above: -1.0, ..shape },
+        }
+    }
+}
+
+/// The range of indices that this rank holds after the layers so far, as leaves of the tree of ranges.
+#[derive(Clone, Copy)]
+struct Leaves {
+    start: usize,
+    count: usize,
+}
+
+impl Leaves {
+    /// Those of one of `degree` neighbours.
+    fn of(self, degree: usize, member: usize) -> Leaves {
+        let count = self.count / degree;
+        Leaves { start: self.start + member * count, count }
+    }
+
+    fn range(self, bounds: &[u64]) -> (u64, u64) {
+        (bounds[self.start], bounds[self.start + self.count])
+    }
+}
+
+/// The reduction of this rank's own range, and the bounds of all ranks' ranges in the order of their indices.
+pub struct Reduced<T> {
+    /// The range and its entries.
+    pub part: Part<T>,
+    /// Bounds of the ranges.
+    pub bounds: Vec<u64>,
+}
+
+/// Down: every rank ends with the reduction of its own range. With more than one layer `mean_present` cannot be
+/// had: how many ranks had an entry is lost on the way.
+pub async fn reduce_scatter<T: Element>(
+    ep: &Endpoint,
+    view: View<'_, T>,
+    terms: Terms<'_>,
+    degrees: &[u32],
+    bounds: Vec<u64>,
+) -> Result<Reduced<T>> {
+    let width = terms.shape.width;
+    let mut held = Leaves { start: 0, count: ep.size() as usize };
+    let mut part: Option<Part<T>> = None;
+    for (k, group) in layers(degrees, ep.rank()).into_iter().enumerate() {
+        let degree = group.members.len();
+        let density = match &part {
+            None => view.nnz(width) as f64 / terms.n.max(1) as f64,
+            Some(part) => part.view().nnz(width) as f64 / (part.hi - part.lo).max(1) as f64,
+        };
+        let shares: Vec<Vec<Payload>> = (0..degree)
+            .map(|j| {
+                let (lo, hi) = held.of(degree, j).range(&bounds);
+                match &part {
+                    None => encode(ep, view, width, 0, lo, hi),
+                    Some(part) => part.encode(ep, width, lo, hi),
+                }
+            })
+            .collect();
+        let sends: Vec<(u32, &[Payload])> = (1..degree)
+            .map(|step| (group.me + step) % degree)
+            .map(|j| (group.members[j], shares[j].as_slice()))
+            .collect();
+        held = held.of(degree, group.me);
+        let (own, range) = (&shares[group.me], held.range(&bounds));
+        let round = DOWN + k as u32;
+        part = Some(exchange_and_fold(ep, terms, round, &sends, &group.members, own, range, density).await?);
+    }
+    let mut part = part.expect("at least one layer");
+    part.finish(terms.op, ep.size(), width)?;
+    Ok(Reduced { part, bounds })
+}
+
+/// Up: everyone's range to everyone.
+pub async fn allgather_parts<T: Element>(
+    ep: &Endpoint,
+    reduced: &Reduced<T>,
+    terms: Terms<'_>,
+    degrees: &[u32],
+) -> Result<Form<T>> {
+    let Reduced { part, bounds } = reduced;
+    let mut assembler = Assembler::new(bounds, terms.shape, terms.op.identity::<T>()?);
+    let groups = layers(degrees, ep.rank());
+    // Leaves held before each layer, from the top.
+    let mut leaves = vec![Leaves { start: 0, count: ep.size() as usize }];
+    for group in &groups {
+        leaves.push(leaves[leaves.len() - 1].of(group.members.len(), group.me));
+    }
+    let mut held = part.encode(ep, terms.shape.width, part.lo, part.hi);
+    let own = leaves[groups.len()].start;
+    for segment in &held {
+        assembler.push(own, segment.clone()).map_err(|what| damaged(ep, ep.rank(), what))?;
+    }
+    for (k, group) in groups.iter().enumerate().rev() {
+        let (degree, above) = (group.members.len(), leaves[k]);
+        let sends: Vec<(u32, &[Payload])> =
+            (1..degree).map(|step| (group.members[(group.me + step) % degree], held.as_slice())).collect();
+        let others: Vec<usize> = (0..degree).filter(|j| *j != group.me).collect();
+        let sources: Vec<u32> = others.iter().map(|j| group.members[*j]).collect();
+        // The leaf that each neighbour's next segment belongs to.
+        let mut next: Vec<Leaves> = others.iter().map(|j| above.of(degree, *j)).collect();
+        let mut theirs: Vec<Vec<Payload>> = others.iter().map(|_| Vec::new()).collect();
+        let pass_on = k > 0;
+        exchange(ep, UP + k as u32, &sends, &sources, |j, segment| {
+            let leaf = &mut next[j];
+            if leaf.count == 0 {
+                return Err(damaged(ep, sources[j], "more segments than its ranges have"));
+            }
+            if pass_on {
+                theirs[j].push(segment.clone());
+            }
+            if assembler.push(leaf.start, segment).map_err(|what| damaged(ep, sources[j], what))? {
+                *leaf = Leaves { start: leaf.start + 1, count: leaf.count - 1 };
+            }
+            Ok(())
+        })
+        .await?;
+        if let Some(j) = next.iter().position(|leaf| leaf.count > 0) {
+            return Err(damaged(ep, sources[j], "its stream ended before its ranges did"));
+        }
+        if pass_on {
+            // In the order of leaves, which is the order of members.
+            theirs.insert(group.me, std::mem::take(&mut held));
+            held = theirs.concat();
+        }
+    }
+    Ok(assembler.finish())
+}
+
+/// The reduction of all ranks' vectors; `bounds` are those of the ranks' ranges.
+pub async fn butterfly<T: Element>(
+    ep: &Endpoint,
+    view: View<'_, T>,
+    terms: Terms<'_>,
+    degrees: &[u32],
+    bounds: Vec<u64>,
+    parts: Parts,
+) -> Result<Form<T>> {
+    let down = Terms { shape: parts.shape(terms.shape), ..terms };
+    let reduced = reduce_scatter(ep, view, down, degrees, bounds).await?;
+    let up = if parts == Parts::Auto { terms } else { down };
+    allgather_parts(ep, &reduced, up, degrees).await
+}

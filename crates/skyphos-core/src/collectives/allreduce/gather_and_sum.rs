@@ -1,0 +1,26 @@
+//! Everyone sends everything to everyone, and all reduce alike.
+//!
+//! Moves the fewest bytes where inputs hardly overlap, since then the result is as large as they are together;
+//! costs P times the work of the split. Cost: (P - 1) α, and β times the segments of all others.
+
+use crate::endpoint::Endpoint;
+use crate::stream::{Terms, encode, exchange_and_fold};
+use skyphos_kernels::stream::{Form, View};
+use skyphos_types::{Element, Result};
+
+/// The reduction of all ranks' vectors.
+pub async fn gather_and_sum<T: Element>(
+    ep: &Endpoint,
+    view: View<'_, T>,
+    terms: Terms<'_>,
+) -> Result<Form<T>> {
+    let (me, size, width) = (ep.rank(), ep.size(), terms.shape.width);
+    let own = encode(ep, view, width, 0, 0, terms.n);
+    let sends: Vec<_> = (1..size).map(|step| ((me + step) % size, own.as_slice())).collect();
+    let sources: Vec<u32> = (0..size).collect();
+    let density = view.nnz(width) as f64 / terms.n.max(1) as f64;
+    let mut part =
+        exchange_and_fold::<T>(ep, terms, 0, &sends, &sources, &own, (0, terms.n), density).await?;
+    part.finish(terms.op, size, width)?;
+    Ok(part.form)
+}

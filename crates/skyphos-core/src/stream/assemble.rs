@@ -1,0 +1,170 @@
+//! From the reduced parts of all ranks to the whole vector, as their segments come.
+//!
+//! The parts ("leaves") lie one after the other in the index space. Once the first segment of each has come
+//! the number of entries is known, so the result has its size and form, and each segment is decoded to where
+//! it belongs, in any order. Cost: one pass over the entries.
+
+use crate::slab::Payload;
+use skyphos_kernels::stream::{Form, IndexList, Offsets, STEP, Segment, Shape, dense_form};
+use skyphos_types::Element;
+
+/// See the module's text.
+pub struct Assembler<T> {
+    shape: Shape,
+    n: u64,
+    identity: T,
+    leaves: Vec<Leaf>,
+    /// Leaves of which nothing has come.
+    unknown: usize,
+    /// What came before the result had a size.
+    early: Vec<(Place, Payload)>,
+    form: Form<T>,
+}
+
+struct Leaf {
+    hi: u64,
+    /// Entries, once known.
+    of: Option<u32>,
+    came: u32,
+    /// All below this has come.
+    reached: u64,
+    /// Place of its first entry in the result.
+    start: usize,
+}
+
+/// Where a segment's entries belong.
+#[derive(Clone, Copy)]
+struct Place {
+    leaf: usize,
+    /// Entries of the leaf before it.
+    entry: u32,
+    /// The least index it may have.
+    lo: u64,
+}
+
+impl<T: Element> Assembler<T> {
+    /// For leaves with these bounds, which cover `0..n`.
+    pub fn new(bounds: &[u64], shape: Shape, identity: T) -> Assembler<T> {
+        let leaf = |w: &[u64]| Leaf { hi: w[1], of: None, came: 0, reached: w[0], start: 0 };
+        let leaves: Vec<Leaf> = bounds.windows(2).map(leaf).collect();
+        Assembler {
+            shape,
+            n: *bounds.last().expect("bounds"),
+            identity,
+            unknown: leaves.len(),
+            leaves,
+            early: Vec::new(),
+            form: Form::Sparse { indices: IndexList::Narrow(Vec::new()), values: Vec::new() },
+        }
+    }
+
+    /// Takes the next segment of a leaf. Returns whether the leaf is complete.
+    pub fn push(&mut self, number: usize, payload: Payload) -> Result<bool, &'static str> {
+        let row = self.shape.width * size_of::<T>();
+        let leaf = &mut self.leaves[number];
+        let segment = Segment::parse(payload.as_bytes(), row, leaf.reached, leaf.hi)?;
+        let head = segment.head;
+        if leaf.of.is_some_and(|of| of != head.of) || head.of - leaf.came < head.count {
+            return Err("segments that do not agree how many entries their stream has");
+        }
+        let place = Place { leaf: number, entry: leaf.came, lo: leaf.reached };
+        let first = leaf.of.is_none();
+        (leaf.of, leaf.came, leaf.reached) = (Some(head.of), leaf.came + head.count, head.end);
+        let complete = leaf.came == head.of;
+        if complete && leaf.reached != leaf.hi {
+            return Err("a stream that ends before its range does");
+        }
+        if first {
+            self.unknown -= 1;
+            if self.unknown == 0 {
+                self.make_room();
+                for (place, payload) in std::mem::take(&mut self.early) {
+                    self.decode(place, &payload)?;
+                }
+            }
+        }
+        match self.unknown {
+            0 => self.decode(place, &payload)?,
+            _ => self.early.push((place, payload)),
+        }
+        Ok(complete)
+    }
+
+    fn make_room(&mut self) {
+        let mut total = 0;
+        for leaf in &mut self.leaves {
+            leaf.start = total;
+            total += leaf.of.unwrap_or(0) as usize;
+        }
+        self.form = if total as f64 > self.shape.dense_above * self.n as f64 {
+            dense_form(self.shape, self.n, self.identity)
+        } else {
+            let indices = match self.shape.wide {
+                true => IndexList::Wide(vec![0; total]),
+                false => IndexList::Narrow(vec![0; total]),
+            };
+            Form::Sparse { indices, values: vec![T::ZERO; total * self.shape.width] }
+        };
+    }
+
+    fn decode(&mut self, place: Place, payload: &Payload) -> Result<(), &'static str> {
+        let (width, leaf) = (self.shape.width, &self.leaves[place.leaf]);
+        let segment = Segment::parse(payload.as_bytes(), width * size_of::<T>(), place.lo, leaf.hi)?;
+        let (rows, count, first) = (segment.values::<T>(), segment.head.count as usize, segment.head.first);
+        let start = leaf.start + place.entry as usize;
+        if let Form::Sparse { values, .. } = &mut self.form {
+            values[start * width..][..rows.len()].copy_from_slice(rows);
+        }
+        let (mut reader, mut offsets, mut at) = (segment.reader(), [0; STEP], 0);
+        while let Some(some) = reader.step(&segment, &mut offsets)? {
+            let listed = match some {
+                Offsets::Listed(count) => count,
+                Offsets::Run(_, count) => count,
+            };
+            match (&mut self.form, some) {
+                (Form::Sparse { indices: IndexList::Narrow(list), .. }, Offsets::Listed(_)) => {
+                    let slots = &mut list[start + at..start + at + listed];
+                    slots.iter_mut().zip(&offsets).for_each(|(slot, o)| *slot = (first + o) as u32);
+                }
+                (Form::Sparse { indices: IndexList::Wide(list), .. }, Offsets::Listed(_)) => {
+                    let slots = &mut list[start + at..start + at + listed];
+                    slots.iter_mut().zip(&offsets).for_each(|(slot, o)| *slot = first + o);
+                }
+                (Form::Sparse { indices: IndexList::Narrow(list), .. }, Offsets::Run(from, _)) => {
+                    let slots = &mut list[start + at..start + at + listed];
+                    slots.iter_mut().zip(first + from..).for_each(|(slot, i)| *slot = i as u32);
+                }
+                (Form::Sparse { indices: IndexList::Wide(list), .. }, Offsets::Run(from, _)) => {
+                    let slots = &mut list[start + at..start + at + listed];
+                    slots.iter_mut().zip(first + from..).for_each(|(slot, i)| *slot = i);
+                }
+                (Form::Dense { values, present }, Offsets::Run(from, _)) => {
+                    let row = (first + from) as usize;
+                    values[row * width..][..listed * width]
+                        .copy_from_slice(&rows[at * width..][..listed * width]);
+                    if let Some(bits) = present {
+                        (row..row + listed).for_each(|k| bits[k / 64] |= 1 << (k % 64));
+                    }
+                }
+                (Form::Dense { values, present }, Offsets::Listed(_)) => {
+                    for (offset, row) in offsets[..listed].iter().zip(rows[at * width..].chunks_exact(width))
+                    {
+                        let k = (first + offset) as usize;
+                        values[k * width..][..width].copy_from_slice(row);
+                        if let Some(bits) = present {
+                            bits[k / 64] |= 1 << (k % 64);
+                        }
+                    }
+                }
+            }
+            at += listed;
+        }
+        debug_assert_eq!(at, count);
+        Ok(())
+    }
+
+    /// The whole vector, once every leaf is complete.
+    pub fn finish(self) -> Form<T> {
+        self.form
+    }
+}

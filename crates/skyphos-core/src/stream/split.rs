@@ -1,0 +1,131 @@
+//! Which rank owns which indices while a vector is reduced in parts.
+
+use crate::collectives::allgather::allgather_bytes;
+use crate::endpoint::Endpoint;
+use skyphos_kernels::split_ranges;
+use skyphos_kernels::stream::View;
+use skyphos_kernels::{Index, with_indices};
+use skyphos_types::{Element, Result};
+
+/// How the index space is cut into one range a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Split {
+    /// Ranges of equal length: nothing to agree on, right for indices spread evenly.
+    Even,
+    /// Ranges of about equally many entries, from a sample of each rank's indices: right for all, for
+    /// ⌈log2 P⌉ small messages more.
+    #[default]
+    Quantiles,
+}
+
+/// Indices that each rank gives as a sample.
+const SAMPLES: usize = 64;
+
+/// Rounds from here on are the sample's.
+const SAMPLE_ROUND: u32 = 0x400;
+
+/// What a sample of all ranks' indices tells; the same on all ranks.
+pub struct Survey {
+    n: u64,
+    /// Entries of each rank.
+    entries: Vec<u64>,
+    /// (index, entries that it stands for)
+    samples: Vec<(u64, u64)>,
+}
+
+impl Survey {
+    /// Entries of a rank, on average.
+    pub fn mean_entries(&self) -> f64 {
+        self.entries.iter().map(|e| *e as f64).sum::<f64>() / self.entries.len() as f64
+    }
+
+    /// The bounds of `parts` ranges of the index space with about equally many entries.
+    pub fn bounds(self, parts: u32) -> Vec<u64> {
+        cut_by_weight(self.samples, self.n, parts)
+    }
+}
+
+/// Asks all ranks for a sample of their indices. Cost: ⌈log2 P⌉ α.
+pub async fn survey<T: Element>(ep: &Endpoint, view: View<'_, T>, width: usize, n: u64) -> Result<Survey> {
+    let mut mine = Vec::with_capacity(SAMPLES);
+    let entries = view.nnz(width) as u64;
+    match view {
+        View::Sparse { indices, .. } => with_indices!(indices, list => {
+            if !list.is_empty() {
+                mine.extend((0..SAMPLES).map(|k| list[(2 * k + 1) * list.len() / (2 * SAMPLES)].number()));
+            }
+        }),
+        // Dense vectors are cut evenly, and outweigh sparse ones.
+        View::Dense { .. } => mine.extend((0..SAMPLES as u64).map(|k| sample_of(n, 2 * k + 1))),
+    }
+    mine.resize(SAMPLES, 0);
+    let block: Vec<u8> = [entries].iter().chain(&mine).flat_map(|v| v.to_le_bytes()).collect();
+    let all = allgather_bytes(ep, SAMPLE_ROUND, &block).await?;
+    let (mut samples, mut counts) = (Vec::with_capacity(SAMPLES * all.len()), Vec::new());
+    for block in &all {
+        let numbers: Vec<u64> =
+            block.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes"))).collect();
+        if numbers[0] > 0 {
+            samples.extend(numbers[1..].iter().map(|index| (*index, numbers[0])));
+        }
+        counts.push(numbers[0]);
+    }
+    Ok(Survey { n, entries: counts, samples })
+}
+
+/// The bounds of `parts` ranges of the space `0..n`, the same on all ranks.
+pub async fn bounds<T: Element>(
+    ep: &Endpoint,
+    split: Split,
+    view: View<'_, T>,
+    width: usize,
+    n: u64,
+    parts: u32,
+) -> Result<Vec<u64>> {
+    if split == Split::Even || parts == 1 {
+        return Ok(split_ranges(0, n, parts));
+    }
+    Ok(survey(ep, view, width, n).await?.bounds(parts))
+}
+
+fn sample_of(n: u64, odd: u64) -> u64 {
+    (u128::from(n) * u128::from(odd) / (2 * SAMPLES) as u128) as u64
+}
+
+/// Cuts where the weights of the samples below reach equal shares.
+fn cut_by_weight(mut samples: Vec<(u64, u64)>, n: u64, parts: u32) -> Vec<u64> {
+    samples.sort_unstable();
+    let total: u128 = samples.iter().map(|(_, weight)| u128::from(*weight)).sum();
+    if total == 0 {
+        return split_ranges(0, n, parts);
+    }
+    let (mut bounds, mut sum, mut at) = (vec![0], 0u128, 0);
+    for part in 1..parts {
+        let due = total * u128::from(part) / u128::from(parts);
+        while at < samples.len() && sum + u128::from(samples[at].1) / 2 < due {
+            sum += u128::from(samples[at].1);
+            at += 1;
+        }
+        let cut = samples.get(at).map_or(n, |(index, _)| *index);
+        bounds.push(cut.clamp(bounds[bounds.len() - 1], n));
+    }
+    bounds.push(n);
+    bounds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_weights_on_each_side() {
+        let even: Vec<(u64, u64)> = (0..1000).map(|k| (k, 3)).collect();
+        assert_eq!(cut_by_weight(even, 1000, 4), [0, 250, 500, 750, 1000]);
+        // Half of all weight below 10.
+        let skewed = (0..10).map(|k| (k, 100)).chain((10..1000).step_by(99).map(|k| (k, 100)));
+        let bounds = cut_by_weight(skewed.collect(), 1000, 2);
+        assert!((8..=12).contains(&bounds[1]), "{bounds:?}");
+        assert_eq!(cut_by_weight(vec![], 100, 2), [0, 50, 100]);
+        assert_eq!(cut_by_weight(vec![(5, 9)], 100, 3), [0, 5, 5, 100]);
+    }
+}

@@ -1,0 +1,220 @@
+//! From reduced blocks to a vector: entries side by side, or all rows once there are too many.
+
+use super::fold::Sink;
+use super::vector::{Form, IndexList};
+use crate::simd;
+use skyphos_types::Element;
+
+/// Collects the entries of a range `lo..hi`.
+pub struct Collector<T> {
+    lo: u64,
+    hi: u64,
+    shape: Shape,
+    identity: T,
+    /// Entries above which the vector turns dense.
+    most: u64,
+    form: Form<T>,
+    /// For each entry, how many sources had it, if that was asked for.
+    pub counts: Vec<u32>,
+}
+
+/// How a collector stores entries.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Numbers a row.
+    pub width: usize,
+    /// Whether indices take 8 bytes.
+    pub wide: bool,
+    /// Entries per position above which a vector turns dense.
+    pub dense_above: f64,
+    /// Whether a dense vector must say which rows are entries.
+    pub with_present: bool,
+}
+
+/// A dense vector of `rows` rows without an entry.
+pub fn dense_form<T: Element>(shape: Shape, rows: u64, identity: T) -> Form<T> {
+    let rows = rows as usize;
+    let present = shape.with_present.then(|| vec![0; rows.div_ceil(64)]);
+    Form::Dense { values: vec![identity; rows * shape.width], present }
+}
+
+impl<T: Element> Collector<T> {
+    /// For entries of `lo..hi`, about `expected` of them.
+    pub fn new(lo: u64, hi: u64, shape: Shape, identity: T, expected: usize) -> Collector<T> {
+        let most = (shape.dense_above * (hi - lo) as f64) as u64;
+        let mut collector = Collector {
+            lo,
+            hi,
+            shape,
+            identity,
+            most,
+            form: Form::Sparse { indices: IndexList::Narrow(Vec::new()), values: Vec::new() },
+            counts: Vec::new(),
+        };
+        if expected as u64 > most {
+            collector.form = collector.empty_dense();
+        } else {
+            let indices = match shape.wide {
+                true => IndexList::Wide(Vec::with_capacity(expected + SLACK)),
+                false => IndexList::Narrow(Vec::with_capacity(expected + SLACK)),
+            };
+            let values = Vec::with_capacity((expected + SLACK) * shape.width);
+            collector.form = Form::Sparse { indices, values };
+        }
+        collector
+    }
+
+    fn empty_dense(&self) -> Form<T> {
+        dense_form(self.shape, self.hi - self.lo, self.identity)
+    }
+
+    /// What was collected; positions of a dense form count from `lo`.
+    pub fn finish(self) -> Form<T> {
+        self.form
+    }
+
+    /// Turns what there is dense.
+    fn thicken(&mut self) {
+        let mut dense = self.empty_dense();
+        let Form::Dense { values, present } = &mut dense else { unreachable!("just made") };
+        if let Form::Sparse { indices, values: rows } = &self.form {
+            for (index, row) in indices.to_vec().iter().zip(rows.chunks_exact(self.shape.width)) {
+                let at = (index - self.lo) as usize;
+                values[at * self.shape.width..][..self.shape.width].copy_from_slice(row);
+                if let Some(bits) = present {
+                    bits[at / 64] |= 1 << (at % 64);
+                }
+            }
+        }
+        self.form = dense;
+    }
+}
+
+/// Rows that vector stores may write beyond the end.
+const SLACK: usize = 64;
+
+/// Bit k of the result: whether mark k is set. Marks are 0 or 1.
+#[inline(always)]
+fn mask_of(marks: &[u8]) -> u64 {
+    let byte = |eight: &[u8]| {
+        let word = u64::from_le_bytes(eight.try_into().expect("8 marks"));
+        word.wrapping_mul(0x0102_0408_1020_4080) >> 56
+    };
+    marks.chunks_exact(8).rev().fold(0, |mask, eight| mask << 8 | byte(eight))
+}
+
+impl<T: Element> Sink<T> for Collector<T> {
+    fn block(&mut self, first: u64, marks: &[u8], rows: &[T], counts: &[u32]) {
+        if !counts.is_empty() {
+            self.counts.extend(counts.iter().filter(|c| **c > 0));
+        }
+        let width = self.shape.width;
+        match &mut self.form {
+            Form::Sparse { indices, values } => {
+                simd::dispatch!(append(first, marks, rows, width, indices, values));
+                if indices.len() as u64 > self.most {
+                    self.thicken();
+                }
+            }
+            Form::Dense { values, present } => {
+                // A block may begin below the range, where there is no entry.
+                let skip = self.lo.saturating_sub(first) as usize;
+                let at = (first + skip as u64 - self.lo) as usize;
+                let rows = &rows[skip * width..];
+                values[at * width..][..rows.len()].copy_from_slice(rows);
+                if let Some(bits) = present {
+                    for (k, mark) in marks[skip..].iter().enumerate() {
+                        bits[(at + k) / 64] |= u64::from(*mark) << ((at + k) % 64);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Appends the rows that have a mark.
+#[inline(always)]
+fn append<T: Element>(
+    first: u64,
+    marks: &[u8],
+    rows: &[T],
+    width: usize,
+    indices: &mut IndexList,
+    values: &mut Vec<T>,
+) {
+    let mut padded = [0u8; 64];
+    for (k, marks) in marks.chunks(64).enumerate() {
+        let mask = match <&[u8; 64]>::try_from(marks) {
+            Ok(whole) => mask_of(whole),
+            Err(_) => {
+                padded[..marks.len()].copy_from_slice(marks);
+                mask_of(&padded)
+            }
+        };
+        let (base, mut left) = (first + k as u64 * 64, mask);
+        while left != 0 {
+            let bit = left.trailing_zeros() as usize;
+            match indices {
+                IndexList::Narrow(list) => list.push((base + bit as u64) as u32),
+                IndexList::Wide(list) => list.push(base + bit as u64),
+            }
+            let row = &rows[(k * 64 + bit) * width..][..width];
+            match width {
+                1 => values.push(row[0]),
+                _ => values.extend_from_slice(row),
+            }
+            left &= left - 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn as_the_oracle(present in prop::collection::vec(prop::bool::weighted(0.3), 1..700), lo in 0u64..70,
+                         width in 1usize..3, above in prop_oneof![Just(0.0), Just(0.2), Just(2.0)], wide: bool,
+                         with_present: bool) {
+            let hi = lo + present.len() as u64;
+            let shape = Shape { width, wide, dense_above: above, with_present };
+            let mut collector = Collector::new(lo, hi, shape, -1.0f32, 0);
+            let row = |index: u64| (0..width).map(move |w| index as f32 + w as f32 * 0.25);
+            // In two blocks, the first from a multiple of 64.
+            for (from, to) in [(0, hi.min(128)), (128, hi)] {
+                if from >= to { continue }
+                let here = |i: u64| i >= lo && present[(i - lo) as usize];
+                let marks: Vec<u8> = (from..to).map(|i| u8::from(here(i))).collect();
+                let rows: Vec<f32> = (from..to)
+                    .flat_map(|i| if here(i) { row(i).collect() } else { vec![-1.0; width] }).collect();
+                collector.block(from, &marks, &rows, &[]);
+            }
+            let want: Vec<u64> = (lo..hi).filter(|i| present[(i - lo) as usize]).collect();
+            let rows: Vec<f32> = want.iter().flat_map(|i| row(*i)).collect();
+            match collector.finish() {
+                Form::Sparse { indices, values } => {
+                    prop_assert!(want.len() as f64 <= above * (hi - lo) as f64);
+                    prop_assert_eq!(indices.to_vec(), want);
+                    prop_assert_eq!(values, rows);
+                }
+                Form::Dense { values, present: bits } => {
+                    prop_assert!(want.len() as f64 >= (above * (hi - lo) as f64).floor());
+                    prop_assert_eq!(bits.is_some(), with_present);
+                    if let Some(bits) = bits {
+                        let found: Vec<u64> =
+                            (lo..hi).filter(|i| bits[(i - lo) as usize / 64] >> ((i - lo) % 64) & 1 == 1).collect();
+                        prop_assert_eq!(found, want.clone());
+                    }
+                    for i in lo..hi {
+                        let got = &values[(i - lo) as usize * width..][..width];
+                        let want: Vec<f32> =
+                            if want.contains(&i) { row(i).collect() } else { vec![-1.0; width] };
+                        prop_assert_eq!(got, want);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Sparse streams: entries of ascending index on the wire, and their reduction as they come.
+
+mod bitpack;
+mod collect;
+mod fold;
+mod segment;
+mod vector;
+
+pub use collect::{Collector, Shape, dense_form};
+pub use fold::{Fold, FoldError, Sink};
+pub use segment::{Encoder, Head, Next, Offsets, Places, Reader, STEP, Segment};
+pub use vector::{Form, IndexList, SparseVec, View, set_bits_between};

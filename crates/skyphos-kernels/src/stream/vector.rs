@@ -1,0 +1,245 @@
+//! A sparse vector, or one that has turned dense, as collectives take and return it.
+
+use crate::prepare::{Index, Indices};
+use skyphos_types::{Element, Error, Result};
+
+/// Ascending indices, in 4 or 8 bytes each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IndexList {
+    /// Below 2^32.
+    Narrow(Vec<u32>),
+    /// Any.
+    Wide(Vec<u64>),
+}
+
+impl IndexList {
+    /// How many.
+    pub fn len(&self) -> usize {
+        match self {
+            IndexList::Narrow(list) => list.len(),
+            IndexList::Wide(list) => list.len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All of them, as 64-bit numbers.
+    pub fn to_vec(&self) -> Vec<u64> {
+        match self {
+            IndexList::Narrow(list) => list.iter().map(|i| u64::from(*i)).collect(),
+            IndexList::Wide(list) => list.clone(),
+        }
+    }
+
+    /// For kernels.
+    pub fn view(&self) -> Indices<'_> {
+        match self {
+            IndexList::Narrow(list) => Indices::U32(list),
+            IndexList::Wide(list) => Indices::U64(list),
+        }
+    }
+}
+
+/// What a vector holds.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Form<T> {
+    /// Entries of ascending index, a row of values each.
+    Sparse {
+        /// Where they stand.
+        indices: IndexList,
+        /// Their rows.
+        values: Vec<T>,
+    },
+    /// A row for every index. Without `present` each is an entry; with it the entries are those whose bit
+    /// is set, and the other rows hold the operation's identity.
+    Dense {
+        /// All rows.
+        values: Vec<T>,
+        /// A bit an index, 64 a word.
+        present: Option<Vec<u64>>,
+    },
+}
+
+/// A vector of `n` rows of `width` numbers, most of which may be absent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SparseVec<T> {
+    /// Rows.
+    pub n: u64,
+    /// Numbers a row.
+    pub width: usize,
+    /// Entries.
+    pub form: Form<T>,
+}
+
+/// The same, borrowed: what a collective takes.
+#[derive(Clone, Copy, Debug)]
+pub enum View<'a, T> {
+    /// Entries of ascending index.
+    Sparse {
+        /// Where they stand.
+        indices: Indices<'a>,
+        /// Their rows.
+        values: &'a [T],
+    },
+    /// See [`Form::Dense`].
+    Dense {
+        /// All rows.
+        values: &'a [T],
+        /// A bit an index, 64 a word.
+        present: Option<&'a [u64]>,
+    },
+}
+
+impl<T: Element> SparseVec<T> {
+    /// Entries that must ascend and be below `n`, a row each.
+    pub fn new(n: u64, width: usize, indices: IndexList, values: Vec<T>) -> Result<SparseVec<T>> {
+        let vector = SparseVec { n, width, form: Form::Sparse { indices, values } };
+        vector.view().check(n, width)?;
+        Ok(vector)
+    }
+
+    /// Every row.
+    pub fn dense(width: usize, values: Vec<T>) -> SparseVec<T> {
+        SparseVec { n: (values.len() / width) as u64, width, form: Form::Dense { values, present: None } }
+    }
+
+    /// Borrows it.
+    pub fn view(&self) -> View<'_, T> {
+        match &self.form {
+            Form::Sparse { indices, values } => View::Sparse { indices: indices.view(), values },
+            Form::Dense { values, present } => View::Dense { values, present: present.as_deref() },
+        }
+    }
+
+    /// Whether it has turned dense.
+    pub fn is_dense(&self) -> bool {
+        matches!(self.form, Form::Dense { .. })
+    }
+
+    /// Number of entries.
+    pub fn nnz(&self) -> usize {
+        self.view().nnz(self.width)
+    }
+
+    /// The entries: indices and rows.
+    pub fn entries(&self) -> (Vec<u64>, Vec<T>) {
+        match &self.form {
+            Form::Sparse { indices, values } => (indices.to_vec(), values.clone()),
+            Form::Dense { values, present: None } => ((0..self.n).collect(), values.clone()),
+            Form::Dense { values, present: Some(bits) } => {
+                let places = set_bits_between(bits, 0, self.n as usize);
+                let rows = places.iter().flat_map(|p| &values[p * self.width..][..self.width]);
+                let rows = rows.copied().collect();
+                (places.iter().map(|p| *p as u64).collect(), rows)
+            }
+        }
+    }
+
+    /// All rows, with `fill` for what is absent.
+    pub fn to_dense(&self, fill: T) -> Vec<T> {
+        if let Form::Dense { values, present: None } = &self.form {
+            return values.clone();
+        }
+        let mut all = vec![fill; self.n as usize * self.width];
+        let (indices, values) = self.entries();
+        for (index, row) in indices.iter().zip(values.chunks_exact(self.width)) {
+            all[*index as usize * self.width..][..self.width].copy_from_slice(row);
+        }
+        all
+    }
+}
+
+/// The numbers of the bits that are set, of those from `from` to before `to`.
+pub fn set_bits_between(words: &[u64], from: usize, to: usize) -> Vec<usize> {
+    let mut all = Vec::new();
+    for k in from / 64..to.div_ceil(64) {
+        let mut left = words[k];
+        if k == from / 64 {
+            left &= u64::MAX << (from % 64);
+        }
+        if k == to / 64 {
+            left &= (1 << (to % 64)) - 1;
+        }
+        while left != 0 {
+            all.push(k * 64 + left.trailing_zeros() as usize);
+            left &= left - 1;
+        }
+    }
+    all
+}
+
+impl<T: Element> View<'_, T> {
+    /// Number of entries.
+    pub fn nnz(&self, width: usize) -> usize {
+        match self {
+            View::Sparse { indices, .. } => indices.len(),
+            View::Dense { values, present: None } => values.len() / width,
+            View::Dense { present: Some(bits), .. } => bits.iter().map(|w| w.count_ones() as usize).sum(),
+        }
+    }
+
+    /// Refuses what is no vector of `n` rows of `width` numbers.
+    pub fn check(&self, n: u64, width: usize) -> Result<()> {
+        let rows = |values: &[T]| values.len() as u64 / width as u64;
+        match self {
+            View::Sparse { indices, values } => {
+                if width == 0 || values.len() != indices.len() * width {
+                    return Err(Error::bad_input(format!(
+                        "{} indices of width {width} need {} values, not {}",
+                        indices.len(),
+                        indices.len() * width,
+                        values.len()
+                    )));
+                }
+                if indices.len() >= u32::MAX as usize {
+                    return Err(Error::bad_input("one rank takes at most 2^32 - 2 entries"));
+                }
+                indices.check_ascending(n)
+            }
+            View::Dense { values, present } => {
+                if width == 0 || rows(values) != n || !values.len().is_multiple_of(width) {
+                    return Err(Error::bad_input(format!(
+                        "a dense vector of n = {n}, width {width} cannot hold {} values",
+                        values.len()
+                    )));
+                }
+                let whole = |bits: &[u64]| {
+                    bits.len() as u64 == n.div_ceil(64)
+                        && (n.is_multiple_of(64) || bits.last().is_none_or(|last| last >> (n % 64) == 0))
+                };
+                match present {
+                    Some(bits) if !whole(bits) => {
+                        Err(Error::bad_input("a bitmap that does not fit the vector"))
+                    }
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+impl Indices<'_> {
+    /// Refuses indices that do not ascend strictly or are outside `0..n`.
+    pub fn check_ascending(self, n: u64) -> Result<()> {
+        fn check<I: Index>(list: &[I], n: u64) -> Result<()> {
+            let outside = |i: &&I| i.get().is_none_or(|i| i >= n);
+            if let Some(place) = list.windows(2).position(|w| w[0] >= w[1]) {
+                let (a, b) = (list[place], list[place + 1]);
+                return Err(Error::bad_input(format!(
+                    "indices must ascend, but indices[{place}] = {a} and indices[{}] = {b}",
+                    place + 1
+                )));
+            }
+            match list.first().filter(outside).or(list.last().filter(outside)) {
+                None => Ok(()),
+                Some(index) => Err(Error::bad_input(format!(
+                    "index {index} is outside the index space 0 <= index < n = {n}"
+                ))),
+            }
+        }
+        crate::with_indices!(self, list => check(list, n))
+    }
+}

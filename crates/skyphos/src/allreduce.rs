@@ -1,0 +1,297 @@
+//! Allreduce of sparse vectors and dense arrays: which algorithm, and what all must agree on.
+
+use crate::Comm;
+use crate::configure::custom_tag;
+use skyphos_core::Endpoint;
+use skyphos_core::butterfly::check_degrees;
+use skyphos_core::collectives::allreduce::butterfly::{Parts, butterfly};
+use skyphos_core::collectives::allreduce::gather_and_sum::gather_and_sum;
+use skyphos_core::collectives::allreduce::recursive_doubling::recursive_doubling;
+use skyphos_core::collectives::allreduce::{dense, ring};
+use skyphos_core::frame::{CallKind, CallSig};
+use skyphos_core::stream::{Split, Terms, survey};
+use skyphos_kernels::Indices;
+use skyphos_kernels::stream::{Form, Shape, SparseVec, View};
+use skyphos_types::{Element, Error, ReduceOp, Result};
+
+/// A schedule of allreduce.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// By the rule of [`choose`].
+    #[default]
+    Auto,
+    /// Fewest rounds.
+    RecursiveDoubling,
+    /// SparCML's SSAR: parts stay sparse.
+    SplitAllgather,
+    /// SparCML's DSAR: reduced parts are dense.
+    SplitAllgatherDense,
+    /// Nested butterfly of any degrees.
+    Butterfly,
+    /// Around a ring.
+    Ring,
+    /// Everyone sends everything to everyone.
+    Allgather,
+    /// Dense arrays, each rank one range, directly between all.
+    Dense,
+    /// Dense arrays around a ring.
+    DenseRing,
+    /// Dense arrays by recursive halving and doubling.
+    DenseRabenseifner,
+}
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Algorithm; 10] = [
+        Algorithm::Auto,
+        Algorithm::RecursiveDoubling,
+        Algorithm::SplitAllgather,
+        Algorithm::SplitAllgatherDense,
+        Algorithm::Butterfly,
+        Algorithm::Ring,
+        Algorithm::Allgather,
+        Algorithm::Dense,
+        Algorithm::DenseRing,
+        Algorithm::DenseRabenseifner,
+    ];
+
+    /// The name that users write.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Auto => "auto",
+            Algorithm::RecursiveDoubling => "recursive_doubling",
+            Algorithm::SplitAllgather => "split_allgather",
+            Algorithm::SplitAllgatherDense => "split_allgather_dense",
+            Algorithm::Butterfly => "butterfly",
+            Algorithm::Ring => "ring",
+            Algorithm::Allgather => "allgather",
+            Algorithm::Dense => "dense",
+            Algorithm::DenseRing => "dense_ring",
+            Algorithm::DenseRabenseifner => "dense_rabenseifner",
+        }
+    }
+
+    /// The algorithm a user named.
+    pub fn from_name(name: &str) -> Result<Algorithm> {
+        Algorithm::ALL.into_iter().find(|a| a.name() == name).ok_or_else(|| {
+            let known: Vec<_> = Algorithm::ALL.iter().map(|a| a.name()).collect();
+            Error::bad_input(format!("unknown algorithm {name:?}: use one of {}", known.join(", ")))
+        })
+    }
+
+    fn is_dense(self) -> bool {
+        matches!(self, Algorithm::Dense | Algorithm::DenseRing | Algorithm::DenseRabenseifner)
+    }
+}
+
+/// Entries per position at which folding into dense rows becomes faster than collecting entries (measured:
+/// 0.25 to 0.35 for 4-byte values).
+const SPEED_CROSSOVER: f64 = 0.3;
+
+/// When a vector turns dense.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum DenseThreshold {
+    /// At the smaller of the paper's crossover and the measured one.
+    #[default]
+    Auto,
+    /// N·isize/(c + isize) entries, for indices of c bytes and values of isize (SparCML §5.1).
+    Paper,
+    /// Above this many entries.
+    Entries(u64),
+}
+
+impl DenseThreshold {
+    /// As entries per position.
+    fn density(self, n: u64, row_bytes: usize, index_bytes: usize) -> f64 {
+        let paper = row_bytes as f64 / (row_bytes + index_bytes) as f64;
+        match self {
+            DenseThreshold::Auto => paper.min(SPEED_CROSSOVER),
+            DenseThreshold::Paper => paper,
+            DenseThreshold::Entries(entries) => entries as f64 / n.max(1) as f64,
+        }
+    }
+}
+
+/// Settings of [`Comm::allreduce`]. All ranks must pass the same.
+#[derive(Clone, Debug, Default)]
+pub struct AllreduceOptions {
+    /// The schedule.
+    pub algorithm: Algorithm,
+    /// Layers of the butterfly; `None`: one.
+    pub degrees: Option<Vec<u32>>,
+    /// How ranges are cut.
+    pub split: Split,
+    /// When vectors turn dense.
+    pub dense_threshold: DenseThreshold,
+}
+
+impl AllreduceOptions {
+    fn sig<T: Element>(&self, kind: CallKind, op: &ReduceOp, n: u64, width: usize) -> CallSig {
+        let mut extra = self.algorithm as u32 | (self.split as u32) << 8;
+        let mut mix = |word: u32| extra = (extra ^ word).wrapping_mul(0x9e37_79b1).rotate_left(13);
+        self.degrees.iter().flatten().for_each(|d| mix(*d));
+        match self.dense_threshold {
+            DenseThreshold::Auto => {}
+            DenseThreshold::Paper => mix(1),
+            DenseThreshold::Entries(entries) => mix((entries ^ entries >> 32) as u32 | 2),
+        }
+        CallSig {
+            kind,
+            op: op.code(),
+            dtype: T::DTYPE as u8,
+            flags: custom_tag(op),
+            width: u32::try_from(width).unwrap_or(u32::MAX),
+            n,
+            extra,
+        }
+    }
+}
+
+/// Largest vector (mean over the ranks) for which the number of rounds counts most.
+const SMALL_BYTES: f64 = 16.0 * 1024.0;
+
+/// The rule behind `auto`, for P ranks with `entries` on average of rows of `row_bytes`: recursive doubling for
+/// small vectors and groups of two; the split to dense if the result is expected to be dense (SparCML fig. 7:
+/// E[K] = n (1 - (1 - k/n)^P)); the split otherwise.
+pub fn choose(ranks: u32, n: u64, entries: f64, row_bytes: usize, dense_above: f64) -> Algorithm {
+    if ranks <= 2 || entries * (row_bytes + 4) as f64 <= SMALL_BYTES {
+        return Algorithm::RecursiveDoubling;
+    }
+    let filled = 1.0 - (1.0 - entries / n.max(1) as f64).max(0.0).powi(ranks as i32);
+    if filled > dense_above { Algorithm::SplitAllgatherDense } else { Algorithm::SplitAllgather }
+}
+
+impl Comm {
+    /// The reduction of all ranks' vectors of `n` rows of `width` numbers, on every rank.
+    ///
+    /// Collective. The result is sparse or dense, as its density and the algorithm make it; an index that no rank
+    /// holds is absent.
+    pub fn allreduce<T: Element>(
+        &self,
+        n: u64,
+        width: usize,
+        view: View<'_, T>,
+        op: &ReduceOp,
+        options: &AllreduceOptions,
+    ) -> Result<SparseVec<T>> {
+        let sig = options.sig::<T>(CallKind::Allreduce, op, n, width);
+        self.call(sig, async |ep| {
+            op.check(T::DTYPE)?;
+            view.check(n, width)?;
+            if let Some(degrees) = &options.degrees {
+                check_degrees(degrees, ep.size())?;
+            }
+            let form = run(ep, n, width, view, op, options).await?;
+            Ok(SparseVec { n, width, form })
+        })
+    }
+
+    /// Reduces the dense arrays of all ranks into `out`; all have the same length. Collective.
+    pub fn allreduce_dense<T: Element>(
+        &self,
+        values: &[T],
+        out: &mut [T],
+        op: &ReduceOp,
+        options: &AllreduceOptions,
+    ) -> Result<()> {
+        let sig = options.sig::<T>(CallKind::AllreduceDense, op, values.len() as u64, 1);
+        self.call(sig, async |ep| {
+            op.check(T::DTYPE)?;
+            if values.len() != out.len() {
+                let message = format!("out holds {} numbers, the array {}", out.len(), values.len());
+                return Err(Error::bad_input(message));
+            }
+            match options.algorithm {
+                Algorithm::Auto | Algorithm::Dense => dense::direct(ep, op, values, out).await,
+                Algorithm::DenseRing | Algorithm::DenseRabenseifner => {
+                    out.copy_from_slice(values);
+                    match options.algorithm {
+                        Algorithm::DenseRing => dense::ring(ep, op, out).await,
+                        _ => dense::rabenseifner(ep, op, out).await,
+                    }
+                }
+                other => Err(Error::bad_input(format!("algorithm={:?} is for sparse vectors", other.name()))),
+            }
+        })
+    }
+}
+
+/// Refuses a dense vector that this machine cannot hold.
+fn check_room<T>(n: u64, width: usize) -> Result<()> {
+    let bytes = usize::try_from(n).ok().and_then(|n| n.checked_mul(width * size_of::<T>()));
+    match bytes.map(|bytes| Vec::<u8>::new().try_reserve_exact(bytes)) {
+        Some(Ok(())) => Ok(()),
+        _ => Err(Error::bad_input(format!(
+            "a dense vector of n = {n} rows of width {width} does not fit the memory: use a sparse algorithm"
+        ))),
+    }
+}
+
+async fn run<T: Element>(
+    ep: &Endpoint,
+    n: u64,
+    width: usize,
+    view: View<'_, T>,
+    op: &ReduceOp,
+    options: &AllreduceOptions,
+) -> Result<Form<T>> {
+    let wide = n > 1 << 32 || matches!(view, View::Sparse { indices: Indices::I64(_) | Indices::U64(_), .. });
+    let row_bytes = width * size_of::<T>();
+    let dense_above = options.dense_threshold.density(n, row_bytes, if wide { 8 } else { 4 });
+    // An absent row of a dense vector is the identity; only for some operations does it look like a zero.
+    let with_present = !matches!(op, ReduceOp::Sum | ReduceOp::Or | ReduceOp::Mean | ReduceOp::MeanPresent);
+    let shape = Shape { width, wide, dense_above, with_present };
+    let terms = Terms { op, n, shape };
+    let one_layer = [ep.size()];
+    let degrees = options.degrees.as_deref().unwrap_or(&one_layer);
+    let mut algorithm = options.algorithm;
+    // Below the paper's crossover a dense vector is the larger one.
+    let asked_for = matches!(options.dense_threshold, DenseThreshold::Entries(_))
+        && dense_above < DenseThreshold::Paper.density(n, row_bytes, 4);
+    if algorithm == Algorithm::SplitAllgatherDense || asked_for {
+        check_room::<T>(n, width)?;
+    }
+    let mut survey_of_all = None;
+    if algorithm == Algorithm::Auto {
+        let survey = survey(ep, view, width, n).await?;
+        // The choice must depend on what all ranks know alike, so on 4-byte indices for all.
+        let dense_above = options.dense_threshold.density(n, row_bytes, 4);
+        algorithm = choose(ep.size(), n, survey.mean_entries(), row_bytes, dense_above);
+        if matches!(op, ReduceOp::MeanPresent) {
+            algorithm = Algorithm::SplitAllgather;
+        }
+        survey_of_all = Some(survey);
+    }
+    if matches!(op, ReduceOp::MeanPresent) {
+        let single = degrees.len() == 1;
+        match algorithm {
+            Algorithm::SplitAllgather | Algorithm::Allgather => {}
+            Algorithm::Butterfly if single => {}
+            other => {
+                return Err(Error::bad_input(format!(
+                    "op=\"mean_present\" counts the ranks that had an entry, which algorithm={:?} loses on the way: use \
+                     split_allgather or allgather",
+                    other.name()
+                )));
+            }
+        }
+    }
+    let bounds = match (algorithm, options.split, survey_of_all) {
+        (Algorithm::RecursiveDoubling | Algorithm::Allgather, ..) => Vec::new(),
+        (_, Split::Quantiles, Some(survey)) => survey.bounds(ep.size()),
+        (_, split, _) => skyphos_core::stream::bounds(ep, split, view, width, n, ep.size()).await?,
+    };
+    match algorithm {
+        Algorithm::RecursiveDoubling => recursive_doubling(ep, view, terms).await,
+        Algorithm::Allgather => gather_and_sum(ep, view, terms).await,
+        Algorithm::Ring => ring::ring(ep, view, terms, bounds).await,
+        Algorithm::SplitAllgather => butterfly(ep, view, terms, &one_layer, bounds, Parts::Sparse).await,
+        Algorithm::SplitAllgatherDense => butterfly(ep, view, terms, &one_layer, bounds, Parts::Dense).await,
+        Algorithm::Butterfly => butterfly(ep, view, terms, degrees, bounds, Parts::Auto).await,
+        dense if dense.is_dense() => Err(Error::bad_input(format!(
+            "algorithm={:?} is for dense arrays: hand in an array, or use split_allgather_dense",
+            dense.name()
+        ))),
+        _ => unreachable!("auto has been replaced"),
+    }
+}

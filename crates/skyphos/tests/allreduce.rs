@@ -1,0 +1,322 @@
+//! Allreduce of streams and arrays: every algorithm on every transport against a plain oracle.
+
+mod common;
+
+use common::{MakeGroup, factorisations, local, on_all, tcp};
+use proptest::prelude::*;
+use skyphos::{
+    Algorithm, AllreduceOptions, Comm, DType, DenseThreshold, Element, Form, IndexList, ReduceOp, Result,
+    SparseVec, Split, View, with_element,
+};
+use std::collections::BTreeMap;
+
+const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
+
+const SPARSE: [Algorithm; 7] = [
+    Algorithm::Auto,
+    Algorithm::RecursiveDoubling,
+    Algorithm::SplitAllgather,
+    Algorithm::SplitAllgatherDense,
+    Algorithm::Butterfly,
+    Algorithm::Ring,
+    Algorithm::Allgather,
+];
+
+#[derive(Clone, Debug)]
+struct Case {
+    size: u32,
+    n: u64,
+    width: usize,
+    dtype: DType,
+    op: ReduceOp,
+    options: AllreduceOptions,
+    /// Ascending indices of each rank.
+    indices: Vec<Vec<u64>>,
+    /// Ranks that hand in 8-byte indices, and ranks that hand in a dense vector.
+    wide: Vec<bool>,
+    dense: Vec<bool>,
+}
+
+fn ascending(n: u64) -> impl Strategy<Value = Vec<u64>> {
+    let sorted = |mut v: Vec<u64>| {
+        v.sort_unstable();
+        v.dedup();
+        v
+    };
+    let zipf = prop::collection::vec(0f64..1.0, 0..90)
+        .prop_map(move |u| u.iter().map(|u| ((n as f64).powf(*u) - 1.0) as u64 % n).collect::<Vec<_>>());
+    let run = (0..n, 1u64..400).prop_map(move |(start, len)| (start..(start + len).min(n)).collect());
+    prop_oneof![
+        3 => prop::collection::vec(0..n, 0..60).prop_map(sorted),
+        3 => zipf.prop_map(sorted),
+        2 => run,
+        1 => Just(vec![]),
+        1 => Just((0..n.min(200)).collect()),
+    ]
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let n = prop_oneof![Just(1u64), Just(100), Just(5000), Just(1 << 17), Just(1 << 40), Just(1 << 63)];
+    let threshold = prop_oneof![
+        2 => Just(DenseThreshold::Auto),
+        1 => Just(DenseThreshold::Paper),
+        1 => (0u64..300).prop_map(DenseThreshold::Entries)
+    ];
+    let settings = (0..SPARSE.len(), threshold, any::<bool>(), any::<prop::sample::Index>());
+    (1u32..=13, n, 0usize..DType::ALL.len(), 0usize..8, prop_oneof![Just(1usize), Just(16)], settings)
+        .prop_flat_map(|(size, n, dtype, op, width, (algorithm, dense_threshold, even, degrees))| {
+            let lists: Vec<_> = (0..size).map(|_| ascending(n)).collect();
+            let flags = || prop::collection::vec(any::<bool>(), size as usize);
+            (lists, flags(), flags()).prop_map(move |(indices, wide, dense)| {
+                let dtype = DType::ALL[dtype];
+                let op = ReduceOp::NAMED[op].clone();
+                let op = if op.check(dtype).is_ok() { op } else { ReduceOp::Sum };
+                let small = n <= 5000;
+                let mut algorithm = SPARSE[algorithm];
+                let single =
+                    matches!(algorithm, Algorithm::Auto | Algorithm::SplitAllgather | Algorithm::Allgather);
+                if matches!(op, ReduceOp::MeanPresent) && !single
+                    || algorithm == Algorithm::SplitAllgatherDense && n > 1 << 20
+                {
+                    algorithm = Algorithm::SplitAllgather;
+                }
+                let degrees = Some(degrees.get(&factorisations(size)).clone());
+                let split = if even { Split::Even } else { Split::Quantiles };
+                let dense_threshold = match dense_threshold {
+                    DenseThreshold::Entries(_) if !small => DenseThreshold::Auto,
+                    threshold => threshold,
+                };
+                // A dense vector without a bitmap is one with all rows.
+                let dense = dense.into_iter().map(|d| d && small).collect();
+                let options = AllreduceOptions { algorithm, degrees, split, dense_threshold };
+                Case { size, n, width, dtype, op, options, indices, wide, dense }
+            })
+        })
+}
+
+/// A small value, so that sums and products are exact in every type.
+fn value<T: Element>(rank: usize, index: u64, column: usize, op: &ReduceOp) -> T {
+    let k = (rank as u64 * 31 + index * 7 + column as u64 * 3) % 4;
+    let steps = if matches!(op, ReduceOp::Prod) { 1 + k % 2 } else { k };
+    (0..steps).fold(T::ZERO, |v, _| v.add(T::ONE))
+}
+
+fn input<T: Element>(case: &Case, rank: usize) -> SparseVec<T> {
+    let list = &case.indices[rank];
+    let row = |index: &u64| {
+        let index = *index;
+        (0..case.width).map(move |w| value(rank, index, w, &case.op)).collect::<Vec<T>>()
+    };
+    let values: Vec<T> = list.iter().flat_map(row).collect();
+    if case.dense[rank] {
+        let identity = case.op.identity::<T>().unwrap();
+        let (n, width) = (case.n as usize, case.width);
+        let (mut all, mut bits) = (vec![identity; n * width], vec![0u64; n.div_ceil(64)]);
+        for (index, row) in list.iter().zip(values.chunks(width)) {
+            all[*index as usize * width..][..width].copy_from_slice(row);
+            bits[*index as usize / 64] |= 1 << (index % 64);
+        }
+        let present = (list.len() < n).then_some(bits);
+        return SparseVec { n: case.n, width, form: Form::Dense { values: all, present } };
+    }
+    let narrow: Option<Vec<u32>> = list.iter().map(|i| u32::try_from(*i).ok()).collect();
+    let indices = match narrow.filter(|_| !case.wide[rank]) {
+        Some(list) => IndexList::Narrow(list),
+        None => IndexList::Wide(list.clone()),
+    };
+    SparseVec::new(case.n, case.width, indices, values).unwrap()
+}
+
+/// Index → reduced row.
+fn oracle<T: Element>(case: &Case) -> BTreeMap<u64, Vec<T>> {
+    let combine = |a: T, b: T| match case.op {
+        ReduceOp::Prod => a.mul(b),
+        ReduceOp::Min => a.least(b),
+        ReduceOp::Max => a.greatest(b),
+        ReduceOp::Or => a.or(b),
+        ReduceOp::And => a.and(b),
+        _ => a.add(b),
+    };
+    let mut sums: BTreeMap<u64, (Vec<T>, u64)> = BTreeMap::new();
+    for rank in 0..case.size as usize {
+        let (indices, values) = input::<T>(case, rank).entries();
+        for (index, row) in indices.iter().zip(values.chunks(case.width)) {
+            match sums.get_mut(index) {
+                Some((sum, count)) => {
+                    sum.iter_mut().zip(row).for_each(|(s, v)| *s = combine(*s, *v));
+                    *count += 1;
+                }
+                None => {
+                    sums.insert(*index, (row.to_vec(), 1));
+                }
+            }
+        }
+    }
+    let mean = |(index, (mut row, count)): (u64, (Vec<T>, u64))| {
+        match case.op {
+            ReduceOp::Mean => row.iter_mut().for_each(|v| *v = v.divide(u64::from(case.size))),
+            ReduceOp::MeanPresent => row.iter_mut().for_each(|v| *v = v.divide(count)),
+            _ => {}
+        }
+        (index, row)
+    };
+    sums.into_iter().map(mean).collect()
+}
+
+fn check<T: Element>(case: &Case, make: MakeGroup) {
+    let want = oracle::<T>(case);
+    let got = on_all(make(case.size), |comm| -> Result<SparseVec<T>> {
+        let mine = input::<T>(case, comm.rank() as usize);
+        let first = comm.allreduce(case.n, case.width, mine.view(), &case.op, &case.options)?;
+        let again = comm.allreduce(case.n, case.width, mine.view(), &case.op, &case.options)?;
+        assert_eq!(first, again, "the same bits every time");
+        Ok(first)
+    });
+    for (rank, result) in got.into_iter().enumerate() {
+        let result = result.unwrap_or_else(|error| panic!("rank {rank}: {error} in {case:?}"));
+        result.view().check(case.n, case.width).unwrap();
+        match case.options.algorithm {
+            Algorithm::SplitAllgather => assert!(!result.is_dense(), "SSAR stays sparse"),
+            Algorithm::SplitAllgatherDense => assert!(result.is_dense(), "DSAR turns dense"),
+            _ => {}
+        }
+        let (indices, values) = result.entries();
+        if let Form::Dense { values, present: None } = &result.form {
+            // Absent is identity.
+            let identity = vec![case.op.identity::<T>().unwrap(); case.width];
+            for (k, row) in values.chunks(case.width).enumerate() {
+                assert_eq!(
+                    row,
+                    want.get(&(k as u64)).unwrap_or(&identity),
+                    "rank {rank}, index {k} in {case:?}"
+                );
+            }
+            continue;
+        }
+        let found: BTreeMap<u64, Vec<T>> =
+            indices.iter().copied().zip(values.chunks(case.width).map(<[T]>::to_vec)).collect();
+        assert_eq!(found, want, "rank {rank} in {case:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn sparse_vectors_as_the_oracle(case in cases(), transport in 0..TRANSPORTS.len()) {
+        with_element!(case.dtype, T => check::<T>(&case, TRANSPORTS[transport].1));
+    }
+
+    #[test]
+    fn dense_arrays_as_the_oracle(
+        size in 1u32..=13, len in prop_oneof![0usize..50, 10_000usize..60_000], algorithm in 7usize..10, op in 0usize..8,
+        dtype in 0usize..DType::ALL.len(), transport in 0..TRANSPORTS.len(),
+    ) {
+        let op = ReduceOp::NAMED[op].clone();
+        let options = AllreduceOptions { algorithm: Algorithm::ALL[algorithm], ..AllreduceOptions::default() };
+        with_element!(DType::ALL[dtype], T => {
+            if op.check(T::DTYPE).is_ok() {
+                let row = |rank: u32| -> Vec<T> {
+                    (0..len as u64).map(|k| value(rank as usize, k, 0, &op)).collect()
+                };
+                let one_row = |rank: u32| SparseVec::dense(1, row(rank));
+                let mut want = row(0);
+                for rank in 1..size {
+                    fold_plain(&op, &mut want, &row(rank));
+                }
+                if matches!(op, ReduceOp::Mean | ReduceOp::MeanPresent) {
+                    want.iter_mut().for_each(|v| *v = v.divide(u64::from(size)));
+                }
+                let got = on_all(TRANSPORTS[transport].1(size), |comm| {
+                    let mut out = vec![T::ZERO; len];
+                    comm.allreduce_dense(&row(comm.rank()), &mut out, &op, &options).unwrap();
+                    let stream = one_row(comm.rank());
+                    let sparse = AllreduceOptions { algorithm: Algorithm::SplitAllgather, ..options.clone() };
+                    let also = comm.allreduce(len as u64, 1, stream.view(), &op, &sparse).unwrap();
+                    assert_eq!(also.to_dense(T::ZERO), out);
+                    out
+                });
+                prop_assert!(got.iter().all(|g| *g == want));
+            }
+        });
+    }
+}
+
+/// Plain oracle of two arrays.
+fn fold_plain<T: Element>(op: &ReduceOp, acc: &mut [T], from: &[T]) {
+    for (a, v) in acc.iter_mut().zip(from) {
+        *a = match op {
+            ReduceOp::Prod => a.mul(*v),
+            ReduceOp::Min => a.least(*v),
+            ReduceOp::Max => a.greatest(*v),
+            ReduceOp::Or => a.or(*v),
+            ReduceOp::And => a.and(*v),
+            _ => a.add(*v),
+        };
+    }
+}
+
+#[test]
+fn many_segments_at_every_size_and_algorithm() {
+    for (_, make) in TRANSPORTS {
+        for size in [2u32, 3, 8, 13] {
+            let all: Vec<Comm> = make(size);
+            let list = |rank: u64| (0..40_000u64).map(|k| k * 37 + k * k % 31 + rank % 3).collect::<Vec<_>>();
+            let n = 40_000 * 40;
+            let mut want: BTreeMap<u64, f64> = BTreeMap::new();
+            for rank in 0..u64::from(size) {
+                list(rank).iter().for_each(|i| *want.entry(*i).or_default() += (rank + i) as f64);
+            }
+            for algorithm in SPARSE {
+                let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
+                on_all_again(&all, |comm| {
+                    let rank = u64::from(comm.rank());
+                    let mine = list(rank);
+                    let values: Vec<f64> = mine.iter().map(|i| (rank + i) as f64).collect();
+                    let view = View::Sparse { indices: (&mine).into(), values: &values };
+                    let got = comm.allreduce(n, 1, view, &ReduceOp::Sum, &options).unwrap();
+                    let dense = got.to_dense(0.0);
+                    for (index, value) in dense.iter().enumerate() {
+                        assert_eq!(
+                            *value,
+                            want.get(&(index as u64)).copied().unwrap_or(0.0),
+                            "{algorithm:?} {index}"
+                        );
+                    }
+                });
+            }
+        }
+    }
+}
+
+fn on_all_again(comms: &[Comm], body: impl Fn(&Comm) + Sync) {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = comms.iter().map(|comm| scope.spawn(|| body(comm))).collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+    });
+}
+
+#[test]
+fn disagreement_and_bad_input_are_told_to_all() {
+    let indices = [5u64, 3];
+    let got = on_all(local(3), |comm| {
+        let list: &[u64] = if comm.rank() == 1 { &indices } else { &indices[..1] };
+        let values = vec![1.0f32; list.len()];
+        let view = View::Sparse { indices: list.into(), values: &values };
+        comm.allreduce(10, 1, view, &ReduceOp::Sum, &AllreduceOptions::default()).unwrap_err().to_string()
+    });
+    assert!(got.iter().all(|text| text.contains("indices must ascend")), "{got:?}");
+    let got = on_all(local(3), |comm| {
+        let n = 10 + u64::from(comm.rank() / 2);
+        let view = View::Sparse { indices: (&[1u64]).into(), values: &[1.0f32] };
+        comm.allreduce(n, 1, view, &ReduceOp::Sum, &AllreduceOptions::default()).unwrap_err().to_string()
+    });
+    assert!(got.iter().all(|text| text.contains("n=10") && text.contains("n=11")), "{got:?}");
+    let got = on_all(local(2), |comm| {
+        let view = View::Sparse { indices: (&[1u64]).into(), values: &[1.0f32] };
+        let options =
+            AllreduceOptions { algorithm: Algorithm::SplitAllgatherDense, ..AllreduceOptions::default() };
+        comm.allreduce(1 << 62, 1, view, &ReduceOp::Sum, &options).unwrap_err().to_string()
+    });
+    assert!(got.iter().all(|text| text.contains("does not fit")), "{got:?}");
+}

@@ -1,0 +1,268 @@
+"""A vector most of which is absent: indices and values, or all rows once that is smaller."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .arguments import NAMED_UFUNCS, as_indices, as_values
+from .errors import BadInput
+
+if TYPE_CHECKING:
+    import scipy.sparse
+    import torch
+
+__all__ = ["SparseVector"]
+
+Array = npt.NDArray[Any]
+
+_UFUNCS = {name: ufunc for ufunc, name in NAMED_UFUNCS.items()}
+
+
+class SparseVector:
+    """A vector of ``n`` numbers, or rows of ``width`` numbers, of which those not held are absent.
+
+    Absent counts as the identity of whatever operation meets it: 0 in a sum, infinity in a minimum. A stored zero
+    is an entry. A vector is sparse inside, or dense where a collective made it so (see :attr:`is_dense`).
+
+    Parameters
+    ----------
+    indices : 1-D array of int32, int64, uint32 or uint64
+        Where entries stand, 0 <= index < n, in any order. Sorted distinct ones are taken without a copy.
+    values : array of shape (nnz,) or (nnz, width)
+        float32, float64, int32, int64, uint8, uint32, uint64 or bool.
+    n : int
+        Size of the index space, up to 2^63.
+    op : str, default "sum"
+        How values of a repeated index combine: a name (``sum``, ``prod``, ``min``, ``max``, ``or``, ``and``).
+
+    Raises
+    ------
+    BadInput
+        An index out of range, arrays that do not fit each other, a type that cannot be reduced.
+
+    Notes
+    -----
+    SparCML, section 5.1. The arrays are not copied where they can be used as they are: do not change them
+    while the vector is in use.
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> x = sky.SparseVector([7, 2, 7], np.array([1.0, 2.0, 3.0]), n=10)
+    >>> x
+    SparseVector(n=10, nnz=2, float64)
+    >>> x.indices, x.values
+    (array([2, 7]), array([2., 4.]))
+    >>> x.to_dense()
+    array([0., 0., 2., 0., 0., 0., 0., 4., 0., 0.])
+    """
+
+    __slots__ = ("_indices", "_n", "_present", "_values")
+
+    def __init__(self, indices: npt.ArrayLike, values: npt.ArrayLike, n: int, *, op: str = "sum") -> None:
+        places, self._n, rows = as_indices(indices, "indices"), _check_n(n), np.asarray(values)
+        width = rows.shape[1] if rows.ndim == 2 else 1
+        if width == 0:
+            raise BadInput("values must have at least one number a row")
+        rows = as_values(rows, len(places), width, "indices")
+        ascending = bool((places[1:] > places[:-1]).all())
+        ends = places[[0, -1]] if ascending and len(places) else places
+        if len(ends) and not (ends.min() >= 0 and ends.max() < self._n):
+            bad = int(np.flatnonzero((places < 0) | (places >= self._n))[0])
+            raise BadInput(f"indices[{bad}] = {places[bad]} is outside the index space 0 <= index < n = {n}")
+        if not ascending:
+            places, rows = _sorted(places, rows, op)
+        self._indices: Array | None = places
+        self._values = rows
+        self._present: Array | None = None
+
+    @classmethod
+    def _of(cls, indices: Array | None, values: Array, present: Array | None, n: int) -> SparseVector:
+        """A vector of parts that are known to be right."""
+        vector = cls.__new__(cls)
+        vector._indices, vector._values, vector._present, vector._n = indices, values, present, n
+        return vector
+
+    @classmethod
+    def from_dense(cls, array: npt.ArrayLike, *, keep_zeros: bool = False) -> SparseVector:
+        """Make a vector of an array of shape (n,) or (n, width).
+
+        Parameters
+        ----------
+        array : array
+            Rows that are all zero become absent.
+        keep_zeros : bool
+            Every row becomes an entry; the vector is then dense and shares the array's memory.
+
+        Examples
+        --------
+        >>> import skyphos as sky
+        >>> sky.SparseVector.from_dense([0.0, 1.5, 0.0]).indices
+        array([1])
+        """
+        rows = np.asarray(array)
+        if rows.ndim not in (1, 2):
+            raise BadInput(f"a vector has 1 or 2 dimensions (rows, width), not {rows.ndim}")
+        rows = as_values(rows, len(rows), rows.shape[1] if rows.ndim == 2 else 1, "the array")
+        if keep_zeros:
+            return cls._of(None, rows, None, len(rows))
+        held = rows != 0 if rows.ndim == 1 else (rows != 0).any(axis=1)
+        places = np.flatnonzero(held)
+        return cls._of(places, rows[places], None, len(rows))
+
+    @classmethod
+    def from_scipy(cls, array: scipy.sparse.sparray | scipy.sparse.spmatrix) -> SparseVector:
+        """Make a vector of a 1-D ``coo_array``, or of a matrix whose rows become rows of numbers.
+
+        A matrix of shape (n, width) has an entry for each row that stores anything.
+
+        Examples
+        --------
+        >>> import numpy as np, scipy.sparse, skyphos as sky
+        >>> x = scipy.sparse.coo_array((np.array([2.0]), (np.array([5]),)), shape=(9,))
+        >>> sky.SparseVector.from_scipy(x)
+        SparseVector(n=9, nnz=1, float64)
+        """
+        if array.ndim == 1:
+            coo = array.tocoo()
+            return cls(coo.coords[0], coo.data, array.shape[0])
+        csr = array.tocsr()
+        csr.sum_duplicates()
+        held = np.flatnonzero(np.diff(csr.indptr))
+        return cls._of(held, csr[held].toarray(), None, array.shape[0])
+
+    @classmethod
+    def from_torch(cls, tensor: torch.Tensor) -> SparseVector:
+        """Make a vector of a sparse COO tensor of shape (n,) or, with one dense dimension, (n, width).
+
+        A coalesced tensor in the processor's memory is not copied.
+
+        Examples
+        --------
+        >>> import skyphos as sky
+        >>> import torch                                                # doctest: +SKIP
+        >>> sky.SparseVector.from_torch(torch.sparse_coo_tensor([[1]], [2.0], (4,)))  # doctest: +SKIP
+        SparseVector(n=4, nnz=1, float32)
+        """
+        if not tensor.is_sparse:
+            return cls.from_dense(tensor.detach().cpu().numpy(), keep_zeros=True)
+        if tensor.sparse_dim() != 1 or tensor.dense_dim() > 1:
+            raise BadInput(
+                f"a sparse tensor needs one sparse and at most one dense dimension, not {tensor.sparse_dim()} and "
+                f"{tensor.dense_dim()}"
+            )
+        indices, values = tensor._indices(), tensor._values()
+        return cls(indices[0].detach().cpu().numpy(), values.detach().cpu().numpy(), tensor.shape[0])
+
+    def __repr__(self) -> str:
+        width = f", width={self.width}" if self._values.ndim == 2 else ""
+        dense = ", dense" if self.is_dense else ""
+        return f"SparseVector(n={self.n}{width}, nnz={self.nnz}, {self.dtype}{dense})"
+
+    @property
+    def n(self) -> int:
+        """Size of the index space."""
+        return self._n
+
+    @property
+    def width(self) -> int:
+        """Numbers an index."""
+        return self._values.shape[1] if self._values.ndim == 2 else 1
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+        return self._values.dtype
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it holds a row for every index."""
+        return self._indices is None
+
+    @property
+    def nnz(self) -> int:
+        """Number of entries, stored zeros included."""
+        if self._present is not None:
+            return int(np.bitwise_count(self._present).sum())
+        return len(self._values)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays inside."""
+        parts = (self._indices, self._values, self._present)
+        return sum(part.nbytes for part in parts if part is not None)
+
+    @property
+    def indices(self) -> Array:
+        """Ascending indices of the entries. Of a dense vector they are made anew each time."""
+        if self._indices is not None:
+            return self._indices
+        if self._present is None:
+            return np.arange(self._n)
+        bits = np.unpackbits(self._present.view(np.uint8), bitorder="little", count=self._n)
+        return np.flatnonzero(bits)
+
+    @property
+    def values(self) -> Array:
+        """The entries' values, shape (nnz,) or (nnz, width)."""
+        return self._values if self._present is None else self._values[self.indices]
+
+    def to_dense(self, fill: float = 0) -> Array:
+        """Return an array of shape (n,) or (n, width) in which what is absent is ``fill``."""
+        if self._indices is None and self._present is None:
+            return self._values.copy()
+        dense = np.full((self._n, *self._values.shape[1:]), fill, self.dtype)
+        dense[self.indices] = self.values
+        return dense
+
+    def to_scipy(self) -> scipy.sparse.coo_array | scipy.sparse.csr_array:
+        """Return a 1-D ``coo_array``; with rows of numbers a ``csr_array`` of shape (n, width)."""
+        import scipy.sparse
+
+        if self._values.ndim == 1:
+            return scipy.sparse.coo_array((self.values, (self.indices,)), shape=(self._n,))
+        rows, width = self.values, self.width
+        starts = np.zeros(self._n + 1, np.int64)
+        starts[self.indices + 1] = width
+        columns = np.tile(np.arange(width), len(rows))
+        return scipy.sparse.csr_array((rows.ravel(), columns, starts.cumsum()), shape=(self._n, width))
+
+    def to_torch(self) -> torch.Tensor:
+        """Return a coalesced sparse COO tensor that shares the memory of the values (and of int64 indices)."""
+        import torch
+
+        places = torch.from_numpy(np.ascontiguousarray(self.indices, np.int64))
+        size = (self._n, *self._values.shape[1:])
+        return torch.sparse_coo_tensor(places[None], torch.from_numpy(self.values), size, is_coalesced=True)
+
+    def prune(self, identity: float = 0) -> SparseVector:
+        """Return the vector without the entries that are all ``identity``."""
+        places, rows = self.indices, self.values
+        kept = rows != identity if rows.ndim == 1 else (rows != identity).any(axis=1)
+        return SparseVector._of(places[kept], rows[kept], None, self._n)
+
+
+def _check_n(n: int) -> int:
+    n = index(n)
+    if not 0 <= n <= 2**63:
+        raise BadInput(f"n must be from 0 to 2^63, not {n}")
+    return n
+
+
+def _sorted(places: Array, rows: Array, op: str) -> tuple[Array, Array]:
+    """Sorts by index and combines the values of repeated ones."""
+    if op not in _UFUNCS:
+        raise BadInput(f"op must be one of {', '.join(_UFUNCS)}, not {op!r}")
+    order = places.argsort(kind="stable")
+    places, rows = places[order], rows[order]
+    fresh = np.empty(len(places), bool)
+    fresh[:1] = True
+    np.not_equal(places[1:], places[:-1], out=fresh[1:])
+    if fresh.all():
+        return places, rows
+    starts = np.flatnonzero(fresh)
+    return places[starts], _UFUNCS[op].reduceat(rows, starts, axis=0, dtype=rows.dtype)
