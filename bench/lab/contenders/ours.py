@@ -8,32 +8,45 @@ import numpy as np
 
 import skyphos as sky
 
-from ..data import Data
-from ..oracle import Answer
+from ..data import Array, Data
+from ..oracle import Answer, identity
+from .base import Place
 from .sky_group import OverSkyphos
 
 
 class Ours(OverSkyphos):
-    """A SparseVector, or a NumPy array where the input is dense; the result in the form in which it comes."""
+    """A SparseVector, or an array where the input or the algorithm is dense; the result in the form in which it comes.
+
+    An array is reduced into memory that is kept, as MPICH's is.
+    """
 
     def __init__(self, algorithm: str) -> None:
         self.algorithm = algorithm
+        self.out: Array | None = None
 
     def missing(self) -> str | None:
         has = hasattr(sky, "SparseVector") and hasattr(sky.Comm, "allreduce")
         return None if has else "this version of skyphos has no allreduce"
 
+    def setup(self, place: Place) -> None:
+        super().setup(place)
+        self.absent = identity(place.op, place.dtype)
+
     def prepare(self, data: Data) -> Any:
-        if data.indices is None:
-            return np.array(data.values)
-        vector: Any = sky.SparseVector  # type: ignore[attr-defined, unused-ignore]
-        return vector(np.array(data.indices), np.array(data.values), data.n)
+        if data.indices is not None and not self.algorithm.startswith("dense"):
+            return sky.SparseVector(np.array(data.indices), np.array(data.values), data.n)
+        if self.out is None:
+            self.out = np.zeros(data.n, data.values.dtype)
+        return data.dense(self.absent)
 
     def run(self, given: Any) -> Any:
-        comm: Any = self.comm
-        return comm.allreduce(given, op=self.place.op, algorithm=self.algorithm)
+        comm: Any = self.comm  # its algorithms have literal types
+        return comm.allreduce(given, op=self.place.op, algorithm=self.algorithm, out=self.out)
 
     def answer(self, result: Any) -> Answer:
         if isinstance(result, np.ndarray):
             return result
-        return np.asarray(result.indices), np.asarray(result.values)
+        if result.is_dense:
+            dense: Array = result.to_dense(fill=self.absent)
+            return dense
+        return result.indices, result.values
