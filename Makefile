@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name 'Cargo.toml') Cargo.toml
 
-.PHONY: build demo test test-rust test-python lint bench clean
+.PHONY: build demo test test-rust test-python lint bench lab clean
 
 # The environment with a release build of the package in it.
 build: $(VENV)/.built
@@ -44,6 +44,17 @@ lint: build
 
 bench: build
 	$(BIN)/python bench/run.py
+
+# Our collectives beside MPICH, Gloo and the wire, in a cluster of network namespaces: needs root and iproute2.
+# The first time it installs PyTorch and MPICH (a download of 5 GB).
+lab:
+	@test "$$(id -u)" = 0 || { echo "make lab makes network namespaces and needs root: sudo make lab" >&2; exit 1; }
+	@$(MAKE) --no-print-directory $(VENV)/.lab
+	$(BIN)/python bench/lab $(SCENARIOS)
+
+$(VENV)/.lab: $(VENV)/.built
+	$(BIN)/maturin develop --release --quiet --extras graph,dev,lab
+	@touch $@
 
 clean:
 	cargo clean

@@ -109,7 +109,7 @@ pub fn allreduce<'py>(
     let held = or_fail(py, comm, Held::of(&vector))?;
     let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
     with_element!(dtype, T => {
-        let numbers: PyReadonlyArrayDyn<'_, T> = or_fail(py, comm, vector.1.extract().map_err(PyErr::from))?;
+        let numbers: PyReadonlyArrayDyn<'_, T> = or_fail(py, comm, vector.1.extract())?;
         let view = held.view(numbers.as_slice()?)?;
         let reduced = py.detach(|| comm.allreduce(n, width, view, &op, &options));
         reduced.map(|vector| parts::<T>(py, vector)).map_err(|e| to_py(py, e))
@@ -156,7 +156,7 @@ pub fn reduce_scatter<'py>(
     let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
     let held = or_fail(py, comm, Held::of(&vector))?;
     with_element!(dtype, T => {
-        let numbers: PyReadonlyArrayDyn<'_, T> = or_fail(py, comm, vector.1.extract().map_err(PyErr::from))?;
+        let numbers: PyReadonlyArrayDyn<'_, T> = or_fail(py, comm, vector.1.extract())?;
         let view = held.view(numbers.as_slice()?)?;
         let (part, owned) = py
             .detach(|| comm.reduce_scatter(n, width, view, &op, &options))
@@ -183,7 +183,7 @@ pub fn reduce<'py>(
     let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
     let held = or_fail(py, comm, Held::of(&vector))?;
     with_element!(dtype, T => {
-        let numbers: PyReadonlyArrayDyn<'_, T> = or_fail(py, comm, vector.1.extract().map_err(PyErr::from))?;
+        let numbers: PyReadonlyArrayDyn<'_, T> = or_fail(py, comm, vector.1.extract())?;
         let view = held.view(numbers.as_slice()?)?;
         let result = py
             .detach(|| comm.reduce_to_root(n, width, view, &op, root, &AllreduceOptions::default()))
@@ -212,7 +212,7 @@ pub fn gather<'py>(
     let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
     let held = or_fail(py, comm, Held::of(&vector))?;
     with_element!(dtype, T => {
-        let numbers: PyReadonlyArrayDyn<'_, T> = or_fail(py, comm, vector.1.extract().map_err(PyErr::from))?;
+        let numbers: PyReadonlyArrayDyn<'_, T> = or_fail(py, comm, vector.1.extract())?;
         let view = held.view(numbers.as_slice()?)?;
         let all = py.detach(|| match root {
             None => comm.allgather(n, width, view, schedule),
@@ -238,7 +238,7 @@ pub fn alltoall<'py>(
     let held: Vec<Held<'py>> = or_fail(py, comm, vectors.iter().map(Held::of).collect())?;
     with_element!(dtype, T => {
         let numbers: PyResult<Vec<PyReadonlyArrayDyn<'_, T>>> =
-            vectors.iter().map(|v| v.1.extract().map_err(PyErr::from)).collect();
+            vectors.iter().map(|v| v.1.extract()).collect();
         let numbers = or_fail(py, comm, numbers)?;
         let views: PyResult<Vec<View<'_, T>>> =
             held.iter().zip(&numbers).map(|(held, numbers)| held.view(numbers.as_slice()?)).collect();

@@ -155,8 +155,9 @@ impl<T: Element> SparseVec<T> {
 /// The numbers of the bits that are set, of those from `from` to before `to`.
 pub fn set_bits_between(words: &[u64], from: usize, to: usize) -> Vec<usize> {
     let mut all = Vec::new();
-    for k in from / 64..to.div_ceil(64) {
-        let mut left = words[k];
+    let (first, end) = (from / 64, to.div_ceil(64).max(from / 64));
+    for (k, word) in (first..end).zip(&words[first..end]) {
+        let mut left = *word;
         if k == from / 64 {
             left &= u64::MAX << (from % 64);
         }

@@ -1,0 +1,158 @@
+"""Hosts on one machine: network namespaces on a switch, each link shaped to a rate in both directions.
+
+A namespace `skylab-PID-sw` holds a bridge; `skylab-PID-hI` holds host I with one interface `eth0`, 10.99.0.(I + 1).
+`tc tbf` shapes what leaves a host, and what leaves the switch for it. Names carry the process's number, so that
+clusters do not meet, and so that what a killed run left is known and removed by the next.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+_PREFIX = "skylab"
+_NAMED = re.compile(rf"{_PREFIX}-(\d+)-(?:sw|h\d+)$")
+# How long a frame may wait in a shaper before it is dropped; longer than any queue that a collective builds.
+_LATENCY = "100ms"
+
+
+class NoCluster(RuntimeError):
+    """Namespaces cannot be made here; says why."""
+
+
+class Loopback:
+    """The machine as it is: all ranks on 127.0.0.1, nothing shaped, no rights needed."""
+
+    interface = "lo"
+
+    def __init__(self, hosts: int) -> None:
+        self.hosts = hosts
+
+    def __enter__(self) -> Loopback:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        return None
+
+    def address(self, host: int) -> str:
+        """Where a host is found."""
+        return "127.0.0.1"
+
+    def command(self, host: int, arguments: Sequence[str]) -> list[str]:
+        """What to start to run a command on a host."""
+        return list(arguments)
+
+
+class Cluster:
+    """A cluster of namespaces: a context manager that removes it at its end, whatever happened."""
+
+    interface = "eth0"
+
+    def __init__(self, hosts: int, rate: str, burst: str) -> None:
+        self.hosts, self.rate, self.burst = hosts, rate, burst
+        self.name = f"{_PREFIX}-{os.getpid()}"
+
+    def address(self, host: int) -> str:
+        """Where a host is found."""
+        return f"10.99.{host // 250}.{host % 250 + 1}"
+
+    def command(self, host: int, arguments: Sequence[str]) -> list[str]:
+        """What to start to run a command on a host."""
+        return ["ip", "netns", "exec", self._host(host), *arguments]
+
+    def __enter__(self) -> Cluster:
+        reason = unavailable()
+        if reason is not None:
+            raise NoCluster(reason)
+        _remove_abandoned()
+        try:
+            self._make()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._remove()
+
+    def _host(self, host: int) -> str:
+        return f"{self.name}-h{host}"
+
+    def _make(self) -> None:
+        switch = f"{self.name}-sw"
+        _ip("netns", "add", switch)
+        _ip("-n", switch, "link", "add", "br0", "type", "bridge")
+        _ip("-n", switch, "link", "set", "br0", "up")
+        for host in range(self.hosts):
+            name, port = self._host(host), f"p{host}"
+            _ip("netns", "add", name)
+            _ip("link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", port, "netns", switch)
+            _ip("-n", name, "addr", "add", f"{self.address(host)}/16", "dev", "eth0")
+            for namespace, device in ((name, "lo"), (name, "eth0"), (switch, port)):
+                _ip("-n", namespace, "link", "set", device, "up")
+            _ip("-n", switch, "link", "set", port, "master", "br0")
+            if self.rate != "none":
+                for namespace, device in ((name, "eth0"), (switch, port)):
+                    shaper = ("root", "tbf", "rate", self.rate, "burst", self.burst, "latency", _LATENCY)
+                    _check("tc", "-n", namespace, "qdisc", "add", "dev", device, *shaper)
+
+    def _remove(self) -> None:
+        with _undisturbed():
+            for name in _namespaces():
+                if name.startswith(f"{self.name}-"):
+                    _ip("netns", "del", name)
+
+
+def unavailable() -> str | None:
+    """Why a cluster cannot be made here; None where it can."""
+    if os.geteuid() != 0:
+        return "a cluster of network namespaces needs root: run it with sudo"
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            return f"a cluster of network namespaces needs `{tool}`: install iproute2"
+    return None
+
+
+def _namespaces() -> list[str]:
+    lines = subprocess.run(["ip", "netns", "list"], check=True, capture_output=True, text=True).stdout.splitlines()
+    return [line.split()[0] for line in lines if line]
+
+
+def _remove_abandoned() -> None:
+    """Remove the namespaces of runs whose process is gone."""
+    for name in _namespaces():
+        found = _NAMED.match(name)
+        if found and not Path(f"/proc/{found[1]}").exists():
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+def _ip(*arguments: str) -> None:
+    _check("ip", *arguments)
+
+
+def _check(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NoCluster(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C waits until the block is done."""
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
+    try:
+        yield
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, before)

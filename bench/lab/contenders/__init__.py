@@ -1,0 +1,41 @@
+"""Who competes. One line a contender: the name that scenarios use, its module and class, and what it is made with."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from .base import Contender, Place
+
+__all__ = ["CONTENDERS", "Contender", "Place", "make"]
+
+# Algorithms of ours that `comm.allreduce` takes by name; `auto` lets the planner choose.
+ALGORITHMS = (
+    "auto",
+    "recursive_doubling",
+    "split_allgather",
+    "split_allgather_dense",
+    "ring",
+    "butterfly",
+    "allgather",
+    "dense_ring",
+    "dense_rabenseifner",
+)
+
+CONTENDERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "plain_tcp": ("plain_tcp", "PlainTcp", ()),
+    "mpich": ("mpich", "Mpich", ()),
+    "gloo": ("gloo", "Gloo", ()),
+    "gather": ("gather", "Gather", ()),
+    "gloo_sparse": ("gloo_sparse", "GlooSparse", ()),
+    "butterfly_plan": ("butterfly_plan", "ButterflyPlan", ()),
+    "butterfly_once": ("butterfly_plan", "ButterflyOnce", ()),
+    **{name: ("ours", "Ours", (name,)) for name in ALGORITHMS},
+}
+
+
+def make(name: str) -> Contender:
+    """A contender by name. Its libraries are loaded by :meth:`Contender.setup`, not here."""
+    module, kind, arguments = CONTENDERS[name]
+    made = getattr(import_module(f"{__name__}.{module}"), kind)(*arguments)
+    assert isinstance(made, Contender)
+    return made

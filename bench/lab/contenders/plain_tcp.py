@@ -1,0 +1,63 @@
+"""No allreduce: each rank sends 16 MB to the next and takes as much from the one before, by plain sockets.
+
+What it reaches of the link bound says whether the cluster does what it was told, and how busy the machine is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import ClassVar
+
+from ..data import Data
+from .base import Contender, Place
+
+SENT_BYTES = 16 << 20
+
+
+class PlainTcp(Contender):
+    """A ring of TCP connections."""
+
+    kind: ClassVar[str] = "probe"
+    ops: ClassVar[tuple[str, ...]] = ("sum", "min", "max")
+
+    def setup(self, place: Place) -> None:
+        following = (place.rank + 1) % place.size
+        port = place.ports[2]
+        with socket.create_server((place.addresses[place.rank], port + place.rank)) as server:
+            server.settimeout(30)
+            self.to = _connect(place.addresses[following], port + following)
+            self.since, _ = server.accept()
+        self.since.settimeout(None)
+        self.buffer = bytearray(1 << 18)
+
+    def prepare(self, data: Data) -> bytes:
+        return bytes(SENT_BYTES)
+
+    def run(self, given: bytes) -> None:
+        sender = threading.Thread(target=self.to.sendall, args=(given,))
+        sender.start()
+        left = SENT_BYTES
+        while left:
+            taken = self.since.recv_into(self.buffer, min(left, len(self.buffer)))
+            if not taken:
+                raise ConnectionError("the rank before closed its connection")
+            left -= taken
+        sender.join()
+
+    def answer(self, result: None) -> None:
+        return None
+
+    def close(self) -> None:
+        self.to.close()
+        self.since.close()
+
+
+def _connect(host: str, port: int) -> socket.socket:
+    """Connect to a server that may not be there yet."""
+    for _attempt in range(300):
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection((host, port))
+        threading.Event().wait(0.1)
+    raise TimeoutError(f"no rank listens at {host}:{port}")
