@@ -225,13 +225,30 @@ impl Node {
         let ep = Endpoint::new(self.clone(), group.clone(), call, sig);
         // Even if the body panics the others must not wait for this rank.
         let mut leave = Leave { ep: &ep, outcome: Outcome::Panicked };
-        let result = self.block_on(&ep, body(&ep));
+        let result = self.block_on(&ep, async {
+            let result = body(&ep).await?;
+            self.handed_over(group).await;
+            Ok(result)
+        });
         leave.outcome = match &result {
             Err(error) if !error.is_agreed() => Outcome::Failed(error.clone()),
             _ => Outcome::Done,
         };
         drop(leave);
         result
+    }
+
+    /// Completes when the system has all that was queued for the group. After the call nobody may drive the
+    /// transport for long, and the peers must not wait for what is still here.
+    async fn handed_over(&self, group: &Group) {
+        std::future::poll_fn(|_| {
+            let transport = self.transport();
+            match group.ranks.iter().all(|rank| *rank == self.rank || transport.backlog(*rank) == 0) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
     }
 
     /// Takes part in the group's next call only to say that it failed on this rank before it began.

@@ -281,7 +281,9 @@ async fn run<T: Element>(
             }
         }
     }
-    let bounds = match (algorithm, options.split, survey_of_all) {
+    // Dense parts are as large as their ranges, whatever is in them.
+    let split = if algorithm == Algorithm::SplitAllgatherDense { Split::Even } else { options.split };
+    let bounds = match (algorithm, split, survey_of_all) {
         (Algorithm::RecursiveDoubling | Algorithm::Allgather, ..) => Vec::new(),
         (_, Split::Quantiles, Some(survey)) => survey.bounds(ep.size()),
         (_, split, _) => skyphos_core::stream::bounds(ep, split, view, width, n, ep.size()).await?,

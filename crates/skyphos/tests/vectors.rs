@@ -167,3 +167,20 @@ fn wrong_roots_and_counts_are_told_to_all() {
         assert!(differ.contains("root=0") && differ.contains("root=1"), "{differ}");
     }
 }
+
+#[test]
+fn what_a_rank_sent_arrives_though_it_calls_nothing_more() {
+    let (finished, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    on_all(tcp(2), |comm| {
+        let large = SparseVec::dense(1, vec![comm.rank() as f32; 16 << 20]);
+        let small = SparseVec::new(16 << 20, 1, IndexList::Narrow(vec![3]), vec![1.0]).unwrap();
+        let mine = if comm.rank() == 0 { &large } else { &small };
+        comm.allgather(16 << 20, 1, mine.view(), Schedule::Direct).unwrap();
+        match comm.rank() {
+            // Had its part early, and is busy with other things until the other is done.
+            0 => wait.lock().unwrap().recv_timeout(std::time::Duration::from_secs(20)).unwrap(),
+            _ => finished.send(()).unwrap(),
+        }
+    });
+}
