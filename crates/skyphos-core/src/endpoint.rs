@@ -76,6 +76,12 @@ impl Endpoint {
         self.node.mail(|m| m.look(self.group.comm, self.call)).map_err(|(e, _)| e)
     }
 
+    /// Takes note of what has happened so far. `Err` if the call failed.
+    pub(crate) fn catch_up(&self) -> Result<()> {
+        self.seen.set(self.version()?);
+        Ok(())
+    }
+
     /// The call's number in its group.
     pub fn call_number(&self) -> u64 {
         self.call

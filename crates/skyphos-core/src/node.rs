@@ -227,7 +227,7 @@ impl Node {
         let mut leave = Leave { ep: &ep, outcome: Outcome::Panicked };
         let result = self.block_on(&ep, async {
             let result = body(&ep).await?;
-            self.handed_over(group).await;
+            self.handed_over(&ep).await?;
             Ok(result)
         });
         leave.outcome = match &result {
@@ -240,15 +240,20 @@ impl Node {
 
     /// Completes when the system has all that was queued for the group. After the call nobody may drive the
     /// transport for long, and the peers must not wait for what is still here.
-    async fn handed_over(&self, group: &Group) {
+    async fn handed_over(&self, ep: &Endpoint) -> Result<()> {
         std::future::poll_fn(|_| {
+            // News that nobody reads would keep this thread from driving.
+            if let Err(error) = ep.catch_up() {
+                return Poll::Ready(Err(error));
+            }
+            let (group, _) = ep.place();
             let transport = self.transport();
             match group.ranks.iter().all(|rank| *rank == self.rank || transport.backlog(*rank) == 0) {
-                true => Poll::Ready(()),
+                true => Poll::Ready(Ok(())),
                 false => Poll::Pending,
             }
         })
-        .await;
+        .await
     }
 
     /// Takes part in the group's next call only to say that it failed on this rank before it began.
