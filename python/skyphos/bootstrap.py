@@ -220,7 +220,8 @@ def _from_torch(env: _Environment, rendezvous: str | None, token: str | None) ->
     agent_holds_port = env.text("TORCHELASTIC_USE_AGENT_STORE") == "True"
     how = "set MASTER_ADDR and MASTER_PORT, or SKYPHOS_RENDEZVOUS=host:port"
     address = _address(env, rendezvous, pair[1], how, port_offset=int(agent_holds_port))
-    local = env.pair("LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    # Some launchers set LOCAL_RANK alone; then nothing is known of the other ranks on this host.
+    local = env.pair("LOCAL_RANK", "LOCAL_WORLD_SIZE") if env.text("LOCAL_WORLD_SIZE") else None
     launcher = "torchrun" if env.text("TORCHELASTIC_RUN_ID") or agent_holds_port else "environment"
     return _place(launcher, pair, address, token, local)
 

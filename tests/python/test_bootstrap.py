@@ -137,7 +137,7 @@ def test_settings_that_are_set_to_nothing_are_not_set() -> None:
         (TORCH | {"MASTER_PORT": "65535", "TORCHELASTIC_USE_AGENT_STORE": "True"}, "MASTER_PORT"),
         ({k: v for k, v in TORCH.items() if k != "MASTER_PORT"}, "MASTER_PORT"),
         ({k: v for k, v in TORCH.items() if not k.startswith("MASTER")}, "MASTER_ADDR"),
-        (TORCH | {"LOCAL_RANK": "0"}, "LOCAL_WORLD_SIZE"),
+        (TORCH | {"LOCAL_WORLD_SIZE": "2"}, "LOCAL_RANK"),
         (TORCH | {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "5"}, "5 ranks on this host"),
         (MPI, "SKYPHOS_RENDEZVOUS"),
         (SLURM | {"SLURM_STEP_NODELIST": ""}, "SLURM_JOB_NODELIST"),
