@@ -255,7 +255,9 @@ class SparseVector:
             return self.prune().to_torch()
         places = torch.from_numpy(np.ascontiguousarray(self.indices, np.int64))
         size = (self._n, *self._values.shape[1:])
-        return torch.sparse_coo_tensor(places[None], torch.from_numpy(self.values), size, is_coalesced=True)
+        values = torch.from_numpy(self.values)
+        # What torch would check holds by construction.
+        return torch.sparse_coo_tensor(places[None], values, size, is_coalesced=True, check_invariants=False)
 
     def prune(self, identity: float = 0) -> SparseVector:
         """Return the vector without the entries that are all ``identity``."""
