@@ -202,7 +202,7 @@ fn check<T: Element>(case: &Case, make: MakeGroup) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(common::random(300))]
 
     #[test]
     fn sparse_vectors_as_the_oracle(case in cases(), transport in 0..TRANSPORTS.len()) {

@@ -10,7 +10,7 @@ use skyphos::{Comm, ConfigureOptions, DType, Error, Missing, Order, ReduceOp};
 const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(common::random(150))]
 
     #[test]
     fn configure_and_reduce_as_the_oracle(case in cases(), transport in 0..TRANSPORTS.len()) {

@@ -142,7 +142,7 @@ fn check<T: Element>(case: &Case, make: MakeGroup) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(common::random(200))]
 
     #[test]
     fn as_the_oracle(case in cases(), dtype in 0..DType::ALL.len(), transport in 0..TRANSPORTS.len()) {

@@ -3,7 +3,7 @@
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::wire::{encode, exchange};
-use skyphos_kernels::stream::{Collector, Fold, FoldError, Form, Shape, View};
+use skyphos_kernels::stream::{Collector, Fold, FoldError, Form, Shape, View, set_bits_between};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 
 /// What all ranks agree on in a reduction of streams.
@@ -48,13 +48,23 @@ impl<T: Element> Part<T> {
         let (Form::Sparse { values, .. } | Form::Dense { values, .. }) = &mut self.form;
         match op {
             ReduceOp::Mean => values.iter_mut().for_each(|v| *v = v.divide(u64::from(size))),
-            ReduceOp::MeanPresent if self.counts.len() * width == values.len() => {
-                for (row, count) in values.chunks_exact_mut(width).zip(&self.counts) {
-                    row.iter_mut().for_each(|v| *v = v.divide(u64::from(*count)));
-                }
-            }
             ReduceOp::MeanPresent => {
-                return Err(Error::bad_input("mean_present needs the counts of a sparse part"));
+                let divide = |row: &mut [T], count: &u32| {
+                    row.iter_mut().for_each(|v| *v = v.divide(u64::from(*count)));
+                };
+                match &mut self.form {
+                    Form::Dense { values, present: Some(bits) } => {
+                        let rows = set_bits_between(bits, 0, (self.hi - self.lo) as usize);
+                        let counted = rows.iter().zip(&self.counts);
+                        counted.for_each(|(k, count)| divide(&mut values[k * width..][..width], count));
+                    }
+                    Form::Sparse { values, .. } => {
+                        values.chunks_exact_mut(width).zip(&self.counts).for_each(|(row, c)| divide(row, c));
+                    }
+                    Form::Dense { present: None, .. } => {
+                        return Err(Error::bad_input("mean_present needs to know which rows are entries"));
+                    }
+                }
             }
             _ => {}
         }

@@ -37,15 +37,22 @@ pub fn tcp(size: u32) -> Vec<Comm> {
     })
 }
 
+/// So many random cases, or PROPTEST_CASES of them, for a longer hunt.
+pub fn random(cases: u32) -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
+    ProptestConfig { cases: asked.unwrap_or(cases), ..ProptestConfig::default() }
+}
+
 /// A wait of 30 s without progress is a failure here.
 pub fn settings() -> Settings {
     Settings { timeout: std::time::Duration::from_secs(30), ..Settings::default() }
 }
 
-/// Runs `body` for every rank in a thread of its own.
+/// Runs `body` for every rank in a thread of its own, which closes the Comm too.
 pub fn on_all<R: Send>(comms: Vec<Comm>, body: impl Fn(&Comm) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
-        let threads: Vec<_> = comms.iter().map(|comm| scope.spawn(|| body(comm))).collect();
+        let body = &body;
+        let threads: Vec<_> = comms.into_iter().map(|comm| scope.spawn(move || body(&comm))).collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     })
 }
