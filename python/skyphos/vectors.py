@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +33,8 @@ Algorithm = Literal[
     "dense_rabenseifner",
 ]
 Split = Literal["quantiles", "even"]
-_SPARSE = frozenset(
-    ["recursive_doubling", "split_allgather", "split_allgather_dense", "butterfly", "ring", "allgather"]
-)
+_DENSE = frozenset(name for name in get_args(Algorithm) if name.startswith("dense"))
+_SPARSE = frozenset(get_args(Algorithm)) - _DENSE - {"auto"}
 _Settings = tuple[str, list[int] | None, str, int]
 Schedule = Literal["direct", "ring", "recursive_doubling", "bruck", "neighbour_exchange", "dissemination"]
 _Parts = tuple[npt.NDArray[Any] | None, npt.NDArray[Any], npt.NDArray[Any] | None]

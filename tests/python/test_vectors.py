@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,20 +12,14 @@ from hypothesis import strategies as st
 
 import skyphos as sky
 from conftest import Processes, on_all
+from skyphos.vectors import Algorithm, Schedule
 
 DTYPES = ["float32", "float64", "int32", "int64", "uint8", "uint32", "uint64"]
 UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
-SPARSE = [
-    "auto",
-    "recursive_doubling",
-    "split_allgather",
-    "split_allgather_dense",
-    "butterfly",
-    "ring",
-    "allgather",
-]
-DENSE = ["auto", "dense", "dense_ring", "dense_rabenseifner"]
-SCHEDULES = ["direct", "ring", "recursive_doubling", "bruck", "neighbour_exchange", "dissemination"]
+ALGORITHMS = get_args(Algorithm)
+SPARSE = [name for name in ALGORITHMS if not name.startswith("dense")]
+DENSE = [name for name in ALGORITHMS if name not in SPARSE or name == "auto"]
+SCHEDULES = get_args(Schedule)
 
 
 def vector(rank: int, n: int = 1000, dtype: str = "float64", width: int = 1) -> sky.SparseVector:

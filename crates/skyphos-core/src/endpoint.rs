@@ -59,6 +59,11 @@ impl Endpoint {
         self.group.ranks[rank as usize]
     }
 
+    /// What came from a rank of the group makes no sense.
+    pub fn corrupt(&self, from: u32, what: &str) -> Error {
+        Error::Corrupt { rank: self.world_rank(from), message: what.to_owned() }
+    }
+
     pub(crate) fn sig(&self) -> CallSig {
         self.sig
     }

@@ -188,7 +188,7 @@ fn at_least<T: Magnitude>(level: Level, values: &[T], least: T::Key, room: &mut 
 fn append_all<T: Magnitude>(values: &[T], least: T::Key, room: &mut Room<'_, T>, loops: impl Loops<T>) {
     const PART: usize = 4096;
     for (part, start) in values.chunks(PART).zip((0u32..).step_by(PART)) {
-        room.append(part.len(), |indices, picked| loops.collect(part, start, least, indices, picked));
+        room.append(part.len(), |to| loops.collect(part, start, least, to));
     }
 }
 

@@ -90,6 +90,19 @@ impl<'py> Held<'py> {
     }
 }
 
+/// Runs the body with a view of a vector's arrays, for the type of its numbers.
+macro_rules! with_vector {
+    ($py:ident, $comm:ident, $vector:ident, $T:ident, $view:ident => $body:block) => {{
+        let dtype = or_fail($py, $comm, dtype_of(&$vector.1))?;
+        let held = or_fail($py, $comm, Held::of(&$vector))?;
+        with_element!(dtype, $T => {
+            let numbers: PyReadonlyArrayDyn<'_, $T> = or_fail($py, $comm, $vector.1.extract())?;
+            let $view = or_fail($py, $comm, numbers.as_slice().map_err(PyErr::from).and_then(|n| held.view(n)))?;
+            $body
+        })
+    }};
+}
+
 /// `Comm.allreduce` of a sparse vector, or of one that is dense.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
@@ -106,11 +119,7 @@ pub fn allreduce<'py>(
     let comm = comm.shared();
     let op = or_fail(py, comm, reduce_op(op, identity))?;
     let options = or_fail(py, comm, options(settings).map_err(|e| to_py(py, e)))?;
-    let held = or_fail(py, comm, Held::of(&vector))?;
-    let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
-    with_element!(dtype, T => {
-        let numbers: PyReadonlyArrayDyn<'_, T> = or_fail(py, comm, vector.1.extract())?;
-        let view = held.view(numbers.as_slice()?)?;
+    with_vector!(py, comm, vector, T, view => {
         let reduced = py.detach(|| comm.allreduce(n, width, view, &op, &options));
         reduced.map(|vector| parts::<T>(py, vector)).map_err(|e| to_py(py, e))
     })
@@ -153,11 +162,7 @@ pub fn reduce_scatter<'py>(
     let op = or_fail(py, comm, reduce_op(op, identity))?;
     let settings = ("auto".to_owned(), None, split, -1);
     let options = or_fail(py, comm, options(settings).map_err(|e| to_py(py, e)))?;
-    let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
-    let held = or_fail(py, comm, Held::of(&vector))?;
-    with_element!(dtype, T => {
-        let numbers: PyReadonlyArrayDyn<'_, T> = or_fail(py, comm, vector.1.extract())?;
-        let view = held.view(numbers.as_slice()?)?;
+    with_vector!(py, comm, vector, T, view => {
         let (part, owned) = py
             .detach(|| comm.reduce_scatter(n, width, view, &op, &options))
             .map_err(|e| to_py(py, e))?;
@@ -180,11 +185,7 @@ pub fn reduce<'py>(
 ) -> PyResult<Option<Parts<'py>>> {
     let comm = comm.shared();
     let op = or_fail(py, comm, reduce_op(op, identity))?;
-    let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
-    let held = or_fail(py, comm, Held::of(&vector))?;
-    with_element!(dtype, T => {
-        let numbers: PyReadonlyArrayDyn<'_, T> = or_fail(py, comm, vector.1.extract())?;
-        let view = held.view(numbers.as_slice()?)?;
+    with_vector!(py, comm, vector, T, view => {
         let result = py
             .detach(|| comm.reduce_to_root(n, width, view, &op, root, &AllreduceOptions::default()))
             .map_err(|e| to_py(py, e))?;
@@ -209,11 +210,7 @@ pub fn gather<'py>(
         PyTypeError::new_err(format!("unknown algorithm {schedule:?}: use one of {}", known.join(", ")))
     });
     let schedule = or_fail(py, comm, schedule)?;
-    let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
-    let held = or_fail(py, comm, Held::of(&vector))?;
-    with_element!(dtype, T => {
-        let numbers: PyReadonlyArrayDyn<'_, T> = or_fail(py, comm, vector.1.extract())?;
-        let view = held.view(numbers.as_slice()?)?;
+    with_vector!(py, comm, vector, T, view => {
         let all = py.detach(|| match root {
             None => comm.allgather(n, width, view, schedule),
             Some(root) => comm.gather(n, width, view, root),

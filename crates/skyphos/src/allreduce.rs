@@ -79,7 +79,8 @@ impl Algorithm {
         })
     }
 
-    fn is_dense(self) -> bool {
+    /// Whether it is for dense arrays.
+    pub fn is_dense(self) -> bool {
         matches!(self, Algorithm::Dense | Algorithm::DenseRing | Algorithm::DenseRabenseifner)
     }
 }

@@ -3,12 +3,12 @@
 use crate::Comm;
 use crate::allreduce::{AllreduceOptions, terms};
 use crate::configure::custom_tag;
+use skyphos_core::Endpoint;
 use skyphos_core::collectives::allreduce::butterfly::{Parts, reduce_scatter};
 use skyphos_core::collectives::gather::{self, Item, Schedule};
 use skyphos_core::collectives::reduce_to_root::reduce_to_root;
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::stream::{Assembler, bounds, encode};
-use skyphos_core::{Endpoint, slab::Payload};
 use skyphos_kernels::Indices;
 use skyphos_kernels::stream::{Form, Shape, SparseVec, View};
 use skyphos_types::{Element, Error, ReduceOp, Result};
@@ -45,18 +45,8 @@ fn decode<T: Element>(
     let dense_above = 1.0 - 0.5 / n.max(1) as f64;
     let shape = Shape { width, wide, dense_above, with_present: false };
     let mut assembler = Assembler::new(&[0, n], shape, T::ZERO);
-    let damaged = |what: &str| Error::Corrupt { rank: ep.world_rank(from), message: what.to_owned() };
-    let mut complete = false;
-    for segment in item {
-        if complete {
-            return Err(damaged("more segments than a vector has"));
-        }
-        complete = assembler.push(0, Payload::clone(segment)).map_err(damaged)?;
-    }
-    match complete {
-        true => Ok(SparseVec { n, width, form: assembler.finish() }),
-        false => Err(damaged("a vector cut short")),
-    }
+    assembler.take_all(ep, from, 0, item)?;
+    Ok(SparseVec { n, width, form: assembler.finish() })
 }
 
 impl Comm {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{MakeGroup, factorisations, local, on_all, tcp};
+use common::{MakeGroup, combine, factorisations, local, on_all, tcp};
 use proptest::prelude::*;
 use skyphos::{
     Algorithm, AllreduceOptions, Comm, DType, DenseThreshold, Element, Form, IndexList, ReduceOp, Result,
@@ -12,15 +12,15 @@ use std::collections::BTreeMap;
 
 const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 
-const SPARSE: [Algorithm; 7] = [
-    Algorithm::Auto,
-    Algorithm::RecursiveDoubling,
-    Algorithm::SplitAllgather,
-    Algorithm::SplitAllgatherDense,
-    Algorithm::Butterfly,
-    Algorithm::Ring,
-    Algorithm::Allgather,
-];
+/// Those that take sparse vectors.
+fn sparse() -> Vec<Algorithm> {
+    Algorithm::ALL.into_iter().filter(|a| !a.is_dense()).collect()
+}
+
+/// Those that take dense arrays, besides `auto`.
+fn dense() -> Vec<Algorithm> {
+    Algorithm::ALL.into_iter().filter(|a| a.is_dense()).collect()
+}
 
 #[derive(Clone, Debug)]
 struct Case {
@@ -62,9 +62,9 @@ fn cases() -> impl Strategy<Value = Case> {
         1 => Just(DenseThreshold::Paper),
         1 => (0u64..300).prop_map(DenseThreshold::Entries)
     ];
-    let settings = (0..SPARSE.len(), threshold, any::<bool>(), any::<prop::sample::Index>());
+    let settings = (prop::sample::select(sparse()), threshold, any::<bool>(), any::<prop::sample::Index>());
     (1u32..=13, n, 0usize..DType::ALL.len(), 0usize..8, prop_oneof![Just(1usize), Just(16)], settings)
-        .prop_flat_map(|(size, n, dtype, op, width, (algorithm, dense_threshold, even, degrees))| {
+        .prop_flat_map(|(size, n, dtype, op, width, (asked, dense_threshold, even, degrees))| {
             let lists: Vec<_> = (0..size).map(|_| ascending(n)).collect();
             let flags = || prop::collection::vec(any::<bool>(), size as usize);
             (lists, flags(), flags()).prop_map(move |(indices, wide, dense)| {
@@ -72,7 +72,7 @@ fn cases() -> impl Strategy<Value = Case> {
                 let op = ReduceOp::NAMED[op].clone();
                 let op = if op.check(dtype).is_ok() { op } else { ReduceOp::Sum };
                 let small = n <= 5000;
-                let mut algorithm = SPARSE[algorithm];
+                let mut algorithm = asked;
                 let single =
                     matches!(algorithm, Algorithm::Auto | Algorithm::SplitAllgather | Algorithm::Allgather);
                 if matches!(op, ReduceOp::MeanPresent) && !single
@@ -129,21 +129,13 @@ fn input<T: Element>(case: &Case, rank: usize) -> SparseVec<T> {
 
 /// Index → reduced row.
 fn oracle<T: Element>(case: &Case) -> BTreeMap<u64, Vec<T>> {
-    let combine = |a: T, b: T| match case.op {
-        ReduceOp::Prod => a.mul(b),
-        ReduceOp::Min => a.least(b),
-        ReduceOp::Max => a.greatest(b),
-        ReduceOp::Or => a.or(b),
-        ReduceOp::And => a.and(b),
-        _ => a.add(b),
-    };
     let mut sums: BTreeMap<u64, (Vec<T>, u64)> = BTreeMap::new();
     for rank in 0..case.size as usize {
         let (indices, values) = input::<T>(case, rank).entries();
         for (index, row) in indices.iter().zip(values.chunks(case.width)) {
             match sums.get_mut(index) {
                 Some((sum, count)) => {
-                    sum.iter_mut().zip(row).for_each(|(s, v)| *s = combine(*s, *v));
+                    sum.iter_mut().zip(row).for_each(|(s, v)| *s = combine(&case.op, *s, *v));
                     *count += 1;
                 }
                 None => {
@@ -211,11 +203,11 @@ proptest! {
 
     #[test]
     fn dense_arrays_as_the_oracle(
-        size in 1u32..=13, len in prop_oneof![0usize..50, 10_000usize..60_000], algorithm in 7usize..10, op in 0usize..8,
+        size in 1u32..=13, len in prop_oneof![0usize..50, 10_000usize..60_000], algorithm in prop::sample::select(dense()), op in 0usize..8,
         dtype in 0usize..DType::ALL.len(), transport in 0..TRANSPORTS.len(),
     ) {
         let op = ReduceOp::NAMED[op].clone();
-        let options = AllreduceOptions { algorithm: Algorithm::ALL[algorithm], ..AllreduceOptions::default() };
+        let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
         with_element!(DType::ALL[dtype], T => {
             if op.check(T::DTYPE).is_ok() {
                 let row = |rank: u32| -> Vec<T> {
@@ -224,7 +216,7 @@ proptest! {
                 let one_row = |rank: u32| SparseVec::dense(1, row(rank));
                 let mut want = row(0);
                 for rank in 1..size {
-                    fold_plain(&op, &mut want, &row(rank));
+                    want.iter_mut().zip(row(rank)).for_each(|(a, v)| *a = combine(&op, *a, v));
                 }
                 if matches!(op, ReduceOp::Mean | ReduceOp::MeanPresent) {
                     want.iter_mut().for_each(|v| *v = v.divide(u64::from(size)));
@@ -244,20 +236,6 @@ proptest! {
     }
 }
 
-/// Plain oracle of two arrays.
-fn fold_plain<T: Element>(op: &ReduceOp, acc: &mut [T], from: &[T]) {
-    for (a, v) in acc.iter_mut().zip(from) {
-        *a = match op {
-            ReduceOp::Prod => a.mul(*v),
-            ReduceOp::Min => a.least(*v),
-            ReduceOp::Max => a.greatest(*v),
-            ReduceOp::Or => a.or(*v),
-            ReduceOp::And => a.and(*v),
-            _ => a.add(*v),
-        };
-    }
-}
-
 #[test]
 fn many_segments_at_every_size_and_algorithm() {
     for (_, make) in TRANSPORTS {
@@ -269,7 +247,7 @@ fn many_segments_at_every_size_and_algorithm() {
             for rank in 0..u64::from(size) {
                 list(rank).iter().for_each(|i| *want.entry(*i).or_default() += (rank + i) as f64);
             }
-            for algorithm in SPARSE {
+            for algorithm in sparse() {
                 let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
                 on_all_again(&all, |comm| {
                     let rank = u64::from(comm.rank());

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{MakeGroup, local, on_all, tcp};
+use common::{MakeGroup, combine, local, on_all, tcp};
 use proptest::prelude::*;
 use skyphos::{
     AllreduceOptions, DType, Element, Form, IndexList, ReduceOp, Schedule, SparseVec, Split, View,
@@ -74,12 +74,7 @@ fn reduced<T: Element>(case: &Case) -> BTreeMap<u64, Vec<T>> {
         for (index, row) in map_of(&vector::<T>(case, rank)) {
             let entry = all.entry(index).or_insert_with(|| vec![case.op.identity().unwrap(); case.width]);
             for (a, v) in entry.iter_mut().zip(row) {
-                *a = match case.op {
-                    ReduceOp::Prod => a.mul(v),
-                    ReduceOp::Min => a.least(v),
-                    ReduceOp::Max => a.greatest(v),
-                    _ => a.add(v),
-                };
+                *a = combine(&case.op, *a, v);
             }
         }
     }

@@ -4,7 +4,6 @@
 //! gets its part of the inputs and (P - 1)/P of the result.
 
 use crate::collectives::allreduce::butterfly::reduce_scatter;
-use crate::collectives::allreduce::damaged;
 use crate::collectives::barrier::barrier_from;
 use crate::endpoint::Endpoint;
 use crate::stream::{Assembler, Terms, exchange};
@@ -33,23 +32,13 @@ pub async fn reduce_to_root<T: Element>(
         return Ok(None);
     }
     let mut assembler = Assembler::new(&reduced.bounds, terms.shape, terms.op.identity::<T>()?);
-    for segment in own {
-        assembler.push(root as usize, segment).map_err(|what| damaged(ep, root, what))?;
-    }
+    assembler.take_all(ep, root, root as usize, &own)?;
     let others: Vec<u32> = (0..ep.size()).filter(|r| *r != root).collect();
-    let mut complete = vec![false; others.len()];
     exchange(ep, UP, &[], &others, |k, segment| {
-        if complete[k] {
-            return Err(damaged(ep, others[k], "more segments than its range has"));
-        }
-        complete[k] =
-            assembler.push(others[k] as usize, segment).map_err(|what| damaged(ep, others[k], what))?;
-        Ok(())
+        assembler.take(ep, others[k], others[k] as usize, segment).map(drop)
     })
     .await?;
-    if let Some(k) = complete.iter().position(|c| !c) {
-        return Err(damaged(ep, others[k], "its stream ended before its range did"));
-    }
+    others.iter().try_for_each(|rank| assembler.check_complete(ep, *rank, *rank as usize))?;
     barrier_from(ep, END).await?;
     Ok(Some(assembler.finish()))
 }

@@ -4,9 +4,10 @@
 //! the number of entries is known, so the result has its size and form, and each segment is decoded to where
 //! it belongs, in any order. Cost: one pass over the entries.
 
+use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use skyphos_kernels::stream::{Form, IndexList, Offsets, STEP, Segment, Shape, dense_form};
-use skyphos_types::Element;
+use skyphos_types::{Element, Result};
 
 /// See the module's text.
 pub struct Assembler<T> {
@@ -30,6 +31,12 @@ struct Leaf {
     reached: u64,
     /// Place of its first entry in the result.
     start: usize,
+}
+
+impl Leaf {
+    fn complete(&self) -> bool {
+        self.of == Some(self.came)
+    }
 }
 
 /// Where a segment's entries belong.
@@ -58,10 +65,33 @@ impl<T: Element> Assembler<T> {
         }
     }
 
-    /// Takes the next segment of a leaf. Returns whether the leaf is complete.
-    pub fn push(&mut self, number: usize, payload: Payload) -> Result<bool, &'static str> {
+    /// Takes the next segment of a leaf, from a rank. Returns whether the leaf is complete.
+    pub fn take(&mut self, ep: &Endpoint, from: u32, leaf: usize, segment: Payload) -> Result<bool> {
+        self.push(leaf, segment).map_err(|what| ep.corrupt(from, what))
+    }
+
+    /// Takes all segments of a leaf.
+    pub fn take_all(&mut self, ep: &Endpoint, from: u32, leaf: usize, segments: &[Payload]) -> Result<()> {
+        for segment in segments {
+            self.take(ep, from, leaf, segment.clone())?;
+        }
+        self.check_complete(ep, from, leaf)
+    }
+
+    /// Refuses a leaf of which something is missing.
+    pub fn check_complete(&self, ep: &Endpoint, from: u32, leaf: usize) -> Result<()> {
+        match self.leaves[leaf].complete() {
+            true => Ok(()),
+            false => Err(ep.corrupt(from, "its stream ended before its range did")),
+        }
+    }
+
+    fn push(&mut self, number: usize, payload: Payload) -> std::result::Result<bool, &'static str> {
         let row = self.shape.width * size_of::<T>();
         let leaf = &mut self.leaves[number];
+        if leaf.complete() {
+            return Err("more segments than its range has");
+        }
         let segment = Segment::parse(payload.as_bytes(), row, leaf.reached, leaf.hi)?;
         let head = segment.head;
         if leaf.of.is_some_and(|of| of != head.of) || head.of - leaf.came < head.count {
@@ -70,7 +100,7 @@ impl<T: Element> Assembler<T> {
         let place = Place { leaf: number, entry: leaf.came, lo: leaf.reached };
         let first = leaf.of.is_none();
         (leaf.of, leaf.came, leaf.reached) = (Some(head.of), leaf.came + head.count, head.end);
-        let complete = leaf.came == head.of;
+        let complete = leaf.complete();
         if complete && leaf.reached != leaf.hi {
             return Err("a stream that ends before its range does");
         }
@@ -107,7 +137,7 @@ impl<T: Element> Assembler<T> {
         };
     }
 
-    fn decode(&mut self, place: Place, payload: &Payload) -> Result<(), &'static str> {
+    fn decode(&mut self, place: Place, payload: &Payload) -> std::result::Result<(), &'static str> {
         let (width, leaf) = (self.shape.width, &self.leaves[place.leaf]);
         let segment = Segment::parse(payload.as_bytes(), width * size_of::<T>(), place.lo, leaf.hi)?;
         let (rows, count, first) = (segment.values::<T>(), segment.head.count as usize, segment.head.first);
@@ -165,6 +195,7 @@ impl<T: Element> Assembler<T> {
 
     /// The whole vector, once every leaf is complete.
     pub fn finish(self) -> Form<T> {
+        debug_assert!(self.leaves.iter().all(Leaf::complete));
         self.form
     }
 }

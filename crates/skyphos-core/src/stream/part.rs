@@ -95,9 +95,7 @@ pub async fn exchange_and_fold<T: Element>(
     let mut fold = Fold::<T, Payload>::new(op, sources.len(), shape.width, lo, hi, density)?;
     let failed = |error: FoldError| match error {
         FoldError::Op(error) => error,
-        FoldError::Damaged { source, what } => {
-            Error::Corrupt { rank: ep.world_rank(sources[source]), message: what.to_owned() }
-        }
+        FoldError::Damaged { source, what } => ep.corrupt(sources[source], what),
     };
     if let Some(me) = sources.iter().position(|r| *r == ep.rank()) {
         for segment in own {
@@ -115,8 +113,7 @@ pub async fn exchange_and_fold<T: Element>(
     fold.advance(op, &mut collector).map_err(failed)?;
     if !fold.done() {
         let late = fold.behind().map_or(ep.rank(), |k| sources[k]);
-        let message = "its stream ended before its range did".to_owned();
-        return Err(Error::Corrupt { rank: ep.world_rank(late), message });
+        return Err(ep.corrupt(late, "its stream ended before its range did"));
     }
     let counts = std::mem::take(&mut collector.counts);
     Ok(Part { lo, hi, form: collector.finish(), counts })

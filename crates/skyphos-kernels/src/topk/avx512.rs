@@ -2,9 +2,8 @@
 //! they are compiled.
 
 use super::Magnitude;
-use super::loops::{LANES, Number, SLACK};
+use super::loops::{LANES, Number, SLACK, Slots};
 use std::arch::x86_64::*;
-use std::mem::MaybeUninit;
 
 /// Values that a vector holds; those of 2 bytes are widened.
 const fn lanes<T>() -> usize {
@@ -54,8 +53,7 @@ pub(super) unsafe fn collect<T: Magnitude>(
     values: &[T],
     start: u32,
     least: T::Key,
-    indices: &mut [MaybeUninit<u32>],
-    picked: &mut [MaybeUninit<T>],
+    Slots { indices, picked }: Slots<'_, T>,
 ) -> usize {
     assert!(values.len() + SLACK <= indices.len() && values.len() + SLACK <= picked.len());
     let least: i64 = least.into();

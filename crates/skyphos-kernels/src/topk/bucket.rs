@@ -12,7 +12,7 @@
 //! selection takes over: slower, and right for anything.
 
 use super::Magnitude;
-use super::loops::{LANES, Loops, Number, SLACK};
+use super::loops::{LANES, Loops, Number, SLACK, Slots};
 use super::room::Room;
 use std::mem::MaybeUninit;
 
@@ -64,8 +64,7 @@ fn append_bucket<T: Magnitude, const VECTORS: usize>(
     let least = T::Key::of(upper.max(0) << T::LOWER_BITS);
 
     let before = room.indices.len();
-    let count =
-        room.append(values.len(), |indices, picked| loops.collect(values, start, least, indices, picked));
+    let count = room.append(values.len(), |to| loops.collect(values, start, least, to));
     if count <= k {
         return;
     }
@@ -84,7 +83,8 @@ fn append_bucket<T: Magnitude, const VECTORS: usize>(
 fn keep<T: Magnitude>(room: &mut Room<'_, T>, before: usize, kth: T::Key, k: usize, loops: impl Loops<T>) {
     const ROOM: usize = CANDIDATES + SLACK;
     let (mut places, mut kept) = ([MaybeUninit::uninit(); ROOM], [MaybeUninit::uninit(); ROOM]);
-    if loops.collect(&room.picked[before..], 0, kth, &mut places, &mut kept) != k {
+    let slots = Slots { indices: &mut places, picked: &mut kept };
+    if loops.collect(&room.picked[before..], 0, kth, slots) != k {
         return room.keep_from(before, kth, k);
     }
     let (indices, picked) = (&mut room.indices[before..], &mut room.picked[before..]);
@@ -108,6 +108,6 @@ fn append_by_selection<T: Magnitude>(
 ) {
     let before = room.indices.len();
     let least = super::kth_of_all(values, k).unwrap_or(T::Key::of(0));
-    room.append(values.len(), |indices, picked| loops.collect(values, start, least, indices, picked));
+    room.append(values.len(), |to| loops.collect(values, start, least, to));
     room.keep_largest(before, k);
 }

@@ -37,18 +37,16 @@ macro_rules! numbers {
 }
 numbers!(i16, i32, i64);
 
+/// Where kept values go: room for all values and [`SLACK`] in both.
+pub(super) struct Slots<'a, T> {
+    pub(super) indices: &'a mut [MaybeUninit<u32>],
+    pub(super) picked: &'a mut [MaybeUninit<T>],
+}
+
 /// The loops that every selection is made of, for one instruction set.
 pub(super) trait Loops<T: Magnitude>: Copy {
     /// Writes indices (the first is `start`) and values of at least a magnitude, and returns how many.
-    /// Both have room for all values and [`SLACK`].
-    fn collect(
-        self,
-        values: &[T],
-        start: u32,
-        least: T::Key,
-        indices: &mut [MaybeUninit<u32>],
-        picked: &mut [MaybeUninit<T>],
-    ) -> usize;
+    fn collect(self, values: &[T], start: u32, least: T::Key, to: Slots<'_, T>) -> usize;
 
     /// Upper 16 bits of the largest magnitudes of the values dealt to groups in turn; -1 for a group without.
     fn maxima<const VECTORS: usize>(self, values: &[T]) -> [[i16; LANES]; VECTORS];
@@ -63,22 +61,15 @@ pub(super) struct Plain;
 
 impl<T: Magnitude> Loops<T> for Plain {
     #[inline(always)]
-    fn collect(
-        self,
-        values: &[T],
-        start: u32,
-        least: T::Key,
-        indices: &mut [MaybeUninit<u32>],
-        picked: &mut [MaybeUninit<T>],
-    ) -> usize {
+    fn collect(self, values: &[T], start: u32, least: T::Key, to: Slots<'_, T>) -> usize {
         let mut count = 0;
         for (chunk, start) in values.chunks(16).zip((start..).step_by(16)) {
             if !chunk.iter().fold(false, |some, v| some | (v.magnitude() >= least)) {
                 continue;
             }
             for (v, index) in chunk.iter().zip(start..) {
-                indices[count].write(index);
-                picked[count].write(*v);
+                to.indices[count].write(index);
+                to.picked[count].write(*v);
                 count += usize::from(v.magnitude() >= least);
             }
         }
@@ -130,16 +121,9 @@ impl Avx512 {
 #[cfg(target_arch = "x86_64")]
 impl<T: Magnitude> Loops<T> for Avx512 {
     #[inline(always)]
-    fn collect(
-        self,
-        values: &[T],
-        start: u32,
-        least: T::Key,
-        indices: &mut [MaybeUninit<u32>],
-        picked: &mut [MaybeUninit<T>],
-    ) -> usize {
+    fn collect(self, values: &[T], start: u32, least: T::Key, to: Slots<'_, T>) -> usize {
         // SAFETY: `self` is there, so the processor has the instructions.
-        unsafe { avx512::collect(values, start, least, indices, picked) }
+        unsafe { avx512::collect(values, start, least, to) }
     }
 
     #[inline(always)]

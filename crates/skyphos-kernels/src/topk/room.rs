@@ -1,8 +1,7 @@
 //! The caller's vectors, and what of them to keep.
 
 use super::Magnitude;
-use super::loops::SLACK;
-use std::mem::MaybeUninit;
+use super::loops::{SLACK, Slots};
 
 /// The caller's vectors: as many indices as values.
 pub(super) struct Room<'a, T> {
@@ -25,14 +24,11 @@ impl<'a, T: Magnitude> Room<'a, T> {
 
     /// Appends what `fill` writes, at most `most` indices and values, and returns how many it says.
     #[inline(always)]
-    pub(super) fn append(
-        &mut self,
-        most: usize,
-        fill: impl FnOnce(&mut [MaybeUninit<u32>], &mut [MaybeUninit<T>]) -> usize,
-    ) -> usize {
+    pub(super) fn append(&mut self, most: usize, fill: impl FnOnce(Slots<'_, T>) -> usize) -> usize {
         self.indices.reserve(most + SLACK);
         self.picked.reserve(most + SLACK);
-        let count = fill(self.indices.spare_capacity_mut(), self.picked.spare_capacity_mut());
+        let (indices, picked) = (self.indices.spare_capacity_mut(), self.picked.spare_capacity_mut());
+        let count = fill(Slots { indices, picked });
         assert!(count <= most);
         // SAFETY: a collecting loop has written as many of both.
         unsafe {

@@ -155,23 +155,27 @@ fn value<T: Element>(rank: u32, place: usize, column: usize, op: &ReduceOp) -> T
     v
 }
 
-/// What every rank must get: plain sums in a map. `Err`: the indices that nobody puts out.
-fn oracle<T: Element>(case: &Case, values: &[Vec<T>]) -> Result<Vec<Vec<T>>, Vec<u64>> {
-    let combine = |a: T, b: T| match case.op {
+/// Plain reduction of two numbers.
+pub fn combine<T: Element>(op: &ReduceOp, a: T, b: T) -> T {
+    match op {
         ReduceOp::Prod => a.mul(b),
         ReduceOp::Min => a.least(b),
         ReduceOp::Max => a.greatest(b),
         ReduceOp::Or => a.or(b),
         ReduceOp::And => a.and(b),
         _ => a.add(b),
-    };
+    }
+}
+
+/// What every rank must get: plain sums in a map. `Err`: the indices that nobody puts out.
+fn oracle<T: Element>(case: &Case, values: &[Vec<T>]) -> Result<Vec<Vec<T>>, Vec<u64>> {
     let identity = case.op.identity::<T>().unwrap();
     let mut sums: BTreeMap<u64, (Vec<T>, Vec<usize>)> = BTreeMap::new();
     for (rank, list) in case.contribute.iter().enumerate() {
         for (place, index) in list.iter().enumerate() {
             let (row, ranks) = sums.entry(*index).or_insert((vec![identity; case.width], vec![]));
             for (w, v) in row.iter_mut().enumerate() {
-                *v = combine(*v, values[rank][place * case.width + w]);
+                *v = combine(&case.op, *v, values[rank][place * case.width + w]);
             }
             ranks.push(rank);
         }

@@ -12,7 +12,6 @@
 //! SSAR keeps every part sparse, DSAR makes every part dense; otherwise a part has the form that suits it.
 
 use crate::butterfly::layers;
-use crate::collectives::allreduce::damaged;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::{Assembler, Part, Terms, encode, exchange, exchange_and_fold};
@@ -136,9 +135,7 @@ pub async fn allgather_parts<T: Element>(
     }
     let mut held = part.encode(ep, terms.shape.width, part.lo, part.hi);
     let own = leaves[groups.len()].start;
-    for segment in &held {
-        assembler.push(own, segment.clone()).map_err(|what| damaged(ep, ep.rank(), what))?;
-    }
+    assembler.take_all(ep, ep.rank(), own, &held)?;
     for (k, group) in groups.iter().enumerate().rev() {
         let (degree, above) = (group.members.len(), leaves[k]);
         let sends: Vec<(u32, &[Payload])> =
@@ -152,19 +149,19 @@ pub async fn allgather_parts<T: Element>(
         exchange(ep, UP + k as u32, &sends, &sources, |j, segment| {
             let leaf = &mut next[j];
             if leaf.count == 0 {
-                return Err(damaged(ep, sources[j], "more segments than its ranges have"));
+                return Err(ep.corrupt(sources[j], "more segments than its ranges have"));
             }
             if pass_on {
                 theirs[j].push(segment.clone());
             }
-            if assembler.push(leaf.start, segment).map_err(|what| damaged(ep, sources[j], what))? {
+            if assembler.take(ep, sources[j], leaf.start, segment)? {
                 *leaf = Leaves { start: leaf.start + 1, count: leaf.count - 1 };
             }
             Ok(())
         })
         .await?;
         if let Some(j) = next.iter().position(|leaf| leaf.count > 0) {
-            return Err(damaged(ep, sources[j], "its stream ended before its ranges did"));
+            return Err(ep.corrupt(sources[j], "its stream ended before its ranges did"));
         }
         if pass_on {
             // In the order of leaves, which is the order of members.

@@ -9,10 +9,8 @@
 //! Cost: ⌈log2 P⌉ α (2 more if P is no power of two); bytes grow by what does not overlap. Any P. Both partners
 //! add in the same order, so all ranks get the same bits.
 
-use crate::collectives::allreduce::decode_all;
 use crate::endpoint::Endpoint;
-use crate::slab::Payload;
-use crate::stream::{Part, Terms, encode, exchange, exchange_and_fold};
+use crate::stream::{Assembler, Part, Terms, encode, exchange, exchange_and_fold};
 use skyphos_kernels::stream::{Form, View};
 use skyphos_types::{Element, Result};
 
@@ -33,13 +31,11 @@ pub async fn recursive_doubling<T: Element>(
     let mut part: Option<Part<T>> = None;
     if me >= core {
         exchange(ep, IN, &[(me - core, &held)], &[], |_, _| Ok(())).await?;
-        let mut segments: Vec<Payload> = Vec::new();
-        exchange(ep, OUT, &[], &[me - core], |_, segment| {
-            segments.push(segment);
-            Ok(())
-        })
-        .await?;
-        return decode_all(ep, terms, me - core, (0, n), &segments);
+        let mut result = Assembler::new(&[0, n], terms.shape, terms.op.identity::<T>()?);
+        exchange(ep, OUT, &[], &[me - core], |_, segment| result.take(ep, me - core, 0, segment).map(drop))
+            .await?;
+        result.check_complete(ep, me - core, 0)?;
+        return Ok(result.finish());
     }
     if me + core < size {
         let sources = [me, me + core];

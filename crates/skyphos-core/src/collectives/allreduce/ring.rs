@@ -8,7 +8,6 @@
 //! Cost: 2 (P - 1) α; no link carries more than two neighbours' traffic, which suits rings of slow links.
 //! Partial sums fill in as they travel, so that sparse data moves more than in a split.
 
-use crate::collectives::allreduce::damaged;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::{Assembler, Part, Terms, encode, exchange, exchange_and_fold};
@@ -62,23 +61,16 @@ pub async fn ring<T: Element>(
         return Ok(alone.form);
     };
     let mut assembler = Assembler::new(&bounds, terms.shape, terms.op.identity::<T>()?);
-    for segment in &held {
-        assembler.push(me, segment.clone()).map_err(|what| damaged(ep, ep.rank(), what))?;
-    }
+    assembler.take_all(ep, ep.rank(), me, &held)?;
     for step in 1..size {
-        let (leaf, mut theirs, mut complete) = ((me + size - step) % size, Vec::<Payload>::new(), false);
+        let (leaf, mut theirs) = ((me + size - step) % size, Vec::<Payload>::new());
         exchange(ep, GATHER + step as u32, &[(next, &held)], &[before], |_, segment| {
-            if complete {
-                return Err(damaged(ep, before, "more segments than its range has"));
-            }
             theirs.push(segment.clone());
-            complete = assembler.push(leaf, segment).map_err(|what| damaged(ep, before, what))?;
+            assembler.take(ep, before, leaf, segment)?;
             Ok(())
         })
         .await?;
-        if !complete {
-            return Err(damaged(ep, before, "its stream ended before its range did"));
-        }
+        assembler.check_complete(ep, before, leaf)?;
         held = theirs;
     }
     Ok(assembler.finish())

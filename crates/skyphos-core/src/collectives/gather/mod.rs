@@ -11,7 +11,7 @@ use crate::collectives::barrier::barrier_from;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::exchange;
-use skyphos_types::{Error, Result};
+use skyphos_types::Result;
 use std::collections::VecDeque;
 
 /// Round from which ranks that need not hear from each other agree that all went well.
@@ -78,14 +78,12 @@ async fn trade(
     let sends: Vec<(u32, &[Payload])> = sends.iter().map(|(to, parcel)| (*to, parcel.as_slice())).collect();
     let ranks: Vec<u32> = sources.iter().map(|(from, _)| *from).collect();
     let mut unpackers: Vec<Unpacker> = sources.iter().map(|(_, most)| Unpacker::new(*most)).collect();
-    let damaged =
-        |k: usize, what: &str| Error::Corrupt { rank: ep.world_rank(ranks[k]), message: what.to_owned() };
     exchange(ep, round, &sends, &ranks, |k, segment| {
-        unpackers[k].push(segment).map_err(|what| damaged(k, what))
+        unpackers[k].push(segment).map_err(|what| ep.corrupt(ranks[k], what))
     })
     .await?;
     if let Some(k) = unpackers.iter().position(|u| !u.complete()) {
-        return Err(damaged(k, "fewer items than were due"));
+        return Err(ep.corrupt(ranks[k], "fewer items than were due"));
     }
     Ok(unpackers.into_iter().map(|u| u.items).collect())
 }
