@@ -73,7 +73,8 @@ impl Endpoint {
     }
 
     pub(crate) fn has_news(&self, mail: &mut Mailbox) -> bool {
-        mail.look(self.group.comm, self.call).map_or(true, |version| version != self.seen.load(Ordering::Relaxed))
+        mail.look(self.group.comm, self.call)
+            .map_or(true, |version| version != self.seen.load(Ordering::Relaxed))
     }
 
     /// Counts what has happened in the call so far.
