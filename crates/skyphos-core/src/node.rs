@@ -261,6 +261,8 @@ impl Node {
 
     /// Runs a call to its end on this thread.
     pub(crate) fn run<R>(&self, ep: &Endpoint, body: impl Future<Output = Result<R>>) -> Result<R> {
+        // Another rank may wait for one of those, and come to this call only then.
+        ep.node().release_held();
         // Even if the body panics the others must not wait for this rank.
         let mut leave = Leave { ep, outcome: Outcome::Panicked };
         let result = self.block_on(ep, async {

@@ -322,7 +322,8 @@ impl Node {
         node.rouse();
     }
 
-    /// From now on calls that are started wait for [`Node::release`], so that their first messages travel together.
+    /// From now on calls that are started wait for [`Node::release`], or until this rank waits for anything, so that
+    /// their messages travel together.
     pub fn hold(&self) {
         lock(&self.tasks.held).0 += 1;
     }
@@ -340,7 +341,7 @@ impl Node {
         self.launch_fused(calls);
     }
 
-    /// Starts what is held, whoever holds it: somebody waits.
+    /// Starts what is held, whoever holds it: this rank is about to wait.
     pub(crate) fn release_held(self: &Arc<Node>) {
         let calls = std::mem::take(&mut lock(&self.tasks.held).1);
         self.launch_fused(calls);
