@@ -16,6 +16,7 @@ from .errors import BadInput, Mismatch, PeerLost, Refused, SkyphosError, Timeout
 from .group import init, local
 from .plan import LayerVolume, Plan, Stats
 from .sparse_vector import SparseVector
+from .work import Work
 
 __version__ = "0.1.0"
 
@@ -31,6 +32,7 @@ __all__ = [
     "SparseVector",
     "Stats",
     "Timeout",
+    "Work",
     "init",
     "local",
 ]

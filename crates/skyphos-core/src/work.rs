@@ -52,6 +52,12 @@ impl<R: Send + 'static> Call<R> {
         self.ep.node().clone().run(&self.ep, future)
     }
 
+    /// The same call with another result.
+    pub fn map<S: Send + 'static>(mut self, f: impl FnOnce(R) -> S + Send + 'static) -> Call<S> {
+        let future = self.future.take().expect("a call runs once");
+        Call::new(self.ep.clone(), Box::pin(async move { future.await.map(f) }), self.waiters_only)
+    }
+
     /// Hands it to the node.
     pub fn start(mut self) -> Work<R> {
         let future = self.future.take().expect("a call runs once");

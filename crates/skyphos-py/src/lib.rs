@@ -5,8 +5,10 @@ mod arrays;
 mod comm;
 mod errors;
 mod op;
+mod owned;
 mod plan;
 mod stream;
+mod work;
 
 use pyo3::prelude::*;
 
@@ -19,4 +21,6 @@ mod _skyphos {
     use crate::plan::Plan;
     #[pymodule_export]
     use crate::stream::{allreduce, allreduce_dense, alltoall, gather, reduce, reduce_scatter};
+    #[pymodule_export]
+    use crate::work::Work;
 }
