@@ -87,6 +87,8 @@ pub enum CallKind {
     Alltoall = 14,
     /// `scatter` of vectors.
     Scatter = 15,
+    /// `topk_allreduce`.
+    TopkAllreduce = 16,
 }
 
 impl CallKind {
@@ -94,7 +96,8 @@ impl CallKind {
         use CallKind::*;
         let reductions =
             [Configure, Reduce, ConfigureReduce, Allreduce, AllreduceDense, ReduceScatter, ReduceToRoot];
-        let others = [Barrier, Split, AllgatherBytes, Failed, Allgather, Gather, Alltoall, Scatter];
+        let others =
+            [Barrier, Split, AllgatherBytes, Failed, Allgather, Gather, Alltoall, Scatter, TopkAllreduce];
         reductions.into_iter().chain(others).find(|k| *k as u8 == code)
     }
 }
@@ -151,6 +154,7 @@ impl std::fmt::Display for CallSig {
             CallKind::Gather => "gather",
             CallKind::Alltoall => "alltoall",
             CallKind::Scatter => "scatter",
+            CallKind::TopkAllreduce => "topk_allreduce",
         };
         write!(f, "{name}(")?;
         let mut comma = "";

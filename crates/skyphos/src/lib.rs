@@ -17,6 +17,7 @@
 mod allreduce;
 mod comm;
 mod configure;
+mod topk_allreduce;
 mod vectors;
 
 pub use allreduce::{Algorithm, AllreduceOptions, DenseThreshold, choose};
@@ -29,9 +30,10 @@ pub use skyphos_core::plan::{Plan, Stats, Volume};
 pub use skyphos_core::stream::Split;
 pub use skyphos_core::transport::Transport;
 pub use skyphos_core::{Call, Node, Settings, Work};
-pub use skyphos_kernels::Indices;
 pub use skyphos_kernels::stream::{Form, IndexList, SparseVec, View};
+pub use skyphos_kernels::{Indices, Magnitude};
 pub use skyphos_plan as planner;
 pub use skyphos_tcp as tcp;
 pub use skyphos_types::{CustomOp, DType, Element, Error, Real, ReduceOp, Result, bf16, f16, with_element};
+pub use topk_allreduce::TopkSum;
 pub use vectors::Source;

@@ -9,4 +9,5 @@ pub mod gather;
 pub mod reduce;
 pub mod reduce_to_root;
 mod rows;
+pub mod topk_allreduce;
 mod transfer;

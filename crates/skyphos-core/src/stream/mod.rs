@@ -7,5 +7,5 @@ mod wire;
 
 pub use assemble::Assembler;
 pub use part::{Part, Terms, exchange_and_fold};
-pub use split::{Split, Survey, bounds, survey};
+pub use split::{Split, Survey, bounds, cut, survey};
 pub use wire::{encode, exchange};

@@ -47,30 +47,52 @@ impl Survey {
 
 /// Asks all ranks for a sample of their indices. Cost: ⌈log2 P⌉ α.
 pub async fn survey<T: Element>(ep: &Endpoint, view: View<'_, T>, width: usize, n: u64) -> Result<Survey> {
-    let mut mine = Vec::with_capacity(SAMPLES);
+    survey_of(ep, SAMPLE_ROUND, view, width, n, SAMPLES).await
+}
+
+/// Bounds of one range a rank with about equally many entries, by `samples` indices a rank.
+pub async fn cut<T: Element>(
+    ep: &Endpoint,
+    round: u32,
+    view: View<'_, T>,
+    n: u64,
+    samples: usize,
+) -> Result<Vec<u64>> {
+    Ok(survey_of(ep, round, view, 1, n, samples).await?.bounds(ep.size()))
+}
+
+async fn survey_of<T: Element>(
+    ep: &Endpoint,
+    round: u32,
+    view: View<'_, T>,
+    width: usize,
+    n: u64,
+    samples: usize,
+) -> Result<Survey> {
+    let mut mine = Vec::with_capacity(samples);
     let entries = view.nnz(width) as u64;
     match view {
         View::Sparse { indices, .. } => with_indices!(indices, list => {
             if !list.is_empty() {
-                mine.extend((0..SAMPLES).map(|k| list[(2 * k + 1) * list.len() / (2 * SAMPLES)].number()));
+                mine.extend((0..samples).map(|k| list[(2 * k + 1) * list.len() / (2 * samples)].number()));
             }
         }),
         // Dense vectors are cut evenly, and outweigh sparse ones.
-        View::Dense { .. } => mine.extend((0..SAMPLES as u64).map(|k| sample_of(n, 2 * k + 1))),
+        View::Dense { .. } => mine.extend((0..samples as u64).map(|k| sample_of(n, 2 * k + 1, samples))),
     }
-    mine.resize(SAMPLES, 0);
+    mine.resize(samples, 0);
     let block: Vec<u8> = [entries].iter().chain(&mine).flat_map(|v| v.to_le_bytes()).collect();
-    let all = allgather_bytes(ep, SAMPLE_ROUND, &block).await?;
-    let (mut samples, mut counts) = (Vec::with_capacity(SAMPLES * all.len()), Vec::new());
+    let all = allgather_bytes(ep, round, &block).await?;
+    let (mut weighed, mut counts) = (Vec::with_capacity(samples * all.len()), Vec::new());
     for block in &all {
         let numbers: Vec<u64> =
             block.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes"))).collect();
         if numbers[0] > 0 {
-            samples.extend(numbers[1..].iter().map(|index| (*index, numbers[0])));
+            weighed.extend(numbers[1..].iter().map(|index| (*index, numbers[0])));
         }
         counts.push(numbers[0]);
     }
-    Ok(Survey { n, entries: counts, samples })
+    Ok(Survey { n, entries: counts, samples: weighed })
 }
 
 /// The bounds of `parts` ranges of the space `0..n`, the same on all ranks.
@@ -88,8 +110,8 @@ pub async fn bounds<T: Element>(
     Ok(survey(ep, view, width, n).await?.bounds(parts))
 }
 
-fn sample_of(n: u64, odd: u64) -> u64 {
-    (u128::from(n) * u128::from(odd) / (2 * SAMPLES) as u128) as u64
+fn sample_of(n: u64, odd: u64, samples: usize) -> u64 {
+    (u128::from(n) * u128::from(odd) / (2 * samples) as u128) as u64
 }
 
 /// Cuts where the weights of the samples below reach equal shares.

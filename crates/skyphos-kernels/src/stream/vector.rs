@@ -26,6 +26,14 @@ impl IndexList {
         self.len() == 0
     }
 
+    /// Those at these places.
+    pub fn pick(&self, places: &[usize]) -> IndexList {
+        match self {
+            IndexList::Narrow(list) => IndexList::Narrow(places.iter().map(|p| list[*p]).collect()),
+            IndexList::Wide(list) => IndexList::Wide(places.iter().map(|p| list[*p]).collect()),
+        }
+    }
+
     /// All of them, as 64-bit numbers.
     pub fn to_vec(&self) -> Vec<u64> {
         match self {
@@ -223,6 +231,16 @@ impl<T: Element> View<'_, T> {
 }
 
 impl Indices<'_> {
+    /// All of them, as 64-bit numbers; none may be negative.
+    pub fn to_vec(self) -> Vec<u64> {
+        crate::with_indices!(self, list => list.iter().map(|i| i.number()).collect())
+    }
+
+    /// How many ascending indices are below `bound`.
+    pub fn before(self, bound: u64) -> usize {
+        crate::with_indices!(self, list => list.partition_point(|i| i.number() < bound))
+    }
+
     /// Refuses indices that do not ascend strictly or are outside `0..n`.
     pub fn check_ascending(self, n: u64) -> Result<()> {
         fn check<I: Index>(list: &[I], n: u64) -> Result<()> {
