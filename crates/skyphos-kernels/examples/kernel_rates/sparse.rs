@@ -166,18 +166,20 @@ fn fold_all(streams: &[Vec<Vec<u8>>], n: u64, density: f64, sink: &mut impl Sink
     assert!(fold.done());
 }
 
-/// Positions of a block handed to a collector, and after how many they come again: they stay in the cache.
+/// Positions of a block handed to a collector, after how many they come again (they stay in the cache), and of
+/// one collector, whose memory is used again by the next: new memory would cost more than the kernel.
 const BLOCK: usize = 1 << 14;
 const PERIOD: usize = 1 << 16;
+const PART: usize = 1 << 20;
 
 /// Collects entries from blocks that are in the cache. The bytes are those of marks, of the lines in which
 /// there are entries, and of the entries written.
 fn collecting(density: f64, kind: Kind, wide: bool, values: &[f32]) -> Kernel {
     let set = random_set(PERIOD as u64, density, kind, 3);
-    let times = N as usize / PERIOD;
-    let entries = set.len() * times;
+    let (times, parts) = (PART / PERIOD, N as usize / PART);
+    let entries = set.len() * times * parts;
     let per_entry = size_of::<f32>() + if wide { 8 } else { 4 };
-    let bytes = N as usize + lines_touched(&set) * times * LINE + entries * per_entry;
+    let bytes = N as usize + lines_touched(&set) * times * parts * LINE + entries * per_entry;
     let shape = Shape { width: 1, wide, dense_above: 1.0, with_present: true };
     let mut marks = vec![0u8; PERIOD];
     set.iter().for_each(|i| marks[*i as usize] = 1);
@@ -185,18 +187,21 @@ fn collecting(density: f64, kind: Kind, wide: bool, values: &[f32]) -> Kernel {
     let result = Rc::new(RefCell::new(None));
     let last = result.clone();
     let run: Run = Box::new(move |_| {
-        last.take();
-        let mut collector = Collector::new(0, N, shape, 0f32, entries);
-        for first in (0..N as usize).step_by(BLOCK) {
-            let here = first % PERIOD..first % PERIOD + BLOCK;
-            collector.block(first as u64, &marks[here.clone()], &rows[here], &[]);
+        for _ in 0..parts {
+            last.take();
+            let mut collector = Collector::new(0, PART as u64, shape, 0f32, set.len() * times);
+            for first in (0..PART).step_by(BLOCK) {
+                let here = first % PERIOD..first % PERIOD + BLOCK;
+                collector.block(first as u64, &marks[here.clone()], &rows[here], &[]);
+            }
+            last.replace(Some(collector.finish()));
         }
-        last.replace(Some(collector.finish()));
         bytes
     });
     let check: Check = Box::new(move |v| {
         let Some(Form::Sparse { indices, values }) = result.take() else { panic!("a dense result") };
-        let want = (0..N).step_by(PERIOD).flat_map(|first| set.iter().map(move |i| first + i));
+        let set = random_set(PERIOD as u64, density, kind, 3);
+        let want = (0..PART as u64).step_by(PERIOD).flat_map(|first| set.iter().map(move |i| first + i));
         assert!(indices.to_vec().into_iter().eq(want));
         assert!(values.iter().copied().eq((0..times).flat_map(|_| set.iter().map(|i| v[*i as usize]))));
     });
