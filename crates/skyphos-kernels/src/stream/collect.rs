@@ -1,9 +1,9 @@
 //! From reduced blocks to a vector: entries side by side, or all rows once there are too many.
 
 use super::fold::Sink;
-#[cfg(target_arch = "x86_64")]
-use super::lanes;
 use super::vector::{Form, IndexList};
+#[cfg(target_arch = "x86_64")]
+use crate::lanes;
 use crate::simd;
 use skyphos_types::Element;
 

@@ -3,8 +3,6 @@
 mod bitpack;
 mod collect;
 mod fold;
-#[cfg(target_arch = "x86_64")]
-mod lanes;
 mod segment;
 mod vector;
 

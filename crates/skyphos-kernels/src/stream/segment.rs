@@ -404,7 +404,7 @@ fn list_bits(level: simd::Level, word: u64, base: u64, out: &mut [u64; 64]) {
     match level {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `level` has seen that the processor has these instructions; there is room for all bits.
-        simd::Level::Avx512 => unsafe { super::lanes::numbers_u64(word, base, out.as_mut_ptr()) },
+        simd::Level::Avx512 => unsafe { crate::lanes::numbers_u64(word, base, out.as_mut_ptr()) },
         _ => {
             let mut left = word;
             for slot in out.iter_mut().take(word.count_ones() as usize) {

@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 
 /// Numbers that a squeeze of 64 positions may write beyond the last that was chosen.
-pub(super) const BEYOND: usize = 16;
+pub(crate) const BEYOND: usize = 16;
 
 /// The values of the bits of `mask`, side by side.
 ///
@@ -15,7 +15,7 @@ pub(super) const BEYOND: usize = 16;
 /// there, and `to` must have room for as many and [`BEYOND`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
-pub(super) unsafe fn squeeze<T: Copy>(mask: u64, from: *const T, to: *mut T) {
+pub(crate) unsafe fn squeeze<T: Copy>(mask: u64, from: *const T, to: *mut T) {
     let lanes = if size_of::<T>() == 8 { 8 } else { 16 };
     let mut at = 0;
     for part in (0..64).step_by(lanes) {
@@ -55,7 +55,7 @@ pub(super) unsafe fn squeeze<T: Copy>(mask: u64, from: *const T, to: *mut T) {
 /// The processor must have what [`crate::simd::with_avx512`] asks for; `to` must have room as for [`squeeze`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
-pub(super) unsafe fn numbers_u32(mask: u64, base: u32, to: *mut u32) {
+pub(crate) unsafe fn numbers_u32(mask: u64, base: u32, to: *mut u32) {
     let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     let mut numbers = _mm512_add_epi32(lanes, _mm512_set1_epi32(base as i32));
     let mut at = 0;
@@ -74,7 +74,7 @@ pub(super) unsafe fn numbers_u32(mask: u64, base: u32, to: *mut u32) {
 /// As for [`numbers_u32`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
-pub(super) unsafe fn numbers_u64(mask: u64, base: u64, to: *mut u64) {
+pub(crate) unsafe fn numbers_u64(mask: u64, base: u64, to: *mut u64) {
     let mut numbers =
         _mm512_add_epi64(_mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7), _mm512_set1_epi64(base as i64));
     let mut at = 0;
@@ -84,5 +84,47 @@ pub(super) unsafe fn numbers_u64(mask: u64, base: u64, to: *mut u64) {
         unsafe { _mm512_storeu_epi64(to.add(at).cast(), _mm512_maskz_compress_epi64(some, numbers)) };
         numbers = _mm512_add_epi64(numbers, _mm512_set1_epi64(8));
         at += some.count_ones() as usize;
+    }
+}
+
+/// Puts values, one after the other, where the bits of `mask` are; others come from `blank`.
+///
+/// # Safety
+/// The processor must have what [`crate::simd::with_avx512`] asks for, and there must be 16 values more than bits.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
+pub(crate) unsafe fn spread<T: Copy>(mask: u32, from: *const T, blank: &[T; 16], to: &mut [T; 32]) {
+    let lanes = if size_of::<T>() == 8 { 8 } else { 16 };
+    let (mut from, to, blank) = (from, to.as_mut_ptr(), blank.as_ptr());
+    for part in (0..32).step_by(lanes) {
+        let some = (mask >> part) as u16 & (u16::MAX >> (16 - lanes));
+        // SAFETY: `from` has moved by as many values as there were bits, and a vector of them is there. `to` is
+        // written within its length.
+        unsafe {
+            let to = to.add(part);
+            match size_of::<T>() {
+                8 => {
+                    let (blank, v) = (_mm512_loadu_epi64(blank.cast()), _mm512_loadu_epi64(from.cast()));
+                    _mm512_storeu_epi64(to.cast(), _mm512_mask_expand_epi64(blank, some as u8, v));
+                }
+                4 => {
+                    let (blank, v) = (_mm512_loadu_epi32(blank.cast()), _mm512_loadu_epi32(from.cast()));
+                    _mm512_storeu_epi32(to.cast(), _mm512_mask_expand_epi32(blank, some, v));
+                }
+                2 => {
+                    let blank = _mm512_cvtepu16_epi32(_mm256_loadu_epi16(blank.cast()));
+                    let v = _mm512_cvtepu16_epi32(_mm256_loadu_epi16(from.cast()));
+                    let v = _mm512_mask_expand_epi32(blank, some, v);
+                    _mm256_storeu_epi16(to.cast(), _mm512_cvtepi32_epi16(v));
+                }
+                _ => {
+                    let blank = _mm512_cvtepu8_epi32(_mm_loadu_epi8(blank.cast()));
+                    let v = _mm512_cvtepu8_epi32(_mm_loadu_epi8(from.cast()));
+                    let v = _mm512_mask_expand_epi32(blank, some, v);
+                    _mm_storeu_epi8(to.cast(), _mm512_cvtepi32_epi8(v));
+                }
+            }
+            from = from.add(some.count_ones() as usize);
+        }
     }
 }
