@@ -135,16 +135,15 @@ unsafe fn merge_with<'a, T: Element, F: Fn(T, T) -> T + Copy>(
     while let (Some((i, x)), Some((j, y))) = (a.head::<{ 2 * LANES }>(), b.head::<{ 2 * LANES }>()) {
         let (taken_a, taken_b) = if i[LANES - 1] < j[0] {
             // SAFETY: fewer entries are written than are taken; so in what follows.
-            unsafe { out.put(&i[..LANES], x[..LANES].iter().map(|x| op(*x, identity))) };
+            unsafe { out.put_all(i, |k| op(x[k], identity)) };
             (LANES, 0)
         } else if j[LANES - 1] < i[0] {
             // SAFETY: as above.
-            unsafe { out.put(&j[..LANES], y[..LANES].iter().map(|y| op(identity, *y))) };
+            unsafe { out.put_all(j, |k| op(identity, y[k])) };
             (0, LANES)
         } else if i[..LANES] == j[..LANES] {
-            let both = x[..LANES].iter().zip(&y[..LANES]);
             // SAFETY: as above.
-            unsafe { out.put(&i[..LANES], both.map(|(x, y)| op(*x, *y))) };
+            unsafe { out.put_all(i, |k| op(x[k], y[k])) };
             (LANES, LANES)
         } else {
             mix(Sides { a, b }, &mut out, identity, op)
@@ -164,6 +163,23 @@ unsafe fn merge_with<'a, T: Element, F: Fn(T, T) -> T + Copy>(
 }
 
 impl<T: Element> Out<T> {
+    /// The first 16 of the indices, and their values. These are there before any is written, so that the compiler
+    /// need not fear that outputs are inputs.
+    ///
+    /// # Safety
+    /// There must be room for them.
+    #[inline(always)]
+    unsafe fn put_all(&mut self, indices: &[u32; 2 * LANES], value: impl Fn(usize) -> T) {
+        let values: [T; LANES] = std::array::from_fn(value);
+        let indices: [u32; LANES] = *indices.first_chunk().expect("half of them");
+        // SAFETY: as the caller promises.
+        unsafe {
+            self.indices.add(self.count).cast::<[u32; LANES]>().write(indices);
+            self.values.add(self.count).cast::<[T; LANES]>().write(values);
+        }
+        self.count += LANES;
+    }
+
     /// # Safety
     /// There must be room for them.
     #[inline(always)]
