@@ -119,6 +119,10 @@ impl Sink<f32> for Drop {
     fn block(&mut self, first: u64, marks: &[u8], rows: &[f32], _: &[u32]) {
         black_box((first, marks, rows));
     }
+
+    fn entries(&mut self, base: u64, offsets: &[u32], rows: &[f32], _: &[u32]) {
+        black_box((base, offsets, rows));
+    }
 }
 
 /// Folds streams that have come. The bytes are the segments' and those of the lines in which there are

@@ -132,6 +132,32 @@ impl<T: Element> Sink<T> for Collector<T> {
             }
         }
     }
+
+    fn entries(&mut self, base: u64, offsets: &[u32], rows: &[T], counts: &[u32]) {
+        self.counts.extend(counts);
+        let width = self.shape.width;
+        match &mut self.form {
+            Form::Sparse { indices, values } => {
+                match indices {
+                    IndexList::Narrow(list) => list.extend(offsets.iter().map(|o| base as u32 + o)),
+                    IndexList::Wide(list) => list.extend(offsets.iter().map(|o| base + u64::from(*o))),
+                }
+                values.extend_from_slice(rows);
+                if indices.len() as u64 > self.most {
+                    self.thicken();
+                }
+            }
+            Form::Dense { values, present } => {
+                for (offset, row) in offsets.iter().zip(rows.chunks_exact(width)) {
+                    let at = (base + u64::from(*offset) - self.lo) as usize;
+                    values[at * width..][..width].copy_from_slice(row);
+                    if let Some(bits) = present {
+                        bits[at / 64] |= 1 << (at % 64);
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Appends the rows that have a mark.

@@ -2,6 +2,7 @@
 
 mod bitpack;
 mod collect;
+mod few;
 mod fold;
 mod segment;
 mod vector;
