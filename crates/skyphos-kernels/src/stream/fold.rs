@@ -343,6 +343,9 @@ fn fold_run<T: Element>(
     }
 }
 
+/// Entries that are tested at once for being neighbours.
+const STRETCH: usize = 16;
+
 /// `shift` leads from a distance to a position in the block.
 #[inline(always)]
 fn fold_listed<T: Element>(
@@ -355,10 +358,22 @@ fn fold_listed<T: Element>(
     let width = block.width;
     let rows = &mut *block.rows;
     if width == 1 {
-        for (offset, value) in offsets.iter().zip(values) {
-            let at = offset.wrapping_add(shift) as usize;
-            block.marks[at] = 1;
-            rows[at] = op(rows[at], *value);
+        let mut at = 0;
+        for offsets in offsets.chunks(STRETCH) {
+            let (values, start) = (&values[at..at + offsets.len()], offsets[0].wrapping_add(shift) as usize);
+            at += offsets.len();
+            // Offsets ascend, so their ends tell whether they are neighbours.
+            if offsets.len() == STRETCH && offsets[STRETCH - 1] - offsets[0] == STRETCH as u64 - 1 {
+                block.marks[start..start + STRETCH].fill(1);
+                let rows = &mut rows[start..start + STRETCH];
+                rows.iter_mut().zip(values).for_each(|(a, v)| *a = op(*a, *v));
+                continue;
+            }
+            for (offset, value) in offsets.iter().zip(values) {
+                let at = offset.wrapping_add(shift) as usize;
+                block.marks[at] = 1;
+                rows[at] = op(rows[at], *value);
+            }
         }
     } else {
         for (offset, values) in offsets.iter().zip(values.chunks_exact(width)) {
