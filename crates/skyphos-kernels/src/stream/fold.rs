@@ -181,7 +181,7 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
             let count = (end - first) as usize;
             sink.block(first, &self.marks[..count], &self.rows[..count * self.width], &self.counts);
             self.marks[..count].fill(0);
-            self.rows[..count * self.width].fill(self.identity);
+            simd::dispatch!(clear(&mut self.rows[..count * self.width], self.identity));
             self.counts.fill(0);
             self.at = end;
         }
@@ -228,6 +228,11 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
         }
         Ok(())
     }
+}
+
+#[inline(always)]
+fn clear<T: Copy>(rows: &mut [T], identity: T) {
+    rows.fill(identity);
 }
 
 /// The positions being folded.

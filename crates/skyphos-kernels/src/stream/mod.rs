@@ -1,5 +1,6 @@
 //! Sparse streams: entries of ascending index on the wire, and their reduction as they come.
 
+mod append;
 mod bitpack;
 mod collect;
 mod few;

@@ -369,7 +369,10 @@ impl Reader {
             let (k, word) = words.next().ok_or("a bitmap with too few bits")?;
             let word = u64::from_le_bytes(word.try_into().expect("8 bytes"));
             let room = out[got..].first_chunk_mut().expect("room for 64 bits");
-            list_bits(level, word, k as u64 * 64, room);
+            // Where entries lie in runs, most words are empty.
+            if word != 0 {
+                list_bits(level, word, k as u64 * 64, room);
+            }
             got += word.count_ones() as usize;
             self.at = k + 1;
         }
