@@ -158,3 +158,54 @@ impl<T: Element> Queue<T> {
         Ok(false)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::stream::{Collector, Encoder, Fold, Form, Places, Shape};
+    use proptest::prelude::*;
+    use skyphos_types::ReduceOp;
+
+    /// Indices, bits of values and counts of the sources' reduction, segments pushed in turn.
+    fn reduced(op: &ReduceOp, sources: &[Vec<(u64, f32)>], density: f64) -> (Vec<u64>, Vec<u32>, Vec<u32>) {
+        let hi = 1 << 44;
+        let mut fold = Fold::<f32, Vec<u8>>::new(op, sources.len(), 1, 0, hi, density).unwrap();
+        assert_eq!(fold.few.is_some(), density == 0.0);
+        let shape = Shape { width: 1, wide: true, dense_above: 1.0, with_present: true };
+        let mut collector = Collector::new(0, hi, shape, op.identity().unwrap(), 0);
+        for (number, entries) in sources.iter().enumerate() {
+            let (indices, values): (Vec<u64>, Vec<f32>) = entries.iter().copied().unzip();
+            let mut encoder = Encoder::new(Places::Listed(&indices), &values, 1, hi, 8 << 10);
+            while let Some(next) = encoder.plan() {
+                let mut bytes = vec![0; next.bytes()];
+                encoder.write(&next, &mut bytes);
+                fold.push(number, bytes).unwrap();
+                fold.advance(op, &mut collector).unwrap();
+            }
+        }
+        assert!(fold.done());
+        let counts = std::mem::take(&mut collector.counts);
+        let Form::Sparse { indices, values } = collector.finish() else { panic!("a dense result") };
+        (indices.to_vec(), values.iter().map(|v| v.to_bits()).collect(), counts)
+    }
+
+    fn source() -> impl Strategy<Value = Vec<(u64, f32)>> {
+        let step = prop_oneof![20 => Just(1u64), 20 => 1u64..9, 4 => 1u64..1 << 20, 1 => 1u64 << 30..1 << 34];
+        let value = prop_oneof![Just(-0.0f32), Just(0.0), Just(f32::INFINITY), -1.0f32..1.0, -1e9f32..1e9];
+        prop::collection::vec((step, value), 0..3000).prop_map(|all| {
+            let place = |at: &mut u64, (step, value): (u64, f32)| {
+                *at += step;
+                Some((*at - 1, value))
+            };
+            all.into_iter().scan(0, place).collect()
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        #[test]
+        fn bit_by_bit_as_blocks(sources in prop::collection::vec(source(), 1..7), op in 0usize..4) {
+            let op = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::MeanPresent][op].clone();
+            prop_assert_eq!(reduced(&op, &sources, 0.0), reduced(&op, &sources, 1.0));
+        }
+    }
+}

@@ -74,7 +74,7 @@ pub struct Fold<T, B> {
     marks: Vec<u8>,
     counts: Vec<u32>,
     /// For streams so sparse that they are merged.
-    few: Option<Few<T>>,
+    pub(super) few: Option<Few<T>>,
 }
 
 pub(super) struct Source<B> {
