@@ -95,6 +95,34 @@ pub fn fold_rows<T: Element>(
     Ok(())
 }
 
+/// How far ahead of a fold the processor is told what it will touch: where positions are far apart, it sees too
+/// few of them at once to hide the memory's latency.
+const AHEAD: usize = 4 * STRETCH;
+
+/// Announces the rows at these ascending positions.
+#[inline(always)]
+fn prefetch_all<T>(acc: &[T], first: u32, map: &[u32]) {
+    let announce = |p: u32| prefetch(acc.as_ptr().wrapping_add((p - first) as usize));
+    if map[STRETCH - 1] - map[0] == STRETCH as u32 - 1 {
+        map.iter().step_by(8).for_each(|p| announce(*p));
+    } else {
+        map.iter().for_each(|p| announce(*p));
+    }
+}
+
+/// Asks for a cache line; the pointer need not be valid.
+#[inline(always)]
+fn prefetch<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: asking for a line has no effect that a program could see.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 /// `acc[k] ⊕= from[k]`.
 pub fn fold_all<T: Element>(op: &ReduceOp, acc: &mut [T], from: &[T]) -> Result<()> {
     debug_assert_eq!(acc.len(), from.len());
@@ -134,7 +162,10 @@ fn fold_with<T: Element>(
     }
     let mut maps = map.chunks_exact(STRETCH);
     let mut froms = from.chunks_exact(STRETCH);
-    for (m, f) in (&mut maps).zip(&mut froms) {
+    for (k, (m, f)) in (&mut maps).zip(&mut froms).enumerate() {
+        if let Some(ahead) = map[k * STRETCH..].get(AHEAD..AHEAD + STRETCH) {
+            prefetch_all(acc, first, ahead);
+        }
         // The map ascends, so its ends tell whether it is a run.
         if m[STRETCH - 1] - m[0] == STRETCH as u32 - 1 {
             let run = &mut acc[(m[0] - first) as usize..][..STRETCH];

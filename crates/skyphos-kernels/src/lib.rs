@@ -13,6 +13,9 @@ mod block;
 mod codec;
 mod fold;
 mod hash;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
+mod merge;
 mod permutation;
 mod prepare;
 mod quantise;
@@ -27,6 +30,7 @@ pub use block::{BLOCK_BITS, BLOCK_SIZE, Block, IndexSet, count_indices, split_ra
 pub use codec::{Encoding, decode};
 pub use fold::{fold_all, fold_rows, gather_rows, scatter_rows};
 pub use hash::BlockHash;
+pub use merge::{Entries, merge};
 pub use permutation::Permutation;
 pub use prepare::{Index, Indices, Prepared, prepare};
 pub use quantise::{Draw, Quantize, Scale, dequantise, dequantise_and_add, quantise, quantised_bytes};

@@ -1,5 +1,6 @@
 //! From reduced blocks to a vector: entries side by side, or all rows once there are too many.
 
+use super::append::{Marked, append};
 use super::fold::Sink;
 use super::vector::{Form, IndexList};
 use crate::simd;
@@ -91,17 +92,7 @@ impl<T: Element> Collector<T> {
 }
 
 /// Rows that vector stores may write beyond the end.
-const SLACK: usize = 64;
-
-/// Bit k of the result: whether mark k is set. Marks are 0 or 1.
-#[inline(always)]
-fn mask_of(marks: &[u8]) -> u64 {
-    let byte = |eight: &[u8]| {
-        let word = u64::from_le_bytes(eight.try_into().expect("8 marks"));
-        word.wrapping_mul(0x0102_0408_1020_4080) >> 56
-    };
-    marks.chunks_exact(8).rev().fold(0, |mask, eight| mask << 8 | byte(eight))
-}
+const SLACK: usize = 128;
 
 impl<T: Element> Sink<T> for Collector<T> {
     fn block(&mut self, first: u64, marks: &[u8], rows: &[T], counts: &[u32]) {
@@ -111,7 +102,7 @@ impl<T: Element> Sink<T> for Collector<T> {
         let width = self.shape.width;
         match &mut self.form {
             Form::Sparse { indices, values } => {
-                simd::dispatch!(append(first, marks, rows, width, indices, values));
+                append(simd::level(), Marked { first, marks, rows, width }, indices, values);
                 if indices.len() as u64 > self.most {
                     self.thicken();
                 }
@@ -130,40 +121,30 @@ impl<T: Element> Sink<T> for Collector<T> {
             }
         }
     }
-}
 
-/// Appends the rows that have a mark.
-#[inline(always)]
-fn append<T: Element>(
-    first: u64,
-    marks: &[u8],
-    rows: &[T],
-    width: usize,
-    indices: &mut IndexList,
-    values: &mut Vec<T>,
-) {
-    let mut padded = [0u8; 64];
-    for (k, marks) in marks.chunks(64).enumerate() {
-        let mask = match <&[u8; 64]>::try_from(marks) {
-            Ok(whole) => mask_of(whole),
-            Err(_) => {
-                padded[..marks.len()].copy_from_slice(marks);
-                mask_of(&padded)
+    fn entries(&mut self, base: u64, offsets: &[u32], rows: &[T], counts: &[u32]) {
+        self.counts.extend(counts);
+        let width = self.shape.width;
+        match &mut self.form {
+            Form::Sparse { indices, values } => {
+                match indices {
+                    IndexList::Narrow(list) => list.extend(offsets.iter().map(|o| base as u32 + o)),
+                    IndexList::Wide(list) => list.extend(offsets.iter().map(|o| base + u64::from(*o))),
+                }
+                values.extend_from_slice(rows);
+                if indices.len() as u64 > self.most {
+                    self.thicken();
+                }
             }
-        };
-        let (base, mut left) = (first + k as u64 * 64, mask);
-        while left != 0 {
-            let bit = left.trailing_zeros() as usize;
-            match indices {
-                IndexList::Narrow(list) => list.push((base + bit as u64) as u32),
-                IndexList::Wide(list) => list.push(base + bit as u64),
+            Form::Dense { values, present } => {
+                for (offset, row) in offsets.iter().zip(rows.chunks_exact(width)) {
+                    let at = (base + u64::from(*offset) - self.lo) as usize;
+                    values[at * width..][..width].copy_from_slice(row);
+                    if let Some(bits) = present {
+                        bits[at / 64] |= 1 << (at % 64);
+                    }
+                }
             }
-            let row = &rows[(k * 64 + bit) * width..][..width];
-            match width {
-                1 => values.push(row[0]),
-                _ => values.extend_from_slice(row),
-            }
-            left &= left - 1;
         }
     }
 }

@@ -10,8 +10,9 @@
 //! A block fits the L2 cache, each entry is read once and nothing is written but the block: P streams
 //! cost one pass however many they are. Additions are in the order of the sources, so the result does
 //! not depend on when segments came. Cost: O(entries) + O(positions / 64), where blocks in which no
-//! source has an entry are skipped.
+//! source has an entry are skipped. Very sparse streams are merged instead ([`super::few`]).
 
+use super::few::{Few, Queue};
 use super::segment::{Offsets, Reader, STEP, Segment};
 use crate::simd;
 use skyphos_types::{Element, Error, ReduceOp};
@@ -20,7 +21,8 @@ use std::collections::VecDeque;
 /// Bytes of a block's values: with its marks they stay in the L2 cache.
 const BLOCK_BYTES: usize = 64 * 1024;
 
-/// Entries per position below which blocks are small, since most positions of large ones would be empty.
+/// Entries per position below which blocks are small, since most positions of large ones would be empty: those of
+/// wide rows and custom operations, which are not merged.
 const SPARSE: f64 = 1.0 / 2048.0;
 
 /// Why a reduction of streams failed.
@@ -44,7 +46,7 @@ impl From<Error> for FoldError {
 }
 
 /// Tells whose segment is damaged.
-fn of_source<R>(source: usize, result: Result<R, &'static str>) -> Result<R, FoldError> {
+pub(super) fn of_source<R>(source: usize, result: Result<R, &'static str>) -> Result<R, FoldError> {
     result.map_err(|what| FoldError::Damaged { source, what })
 }
 
@@ -53,6 +55,10 @@ pub trait Sink<T> {
     /// A block of positions from index `first` on: one mark (0 or 1) a position, one row a position; rows
     /// without a mark are the identity. `counts`, if asked for, says how many sources had each position.
     fn block(&mut self, first: u64, marks: &[u8], rows: &[T], counts: &[u32]);
+
+    /// Entries at these ascending distances from index `base`, a row each, beyond all that came before; `counts`
+    /// has a number for each, if asked for.
+    fn entries(&mut self, base: u64, offsets: &[u32], rows: &[T], counts: &[u32]);
 }
 
 /// See the module's text. `B` is what holds a segment's bytes.
@@ -67,9 +73,11 @@ pub struct Fold<T, B> {
     rows: Vec<T>,
     marks: Vec<u8>,
     counts: Vec<u32>,
+    /// For streams so sparse that they are merged.
+    pub(super) few: Option<Few<T>>,
 }
 
-struct Source<B> {
+pub(super) struct Source<B> {
     segments: VecDeque<B>,
     /// All entries below this have come.
     reached: u64,
@@ -97,6 +105,8 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
         let most = (BLOCK_BYTES / (width * size_of::<T>())).next_power_of_two().max(64);
         let block = if density >= SPARSE { most } else { most.min(512) };
         let block = (block as u64).min((hi - lo).next_multiple_of(64).max(64)) as usize;
+        let few = Few::<T>::worth(op, sources, width, density).then(|| Few::new(sources));
+        let block = if few.is_some() { 64 } else { block };
         let identity = op.identity::<T>()?;
         let counted = matches!(op, ReduceOp::MeanPresent);
         let source = || Source {
@@ -119,6 +129,7 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
             rows: vec![identity; block * width],
             marks: vec![0; block],
             counts: vec![0; if counted { block } else { 0 }],
+            few,
         })
     }
 
@@ -148,6 +159,10 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
     pub fn advance(&mut self, op: &ReduceOp, sink: &mut impl Sink<T>) -> Result<bool, FoldError> {
         let ready = self.sources.iter().map(|s| s.reached).min().unwrap_or(self.hi);
         let start = self.at;
+        if let Some(few) = &mut self.few {
+            few.advance(op, &mut self.sources, (ready, self.hi), sink)?;
+            self.at = ready;
+        }
         while self.at < ready {
             // Nothing lies before the next entry of any source.
             let next = self.next_entry()?.unwrap_or(ready);
@@ -166,7 +181,7 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
             let count = (end - first) as usize;
             sink.block(first, &self.marks[..count], &self.rows[..count * self.width], &self.counts);
             self.marks[..count].fill(0);
-            self.rows[..count * self.width].fill(self.identity);
+            simd::dispatch!(clear(&mut self.rows[..count * self.width], self.identity));
             self.counts.fill(0);
             self.at = end;
         }
@@ -215,6 +230,11 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
     }
 }
 
+#[inline(always)]
+fn clear<T: Copy>(rows: &mut [T], identity: T) {
+    rows.fill(identity);
+}
+
 /// The positions being folded.
 struct Block<'a, T> {
     first: u64,
@@ -227,7 +247,7 @@ struct Block<'a, T> {
 
 impl<B: AsRef<[u8]>> Source<B> {
     /// Makes sure that an entry has been read, if there is one; its index.
-    fn peek(&mut self, row: usize, hi: u64) -> Result<Option<u64>, &'static str> {
+    pub(super) fn peek(&mut self, row: usize, hi: u64) -> Result<Option<u64>, &'static str> {
         loop {
             let Some(bytes) = self.segments.front() else { return Ok(None) };
             let segment = Segment::parse(bytes.as_ref(), row, 0, hi)?;
@@ -246,6 +266,32 @@ impl<B: AsRef<[u8]>> Source<B> {
                 }
             }
         }
+    }
+}
+
+impl<B: AsRef<[u8]>> Source<B> {
+    /// Moves the entries that have been read to a queue, of a run at most [`STEP`].
+    pub(super) fn take_read<T: Element>(
+        &mut self,
+        queue: &mut Queue<T>,
+        hi: u64,
+    ) -> Result<(), &'static str> {
+        let Some(bytes) = self.segments.front() else { return Ok(()) };
+        let segment = Segment::parse(bytes.as_ref(), size_of::<T>(), 0, hi)?;
+        let base = segment.head.first;
+        let taken = if self.run.1 > 0 {
+            let count = self.run.1.min(STEP);
+            let from = base + self.run.0;
+            queue.indices.extend(from..from + count as u64);
+            self.run = (self.run.0 + count as u64, self.run.1 - count);
+            count
+        } else {
+            queue.indices.extend(self.offsets[self.used..self.listed].iter().map(|o| base + o));
+            self.listed - std::mem::replace(&mut self.used, self.listed)
+        };
+        queue.values.extend_from_slice(&segment.values::<T>()[self.entry..self.entry + taken]);
+        self.entry += taken;
+        Ok(())
     }
 }
 
@@ -302,6 +348,9 @@ fn fold_run<T: Element>(
     }
 }
 
+/// Entries that are tested at once for being neighbours.
+const STRETCH: usize = 16;
+
 /// `shift` leads from a distance to a position in the block.
 #[inline(always)]
 fn fold_listed<T: Element>(
@@ -314,10 +363,22 @@ fn fold_listed<T: Element>(
     let width = block.width;
     let rows = &mut *block.rows;
     if width == 1 {
-        for (offset, value) in offsets.iter().zip(values) {
-            let at = offset.wrapping_add(shift) as usize;
-            block.marks[at] = 1;
-            rows[at] = op(rows[at], *value);
+        let mut at = 0;
+        for offsets in offsets.chunks(STRETCH) {
+            let (values, start) = (&values[at..at + offsets.len()], offsets[0].wrapping_add(shift) as usize);
+            at += offsets.len();
+            // Offsets ascend, so their ends tell whether they are neighbours.
+            if offsets.len() == STRETCH && offsets[STRETCH - 1] - offsets[0] == STRETCH as u64 - 1 {
+                block.marks[start..start + STRETCH].fill(1);
+                let rows = &mut rows[start..start + STRETCH];
+                rows.iter_mut().zip(values).for_each(|(a, v)| *a = op(*a, *v));
+                continue;
+            }
+            for (offset, value) in offsets.iter().zip(values) {
+                let at = offset.wrapping_add(shift) as usize;
+                block.marks[at] = 1;
+                rows[at] = op(rows[at], *value);
+            }
         }
     } else {
         for (offset, values) in offsets.iter().zip(values.chunks_exact(width)) {
@@ -350,12 +411,19 @@ mod tests {
         fn block(&mut self, first: u64, marks: &[u8], rows: &[f64], counts: &[u32]) {
             for (k, row) in rows.chunks(self.width).enumerate() {
                 if marks[k] == 1 {
-                    self.entries.push((first + k as u64, row.to_vec()));
+                    self.entry(first + k as u64, row);
                     self.counts.extend(counts.get(k));
                 } else {
                     assert!(row.iter().all(|v| *v == 0.0));
                 }
             }
+        }
+
+        fn entries(&mut self, base: u64, offsets: &[u32], rows: &[f64], counts: &[u32]) {
+            for (offset, row) in offsets.iter().zip(rows.chunks(self.width)) {
+                self.entry(base + u64::from(*offset), row);
+            }
+            self.counts.extend(counts);
         }
     }
 
@@ -373,10 +441,17 @@ mod tests {
         prop::collection::vec(ascending, 1..6)
     }
 
+    impl Collect {
+        fn entry(&mut self, index: u64, row: &[f64]) {
+            assert!(self.entries.last().is_none_or(|(last, _)| *last < index));
+            self.entries.push((index, row.to_vec()));
+        }
+    }
+
     proptest! {
         #[test]
-        fn as_the_oracle(sources in sources(), width in 1usize..4, size in 100usize..4000, order in any::<u64>(),
-                         dense: bool) {
+        fn as_the_oracle(sources in sources(), width in prop_oneof![2 => Just(1usize), 1 => 2usize..4],
+                         size in 100usize..4000, order in any::<u64>(), dense: bool) {
             let hi = sources.iter().flatten().max().map_or(9, |i| i + 9);
             let op = ReduceOp::MeanPresent;
             let mut want: BTreeMap<u64, (Vec<f64>, u32)> = BTreeMap::new();

@@ -1,7 +1,9 @@
 //! Sparse streams: entries of ascending index on the wire, and their reduction as they come.
 
+mod append;
 mod bitpack;
 mod collect;
+mod few;
 mod fold;
 mod segment;
 mod vector;

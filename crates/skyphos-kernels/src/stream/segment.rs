@@ -16,6 +16,7 @@
 
 use super::bitpack::{self, BLOCK};
 use crate::prepare::Index;
+use crate::simd;
 use bytemuck::Pod;
 
 /// Bytes of a segment's head; values begin after it, aligned if the segment is.
@@ -362,15 +363,17 @@ impl Reader {
         count: usize,
         out: &mut [u64; STEP],
     ) -> Result<usize, &'static str> {
-        let (mut got, mut words) = (0, segment.indices.chunks_exact(8).enumerate().skip(self.at));
+        let (level, mut got) = (simd::level(), 0);
+        let mut words = segment.indices.chunks_exact(8).enumerate().skip(self.at);
         while got + 64 <= STEP && self.entry + got < count {
             let (k, word) = words.next().ok_or("a bitmap with too few bits")?;
-            let mut bits = u64::from_le_bytes(word.try_into().expect("8 bytes"));
-            while bits != 0 {
-                out[got] = k as u64 * 64 + u64::from(bits.trailing_zeros());
-                got += 1;
-                bits &= bits - 1;
+            let word = u64::from_le_bytes(word.try_into().expect("8 bytes"));
+            let room = out[got..].first_chunk_mut().expect("room for 64 bits");
+            // Where entries lie in runs, most words are empty.
+            if word != 0 {
+                list_bits(level, word, k as u64 * 64, room);
             }
+            got += word.count_ones() as usize;
             self.at = k + 1;
         }
         if self.entry + got > count {
@@ -395,6 +398,23 @@ impl Reader {
             self.next = slot.checked_add(1).ok_or("an index that is too large")?;
         }
         Ok(got)
+    }
+}
+
+/// `base` and the number of each bit of the word, added.
+#[inline(always)]
+fn list_bits(level: simd::Level, word: u64, base: u64, out: &mut [u64; 64]) {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `level` has seen that the processor has these instructions; there is room for all bits.
+        simd::Level::Avx512 => unsafe { crate::lanes::numbers_u64(word, base, out.as_mut_ptr()) },
+        _ => {
+            let mut left = word;
+            for slot in out.iter_mut().take(word.count_ones() as usize) {
+                *slot = base + u64::from(left.trailing_zeros());
+                left &= left - 1;
+            }
+        }
     }
 }
 
@@ -466,6 +486,16 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn lists_bits_as_a_filter(word in prop_oneof![any::<u64>(), Just(u64::MAX), Just(0)], base in 0u64..1 << 60) {
+            let want: Vec<u64> = (0..64).filter(|k| word >> k & 1 == 1).map(|k| base + k).collect();
+            for level in simd::levels() {
+                let mut out = [7; 64];
+                list_bits(level, word, base, &mut out);
+                prop_assert_eq!(&out[..want.len()], &want[..], "{:?}", level);
+            }
+        }
+
         #[test]
         fn decode_undoes_encode(all in indices(), width in 1usize..4, size in 40usize..9000, beyond in 0u64..100) {
             let hi = all.last().map_or(5, |i| i + 1) + beyond;

@@ -1,95 +1,13 @@
-//! How fast kernels are, as a fraction of the memory's rate measured beside them: `cargo run --release -p
-//! skyphos-kernels --example kernel_rates [name …]`. One core, 64 MB of float32, best of several runs.
-//!
-//! A kernel's bytes are the cache lines it must touch: what it reads and what it writes, once each. The
-//! memory's rate is that of copying the same values (read and written once), measured between the kernels'
-//! runs so that both meet the same neighbours. Every answer is checked against a plain one.
+//! Kernels over dense values: quantisation, top-k, and folding.
 
+use crate::{Check, RUNS, Run};
 use skyphos_kernels::{
     Draw, Quantize, Scale, Select, dequantise, dequantise_and_add, fold_rows, quantise, quantised_bytes,
     take_topk, topk,
 };
-use skyphos_types::{Real, ReduceOp, bf16, f16};
+use skyphos_types::{Real, ReduceOp};
 use std::cell::RefCell;
-use std::hint::black_box;
 use std::rc::Rc;
-use std::time::Instant;
-
-/// Values of each run.
-const VALUES: usize = 16 << 20;
-
-/// Runs of each kernel, and of the copy between them.
-const RUNS: usize = 9;
-
-/// Runs a kernel once on the values and returns the bytes that had to move.
-type Run = Box<dyn FnMut(&[f32]) -> usize>;
-
-/// Compares the last answer with a plain one.
-type Check = Box<dyn FnOnce(&[f32])>;
-
-/// Makes a kernel's buffers.
-type Make = Box<dyn Fn(&[f32]) -> (Run, Check)>;
-
-/// Name, the fraction of the memory's rate that it should reach if one was set, and the kernel.
-type Line = (&'static str, Option<f64>, Make);
-
-fn main() {
-    let wanted: Vec<String> = std::env::args().skip(1).collect();
-    let values = bell_shaped(VALUES);
-    let mut copy = vec![0f32; VALUES];
-    println!("{:<22} {:>7} {:>10} {:>7} {:>7}", "kernel", "GB/s", "copy GB/s", "ratio", "target");
-    for (name, target, make) in kernels() {
-        if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
-            continue;
-        }
-        let (mut run, check) = make(&values);
-        run(&values); // touches its memory
-        let (mut best, mut best_copy) = (0f64, 0f64);
-        for _ in 0..RUNS {
-            let start = Instant::now();
-            let bytes = run(&values);
-            best = best.max(bytes as f64 / start.elapsed().as_secs_f64());
-            let start = Instant::now();
-            black_box(&mut copy[..]).copy_from_slice(black_box(&values));
-            best_copy = best_copy.max(size_of_val(&values[..]) as f64 * 2.0 / start.elapsed().as_secs_f64());
-        }
-        check(&values);
-        let bar = target.map_or(String::new(), |t| format!("{t:.2}"));
-        let (rate, copy_rate, ratio) = (best / 1e9, best_copy / 1e9, best / best_copy);
-        println!("{name:<22} {rate:>7.1} {copy_rate:>10.1} {ratio:>7.2} {bar:>7}");
-    }
-}
-
-/// One line a kernel: add here what else is to be measured.
-fn kernels() -> Vec<Line> {
-    let of_512 = |k| -> Make { Box::new(move |_| selecting(Select::Buckets { k, bucket: 512 })) };
-    vec![
-        ("quantise 4 bits", Some(0.4), Box::new(|v| quantising(Scale::L2, v))),
-        ("quantise 4 bits, max", Some(0.4), Box::new(|v| quantising(Scale::Max, v))),
-        ("dequantise 4 bits", None, Box::new(|v| dequantising(false, v))),
-        ("dequantise and add", None, Box::new(|v| dequantising(true, v))),
-        ("top 4 of 512", Some(0.3), of_512(4)),
-        ("top 8 of 512", Some(0.3), of_512(8)),
-        ("top 16 of 512", Some(0.3), of_512(16)),
-        ("top 32 of 512", Some(0.3), of_512(32)),
-        ("take top 8 of 512", None, Box::new(|_| taking())),
-        ("top 1 % of all", None, Box::new(|_| selecting(Select::Whole { k: VALUES / 100 }))),
-        ("at least 2.5", None, Box::new(|_| selecting(Select::AtLeast(2.5)))),
-        ("fold float32", None, Box::new(folding::<f32>)),
-        ("fold bfloat16", None, Box::new(folding::<bf16>)),
-        ("fold float16", None, Box::new(folding::<f16>)),
-    ]
-}
-
-/// Sums of uniform numbers: about normally distributed.
-fn bell_shaped(count: usize) -> Vec<f32> {
-    let mut state = 1u64;
-    let mut uniform = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1 << 24) as f32
-    };
-    (0..count).map(|_| (0..6).map(|_| uniform()).sum::<f32>() * 1.4 - 4.2).collect()
-}
 
 fn params(scale: Scale) -> Quantize {
     Quantize::new(4, 1024, scale, 1).expect("4 bits")
@@ -103,7 +21,7 @@ fn quantised(values: &[f32], scale: Scale) -> Vec<u8> {
     bytes
 }
 
-fn quantising(scale: Scale, values: &[f32]) -> (Run, Check) {
+pub fn quantising(scale: Scale, values: &[f32]) -> (Run, Check) {
     let out = Rc::new(RefCell::new(quantised(values, scale)));
     let last = out.clone();
     (
@@ -132,7 +50,7 @@ fn plain_values(bytes: &[u8], count: usize) -> impl Iterator<Item = (f32, f32)> 
     })
 }
 
-fn dequantising(add: bool, values: &[f32]) -> (Run, Check) {
+pub fn dequantising(add: bool, values: &[f32]) -> (Run, Check) {
     let bytes = Rc::new(quantised(values, Scale::L2));
     let out = Rc::new(RefCell::new(vec![0f32; values.len()]));
     let (packed, last) = (bytes.clone(), out.clone());
@@ -180,7 +98,7 @@ fn check_choice(values: &[f32], select: Select<f32>, chosen: &Chosen) {
     assert!(indices.iter().zip(picked).all(|(i, v)| values[*i as usize].to_bits() == v.to_bits()));
 }
 
-fn selecting(select: Select<f32>) -> (Run, Check) {
+pub fn selecting(select: Select<f32>) -> (Run, Check) {
     let chosen = Chosen::default();
     let last = chosen.clone();
     (
@@ -193,7 +111,7 @@ fn selecting(select: Select<f32>) -> (Run, Check) {
     )
 }
 
-fn taking() -> (Run, Check) {
+pub fn taking() -> (Run, Check) {
     let select = Select::Buckets { k: 8, bucket: 512 };
     let chosen = Chosen::default();
     let (last, mut acc) = (chosen.clone(), Vec::new());
@@ -213,7 +131,7 @@ fn taking() -> (Run, Check) {
 }
 
 /// Adds a message whose map is one run to a sum, block by block as a reduction does.
-fn folding<T: Real>(values: &[f32]) -> (Run, Check) {
+pub fn folding<T: Real>(values: &[f32]) -> (Run, Check) {
     const BLOCK: usize = 1 << 14;
     let from: Rc<Vec<T>> = Rc::new(values.iter().map(|v| T::from_f32(*v)).collect());
     let sum = Rc::new(RefCell::new(vec![T::ZERO; values.len()]));

@@ -1,0 +1,215 @@
+//! Kernels over sparse vectors: entries added into dense arrays, streams folded, results collected.
+
+use crate::{Check, Kernel, Line, RUNS, Random, Run};
+use skyphos_kernels::fold_rows;
+use skyphos_kernels::stream::{Collector, Encoder, Fold, Form, Places, Shape, Sink};
+use skyphos_types::ReduceOp;
+use std::cell::RefCell;
+use std::hint::black_box;
+use std::rc::Rc;
+
+/// Bytes of a cache line, and the values in it.
+const LINE: usize = 64;
+const PER_LINE: u64 = (LINE / size_of::<f32>()) as u64;
+
+/// Positions of the dense arrays.
+const N: u64 = 1 << 24;
+
+/// How the entries of a set lie.
+#[derive(Clone, Copy)]
+pub enum Kind {
+    /// Each position with the same probability.
+    Uniform,
+    /// In runs of about so many neighbours.
+    Runs(f64),
+}
+
+/// Ascending indices below `n`, about `density` of them.
+pub fn random_set(n: u64, density: f64, kind: Kind, seed: u64) -> Vec<u64> {
+    let (mut random, mut all) = (Random(seed), Vec::new());
+    let (run, hole) = match kind {
+        Kind::Uniform => (1.0, 1.0 / density),
+        Kind::Runs(run) => (run, run * (1.0 - density) / density + 1.0),
+    };
+    let mut at = random.about(hole) - 1;
+    while at < n {
+        let count = random.about(run).min(n - at);
+        all.extend(at..at + count);
+        at += count - 1 + random.about(hole);
+    }
+    all
+}
+
+/// Distinct cache lines of a dense array in which entries lie.
+fn lines_touched(indices: &[u64]) -> usize {
+    1 + indices.windows(2).filter(|w| w[0] / PER_LINE != w[1] / PER_LINE).count()
+}
+
+pub fn lines() -> Vec<Line> {
+    let mut all: Vec<Line> = Vec::new();
+    let sets = [
+        (0.001, Kind::Uniform, "0.1 %"),
+        (0.01, Kind::Uniform, "1 %"),
+        (0.1, Kind::Uniform, "10 %"),
+        (0.5, Kind::Uniform, "50 %"),
+        (0.1, Kind::Runs(64.0), "10 % in runs"),
+    ];
+    for (density, kind, name) in sets {
+        let adding = move |v: &[f32]| scatter_adding(&random_set(N, density, kind, 3), v);
+        all.push((format!("scatter-add 2^24, {name}"), Some(0.4), Box::new(adding)));
+    }
+    for (density, kind, name) in sets {
+        for sources in [1, 8] {
+            let folding = move |v: &[f32]| stream_folding(N, density, kind, sources, v);
+            let target = (sources == 1).then_some(0.3);
+            all.push((format!("decode-and-add 2^24, {name} × {sources}"), target, Box::new(folding)));
+        }
+    }
+    for (log, sources) in [(32, 1), (32, 2), (32, 8), (40, 8)] {
+        let (n, density) = (1 << log, (1 << 20) as f64 / (1u64 << log) as f64);
+        let folding = move |v: &[f32]| stream_folding(n, density, Kind::Uniform, sources, v);
+        all.push((format!("decode-and-add 2^{log}, 2^20 × {sources}"), None, Box::new(folding)));
+    }
+    for (density, kind, name) in sets {
+        for (wide, bits) in [(false, 32), (true, 64)] {
+            let collecting = move |v: &[f32]| collecting(density, kind, wide, v);
+            all.push((format!("collect {bits} bit 2^24, {name}"), None, Box::new(collecting)));
+        }
+    }
+    all
+}
+
+/// Adds a sparse vector to a dense one.
+fn scatter_adding(indices: &[u64], values: &[f32]) -> Kernel {
+    let map: Vec<u32> = indices.iter().map(|i| *i as u32).collect();
+    let from = values[..map.len()].to_vec();
+    let sum = Rc::new(RefCell::new(vec![0f32; N as usize]));
+    let (bytes, entries) = (lines_touched(indices) * LINE * 2 + map.len() * 8, map.len());
+    let (last, map_too, from_too) = (sum.clone(), map.clone(), from.clone());
+    let run: Run = Box::new(move |_| {
+        fold_rows(&ReduceOp::Sum, &mut sum.borrow_mut(), 0, &map, &from, 1).expect("a sum");
+        bytes
+    });
+    let check: Check = Box::new(move |_| {
+        let mut want = vec![0f32; N as usize];
+        for (i, v) in map_too.iter().zip(&from_too) {
+            want[*i as usize] = (0..RUNS + 1).fold(0.0, |sum, _| sum + v);
+        }
+        assert!(*last.borrow() == want);
+    });
+    Kernel { run, check, entries, beside: None }
+}
+
+/// The segments of a stream, of 32 KB as they travel.
+fn segments_of(indices: &[u64], values: &[f32], n: u64) -> Vec<Vec<u8>> {
+    let mut encoder = Encoder::new(Places::Listed(indices), values, 1, n, 32 << 10);
+    let mut all = Vec::new();
+    while let Some(next) = encoder.plan() {
+        let mut bytes = vec![0; next.bytes()];
+        encoder.write(&next, &mut bytes);
+        all.push(bytes);
+    }
+    all
+}
+
+/// Takes blocks as a result does, without keeping them.
+struct Drop;
+
+impl Sink<f32> for Drop {
+    fn block(&mut self, first: u64, marks: &[u8], rows: &[f32], _: &[u32]) {
+        black_box((first, marks, rows));
+    }
+
+    fn entries(&mut self, base: u64, offsets: &[u32], rows: &[f32], _: &[u32]) {
+        black_box((base, offsets, rows));
+    }
+}
+
+/// Folds streams that have come. The bytes are the segments' and those of the lines in which there are
+/// entries, read and written for each source.
+fn stream_folding(n: u64, density: f64, kind: Kind, sources: usize, values: &[f32]) -> Kernel {
+    let sets: Vec<Vec<u64>> = (0..sources as u64).map(|s| random_set(n, density, kind, 3 + s)).collect();
+    let streams: Rc<Vec<Vec<Vec<u8>>>> =
+        Rc::new(sets.iter().map(|set| segments_of(set, &values[..set.len()], n)).collect());
+    let wire: usize = streams.iter().flatten().map(Vec::len).sum();
+    let bytes = wire + sets.iter().map(|set| lines_touched(set) * LINE * 2).sum::<usize>();
+    let entries = sets.iter().map(Vec::len).sum();
+    let mine = streams.clone();
+    let run: Run = Box::new(move |_| {
+        fold_all(&mine, n, density, &mut Drop);
+        bytes
+    });
+    let check: Check = Box::new(move |v| {
+        let shape = Shape { width: 1, wide: true, dense_above: 1.0, with_present: true };
+        let mut collector = Collector::new(0, n, shape, 0f32, 0);
+        fold_all(&streams, n, density, &mut collector);
+        let mut want: Vec<(u64, usize, f32)> = sets
+            .iter()
+            .enumerate()
+            .flat_map(|(s, set)| set.iter().zip(v).map(move |(i, v)| (*i, s, *v)))
+            .collect();
+        want.sort_by_key(|(i, s, _)| (*i, *s));
+        let sums = want.chunk_by(|a, b| a.0 == b.0).map(|same| same.iter().fold(0.0, |sum, e| sum + e.2));
+        let Form::Sparse { indices, values } = collector.finish() else { panic!("a dense result") };
+        assert!(values.iter().copied().eq(sums));
+        want.dedup_by_key(|e| e.0);
+        assert!(indices.to_vec().into_iter().eq(want.iter().map(|e| e.0)));
+    });
+    Kernel { run, check, entries, beside: None }
+}
+
+fn fold_all(streams: &[Vec<Vec<u8>>], n: u64, density: f64, sink: &mut impl Sink<f32>) {
+    let op = ReduceOp::Sum;
+    let mut fold = Fold::<f32, &[u8]>::new(&op, streams.len(), 1, 0, n, density).expect("a sum");
+    for (source, segments) in streams.iter().enumerate() {
+        for segment in segments {
+            fold.push(source, segment).expect("segments of its own making");
+        }
+    }
+    fold.advance(&op, sink).expect("segments of its own making");
+    assert!(fold.done());
+}
+
+/// Positions of a block handed to a collector, after how many they come again (they stay in the cache), and of
+/// one collector, whose memory is used again by the next: new memory would cost more than the kernel.
+const BLOCK: usize = 1 << 14;
+const PERIOD: usize = 1 << 16;
+const PART: usize = 1 << 20;
+
+/// Collects entries from blocks that are in the cache. The bytes are those of marks, of the lines in which
+/// there are entries, and of the entries written.
+fn collecting(density: f64, kind: Kind, wide: bool, values: &[f32]) -> Kernel {
+    let set = random_set(PERIOD as u64, density, kind, 3);
+    let (times, parts) = (PART / PERIOD, N as usize / PART);
+    let entries = set.len() * times * parts;
+    let per_entry = size_of::<f32>() + if wide { 8 } else { 4 };
+    let bytes = N as usize + lines_touched(&set) * times * parts * LINE + entries * per_entry;
+    let shape = Shape { width: 1, wide, dense_above: 1.0, with_present: true };
+    let mut marks = vec![0u8; PERIOD];
+    set.iter().for_each(|i| marks[*i as usize] = 1);
+    let rows: Vec<f32> = values.iter().zip(&marks).map(|(v, m)| v * f32::from(*m)).collect();
+    // An allocator that has freed a large piece keeps pieces up to its size.
+    std::mem::drop(black_box(vec![1u8; 30 << 20]));
+    let result = Rc::new(RefCell::new(None));
+    let last = result.clone();
+    let run: Run = Box::new(move |_| {
+        for _ in 0..parts {
+            last.take();
+            let mut collector = Collector::new(0, PART as u64, shape, 0f32, set.len() * times);
+            for first in (0..PART).step_by(BLOCK) {
+                let here = first % PERIOD..first % PERIOD + BLOCK;
+                collector.block(first as u64, &marks[here.clone()], &rows[here], &[]);
+            }
+            last.replace(Some(collector.finish()));
+        }
+        bytes
+    });
+    let check: Check = Box::new(move |v| {
+        let Some(Form::Sparse { indices, values }) = result.take() else { panic!("a dense result") };
+        let set = random_set(PERIOD as u64, density, kind, 3);
+        let want = (0..PART as u64).step_by(PERIOD).flat_map(|first| set.iter().map(move |i| first + i));
+        assert!(indices.to_vec().into_iter().eq(want));
+        assert!(values.iter().copied().eq((0..times).flat_map(|_| set.iter().map(|i| v[*i as usize]))));
+    });
+    Kernel { run, check, entries, beside: None }
+}
