@@ -1,14 +1,14 @@
-//! Merges of two sorted sets, beside a plain loop.
-//!
-//! The plain loop is the usual one with two pointers and a branch for each case, as one would write it in C; there
-//! is nothing in it for which vector instructions or another compiler would make a difference.
+//! Merges of two sorted sets, beside a plain loop
+//! in C (`merge.c`), with two pointers and a branch for each case.
 
 use crate::sparse::{Kind, random_set};
 use crate::{Check, Kernel, Line, Run};
 use skyphos_kernels::{Entries, merge};
 use skyphos_types::ReduceOp;
 use std::cell::RefCell;
+use std::process::Command;
 use std::rc::Rc;
+use std::sync::OnceLock;
 
 pub fn lines() -> Vec<Line> {
     // The smaller ones stay in the L2 cache, as the batches of a fold do; the larger ones are moved by the memory.
@@ -64,38 +64,43 @@ fn merging(sets: [Vec<u64>; 2], values: &[f32]) -> Kernel {
     Kernel { run, check, entries, beside: Some(beside) }
 }
 
-/// Two pointers and a branch for each case.
-#[inline(never)]
+type Merge = unsafe extern "C" fn(
+    *const u32,
+    *const f32,
+    usize,
+    *const u32,
+    *const f32,
+    usize,
+    *mut u32,
+    *mut f32,
+) -> usize;
+
+/// `merge.c`, compiled for this very processor by the compiler that links Rust programs here.
+fn plain() -> &'static libloading::Library {
+    static LOADED: OnceLock<libloading::Library> = OnceLock::new();
+    LOADED.get_or_init(|| {
+        let folder = std::env::temp_dir().join(format!("kernel_rates-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a temporary folder");
+        let (source, library) = (folder.join("merge.c"), folder.join("merge.so"));
+        std::fs::write(&source, include_str!("merge.c")).expect("room for a file");
+        let flags = ["-O3", "-march=native", "-shared", "-fPIC", "-o"];
+        let done = Command::new("cc").args(flags).arg(&library).arg(&source).status();
+        assert!(done.is_ok_and(|status| status.success()), "cc must compile merge.c");
+        // SAFETY: the library was just made from `merge.c`, and runs nothing when it is loaded.
+        let loaded = unsafe { libloading::Library::new(&library) }.expect("what cc made");
+        let _ = std::fs::remove_dir_all(folder); // it stays mapped
+        loaded
+    })
+}
+
 fn plain_merge(a: (&[u32], &[f32]), b: (&[u32], &[f32]), indices: &mut [u32], values: &mut [f32]) -> usize {
     let ((i, x), (j, y)) = (a, b);
     assert!(i.len() == x.len() && j.len() == y.len());
     assert!(indices.len() >= i.len() + j.len() && values.len() >= i.len() + j.len());
-    let (mut p, mut q, mut k) = (0, 0, 0);
-    // SAFETY: `p` and `q` are below their lengths where they are used, and `k` is at most their sum.
+    // SAFETY: the signature is that of `merge.c`, and the arrays are as long as it is told.
     unsafe {
-        while p < i.len() && q < j.len() {
-            let (from_a, from_b) = (*i.get_unchecked(p), *j.get_unchecked(q));
-            if from_a < from_b {
-                *indices.get_unchecked_mut(k) = from_a;
-                *values.get_unchecked_mut(k) = *x.get_unchecked(p);
-                p += 1;
-            } else if from_b < from_a {
-                *indices.get_unchecked_mut(k) = from_b;
-                *values.get_unchecked_mut(k) = *y.get_unchecked(q);
-                q += 1;
-            } else {
-                *indices.get_unchecked_mut(k) = from_a;
-                *values.get_unchecked_mut(k) = *x.get_unchecked(p) + *y.get_unchecked(q);
-                p += 1;
-                q += 1;
-            }
-            k += 1;
-        }
+        let merge: libloading::Symbol<'_, Merge> = plain().get(b"merge").expect("it is there");
+        let (to, rows) = (indices.as_mut_ptr(), values.as_mut_ptr());
+        merge(i.as_ptr(), x.as_ptr(), i.len(), j.as_ptr(), y.as_ptr(), j.len(), to, rows)
     }
-    for (i, x) in [(&i[p..], &x[p..]), (&j[q..], &y[q..])] {
-        indices[k..k + i.len()].copy_from_slice(i);
-        values[k..k + x.len()].copy_from_slice(x);
-        k += i.len();
-    }
-    k
 }
