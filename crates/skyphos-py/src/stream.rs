@@ -34,7 +34,13 @@ fn options((algorithm, degrees, split, threshold): Settings) -> Result<Allreduce
         -2 => DenseThreshold::Paper,
         entries => DenseThreshold::Entries(entries.max(0) as u64),
     };
-    Ok(AllreduceOptions { algorithm: Algorithm::from_name(&algorithm)?, degrees, split, dense_threshold })
+    Ok(AllreduceOptions {
+        algorithm: Algorithm::from_name(&algorithm)?,
+        degrees,
+        split,
+        dense_threshold,
+        quantize: None,
+    })
 }
 
 /// The type of an array's numbers.

@@ -17,11 +17,13 @@
 mod allreduce;
 mod comm;
 mod configure;
+mod quantize;
 mod vectors;
 
 pub use allreduce::{Algorithm, AllreduceOptions, DenseThreshold, choose};
 pub use comm::{Comm, LocalRanks};
 pub use configure::{ConfigureOptions, DEFAULT_MIN_PACKET_BYTES, predicted_rows};
+pub use quantize::{QuantizeOptions, Stage};
 pub use skyphos_core::collectives::configure::Missing;
 pub use skyphos_core::collectives::gather::Schedule;
 pub use skyphos_core::collectives::reduce::Order;
@@ -29,8 +31,8 @@ pub use skyphos_core::plan::{Plan, Stats, Volume};
 pub use skyphos_core::stream::Split;
 pub use skyphos_core::transport::Transport;
 pub use skyphos_core::{Node, Settings};
-pub use skyphos_kernels::Indices;
 pub use skyphos_kernels::stream::{Form, IndexList, SparseVec, View};
+pub use skyphos_kernels::{Indices, Quantize, Scale};
 pub use skyphos_plan as planner;
 pub use skyphos_tcp as tcp;
 pub use skyphos_types::{CustomOp, DType, Element, Error, Real, ReduceOp, Result, bf16, f16, with_element};

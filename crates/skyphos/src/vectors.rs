@@ -3,6 +3,7 @@
 use crate::Comm;
 use crate::allreduce::{AllreduceOptions, terms};
 use crate::configure::custom_tag;
+use crate::quantize::refuse;
 use skyphos_core::Endpoint;
 use skyphos_core::collectives::allreduce::butterfly::{Parts, reduce_scatter};
 use skyphos_core::collectives::gather::{self, Item, Schedule};
@@ -63,6 +64,7 @@ impl Comm {
     ) -> Result<(SparseVec<T>, Range<u64>)> {
         let sig = options.sig::<T>(CallKind::ReduceScatter, op, n, width);
         self.call(sig, async |ep| {
+            refuse(&options.quantize, "reduce_scatter")?;
             op.check(T::DTYPE)?;
             view.check(n, width)?;
             let terms = terms::<T>(n, width, &view, op, options);
@@ -87,6 +89,7 @@ impl Comm {
         let mut sig = plain::<T>(CallKind::ReduceToRoot, n, width, root);
         (sig.op, sig.flags) = (op.code(), custom_tag(op));
         self.call(sig, async |ep| {
+            refuse(&options.quantize, "reduce")?;
             op.check(T::DTYPE)?;
             view.check(n, width)?;
             check_root(ep, root)?;
