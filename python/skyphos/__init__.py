@@ -15,6 +15,7 @@ from .comm import Comm
 from .errors import BadInput, Mismatch, PeerLost, Refused, SkyphosError, Timeout
 from .group import init, local
 from .plan import LayerVolume, Plan, Stats
+from .quantize import Quantize
 from .sparse_vector import SparseVector
 
 __version__ = "0.1.0"
@@ -26,6 +27,7 @@ __all__ = [
     "Mismatch",
     "PeerLost",
     "Plan",
+    "Quantize",
     "Refused",
     "SkyphosError",
     "SparseVector",

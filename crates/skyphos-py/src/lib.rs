@@ -6,7 +6,9 @@ mod comm;
 mod errors;
 mod op;
 mod plan;
+mod quantize;
 mod stream;
+mod topk;
 
 use pyo3::prelude::*;
 
@@ -19,4 +21,6 @@ mod _skyphos {
     use crate::plan::Plan;
     #[pymodule_export]
     use crate::stream::{allreduce, allreduce_dense, alltoall, gather, reduce, reduce_scatter};
+    #[pymodule_export]
+    use crate::topk::{allreduce_and_tell, topk_put_back, topk_quantise, topk_take};
 }

@@ -4,6 +4,7 @@ use crate::arrays::{IndexArray, ValueArrays, with_values};
 use crate::comm::Comm;
 use crate::errors::{or_fail, to_py};
 use crate::op::reduce_op;
+use crate::quantize::{Quantised, quantize};
 use numpy::{IntoPyArray, PyReadonlyArray1, PyReadonlyArrayDyn};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -13,15 +14,18 @@ use skyphos::{
 };
 
 /// The parts of a vector: indices, values and bitmap; indices are None for a dense one.
-type Parts<'py> = (Option<Bound<'py, PyAny>>, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
+pub(crate) type Parts<'py> = (Option<Bound<'py, PyAny>>, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
 
 /// The same as they come in.
-type Arrays<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+pub(crate) type Arrays<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
 
-/// Settings that all ranks share: algorithm, degrees, split, dense threshold (-1: automatic, -2: the paper's).
-type Settings = (String, Option<Vec<u32>>, String, i64);
+/// Settings that all ranks share: algorithm, degrees, split, dense threshold (-1: automatic, -2: the paper's), what
+/// is quantised.
+pub(crate) type Settings = (String, Option<Vec<u32>>, String, i64, Option<Quantised>);
 
-fn options((algorithm, degrees, split, threshold): Settings) -> Result<AllreduceOptions> {
+pub(crate) fn options(
+    (algorithm, degrees, split, threshold, quantised): Settings,
+) -> Result<AllreduceOptions> {
     let split = match split.as_str() {
         "even" => Split::Even,
         "quantiles" => Split::Quantiles,
@@ -34,17 +38,12 @@ fn options((algorithm, degrees, split, threshold): Settings) -> Result<Allreduce
         -2 => DenseThreshold::Paper,
         entries => DenseThreshold::Entries(entries.max(0) as u64),
     };
-    Ok(AllreduceOptions {
-        algorithm: Algorithm::from_name(&algorithm)?,
-        degrees,
-        split,
-        dense_threshold,
-        quantize: None,
-    })
+    let (algorithm, quantize) = (Algorithm::from_name(&algorithm)?, quantised.map(quantize).transpose()?);
+    Ok(AllreduceOptions { algorithm, degrees, split, dense_threshold, quantize })
 }
 
 /// The type of an array's numbers.
-fn dtype_of(array: &Bound<'_, PyAny>) -> PyResult<DType> {
+pub(crate) fn dtype_of(array: &Bound<'_, PyAny>) -> PyResult<DType> {
     let name: String = array.getattr("dtype")?.getattr("name")?.extract()?;
     DType::ALL
         .into_iter()
@@ -59,7 +58,7 @@ fn index_list(py: Python<'_>, list: IndexList) -> Bound<'_, PyAny> {
     }
 }
 
-fn parts<T: skyphos::Element + numpy::Element>(py: Python<'_>, vector: SparseVec<T>) -> Parts<'_> {
+pub(crate) fn parts<T: skyphos::Element + numpy::Element>(py: Python<'_>, vector: SparseVec<T>) -> Parts<'_> {
     match vector.form {
         Form::Sparse { indices, values } => {
             (Some(index_list(py, indices)), values.into_pyarray(py).into_any(), None)
@@ -72,13 +71,13 @@ fn parts<T: skyphos::Element + numpy::Element>(py: Python<'_>, vector: SparseVec
 }
 
 /// A vector that came in, held while a call uses it.
-struct Held<'py> {
+pub(crate) struct Held<'py> {
     indices: Option<IndexArray<'py>>,
     present: Option<PyReadonlyArray1<'py, u64>>,
 }
 
 impl<'py> Held<'py> {
-    fn of(arrays: &Arrays<'py>) -> PyResult<Held<'py>> {
+    pub(crate) fn of(arrays: &Arrays<'py>) -> PyResult<Held<'py>> {
         Held::new(&arrays.0, &arrays.2)
     }
 
@@ -88,7 +87,7 @@ impl<'py> Held<'py> {
         Ok(Held { indices, present })
     }
 
-    fn view<'a, T>(&'a self, values: &'a [T]) -> PyResult<View<'a, T>> {
+    pub(crate) fn view<'a, T>(&'a self, values: &'a [T]) -> PyResult<View<'a, T>> {
         Ok(match &self.indices {
             Some(indices) => View::Sparse { indices: indices.slice()?, values },
             None => View::Dense { values, present: self.present.as_ref().map(|p| p.as_slice()).transpose()? },
@@ -133,6 +132,7 @@ pub fn allreduce<'py>(
 
 /// `Comm.allreduce` of a dense array into `out`.
 #[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
 pub fn allreduce_dense(
     py: Python<'_>,
     comm: &Comm,
@@ -140,12 +140,13 @@ pub fn allreduce_dense(
     out: &Bound<'_, PyAny>,
     op: &Bound<'_, PyAny>,
     identity: &Bound<'_, PyAny>,
-    algorithm: &str,
+    algorithm: String,
+    quantised: Option<Quantised>,
 ) -> PyResult<()> {
     let comm = comm.shared();
     let op = or_fail(py, comm, reduce_op(op, identity))?;
-    let algorithm = or_fail(py, comm, Algorithm::from_name(algorithm).map_err(|e| to_py(py, e)))?;
-    let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
+    let settings = (algorithm, None, "quantiles".to_owned(), -1, quantised);
+    let options = or_fail(py, comm, options(settings).map_err(|e| to_py(py, e)))?;
     let mut arrays = or_fail(py, comm, ValueArrays::new(values, out))?;
     with_values!(&mut arrays, |values, out| py.detach(|| comm.allreduce_dense(values, out, &op, &options)))
         .map_err(|e| to_py(py, e))
@@ -166,7 +167,7 @@ pub fn reduce_scatter<'py>(
 ) -> PyResult<(Parts<'py>, (u64, u64))> {
     let comm = comm.shared();
     let op = or_fail(py, comm, reduce_op(op, identity))?;
-    let settings = ("auto".to_owned(), None, split, -1);
+    let settings = ("auto".to_owned(), None, split, -1, None);
     let options = or_fail(py, comm, options(settings).map_err(|e| to_py(py, e)))?;
     with_vector!(py, comm, vector, T, view => {
         let (part, owned) = py

@@ -183,6 +183,8 @@ pub trait Real: Element {
     fn to_f32(self) -> f32;
     /// The nearest value of this type, ties to even.
     fn from_f32(value: f32) -> Self;
+    /// a - b, rounded once.
+    fn sub(self, other: Self) -> Self;
 }
 
 impl Real for f32 {
@@ -194,6 +196,10 @@ impl Real for f32 {
     fn from_f32(value: f32) -> f32 {
         value
     }
+    #[inline(always)]
+    fn sub(self, other: f32) -> f32 {
+        self - other
+    }
 }
 
 impl Real for f64 {
@@ -204,6 +210,10 @@ impl Real for f64 {
     #[inline(always)]
     fn from_f32(value: f32) -> f64 {
         f64::from(value)
+    }
+    #[inline(always)]
+    fn sub(self, other: f64) -> f64 {
+        self - other
     }
 }
 

@@ -32,7 +32,12 @@ pub use skyphos_core::stream::Split;
 pub use skyphos_core::transport::Transport;
 pub use skyphos_core::{Node, Settings};
 pub use skyphos_kernels::stream::{Form, IndexList, SparseVec, View};
-pub use skyphos_kernels::{Indices, Quantize, Scale};
+pub use skyphos_kernels::{
+    Draw, Indices, Magnitude, Quantize, Scale, Select, put_back, quantise_in_place, take_topk,
+    take_topk_of_sum, topk,
+};
 pub use skyphos_plan as planner;
 pub use skyphos_tcp as tcp;
-pub use skyphos_types::{CustomOp, DType, Element, Error, Real, ReduceOp, Result, bf16, f16, with_element};
+pub use skyphos_types::{
+    CustomOp, DType, Element, Error, Real, ReduceOp, Result, bf16, f16, with_element, with_real,
+};
