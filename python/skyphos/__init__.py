@@ -17,6 +17,7 @@ from .group import init, local
 from .plan import LayerVolume, Plan, Stats
 from .quantize import Quantize
 from .sparse_vector import SparseVector
+from .topk import TopK
 
 __version__ = "0.1.0"
 
@@ -33,6 +34,7 @@ __all__ = [
     "SparseVector",
     "Stats",
     "Timeout",
+    "TopK",
     "init",
     "local",
 ]

@@ -64,7 +64,7 @@ class TopK:
     -----
     SparCML (Renggli et al. 2019), Algorithm 1 and appendix C: with a learning rate of 1, subtracting the mean of what
     all ranks sent gives a view v of the parameters, and v - x is the mean residual, where x has seen all of every
-    gradient (eq. 5): exactly so but for rounding without ``bits`` or with ``feedback="quantised"``, else in expectation.
+    gradient (eq. 5): but for rounding without ``bits`` or with ``feedback="quantised"``, else in expectation.
 
     Of equal magnitudes the one at the lower index is chosen. NaN counts as larger than all numbers, so that it is
     always chosen, and makes itself known in the sum as it would in a dense one; with ``bits`` it is refused.
