@@ -8,10 +8,15 @@ from .run import Result
 from .summary import Limits, Line
 from .table import describe
 
-_COLOURS = {"ours": "#0b6e99", "partial": "#8fc1d6", "dense": "#9a9a9a", "sparse": "#d08a3c"}
+_COLOURS = {"ours": "#0b6e99", "partial": "#8fc1d6", "dense": "#9a9a9a", "sparse": "#d08a3c"} | {
+    "together": "#3f8f5f",
+    "computing": "#b9b9b9",
+}
 _NAMES = {
     "ours": "Skyphos",
     "partial": "Skyphos, own indices only",
+    "together": "Skyphos, while computing",
+    "computing": "computing alone",
     "dense": "dense, others",
     "sparse": "sparse, others",
 }

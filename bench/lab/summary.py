@@ -113,6 +113,18 @@ def headline(found: list[Line], bound: Limits) -> list[str]:
     return said
 
 
+def hidden(found: list[Line]) -> list[str]:
+    """What computing beside an allreduce costs, of the longer of the two alone."""
+    times = {line.name: line.median.value for line in found}
+    if not {"overlapped", "computing", "auto"} <= times.keys():
+        return []
+    longer = max(times["computing"], times["auto"])
+    return [
+        f"an allreduce beside as much computing: {times['overlapped'] / longer:.3f} of the longer one alone "
+        f"(one after the other: {(times['computing'] + times['auto']) / longer:.3f})"
+    ]
+
+
 def fairness(scenario: Scenario, found: list[Line], bound: Limits) -> str | None:
     """Whether the machine was free enough for these figures to mean something; None where that cannot be said."""
     by_name = {line.name: line for line in found}

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .run import Result
-from .summary import Estimate, Limits, Line, fairness, headline
+from .summary import Estimate, Limits, Line, fairness, headline, hidden
 
 KINDS = {
     "ours": "ours",
@@ -16,6 +16,8 @@ KINDS = {
     "dense": "dense",
     "sparse": "sparse",
     "probe": "plain TCP ring, 16 MB",
+    "computing": "no communication",
+    "together": "ours, while computing",
 }
 
 
@@ -53,7 +55,7 @@ def show(result: Result, found: list[Line], bound: Limits, console: Console) -> 
     verdict = fairness(scenario, found, bound)
     if verdict:
         console.print(verdict)
-    for said in headline(found, bound):
+    for said in [*headline(found, bound), *hidden(found)]:
         console.print(said, style="bold")
 
 
@@ -101,4 +103,4 @@ def _interval(estimate: Estimate) -> str:
 
 def _ratio(line: Line, bound: float | None) -> str:
     """Of a bound; nothing for who does not deliver an allreduce."""
-    return "" if bound is None or line.kind in ("probe", "partial") else f"{line.median.value / bound:.2f}"
+    return "" if bound is None or line.kind in ("probe", "partial", "computing") else f"{line.median.value / bound:.2f}"

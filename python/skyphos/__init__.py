@@ -18,6 +18,7 @@ from .plan import LayerVolume, Plan, Stats
 from .quantize import Quantize
 from .sparse_vector import SparseVector
 from .topk import TopK
+from .work import Work
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ __all__ = [
     "Stats",
     "Timeout",
     "TopK",
+    "Work",
     "init",
     "local",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import index
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy.typing as npt
 
@@ -13,6 +13,7 @@ from .arguments import Op, as_indices, as_out, as_values, resolve_op
 from .errors import BadInput
 from .plan import Plan, Stats
 from .vectors import VectorCollectives
+from .work import Work, perform
 
 if TYPE_CHECKING:
     from . import _skyphos
@@ -27,8 +28,9 @@ class Comm(VectorCollectives):
     """A group of ranks: made by :func:`skyphos.init`, :func:`skyphos.local` or :meth:`split`.
 
     All methods but the properties and :meth:`close` are collective: every rank calls the same ones in the same
-    order. An error on one rank is raised on all. Calls on one Comm from several threads take turns in no
-    particular order, so give each thread a group of its own. A context manager closes the group at its end.
+    order. An error on one rank is raised on all. Every collective but :meth:`split` takes ``async_op=True`` and then
+    returns a :class:`Work`; making the call is what counts for the order. Calls on one Comm from several threads take
+    turns in no particular order, so give each thread a group of its own. A context manager closes the group at its end.
     """
 
     def __init__(self, native: _skyphos.Comm) -> None:
@@ -63,8 +65,14 @@ class Comm(VectorCollectives):
             raise BadInput(f"there is no rank {rank} in a group of {self.size}")
         return self._native.address(rank)
 
-    def barrier(self) -> None:
+    @overload
+    def barrier(self, *, async_op: Literal[False] = False) -> None: ...
+    @overload
+    def barrier(self, *, async_op: Literal[True]) -> Work[None]: ...
+    def barrier(self, *, async_op: bool = False) -> Work[None] | None:
         """Return when every rank has come. Collective.
+
+        With ``async_op=True`` return a :class:`Work` at once.
 
         Examples
         --------
@@ -72,7 +80,7 @@ class Comm(VectorCollectives):
         >>> with sky.init() as comm:
         ...     comm.barrier()
         """
-        self._native.barrier()
+        return perform(self._native.barrier(async_op), async_op, lambda _: None)
 
     def split(self, color: int | None, key: int = 0) -> Comm | None:
         """Form groups of the ranks that pass the same color. Collective.
@@ -108,6 +116,7 @@ class Comm(VectorCollectives):
         native = self._native.split(color, key)
         return None if native is None else Comm(native)
 
+    @overload
     def configure(
         self,
         contribute: npt.ArrayLike,
@@ -118,7 +127,33 @@ class Comm(VectorCollectives):
         degrees: Sequence[int] | None = None,
         missing: Missing = "error",
         min_packet: float | None = None,
-    ) -> Plan:
+        async_op: Literal[False] = False,
+    ) -> Plan: ...
+    @overload
+    def configure(
+        self,
+        contribute: npt.ArrayLike,
+        want: npt.ArrayLike,
+        *,
+        n: int | None = None,
+        width: int = 1,
+        degrees: Sequence[int] | None = None,
+        missing: Missing = "error",
+        min_packet: float | None = None,
+        async_op: Literal[True],
+    ) -> Work[Plan]: ...
+    def configure(
+        self,
+        contribute: npt.ArrayLike,
+        want: npt.ArrayLike,
+        *,
+        n: int | None = None,
+        width: int = 1,
+        degrees: Sequence[int] | None = None,
+        missing: Missing = "error",
+        min_packet: float | None = None,
+        async_op: bool = False,
+    ) -> Plan | Work[Plan]:
         """Tell the group which indices this rank has values for, and which it wants. Collective.
 
         Parameters
@@ -138,6 +173,8 @@ class Comm(VectorCollectives):
             operation as its value.
         min_packet : float, optional
             Smallest message in bytes worth sending; only for ``degrees=None``. Default 65,536.
+        async_op : bool
+            Return a :class:`Work` at once; its ``wait()`` returns the plan.
 
         Returns
         -------
@@ -169,10 +206,15 @@ class Comm(VectorCollectives):
             shared = _shared(n, width, degrees, missing, min_packet)
         except Exception as error:
             self._fail(error)
-        plan = Plan(self, self._native.configure(contribute, want, shared))
-        self._stats = plan.stats
-        return plan
 
+        def finish(native: _skyphos.Plan) -> Plan:
+            plan = Plan(self, native)
+            self._stats = plan.stats
+            return plan
+
+        return perform(self._native.configure(contribute, want, shared, async_op), async_op, finish)
+
+    @overload
     def configure_reduce(
         self,
         contribute: npt.ArrayLike,
@@ -186,12 +228,44 @@ class Comm(VectorCollectives):
         degrees: Sequence[int] | None = None,
         missing: Missing = "error",
         min_packet: float | None = None,
-    ) -> npt.NDArray[Any]:
+        async_op: Literal[False] = False,
+    ) -> npt.NDArray[Any]: ...
+    @overload
+    def configure_reduce(
+        self,
+        contribute: npt.ArrayLike,
+        want: npt.ArrayLike,
+        values: npt.ArrayLike,
+        *,
+        n: int | None = None,
+        op: Op = "sum",
+        out: npt.NDArray[Any] | None = None,
+        width: int = 1,
+        degrees: Sequence[int] | None = None,
+        missing: Missing = "error",
+        min_packet: float | None = None,
+        async_op: Literal[True],
+    ) -> Work[npt.NDArray[Any]]: ...
+    def configure_reduce(
+        self,
+        contribute: npt.ArrayLike,
+        want: npt.ArrayLike,
+        values: npt.ArrayLike,
+        *,
+        n: int | None = None,
+        op: Op = "sum",
+        out: npt.NDArray[Any] | None = None,
+        width: int = 1,
+        degrees: Sequence[int] | None = None,
+        missing: Missing = "error",
+        min_packet: float | None = None,
+        async_op: bool = False,
+    ) -> npt.NDArray[Any] | Work[npt.NDArray[Any]]:
         """Configure and reduce in one pass down and up, for indices that change every time. Collective.
 
         Parameters
         ----------
-        contribute, want, n, width, degrees, missing, min_packet
+        contribute, want, n, width, degrees, missing, min_packet, async_op
             As in :meth:`configure`.
         values, op, out
             As in :meth:`Plan.reduce`.
@@ -219,9 +293,13 @@ class Comm(VectorCollectives):
             result = as_out(out, len(want), array, width, contribute, want)
         except Exception as error:
             self._fail(error)
-        native = self._native.configure_reduce(contribute, want, array, result, native_op, identity, shared)
-        self._stats = Stats(*native.stats())
-        return result
+        done = self._native.configure_reduce(contribute, want, array, result, native_op, identity, shared, async_op)
+
+        def finish(native: _skyphos.Plan) -> npt.NDArray[Any]:
+            self._stats = Stats(*native.stats())
+            return result
+
+        return perform(done, async_op, finish)
 
     def close(self) -> None:
         """Leave the group: tell the peers and hand over what was sent. Not collective; may be called twice."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy.typing as npt
 
 from .arguments import Op, as_out, as_values, resolve_op
 from .errors import BadInput
+from .work import Work, perform
 
 if TYPE_CHECKING:
     from . import _skyphos
@@ -143,13 +144,33 @@ class Plan:
         """Seconds of the last reduction on this rank; before the first, of ``configure``."""
         return Stats(*self._native.stats())
 
+    @overload
     def reduce(
         self,
         values: npt.ArrayLike,
         op: Op = "sum",
         out: npt.NDArray[Any] | None = None,
         order: Literal["rank", "arrival"] = "rank",
-    ) -> npt.NDArray[Any]:
+        async_op: Literal[False] = False,
+    ) -> npt.NDArray[Any]: ...
+    @overload
+    def reduce(
+        self,
+        values: npt.ArrayLike,
+        op: Op = ...,
+        out: npt.NDArray[Any] | None = ...,
+        order: Literal["rank", "arrival"] = ...,
+        *,
+        async_op: Literal[True],
+    ) -> Work[npt.NDArray[Any]]: ...
+    def reduce(
+        self,
+        values: npt.ArrayLike,
+        op: Op = "sum",
+        out: npt.NDArray[Any] | None = None,
+        order: Literal["rank", "arrival"] = "rank",
+        async_op: bool = False,
+    ) -> npt.NDArray[Any] | Work[npt.NDArray[Any]]:
         """Reduce values over all ranks and return those that this rank wants. Collective.
 
         Parameters
@@ -167,6 +188,9 @@ class Plan:
             Where the result goes: the dtype of ``values``, one row for each index of ``want``. Not ``values``.
         order : {"rank", "arrival"}, default "rank"
             Rank: additions in a fixed order, the same bits every time. Arrival: as messages come.
+        async_op : bool
+            Return a :class:`Work` at once; its ``wait()`` returns the array. Several calls of one plan may be under
+            way; they follow each other.
 
         Returns
         -------
@@ -205,5 +229,5 @@ class Plan:
                 raise BadInput(f'order must be "rank" or "arrival", not {order!r}')
         except Exception as error:
             self._comm._fail(error)
-        self._native.reduce(array, result, native_op, identity, order == "arrival")
-        return result
+        done = self._native.reduce(array, result, native_op, identity, order == "arrival", async_op)
+        return perform(done, async_op, lambda _: result)

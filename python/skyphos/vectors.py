@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
@@ -15,6 +16,7 @@ from .errors import BadInput
 from .kinds import open_vector
 from .quantize import Quantize
 from .sparse_vector import SparseVector
+from .work import perform
 
 if TYPE_CHECKING:
     from . import _skyphos
@@ -69,6 +71,7 @@ class VectorCollectives:
         dense_threshold: int | Literal["paper"] | None = None,
         quantize: Quantize | None = None,
         prune: bool = False,
+        async_op: bool = False,
     ) -> Any:
         """Reduce the vectors of all ranks; every rank gets the result. Collective.
 
@@ -98,6 +101,8 @@ class VectorCollectives:
             ``dense_ring`` or ``dense_rabenseifner``; ``auto`` picks one that has, for arrays DSAR.
         prune : bool
             Drop entries that cancelled to the operation's identity.
+        async_op : bool
+            Return a :class:`Work` at once; its ``wait()`` returns the result.
 
         Returns
         -------
@@ -141,15 +146,21 @@ class VectorCollectives:
         except Exception as error:
             self._fail(error)
         if isinstance(vector, np.ndarray):
-            native.allreduce_dense(self._native, array, result, native_op, identity, settings[0], settings[4])
-            return back(result.reshape(array.shape))
-        reduced = self._allreduce_vector(vector, native_op, identity, settings)
-        if prune:
-            reduced = reduced.prune(identity_of(op, reduced.dtype))
-        return back(reduced.to_dense(identity_of(op, reduced.dtype)) if is_array else reduced)
+            whole = (array, result, native_op, identity, settings[0], settings[4])
+            done = native.allreduce_dense(self._native, *whole, async_op)
+            return perform(done, async_op, lambda _: back(result.reshape(array.shape)))
+        parts = native.allreduce(
+            self._native, vector.n, vector.width, _arrays(vector), native_op, identity, settings, async_op
+        )
 
-    def _allreduce_vector(self, x: SparseVector, op: Any, identity: Any, settings: _Settings) -> SparseVector:
-        return _vector(native.allreduce(self._native, x.n, x.width, _arrays(x), op, identity, settings), x)
+        def finish(parts: _Parts) -> Any:
+            reduced = _vector(parts, vector)
+            absent = identity_of(op, reduced.dtype)
+            if prune:
+                reduced = reduced.prune(absent)
+            return back(reduced.to_dense(absent) if is_array else reduced)
+
+        return perform(parts, async_op, finish)
 
     def owned_range(self, n: int, rank: int | None = None) -> range:
         """Indices that a rank (this one, if None) owns of ``n``: an even, contiguous share. Not collective.
@@ -166,12 +177,12 @@ class VectorCollectives:
             raise BadInput(f"there is no rank {rank} in a group of {self.size}")
         return range(n * rank // self.size, n * (rank + 1) // self.size)
 
-    def reduce_scatter(self, x: Any, *, op: Op = "sum") -> Any:
+    def reduce_scatter(self, x: Any, *, op: Op = "sum", async_op: bool = False) -> Any:
         """Reduce the vectors of all ranks; each rank gets the part that it owns. Collective.
 
         Parameters
         ----------
-        x, op
+        x, op, async_op
             As in :meth:`allreduce`.
 
         Returns
@@ -189,19 +200,24 @@ class VectorCollectives:
         """
         vector, back, op_pair = self._opened(x, op)
         arrays = _arrays(vector)
-        parts, (low, high) = native.reduce_scatter(self._native, vector.n, vector.width, arrays, *op_pair, "even")
-        part = _vector(parts, vector)
-        part._owned = range(low, high)
-        if isinstance(x, np.ndarray):
-            return part.to_dense(identity_of(op, part.dtype))[low:high].reshape(-1)
-        return back(part)
+        done = native.reduce_scatter(self._native, vector.n, vector.width, arrays, *op_pair, "even", async_op)
 
-    def reduce(self, x: Any, *, root: int = 0, op: Op = "sum") -> Any:
+        def finish(result: tuple[_Parts, tuple[int, int]]) -> Any:
+            parts, (low, high) = result
+            part = _vector(parts, vector)
+            part._owned = range(low, high)
+            if isinstance(x, np.ndarray):
+                return part.to_dense(identity_of(op, part.dtype))[low:high].reshape(-1)
+            return back(part)
+
+        return perform(done, async_op, finish)
+
+    def reduce(self, x: Any, *, root: int = 0, op: Op = "sum", async_op: bool = False) -> Any:
         """Reduce the vectors of all ranks on one of them. Collective.
 
         Parameters
         ----------
-        x, op
+        x, op, async_op
             As in :meth:`allreduce`.
         root : int
             The rank that gets the result.
@@ -218,12 +234,17 @@ class VectorCollectives:
         SparseVector(n=10, nnz=1, float64)
         """
         vector, back, op_pair = self._opened(x, op)
-        parts = native.reduce(self._native, vector.n, vector.width, _arrays(vector), *op_pair, self._root(root))
-        if parts is None:
-            return None
-        return self._closed(_vector(parts, vector), x, back, identity_of(op, vector.dtype))
+        number, arrays = self._root(root), _arrays(vector)
+        done = native.reduce(self._native, vector.n, vector.width, arrays, *op_pair, number, async_op)
 
-    def allgather(self, x: Any, *, algorithm: Schedule = "direct") -> Any:
+        def finish(parts: _Parts | None) -> Any:
+            if parts is None:
+                return None
+            return self._closed(_vector(parts, vector), x, back, identity_of(op, vector.dtype))
+
+        return perform(done, async_op, finish)
+
+    def allgather(self, x: Any, *, algorithm: Schedule = "direct", async_op: bool = False) -> Any:
         """Get the vectors of all ranks. Collective.
 
         Parameters
@@ -233,6 +254,8 @@ class VectorCollectives:
         algorithm : str
             ``direct`` (one round), ``ring``, ``recursive_doubling``, ``bruck``, ``neighbour_exchange`` or
             ``dissemination``; the last four move more at a time in fewer messages.
+        async_op : bool
+            As in :meth:`allreduce`.
 
         Returns
         -------
@@ -246,10 +269,11 @@ class VectorCollectives:
         array([[1., 2.]])
         """
         vector, back, _ = self._opened(x, "sum")
-        all_parts = native.gather(self._native, vector.n, vector.width, _arrays(vector), None, algorithm)
-        return self._list([_vector(parts, vector) for parts in all_parts], x, back)
+        arrays = _arrays(vector)
+        done = native.gather(self._native, vector.n, vector.width, arrays, None, algorithm, async_op)
+        return perform(done, async_op, lambda all_parts: self._list(all_parts, vector, x, back))
 
-    def gather(self, x: Any, *, root: int = 0) -> Any:
+    def gather(self, x: Any, *, root: int = 0, async_op: bool = False) -> Any:
         """Get the vectors of all ranks on one of them. Collective.
 
         Returns
@@ -265,18 +289,22 @@ class VectorCollectives:
         """
         vector, back, _ = self._opened(x, "sum")
         root = self._root(root)
-        all_parts = native.gather(self._native, vector.n, vector.width, _arrays(vector), root, "direct")
-        if self.rank != root:
-            return None
-        return self._list([_vector(parts, vector) for parts in all_parts], x, back)
+        done = native.gather(self._native, vector.n, vector.width, _arrays(vector), root, "direct", async_op)
 
-    def alltoall(self, xs: Sequence[Any]) -> Any:
+        def finish(all_parts: list[_Parts]) -> Any:
+            return self._list(all_parts, vector, x, back) if self.rank == root else None
+
+        return perform(done, async_op, finish)
+
+    def alltoall(self, xs: Sequence[Any], *, async_op: bool = False) -> Any:
         """Give each rank a vector of its own; get one from each. Collective.
 
         Parameters
         ----------
         xs : sequence, one vector a rank
             All of the same kind, n, width and dtype, on all ranks.
+        async_op : bool
+            As in :meth:`allreduce`.
 
         Returns
         -------
@@ -297,10 +325,10 @@ class VectorCollectives:
             self._fail(error)
         first = vectors[0]
         arrays = [_arrays(vector) for vector in vectors]
-        all_parts = native.alltoall(self._native, first.n, first.width, arrays, None, first._values)
-        return self._list([_vector(parts, first) for parts in all_parts], xs[0], back)
+        done = native.alltoall(self._native, first.n, first.width, arrays, None, first._values, async_op)
+        return perform(done, async_op, lambda all_parts: self._list(all_parts, first, xs[0], back))
 
-    def scatter(self, xs: Sequence[Any] | None, like: Any, *, root: int = 0) -> Any:
+    def scatter(self, xs: Sequence[Any] | None, like: Any, *, root: int = 0, async_op: bool = False) -> Any:
         """Give each rank one of ``root``'s vectors. Collective.
 
         Parameters
@@ -311,6 +339,8 @@ class VectorCollectives:
             On every rank a vector of the same n, width and dtype as those of root (its entries do not matter).
         root : int
             The rank that has the vectors.
+        async_op : bool
+            As in :meth:`allreduce`.
 
         Examples
         --------
@@ -326,8 +356,32 @@ class VectorCollectives:
         except Exception as error:
             self._fail(error)
         arrays = [_arrays(vector) for vector in vectors]
-        [parts] = native.alltoall(self._native, shape.n, shape.width, arrays, root, shape._values)
-        return self._closed(_vector(parts, shape), like, back, 0)
+        done = native.alltoall(self._native, shape.n, shape.width, arrays, root, shape._values, async_op)
+        return perform(done, async_op, lambda all_parts: self._closed(_vector(all_parts[0], shape), like, back, 0))
+
+    @contextmanager
+    def fuse(self) -> Iterator[None]:
+        """Let non-blocking calls travel together.
+
+        Calls made with ``async_op=True`` inside the block start at its end (or when this rank waits for anything), all
+        at once: the messages that each of their rounds sends to a rank leave in one write, and their rounds overlap. So
+        many small calls take little longer than one. Results are those of the calls alone, to the bit. Not collective,
+        but only useful if all ranks do so.
+
+        Examples
+        --------
+        >>> import numpy as np, skyphos as sky
+        >>> with sky.init() as comm:
+        ...     with comm.fuse():
+        ...         works = [comm.allreduce(np.full(2, k), async_op=True) for k in range(3)]
+        ...     [work.wait().tolist() for work in works]
+        [[0, 0], [1, 1], [2, 2]]
+        """
+        self._native.hold()
+        try:
+            yield
+        finally:
+            self._native.release()
 
     def _opened(self, x: Any, op: Op) -> tuple[SparseVector, Any, tuple[Any, Any]]:
         """The vector inside, the way back to the caller's kind, and the operation for the native library."""
@@ -354,7 +408,8 @@ class VectorCollectives:
             return back(vector.to_dense(identity).reshape(x.shape))
         return back(vector)
 
-    def _list(self, vectors: list[SparseVector], x: Any, back: Any) -> Any:
+    def _list(self, all_parts: list[_Parts], like: SparseVector, x: Any, back: Any) -> Any:
+        vectors = [_vector(parts, like) for parts in all_parts]
         if not _is_dense_kind(x):
             return [back(vector) for vector in vectors]
         return back(np.stack([vector.to_dense().reshape(x.shape) for vector in vectors]))

@@ -235,6 +235,17 @@ def test_torch_tensors() -> None:
         assert quantised.shape == (2, 2)
 
 
+def test_calls_under_way() -> None:
+    def body(comm: sky.Comm) -> tuple[bytes, bytes]:
+        x = gradient(comm.rank, 5000)
+        works = [comm.allreduce(x, quantize=sky.Quantize(where=where), async_op=True) for where in ("both", "result")]
+        both, result = (work.wait(timeout=20) for work in reversed(works))
+        return both.tobytes(), result.tobytes()
+
+    got = on_all(3, body)
+    assert got[1:] == got[:1] * 2
+
+
 def test_over_processes(processes: Processes) -> None:
     code = """
 topk = sky.TopK(k=2, bucket=64, bits=4, feedback="quantised")

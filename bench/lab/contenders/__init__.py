@@ -29,6 +29,8 @@ CONTENDERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "gloo_sparse": ("gloo_sparse", "GlooSparse", ()),
     "butterfly_plan": ("butterfly_plan", "ButterflyPlan", ()),
     "butterfly_once": ("butterfly_plan", "ButterflyOnce", ()),
+    "computing": ("overlap", "Computing", ()),
+    "overlapped": ("overlap", "Overlapped", ()),
     **{name: ("ours", "Ours", (name,)) for name in ALGORITHMS},
 }
 

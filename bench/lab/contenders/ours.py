@@ -34,7 +34,8 @@ class Ours(OverSkyphos):
 
     def prepare(self, data: Data) -> Any:
         if data.indices is not None and not self.algorithm.startswith("dense"):
-            return sky.SparseVector(np.array(data.indices), np.array(data.values), data.n)
+            narrow = np.int32 if data.n < 2**31 else np.int64
+            return sky.SparseVector(np.array(data.indices, narrow), np.array(data.values), data.n)
         if self.out is None:
             self.out = np.zeros(data.n, data.values.dtype)
         return data.dense(self.absent)
@@ -43,7 +44,7 @@ class Ours(OverSkyphos):
         comm: Any = self.comm  # its algorithms have literal types
         return comm.allreduce(given, op=self.place.op, algorithm=self.algorithm, out=self.out)
 
-    def answer(self, result: Any) -> Answer:
+    def answer(self, result: Any) -> Answer | None:
         if isinstance(result, np.ndarray):
             return result
         if result.is_dense:

@@ -10,8 +10,8 @@ use crate::mailbox::{Group, Mailbox, Next};
 use crate::node::Node;
 use crate::slab::{CHUNK_BYTES, Message, MessageMut, Payload, SlabMut};
 use skyphos_types::{Error, Result};
-use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -31,12 +31,12 @@ pub struct Endpoint {
     group: Arc<Group>,
     call: u64,
     sig: CallSig,
-    seen: Cell<u64>,
+    seen: AtomicU64,
 }
 
 impl Endpoint {
     pub(crate) fn new(node: Arc<Node>, group: Arc<Group>, call: u64, sig: CallSig) -> Endpoint {
-        Endpoint { node, group, call, sig, seen: Cell::new(0) }
+        Endpoint { node, group, call, sig, seen: AtomicU64::new(0) }
     }
 
     /// This process's rank in the group.
@@ -73,7 +73,8 @@ impl Endpoint {
     }
 
     pub(crate) fn has_news(&self, mail: &mut Mailbox) -> bool {
-        mail.look(self.group.comm, self.call).map_or(true, |version| version != self.seen.get())
+        mail.look(self.group.comm, self.call)
+            .map_or(true, |version| version != self.seen.load(Ordering::Relaxed))
     }
 
     /// Counts what has happened in the call so far.
@@ -83,7 +84,7 @@ impl Endpoint {
 
     /// Takes note of what has happened so far. `Err` if the call failed.
     pub(crate) fn catch_up(&self) -> Result<()> {
-        self.seen.set(self.version()?);
+        self.seen.store(self.version()?, Ordering::Relaxed);
         Ok(())
     }
 
@@ -106,8 +107,8 @@ impl Endpoint {
     pub async fn progress(&self) -> Result<()> {
         std::future::poll_fn(|_| match self.node.mail(|m| m.look(self.group.comm, self.call)) {
             Err((error, _)) => Poll::Ready(Err(error)),
-            Ok(version) if version != self.seen.get() => {
-                self.seen.set(version);
+            Ok(version) if version != self.seen.load(Ordering::Relaxed) => {
+                self.seen.store(version, Ordering::Relaxed);
                 Poll::Ready(Ok(()))
             }
             Ok(_) => Poll::Pending,

@@ -15,11 +15,13 @@ pub mod plan;
 pub mod slab;
 pub mod stream;
 pub mod transport;
+pub mod work;
 
 pub use endpoint::{Endpoint, Incoming, Outgoing};
 pub use mailbox::Group;
 pub use node::{Node, Settings};
 pub use plan::Plan;
+pub use work::{Call, Work};
 
 #[cfg(test)]
 mod tests {

@@ -216,6 +216,18 @@ impl Mailbox {
         }
     }
 
+    /// Counts what has happened in a call; `None` if it failed or is over.
+    pub(crate) fn version(&mut self, comm: u64, call: u64) -> Option<u64> {
+        self.find(comm, call).filter(|b| b.failed.is_none()).map(|b| b.version)
+    }
+
+    /// Ends a call with an error found on this rank.
+    pub(crate) fn fail(&mut self, comm: u64, call: u64, error: Error) {
+        if let Some(b) = self.find(comm, call) {
+            b.fail(error, false);
+        }
+    }
+
     /// The next chunk of a stream and its message's length, if it has come.
     pub(crate) fn take(&mut self, comm: u64, call: u64, from: u32, round: u32) -> Result<Next, Error> {
         let b = self.find(comm, call).expect("an open call");

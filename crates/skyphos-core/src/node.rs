@@ -1,15 +1,16 @@
 //! A process's end of the network: one transport, one mailbox, and whoever waits drives both.
 //!
-//! There is no background thread. A caller that must wait becomes the *driver*: it polls the
-//! transport, files what comes, and wakes other callers whose frames were among it. A second caller
-//! waits on a condition variable until the driver leaves. A hand-off between threads would cost more
-//! than a small allreduce.
+//! A caller that must wait becomes the *driver*: it polls the transport, files what comes, and wakes
+//! other callers whose frames were among it. A second caller waits on a condition variable until the
+//! driver leaves. A hand-off between threads would cost more than a small allreduce, so there is a
+//! thread of the node's own only for calls that go on while nobody waits ([`crate::work`]).
 
 use crate::endpoint::Endpoint;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::mailbox::{Group, Mailbox};
 use crate::slab::{Payload, Pool};
 use crate::transport::{Event, Transport, Waker};
+use crate::work::{Call, Tasks};
 use skyphos_types::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -65,6 +66,8 @@ pub struct Node {
     merge_pool: Option<rayon::ThreadPool>,
     spin: Duration,
     start: Instant,
+    /// Calls under way that nobody may be waiting for.
+    pub(crate) tasks: Arc<Tasks>,
     /// The process that made the node. A forked child shares its sockets and must leave them alone.
     process: u32,
 }
@@ -103,6 +106,7 @@ impl Node {
             settings,
             merge_pool,
             start: Instant::now(),
+            tasks: Arc::default(),
             process: std::process::id(),
             spin: if ranks_on_host <= cores { SPIN } else { Duration::ZERO },
         }))
@@ -162,7 +166,7 @@ impl Node {
     }
 
     /// The transport, woken first if a driver sleeps in it.
-    fn transport(&self) -> MutexGuard<'_, Box<dyn Transport>> {
+    pub(crate) fn transport(&self) -> MutexGuard<'_, Box<dyn Transport>> {
         if let Ok(guard) = self.transport.try_lock() {
             return guard;
         }
@@ -187,10 +191,22 @@ impl Node {
     }
 
     /// Forgets a group. A call that is still in it on another thread fails.
-    pub fn close_group(&self, comm: u64) {
+    pub fn close_group(self: &Arc<Node>, comm: u64) {
         self.mail(|m| m.close_comm(comm));
         (self.waker)();
         self.turn.notify_all();
+        self.end_calls(comm);
+    }
+
+    /// Ends the waits of all threads, to look again.
+    pub(crate) fn rouse(&self) {
+        let state = self.state();
+        if state.driving {
+            (self.waker)();
+        }
+        if state.waiters > 0 {
+            self.turn.notify_all();
+        }
     }
 
     /// Groups that are open on this node.
@@ -221,19 +237,40 @@ impl Node {
         sig: CallSig,
         body: impl AsyncFnOnce(&Endpoint) -> Result<R>,
     ) -> Result<R> {
+        let ep = self.begin(group, sig);
+        self.run(&ep, body(&ep))
+    }
+
+    /// A call that can go on while its caller does something else. `waiters_only`: it runs code that only threads
+    /// of the caller's may run.
+    pub fn prepare<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
+        self: &Arc<Node>,
+        group: &Arc<Group>,
+        sig: CallSig,
+        waiters_only: bool,
+        body: impl FnOnce(Arc<Endpoint>) -> F,
+    ) -> Call<R> {
+        let ep = Arc::new(self.begin(group, sig));
+        Call::new(ep.clone(), Box::pin(body(ep)), waiters_only)
+    }
+
+    fn begin(self: &Arc<Node>, group: &Arc<Group>, sig: CallSig) -> Endpoint {
         let call = self.mail(|m| m.begin(group, sig));
-        let ep = Endpoint::new(self.clone(), group.clone(), call, sig);
+        Endpoint::new(self.clone(), group.clone(), call, sig)
+    }
+
+    /// Runs a call to its end on this thread.
+    pub(crate) fn run<R>(&self, ep: &Endpoint, body: impl Future<Output = Result<R>>) -> Result<R> {
+        // Another rank may wait for one of those, and come to this call only then.
+        ep.node().release_held();
         // Even if the body panics the others must not wait for this rank.
-        let mut leave = Leave { ep: &ep, outcome: Outcome::Panicked };
-        let result = self.block_on(&ep, async {
-            let result = body(&ep).await?;
-            self.handed_over(&ep).await?;
+        let mut leave = Leave { ep, outcome: Outcome::Panicked };
+        let result = self.block_on(ep, async {
+            let result = body.await?;
+            self.handed_over(ep).await?;
             Ok(result)
         });
-        leave.outcome = match &result {
-            Err(error) if !error.is_agreed() => Outcome::Failed(error.clone()),
-            _ => Outcome::Done,
-        };
+        leave.outcome = Outcome::of(&result);
         drop(leave);
         result
     }
@@ -260,8 +297,7 @@ impl Node {
     /// The others, whatever they called, get the error too.
     pub fn fail_call(self: &Arc<Node>, group: &Arc<Group>, error: Error) -> Error {
         let sig = CallSig::plain(CallKind::Failed);
-        let call = self.mail(|m| m.begin(group, sig));
-        let ep = Endpoint::new(self.clone(), group.clone(), call, sig);
+        let ep = self.begin(group, sig);
         drop(Leave { ep: &ep, outcome: Outcome::Failed(error.clone()) });
         error
     }
@@ -269,53 +305,67 @@ impl Node {
     fn block_on<R>(&self, ep: &Endpoint, future: impl Future<Output = Result<R>>) -> Result<R> {
         let mut future = std::pin::pin!(future);
         let mut context = Context::from_waker(std::task::Waker::noop());
-        let timeout = self.settings.timeout;
-        // Time for the answers of ranks that are asked whether they are in the call.
-        let grace = (timeout / 4).min(Duration::from_secs(2));
-        let (mut version, mut moved) = (ep.version()?, Instant::now());
-        let (mut looked, mut asked) = (Instant::now(), false);
+        let (mut watch, mut asked) = (Watch::new(self), Instant::now());
+        watch.look(ep)?;
         loop {
             if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
                 return result;
             }
-            self.wait(ep, LOOK_UP.min(grace / 2))?;
-            if looked.elapsed() > LOOK_UP {
-                looked = Instant::now();
-                if self.settings.interrupted.is_some_and(|f| f()) {
+            let quiet = self.wait_until(|mail| ep.has_news(mail), self.nap());
+            if quiet || asked.elapsed() > LOOK_UP {
+                asked = Instant::now();
+                if self.interrupted() {
                     return Err(Error::Interrupted);
                 }
             }
-            let now = ep.version()?;
-            if now != version {
-                (version, moved, asked) = (now, Instant::now(), false);
-            } else if moved.elapsed() >= timeout {
-                return Err(self.timed_out(ep));
-            } else if !asked && moved.elapsed() >= timeout - grace {
-                asked = true;
-                self.ask_who_is_here(ep);
+            if self.tasks.any_for_waiters() {
+                self.poll_calls(false);
             }
+            watch.look(ep)?;
         }
     }
 
-    /// Waits until something has happened in a call since its endpoint looked, a moment at most.
-    fn wait(&self, ep: &Endpoint, most: Duration) -> Result<()> {
+    /// Whether the user has interrupted; runs signal handlers.
+    pub(crate) fn interrupted(&self) -> bool {
+        self.settings.interrupted.is_some_and(|f| f())
+    }
+
+    /// Ends a call on all ranks because the user interrupted.
+    pub(crate) fn interrupt(&self, ep: &Endpoint) {
+        let (group, call) = ep.place();
+        self.mail(|m| m.fail(group.comm, call, Error::Interrupted));
+    }
+
+    /// What a call that panicked on this rank ends with.
+    pub(crate) fn panicked(&self) -> Error {
+        Error::Aborted { rank: self.rank, cause: "it panicked".to_owned() }
+    }
+
+    /// The longest wait without looking at the clock.
+    pub(crate) fn nap(&self) -> Duration {
+        LOOK_UP.min(self.grace() / 2)
+    }
+
+    /// Time for the answers of ranks that are asked whether they are in a call.
+    fn grace(&self) -> Duration {
+        (self.settings.timeout / 4).min(Duration::from_secs(2))
+    }
+
+    /// Waits until there is news, a moment at most; whether the network was quiet all the while.
+    pub(crate) fn wait_until(&self, news: impl Fn(&mut Mailbox) -> bool, most: Duration) -> bool {
         let mut state = self.state();
-        if ep.has_news(&mut state.mail) {
-            return Ok(());
+        if news(&mut state.mail) {
+            return false;
         }
         if state.driving {
             state.waiters += 1;
             state = self.turn.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner).0;
             state.waiters -= 1;
-            return Ok(());
+            return false;
         }
         state.driving = true;
         drop(state);
-        let quiet = self.drive(most);
-        if quiet && self.settings.interrupted.is_some_and(|f| f()) {
-            return Err(Error::Interrupted);
-        }
-        Ok(())
+        self.drive(most)
     }
 
     /// Polls the transport once and files what came; whether nothing did.
@@ -373,18 +423,73 @@ impl Node {
     }
 }
 
+/// Watches that a call moves.
+pub(crate) struct Watch {
+    /// How much had happened in the call when it was looked at.
+    version: Option<u64>,
+    moved: Instant,
+    timeout: Duration,
+    grace: Duration,
+    /// Whether the other ranks were asked if they are in it.
+    asked: bool,
+}
+
+impl Watch {
+    pub(crate) fn new(node: &Node) -> Watch {
+        let (timeout, grace) = (node.settings.timeout, node.grace());
+        Watch { version: None, moved: Instant::now(), timeout, grace, asked: false }
+    }
+
+    /// Takes note of how much has happened. `Err` if the call has failed, or not moved for too long.
+    pub(crate) fn look(&mut self, ep: &Endpoint) -> Result<()> {
+        let now = ep.version()?;
+        if self.version != Some(now) {
+            (self.version, self.moved, self.asked) = (Some(now), Instant::now(), false);
+        } else if self.moved.elapsed() >= self.timeout {
+            return Err(ep.node().timed_out(ep));
+        } else if !self.asked && self.overdue() {
+            self.asked = true;
+            ep.node().ask_who_is_here(ep);
+        }
+        Ok(())
+    }
+
+    fn overdue(&self) -> bool {
+        self.moved.elapsed() >= if self.asked { self.timeout } else { self.timeout - self.grace }
+    }
+
+    /// Whether [`Watch::look`] would find anything.
+    pub(crate) fn has_news(&self, ep: &Endpoint, mail: &mut Mailbox) -> bool {
+        let (group, call) = ep.place();
+        mail.version(group.comm, call) != self.version || self.overdue()
+    }
+
+    pub(crate) fn version(&self) -> Option<u64> {
+        self.version
+    }
+}
+
 /// How a call ended on this rank.
-enum Outcome {
+pub(crate) enum Outcome {
     /// Well, or with an error that every rank comes to.
     Done,
     Failed(Error),
     Panicked,
 }
 
+impl Outcome {
+    pub(crate) fn of<R>(result: &Result<R>) -> Outcome {
+        match result {
+            Err(error) if !error.is_agreed() => Outcome::Failed(error.clone()),
+            _ => Outcome::Done,
+        }
+    }
+}
+
 /// Ends a call, telling the others why if it failed on this rank first.
-struct Leave<'a> {
-    ep: &'a Endpoint,
-    outcome: Outcome,
+pub(crate) struct Leave<'a> {
+    pub(crate) ep: &'a Endpoint,
+    pub(crate) outcome: Outcome,
 }
 
 impl Drop for Leave<'_> {
@@ -393,7 +498,7 @@ impl Drop for Leave<'_> {
         let error = match std::mem::replace(&mut self.outcome, Outcome::Done) {
             Outcome::Done => None,
             Outcome::Failed(error) => Some(error.as_seen_by_others(node.rank)),
-            Outcome::Panicked => Some(Error::Aborted { rank: node.rank, cause: "it panicked".to_owned() }),
+            Outcome::Panicked => Some(node.panicked()),
         };
         // What another rank said has reached everyone already.
         let told = matches!(node.mail(|m| m.look(group.comm, call)), Err((_, true)));
@@ -410,6 +515,7 @@ impl Drop for Leave<'_> {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        self.tasks.stop();
         // After a panic peers must see a lost rank, not one that closed.
         if std::thread::panicking() || !self.is_ours() {
             return;

@@ -58,6 +58,10 @@ pub trait Transport: Send {
     fn now(&self) -> Duration;
     /// Queues a frame for a peer (never for this rank itself) and starts sending it.
     fn post(&mut self, to: u32, frame: Frame);
+    /// While corked, posted frames may be kept back, so that several leave at once.
+    fn cork(&mut self, corked: bool) {
+        let _ = corked;
+    }
     /// Bytes queued for a peer and not yet handed to the system.
     fn backlog(&self, to: u32) -> usize;
     /// Moves bytes and appends what happened to `events`, waiting at most `wait` for the first. May

@@ -3,7 +3,10 @@
 use crate::arrays::{IndexArray, ValueArrays, with_values};
 use crate::errors::{interrupted, or_fail, to_py};
 use crate::op::reduce_op;
+use crate::owned::{Numbers, NumbersMut, OwnedIndices, Sets};
 use crate::plan::Plan;
+use crate::work::perform;
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use skyphos::{ConfigureOptions, Error, Missing, Settings};
 use std::sync::Arc;
@@ -108,8 +111,18 @@ impl Comm {
         Ok(self.comm.address(rank).to_owned())
     }
 
-    fn barrier(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.comm.barrier()).map_err(|e| to_py(py, e))
+    fn barrier(&self, py: Python<'_>, async_op: bool) -> PyResult<Py<PyAny>> {
+        perform(py, &self.comm, self.comm.barrier_call(), async_op, |py, ()| Ok(py.None()))
+    }
+
+    /// Non-blocking calls made from now on wait for `release`.
+    fn hold(&self) {
+        self.comm.hold();
+    }
+
+    /// Starts the calls that were held.
+    fn release(&self, py: Python<'_>) {
+        py.detach(|| self.comm.release());
     }
 
     /// The group of those with the same color; None where color is None.
@@ -135,12 +148,11 @@ impl Comm {
         contribute: &Bound<'_, PyAny>,
         want: &Bound<'_, PyAny>,
         shared: Shared,
-    ) -> PyResult<Plan> {
-        let contribute = or_fail(py, &self.comm, IndexArray::new(contribute))?;
-        let want = or_fail(py, &self.comm, IndexArray::new(want))?;
-        let (contribute, want, options) = (contribute.slice()?, want.slice()?, options(shared));
-        let plan = py.detach(|| self.comm.configure(contribute, want, &options));
-        plan.map(|plan| Plan::new(self.comm.clone(), plan)).map_err(|e| to_py(py, e))
+        async_op: bool,
+    ) -> PyResult<Py<PyAny>> {
+        let sets = self.sets(py, contribute, want)?;
+        let (call, comm) = (self.comm.configure_call(sets, options(shared)), self.comm.clone());
+        perform(py, &self.comm, call, async_op, |py, plan| Plan::new(comm, plan).into_py_any(py))
     }
 
     /// `configure` and the reduction of `values` into `out` at once.
@@ -155,15 +167,26 @@ impl Comm {
         op: &Bound<'_, PyAny>,
         identity: &Bound<'_, PyAny>,
         shared: Shared,
-    ) -> PyResult<Plan> {
+        async_op: bool,
+    ) -> PyResult<Py<PyAny>> {
         let op = or_fail(py, &self.comm, reduce_op(op, identity))?;
-        let contribute = or_fail(py, &self.comm, IndexArray::new(contribute))?;
-        let want = or_fail(py, &self.comm, IndexArray::new(want))?;
-        let (contribute, want, options) = (contribute.slice()?, want.slice()?, options(shared));
+        let sets = self.sets(py, contribute, want)?;
+        // Held while the others are looked at, so that `out` shares no memory with them.
+        let _lists = (IndexArray::new(contribute)?, IndexArray::new(want)?);
         let mut arrays = or_fail(py, &self.comm, ValueArrays::new(values, out))?;
-        let plan = with_values!(&mut arrays, |values, out| {
-            py.detach(|| self.comm.configure_reduce(contribute, want, values, out, &op, &options))
-        });
-        plan.map(|plan| Plan::new(self.comm.clone(), plan)).map_err(|e| to_py(py, e))
+        with_values!(&mut arrays, |numbers, result| {
+            let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
+            let call = self.comm.configure_reduce_call(sets, numbers, result, op, options(shared));
+            let comm = self.comm.clone();
+            perform(py, &self.comm, call, async_op, |py, (plan, _)| Plan::new(comm, plan).into_py_any(py))
+        })
+    }
+}
+
+impl Comm {
+    fn sets(&self, py: Python<'_>, contribute: &Bound<'_, PyAny>, want: &Bound<'_, PyAny>) -> PyResult<Sets> {
+        let contribute = or_fail(py, &self.comm, OwnedIndices::new(contribute))?;
+        let want = or_fail(py, &self.comm, OwnedIndices::new(want))?;
+        Ok(Sets { contribute, want })
     }
 }

@@ -5,10 +5,12 @@ mod arrays;
 mod comm;
 mod errors;
 mod op;
+mod owned;
 mod plan;
 mod quantize;
 mod stream;
 mod topk;
+mod work;
 
 use pyo3::prelude::*;
 
@@ -23,4 +25,6 @@ mod _skyphos {
     use crate::stream::{allreduce, allreduce_dense, alltoall, gather, reduce, reduce_scatter};
     #[pymodule_export]
     use crate::topk::{allreduce_and_tell, topk_put_back, topk_quantise, topk_take};
+    #[pymodule_export]
+    use crate::work::Work;
 }

@@ -3,15 +3,18 @@
 use crate::arrays::{ValueArrays, with_values};
 use crate::errors::{or_fail, to_py};
 use crate::op::reduce_op;
+use crate::owned::{Numbers, NumbersMut};
+use crate::work::perform;
 use pyo3::prelude::*;
-use skyphos::Order;
-use std::sync::{Arc, Mutex};
+use skyphos::{Order, SharedPlan};
+use std::ops::Deref;
+use std::sync::Arc;
 
 /// A configured reduction.
 #[pyclass(module = "skyphos._skyphos", frozen)]
 pub struct Plan {
     comm: Arc<skyphos::Comm>,
-    plan: Mutex<skyphos::Plan>,
+    plan: SharedPlan,
     width: usize,
     n: u64,
     degrees: Vec<u32>,
@@ -28,13 +31,12 @@ impl Plan {
             degrees: plan.degrees.clone(),
             contribute_len: plan.contribute_len,
             want_len: plan.want_len,
-            plan: Mutex::new(plan),
+            plan: SharedPlan::new(plan),
         }
     }
 
-    fn plan(&self) -> std::sync::MutexGuard<'_, skyphos::Plan> {
-        // A panic while the plan was in use leaves only scratch memory behind.
-        self.plan.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn plan(&self, py: Python<'_>) -> PyResult<impl Deref<Target = skyphos::Plan> + '_> {
+        self.plan.try_lock().map_err(|e| to_py(py, e))
     }
 }
 
@@ -66,6 +68,7 @@ impl Plan {
     }
 
     /// Reduces `values` into `out`; both contiguous and of one dtype.
+    #[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
     fn reduce(
         &self,
         py: Python<'_>,
@@ -74,35 +77,39 @@ impl Plan {
         op: &Bound<'_, PyAny>,
         identity: &Bound<'_, PyAny>,
         arrival: bool,
-    ) -> PyResult<()> {
+        async_op: bool,
+    ) -> PyResult<Py<PyAny>> {
         let op = or_fail(py, &self.comm, reduce_op(op, identity))?;
         let order = if arrival { Order::Arrival } else { Order::Rank };
         let mut arrays = or_fail(py, &self.comm, ValueArrays::new(values, out))?;
-        let result = with_values!(&mut arrays, |values, out| {
-            py.detach(|| self.comm.reduce(&mut self.plan(), values, out, &op, order))
-        });
-        result.map_err(|e| to_py(py, e))
+        with_values!(&mut arrays, |numbers, result| {
+            let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
+            let call = self.comm.reduce_call(&self.plan, numbers, result, op, order);
+            perform(py, &self.comm, call, async_op, |py, _| Ok(py.None()))
+        })
     }
 
     /// (layer, degree, up, messages, rows, own rows, configuration bytes, predicted rows) of each
     /// layer, down then up.
     #[allow(clippy::type_complexity, reason = "a row of a table")]
-    fn volume(&self) -> Vec<(usize, usize, bool, usize, usize, usize, u64, f64)> {
-        let plan = self.plan();
+    fn volume(&self, py: Python<'_>) -> PyResult<Vec<(usize, usize, bool, usize, usize, usize, u64, f64)>> {
+        let plan = self.plan(py)?;
         let predicted = skyphos::predicted_rows(&plan);
-        plan.volume()
+        let rows = plan
+            .volume()
             .into_iter()
             .map(|v| {
                 let (down, up) = predicted[v.layer - 1];
                 let expected = if v.up { up } else { down };
                 (v.layer, v.degree, v.up, v.messages, v.rows, v.own_rows, v.config_bytes, expected)
             })
-            .collect()
+            .collect();
+        Ok(rows)
     }
 
     /// (total, wait, transfer) seconds of the last call.
-    fn stats(&self) -> (f64, f64, f64) {
-        let stats = self.plan().stats;
-        (stats.total_s, stats.wait_s, stats.transfer_s)
+    fn stats(&self, py: Python<'_>) -> PyResult<(f64, f64, f64)> {
+        let stats = self.plan(py)?.stats;
+        Ok((stats.total_s, stats.wait_s, stats.transfer_s))
     }
 }

@@ -1,23 +1,23 @@
 //! Sparse vectors in and out of NumPy, and the collectives that take them.
 
-use crate::arrays::{IndexArray, ValueArrays, with_values};
+use crate::arrays::{ValueArrays, with_values};
 use crate::comm::Comm;
 use crate::errors::{or_fail, to_py};
 use crate::op::reduce_op;
+use crate::owned::{Arrays, Numbers, NumbersMut, Vector};
 use crate::quantize::{Quantised, quantize};
-use numpy::{IntoPyArray, PyReadonlyArray1, PyReadonlyArrayDyn};
+use crate::work::perform;
+use numpy::IntoPyArray;
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use skyphos::{
     Algorithm, AllreduceOptions, DType, DenseThreshold, Error, Form, IndexList, Result, Schedule, SparseVec,
-    Split, View, with_element,
+    Split, with_element,
 };
 
 /// The parts of a vector: indices, values and bitmap; indices are None for a dense one.
 pub(crate) type Parts<'py> = (Option<Bound<'py, PyAny>>, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
-
-/// The same as they come in.
-pub(crate) type Arrays<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
 
 /// Settings that all ranks share: algorithm, degrees, split, dense threshold (-1: automatic, -2: the paper's), what
 /// is quantised.
@@ -70,40 +70,13 @@ pub(crate) fn parts<T: skyphos::Element + numpy::Element>(py: Python<'_>, vector
     }
 }
 
-/// A vector that came in, held while a call uses it.
-pub(crate) struct Held<'py> {
-    indices: Option<IndexArray<'py>>,
-    present: Option<PyReadonlyArray1<'py, u64>>,
-}
-
-impl<'py> Held<'py> {
-    pub(crate) fn of(arrays: &Arrays<'py>) -> PyResult<Held<'py>> {
-        Held::new(&arrays.0, &arrays.2)
-    }
-
-    fn new(indices: &Bound<'py, PyAny>, present: &Bound<'py, PyAny>) -> PyResult<Held<'py>> {
-        let indices = (!indices.is_none()).then(|| IndexArray::new(indices)).transpose()?;
-        let present = (!present.is_none()).then(|| present.extract()).transpose()?;
-        Ok(Held { indices, present })
-    }
-
-    pub(crate) fn view<'a, T>(&'a self, values: &'a [T]) -> PyResult<View<'a, T>> {
-        Ok(match &self.indices {
-            Some(indices) => View::Sparse { indices: indices.slice()?, values },
-            None => View::Dense { values, present: self.present.as_ref().map(|p| p.as_slice()).transpose()? },
-        })
-    }
-}
-
-/// Runs the body with a view of a vector's arrays, for the type of its numbers.
+/// Makes a call from a vector's arrays, for the type of its numbers, and performs it.
 macro_rules! with_vector {
-    ($py:ident, $comm:ident, $vector:ident, $T:ident, $view:ident => $body:block) => {{
+    ($py:ident, $comm:ident, $vector:ident, $async_op:ident, |$T:ident, $x:ident| $call:expr, $convert:expr) => {{
         let dtype = or_fail($py, $comm, dtype_of(&$vector.1))?;
-        let held = or_fail($py, $comm, Held::of(&$vector))?;
         with_element!(dtype, $T => {
-            let numbers: PyReadonlyArrayDyn<'_, $T> = or_fail($py, $comm, $vector.1.extract())?;
-            let $view = or_fail($py, $comm, numbers.as_slice().map_err(PyErr::from).and_then(|n| held.view(n)))?;
-            $body
+            let $x = or_fail($py, $comm, Vector::<$T>::new(&$vector))?;
+            perform($py, $comm, $call, $async_op, $convert)
         })
     }};
 }
@@ -120,14 +93,19 @@ pub fn allreduce<'py>(
     op: &Bound<'py, PyAny>,
     identity: &Bound<'py, PyAny>,
     settings: Settings,
-) -> PyResult<Parts<'py>> {
+    async_op: bool,
+) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     let op = or_fail(py, comm, reduce_op(op, identity))?;
     let options = or_fail(py, comm, options(settings).map_err(|e| to_py(py, e)))?;
-    with_vector!(py, comm, vector, T, view => {
-        let reduced = py.detach(|| comm.allreduce(n, width, view, &op, &options));
-        reduced.map(|vector| parts::<T>(py, vector)).map_err(|e| to_py(py, e))
-    })
+    with_vector!(
+        py,
+        comm,
+        vector,
+        async_op,
+        |T, x| comm.allreduce_call(n, width, x, op, options),
+        |py, vector| parts::<T>(py, vector).into_py_any(py)
+    )
 }
 
 /// `Comm.allreduce` of a dense array into `out`.
@@ -142,14 +120,18 @@ pub fn allreduce_dense(
     identity: &Bound<'_, PyAny>,
     algorithm: String,
     quantised: Option<Quantised>,
-) -> PyResult<()> {
+    async_op: bool,
+) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     let op = or_fail(py, comm, reduce_op(op, identity))?;
     let settings = (algorithm, None, "quantiles".to_owned(), -1, quantised);
     let options = or_fail(py, comm, options(settings).map_err(|e| to_py(py, e)))?;
     let mut arrays = or_fail(py, comm, ValueArrays::new(values, out))?;
-    with_values!(&mut arrays, |values, out| py.detach(|| comm.allreduce_dense(values, out, &op, &options)))
-        .map_err(|e| to_py(py, e))
+    with_values!(&mut arrays, |numbers, result| {
+        let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
+        let call = comm.allreduce_dense_call(numbers, result, op, options);
+        perform(py, comm, call, async_op, |py, _| Ok(py.None()))
+    })
 }
 
 /// `Comm.reduce_scatter`: this rank's entries, and its range.
@@ -164,17 +146,20 @@ pub fn reduce_scatter<'py>(
     op: &Bound<'py, PyAny>,
     identity: &Bound<'py, PyAny>,
     split: String,
-) -> PyResult<(Parts<'py>, (u64, u64))> {
+    async_op: bool,
+) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     let op = or_fail(py, comm, reduce_op(op, identity))?;
     let settings = ("auto".to_owned(), None, split, -1, None);
     let options = or_fail(py, comm, options(settings).map_err(|e| to_py(py, e)))?;
-    with_vector!(py, comm, vector, T, view => {
-        let (part, owned) = py
-            .detach(|| comm.reduce_scatter(n, width, view, &op, &options))
-            .map_err(|e| to_py(py, e))?;
-        Ok((parts::<T>(py, part), (owned.start, owned.end)))
-    })
+    with_vector!(
+        py,
+        comm,
+        vector,
+        async_op,
+        |T, x| comm.reduce_scatter_call(n, width, x, op, options),
+        |py, (part, owned)| (parts::<T>(py, part), (owned.start, owned.end)).into_py_any(py)
+    )
 }
 
 /// `Comm.reduce`: the result on `root`, None elsewhere.
@@ -189,19 +174,23 @@ pub fn reduce<'py>(
     op: &Bound<'py, PyAny>,
     identity: &Bound<'py, PyAny>,
     root: u32,
-) -> PyResult<Option<Parts<'py>>> {
+    async_op: bool,
+) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     let op = or_fail(py, comm, reduce_op(op, identity))?;
-    with_vector!(py, comm, vector, T, view => {
-        let result = py
-            .detach(|| comm.reduce_to_root(n, width, view, &op, root, &AllreduceOptions::default()))
-            .map_err(|e| to_py(py, e))?;
-        Ok(result.map(|vector| parts::<T>(py, vector)))
-    })
+    with_vector!(
+        py,
+        comm,
+        vector,
+        async_op,
+        |T, x| comm.reduce_to_root_call(n, width, x, op, root, AllreduceOptions::default()),
+        |py, result| result.map(|vector| parts::<T>(py, vector)).into_py_any(py)
+    )
 }
 
 /// `Comm.allgather` (`root` is None) by a schedule, or `Comm.gather`: the vectors of all ranks.
 #[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
 pub fn gather<'py>(
     py: Python<'py>,
     comm: &Comm,
@@ -210,24 +199,30 @@ pub fn gather<'py>(
     vector: Arrays<'py>,
     root: Option<u32>,
     schedule: &str,
-) -> PyResult<Vec<Parts<'py>>> {
+    async_op: bool,
+) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     let schedule = Schedule::ALL.into_iter().find(|s| s.name() == schedule).ok_or_else(|| {
         let known: Vec<_> = Schedule::ALL.iter().map(|s| s.name()).collect();
         PyTypeError::new_err(format!("unknown algorithm {schedule:?}: use one of {}", known.join(", ")))
     });
     let schedule = or_fail(py, comm, schedule)?;
-    with_vector!(py, comm, vector, T, view => {
-        let all = py.detach(|| match root {
-            None => comm.allgather(n, width, view, schedule),
-            Some(root) => comm.gather(n, width, view, root),
-        });
-        Ok(all.map_err(|e| to_py(py, e))?.into_iter().map(|vector| parts::<T>(py, vector)).collect())
-    })
+    with_vector!(
+        py,
+        comm,
+        vector,
+        async_op,
+        |T, x| match root {
+            None => comm.allgather_call(n, width, x, schedule),
+            Some(root) => comm.gather_call(n, width, x, root),
+        },
+        |py, all| all_parts::<T>(py, all).into_py_any(py)
+    )
 }
 
 /// `Comm.alltoall` (`root` is None), or `Comm.scatter`, of one vector a rank. `like` has the dtype.
 #[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
 pub fn alltoall<'py>(
     py: Python<'py>,
     comm: &Comm,
@@ -236,21 +231,20 @@ pub fn alltoall<'py>(
     vectors: Vec<Arrays<'py>>,
     root: Option<u32>,
     like: &Bound<'py, PyAny>,
-) -> PyResult<Vec<Parts<'py>>> {
+    async_op: bool,
+) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     let dtype = or_fail(py, comm, dtype_of(like))?;
-    let held: Vec<Held<'py>> = or_fail(py, comm, vectors.iter().map(Held::of).collect())?;
     with_element!(dtype, T => {
-        let numbers: PyResult<Vec<PyReadonlyArrayDyn<'_, T>>> =
-            vectors.iter().map(|v| v.1.extract()).collect();
-        let numbers = or_fail(py, comm, numbers)?;
-        let views: PyResult<Vec<View<'_, T>>> =
-            held.iter().zip(&numbers).map(|(held, numbers)| held.view(numbers.as_slice()?)).collect();
-        let views = or_fail(py, comm, views)?;
-        let all = py.detach(|| match root {
-            None => comm.alltoall(n, width, &views),
-            Some(root) => comm.scatter(n, width, &views, root).map(|share| vec![share]),
-        });
-        Ok(all.map_err(|e| to_py(py, e))?.into_iter().map(|vector| parts::<T>(py, vector)).collect())
+        let xs: Vec<Vector<T>> = or_fail(py, comm, vectors.iter().map(Vector::new).collect())?;
+        let call = match root {
+            None => comm.alltoall_call(n, width, xs),
+            Some(root) => comm.scatter_call(n, width, xs, root).map(|call| call.map(|share| vec![share])),
+        };
+        perform(py, comm, call, async_op, |py, all| all_parts::<T>(py, all).into_py_any(py))
     })
+}
+
+fn all_parts<T: skyphos::Element + numpy::Element>(py: Python<'_>, all: Vec<SparseVec<T>>) -> Vec<Parts<'_>> {
+    all.into_iter().map(|vector| parts(py, vector)).collect()
 }

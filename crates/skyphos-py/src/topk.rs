@@ -3,10 +3,11 @@
 use crate::comm::Comm;
 use crate::errors::{or_fail, to_py};
 use crate::op::reduce_op;
-use crate::stream::{Arrays, Held, Parts, Settings, dtype_of, options, parts};
-use numpy::{IntoPyArray, PyReadonlyArray1, PyReadonlyArrayDyn, PyReadwriteArray1};
+use crate::owned::{Arrays, Vector};
+use crate::stream::{Parts, Settings, dtype_of, options, parts};
+use numpy::{IntoPyArray, PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
-use skyphos::{Draw, Error, Magnitude, Quantize, Result, Scale, Select, with_element, with_real};
+use skyphos::{Draw, Error, Magnitude, Quantize, Result, Scale, Select, Source, with_element, with_real};
 
 /// k and bucket, or a threshold in an array of one value of the gradient's type.
 type Choice<'py> = (Option<usize>, Option<usize>, Option<Bound<'py, PyAny>>);
@@ -101,13 +102,11 @@ pub fn allreduce_and_tell<'py>(
     let op = or_fail(py, comm, reduce_op(op, identity))?;
     let options = or_fail(py, comm, options(settings).map_err(|e| to_py(py, e)))?;
     let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
-    let held = or_fail(py, comm, Held::of(&vector))?;
     with_element!(dtype, T => {
-        let numbers: PyReadonlyArrayDyn<'_, T> = or_fail(py, comm, vector.1.extract())?;
-        let view = or_fail(py, comm, numbers.as_slice().map_err(PyErr::from).and_then(|n| held.view(n)))?;
+        let vector = or_fail(py, comm, Vector::<T>::new(&vector))?;
         let mut sent = Vec::new();
         let reduced: Result<_> =
-            py.detach(|| comm.allreduce_and_tell(n, width, view, &op, &options, Some(&mut sent)));
+            py.detach(|| comm.allreduce_and_tell(n, width, vector.view(), &op, &options, Some(&mut sent)));
         let reduced = reduced.map_err(|e| to_py(py, e))?;
         Ok((parts::<T>(py, reduced), sent.into_pyarray(py).into_any()))
     })

@@ -73,6 +73,9 @@ pub struct Tcp {
     peers: Vec<Peer>,
     /// Peers of which more may be read without waiting for an event.
     unread: Vec<u32>,
+    /// Frames are kept back, and for whom.
+    corked: bool,
+    kept: Vec<u32>,
     pool: Pool,
     buffer: Box<[u8]>,
 }
@@ -109,6 +112,8 @@ impl Tcp {
             waker: Arc::new(waker),
             peers,
             unread: Vec::with_capacity(size),
+            corked: false,
+            kept: Vec::new(),
             pool: Pool::default(),
             buffer: vec![0; FAR].into(),
         })
@@ -251,13 +256,30 @@ impl Transport for Tcp {
         }
         let idle = peer.outbox.is_empty();
         peer.outbox.push(&frame);
-        if idle {
+        if idle && self.corked {
+            self.kept.push(to);
+        } else if idle {
             peer.write();
         }
         peer.outbox.note_peak();
         if peer.broken.is_some() && !peer.unread {
             peer.unread = true;
             self.unread.push(to);
+        }
+    }
+
+    fn cork(&mut self, corked: bool) {
+        self.corked = corked;
+        if corked {
+            return;
+        }
+        for to in std::mem::take(&mut self.kept) {
+            let peer = &mut self.peers[to as usize];
+            peer.write();
+            if peer.broken.is_some() && !peer.unread {
+                peer.unread = true;
+                self.unread.push(to);
+            }
         }
     }
 

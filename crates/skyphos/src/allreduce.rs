@@ -3,8 +3,7 @@
 use crate::Comm;
 use crate::configure::custom_tag;
 use crate::quantize::QuantizeOptions;
-use crate::vectors::is_wide;
-use skyphos_core::Endpoint;
+use crate::vectors::{Source, is_wide};
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::allreduce::butterfly::{Parts, butterfly};
 use skyphos_core::collectives::allreduce::gather_and_sum::gather_and_sum;
@@ -12,6 +11,7 @@ use skyphos_core::collectives::allreduce::recursive_doubling::recursive_doubling
 use skyphos_core::collectives::allreduce::{dense, ring};
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::stream::{Split, Terms, survey};
+use skyphos_core::{Call, Endpoint};
 use skyphos_kernels::stream::{Form, Shape, SparseVec, View};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 
@@ -193,14 +193,21 @@ impl Comm {
         sent: Option<&mut Vec<T>>,
     ) -> Result<SparseVec<T>> {
         let sig = options.sig::<T>(CallKind::Allreduce, op, n, width);
-        self.call(sig, async |ep| {
-            op.check(T::DTYPE)?;
-            view.check(n, width)?;
-            if let Some(degrees) = &options.degrees {
-                check_degrees(degrees, ep.size())?;
-            }
-            let form = run(ep, n, width, view, op, options, sent).await?;
-            Ok(SparseVec { n, width, form })
+        self.call(sig, async |ep| allreduce_on(ep, (n, width), view, op, options, sent).await)
+    }
+
+    /// [`Comm::allreduce`] that can go on by itself.
+    pub fn allreduce_call<T: Element>(
+        &self,
+        n: u64,
+        width: usize,
+        x: impl Source<T>,
+        op: ReduceOp,
+        options: AllreduceOptions,
+    ) -> Result<Call<SparseVec<T>>> {
+        let sig = options.sig::<T>(CallKind::Allreduce, &op, n, width);
+        self.prepare(sig, Some(&op.clone()), move |ep| async move {
+            allreduce_on(&ep, (n, width), x.view(), &op, &options, None).await
         })
     }
 
@@ -213,27 +220,67 @@ impl Comm {
         options: &AllreduceOptions,
     ) -> Result<()> {
         let sig = options.sig::<T>(CallKind::AllreduceDense, op, values.len() as u64, 1);
-        self.call(sig, async |ep| {
-            op.check(T::DTYPE)?;
-            if values.len() != out.len() {
-                let message = format!("out holds {} numbers, the array {}", out.len(), values.len());
-                return Err(Error::bad_input(message));
-            }
-            if options.quantize.is_some() {
-                return quantised_dense(ep, values, out, op, options).await;
-            }
-            match options.algorithm {
-                Algorithm::Auto | Algorithm::Dense => dense::direct(ep, op, values, out).await,
-                Algorithm::DenseRing | Algorithm::DenseRabenseifner => {
-                    out.copy_from_slice(values);
-                    match options.algorithm {
-                        Algorithm::DenseRing => dense::ring(ep, op, out).await,
-                        _ => dense::rabenseifner(ep, op, out).await,
-                    }
-                }
-                other => Err(for_sparse_vectors(other)),
-            }
+        self.call(sig, async |ep| allreduce_dense_on(ep, values, out, op, options).await)
+    }
+
+    /// [`Comm::allreduce_dense`] that can go on by itself; gives `out` back.
+    pub fn allreduce_dense_call<T: Element, Out: AsMut<[T]> + Send + 'static>(
+        &self,
+        values: impl AsRef<[T]> + Send + 'static,
+        mut out: Out,
+        op: ReduceOp,
+        options: AllreduceOptions,
+    ) -> Result<Call<Out>> {
+        let sig = options.sig::<T>(CallKind::AllreduceDense, &op, values.as_ref().len() as u64, 1);
+        self.prepare(sig, Some(&op.clone()), move |ep| async move {
+            allreduce_dense_on(&ep, values.as_ref(), out.as_mut(), &op, &options).await?;
+            Ok(out)
         })
+    }
+}
+
+async fn allreduce_on<T: Element>(
+    ep: &Endpoint,
+    (n, width): (u64, usize),
+    view: View<'_, T>,
+    op: &ReduceOp,
+    options: &AllreduceOptions,
+    sent: Option<&mut Vec<T>>,
+) -> Result<SparseVec<T>> {
+    op.check(T::DTYPE)?;
+    view.check(n, width)?;
+    if let Some(degrees) = &options.degrees {
+        check_degrees(degrees, ep.size())?;
+    }
+    let form = run(ep, n, width, view, op, options, sent).await?;
+    Ok(SparseVec { n, width, form })
+}
+
+async fn allreduce_dense_on<T: Element>(
+    ep: &Endpoint,
+    values: &[T],
+    out: &mut [T],
+    op: &ReduceOp,
+    options: &AllreduceOptions,
+) -> Result<()> {
+    op.check(T::DTYPE)?;
+    if values.len() != out.len() {
+        let message = format!("out holds {} numbers, the array {}", out.len(), values.len());
+        return Err(Error::bad_input(message));
+    }
+    if options.quantize.is_some() {
+        return quantised_dense(ep, values, out, op, options).await;
+    }
+    match options.algorithm {
+        Algorithm::Auto | Algorithm::Dense => dense::direct(ep, op, values, out).await,
+        Algorithm::DenseRing | Algorithm::DenseRabenseifner => {
+            out.copy_from_slice(values);
+            match options.algorithm {
+                Algorithm::DenseRing => dense::ring(ep, op, out).await,
+                _ => dense::rabenseifner(ep, op, out).await,
+            }
+        }
+        other => Err(for_sparse_vectors(other)),
     }
 }
 

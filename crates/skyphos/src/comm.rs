@@ -5,13 +5,17 @@ use skyphos_core::collectives::barrier::barrier;
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::local::local_group;
 use skyphos_core::transport::Transport;
-use skyphos_core::{Endpoint, Group, Node, Settings};
-use skyphos_types::{Error, Result};
+use skyphos_core::{Call, Endpoint, Group, Node, Settings};
+use skyphos_types::{Error, ReduceOp, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A group of ranks. All its methods but the getters are collective: every rank must call the same
 /// ones in the same order, or all of them get [`Error::Mismatch`].
+///
+/// Each collective has a twin whose name ends in `_call`, which returns a [`Call`] instead of running it:
+/// [`Call::start`] lets it go on while its caller does something else. Making the call is what counts for the
+/// order; calls complete in any.
 ///
 /// Dropping a `Comm` leaves its group; dropping the last one of a process says goodbye to the peers.
 pub struct Comm {
@@ -108,6 +112,29 @@ impl Comm {
         self.node.call(&self.group, sig, body)
     }
 
+    /// Makes a collective call that can go on by itself. `op`'s code runs only on threads that wait.
+    pub(crate) fn prepare<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
+        &self,
+        sig: CallSig,
+        op: Option<&ReduceOp>,
+        body: impl FnOnce(Arc<Endpoint>) -> F,
+    ) -> Result<Call<R>> {
+        self.check_usable()?;
+        let waiters_only = matches!(op, Some(ReduceOp::Custom(_)));
+        Ok(self.node.prepare(&self.group, sig, waiters_only, body))
+    }
+
+    /// From now on non-blocking calls wait for [`Comm::release`] (or until somebody waits for one), so that the
+    /// messages of each of their rounds travel together. Nests.
+    pub fn hold(&self) {
+        self.node.hold();
+    }
+
+    /// Starts the calls that were held.
+    pub fn release(&self) {
+        self.node.release();
+    }
+
     /// Leaves the next call with an error that this rank found before it could enter: the others, who
     /// are in the call or will come to it, raise it too.
     pub fn fail_call(&self, error: Error) -> Error {
@@ -120,6 +147,11 @@ impl Comm {
     /// Returns when every rank has come.
     pub fn barrier(&self) -> Result<()> {
         self.call(CallSig::plain(CallKind::Barrier), barrier)
+    }
+
+    /// [`Comm::barrier`] that can go on by itself.
+    pub fn barrier_call(&self) -> Result<Call<()>> {
+        self.prepare(CallSig::plain(CallKind::Barrier), None, |ep| async move { barrier(&ep).await })
     }
 
     /// Groups of the ranks that name the same `color`, ordered by `key`, then by rank here. A rank

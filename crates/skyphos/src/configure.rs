@@ -6,11 +6,14 @@ use skyphos_core::collectives::allgather::allgather_bytes;
 use skyphos_core::collectives::configure::{self, Missing, Request};
 use skyphos_core::collectives::reduce::{self, Order};
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::{Endpoint, Plan};
+use skyphos_core::{Call, Endpoint, Plan};
 use skyphos_kernels::{BlockHash, Indices};
 use skyphos_plan::degrees::DEFAULT_ALPHA;
 use skyphos_plan::{Sizes, choose_degrees, predict_rows};
 use skyphos_types::{Element, Error, ReduceOp, Result};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard};
 
 /// Smallest message worth sending when nothing else is said. Over loopback and 1 Gbit/s links half of
 /// the full rate is reached at some tens of kilobytes; the papers' cluster needed 5 MB.
@@ -66,6 +69,11 @@ impl ConfigureOptions {
             extra,
         }
     }
+
+    fn sig_with<T: Element>(&self, op: &ReduceOp) -> CallSig {
+        let sig = self.sig(CallKind::ConfigureReduce);
+        CallSig { op: op.code(), dtype: T::DTYPE as u8, flags: sig.flags | custom_tag(op) << 1, ..sig }
+    }
 }
 
 impl Comm {
@@ -80,8 +88,16 @@ impl Comm {
     ) -> Result<Plan> {
         let (contribute, want) = (contribute.into(), want.into());
         self.call(options.sig(CallKind::Configure), async |ep| {
-            let request = self.request(ep, contribute, want, options, 8).await?;
+            let request = request(ep, contribute, want, options, 8).await?;
             configure::configure(ep, request).await
+        })
+    }
+
+    /// [`Comm::configure`] that can go on by itself.
+    pub fn configure_call(&self, sets: impl IndexSets, options: ConfigureOptions) -> Result<Call<Plan>> {
+        self.prepare(options.sig(CallKind::Configure), None, move |ep| async move {
+            let request = request(&ep, sets.contribute(), sets.want(), &options, 8).await?;
+            configure::configure(&ep, request).await
         })
     }
 
@@ -96,16 +112,27 @@ impl Comm {
         op: &ReduceOp,
         order: Order,
     ) -> Result<()> {
-        let sig = CallSig {
-            kind: CallKind::Reduce,
-            op: op.code(),
-            dtype: T::DTYPE as u8,
-            flags: custom_tag(op),
-            width: plan.width as u32,
-            n: plan.n,
-            extra: plan.id,
-        };
+        let sig = reduce_sig::<T>(plan.n, plan.width, plan.id, op);
         self.call(sig, async |ep| reduce::reduce(ep, plan, values, out, op, order).await)
+    }
+
+    /// [`Comm::reduce`] that can go on by itself; gives `out` back. Calls of one plan follow each other in the order
+    /// in which they were made.
+    pub fn reduce_call<T: Element, Out: AsMut<[T]> + Send + 'static>(
+        &self,
+        plan: &SharedPlan,
+        values: impl AsRef<[T]> + Send + 'static,
+        mut out: Out,
+        op: ReduceOp,
+        order: Order,
+    ) -> Result<Call<Out>> {
+        let sig = reduce_sig::<T>(plan.n, plan.width, plan.id, &op);
+        let turn = plan.turn();
+        self.prepare(sig, Some(&op.clone()), move |ep| async move {
+            let mut plan = turn.await;
+            reduce::reduce(&ep, &mut plan, values.as_ref(), out.as_mut(), &op, order).await?;
+            Ok(out)
+        })
     }
 
     /// [`Comm::configure`] and [`Comm::reduce`] in one pass down and up, for indices that change
@@ -120,68 +147,135 @@ impl Comm {
         options: &ConfigureOptions,
     ) -> Result<Plan> {
         let (contribute, want) = (contribute.into(), want.into());
-        let mut sig = options.sig(CallKind::ConfigureReduce);
-        (sig.op, sig.dtype) = (op.code(), T::DTYPE as u8);
-        sig.flags |= custom_tag(op) << 1;
-        self.call(sig, async |ep| {
-            let request = self.request(ep, contribute, want, options, size_of::<T>()).await?;
+        self.call(options.sig_with::<T>(op), async |ep| {
+            let request = request(ep, contribute, want, options, size_of::<T>()).await?;
             configure::configure_reduce(ep, request, values, out, op).await
         })
     }
 
-    /// Prepares the sets; agrees on n and the degrees where they were left open.
-    async fn request(
+    /// [`Comm::configure_reduce`] that can go on by itself; gives `out` back.
+    pub fn configure_reduce_call<T: Element, Out: AsMut<[T]> + Send + 'static>(
         &self,
-        ep: &Endpoint,
-        contribute: Indices<'_>,
-        want: Indices<'_>,
-        options: &ConfigureOptions,
-        item_bytes: usize,
-    ) -> Result<Request> {
-        if let Some(degrees) = &options.degrees {
-            check_degrees(degrees, ep.size())?;
-        }
-        if options.width == 0 {
-            return Err(Error::bad_input("width must be at least 1"));
-        }
-        if options.n.is_some_and(|n| n > 1 << 63) {
-            return Err(Error::bad_input(format!("n = {} is above 2^63", options.n.unwrap_or(0))));
-        }
-        if options.min_packet_bytes.is_nan() || options.min_packet_bytes < 0.0 {
-            return Err(Error::bad_input("min_packet must be 0 or more bytes"));
-        }
-        // A prime (or single) group has one choice of degrees: nothing to agree on.
-        let one_choice = (2..ep.size()).all(|d| !ep.size().is_multiple_of(d));
-        let degrees = match &options.degrees {
-            Some(degrees) => Some(degrees.clone()),
-            None => one_choice.then(|| vec![ep.size()]),
-        };
-        let (n, degrees) = match (options.n, degrees) {
-            (Some(n), Some(degrees)) => (n, degrees),
-            (n, degrees) => {
-                let row_bytes = (options.width * item_bytes) as f64;
-                agree(ep, contribute, want, n, degrees, row_bytes, options.min_packet_bytes).await?
-            }
-        };
-        let hash = BlockHash::new(n, ep.size());
-        let (contribute_len, want_len) = (contribute.len(), want.len());
-        let same = contribute.is_same_memory(want);
-        let contribute = contribute.prepare(n, hash, "contribute")?;
-        let want = if same { contribute.clone() } else { want.prepare(n, hash, "want")? };
-        Ok(Request {
-            n,
-            width: options.width,
-            degrees,
-            missing: options.missing,
-            hash,
-            contribute,
-            contribute_len,
-            want,
-            want_len,
-            // The call's number: the same on all ranks, whatever failed before.
-            id: ep.call_number() as u32,
+        sets: impl IndexSets,
+        values: impl AsRef<[T]> + Send + 'static,
+        mut out: Out,
+        op: ReduceOp,
+        options: ConfigureOptions,
+    ) -> Result<Call<(Plan, Out)>> {
+        self.prepare(options.sig_with::<T>(&op), Some(&op.clone()), move |ep| async move {
+            let request = request(&ep, sets.contribute(), sets.want(), &options, size_of::<T>()).await?;
+            let (values, row) = (values.as_ref(), out.as_mut());
+            let plan = configure::configure_reduce(&ep, request, values, row, &op).await?;
+            Ok((plan, out))
         })
     }
+}
+
+fn reduce_sig<T: Element>(n: u64, width: usize, id: u32, op: &ReduceOp) -> CallSig {
+    CallSig {
+        kind: CallKind::Reduce,
+        op: op.code(),
+        dtype: T::DTYPE as u8,
+        flags: custom_tag(op),
+        width: width as u32,
+        n,
+        extra: id,
+    }
+}
+
+/// Where a call that goes on by itself has its index lists.
+pub trait IndexSets: Send + 'static {
+    /// Indices that the rank has values for. The same at any time.
+    fn contribute(&self) -> Indices<'_>;
+    /// Indices that it wants. The same at any time.
+    fn want(&self) -> Indices<'_>;
+}
+
+/// A plan that several calls under way use, one after the other.
+pub struct SharedPlan {
+    plan: Arc<Mutex<Plan>>,
+    n: u64,
+    width: usize,
+    id: u32,
+}
+
+impl SharedPlan {
+    /// Shares a plan.
+    pub fn new(plan: Plan) -> SharedPlan {
+        SharedPlan { n: plan.n, width: plan.width, id: plan.id, plan: Arc::new(Mutex::new(plan)) }
+    }
+
+    /// The plan, while no call uses it.
+    pub fn try_lock(&self) -> Result<MutexGuard<'_, Plan>> {
+        self.plan
+            .try_lock()
+            .map_err(|_| Error::bad_input("a call of this plan is under way: wait for it first"))
+    }
+
+    /// Takes a place in the queue now.
+    fn turn(&self) -> impl Future<Output = OwnedMutexGuard<Plan>> + Send + 'static {
+        let mut waiting = Box::pin(self.plan.clone().lock_owned());
+        let at_once = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        async move {
+            match at_once {
+                Poll::Ready(plan) => plan,
+                Poll::Pending => waiting.await,
+            }
+        }
+    }
+}
+
+/// Prepares the sets; agrees on n and the degrees where they were left open.
+async fn request(
+    ep: &Endpoint,
+    contribute: Indices<'_>,
+    want: Indices<'_>,
+    options: &ConfigureOptions,
+    item_bytes: usize,
+) -> Result<Request> {
+    if let Some(degrees) = &options.degrees {
+        check_degrees(degrees, ep.size())?;
+    }
+    if options.width == 0 {
+        return Err(Error::bad_input("width must be at least 1"));
+    }
+    if options.n.is_some_and(|n| n > 1 << 63) {
+        return Err(Error::bad_input(format!("n = {} is above 2^63", options.n.unwrap_or(0))));
+    }
+    if options.min_packet_bytes.is_nan() || options.min_packet_bytes < 0.0 {
+        return Err(Error::bad_input("min_packet must be 0 or more bytes"));
+    }
+    // A prime (or single) group has one choice of degrees: nothing to agree on.
+    let one_choice = (2..ep.size()).all(|d| !ep.size().is_multiple_of(d));
+    let degrees = match &options.degrees {
+        Some(degrees) => Some(degrees.clone()),
+        None => one_choice.then(|| vec![ep.size()]),
+    };
+    let (n, degrees) = match (options.n, degrees) {
+        (Some(n), Some(degrees)) => (n, degrees),
+        (n, degrees) => {
+            let row_bytes = (options.width * item_bytes) as f64;
+            agree(ep, contribute, want, n, degrees, row_bytes, options.min_packet_bytes).await?
+        }
+    };
+    let hash = BlockHash::new(n, ep.size());
+    let (contribute_len, want_len) = (contribute.len(), want.len());
+    let same = contribute.is_same_memory(want);
+    let contribute = contribute.prepare(n, hash, "contribute")?;
+    let want = if same { contribute.clone() } else { want.prepare(n, hash, "want")? };
+    Ok(Request {
+        n,
+        width: options.width,
+        degrees,
+        missing: options.missing,
+        hash,
+        contribute,
+        contribute_len,
+        want,
+        want_len,
+        // The call's number: the same on all ranks, whatever failed before.
+        id: ep.call_number() as u32,
+    })
 }
 
 /// Distinguishes custom operations by name in the three bits that are free.

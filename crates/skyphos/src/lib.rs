@@ -22,7 +22,7 @@ mod vectors;
 
 pub use allreduce::{Algorithm, AllreduceOptions, DenseThreshold, choose};
 pub use comm::{Comm, LocalRanks};
-pub use configure::{ConfigureOptions, DEFAULT_MIN_PACKET_BYTES, predicted_rows};
+pub use configure::{ConfigureOptions, DEFAULT_MIN_PACKET_BYTES, IndexSets, SharedPlan, predicted_rows};
 pub use quantize::{QuantizeOptions, Stage};
 pub use skyphos_core::collectives::configure::Missing;
 pub use skyphos_core::collectives::gather::Schedule;
@@ -30,7 +30,7 @@ pub use skyphos_core::collectives::reduce::Order;
 pub use skyphos_core::plan::{Plan, Stats, Volume};
 pub use skyphos_core::stream::Split;
 pub use skyphos_core::transport::Transport;
-pub use skyphos_core::{Node, Settings};
+pub use skyphos_core::{Call, Node, Settings, Work};
 pub use skyphos_kernels::stream::{Form, IndexList, SparseVec, View};
 pub use skyphos_kernels::{
     Draw, Indices, Magnitude, Quantize, Scale, Select, put_back, quantise_in_place, take_topk,
@@ -41,3 +41,4 @@ pub use skyphos_tcp as tcp;
 pub use skyphos_types::{
     CustomOp, DType, Element, Error, Real, ReduceOp, Result, bf16, f16, with_element, with_real,
 };
+pub use vectors::Source;

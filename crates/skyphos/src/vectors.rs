@@ -1,15 +1,16 @@
-//! Reduce-scatter, reduce, allgather, gather, alltoall and scatter of sparse vectors.
+//! Reduce-scatter, reduce, allgather, gather, alltoall and scatter of sparse vectors: each collective once, as an
+//! async function, and two ways to call it.
 
 use crate::Comm;
 use crate::allreduce::{AllreduceOptions, terms};
 use crate::configure::custom_tag;
 use crate::quantize::refuse;
-use skyphos_core::Endpoint;
 use skyphos_core::collectives::allreduce::butterfly::{Parts, reduce_scatter};
 use skyphos_core::collectives::gather::{self, Item, Schedule};
 use skyphos_core::collectives::reduce_to_root::reduce_to_root;
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::stream::{Assembler, bounds, encode};
+use skyphos_core::{Call, Endpoint};
 use skyphos_kernels::Indices;
 use skyphos_kernels::stream::{Form, Shape, SparseVec, View};
 use skyphos_types::{Element, Error, ReduceOp, Result};
@@ -50,6 +51,138 @@ fn decode<T: Element>(
     Ok(SparseVec { n, width, form: assembler.finish() })
 }
 
+/// Where a call that goes on by itself has its vector.
+pub trait Source<T>: Send + 'static {
+    /// The vector. The same at any time.
+    fn view(&self) -> View<'_, T>;
+}
+
+impl<T: Element> Source<T> for SparseVec<T> {
+    fn view(&self) -> View<'_, T> {
+        SparseVec::view(self)
+    }
+}
+
+impl<T: Element> Source<T> for std::sync::Arc<SparseVec<T>> {
+    fn view(&self) -> View<'_, T> {
+        SparseVec::view(self)
+    }
+}
+
+/// The entries of this rank's range, and the range.
+type Share<T> = (SparseVec<T>, Range<u64>);
+
+async fn reduce_scatter_on<T: Element>(
+    ep: &Endpoint,
+    (n, width): (u64, usize),
+    view: View<'_, T>,
+    op: &ReduceOp,
+    options: &AllreduceOptions,
+) -> Result<Share<T>> {
+    refuse(&options.quantize, "reduce_scatter")?;
+    op.check(T::DTYPE)?;
+    view.check(n, width)?;
+    let terms = terms::<T>(n, width, &view, op, options);
+    let down = Parts::Sparse.terms(terms);
+    let bounds = bounds(ep, options.split, view, width, n, ep.size()).await?;
+    let reduced = reduce_scatter(ep, view, down, &[ep.size()], bounds).await?;
+    let range = reduced.part.lo..reduced.part.hi;
+    Ok((SparseVec { n, width, form: reduced.part.form }, range))
+}
+
+async fn reduce_to_root_on<T: Element>(
+    ep: &Endpoint,
+    (n, width): (u64, usize),
+    view: View<'_, T>,
+    op: &ReduceOp,
+    root: u32,
+    options: &AllreduceOptions,
+) -> Result<Option<SparseVec<T>>> {
+    refuse(&options.quantize, "reduce")?;
+    op.check(T::DTYPE)?;
+    view.check(n, width)?;
+    check_root(ep, root)?;
+    let terms = terms::<T>(n, width, &view, op, options);
+    let bounds = bounds(ep, options.split, view, width, n, ep.size()).await?;
+    let form: Option<Form<T>> = reduce_to_root(ep, view, terms, bounds, root).await?;
+    Ok(form.map(|form| SparseVec { n, width, form }))
+}
+
+fn decode_all<T: Element>(
+    ep: &Endpoint,
+    n: u64,
+    width: usize,
+    wide: bool,
+    items: &[Item],
+) -> Result<Vec<SparseVec<T>>> {
+    (0..).zip(items).map(|(rank, item)| decode(ep, rank, n, width, wide, item)).collect()
+}
+
+async fn allgather_on<T: Element>(
+    ep: &Endpoint,
+    (n, width): (u64, usize),
+    view: View<'_, T>,
+    schedule: Schedule,
+) -> Result<Vec<SparseVec<T>>> {
+    view.check(n, width)?;
+    let items = gather::allgather(ep, schedule, encode(ep, view, width, 0, 0, n)).await?;
+    decode_all(ep, n, width, is_wide(n, &view), &items)
+}
+
+async fn gather_on<T: Element>(
+    ep: &Endpoint,
+    (n, width): (u64, usize),
+    view: View<'_, T>,
+    root: u32,
+) -> Result<Vec<SparseVec<T>>> {
+    view.check(n, width)?;
+    check_root(ep, root)?;
+    let items = gather::gather(ep, root, encode(ep, view, width, 0, 0, n)).await?;
+    decode_all(ep, n, width, is_wide(n, &view), &items)
+}
+
+/// Encodes one vector a rank; whether any has indices of 8 bytes.
+fn encode_each<T: Element>(
+    ep: &Endpoint,
+    n: u64,
+    width: usize,
+    views: &[View<'_, T>],
+) -> Result<(Vec<Item>, bool)> {
+    views.iter().try_for_each(|view| view.check(n, width))?;
+    let own = views.iter().map(|view| encode(ep, *view, width, 0, 0, n)).collect();
+    Ok((own, n > 1 << 32 || views.iter().any(|view| is_wide(n, view))))
+}
+
+async fn alltoall_on<T: Element>(
+    ep: &Endpoint,
+    (n, width): (u64, usize),
+    views: &[View<'_, T>],
+) -> Result<Vec<SparseVec<T>>> {
+    check_count(ep, views.len())?;
+    let (own, wide) = encode_each(ep, n, width, views)?;
+    let items = gather::alltoall(ep, &own).await?;
+    decode_all(ep, n, width, wide, &items)
+}
+
+async fn scatter_on<T: Element>(
+    ep: &Endpoint,
+    (n, width): (u64, usize),
+    views: &[View<'_, T>],
+    root: u32,
+) -> Result<SparseVec<T>> {
+    check_root(ep, root)?;
+    if ep.rank() == root {
+        check_count(ep, views.len())?;
+    }
+    let (own, wide) = encode_each(ep, n, width, views)?;
+    let item = gather::scatter(ep, root, &own).await?;
+    decode(ep, root, n, width, wide, &item)
+}
+
+fn views<T: Element>(sources: &[impl Source<T>]) -> Vec<View<'_, T>> {
+    sources.iter().map(Source::view).collect()
+}
+
 impl Comm {
     /// The reduction of all ranks' vectors, of which each rank gets the entries of its own range; ranges are even.
     ///
@@ -61,18 +194,23 @@ impl Comm {
         view: View<'_, T>,
         op: &ReduceOp,
         options: &AllreduceOptions,
-    ) -> Result<(SparseVec<T>, Range<u64>)> {
+    ) -> Result<Share<T>> {
         let sig = options.sig::<T>(CallKind::ReduceScatter, op, n, width);
-        self.call(sig, async |ep| {
-            refuse(&options.quantize, "reduce_scatter")?;
-            op.check(T::DTYPE)?;
-            view.check(n, width)?;
-            let terms = terms::<T>(n, width, &view, op, options);
-            let down = Parts::Sparse.terms(terms);
-            let bounds = bounds(ep, options.split, view, width, n, ep.size()).await?;
-            let reduced = reduce_scatter(ep, view, down, &[ep.size()], bounds).await?;
-            let range = reduced.part.lo..reduced.part.hi;
-            Ok((SparseVec { n, width, form: reduced.part.form }, range))
+        self.call(sig, async |ep| reduce_scatter_on(ep, (n, width), view, op, options).await)
+    }
+
+    /// [`Comm::reduce_scatter`] that can go on by itself.
+    pub fn reduce_scatter_call<T: Element>(
+        &self,
+        n: u64,
+        width: usize,
+        x: impl Source<T>,
+        op: ReduceOp,
+        options: AllreduceOptions,
+    ) -> Result<Call<Share<T>>> {
+        let sig = options.sig::<T>(CallKind::ReduceScatter, &op, n, width);
+        self.prepare(sig, Some(&op.clone()), move |ep| async move {
+            reduce_scatter_on(&ep, (n, width), x.view(), &op, &options).await
         })
     }
 
@@ -86,17 +224,23 @@ impl Comm {
         root: u32,
         options: &AllreduceOptions,
     ) -> Result<Option<SparseVec<T>>> {
-        let mut sig = plain::<T>(CallKind::ReduceToRoot, n, width, root);
-        (sig.op, sig.flags) = (op.code(), custom_tag(op));
-        self.call(sig, async |ep| {
-            refuse(&options.quantize, "reduce")?;
-            op.check(T::DTYPE)?;
-            view.check(n, width)?;
-            check_root(ep, root)?;
-            let terms = terms::<T>(n, width, &view, op, options);
-            let bounds = bounds(ep, options.split, view, width, n, ep.size()).await?;
-            let form: Option<Form<T>> = reduce_to_root(ep, view, terms, bounds, root).await?;
-            Ok(form.map(|form| SparseVec { n, width, form }))
+        let sig = to_root::<T>(n, width, op, root);
+        self.call(sig, async |ep| reduce_to_root_on(ep, (n, width), view, op, root, options).await)
+    }
+
+    /// [`Comm::reduce_to_root`] that can go on by itself.
+    pub fn reduce_to_root_call<T: Element>(
+        &self,
+        n: u64,
+        width: usize,
+        x: impl Source<T>,
+        op: ReduceOp,
+        root: u32,
+        options: AllreduceOptions,
+    ) -> Result<Call<Option<SparseVec<T>>>> {
+        let sig = to_root::<T>(n, width, &op, root);
+        self.prepare(sig, Some(&op.clone()), move |ep| async move {
+            reduce_to_root_on(&ep, (n, width), x.view(), &op, root, &options).await
         })
     }
 
@@ -108,12 +252,24 @@ impl Comm {
         view: View<'_, T>,
         schedule: Schedule,
     ) -> Result<Vec<SparseVec<T>>> {
-        self.call(plain::<T>(CallKind::Allgather, n, width, schedule as u32), async |ep| {
-            view.check(n, width)?;
-            let (own, wide) = (encode(ep, view, width, 0, 0, n), is_wide(n, &view));
-            let items = gather::allgather(ep, schedule, own).await?;
-            (0..).zip(&items).map(|(rank, item)| decode(ep, rank, n, width, wide, item)).collect()
-        })
+        let sig = plain::<T>(CallKind::Allgather, n, width, schedule as u32);
+        self.call(sig, async |ep| allgather_on(ep, (n, width), view, schedule).await)
+    }
+
+    /// [`Comm::allgather`] that can go on by itself.
+    pub fn allgather_call<T: Element>(
+        &self,
+        n: u64,
+        width: usize,
+        x: impl Source<T>,
+        schedule: Schedule,
+    ) -> Result<Call<Vec<SparseVec<T>>>> {
+        let sig = plain::<T>(CallKind::Allgather, n, width, schedule as u32);
+        self.prepare(
+            sig,
+            None,
+            move |ep| async move { allgather_on(&ep, (n, width), x.view(), schedule).await },
+        )
     }
 
     /// The vectors of all ranks on `root`, in rank order; none elsewhere. Collective.
@@ -124,13 +280,20 @@ impl Comm {
         view: View<'_, T>,
         root: u32,
     ) -> Result<Vec<SparseVec<T>>> {
-        self.call(plain::<T>(CallKind::Gather, n, width, root), async |ep| {
-            view.check(n, width)?;
-            check_root(ep, root)?;
-            let (own, wide) = (encode(ep, view, width, 0, 0, n), is_wide(n, &view));
-            let items = gather::gather(ep, root, own).await?;
-            (0..).zip(&items).map(|(rank, item)| decode(ep, rank, n, width, wide, item)).collect()
-        })
+        let sig = plain::<T>(CallKind::Gather, n, width, root);
+        self.call(sig, async |ep| gather_on(ep, (n, width), view, root).await)
+    }
+
+    /// [`Comm::gather`] that can go on by itself.
+    pub fn gather_call<T: Element>(
+        &self,
+        n: u64,
+        width: usize,
+        x: impl Source<T>,
+        root: u32,
+    ) -> Result<Call<Vec<SparseVec<T>>>> {
+        let sig = plain::<T>(CallKind::Gather, n, width, root);
+        self.prepare(sig, None, move |ep| async move { gather_on(&ep, (n, width), x.view(), root).await })
     }
 
     /// Vector j of each rank on rank j, in rank order. Collective.
@@ -140,14 +303,19 @@ impl Comm {
         width: usize,
         views: &[View<'_, T>],
     ) -> Result<Vec<SparseVec<T>>> {
-        self.call(plain::<T>(CallKind::Alltoall, n, width, 0), async |ep| {
-            check_count(ep, views.len())?;
-            views.iter().try_for_each(|view| view.check(n, width))?;
-            let own: Vec<Item> = views.iter().map(|view| encode(ep, *view, width, 0, 0, n)).collect();
-            let wide = views.iter().any(|view| is_wide(n, view));
-            let items = gather::alltoall(ep, &own).await?;
-            (0..).zip(&items).map(|(rank, item)| decode(ep, rank, n, width, wide, item)).collect()
-        })
+        let sig = plain::<T>(CallKind::Alltoall, n, width, 0);
+        self.call(sig, async |ep| alltoall_on(ep, (n, width), views).await)
+    }
+
+    /// [`Comm::alltoall`] that can go on by itself.
+    pub fn alltoall_call<T: Element>(
+        &self,
+        n: u64,
+        width: usize,
+        xs: Vec<impl Source<T> + Sync>,
+    ) -> Result<Call<Vec<SparseVec<T>>>> {
+        let sig = plain::<T>(CallKind::Alltoall, n, width, 0);
+        self.prepare(sig, None, move |ep| async move { alltoall_on(&ep, (n, width), &views(&xs)).await })
     }
 
     /// Vector j of `root` on rank j; the other ranks pass none. Collective.
@@ -158,18 +326,27 @@ impl Comm {
         views: &[View<'_, T>],
         root: u32,
     ) -> Result<SparseVec<T>> {
-        self.call(plain::<T>(CallKind::Scatter, n, width, root), async |ep| {
-            check_root(ep, root)?;
-            if ep.rank() == root {
-                check_count(ep, views.len())?;
-            }
-            views.iter().try_for_each(|view| view.check(n, width))?;
-            let own: Vec<Item> = views.iter().map(|view| encode(ep, *view, width, 0, 0, n)).collect();
-            let wide = views.iter().any(|view| is_wide(n, view)) || n > 1 << 32;
-            let item = gather::scatter(ep, root, &own).await?;
-            decode(ep, root, n, width, wide, &item)
-        })
+        let sig = plain::<T>(CallKind::Scatter, n, width, root);
+        self.call(sig, async |ep| scatter_on(ep, (n, width), views, root).await)
     }
+
+    /// [`Comm::scatter`] that can go on by itself.
+    pub fn scatter_call<T: Element>(
+        &self,
+        n: u64,
+        width: usize,
+        xs: Vec<impl Source<T> + Sync>,
+        root: u32,
+    ) -> Result<Call<SparseVec<T>>> {
+        let sig = plain::<T>(CallKind::Scatter, n, width, root);
+        self.prepare(sig, None, move |ep| async move { scatter_on(&ep, (n, width), &views(&xs), root).await })
+    }
+}
+
+/// The call of a reduction to one rank.
+fn to_root<T: Element>(n: u64, width: usize, op: &ReduceOp, root: u32) -> CallSig {
+    let sig = plain::<T>(CallKind::ReduceToRoot, n, width, root);
+    CallSig { op: op.code(), flags: custom_tag(op), ..sig }
 }
 
 /// Refuses any other number of vectors than one a rank.

@@ -1,0 +1,65 @@
+//! Calls, run at once or left under way.
+
+use crate::errors::to_py;
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+use skyphos::{Call, Comm, Result};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Makes a Python object of a result.
+type Deliver = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+
+/// A call under way.
+#[pyclass(module = "skyphos._skyphos", frozen)]
+pub struct Work {
+    work: skyphos::Work<Deliver>,
+    /// Its group stays open.
+    _comm: Arc<Comm>,
+}
+
+#[pymethods]
+impl Work {
+    /// The call, as errors name it.
+    #[getter]
+    fn name(&self) -> String {
+        self.work.name()
+    }
+
+    fn done(&self) -> bool {
+        self.work.is_done()
+    }
+
+    /// Waits at most so many seconds (None: without end); whether the call is over.
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> bool {
+        let timeout = timeout.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX));
+        py.detach(|| self.work.wait_for(timeout))
+    }
+
+    /// The result, once; raises the call's error.
+    fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        match self.work.take() {
+            None => Ok(None),
+            Some(Ok(deliver)) => deliver(py).map(Some),
+            Some(Err(error)) => Err(to_py(py, error)),
+        }
+    }
+}
+
+/// Runs a call and returns its result, or leaves it under way and returns its `Work`.
+pub fn perform<R: Send + 'static>(
+    py: Python<'_>,
+    comm: &Arc<Comm>,
+    call: Result<Call<R>>,
+    async_op: bool,
+    convert: impl FnOnce(Python<'_>, R) -> PyResult<Py<PyAny>> + Send + 'static,
+) -> PyResult<Py<PyAny>> {
+    let call = call.map_err(|e| to_py(py, e))?;
+    if !async_op {
+        let result = py.detach(|| call.run()).map_err(|e| to_py(py, e))?;
+        return convert(py, result);
+    }
+    let work = py
+        .detach(|| call.map(|result| Box::new(move |py: Python<'_>| convert(py, result)) as Deliver).start());
+    Work { work, _comm: comm.clone() }.into_py_any(py)
+}

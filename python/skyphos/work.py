@@ -1,0 +1,103 @@
+"""A collective call that goes on while its caller does something else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from .errors import BadInput, Timeout
+
+if TYPE_CHECKING:
+    from . import _skyphos
+
+__all__ = ["Work", "perform"]
+
+T = TypeVar("T")
+
+
+class Work(Generic[T]):
+    """What a collective returns with ``async_op=True``: a call under way.
+
+    All ranks make a group's calls, blocking or not, in the same order; they complete, and may be waited for, in any.
+    A call goes on while nobody waits; one with a ufunc as operation goes on only while this process waits for
+    something, for Python code runs on the caller's threads. Arrays that were passed in must not be written to before
+    the call is done. A Work that is dropped leaves its call under way. Closing the group ends the calls under way with
+    an error on all ranks.
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> with sky.init() as comm:
+    ...     work = comm.allreduce(np.array([1.0, 2.0]), async_op=True)
+    ...     work.wait()
+    array([1., 2.])
+    """
+
+    def __init__(self, native: _skyphos.Work, finish: Callable[[Any], T]) -> None:
+        self._native = native
+        self._finish: Callable[[Any], T] | None = finish
+        self._lock = threading.Lock()
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        return f"Work({self._native.name}, {'done' if self.done() else 'under way'})"
+
+    def done(self) -> bool:
+        """Whether the call is over, well or not. Does not wait."""
+        return self._native.done()
+
+    def wait(self, timeout: float | None = None) -> T:
+        """Wait for the result, which is what the blocking call returns, to the bit.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; None: until the call is over (the group's own time-out still ends it).
+
+        Returns
+        -------
+        The result. Another wait returns the same object.
+
+        Raises
+        ------
+        Timeout
+            The call is still under way after ``timeout``; it goes on, and may be waited for again.
+        SkyphosError
+            What the call ended with; every wait raises it.
+        """
+        self._settle(timeout)
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the call's end and return its error, or None if it went well."""
+        self._settle(timeout)
+        return self._error
+
+    def _settle(self, timeout: float | None) -> None:
+        if timeout is not None and not timeout >= 0:
+            raise BadInput(f"timeout must be 0 or more seconds, not {timeout}")
+        if not self._native.wait(timeout):
+            call = self._native.name
+            raise Timeout(f"{call} is not done after {timeout} s; it goes on: wait again", call=call)
+        with self._lock:
+            if self._finish is None:
+                return
+            finish, self._finish = self._finish, None
+            try:
+                self._result = finish(self._native.take())
+            except BaseException as error:
+                self._error = error
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Wait without blocking the event loop: another thread waits."""
+        return asyncio.get_running_loop().run_in_executor(None, self.wait).__await__()
+
+
+def perform(done: Any, async_op: bool, finish: Callable[[Any], T]) -> T | Work[T]:
+    """What the caller of a collective gets: what ``finish`` makes of the native result, or the Work whose wait does."""
+    return Work(done, finish) if async_op else finish(done)
