@@ -15,7 +15,9 @@ from .comm import Comm
 from .errors import BadInput, Mismatch, PeerLost, Refused, SkyphosError, Timeout
 from .group import init, local
 from .plan import LayerVolume, Plan, Stats
+from .quantize import Quantize
 from .sparse_vector import SparseVector
+from .topk import TopK
 from .work import Work
 
 __version__ = "0.1.0"
@@ -27,11 +29,13 @@ __all__ = [
     "Mismatch",
     "PeerLost",
     "Plan",
+    "Quantize",
     "Refused",
     "SkyphosError",
     "SparseVector",
     "Stats",
     "Timeout",
+    "TopK",
     "Work",
     "init",
     "local",

@@ -10,6 +10,7 @@ __all__ = [
     "Plan",
     "Work",
     "allreduce",
+    "allreduce_and_tell",
     "allreduce_dense",
     "alltoall",
     "connect_tcp",
@@ -17,11 +18,18 @@ __all__ = [
     "local",
     "reduce",
     "reduce_scatter",
+    "topk_put_back",
+    "topk_quantise",
+    "topk_take",
 ]
 
 _Shared = tuple[int | None, int, list[int] | None, bool, float | None]
 
 _Array = npt.NDArray[Any]
+
+_Quantised = tuple[int, int, str, str, int]
+
+_Settings = tuple[str, list[int] | None, str, int, _Quantised | None]
 
 _Parts = tuple[_Array | None, _Array, _Array | None]
 
@@ -32,9 +40,23 @@ def allreduce(
     vector: _Parts,
     op: Any,
     identity: Any,
-    settings: tuple[str, list[int] | None, str, int],
+    settings: _Settings,
     async_op: bool,
 ) -> Any: ...
+def allreduce_and_tell(
+    comm: Comm,
+    n: int,
+    width: int,
+    vector: _Parts,
+    op: Any,
+    identity: Any,
+    settings: _Settings,
+) -> tuple[_Parts, _Array]: ...
+def topk_take(
+    residual: _Array | None, gradient: _Array, choice: tuple[int | None, int | None, _Array | None]
+) -> tuple[_Array, _Array]: ...
+def topk_quantise(values: _Array, how: tuple[int, int, int], place: tuple[int, int]) -> None: ...
+def topk_put_back(residual: _Array, indices: _Array, picked: _Array, sent: _Array) -> None: ...
 def reduce_scatter(
     comm: Comm, n: int, width: int, vector: _Parts, op: Any, identity: Any, split: str, async_op: bool
 ) -> Any: ...
@@ -46,7 +68,14 @@ def alltoall(
     comm: Comm, n: int, width: int, vectors: list[_Parts], root: int | None, like: _Array, async_op: bool
 ) -> Any: ...
 def allreduce_dense(
-    comm: Comm, values: _Array, out: _Array, op: Any, identity: Any, algorithm: str, async_op: bool
+    comm: Comm,
+    values: _Array,
+    out: _Array,
+    op: Any,
+    identity: Any,
+    algorithm: str,
+    quantised: _Quantised | None,
+    async_op: bool,
 ) -> Any: ...
 def local(size: int, timeout: float, threads: int) -> list[Comm]: ...
 def connect_tcp(

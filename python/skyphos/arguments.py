@@ -132,8 +132,10 @@ def resolve_op(op: Op) -> tuple[Any, Any]:
 def identity_of(op: Op, dtype: np.dtype[Any]) -> Any:
     """What an absent index counts as."""
     name = op if isinstance(op, str) else NAMED_UFUNCS.get(op)
-    limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
-    least, most = (-np.inf, np.inf) if dtype.kind == "f" else (limits.min, limits.max)
+    least, most = -np.inf, np.inf  # of floats: also of bfloat16, which is of a kind of its own
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        least, most = limits.min, limits.max
     known = {"prod": 1, "min": most, "max": least, "and": np.array(-1).astype(dtype)}
     if name is None:
         return getattr(op, "identity", 0)

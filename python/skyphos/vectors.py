@@ -14,6 +14,7 @@ from . import _skyphos as native
 from .arguments import Op, as_array, as_out, as_same, identity_of, resolve_op
 from .errors import BadInput
 from .kinds import open_vector
+from .quantize import Quantize
 from .sparse_vector import SparseVector
 from .work import perform
 
@@ -37,7 +38,8 @@ Algorithm = Literal[
 Split = Literal["quantiles", "even"]
 _DENSE = frozenset(name for name in get_args(Algorithm) if name.startswith("dense"))
 _SPARSE = frozenset(get_args(Algorithm)) - _DENSE - {"auto"}
-_Settings = tuple[str, list[int] | None, str, int]
+_Quantised = tuple[int, int, str, str, int]
+_Settings = tuple[str, list[int] | None, str, int, _Quantised | None]
 Schedule = Literal["direct", "ring", "recursive_doubling", "bruck", "neighbour_exchange", "dissemination"]
 _Parts = tuple[npt.NDArray[Any] | None, npt.NDArray[Any], npt.NDArray[Any] | None]
 
@@ -67,6 +69,7 @@ class VectorCollectives:
         degrees: Sequence[int] | None = None,
         split: Split = "quantiles",
         dense_threshold: int | Literal["paper"] | None = None,
+        quantize: Quantize | None = None,
         prune: bool = False,
         async_op: bool = False,
     ) -> Any:
@@ -92,6 +95,10 @@ class VectorCollectives:
         dense_threshold : int or "paper", optional
             Entries above which a vector turns dense. "paper": N·isize/(c + isize), SparCML section 5.1. None: the
             smaller of that and of the measured point where dense is faster, 0.3 N.
+        quantize : Quantize, optional
+            Move values in a few bits each (:class:`skyphos.Quantize`). For op sum and mean of floats.
+            "result" needs an algorithm in which each part has an owner: not ``recursive_doubling``, ``allgather``,
+            ``dense_ring`` or ``dense_rabenseifner``; ``auto`` picks one that has, for arrays DSAR.
         prune : bool
             Drop entries that cancelled to the operation's identity.
         async_op : bool
@@ -105,7 +112,8 @@ class VectorCollectives:
         Raises
         ------
         BadInput
-            A vector that makes no sense, an unknown algorithm; on all ranks.
+            A vector that makes no sense, an unknown algorithm; what cannot be quantised (integers, NaN, infinity, other
+            operations), or not by this algorithm; on all ranks.
         Mismatch
             Ranks passed another n, width, dtype, op or settings.
 
@@ -126,7 +134,7 @@ class VectorCollectives:
         try:
             native_op, identity = resolve_op(op)
             vector, back = open_vector(x)
-            settings = _allreduce_settings(algorithm, degrees, split, dense_threshold)
+            settings = _allreduce_settings(algorithm, degrees, split, dense_threshold, quantize)
             is_array = isinstance(vector, np.ndarray)
             if isinstance(vector, np.ndarray) and algorithm in _SPARSE:
                 vector = SparseVector.from_dense(vector, keep_zeros=True)
@@ -138,7 +146,8 @@ class VectorCollectives:
         except Exception as error:
             self._fail(error)
         if isinstance(vector, np.ndarray):
-            done = native.allreduce_dense(self._native, array, result, native_op, identity, settings[0], async_op)
+            whole = (array, result, native_op, identity, settings[0], settings[4])
+            done = native.allreduce_dense(self._native, *whole, async_op)
             return perform(done, async_op, lambda _: back(result.reshape(array.shape)))
         parts = native.allreduce(
             self._native, vector.n, vector.width, _arrays(vector), native_op, identity, settings, async_op
@@ -449,19 +458,26 @@ def _vector(parts: _Parts, like: SparseVector) -> SparseVector:
 
 
 def _allreduce_settings(
-    algorithm: str, degrees: Sequence[int] | None, split: str, threshold: int | Literal["paper"] | None
+    algorithm: str,
+    degrees: Sequence[int] | None,
+    split: str,
+    threshold: int | Literal["paper"] | None,
+    quantize: Quantize | None,
 ) -> _Settings:
     """Checks the settings that all ranks share; the native library knows the names."""
     layers = None if degrees is None else [index(d) for d in degrees]
     if layers is not None and not all(0 < d < 2**32 for d in layers):
         raise BadInput(f"degrees must be positive, not {layers}")
+    if not isinstance(quantize, Quantize | None):
+        raise BadInput(f"quantize must be a skyphos.Quantize or None, not {type(quantize).__name__}")
+    quantised = None if quantize is None else quantize._native()
     if threshold is None:
-        return algorithm, layers, split, -1
+        return algorithm, layers, split, -1, quantised
     if isinstance(threshold, str):
         if threshold != "paper":
             raise BadInput(f'dense_threshold must be a number of entries or "paper", not {threshold!r}')
-        return algorithm, layers, split, -2
+        return algorithm, layers, split, -2, quantised
     entries = index(threshold)
     if not 0 <= entries < 2**63:
         raise BadInput(f"dense_threshold must not be negative, but is {entries}")
-    return algorithm, layers, split, entries
+    return algorithm, layers, split, entries, quantised

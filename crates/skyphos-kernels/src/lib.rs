@@ -34,5 +34,5 @@ pub use merge::{Entries, merge};
 pub use permutation::Permutation;
 pub use prepare::{Index, Indices, Prepared, prepare};
 pub use quantise::{Draw, Quantize, Scale, dequantise, dequantise_and_add, quantise, quantised_bytes};
-pub use topk::{Magnitude, Select, take_topk, topk};
+pub use topk::{Magnitude, Select, put_back, quantise_in_place, take_topk, take_topk_of_sum, topk};
 pub use union::{Locator, MISSING, union};

@@ -20,10 +20,13 @@
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod bucket;
+mod feedback;
 mod loops;
 mod room;
 
 use crate::simd::{self, Level};
+pub use feedback::{put_back, quantise_in_place, take_topk_of_sum};
+
 use bucket::append_buckets;
 use loops::{Loops, Number, with_loops};
 use room::Room;

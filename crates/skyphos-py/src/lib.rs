@@ -7,7 +7,9 @@ mod errors;
 mod op;
 mod owned;
 mod plan;
+mod quantize;
 mod stream;
+mod topk;
 mod work;
 
 use pyo3::prelude::*;
@@ -21,6 +23,8 @@ mod _skyphos {
     use crate::plan::Plan;
     #[pymodule_export]
     use crate::stream::{allreduce, allreduce_dense, alltoall, gather, reduce, reduce_scatter};
+    #[pymodule_export]
+    use crate::topk::{allreduce_and_tell, topk_put_back, topk_quantise, topk_take};
     #[pymodule_export]
     use crate::work::Work;
 }

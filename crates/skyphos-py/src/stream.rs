@@ -5,6 +5,7 @@ use crate::comm::Comm;
 use crate::errors::{or_fail, to_py};
 use crate::op::reduce_op;
 use crate::owned::{Arrays, Numbers, NumbersMut, Vector};
+use crate::quantize::{Quantised, quantize};
 use crate::work::perform;
 use numpy::IntoPyArray;
 use pyo3::IntoPyObjectExt;
@@ -16,12 +17,15 @@ use skyphos::{
 };
 
 /// The parts of a vector: indices, values and bitmap; indices are None for a dense one.
-type Parts<'py> = (Option<Bound<'py, PyAny>>, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
+pub(crate) type Parts<'py> = (Option<Bound<'py, PyAny>>, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
 
-/// Settings that all ranks share: algorithm, degrees, split, dense threshold (-1: automatic, -2: the paper's).
-type Settings = (String, Option<Vec<u32>>, String, i64);
+/// Settings that all ranks share: algorithm, degrees, split, dense threshold (-1: automatic, -2: the paper's), what
+/// is quantised.
+pub(crate) type Settings = (String, Option<Vec<u32>>, String, i64, Option<Quantised>);
 
-fn options((algorithm, degrees, split, threshold): Settings) -> Result<AllreduceOptions> {
+pub(crate) fn options(
+    (algorithm, degrees, split, threshold, quantised): Settings,
+) -> Result<AllreduceOptions> {
     let split = match split.as_str() {
         "even" => Split::Even,
         "quantiles" => Split::Quantiles,
@@ -34,11 +38,12 @@ fn options((algorithm, degrees, split, threshold): Settings) -> Result<Allreduce
         -2 => DenseThreshold::Paper,
         entries => DenseThreshold::Entries(entries.max(0) as u64),
     };
-    Ok(AllreduceOptions { algorithm: Algorithm::from_name(&algorithm)?, degrees, split, dense_threshold })
+    let (algorithm, quantize) = (Algorithm::from_name(&algorithm)?, quantised.map(quantize).transpose()?);
+    Ok(AllreduceOptions { algorithm, degrees, split, dense_threshold, quantize })
 }
 
 /// The type of an array's numbers.
-fn dtype_of(array: &Bound<'_, PyAny>) -> PyResult<DType> {
+pub(crate) fn dtype_of(array: &Bound<'_, PyAny>) -> PyResult<DType> {
     let name: String = array.getattr("dtype")?.getattr("name")?.extract()?;
     DType::ALL
         .into_iter()
@@ -53,7 +58,7 @@ fn index_list(py: Python<'_>, list: IndexList) -> Bound<'_, PyAny> {
     }
 }
 
-fn parts<T: skyphos::Element + numpy::Element>(py: Python<'_>, vector: SparseVec<T>) -> Parts<'_> {
+pub(crate) fn parts<T: skyphos::Element + numpy::Element>(py: Python<'_>, vector: SparseVec<T>) -> Parts<'_> {
     match vector.form {
         Form::Sparse { indices, values } => {
             (Some(index_list(py, indices)), values.into_pyarray(py).into_any(), None)
@@ -113,13 +118,14 @@ pub fn allreduce_dense(
     out: &Bound<'_, PyAny>,
     op: &Bound<'_, PyAny>,
     identity: &Bound<'_, PyAny>,
-    algorithm: &str,
+    algorithm: String,
+    quantised: Option<Quantised>,
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     let op = or_fail(py, comm, reduce_op(op, identity))?;
-    let algorithm = or_fail(py, comm, Algorithm::from_name(algorithm).map_err(|e| to_py(py, e)))?;
-    let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
+    let settings = (algorithm, None, "quantiles".to_owned(), -1, quantised);
+    let options = or_fail(py, comm, options(settings).map_err(|e| to_py(py, e)))?;
     let mut arrays = or_fail(py, comm, ValueArrays::new(values, out))?;
     with_values!(&mut arrays, |numbers, result| {
         let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
@@ -144,7 +150,7 @@ pub fn reduce_scatter<'py>(
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     let op = or_fail(py, comm, reduce_op(op, identity))?;
-    let settings = ("auto".to_owned(), None, split, -1);
+    let settings = ("auto".to_owned(), None, split, -1, None);
     let options = or_fail(py, comm, options(settings).map_err(|e| to_py(py, e)))?;
     with_vector!(
         py,

@@ -183,6 +183,8 @@ pub trait Real: Element {
     fn to_f32(self) -> f32;
     /// The nearest value of this type, ties to even.
     fn from_f32(value: f32) -> Self;
+    /// a - b, rounded once.
+    fn sub(self, other: Self) -> Self;
 }
 
 impl Real for f32 {
@@ -194,6 +196,10 @@ impl Real for f32 {
     fn from_f32(value: f32) -> f32 {
         value
     }
+    #[inline(always)]
+    fn sub(self, other: f32) -> f32 {
+        self - other
+    }
 }
 
 impl Real for f64 {
@@ -204,6 +210,10 @@ impl Real for f64 {
     #[inline(always)]
     fn from_f32(value: f32) -> f64 {
         f64::from(value)
+    }
+    #[inline(always)]
+    fn sub(self, other: f64) -> f64 {
+        self - other
     }
 }
 
@@ -252,6 +262,32 @@ macro_rules! with_element {
     };
 }
 
+/// Runs `$body` with `$t` bound to the Rust type of a floating-point [`DType`], a [`Real`]; `$other` for integers.
+#[macro_export]
+macro_rules! with_real {
+    ($dtype:expr, $t:ident => $body:expr, else $other:expr) => {
+        match $dtype {
+            $crate::DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            $crate::DType::F64 => {
+                type $t = f64;
+                $body
+            }
+            $crate::DType::BF16 => {
+                type $t = $crate::bf16;
+                $body
+            }
+            $crate::DType::F16 => {
+                type $t = $crate::f16;
+                $body
+            }
+            _ => $other,
+        }
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -261,6 +297,7 @@ mod tests {
         for d in DType::ALL {
             assert_eq!(DType::from_code(d as u8), Some(d));
             with_element!(d, T => assert_eq!((T::DTYPE, std::mem::size_of::<T>()), (d, d.size())));
+            assert_eq!(with_real!(d, T => Some(T::DTYPE), else None), Some(d).filter(|d| d.is_float()));
         }
         assert_eq!(DType::from_code(0), None);
     }

@@ -119,6 +119,10 @@ macro_rules! element_half {
             fn from_f32(value: f32) -> $t {
                 $narrow(value)
             }
+            #[inline(always)]
+            fn sub(self, other: Self) -> Self {
+                $narrow($widen(self) - $widen(other))
+            }
         }
     };
 }

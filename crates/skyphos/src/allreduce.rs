@@ -2,6 +2,7 @@
 
 use crate::Comm;
 use crate::configure::custom_tag;
+use crate::quantize::QuantizeOptions;
 use crate::vectors::{Source, is_wide};
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::allreduce::butterfly::{Parts, butterfly};
@@ -124,6 +125,8 @@ pub struct AllreduceOptions {
     pub split: Split,
     /// When vectors turn dense.
     pub dense_threshold: DenseThreshold,
+    /// What is quantised, if anything.
+    pub quantize: Option<QuantizeOptions>,
 }
 
 impl AllreduceOptions {
@@ -136,6 +139,7 @@ impl AllreduceOptions {
             DenseThreshold::Paper => mix(1),
             DenseThreshold::Entries(entries) => mix((entries ^ entries >> 32) as u32 | 2),
         }
+        self.quantize.iter().flat_map(QuantizeOptions::words).for_each(mix);
         CallSig {
             kind,
             op: op.code(),
@@ -174,8 +178,22 @@ impl Comm {
         op: &ReduceOp,
         options: &AllreduceOptions,
     ) -> Result<SparseVec<T>> {
+        self.allreduce_and_tell(n, width, view, op, options, None)
+    }
+
+    /// As [`Comm::allreduce`]. Where `options` quantise inputs, `sent` is filled with what the values of this rank's
+    /// entries became.
+    pub fn allreduce_and_tell<T: Element>(
+        &self,
+        n: u64,
+        width: usize,
+        view: View<'_, T>,
+        op: &ReduceOp,
+        options: &AllreduceOptions,
+        sent: Option<&mut Vec<T>>,
+    ) -> Result<SparseVec<T>> {
         let sig = options.sig::<T>(CallKind::Allreduce, op, n, width);
-        self.call(sig, async |ep| allreduce_on(ep, (n, width), view, op, options).await)
+        self.call(sig, async |ep| allreduce_on(ep, (n, width), view, op, options, sent).await)
     }
 
     /// [`Comm::allreduce`] that can go on by itself.
@@ -189,7 +207,7 @@ impl Comm {
     ) -> Result<Call<SparseVec<T>>> {
         let sig = options.sig::<T>(CallKind::Allreduce, &op, n, width);
         self.prepare(sig, Some(&op.clone()), move |ep| async move {
-            allreduce_on(&ep, (n, width), x.view(), &op, &options).await
+            allreduce_on(&ep, (n, width), x.view(), &op, &options, None).await
         })
     }
 
@@ -227,13 +245,14 @@ async fn allreduce_on<T: Element>(
     view: View<'_, T>,
     op: &ReduceOp,
     options: &AllreduceOptions,
+    sent: Option<&mut Vec<T>>,
 ) -> Result<SparseVec<T>> {
     op.check(T::DTYPE)?;
     view.check(n, width)?;
     if let Some(degrees) = &options.degrees {
         check_degrees(degrees, ep.size())?;
     }
-    let form = run(ep, n, width, view, op, options).await?;
+    let form = run(ep, n, width, view, op, options, sent).await?;
     Ok(SparseVec { n, width, form })
 }
 
@@ -249,6 +268,9 @@ async fn allreduce_dense_on<T: Element>(
         let message = format!("out holds {} numbers, the array {}", out.len(), values.len());
         return Err(Error::bad_input(message));
     }
+    if options.quantize.is_some() {
+        return quantised_dense(ep, values, out, op, options).await;
+    }
     match options.algorithm {
         Algorithm::Auto | Algorithm::Dense => dense::direct(ep, op, values, out).await,
         Algorithm::DenseRing | Algorithm::DenseRabenseifner => {
@@ -258,7 +280,7 @@ async fn allreduce_dense_on<T: Element>(
                 _ => dense::rabenseifner(ep, op, out).await,
             }
         }
-        other => Err(Error::bad_input(format!("algorithm={:?} is for sparse vectors", other.name()))),
+        other => Err(for_sparse_vectors(other)),
     }
 }
 
@@ -272,7 +294,7 @@ pub(crate) fn terms<'a, T: Element>(
 ) -> Terms<'a> {
     let wide = is_wide(n, view);
     let dense_above = options.dense_threshold.density(n, width * size_of::<T>(), if wide { 8 } else { 4 });
-    Terms { op, n, shape: Shape { width, wide, dense_above, with_present: true } }
+    Terms { op, n, shape: Shape { width, wide, dense_above, with_present: true }, precision: None }
 }
 
 /// Refuses a dense vector that this machine cannot hold.
@@ -286,6 +308,37 @@ fn check_room<T>(n: u64, width: usize) -> Result<()> {
     }
 }
 
+fn for_sparse_vectors(algorithm: Algorithm) -> Error {
+    Error::bad_input(format!("algorithm={:?} is for sparse vectors", algorithm.name()))
+}
+
+/// An allreduce of dense arrays whose reduced ranges, or inputs, are quantised: DSAR.
+async fn quantised_dense<T: Element>(
+    ep: &Endpoint,
+    values: &[T],
+    out: &mut [T],
+    op: &ReduceOp,
+    options: &AllreduceOptions,
+) -> Result<()> {
+    let dsar = match options.algorithm {
+        Algorithm::Auto | Algorithm::Dense => Algorithm::SplitAllgatherDense,
+        other if !other.is_dense() => return Err(for_sparse_vectors(other)),
+        other => {
+            return Err(Error::bad_input(format!(
+                "algorithm={:?} adds up on the way what it would have to quantise anew each time: with quantize= use \
+                 auto, dense or an algorithm for sparse vectors",
+                other.name()
+            )));
+        }
+    };
+    let options = AllreduceOptions { algorithm: dsar, ..options.clone() };
+    let view = View::Dense { values, present: None };
+    let (Form::Sparse { values, .. } | Form::Dense { values, .. }) =
+        run(ep, values.len() as u64, 1, view, op, &options, None).await?;
+    out.copy_from_slice(&values);
+    Ok(())
+}
+
 async fn run<T: Element>(
     ep: &Endpoint,
     n: u64,
@@ -293,8 +346,10 @@ async fn run<T: Element>(
     view: View<'_, T>,
     op: &ReduceOp,
     options: &AllreduceOptions,
+    sent: Option<&mut Vec<T>>,
 ) -> Result<Form<T>> {
-    let terms = terms::<T>(n, width, &view, op, options);
+    let mut terms = terms::<T>(n, width, &view, op, options);
+    let codec = options.quantize.map(|q| q.check(op, T::DTYPE, width)).transpose()?;
     let (row_bytes, dense_above) = (width * size_of::<T>(), terms.shape.dense_above);
     let one_layer = [ep.size()];
     let degrees = options.degrees.as_deref().unwrap_or(&one_layer);
@@ -312,6 +367,7 @@ async fn run<T: Element>(
         if matches!(op, ReduceOp::MeanPresent) {
             algorithm = Algorithm::SplitAllgather;
         }
+        algorithm = options.quantize.map_or(algorithm, |q| q.or_one_that_can(algorithm));
         survey_of_all = Some(survey);
     }
     if matches!(op, ReduceOp::MeanPresent) {
@@ -328,6 +384,7 @@ async fn run<T: Element>(
             }
         }
     }
+    options.quantize.map_or(Ok(()), |q| q.check_algorithm(algorithm))?;
     // Dense parts are as large as their ranges, whatever is in them.
     let split = if algorithm == Algorithm::SplitAllgatherDense { Split::Even } else { options.split };
     let bounds = match (algorithm, split, survey_of_all) {
@@ -335,6 +392,12 @@ async fn run<T: Element>(
         (_, Split::Quantiles, Some(survey)) => survey.bounds(ep.size()),
         (_, split, _) => skyphos_core::stream::bounds(ep, split, view, width, n, ep.size()).await?,
     };
+    let input;
+    if let (Some(quantize), Some(codec)) = (&options.quantize, codec) {
+        let parts = if bounds.is_empty() { &[0, n] } else { &bounds[..] };
+        input = quantize.input_of(ep, view, codec, parts, sent)?;
+        terms.precision = Some(quantize.precision(codec, &input));
+    }
     match algorithm {
         Algorithm::RecursiveDoubling => recursive_doubling(ep, view, terms).await,
         Algorithm::Allgather => gather_and_sum(ep, view, terms).await,

@@ -17,12 +17,14 @@
 mod allreduce;
 mod comm;
 mod configure;
+mod quantize;
 mod topk_allreduce;
 mod vectors;
 
 pub use allreduce::{Algorithm, AllreduceOptions, DenseThreshold, choose};
 pub use comm::{Comm, LocalRanks};
 pub use configure::{ConfigureOptions, DEFAULT_MIN_PACKET_BYTES, IndexSets, SharedPlan, predicted_rows};
+pub use quantize::{QuantizeOptions, Stage};
 pub use skyphos_core::collectives::configure::Missing;
 pub use skyphos_core::collectives::gather::Schedule;
 pub use skyphos_core::collectives::reduce::Order;
@@ -31,9 +33,14 @@ pub use skyphos_core::stream::Split;
 pub use skyphos_core::transport::Transport;
 pub use skyphos_core::{Call, Node, Settings, Work};
 pub use skyphos_kernels::stream::{Form, IndexList, SparseVec, View};
-pub use skyphos_kernels::{Indices, Magnitude};
+pub use skyphos_kernels::{
+    Draw, Indices, Magnitude, Quantize, Scale, Select, put_back, quantise_in_place, take_topk,
+    take_topk_of_sum, topk,
+};
 pub use skyphos_plan as planner;
 pub use skyphos_tcp as tcp;
-pub use skyphos_types::{CustomOp, DType, Element, Error, Real, ReduceOp, Result, bf16, f16, with_element};
+pub use skyphos_types::{
+    CustomOp, DType, Element, Error, Real, ReduceOp, Result, bf16, f16, with_element, with_real,
+};
 pub use topk_allreduce::TopkSum;
 pub use vectors::Source;

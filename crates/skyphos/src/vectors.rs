@@ -4,6 +4,7 @@
 use crate::Comm;
 use crate::allreduce::{AllreduceOptions, terms};
 use crate::configure::custom_tag;
+use crate::quantize::refuse;
 use skyphos_core::collectives::allreduce::butterfly::{Parts, reduce_scatter};
 use skyphos_core::collectives::gather::{self, Item, Schedule};
 use skyphos_core::collectives::reduce_to_root::reduce_to_root;
@@ -78,6 +79,7 @@ async fn reduce_scatter_on<T: Element>(
     op: &ReduceOp,
     options: &AllreduceOptions,
 ) -> Result<Share<T>> {
+    refuse(&options.quantize, "reduce_scatter")?;
     op.check(T::DTYPE)?;
     view.check(n, width)?;
     let terms = terms::<T>(n, width, &view, op, options);
@@ -96,6 +98,7 @@ async fn reduce_to_root_on<T: Element>(
     root: u32,
     options: &AllreduceOptions,
 ) -> Result<Option<SparseVec<T>>> {
+    refuse(&options.quantize, "reduce")?;
     op.check(T::DTYPE)?;
     view.check(n, width)?;
     check_root(ep, root)?;

@@ -6,7 +6,8 @@
 
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
-use skyphos_kernels::stream::{Form, IndexList, Offsets, STEP, Segment, Shape, dense_form};
+use crate::stream::quantised::open;
+use skyphos_kernels::stream::{Form, IndexList, Offsets, QuantisedValues, STEP, Segment, Shape, dense_form};
 use skyphos_types::{Element, Result};
 
 /// See the module's text.
@@ -20,6 +21,7 @@ pub struct Assembler<T> {
     /// What came before the result had a size.
     early: Vec<(Place, Payload)>,
     form: Form<T>,
+    codec: Option<QuantisedValues>,
 }
 
 struct Leaf {
@@ -62,11 +64,18 @@ impl<T: Element> Assembler<T> {
             leaves,
             early: Vec::new(),
             form: Form::Sparse { indices: IndexList::Narrow(Vec::new()), values: Vec::new() },
+            codec: None,
         }
+    }
+
+    /// Takes segments with quantised values too.
+    pub fn quantised(self, codec: Option<QuantisedValues>) -> Assembler<T> {
+        Assembler { codec, ..self }
     }
 
     /// Takes the next segment of a leaf, from a rank. Returns whether the leaf is complete.
     pub fn take(&mut self, ep: &Endpoint, from: u32, leaf: usize, segment: Payload) -> Result<bool> {
+        let segment = open(ep, self.codec, from, segment)?;
         self.push(leaf, segment).map_err(|what| ep.corrupt(from, what))
     }
 

@@ -2,6 +2,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
+use crate::stream::quantised::{Precision, open};
 use crate::stream::wire::{encode, exchange};
 use skyphos_kernels::stream::{Collector, Fold, FoldError, Form, Shape, View, set_bits_between};
 use skyphos_types::{Element, Error, ReduceOp, Result};
@@ -15,6 +16,8 @@ pub struct Terms<'a> {
     pub n: u64,
     /// How parts and results are stored.
     pub shape: Shape,
+    /// What is quantised, if anything.
+    pub precision: Option<Precision<'a>>,
 }
 
 /// The entries of `lo..hi`.
@@ -87,7 +90,7 @@ pub async fn exchange_and_fold<T: Element>(
     (lo, hi): (u64, u64),
     density: f64,
 ) -> Result<Part<T>> {
-    let Terms { op, shape, .. } = terms;
+    let (Terms { op, shape, .. }, codec) = (terms, terms.codec());
     let identity = op.identity::<T>()?;
     let positions = (hi - lo) as f64;
     let expected = (density * positions * sources.len() as f64).min(positions) as usize;
@@ -99,13 +102,13 @@ pub async fn exchange_and_fold<T: Element>(
     };
     if let Some(me) = sources.iter().position(|r| *r == ep.rank()) {
         for segment in own {
-            fold.push(me, segment.clone()).map_err(failed)?;
+            fold.push(me, open(ep, codec, ep.rank(), segment.clone())?).map_err(failed)?;
         }
     }
     let others: Vec<u32> = sources.iter().copied().filter(|r| *r != ep.rank()).collect();
     let number_of = |k: usize| sources.iter().position(|r| *r == others[k]).expect("one of the sources");
     exchange(ep, round, sends, &others, |k, segment| {
-        fold.push(number_of(k), segment).map_err(failed)?;
+        fold.push(number_of(k), open(ep, codec, others[k], segment)?).map_err(failed)?;
         fold.advance(op, &mut collector).map_err(failed)?;
         Ok(())
     })

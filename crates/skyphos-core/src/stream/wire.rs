@@ -20,20 +20,33 @@ pub fn encode<T: Element>(
     lo: u64,
     hi: u64,
 ) -> Vec<Payload> {
+    encode_sized(ep, view, width, base, lo, hi, SEGMENT_BYTES)
+}
+
+/// The same in segments of about `segment_bytes`.
+pub(super) fn encode_sized<T: Element>(
+    ep: &Endpoint,
+    view: View<'_, T>,
+    width: usize,
+    base: u64,
+    lo: u64,
+    hi: u64,
+    segment_bytes: usize,
+) -> Vec<Payload> {
     let (from, to) = ((lo - base) as usize, (hi - base) as usize);
     match view {
         View::Sparse { indices, values } => {
-            with_indices!(indices, list => encode_listed(ep, list, values, width, lo, hi))
+            with_indices!(indices, list => encode_listed(ep, list, values, width, (lo, hi), segment_bytes))
         }
         View::Dense { values, present: None } => {
             let rows = &values[from * width..to * width];
-            segments(ep, Encoder::new(Places::<u64>::From(lo), rows, width, hi, SEGMENT_BYTES))
+            segments(ep, Encoder::new(Places::<u64>::From(lo), rows, width, hi, segment_bytes))
         }
         View::Dense { values, present: Some(bits) } => {
             let places = set_bits_between(bits, from, to);
             let rows: Vec<T> = places.iter().flat_map(|p| &values[p * width..][..width]).copied().collect();
             let indices: Vec<u64> = places.iter().map(|p| base + *p as u64).collect();
-            segments(ep, Encoder::new(Places::Listed(&indices), &rows, width, hi, SEGMENT_BYTES))
+            segments(ep, Encoder::new(Places::Listed(&indices), &rows, width, hi, segment_bytes))
         }
     }
 }
@@ -43,12 +56,12 @@ fn encode_listed<T: Element, I: Index>(
     list: &[I],
     values: &[T],
     width: usize,
-    lo: u64,
-    hi: u64,
+    (lo, hi): (u64, u64),
+    segment_bytes: usize,
 ) -> Vec<Payload> {
     let (start, end) = (list.partition_point(|i| i.number() < lo), list.partition_point(|i| i.number() < hi));
     let rows = &values[start * width..end * width];
-    segments(ep, Encoder::new(Places::Listed(&list[start..end]), rows, width, hi, SEGMENT_BYTES))
+    segments(ep, Encoder::new(Places::Listed(&list[start..end]), rows, width, hi, segment_bytes))
 }
 
 fn segments<T: Element, I: Index>(ep: &Endpoint, mut encoder: Encoder<'_, T, I>) -> Vec<Payload> {

@@ -5,10 +5,12 @@ mod bitpack;
 mod collect;
 mod few;
 mod fold;
+mod quantised;
 mod segment;
 mod vector;
 
 pub use collect::{Collector, Shape, dense_form};
 pub use fold::{Fold, FoldError, Sink};
-pub use segment::{Encoder, Head, Next, Offsets, Places, Reader, STEP, Segment};
+pub use quantised::{NotFinite, QuantisedValues};
+pub use segment::{Encoder, HEAD_BYTES, Head, Next, Offsets, Places, Reader, STEP, Segment};
 pub use vector::{Form, IndexList, SparseVec, View, set_bits_between};

@@ -30,20 +30,20 @@ const RAW: u8 = 3;
 /// What a segment says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    form: u8,
+    pub(super) form: u8,
     /// Entries.
     pub count: u32,
     /// Index of the first entry.
     pub first: u64,
     /// All entries of the stream with an index below this have come with this segment and those before.
     pub end: u64,
-    index_bytes: u32,
+    pub(super) index_bytes: u32,
     /// Entries of the whole stream.
     pub of: u32,
 }
 
 impl Head {
-    fn write(&self, out: &mut [u8]) {
+    pub(super) fn write(&self, out: &mut [u8]) {
         out[..HEAD_BYTES].fill(0);
         out[0] = self.form;
         out[4..8].copy_from_slice(&self.count.to_le_bytes());
@@ -53,7 +53,7 @@ impl Head {
         out[28..32].copy_from_slice(&self.of.to_le_bytes());
     }
 
-    fn read(bytes: &[u8]) -> Option<Head> {
+    pub(super) fn read(bytes: &[u8]) -> Option<Head> {
         let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         Some(Head {
             form: *bytes.first()?,
@@ -237,8 +237,8 @@ fn write_gaps<I: Index>(indices: &[I], bits: &[u8; MAX_BLOCKS], out: &mut [u8]) 
 pub struct Segment<'a> {
     /// What it says of itself.
     pub head: Head,
-    values: &'a [u8],
-    indices: &'a [u8],
+    pub(super) values: &'a [u8],
+    pub(super) indices: &'a [u8],
 }
 
 impl<'a> Segment<'a> {

@@ -14,7 +14,7 @@
 use crate::butterfly::layers;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
-use crate::stream::{Assembler, Part, Terms, encode, exchange, exchange_and_fold};
+use crate::stream::{Assembler, Part, Terms, exchange, exchange_and_fold};
 use skyphos_kernels::stream::{Form, Shape, View};
 use skyphos_types::{Element, ReduceOp, Result};
 
@@ -99,7 +99,7 @@ pub async fn reduce_scatter<T: Element>(
             .map(|j| {
                 let (lo, hi) = held.of(degree, j).range(&bounds);
                 match &part {
-                    None => encode(ep, view, width, 0, lo, hi),
+                    None => terms.encode_input(ep, view, lo, hi),
                     Some(part) => part.encode(ep, width, lo, hi),
                 }
             })
@@ -118,7 +118,7 @@ pub async fn reduce_scatter<T: Element>(
     Ok(Reduced { part, bounds })
 }
 
-/// Up: everyone's range to everyone.
+/// Up: everyone's range to everyone, quantised if the terms say so: this rank keeps what the others get.
 pub async fn allgather_parts<T: Element>(
     ep: &Endpoint,
     reduced: &Reduced<T>,
@@ -126,14 +126,15 @@ pub async fn allgather_parts<T: Element>(
     degrees: &[u32],
 ) -> Result<Form<T>> {
     let Reduced { part, bounds } = reduced;
-    let mut assembler = Assembler::new(bounds, terms.shape, terms.op.identity::<T>()?);
+    let mut assembler =
+        Assembler::new(bounds, terms.shape, terms.op.identity::<T>()?).quantised(terms.codec());
     let groups = layers(degrees, ep.rank());
     // Leaves held before each layer, from the top.
     let mut leaves = vec![Leaves { start: 0, count: ep.size() as usize }];
     for group in &groups {
         leaves.push(leaves[leaves.len() - 1].of(group.members.len(), group.me));
     }
-    let mut held = part.encode(ep, terms.shape.width, part.lo, part.hi);
+    let mut held = terms.encode_result(ep, part)?;
     let own = leaves[groups.len()].start;
     assembler.take_all(ep, ep.rank(), own, &held)?;
     for (k, group) in groups.iter().enumerate().rev() {

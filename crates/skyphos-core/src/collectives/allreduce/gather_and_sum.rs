@@ -4,7 +4,7 @@
 //! costs P times the work of the split. Cost: (P - 1) α, and β times the segments of all others.
 
 use crate::endpoint::Endpoint;
-use crate::stream::{Terms, encode, exchange_and_fold};
+use crate::stream::{Terms, exchange_and_fold};
 use skyphos_kernels::stream::{Form, View};
 use skyphos_types::{Element, Result};
 
@@ -15,7 +15,7 @@ pub async fn gather_and_sum<T: Element>(
     terms: Terms<'_>,
 ) -> Result<Form<T>> {
     let (me, size, width) = (ep.rank(), ep.size(), terms.shape.width);
-    let own = encode(ep, view, width, 0, 0, terms.n);
+    let own = terms.encode_input(ep, view, 0, terms.n);
     let sends: Vec<_> = (1..size).map(|step| ((me + step) % size, own.as_slice())).collect();
     let sources: Vec<u32> = (0..size).collect();
     let density = view.nnz(width) as f64 / terms.n.max(1) as f64;

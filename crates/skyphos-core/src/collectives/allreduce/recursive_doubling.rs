@@ -10,7 +10,7 @@
 //! add in the same order, so all ranks get the same bits.
 
 use crate::endpoint::Endpoint;
-use crate::stream::{Assembler, Part, Terms, encode, exchange, exchange_and_fold};
+use crate::stream::{Assembler, Part, Terms, exchange, exchange_and_fold};
 use skyphos_kernels::stream::{Form, View};
 use skyphos_types::{Element, Result};
 
@@ -27,7 +27,7 @@ pub async fn recursive_doubling<T: Element>(
     let (me, size, width, n) = (ep.rank(), ep.size(), terms.shape.width, terms.n);
     let core = 1 << size.ilog2();
     let mut density = view.nnz(width) as f64 / n.max(1) as f64;
-    let mut held = encode(ep, view, width, 0, 0, n);
+    let mut held = terms.encode_input(ep, view, 0, n);
     let mut part: Option<Part<T>> = None;
     if me >= core {
         exchange(ep, IN, &[(me - core, &held)], &[], |_, _| Ok(())).await?;

@@ -10,7 +10,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
-use crate::stream::{Assembler, Part, Terms, encode, exchange, exchange_and_fold};
+use crate::stream::{Assembler, Part, Terms, exchange, exchange_and_fold};
 use skyphos_kernels::stream::{Form, View};
 use skyphos_types::{Element, Result};
 
@@ -29,15 +29,14 @@ pub async fn ring<T: Element>(
     let (next, before) = (((me + 1) % size) as u32, ((me + size - 1) % size) as u32);
     let density = view.nnz(width) as f64 / terms.n.max(1) as f64;
     let range = |part: usize| (bounds[part % size], bounds[part % size + 1]);
-    let own = |part: usize| encode(ep, view, width, 0, range(part).0, range(part).1);
+    let own = |part: usize| terms.encode_input(ep, view, range(part).0, range(part).1);
     // Range r starts at rank r + 1 and ends, after all have added theirs, at rank r.
     let mut held = own(me + size - 1);
-    let mut part: Option<Part<T>> = None;
     for step in 1..size {
         let (number, mine) = (me + 2 * size - 1 - step, own(me + 2 * size - 1 - step));
         let (sends, sources) = ([(next, held.as_slice())], [before, ep.rank()]);
         let round = REDUCE + step as u32;
-        let mut got = exchange_and_fold(
+        let mut got: Part<T> = exchange_and_fold(
             ep,
             terms,
             round,
@@ -50,17 +49,19 @@ pub async fn ring<T: Element>(
         .await?;
         if step + 1 == size {
             got.finish(terms.op, ep.size(), width)?;
+            held = terms.encode_result(ep, &got)?;
+        } else {
+            held = got.encode(ep, width, got.lo, got.hi);
         }
-        held = got.encode(ep, width, got.lo, got.hi);
-        part = Some(got);
     }
-    let Some(_) = part else {
-        let mut alone =
+    if size == 1 {
+        let mut alone: Part<T> =
             exchange_and_fold(ep, terms, 0, &[], &[ep.rank()], &held, (0, terms.n), density).await?;
         alone.finish(terms.op, ep.size(), width)?;
-        return Ok(alone.form);
-    };
-    let mut assembler = Assembler::new(&bounds, terms.shape, terms.op.identity::<T>()?);
+        held = terms.encode_result(ep, &alone)?;
+    }
+    let mut assembler =
+        Assembler::new(&bounds, terms.shape, terms.op.identity::<T>()?).quantised(terms.codec());
     assembler.take_all(ep, ep.rank(), me, &held)?;
     for step in 1..size {
         let (leaf, mut theirs) = ((me + size - step) % size, Vec::<Payload>::new());

@@ -1,0 +1,113 @@
+//! What `skyphos.TopK` needs of the native library: selection, quantisation, and an allreduce that tells what it sent.
+
+use crate::comm::Comm;
+use crate::errors::{or_fail, to_py};
+use crate::op::reduce_op;
+use crate::owned::{Arrays, Vector};
+use crate::stream::{Parts, Settings, dtype_of, options, parts};
+use numpy::{IntoPyArray, PyReadonlyArray1, PyReadwriteArray1};
+use pyo3::prelude::*;
+use skyphos::{Draw, Error, Magnitude, Quantize, Result, Scale, Select, Source, with_element, with_real};
+
+/// k and bucket, or a threshold in an array of one value of the gradient's type.
+type Choice<'py> = (Option<usize>, Option<usize>, Option<Bound<'py, PyAny>>);
+
+fn no_floats<R>(py: Python<'_>) -> PyResult<R> {
+    Err(to_py(py, Error::bad_input("values must be float16, bfloat16, float32 or float64")))
+}
+
+fn select<T: Magnitude + numpy::Element>((k, bucket, threshold): &Choice<'_>) -> PyResult<Select<T>> {
+    if let Some(threshold) = threshold {
+        let threshold: PyReadonlyArray1<'_, T> = threshold.extract()?;
+        return Ok(Select::AtLeast(threshold.as_slice()?.first().copied().unwrap_or(T::ZERO)));
+    }
+    let k = k.unwrap_or(0);
+    Ok(bucket.map_or(Select::Whole { k }, |bucket| Select::Buckets { k, bucket }))
+}
+
+/// The chosen values of residual + gradient, moved out of the residual, or of the gradient alone.
+#[pyfunction]
+pub fn topk_take<'py>(
+    py: Python<'py>,
+    residual: Option<&Bound<'py, PyAny>>,
+    gradient: &Bound<'py, PyAny>,
+    choice: Choice<'py>,
+) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+    with_real!(dtype_of(gradient)?, T => {
+        let select = select::<T>(&choice)?;
+        let values: PyReadonlyArray1<'_, T> = gradient.extract()?;
+        let values = values.as_slice()?;
+        let mut residual: Option<PyReadwriteArray1<'_, T>> = residual.map(|r| r.extract()).transpose()?;
+        let residual = residual.as_mut().map(|r| r.as_slice_mut()).transpose()?;
+        let (mut indices, mut picked) = (Vec::new(), Vec::new());
+        let done = py.detach(|| match residual {
+            Some(residual) => skyphos::take_topk_of_sum(residual, values, select, &mut indices, &mut picked),
+            None => skyphos::topk(values, select, &mut indices, &mut picked),
+        });
+        done.map_err(|e| to_py(py, e))?;
+        Ok((indices.into_pyarray(py).into_any(), picked.into_pyarray(py).into_any()))
+    }, else no_floats(py))
+}
+
+/// Replaces values by what their quantised form stands for. `how`: bits, bucket, seed; `place`: call and rank.
+#[pyfunction]
+pub fn topk_quantise(
+    py: Python<'_>,
+    values: &Bound<'_, PyAny>,
+    how: (u8, u32, u64),
+    place: (u64, u32),
+) -> PyResult<()> {
+    let ((bits, bucket, seed), (call, rank)) = (how, place);
+    let params = Quantize::new(bits, bucket, Scale::Max, seed).map_err(|e| to_py(py, e))?;
+    let draw = Draw { call, rank, first_bucket: 0 };
+    with_real!(dtype_of(values)?, T => {
+        let mut values: PyReadwriteArray1<'_, T> = values.extract()?;
+        let values = values.as_slice_mut()?;
+        py.detach(|| skyphos::quantise_in_place(values, &params, draw)).map_err(|e| to_py(py, e))
+    }, else no_floats(py))
+}
+
+/// Adds `picked` - `sent` to the residual at `indices`.
+#[pyfunction]
+pub fn topk_put_back(
+    py: Python<'_>,
+    residual: &Bound<'_, PyAny>,
+    indices: PyReadonlyArray1<'_, u32>,
+    picked: &Bound<'_, PyAny>,
+    sent: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let indices = indices.as_slice()?;
+    with_real!(dtype_of(residual)?, T => {
+        let mut residual: PyReadwriteArray1<'_, T> = residual.extract()?;
+        let (picked, sent): (PyReadonlyArray1<'_, T>, PyReadonlyArray1<'_, T>) = (picked.extract()?, sent.extract()?);
+        let (residual, picked, sent) = (residual.as_slice_mut()?, picked.as_slice()?, sent.as_slice()?);
+        py.detach(|| skyphos::put_back(residual, indices, picked, sent)).map_err(|e| to_py(py, e))
+    }, else no_floats(py))
+}
+
+/// `Comm.allreduce` of a sparse vector whose values are quantised as they are sent, and what they became.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
+pub fn allreduce_and_tell<'py>(
+    py: Python<'py>,
+    comm: &Comm,
+    n: u64,
+    width: usize,
+    vector: Arrays<'py>,
+    op: &Bound<'py, PyAny>,
+    identity: &Bound<'py, PyAny>,
+    settings: Settings,
+) -> PyResult<(Parts<'py>, Bound<'py, PyAny>)> {
+    let comm = comm.shared();
+    let op = or_fail(py, comm, reduce_op(op, identity))?;
+    let options = or_fail(py, comm, options(settings).map_err(|e| to_py(py, e)))?;
+    let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
+    with_element!(dtype, T => {
+        let vector = or_fail(py, comm, Vector::<T>::new(&vector))?;
+        let mut sent = Vec::new();
+        let reduced: Result<_> =
+            py.detach(|| comm.allreduce_and_tell(n, width, vector.view(), &op, &options, Some(&mut sent)));
+        let reduced = reduced.map_err(|e| to_py(py, e))?;
+        Ok((parts::<T>(py, reduced), sent.into_pyarray(py).into_any()))
+    })
+}

@@ -1,0 +1,131 @@
+//! Low precision in an allreduce: what a user may ask for, and what is refused.
+
+use crate::Algorithm;
+use skyphos_core::Endpoint;
+use skyphos_core::stream::{Precision, QuantisedInput, check_finite};
+use skyphos_kernels::stream::{QuantisedValues, View};
+use skyphos_kernels::{Quantize, Scale};
+use skyphos_types::{DType, Element, Error, ReduceOp, Result};
+
+/// What of an allreduce is quantised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// An owner's reduced part, before it is shared (SparCML §6); the owner keeps what the others get.
+    #[default]
+    Result,
+    /// What a rank sends of its own (SparCML Algorithm 1); it counts so for itself too.
+    Input,
+    /// Both.
+    Both,
+}
+
+impl Stage {
+    /// All of them.
+    pub const ALL: [Stage; 3] = [Stage::Result, Stage::Input, Stage::Both];
+
+    /// The name that users write.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Result => "result",
+            Stage::Input => "input",
+            Stage::Both => "both",
+        }
+    }
+}
+
+/// Quantisation of an allreduce. All ranks pass the same.
+///
+/// Values and sums must be finite as float32. The random numbers depend on the seed, the call's number in its
+/// group, the rank and the bucket: two calls with the same values give different results.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct QuantizeOptions {
+    /// How.
+    pub params: Quantize,
+    /// What.
+    pub stage: Stage,
+}
+
+impl QuantizeOptions {
+    /// Whether reduced parts are quantised.
+    pub fn result(&self) -> bool {
+        self.stage != Stage::Input
+    }
+
+    /// Whether inputs are quantised.
+    pub fn input(&self) -> bool {
+        self.stage != Stage::Result
+    }
+
+    /// For the call's signature.
+    pub(crate) fn words(&self) -> [u32; 4] {
+        let (seed, scale) = (self.params.seed(), u32::from(self.params.scale() == Scale::Max));
+        let how = u32::from(self.params.bits()) | scale << 8 | (self.stage as u32 + 1) << 16;
+        [how, self.params.bucket() as u32, seed as u32, (seed >> 32) as u32]
+    }
+
+    /// Refuses operations and types that have no meaning here.
+    pub(crate) fn check(&self, op: &ReduceOp, dtype: DType, width: usize) -> Result<QuantisedValues> {
+        match op {
+            ReduceOp::Sum | ReduceOp::Mean => QuantisedValues::new(self.params, dtype, width),
+            other => Err(Error::bad_input(format!(
+                "quantize= goes with op=\"sum\" and op=\"mean\", of which quantised values are unbiased, not with op={:?}",
+                other.name()
+            ))),
+        }
+    }
+
+    /// Refuses algorithms without an owner of each part, if results are to be quantised.
+    pub(crate) fn check_algorithm(&self, algorithm: Algorithm) -> Result<()> {
+        match algorithm {
+            Algorithm::RecursiveDoubling | Algorithm::Allgather if self.result() => {
+                Err(Error::bad_input(format!(
+                    "algorithm={:?} has no owner of a part that could quantise it for all, as where={:?} asks for: use \
+                     split_allgather, split_allgather_dense, butterfly, ring or auto, or where=\"input\"",
+                    algorithm.name(),
+                    self.stage.name()
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What `auto` uses instead of an algorithm that cannot do this.
+    pub(crate) fn or_one_that_can(&self, algorithm: Algorithm) -> Algorithm {
+        match self.check_algorithm(algorithm) {
+            Ok(()) => algorithm,
+            Err(_) => Algorithm::Butterfly,
+        }
+    }
+
+    /// Checks this rank's values, and quantises them if that is asked for. The parts lie between `bounds`.
+    pub(crate) fn input_of<T: Element>(
+        &self,
+        ep: &Endpoint,
+        view: View<'_, T>,
+        codec: QuantisedValues,
+        bounds: &[u64],
+        sent: Option<&mut Vec<T>>,
+    ) -> Result<Option<QuantisedInput>> {
+        match self.input() {
+            true => QuantisedInput::new(ep, view, codec, bounds, sent).map(Some),
+            false => check_finite(view, codec.width()).map(|()| None),
+        }
+    }
+
+    /// For the terms of a reduction.
+    pub(crate) fn precision<'a>(
+        &self,
+        codec: QuantisedValues,
+        input: &'a Option<QuantisedInput>,
+    ) -> Precision<'a> {
+        Precision { codec, result: self.result(), input: input.as_ref() }
+    }
+}
+
+/// For collectives that cannot quantise.
+pub(crate) fn refuse(quantize: &Option<QuantizeOptions>, call: &str) -> Result<()> {
+    match quantize {
+        None => Ok(()),
+        Some(_) => Err(Error::bad_input(format!("{call} takes no quantize=: allreduce does"))),
+    }
+}
