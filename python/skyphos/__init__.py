@@ -13,6 +13,7 @@ Importing this package imports NumPy and nothing else; graphs (:mod:`skyphos.gra
 
 from .comm import Comm
 from .errors import BadInput, Mismatch, PeerLost, Refused, SkyphosError, Timeout
+from .explanation import Explanation
 from .group import init, local
 from .plan import LayerVolume, Plan, Stats
 from .quantize import Quantize
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BadInput",
     "Comm",
+    "Explanation",
     "LayerVolume",
     "Mismatch",
     "PeerLost",

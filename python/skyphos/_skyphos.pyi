@@ -18,6 +18,7 @@ __all__ = [
     "local",
     "reduce",
     "reduce_scatter",
+    "topk_allreduce",
     "topk_put_back",
     "topk_quantise",
     "topk_take",
@@ -56,6 +57,7 @@ def topk_take(
     residual: _Array | None, gradient: _Array, choice: tuple[int | None, int | None, _Array | None]
 ) -> tuple[_Array, _Array]: ...
 def topk_quantise(values: _Array, how: tuple[int, int, int], place: tuple[int, int]) -> None: ...
+def topk_allreduce(comm: Comm, n: int, vector: _Parts, k: int, op: Any, async_op: bool) -> Any: ...
 def topk_put_back(residual: _Array, indices: _Array, picked: _Array, sent: _Array) -> None: ...
 def reduce_scatter(
     comm: Comm, n: int, width: int, vector: _Parts, op: Any, identity: Any, split: str, async_op: bool

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy.typing as npt
 
+from .allreduce import AllreduceCollectives
 from .arguments import Op, as_indices, as_out, as_values, resolve_op
 from .errors import BadInput
 from .plan import Plan, Stats
-from .vectors import VectorCollectives
 from .work import Work, perform
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Missing = Literal["error", "identity"]
 _Shared = tuple[int | None, int, list[int] | None, bool, float | None]
 
 
-class Comm(VectorCollectives):
+class Comm(AllreduceCollectives):
     """A group of ranks: made by :func:`skyphos.init`, :func:`skyphos.local` or :meth:`split`.
 
     All methods but the properties and :meth:`close` are collective: every rank calls the same ones in the same
@@ -115,6 +115,21 @@ class Comm(VectorCollectives):
             self._fail(error)
         native = self._native.split(color, key)
         return None if native is None else Comm(native)
+
+    def dup(self) -> Comm:
+        """Make a group of the same ranks with calls of its own, for another thread or library. Collective.
+
+        Examples
+        --------
+        >>> import skyphos as sky
+        >>> with sky.init() as comm:
+        ...     comm.dup().size
+        1
+        """
+        group = self.split(0, self.rank)
+        if group is None:
+            raise RuntimeError("a rank that names a color is in a group")
+        return group
 
     @overload
     def configure(

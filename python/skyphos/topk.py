@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _skyphos as native
+from .allreduce import Algorithm, _allreduce_settings
 from .arguments import Op, as_array, resolve_op
 from .errors import BadInput
 from .kinds import open_vector
 from .quantize import Quantize, check_bits, check_seed
 from .sparse_vector import SparseVector
-from .vectors import Algorithm, _allreduce_settings, _arrays, _vector
+from .vectors import _arrays, _vector
 
 if TYPE_CHECKING:
     from .comm import Comm

@@ -1,20 +1,19 @@
-"""Collectives of vectors whose indices may change with every call."""
+"""Collectives that move vectors, and reductions that leave each rank a part."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import index
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _skyphos as native
-from .arguments import Op, as_array, as_out, as_same, identity_of, resolve_op
+from .arguments import Op, as_array, identity_of, resolve_op
 from .errors import BadInput
 from .kinds import open_vector
-from .quantize import Quantize
 from .sparse_vector import SparseVector
 from .work import perform
 
@@ -23,23 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["VectorCollectives"]
 
-Algorithm = Literal[
-    "auto",
-    "recursive_doubling",
-    "split_allgather",
-    "split_allgather_dense",
-    "butterfly",
-    "ring",
-    "allgather",
-    "dense",
-    "dense_ring",
-    "dense_rabenseifner",
-]
-Split = Literal["quantiles", "even"]
-_DENSE = frozenset(name for name in get_args(Algorithm) if name.startswith("dense"))
-_SPARSE = frozenset(get_args(Algorithm)) - _DENSE - {"auto"}
-_Quantised = tuple[int, int, str, str, int]
-_Settings = tuple[str, list[int] | None, str, int, _Quantised | None]
 Schedule = Literal["direct", "ring", "recursive_doubling", "bruck", "neighbour_exchange", "dissemination"]
 _Parts = tuple[npt.NDArray[Any] | None, npt.NDArray[Any], npt.NDArray[Any] | None]
 
@@ -58,109 +40,6 @@ class VectorCollectives:
     def size(self) -> int:
         """Number of ranks."""
         return self._native.size
-
-    def allreduce(
-        self,
-        x: Any,
-        *,
-        op: Op = "sum",
-        algorithm: Algorithm = "auto",
-        out: npt.NDArray[Any] | None = None,
-        degrees: Sequence[int] | None = None,
-        split: Split = "quantiles",
-        dense_threshold: int | Literal["paper"] | None = None,
-        quantize: Quantize | None = None,
-        prune: bool = False,
-        async_op: bool = False,
-    ) -> Any:
-        """Reduce the vectors of all ranks; every rank gets the result. Collective.
-
-        Parameters
-        ----------
-        x : SparseVector, array, SciPy sparse array or torch tensor
-            This rank's vector. All ranks pass the same n, width and dtype; which indices is each one's own affair.
-        op : str or ufunc, default "sum"
-            As in :meth:`Plan.reduce`.
-        algorithm : str, default "auto"
-            For sparse vectors ``recursive_doubling``, ``split_allgather`` (SSAR), ``split_allgather_dense`` (DSAR),
-            ``butterfly``, ``ring`` or ``allgather`` (gather and sum); for dense arrays ``dense``, ``dense_ring`` or
-            ``dense_rabenseifner``. ``auto``: recursive doubling up to 16 KB a rank or for two ranks, else the split
-            with parts in whichever form is smaller (``butterfly`` of one layer); ``dense`` for arrays.
-        out : array, optional
-            Takes the result of a dense array.
-        degrees : sequence of int, optional
-            Layers of ``butterfly``; their product is the group's size. None: one layer.
-        split : {"quantiles", "even"}
-            How ranges of indices are cut: into equally many entries, by a sample, or into equal lengths.
-        dense_threshold : int or "paper", optional
-            Entries above which a vector turns dense. "paper": N·isize/(c + isize), SparCML section 5.1. None: the
-            smaller of that and of the measured point where dense is faster, 0.3 N.
-        quantize : Quantize, optional
-            Move values in a few bits each (:class:`skyphos.Quantize`). For op sum and mean of floats.
-            "result" needs an algorithm in which each part has an owner: not ``recursive_doubling``, ``allgather``,
-            ``dense_ring`` or ``dense_rabenseifner``; ``auto`` picks one that has, for arrays DSAR.
-        prune : bool
-            Drop entries that cancelled to the operation's identity.
-        async_op : bool
-            Return a :class:`Work` at once; its ``wait()`` returns the result.
-
-        Returns
-        -------
-        The kind that came in: a SparseVector (sparse or dense inside, as it was reduced), an array, a SciPy sparse
-        array or a tensor.
-
-        Raises
-        ------
-        BadInput
-            A vector that makes no sense, an unknown algorithm; what cannot be quantised (integers, NaN, infinity, other
-            operations), or not by this algorithm; on all ranks.
-        Mismatch
-            Ranks passed another n, width, dtype, op or settings.
-
-        Notes
-        -----
-        SparCML, section 5.3. The order of additions depends on ranks, sizes and settings alone: all ranks get the
-        same bits, every time. Memory: the result, and compressed copies of what was sent.
-
-        Examples
-        --------
-        >>> import numpy as np, skyphos as sky
-        >>> with sky.init() as comm:
-        ...     x = sky.SparseVector([3, 500_000], np.array([1.0, 2.0]), n=1_000_000)
-        ...     y = comm.allreduce(x)
-        >>> y.indices, y.values
-        (array([     3, 500000]), array([1., 2.]))
-        """
-        try:
-            native_op, identity = resolve_op(op)
-            vector, back = open_vector(x)
-            settings = _allreduce_settings(algorithm, degrees, split, dense_threshold, quantize)
-            is_array = isinstance(vector, np.ndarray)
-            if isinstance(vector, np.ndarray) and algorithm in _SPARSE:
-                vector = SparseVector.from_dense(vector, keep_zeros=True)
-            if isinstance(vector, np.ndarray):
-                array = as_array(vector)
-                result = as_out(out, array.size, array.reshape(-1), 1) if out is None else as_same(out, array)
-            elif out is not None:
-                raise BadInput("out= is for dense arrays")
-        except Exception as error:
-            self._fail(error)
-        if isinstance(vector, np.ndarray):
-            whole = (array, result, native_op, identity, settings[0], settings[4])
-            done = native.allreduce_dense(self._native, *whole, async_op)
-            return perform(done, async_op, lambda _: back(result.reshape(array.shape)))
-        parts = native.allreduce(
-            self._native, vector.n, vector.width, _arrays(vector), native_op, identity, settings, async_op
-        )
-
-        def finish(parts: _Parts) -> Any:
-            reduced = _vector(parts, vector)
-            absent = identity_of(op, reduced.dtype)
-            if prune:
-                reduced = reduced.prune(absent)
-            return back(reduced.to_dense(absent) if is_array else reduced)
-
-        return perform(parts, async_op, finish)
 
     def owned_range(self, n: int, rank: int | None = None) -> range:
         """Indices that a rank (this one, if None) owns of ``n``: an even, contiguous share. Not collective.
@@ -455,29 +334,3 @@ def _vector(parts: _Parts, like: SparseVector) -> SparseVector:
     if indices is not None and like._indices is not None and indices.itemsize == like._indices.itemsize:
         indices = indices.view(like._indices.dtype)
     return SparseVector._of(indices, rows.reshape(-1, *like._values.shape[1:]), present, like.n)
-
-
-def _allreduce_settings(
-    algorithm: str,
-    degrees: Sequence[int] | None,
-    split: str,
-    threshold: int | Literal["paper"] | None,
-    quantize: Quantize | None,
-) -> _Settings:
-    """Checks the settings that all ranks share; the native library knows the names."""
-    layers = None if degrees is None else [index(d) for d in degrees]
-    if layers is not None and not all(0 < d < 2**32 for d in layers):
-        raise BadInput(f"degrees must be positive, not {layers}")
-    if not isinstance(quantize, Quantize | None):
-        raise BadInput(f"quantize must be a skyphos.Quantize or None, not {type(quantize).__name__}")
-    quantised = None if quantize is None else quantize._native()
-    if threshold is None:
-        return algorithm, layers, split, -1, quantised
-    if isinstance(threshold, str):
-        if threshold != "paper":
-            raise BadInput(f'dense_threshold must be a number of entries or "paper", not {threshold!r}')
-        return algorithm, layers, split, -2, quantised
-    entries = index(threshold)
-    if not 0 <= entries < 2**63:
-        raise BadInput(f"dense_threshold must not be negative, but is {entries}")
-    return algorithm, layers, split, entries, quantised

@@ -32,11 +32,26 @@ pub struct Endpoint {
     call: u64,
     sig: CallSig,
     seen: AtomicU64,
+    sent_bytes: AtomicU64,
+    sent_frames: AtomicU64,
+    received_bytes: AtomicU64,
+}
+
+/// What a call has moved on this rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes sent to other ranks, without the heads of frames.
+    pub sent_bytes: u64,
+    /// Frames sent.
+    pub sent_frames: u64,
+    /// Bytes received from other ranks.
+    pub received_bytes: u64,
 }
 
 impl Endpoint {
     pub(crate) fn new(node: Arc<Node>, group: Arc<Group>, call: u64, sig: CallSig) -> Endpoint {
-        Endpoint { node, group, call, sig, seen: AtomicU64::new(0) }
+        let (sent_bytes, sent_frames, received_bytes) = Default::default();
+        Endpoint { node, group, call, sig, seen: AtomicU64::new(0), sent_bytes, sent_frames, received_bytes }
     }
 
     /// This process's rank in the group.
@@ -86,6 +101,15 @@ impl Endpoint {
     pub(crate) fn catch_up(&self) -> Result<()> {
         self.seen.store(self.version()?, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// What the call has moved so far.
+    pub fn traffic(&self) -> Traffic {
+        Traffic {
+            sent_bytes: self.sent_bytes.load(Ordering::Relaxed),
+            sent_frames: self.sent_frames.load(Ordering::Relaxed),
+            received_bytes: self.received_bytes.load(Ordering::Relaxed),
+        }
     }
 
     /// The call's number in its group.
@@ -260,6 +284,8 @@ impl Outgoing {
             sig: ep.sig,
         };
         ep.node.post(ep.world_rank(self.to), header, chunk);
+        ep.sent_bytes.fetch_add(len as u64, Ordering::Relaxed);
+        ep.sent_frames.fetch_add(1, Ordering::Relaxed);
         self.sent += len as u64;
         self.seq += 1;
     }
@@ -308,6 +334,7 @@ impl Incoming {
         };
         self.total = Some(total);
         self.consumed += chunk.len() as u64;
+        ep.received_bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
         if self.consumed > total {
             let message = format!("{} bytes in a message of {total}", self.consumed);
             return Err(Error::Corrupt { rank: peer, message });

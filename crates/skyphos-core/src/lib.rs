@@ -17,7 +17,7 @@ pub mod stream;
 pub mod transport;
 pub mod work;
 
-pub use endpoint::{Endpoint, Incoming, Outgoing};
+pub use endpoint::{Endpoint, Incoming, Outgoing, Traffic};
 pub use mailbox::Group;
 pub use node::{Node, Settings};
 pub use plan::Plan;

@@ -24,7 +24,7 @@ mod _skyphos {
     #[pymodule_export]
     use crate::stream::{allreduce, allreduce_dense, alltoall, gather, reduce, reduce_scatter};
     #[pymodule_export]
-    use crate::topk::{allreduce_and_tell, topk_put_back, topk_quantise, topk_take};
+    use crate::topk::{allreduce_and_tell, topk_allreduce, topk_put_back, topk_quantise, topk_take};
     #[pymodule_export]
     use crate::work::Work;
 }

@@ -12,8 +12,8 @@ use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use skyphos::{
-    Algorithm, AllreduceOptions, DType, DenseThreshold, Error, Form, IndexList, Result, Schedule, SparseVec,
-    Split, with_element,
+    Algorithm, AllreduceOptions, DType, DenseThreshold, Error, Explanation, Form, IndexList, Result,
+    Schedule, SparseVec, Split, Traffic, with_element,
 };
 
 /// The parts of a vector: indices, values and bitmap; indices are None for a dense one.
@@ -29,8 +29,11 @@ pub(crate) fn options(
     let split = match split.as_str() {
         "even" => Split::Even,
         "quantiles" => Split::Quantiles,
+        "hash" => Split::Hash,
         other => {
-            return Err(Error::bad_input(format!("split must be \"even\" or \"quantiles\", not {other:?}")));
+            return Err(Error::bad_input(format!(
+                "split must be \"even\", \"quantiles\" or \"hash\", not {other:?}"
+            )));
         }
     };
     let dense_threshold = match threshold {
@@ -51,7 +54,7 @@ pub(crate) fn dtype_of(array: &Bound<'_, PyAny>) -> PyResult<DType> {
         .ok_or_else(|| PyTypeError::new_err(format!("values of {name} cannot be reduced")))
 }
 
-fn index_list(py: Python<'_>, list: IndexList) -> Bound<'_, PyAny> {
+pub fn index_list(py: Python<'_>, list: IndexList) -> Bound<'_, PyAny> {
     match list {
         IndexList::Narrow(list) => list.into_pyarray(py).into_any(),
         IndexList::Wide(list) => list.into_pyarray(py).into_any(),
@@ -68,6 +71,14 @@ pub(crate) fn parts<T: skyphos::Element + numpy::Element>(py: Python<'_>, vector
             (None, values.into_pyarray(py).into_any(), present)
         }
     }
+}
+
+/// Algorithm, degrees, dense threshold in entries, bytes sent, frames sent, bytes received.
+type Told = (&'static str, Vec<u32>, f64, u64, u64, u64);
+
+fn told(how: Explanation) -> Told {
+    let Traffic { sent_bytes, sent_frames, received_bytes } = how.traffic;
+    (how.algorithm.name(), how.degrees, how.dense_threshold, sent_bytes, sent_frames, received_bytes)
 }
 
 /// Makes a call from a vector's arrays, for the type of its numbers, and performs it.
@@ -98,14 +109,15 @@ pub fn allreduce<'py>(
     let comm = comm.shared();
     let op = or_fail(py, comm, reduce_op(op, identity))?;
     let options = or_fail(py, comm, options(settings).map_err(|e| to_py(py, e)))?;
-    with_vector!(
-        py,
-        comm,
+    with_vector!(py, comm, vector, async_op, |T, x| comm.allreduce_call(n, width, x, op, options), |py,
+                                                                                                    (
         vector,
-        async_op,
-        |T, x| comm.allreduce_call(n, width, x, op, options),
-        |py, vector| parts::<T>(py, vector).into_py_any(py)
+        how,
+    )| (
+        parts::<T>(py, vector),
+        told(how)
     )
+        .into_py_any(py))
 }
 
 /// `Comm.allreduce` of a dense array into `out`.
@@ -130,7 +142,7 @@ pub fn allreduce_dense(
     with_values!(&mut arrays, |numbers, result| {
         let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
         let call = comm.allreduce_dense_call(numbers, result, op, options);
-        perform(py, comm, call, async_op, |py, _| Ok(py.None()))
+        perform(py, comm, call, async_op, |py, (_, how)| told(how).into_py_any(py))
     })
 }
 

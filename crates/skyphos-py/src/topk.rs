@@ -4,8 +4,10 @@ use crate::comm::Comm;
 use crate::errors::{or_fail, to_py};
 use crate::op::reduce_op;
 use crate::owned::{Arrays, Vector};
-use crate::stream::{Parts, Settings, dtype_of, options, parts};
+use crate::stream::{Parts, Settings, dtype_of, index_list, options, parts};
+use crate::work::perform;
 use numpy::{IntoPyArray, PyReadonlyArray1, PyReadwriteArray1};
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use skyphos::{Draw, Error, Magnitude, Quantize, Result, Scale, Select, Source, with_element, with_real};
 
@@ -110,4 +112,28 @@ pub fn allreduce_and_tell<'py>(
         let reduced = reduced.map_err(|e| to_py(py, e))?;
         Ok((parts::<T>(py, reduced), sent.into_pyarray(py).into_any()))
     })
+}
+
+/// `Comm.topk_allreduce`: the largest entries of the sum, the indices that this rank offered, and words of entries
+/// sent and received.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
+pub fn topk_allreduce<'py>(
+    py: Python<'py>,
+    comm: &Comm,
+    n: u64,
+    vector: Arrays<'py>,
+    k: u64,
+    op: &Bound<'py, PyAny>,
+    async_op: bool,
+) -> PyResult<Py<PyAny>> {
+    let comm = comm.shared();
+    let op = or_fail(py, comm, reduce_op(op, op))?;
+    with_real!(or_fail(py, comm, dtype_of(&vector.1))?, T => {
+        let x = or_fail(py, comm, Vector::<T>::new(&vector))?;
+        perform(py, comm, comm.topk_allreduce_call(n, x, k, op), async_op, |py, got| {
+            let words = (got.sent_words, got.received_words);
+            (parts::<T>(py, got.sum), index_list(py, got.offered), words).into_py_any(py)
+        })
+    }, else or_fail(py, comm, no_floats(py)))
 }

@@ -1,169 +1,20 @@
-//! Allreduce of sparse vectors and dense arrays: which algorithm, and what all must agree on.
+//! Allreduce of sparse vectors and dense arrays.
 
 use crate::Comm;
-use crate::configure::custom_tag;
-use crate::quantize::QuantizeOptions;
+use crate::algorithm::{Algorithm, AllreduceOptions, DenseThreshold, choose};
+use crate::explain::Explanation;
 use crate::vectors::{Source, is_wide};
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::allreduce::butterfly::{Parts, butterfly};
 use skyphos_core::collectives::allreduce::gather_and_sum::gather_and_sum;
 use skyphos_core::collectives::allreduce::recursive_doubling::recursive_doubling;
 use skyphos_core::collectives::allreduce::{dense, ring};
-use skyphos_core::frame::{CallKind, CallSig};
+use skyphos_core::frame::CallKind;
 use skyphos_core::stream::{Split, Terms, survey};
 use skyphos_core::{Call, Endpoint};
-use skyphos_kernels::stream::{Form, Shape, SparseVec, View};
+use skyphos_kernels::BlockHash;
+use skyphos_kernels::stream::{Form, Shape, SparseVec, View, shuffle, unshuffle};
 use skyphos_types::{Element, Error, ReduceOp, Result};
-
-/// A schedule of allreduce.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Algorithm {
-    /// By the rule of [`choose`].
-    #[default]
-    Auto,
-    /// Fewest rounds.
-    RecursiveDoubling,
-    /// SparCML's SSAR: parts stay sparse.
-    SplitAllgather,
-    /// SparCML's DSAR: reduced parts are dense.
-    SplitAllgatherDense,
-    /// Nested butterfly of any degrees.
-    Butterfly,
-    /// Around a ring.
-    Ring,
-    /// Everyone sends everything to everyone.
-    Allgather,
-    /// Dense arrays, each rank one range, directly between all.
-    Dense,
-    /// Dense arrays around a ring.
-    DenseRing,
-    /// Dense arrays by recursive halving and doubling.
-    DenseRabenseifner,
-}
-
-impl Algorithm {
-    /// All of them.
-    pub const ALL: [Algorithm; 10] = [
-        Algorithm::Auto,
-        Algorithm::RecursiveDoubling,
-        Algorithm::SplitAllgather,
-        Algorithm::SplitAllgatherDense,
-        Algorithm::Butterfly,
-        Algorithm::Ring,
-        Algorithm::Allgather,
-        Algorithm::Dense,
-        Algorithm::DenseRing,
-        Algorithm::DenseRabenseifner,
-    ];
-
-    /// The name that users write.
-    pub fn name(self) -> &'static str {
-        match self {
-            Algorithm::Auto => "auto",
-            Algorithm::RecursiveDoubling => "recursive_doubling",
-            Algorithm::SplitAllgather => "split_allgather",
-            Algorithm::SplitAllgatherDense => "split_allgather_dense",
-            Algorithm::Butterfly => "butterfly",
-            Algorithm::Ring => "ring",
-            Algorithm::Allgather => "allgather",
-            Algorithm::Dense => "dense",
-            Algorithm::DenseRing => "dense_ring",
-            Algorithm::DenseRabenseifner => "dense_rabenseifner",
-        }
-    }
-
-    /// The algorithm a user named.
-    pub fn from_name(name: &str) -> Result<Algorithm> {
-        Algorithm::ALL.into_iter().find(|a| a.name() == name).ok_or_else(|| {
-            let known: Vec<_> = Algorithm::ALL.iter().map(|a| a.name()).collect();
-            Error::bad_input(format!("unknown algorithm {name:?}: use one of {}", known.join(", ")))
-        })
-    }
-
-    /// Whether it is for dense arrays.
-    pub fn is_dense(self) -> bool {
-        matches!(self, Algorithm::Dense | Algorithm::DenseRing | Algorithm::DenseRabenseifner)
-    }
-}
-
-/// Entries per position at which folding into dense rows becomes faster than collecting entries (measured:
-/// 0.25 to 0.35 for 4-byte values).
-const SPEED_CROSSOVER: f64 = 0.3;
-
-/// When a vector turns dense.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum DenseThreshold {
-    /// At the smaller of the paper's crossover and the measured one.
-    #[default]
-    Auto,
-    /// N·isize/(c + isize) entries, for indices of c bytes and values of isize (SparCML §5.1).
-    Paper,
-    /// Above this many entries.
-    Entries(u64),
-}
-
-impl DenseThreshold {
-    /// As entries per position.
-    fn density(self, n: u64, row_bytes: usize, index_bytes: usize) -> f64 {
-        let paper = row_bytes as f64 / (row_bytes + index_bytes) as f64;
-        match self {
-            DenseThreshold::Auto => paper.min(SPEED_CROSSOVER),
-            DenseThreshold::Paper => paper,
-            DenseThreshold::Entries(entries) => entries as f64 / n.max(1) as f64,
-        }
-    }
-}
-
-/// Settings of [`Comm::allreduce`]. All ranks must pass the same.
-#[derive(Clone, Debug, Default)]
-pub struct AllreduceOptions {
-    /// The schedule.
-    pub algorithm: Algorithm,
-    /// Layers of the butterfly; `None`: one.
-    pub degrees: Option<Vec<u32>>,
-    /// How ranges are cut.
-    pub split: Split,
-    /// When vectors turn dense.
-    pub dense_threshold: DenseThreshold,
-    /// What is quantised, if anything.
-    pub quantize: Option<QuantizeOptions>,
-}
-
-impl AllreduceOptions {
-    pub(crate) fn sig<T: Element>(&self, kind: CallKind, op: &ReduceOp, n: u64, width: usize) -> CallSig {
-        let mut extra = self.algorithm as u32 | (self.split as u32) << 8;
-        let mut mix = |word: u32| extra = (extra ^ word).wrapping_mul(0x9e37_79b1).rotate_left(13);
-        self.degrees.iter().flatten().for_each(|d| mix(*d));
-        match self.dense_threshold {
-            DenseThreshold::Auto => {}
-            DenseThreshold::Paper => mix(1),
-            DenseThreshold::Entries(entries) => mix((entries ^ entries >> 32) as u32 | 2),
-        }
-        self.quantize.iter().flat_map(QuantizeOptions::words).for_each(mix);
-        CallSig {
-            kind,
-            op: op.code(),
-            dtype: T::DTYPE as u8,
-            flags: custom_tag(op),
-            width: u32::try_from(width).unwrap_or(u32::MAX),
-            n,
-            extra,
-        }
-    }
-}
-
-/// Largest vector (mean over the ranks) for which the number of rounds counts most.
-const SMALL_BYTES: f64 = 16.0 * 1024.0;
-
-/// The rule behind `auto`, for P ranks with `entries` on average of rows of `row_bytes`: recursive doubling for
-/// small vectors and groups of two; otherwise the split (a butterfly of one layer), whose parts are sparse or dense
-/// as each is smaller.
-pub fn choose(ranks: u32, entries: f64, row_bytes: usize) -> Algorithm {
-    match ranks <= 2 || entries * (row_bytes + 4) as f64 <= SMALL_BYTES {
-        true => Algorithm::RecursiveDoubling,
-        false => Algorithm::Butterfly,
-    }
-}
 
 impl Comm {
     /// The reduction of all ranks' vectors of `n` rows of `width` numbers, on every rank.
@@ -193,10 +44,12 @@ impl Comm {
         sent: Option<&mut Vec<T>>,
     ) -> Result<SparseVec<T>> {
         let sig = options.sig::<T>(CallKind::Allreduce, op, n, width);
-        self.call(sig, async |ep| allreduce_on(ep, (n, width), view, op, options, sent).await)
+        let (reduced, _) =
+            self.call(sig, async |ep| allreduce_on(ep, (n, width), view, op, options, sent).await)?;
+        Ok(reduced)
     }
 
-    /// [`Comm::allreduce`] that can go on by itself.
+    /// [`Comm::allreduce`] that can go on by itself, and what it did.
     pub fn allreduce_call<T: Element>(
         &self,
         n: u64,
@@ -204,7 +57,7 @@ impl Comm {
         x: impl Source<T>,
         op: ReduceOp,
         options: AllreduceOptions,
-    ) -> Result<Call<SparseVec<T>>> {
+    ) -> Result<Call<(SparseVec<T>, Explanation)>> {
         let sig = options.sig::<T>(CallKind::Allreduce, &op, n, width);
         self.prepare(sig, Some(&op.clone()), move |ep| async move {
             allreduce_on(&ep, (n, width), x.view(), &op, &options, None).await
@@ -220,21 +73,22 @@ impl Comm {
         options: &AllreduceOptions,
     ) -> Result<()> {
         let sig = options.sig::<T>(CallKind::AllreduceDense, op, values.len() as u64, 1);
-        self.call(sig, async |ep| allreduce_dense_on(ep, values, out, op, options).await)
+        self.call(sig, async |ep| allreduce_dense_on(ep, values, out, op, options).await.map(drop))
     }
 
-    /// [`Comm::allreduce_dense`] that can go on by itself; gives `out` back.
+    /// [`Comm::allreduce_dense`] that can go on by itself; gives `out` back, and what it did.
     pub fn allreduce_dense_call<T: Element, Out: AsMut<[T]> + Send + 'static>(
         &self,
         values: impl AsRef<[T]> + Send + 'static,
         mut out: Out,
         op: ReduceOp,
         options: AllreduceOptions,
-    ) -> Result<Call<Out>> {
+    ) -> Result<Call<(Out, Explanation)>> {
         let sig = options.sig::<T>(CallKind::AllreduceDense, &op, values.as_ref().len() as u64, 1);
         self.prepare(sig, Some(&op.clone()), move |ep| async move {
-            allreduce_dense_on(&ep, values.as_ref(), out.as_mut(), &op, &options).await?;
-            Ok(out)
+            let algorithm = allreduce_dense_on(&ep, values.as_ref(), out.as_mut(), &op, &options).await?;
+            let (degrees, dense_threshold) = (Vec::new(), 0.0);
+            Ok((out, Explanation { algorithm, degrees, dense_threshold, traffic: ep.traffic() }))
         })
     }
 }
@@ -246,23 +100,42 @@ async fn allreduce_on<T: Element>(
     op: &ReduceOp,
     options: &AllreduceOptions,
     sent: Option<&mut Vec<T>>,
-) -> Result<SparseVec<T>> {
+) -> Result<(SparseVec<T>, Explanation)> {
     op.check(T::DTYPE)?;
     view.check(n, width)?;
     if let Some(degrees) = &options.degrees {
         check_degrees(degrees, ep.size())?;
     }
-    let form = run(ep, n, width, view, op, options, sent).await?;
-    Ok(SparseVec { n, width, form })
+    let (form, algorithm) = if options.split == Split::Hash {
+        if options.quantize.is_some() {
+            return Err(Error::bad_input(
+                "split=\"hash\" moves values out of their buckets: not with quantize=",
+            ));
+        }
+        let hash = BlockHash::new(n, ep.size());
+        let shuffled = shuffle(view, width, hash);
+        let (form, algorithm) = run(ep, shuffled.n, width, shuffled.view(), op, options, None).await?;
+        (unshuffle(form, n, width, is_wide(n, &view), hash), algorithm)
+    } else {
+        run(ep, n, width, view, op, options, sent).await?
+    };
+    let degrees = match (algorithm, &options.degrees) {
+        (Algorithm::Butterfly, Some(degrees)) => degrees.clone(),
+        _ => vec![ep.size()],
+    };
+    let dense_threshold = terms::<T>(n, width, &view, op, options).shape.dense_above * n as f64;
+    let explanation = Explanation { algorithm, degrees, dense_threshold, traffic: ep.traffic() };
+    Ok((SparseVec { n, width, form }, explanation))
 }
 
+/// Returns the schedule that was used.
 async fn allreduce_dense_on<T: Element>(
     ep: &Endpoint,
     values: &[T],
     out: &mut [T],
     op: &ReduceOp,
     options: &AllreduceOptions,
-) -> Result<()> {
+) -> Result<Algorithm> {
     op.check(T::DTYPE)?;
     if values.len() != out.len() {
         let message = format!("out holds {} numbers, the array {}", out.len(), values.len());
@@ -272,16 +145,21 @@ async fn allreduce_dense_on<T: Element>(
         return quantised_dense(ep, values, out, op, options).await;
     }
     match options.algorithm {
-        Algorithm::Auto | Algorithm::Dense => dense::direct(ep, op, values, out).await,
-        Algorithm::DenseRing | Algorithm::DenseRabenseifner => {
-            out.copy_from_slice(values);
-            match options.algorithm {
-                Algorithm::DenseRing => dense::ring(ep, op, out).await,
-                _ => dense::rabenseifner(ep, op, out).await,
-            }
+        Algorithm::Auto | Algorithm::Dense => {
+            dense::direct(ep, op, values, out).await?;
+            return Ok(Algorithm::Dense);
         }
-        other => Err(for_sparse_vectors(other)),
+        Algorithm::DenseRing => {
+            out.copy_from_slice(values);
+            dense::ring(ep, op, out).await?;
+        }
+        Algorithm::DenseRabenseifner => {
+            out.copy_from_slice(values);
+            dense::rabenseifner(ep, op, out).await?;
+        }
+        other => return Err(for_sparse_vectors(other)),
     }
+    Ok(options.algorithm)
 }
 
 /// How vectors are stored on the way, and the result.
@@ -319,7 +197,7 @@ async fn quantised_dense<T: Element>(
     out: &mut [T],
     op: &ReduceOp,
     options: &AllreduceOptions,
-) -> Result<()> {
+) -> Result<Algorithm> {
     let dsar = match options.algorithm {
         Algorithm::Auto | Algorithm::Dense => Algorithm::SplitAllgatherDense,
         other if !other.is_dense() => return Err(for_sparse_vectors(other)),
@@ -333,10 +211,10 @@ async fn quantised_dense<T: Element>(
     };
     let options = AllreduceOptions { algorithm: dsar, ..options.clone() };
     let view = View::Dense { values, present: None };
-    let (Form::Sparse { values, .. } | Form::Dense { values, .. }) =
-        run(ep, values.len() as u64, 1, view, op, &options, None).await?;
+    let (form, algorithm) = run(ep, values.len() as u64, 1, view, op, &options, None).await?;
+    let (Form::Sparse { values, .. } | Form::Dense { values, .. }) = form;
     out.copy_from_slice(&values);
-    Ok(())
+    Ok(algorithm)
 }
 
 async fn run<T: Element>(
@@ -347,7 +225,7 @@ async fn run<T: Element>(
     op: &ReduceOp,
     options: &AllreduceOptions,
     sent: Option<&mut Vec<T>>,
-) -> Result<Form<T>> {
+) -> Result<(Form<T>, Algorithm)> {
     let mut terms = terms::<T>(n, width, &view, op, options);
     let codec = options.quantize.map(|q| q.check(op, T::DTYPE, width)).transpose()?;
     let (row_bytes, dense_above) = (width * size_of::<T>(), terms.shape.dense_above);
@@ -398,7 +276,7 @@ async fn run<T: Element>(
         input = quantize.input_of(ep, view, codec, parts, sent)?;
         terms.precision = Some(quantize.precision(codec, &input));
     }
-    match algorithm {
+    let form = match algorithm {
         Algorithm::RecursiveDoubling => recursive_doubling(ep, view, terms).await,
         Algorithm::Allgather => gather_and_sum(ep, view, terms).await,
         Algorithm::Ring => ring::ring(ep, view, terms, bounds).await,
@@ -410,5 +288,6 @@ async fn run<T: Element>(
             dense.name()
         ))),
         _ => unreachable!("auto has been replaced"),
-    }
+    };
+    Ok((form?, algorithm))
 }

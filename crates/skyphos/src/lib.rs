@@ -14,16 +14,19 @@
 //! assert_eq!(sums, [Ok(4.0), Ok(4.0)]);
 //! ```
 
+mod algorithm;
 mod allreduce;
 mod comm;
 mod configure;
+mod explain;
 mod quantize;
 mod topk_allreduce;
 mod vectors;
 
-pub use allreduce::{Algorithm, AllreduceOptions, DenseThreshold, choose};
+pub use algorithm::{Algorithm, AllreduceOptions, DenseThreshold, choose};
 pub use comm::{Comm, LocalRanks};
 pub use configure::{ConfigureOptions, DEFAULT_MIN_PACKET_BYTES, IndexSets, SharedPlan, predicted_rows};
+pub use explain::Explanation;
 pub use quantize::{QuantizeOptions, Stage};
 pub use skyphos_core::collectives::configure::Missing;
 pub use skyphos_core::collectives::gather::Schedule;
@@ -31,7 +34,7 @@ pub use skyphos_core::collectives::reduce::Order;
 pub use skyphos_core::plan::{Plan, Stats, Volume};
 pub use skyphos_core::stream::Split;
 pub use skyphos_core::transport::Transport;
-pub use skyphos_core::{Call, Node, Settings, Work};
+pub use skyphos_core::{Call, Node, Settings, Traffic, Work};
 pub use skyphos_kernels::stream::{Form, IndexList, SparseVec, View};
 pub use skyphos_kernels::{
     Draw, Indices, Magnitude, Quantize, Scale, Select, put_back, quantise_in_place, take_topk,

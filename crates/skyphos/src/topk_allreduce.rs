@@ -1,7 +1,8 @@
 //! The k largest entries of a sum (Ok-Topk).
 
 use crate::Comm;
-use crate::allreduce::{AllreduceOptions, terms};
+use crate::algorithm::AllreduceOptions;
+use crate::allreduce::terms;
 use crate::vectors::Source;
 use skyphos_core::collectives::allreduce::butterfly::Parts;
 use skyphos_core::collectives::topk_allreduce::topk_allreduce;

@@ -2,14 +2,15 @@
 //! async function, and two ways to call it.
 
 use crate::Comm;
-use crate::allreduce::{AllreduceOptions, terms};
+use crate::algorithm::AllreduceOptions;
+use crate::allreduce::terms;
 use crate::configure::custom_tag;
 use crate::quantize::refuse;
 use skyphos_core::collectives::allreduce::butterfly::{Parts, reduce_scatter};
 use skyphos_core::collectives::gather::{self, Item, Schedule};
 use skyphos_core::collectives::reduce_to_root::reduce_to_root;
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::stream::{Assembler, bounds, encode};
+use skyphos_core::stream::{Assembler, Split, bounds, encode};
 use skyphos_core::{Call, Endpoint};
 use skyphos_kernels::Indices;
 use skyphos_kernels::stream::{Form, Shape, SparseVec, View};
@@ -82,6 +83,11 @@ async fn reduce_scatter_on<T: Element>(
     refuse(&options.quantize, "reduce_scatter")?;
     op.check(T::DTYPE)?;
     view.check(n, width)?;
+    if options.split == Split::Hash {
+        return Err(Error::bad_input(
+            "reduce_scatter gives each rank a range of indices: split by \"even\" or \"quantiles\"",
+        ));
+    }
     let terms = terms::<T>(n, width, &view, op, options);
     let down = Parts::Sparse.terms(terms);
     let bounds = bounds(ep, options.split, view, width, n, ep.size()).await?;

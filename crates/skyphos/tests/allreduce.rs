@@ -62,9 +62,10 @@ fn cases() -> impl Strategy<Value = Case> {
         1 => Just(DenseThreshold::Paper),
         1 => (0u64..300).prop_map(DenseThreshold::Entries)
     ];
-    let settings = (prop::sample::select(sparse()), threshold, any::<bool>(), any::<prop::sample::Index>());
+    let splits = prop::sample::select(vec![Split::Even, Split::Quantiles, Split::Hash]);
+    let settings = (prop::sample::select(sparse()), threshold, splits, any::<prop::sample::Index>());
     (1u32..=13, n, 0usize..DType::ALL.len(), 0usize..8, prop_oneof![Just(1usize), Just(16)], settings)
-        .prop_flat_map(|(size, n, dtype, op, width, (asked, dense_threshold, even, degrees))| {
+        .prop_flat_map(|(size, n, dtype, op, width, (asked, dense_threshold, split, degrees))| {
             let lists: Vec<_> = (0..size).map(|_| ascending(n)).collect();
             let flags = || prop::collection::vec(any::<bool>(), size as usize);
             (lists, flags(), flags()).prop_map(move |(indices, wide, dense)| {
@@ -81,7 +82,6 @@ fn cases() -> impl Strategy<Value = Case> {
                     algorithm = Algorithm::SplitAllgather;
                 }
                 let degrees = Some(degrees.get(&factorisations(size)).clone());
-                let split = if even { Split::Even } else { Split::Quantiles };
                 let dense_threshold = match dense_threshold {
                     DenseThreshold::Entries(_) if !small => DenseThreshold::Auto,
                     threshold => threshold,

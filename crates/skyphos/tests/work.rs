@@ -41,13 +41,17 @@ fn start(comm: &Comm, which: usize, x: Arc<SparseVec<f64>>) -> Result<Box<dyn Fn
         4 => text(comm.alltoall_call(n, 1, vec![x; comm.size() as usize])?.start()),
         5 => {
             let dense = x.to_dense(0.0);
-            text(comm.allreduce_dense_call(dense.clone(), dense, ReduceOp::Sum, options)?.start())
+            text(
+                comm.allreduce_dense_call(dense.clone(), dense, ReduceOp::Sum, options)?
+                    .map(|(out, _)| out)
+                    .start(),
+            )
         }
         6 => text(comm.gather_call(n, 1, x, comm.size() - 1)?.start()),
         k => {
             let algorithm = [Algorithm::Auto, Algorithm::SplitAllgather][k - 7];
             let options = AllreduceOptions { algorithm, ..options };
-            text(comm.allreduce_call(n, 1, x, ReduceOp::Sum, options)?.start())
+            text(comm.allreduce_call(n, 1, x, ReduceOp::Sum, options)?.map(|(sum, _)| sum).start())
         }
     })
 }
@@ -133,7 +137,7 @@ fn a_call_goes_on_while_nobody_waits() {
                 std::thread::yield_now();
             }
             let want = comm.allreduce(1 << 16, 1, x.view(), &ReduceOp::Sum, &options).unwrap();
-            assert_eq!(work.wait().unwrap(), want);
+            assert_eq!(work.wait().unwrap().0, want);
             // One that nobody will ever wait for.
             drop(comm.allreduce_call(1 << 16, 1, x, ReduceOp::Sum, options).unwrap().start());
             comm.barrier().unwrap();
@@ -275,12 +279,12 @@ fn the_callers_code_runs_only_where_it_waits() {
         let (a, b) = (start(1), start(2));
         // A blocking call moves them on ranks that do not wait for them yet.
         if comm.rank() % 2 == 0 {
-            assert_eq!(b.wait().unwrap().entries().1, [8, 4]);
+            assert_eq!(b.wait().unwrap().0.entries().1, [8, 4]);
             comm.barrier().unwrap();
         } else {
             comm.barrier().unwrap();
-            assert_eq!(b.wait().unwrap().entries().1, [8, 4]);
+            assert_eq!(b.wait().unwrap().0.entries().1, [8, 4]);
         }
-        assert_eq!(a.wait().unwrap().entries().1, [4, 4]);
+        assert_eq!(a.wait().unwrap().0.entries().1, [4, 4]);
     });
 }

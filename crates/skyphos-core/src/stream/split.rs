@@ -12,6 +12,9 @@ use skyphos_types::{Element, Result};
 pub enum Split {
     /// Ranges of equal length: nothing to agree on, right for indices spread evenly.
     Even,
+    /// Equal ranges of hashed indices: balanced without a sample, whatever the data; input and result are put in
+    /// another order once each.
+    Hash,
     /// Ranges of about equally many entries, from a sample of each rank's indices: right for all, for
     /// ⌈log2 P⌉ small messages more.
     #[default]
@@ -104,7 +107,7 @@ pub async fn bounds<T: Element>(
     n: u64,
     parts: u32,
 ) -> Result<Vec<u64>> {
-    if split == Split::Even || parts == 1 {
+    if split != Split::Quantiles || parts == 1 {
         return Ok(split_ranges(0, n, parts));
     }
     Ok(survey(ep, view, width, n).await?.bounds(parts))

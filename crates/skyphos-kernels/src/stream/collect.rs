@@ -2,7 +2,7 @@
 
 use super::append::{Marked, append};
 use super::fold::Sink;
-use super::vector::{Form, IndexList};
+use super::vector::{Form, IndexList, set_bits_between};
 use crate::simd;
 use skyphos_types::Element;
 
@@ -69,8 +69,23 @@ impl<T: Element> Collector<T> {
         dense_form(self.shape, self.hi - self.lo, self.identity)
     }
 
-    /// What was collected; positions of a dense form count from `lo`.
-    pub fn finish(self) -> Form<T> {
+    /// What was collected; positions of a dense form count from `lo`. Its form depends on the entries alone, not on
+    /// how many were expected.
+    pub fn finish(mut self) -> Form<T> {
+        if let Form::Dense { values, present: Some(bits) } = &self.form
+            && self.shape.dense_above >= 0.0
+            && bits.iter().map(|word| u64::from(word.count_ones())).sum::<u64>() <= self.most
+        {
+            let places = set_bits_between(bits, 0, (self.hi - self.lo) as usize);
+            let width = self.shape.width;
+            let rows = places.iter().flat_map(|p| &values[p * width..][..width]).copied().collect();
+            let mut indices = places.iter().map(|p| self.lo + *p as u64);
+            let indices = match self.shape.wide {
+                true => IndexList::Wide(indices.collect()),
+                false => IndexList::Narrow(indices.by_ref().map(|i| i as u32).collect()),
+            };
+            self.form = Form::Sparse { indices, values: rows };
+        }
         self.form
     }
 

@@ -7,10 +7,12 @@ mod few;
 mod fold;
 mod quantised;
 mod segment;
+mod shuffled;
 mod vector;
 
 pub use collect::{Collector, Shape, dense_form};
 pub use fold::{Fold, FoldError, Sink};
 pub use quantised::{NotFinite, QuantisedValues};
 pub use segment::{Encoder, HEAD_BYTES, Head, Next, Offsets, Places, Reader, STEP, Segment};
+pub use shuffled::{shuffle, shuffled_len, unshuffle};
 pub use vector::{Form, IndexList, SparseVec, View, set_bits_between};

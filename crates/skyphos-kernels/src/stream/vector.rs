@@ -3,6 +3,9 @@
 use crate::prepare::{Index, Indices};
 use skyphos_types::{Element, Error, Result};
 
+/// Bytes of a row at most: a frame of 128 KB has room for one, its index and the head.
+pub const MOST_ROW_BYTES: usize = 127 * 1024;
+
 /// Ascending indices, in 4 or 8 bytes each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IndexList {
@@ -192,6 +195,12 @@ impl<T: Element> View<'_, T> {
 
     /// Refuses what is no vector of `n` rows of `width` numbers.
     pub fn check(&self, n: u64, width: usize) -> Result<()> {
+        let row = width.saturating_mul(size_of::<T>());
+        if row > MOST_ROW_BYTES {
+            return Err(Error::bad_input(format!(
+                "a row of width={width} takes {row} bytes; a row takes at most {MOST_ROW_BYTES}"
+            )));
+        }
         let rows = |values: &[T]| values.len() as u64 / width as u64;
         match self {
             View::Sparse { indices, values } => {

@@ -1,0 +1,139 @@
+//! Vectors whose indices are hashed, so that equal ranges of the new indices hold about as many entries whatever the
+//! data, and back.
+//!
+//! The hash moves granules of neighbouring indices ([`BlockHash`]), so a sorted vector becomes runs that are sorted
+//! by their granule's new number and copied. Cost: O(entries), and a sort of the granules that have any.
+
+use super::vector::{Form, IndexList, SparseVec, View, set_bits_between};
+use crate::block::BLOCK_SIZE;
+use crate::hash::BlockHash;
+use crate::prepare::Index;
+use crate::with_indices;
+use skyphos_types::Element;
+
+/// log2 of the indices in a granule.
+fn granule_log2(hash: BlockHash) -> u32 {
+    hash.granule_log2() + BLOCK_SIZE.ilog2()
+}
+
+/// Indices of the hashed space.
+pub fn shuffled_len(hash: BlockHash) -> u64 {
+    hash.range() * BLOCK_SIZE
+}
+
+/// Moves the runs of entries of each granule to where `place` says that it belongs.
+fn move_runs<T: Element, I: Index>(
+    list: &[I],
+    values: &[T],
+    width: usize,
+    log: u32,
+    place: impl Fn(u64) -> u64,
+) -> (Vec<u64>, Vec<T>) {
+    let mut runs: Vec<(u64, u64, usize, usize)> = Vec::new();
+    let mut start = 0;
+    while start < list.len() {
+        let granule = list[start].number() >> log;
+        let len = list[start..].iter().take_while(|i| i.number() >> log == granule).count();
+        runs.push((place(granule), granule, start, start + len));
+        start += len;
+    }
+    runs.sort_unstable();
+    let (mut indices, mut rows) = (Vec::with_capacity(list.len()), Vec::with_capacity(values.len()));
+    for (to, from, start, end) in runs {
+        indices.extend(list[start..end].iter().map(|i| i.number() - (from << log) + (to << log)));
+        rows.extend_from_slice(&values[start * width..end * width]);
+    }
+    (indices, rows)
+}
+
+/// The vector with hashed indices: sparse, of `shuffled_len` rows.
+pub fn shuffle<T: Element>(view: View<'_, T>, width: usize, hash: BlockHash) -> SparseVec<T> {
+    let log = granule_log2(hash);
+    let place = |granule: u64| hash.forward(granule << hash.granule_log2()) >> hash.granule_log2();
+    let (indices, values) = match view {
+        View::Sparse { indices, values } => {
+            with_indices!(indices, list => move_runs(list, values, width, log, place))
+        }
+        View::Dense { values, present } => {
+            let rows = values.len() / width;
+            let held: Vec<u64> = match present {
+                None => (0..rows as u64).collect(),
+                Some(bits) => set_bits_between(bits, 0, rows).into_iter().map(|k| k as u64).collect(),
+            };
+            let of = |k: &u64| &values[*k as usize * width..][..width];
+            let entries: Vec<T> = held.iter().flat_map(of).copied().collect();
+            move_runs(&held, &entries, width, log, place)
+        }
+    };
+    let n = shuffled_len(hash);
+    let indices = match n <= 1 << 32 {
+        true => IndexList::Narrow(indices.iter().map(|i| *i as u32).collect()),
+        false => IndexList::Wide(indices),
+    };
+    SparseVec { n, width, form: Form::Sparse { indices, values } }
+}
+
+/// The vector of `n` rows whose [`shuffle`] this is. `wide`: whether its indices take 8 bytes.
+pub fn unshuffle<T: Element>(form: Form<T>, n: u64, width: usize, wide: bool, hash: BlockHash) -> Form<T> {
+    let log = granule_log2(hash);
+    let origin = |granule: u64| hash.inverse(granule << hash.granule_log2()) >> hash.granule_log2();
+    match form {
+        Form::Sparse { indices, values } => {
+            let (indices, values) =
+                with_indices!(indices.view(), list => move_runs(list, &values, width, log, origin));
+            let indices = match wide {
+                true => IndexList::Wide(indices),
+                false => IndexList::Narrow(indices.iter().map(|i| *i as u32).collect()),
+            };
+            Form::Sparse { indices, values }
+        }
+        Form::Dense { values, present } => {
+            let mut rows = Vec::with_capacity(n as usize * width);
+            let mut bits = present.as_ref().map(|_| vec![0u64; n.div_ceil(64) as usize]);
+            for granule in 0..n.div_ceil(1 << log) {
+                let from = hash.forward(granule << hash.granule_log2()) as usize * BLOCK_SIZE as usize;
+                let (to, len) = ((granule << log) as usize, (n - (granule << log)).min(1 << log) as usize);
+                rows.extend_from_slice(&values[from * width..(from + len) * width]);
+                if let (Some(bits), Some(present)) = (&mut bits, &present) {
+                    // A block of indices is a word.
+                    let words = len.div_ceil(64);
+                    bits[to / 64..to / 64 + words].copy_from_slice(&present[from / 64..from / 64 + words]);
+                }
+            }
+            Form::Dense { values: rows, present: bits }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn there_and_back(n in 1u64..200_000, ranks in 1u32..9, width in 1usize..3, dense: bool, seed in any::<u64>()) {
+            let list: Vec<u64> = (0..n).filter(|i| (i ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 == 0).collect();
+            let values: Vec<f32> = list.iter().flat_map(|i| (0..width).map(move |w| *i as f32 + w as f32)).collect();
+            let hash = BlockHash::new(n, ranks);
+            let x = SparseVec::new(n, width, IndexList::Wide(list.clone()), values.clone()).unwrap();
+            let there = shuffle(x.view(), width, hash);
+            there.view().check(there.n, width).unwrap();
+            let form = if dense {
+                let (indices, rows) = there.entries();
+                let mut all = vec![0.0; there.n as usize * width];
+                let mut bits = vec![0u64; there.n.div_ceil(64) as usize];
+                for (i, row) in indices.iter().zip(rows.chunks(width)) {
+                    all[*i as usize * width..][..width].copy_from_slice(row);
+                    bits[*i as usize / 64] |= 1 << (i % 64);
+                }
+                Form::Dense { values: all, present: Some(bits) }
+            } else {
+                there.form
+            };
+            let back = SparseVec { n, width, form: unshuffle(form, n, width, true, hash) };
+            back.view().check(n, width).unwrap();
+            prop_assert_eq!(back.entries(), (list, values));
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The schedules of allreduce, when vectors turn dense, and the settings that all ranks share.
+
+use crate::configure::custom_tag;
+use crate::quantize::QuantizeOptions;
+use skyphos_core::frame::{CallKind, CallSig};
+use skyphos_core::stream::Split;
+use skyphos_types::{Element, Error, ReduceOp, Result};
+
+/// A schedule of allreduce.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// By the rule of [`choose`].
+    #[default]
+    Auto,
+    /// Fewest rounds.
+    RecursiveDoubling,
+    /// SparCML's SSAR: parts stay sparse.
+    SplitAllgather,
+    /// SparCML's DSAR: reduced parts are dense.
+    SplitAllgatherDense,
+    /// Nested butterfly of any degrees.
+    Butterfly,
+    /// Around a ring.
+    Ring,
+    /// Everyone sends everything to everyone.
+    Allgather,
+    /// Dense arrays, each rank one range, directly between all.
+    Dense,
+    /// Dense arrays around a ring.
+    DenseRing,
+    /// Dense arrays by recursive halving and doubling.
+    DenseRabenseifner,
+}
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Algorithm; 10] = [
+        Algorithm::Auto,
+        Algorithm::RecursiveDoubling,
+        Algorithm::SplitAllgather,
+        Algorithm::SplitAllgatherDense,
+        Algorithm::Butterfly,
+        Algorithm::Ring,
+        Algorithm::Allgather,
+        Algorithm::Dense,
+        Algorithm::DenseRing,
+        Algorithm::DenseRabenseifner,
+    ];
+
+    /// The name that users write.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Auto => "auto",
+            Algorithm::RecursiveDoubling => "recursive_doubling",
+            Algorithm::SplitAllgather => "split_allgather",
+            Algorithm::SplitAllgatherDense => "split_allgather_dense",
+            Algorithm::Butterfly => "butterfly",
+            Algorithm::Ring => "ring",
+            Algorithm::Allgather => "allgather",
+            Algorithm::Dense => "dense",
+            Algorithm::DenseRing => "dense_ring",
+            Algorithm::DenseRabenseifner => "dense_rabenseifner",
+        }
+    }
+
+    /// The algorithm a user named.
+    pub fn from_name(name: &str) -> Result<Algorithm> {
+        Algorithm::ALL.into_iter().find(|a| a.name() == name).ok_or_else(|| {
+            let known: Vec<_> = Algorithm::ALL.iter().map(|a| a.name()).collect();
+            Error::bad_input(format!("unknown algorithm {name:?}: use one of {}", known.join(", ")))
+        })
+    }
+
+    /// Whether it is for dense arrays.
+    pub fn is_dense(self) -> bool {
+        matches!(self, Algorithm::Dense | Algorithm::DenseRing | Algorithm::DenseRabenseifner)
+    }
+}
+
+/// Entries per position at which folding into dense rows becomes faster than collecting entries (measured:
+/// 0.25 to 0.35 for 4-byte values).
+const SPEED_CROSSOVER: f64 = 0.3;
+
+/// When a vector turns dense.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum DenseThreshold {
+    /// At the smaller of the paper's crossover and the measured one.
+    #[default]
+    Auto,
+    /// N·isize/(c + isize) entries, for indices of c bytes and values of isize (SparCML §5.1).
+    Paper,
+    /// Above this many entries.
+    Entries(u64),
+}
+
+impl DenseThreshold {
+    /// As entries per position.
+    pub(crate) fn density(self, n: u64, row_bytes: usize, index_bytes: usize) -> f64 {
+        let paper = row_bytes as f64 / (row_bytes + index_bytes) as f64;
+        match self {
+            DenseThreshold::Auto => paper.min(SPEED_CROSSOVER),
+            DenseThreshold::Paper => paper,
+            DenseThreshold::Entries(entries) => entries as f64 / n.max(1) as f64,
+        }
+    }
+}
+
+/// Settings of [`Comm::allreduce`]. All ranks must pass the same.
+#[derive(Clone, Debug, Default)]
+pub struct AllreduceOptions {
+    /// The schedule.
+    pub algorithm: Algorithm,
+    /// Layers of the butterfly; `None`: one.
+    pub degrees: Option<Vec<u32>>,
+    /// How ranges are cut.
+    pub split: Split,
+    /// When vectors turn dense.
+    pub dense_threshold: DenseThreshold,
+    /// What is quantised, if anything.
+    pub quantize: Option<QuantizeOptions>,
+}
+
+impl AllreduceOptions {
+    pub(crate) fn sig<T: Element>(&self, kind: CallKind, op: &ReduceOp, n: u64, width: usize) -> CallSig {
+        let mut extra = self.algorithm as u32 | (self.split as u32) << 8;
+        let mut mix = |word: u32| extra = (extra ^ word).wrapping_mul(0x9e37_79b1).rotate_left(13);
+        self.degrees.iter().flatten().for_each(|d| mix(*d));
+        match self.dense_threshold {
+            DenseThreshold::Auto => {}
+            DenseThreshold::Paper => mix(1),
+            DenseThreshold::Entries(entries) => mix((entries ^ entries >> 32) as u32 | 2),
+        }
+        self.quantize.iter().flat_map(QuantizeOptions::words).for_each(mix);
+        CallSig {
+            kind,
+            op: op.code(),
+            dtype: T::DTYPE as u8,
+            flags: custom_tag(op),
+            width: u32::try_from(width).unwrap_or(u32::MAX),
+            n,
+            extra,
+        }
+    }
+}
+
+/// Largest vector (mean over the ranks) for which the number of rounds counts most.
+const SMALL_BYTES: f64 = 16.0 * 1024.0;
+
+/// The rule behind `auto`, for P ranks with `entries` on average of rows of `row_bytes`: recursive doubling for
+/// small vectors and groups of two; otherwise the split (a butterfly of one layer), whose parts are sparse or dense
+/// as each is smaller.
+pub fn choose(ranks: u32, entries: f64, row_bytes: usize) -> Algorithm {
+    match ranks <= 2 || entries * (row_bytes + 4) as f64 <= SMALL_BYTES {
+        true => Algorithm::RecursiveDoubling,
+        false => Algorithm::Butterfly,
+    }
+}

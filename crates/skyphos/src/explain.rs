@@ -1,0 +1,17 @@
+//! What an allreduce did.
+
+use crate::algorithm::Algorithm;
+use skyphos_core::Traffic;
+
+/// How a vector was reduced, and what that moved on this rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// The schedule; for `auto` what it chose.
+    pub algorithm: Algorithm,
+    /// Layers, where it is a butterfly.
+    pub degrees: Vec<u32>,
+    /// Entries above which a vector turns dense (δ), if the schedule lets it.
+    pub dense_threshold: f64,
+    /// Bytes and frames.
+    pub traffic: Traffic,
+}

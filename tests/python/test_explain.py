@@ -1,0 +1,115 @@
+"""What allreduce tells of itself, and the plans it keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import skyphos as sky
+from conftest import on_all
+
+
+def vector(rank: int, n: int, nnz: int) -> sky.SparseVector:
+    """Distinct indices and values of a rank."""
+    rng = np.random.default_rng(rank)
+    return sky.SparseVector(np.sort(rng.choice(n, nnz, replace=False)), rng.standard_normal(nnz), n)
+
+
+def test_a_named_ssar_past_the_threshold_stays_right_and_says_so() -> None:
+    n = 20_000
+
+    def body(comm: sky.Comm) -> sky.Explanation:
+        x = vector(comm.rank, n, 4000)
+        y, how = comm.allreduce(x, algorithm="split_allgather", explain=True)
+        want = sum(vector(r, n, 4000).to_dense() for r in range(comm.size))
+        np.testing.assert_allclose(y.to_dense(), want)
+        assert not y.is_dense
+        assert (how.entries, how.result_entries) == (4000, y.nnz)
+        return how
+
+    for how in on_all(4, body):
+        assert how.algorithm == "split_allgather"
+        assert how.result_entries > how.dense_threshold
+        assert any("never changes form" in note for note in how.notes), how
+
+
+def test_bytes_are_what_was_sent() -> None:
+    def body(comm: sky.Comm) -> sky.Explanation:
+        # Every rank sends each other one an eighth of its 8 MB, and its reduced eighth.
+        _, how = comm.allreduce(np.ones(1 << 20), explain=True)
+        return how
+
+    for how in on_all(8, body):
+        assert (how.algorithm, how.result_is_dense) == ("dense", True)
+        assert how.sent_bytes == how.received_bytes == 2 * 7 * (1 << 20)
+        assert "auto" in how.reason and str(how).startswith("dense")
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_a_kept_plan_reduces_new_values(width: int) -> None:
+    def body(comm: sky.Comm) -> None:
+        rng = np.random.default_rng(comm.rank)
+        indices = np.unique(rng.integers(0, 5000, 300))
+        shape = (len(indices),) if width == 1 else (len(indices), width)
+        first, second = rng.standard_normal(shape), rng.standard_normal(shape)
+        y, plan = comm.allreduce(sky.SparseVector(indices, first, 5000), keep_plan=True)
+        np.testing.assert_allclose(plan.reduce(first), y.values)
+        want = comm.allreduce(sky.SparseVector(indices, second, 5000))
+        np.testing.assert_allclose(plan.reduce(second), want.values)
+        with pytest.raises(sky.BadInput, match="keep_plan"):
+            comm.allreduce(np.ones(3), keep_plan=True)
+
+    on_all(3, body)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_topk_allreduce(dtype: str) -> None:
+    n, k, size = 3000, 40, 5
+
+    def gradient(rank: int) -> Any:
+        return np.random.default_rng(rank).standard_normal(n).astype(dtype)
+
+    def body(comm: sky.Comm) -> None:
+        mine = gradient(comm.rank)
+        for given in (mine, sky.SparseVector(np.arange(n), mine, n)):
+            y, used = comm.topk_allreduce(given, k, contributed=True)
+            own = np.argsort(-np.abs(mine))[:k]
+            assert set(used) == set(own) & set(y.indices)
+        total = np.zeros(n)
+        for rank in range(size):
+            top = np.argsort(-np.abs(gradient(rank)))[:k]
+            total[top] += gradient(rank)[top]
+        want = np.sort(np.argsort(-np.abs(total))[:k])
+        np.testing.assert_array_equal(y.indices, want)
+        np.testing.assert_allclose(y.values, total[want], rtol=1e-5)
+        assert comm.topk_allreduce(mine, k, op="mean", async_op=True).wait().nnz == k
+        for bad, said in [((mine, 0), "k must be"), ((np.ones(3, np.int64), 2), "float"), ((np.ones((3, 2)), 2), "")]:
+            if said:
+                with pytest.raises(sky.SkyphosError, match=said):
+                    comm.topk_allreduce(*bad)
+        with pytest.raises(sky.Mismatch):
+            comm.topk_allreduce(mine, k + comm.rank % 2)
+
+    on_all(size, body)
+
+
+def test_dup_is_a_group_of_its_own() -> None:
+    def body(comm: sky.Comm) -> None:
+        other = comm.dup()
+        work = comm.allreduce(np.ones(10), async_op=True)
+        assert other.allreduce(np.ones(2))[0] == comm.size
+        assert (other.rank, other.size) == (comm.rank, comm.size)
+        assert work.wait()[0] == comm.size
+        other.close()
+
+    on_all(3, body)
+
+
+def test_rows_too_wide_are_refused_by_name() -> None:
+    def body(comm: sky.Comm) -> None:
+        with pytest.raises(sky.BadInput, match="width=40000"):
+            comm.allreduce(sky.SparseVector([1], np.ones((1, 40_000), np.float32), 5))
+
+    on_all(2, body)
