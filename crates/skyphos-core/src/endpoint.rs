@@ -237,6 +237,11 @@ impl Outgoing {
         Outgoing { to, round, total, sent: 0, seq: 0 }
     }
 
+    /// A message whose end its own bytes tell, to a receiver that stops there.
+    pub fn open(to: u32, round: u32) -> Outgoing {
+        Outgoing::new(to, round, u64::MAX)
+    }
+
     /// Whether all of it has been handed over.
     pub fn done(&self) -> bool {
         self.seq > 0 && self.sent == self.total

@@ -10,4 +10,4 @@ pub use assemble::Assembler;
 pub use part::{Part, Terms, exchange_and_fold};
 pub use quantised::{PART_BUCKETS, Precision, QuantisedInput, RESULT_BUCKETS, check_finite, open};
 pub use split::{Split, Survey, bounds, cut, survey};
-pub use wire::{encode, exchange};
+pub use wire::{SEGMENT_BYTES, encode, exchange};

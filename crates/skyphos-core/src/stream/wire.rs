@@ -8,7 +8,7 @@ use skyphos_types::{Element, Result};
 
 /// Bytes of a segment, about: small enough that a fold starts early, large enough that a frame's head of
 /// 96 bytes does not count.
-const SEGMENT_BYTES: usize = 32 * 1024;
+pub const SEGMENT_BYTES: usize = 32 * 1024;
 
 /// The segments of the entries of `lo..hi`; frames share them, whoever they go to. The first row of a
 /// dense vector belongs to index `base`.

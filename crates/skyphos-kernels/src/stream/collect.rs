@@ -69,6 +69,28 @@ impl<T: Element> Collector<T> {
         dense_form(self.shape, self.hi - self.lo, self.identity)
     }
 
+    /// Entries collected, of a vector that stays sparse.
+    pub fn len(&self) -> usize {
+        match &self.form {
+            Form::Sparse { indices, .. } => indices.len(),
+            Form::Dense { .. } => 0,
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What was collected since the last time, of a vector that stays sparse.
+    pub fn take(&mut self) -> Form<T> {
+        let indices = match self.shape.wide {
+            true => IndexList::Wide(Vec::new()),
+            false => IndexList::Narrow(Vec::new()),
+        };
+        std::mem::replace(&mut self.form, Form::Sparse { indices, values: Vec::new() })
+    }
+
     /// What was collected; positions of a dense form count from `lo`. Its form depends on the entries alone, not on
     /// how many were expected.
     pub fn finish(mut self) -> Form<T> {

@@ -150,6 +150,16 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
         self.at == self.hi
     }
 
+    /// Everything below this index has been handed over.
+    pub fn reached(&self) -> u64 {
+        self.at
+    }
+
+    /// Whether a source's stream has come to its end.
+    pub fn has_all(&self, number: usize) -> bool {
+        self.sources[number].reached >= self.hi
+    }
+
     /// The first source whose stream has not come to its end.
     pub fn behind(&self) -> Option<usize> {
         self.sources.iter().position(|s| s.reached < self.hi)

@@ -1,4 +1,4 @@
-//! Allreduce by recursive doubling (SparCML §5.3.1): the fewest rounds, for small vectors.
+//! Allreduce by recursive doubling (SparCML §5.3.1), its rounds overlapped.
 //!
 //! ```text
 //! ranks p ≥ 2^k send theirs to p - 2^k, for 2^k the largest power of two that is at most P
@@ -6,17 +6,120 @@
 //! ranks p - 2^k send the result to p
 //! ```
 //!
-//! Cost: ⌈log2 P⌉ α (2 more if P is no power of two); bytes grow by what does not overlap. Any P. Both partners
-//! add in the same order, so all ranks get the same bits.
+//! Streams ascend by index, so a round need not wait for the one before: what round i has reduced goes into round
+//! i + 1 segment by segment, while the rest is still on its way. A rank talks to one other in a round, so no link
+//! carries the traffic of many at once. Where inputs hardly overlap no schedule moves fewer bytes.
+//!
+//! Cost: ⌈log2 P⌉ α (2 more if P is no power of two) and a segment's time a round; bytes grow by what does not
+//! overlap, and pass once. Any P. Both partners add in the same order, so all ranks get the same bits.
 
-use crate::endpoint::Endpoint;
-use crate::stream::{Assembler, Part, Terms, exchange, exchange_and_fold};
-use skyphos_kernels::stream::{Form, View};
+use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::slab::Payload;
+use crate::stream::{Assembler, Part, SEGMENT_BYTES, Terms, encode, exchange, exchange_and_fold, open};
+use skyphos_kernels::stream::{Collector, Fold, FoldError, Form, Shape, View};
 use skyphos_types::{Element, Result};
+use std::collections::VecDeque;
 
 /// Round of the extra ranks' inputs, and of their results.
 const IN: u32 = 0x100;
 const OUT: u32 = 0x101;
+
+/// One round on this rank.
+struct Stage<T> {
+    partner: u32,
+    /// The ranks whose streams are reduced, in that order: this one and the partner.
+    sources: [u32; 2],
+    fold: Fold<T, Payload>,
+    collector: Collector<T>,
+    /// Where this rank's stream goes, unless the partner only gives.
+    out: Option<Outgoing>,
+    outbox: VecDeque<Payload>,
+    /// All of this rank's stream is in the outbox, or sent.
+    fed: bool,
+    incoming: Incoming,
+}
+
+impl<T: Element> Stage<T> {
+    fn new(
+        ep: &Endpoint,
+        terms: Terms<'_>,
+        round: u32,
+        partner: u32,
+        density: f64,
+        last: bool,
+    ) -> Result<Stage<T>> {
+        let (me, n) = (ep.rank(), terms.n);
+        let identity = terms.op.identity::<T>()?;
+        // What goes into the next round is taken out bit by bit.
+        let (shape, expected) = match last {
+            true => (terms.shape, (2.0 * density * n as f64).min(n as f64) as usize),
+            false => (Shape { dense_above: f64::INFINITY, ..terms.shape }, 0),
+        };
+        Ok(Stage {
+            partner,
+            sources: [me.min(partner), me.max(partner)],
+            fold: Fold::new(terms.op, 2, shape.width, 0, n, density)?,
+            collector: Collector::new(0, n, shape, identity, expected),
+            out: (round != IN).then(|| Outgoing::open(partner, round)),
+            outbox: VecDeque::new(),
+            fed: false,
+            incoming: Incoming::new(partner, round),
+        })
+    }
+
+    fn failed(&self, ep: &Endpoint, error: FoldError) -> skyphos_types::Error {
+        match error {
+            FoldError::Op(error) => error,
+            FoldError::Damaged { source, what } => ep.corrupt(self.sources[source], what),
+        }
+    }
+
+    /// Takes segments from one of the two.
+    fn push(&mut self, ep: &Endpoint, terms: Terms<'_>, from: u32, segment: Payload) -> Result<()> {
+        let number = usize::from(from != self.sources[0]);
+        let plain = open(ep, terms.codec(), from, segment)?;
+        self.fold.push(number, plain).map_err(|e| self.failed(ep, e))
+    }
+
+    /// Takes segments of this rank's own stream, which the partner gets too.
+    fn feed(&mut self, ep: &Endpoint, terms: Terms<'_>, segments: Vec<Payload>, end: bool) -> Result<()> {
+        self.fed = end;
+        for segment in segments {
+            if self.out.is_some() {
+                self.outbox.push_back(segment.clone());
+            }
+            self.push(ep, terms, ep.rank(), segment)?;
+        }
+        Ok(())
+    }
+
+    /// Sends, receives and reduces what can be; whether anything moved.
+    fn step(&mut self, ep: &Endpoint, terms: Terms<'_>) -> Result<bool> {
+        let mut moved = false;
+        if let Some(out) = &mut self.out {
+            while !self.outbox.is_empty() && out.may_send(ep) {
+                out.push_shared(ep, self.outbox.pop_front().expect("not empty"));
+                moved = true;
+            }
+        }
+        while !self.has_all() {
+            let Some(segment) = self.incoming.next(ep)? else { break };
+            self.push(ep, terms, self.partner, segment)?;
+            moved = true;
+        }
+        let advanced = self.fold.advance(terms.op, &mut self.collector);
+        Ok(advanced.map_err(|e| self.failed(ep, e))? || moved)
+    }
+
+    /// Whether all of the partner's stream has come.
+    fn has_all(&self) -> bool {
+        self.incoming.begun() && self.fold.has_all(usize::from(self.partner != self.sources[0]))
+    }
+
+    fn done(&self) -> bool {
+        self.fed && self.outbox.is_empty() && self.has_all() && self.fold.done()
+    }
+}
 
 /// The reduction of all ranks' vectors.
 pub async fn recursive_doubling<T: Element>(
@@ -26,48 +129,66 @@ pub async fn recursive_doubling<T: Element>(
 ) -> Result<Form<T>> {
     let (me, size, width, n) = (ep.rank(), ep.size(), terms.shape.width, terms.n);
     let core = 1 << size.ilog2();
-    let mut density = view.nnz(width) as f64 / n.max(1) as f64;
-    let mut held = terms.encode_input(ep, view, 0, n);
-    let mut part: Option<Part<T>> = None;
+    let density = view.nnz(width) as f64 / n.max(1) as f64;
+    let own = terms.encode_input(ep, view, 0, n);
     if me >= core {
-        exchange(ep, IN, &[(me - core, &held)], &[], |_, _| Ok(())).await?;
+        exchange(ep, IN, &[(me - core, &own)], &[], |_, _| Ok(())).await?;
         let mut result = Assembler::new(&[0, n], terms.shape, terms.op.identity::<T>()?);
         exchange(ep, OUT, &[], &[me - core], |_, segment| result.take(ep, me - core, 0, segment).map(drop))
             .await?;
         result.check_complete(ep, me - core, 0)?;
         return Ok(result.finish());
     }
-    if me + core < size {
-        let sources = [me, me + core];
-        let got = exchange_and_fold(ep, terms, IN, &[], &sources, &held, (0, n), density).await?;
-        held = got.encode(ep, width, 0, n);
-        part = Some(got);
+    let extra = (me + core < size).then_some((IN, me + core));
+    let steps = (0..core.ilog2()).map(|i| (1 << i, me ^ 1 << i));
+    let rounds: Vec<(u32, u32)> = extra.into_iter().chain(steps).collect();
+    let mut stages: Vec<Stage<T>> = Vec::with_capacity(rounds.len());
+    for (k, (round, partner)) in rounds.iter().enumerate() {
+        let expected = (density * (1u64 << k) as f64).min(1.0);
+        stages.push(Stage::new(ep, terms, *round, *partner, expected, k + 1 == rounds.len())?);
     }
-    let mut step = 1;
-    while step < core {
-        let partner = me ^ step;
-        let sources = [me.min(partner), me.max(partner)];
-        let sends = [(partner, held.as_slice())];
-        let mut got = exchange_and_fold(ep, terms, step, &sends, &sources, &held, (0, n), density).await?;
-        density = got.view().nnz(width) as f64 / n.max(1) as f64;
-        step *= 2;
-        if step == core {
-            got.finish(terms.op, size, width)?;
+    let Some(first) = stages.first_mut() else {
+        let mut alone = exchange_and_fold(ep, terms, 0, &[], &[me], &own, (0, n), density).await?;
+        alone.finish(terms.op, size, width)?;
+        return Ok(alone.form);
+    };
+    first.feed(ep, terms, own, true)?;
+    while !stages.iter().all(Stage::done) {
+        let mut moved = false;
+        for k in 0..stages.len() {
+            moved |= stages[k].step(ep, terms)?;
+            if let [stage, next, ..] = &mut stages[k..] {
+                moved |= pass_on(ep, terms, stage, next)?;
+            }
         }
-        if step < core || me + core < size {
-            held = got.encode(ep, width, 0, n);
+        if !moved {
+            ep.progress().await?;
         }
-        part = Some(got);
     }
+    let form = stages.pop().expect("at least one round").collector.finish();
+    let mut part = Part { lo: 0, hi: n, form, counts: Vec::new() };
+    part.finish(terms.op, size, width)?;
     if me + core < size {
+        let held = part.encode(ep, width, 0, n);
         exchange(ep, OUT, &[(me + core, &held)], &[], |_, _| Ok(())).await?;
     }
-    match part {
-        Some(part) => Ok(part.form),
-        None => {
-            let mut alone = exchange_and_fold(ep, terms, 0, &[], &[me], &held, (0, n), density).await?;
-            alone.finish(terms.op, size, width)?;
-            Ok(alone.form)
-        }
+    Ok(part.form)
+}
+
+/// Hands what a round has reduced to the next one, once it fills a segment or is the end.
+fn pass_on<T: Element>(
+    ep: &Endpoint,
+    terms: Terms<'_>,
+    stage: &mut Stage<T>,
+    next: &mut Stage<T>,
+) -> Result<bool> {
+    let (width, end) = (terms.shape.width, stage.fold.done() && stage.has_all() && stage.fed);
+    let bytes = stage.collector.len() * (width * size_of::<T>() + 2);
+    if next.fed || !(end || bytes >= SEGMENT_BYTES) {
+        return Ok(false);
     }
+    let Form::Sparse { indices, values } = stage.collector.take() else { unreachable!("asked for sparse") };
+    let view = View::Sparse { indices: indices.view(), values: &values };
+    next.feed(ep, terms, encode(ep, view, width, 0, 0, stage.fold.reached()), end)?;
+    Ok(true)
 }
