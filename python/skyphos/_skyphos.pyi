@@ -89,6 +89,7 @@ def connect_tcp(
     threads: int,
     listen_fd: int | None,
     socket_buffer: int | None,
+    congestion_control: str | None,
 ) -> Comm: ...
 
 @final

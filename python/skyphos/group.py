@@ -25,6 +25,7 @@ def init(
     timeout: float = 300.0,
     threads: int | None = None,
     socket_buffer: int | None = None,
+    congestion_control: str | None = None,
 ) -> Comm:
     """Join the group that this process was started in.
 
@@ -48,6 +49,10 @@ def init(
         Threads that merge large messages. Default: SKYPHOS_THREADS, or the host's cores over its ranks.
     socket_buffer : int, optional
         Bytes of the sockets' buffers; default: the kernel's autotuning.
+    congestion_control : str, optional
+        TCP's congestion control, by the system's name (``"cubic"``, ``"bbr"``). Default: the system's, but Cubic or
+        Reno in place of BBR where a round trip takes less than 5 ms: BBR adapts too slowly to flows that start and
+        stop within milliseconds.
 
     Returns
     -------
@@ -88,6 +93,7 @@ def init(
         threads,
         place.listen_fd,
         socket_buffer,
+        congestion_control,
     )
     return Comm(native)
 

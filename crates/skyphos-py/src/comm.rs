@@ -40,6 +40,7 @@ pub fn connect_tcp(
     threads: usize,
     listen_fd: Option<i32>,
     socket_buffer: Option<usize>,
+    congestion_control: Option<String>,
 ) -> PyResult<Comm> {
     let settings = settings(py, timeout, threads)?;
     let mut options = skyphos::tcp::Options::new(rank, world_size, rendezvous);
@@ -47,6 +48,7 @@ pub fn connect_tcp(
     options.timeout = settings.timeout;
     options.listen_fd = listen_fd;
     options.socket_buffer = socket_buffer;
+    options.congestion_control = congestion_control;
     options.interrupted = Some(interrupted);
     let comm = py.detach(|| {
         let transport = skyphos::tcp::connect(options)?;

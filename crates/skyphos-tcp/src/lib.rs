@@ -29,7 +29,7 @@ mod tests;
 pub use options::Options;
 pub use transport::Tcp;
 
-use skyphos_types::Result;
+use skyphos_types::{Error, Result};
 
 /// Brings the group up: finds all ranks through rank 0, connects each pair, returns when all are
 /// connected.
@@ -43,12 +43,21 @@ use skyphos_types::Result;
 /// rank that ended meanwhile or cannot be reached, `Interrupted`.
 pub fn connect(options: Options) -> Result<Tcp> {
     options.check()?;
-    let rank = options.rank;
+    let (rank, congestion) = (options.rank, options.congestion_control.clone());
     let formed = match (options.world_size, rank) {
         (1, _) => Formed::alone(&options)?,
         (_, 0) => rendezvous::gather(options)?,
         _ => join::join(options)?,
     };
+    for stream in formed.streams.iter().flatten() {
+        sockets::control_congestion(stream, congestion.as_deref()).map_err(|e| {
+            let asked = congestion.as_deref().unwrap_or("any");
+            Error::bad_input(format!(
+                "congestion_control={asked:?} cannot be set ({e}): the system allows those in \
+                 /proc/sys/net/ipv4/tcp_allowed_congestion_control"
+            ))
+        })?;
+    }
     Tcp::new(rank, formed)
 }
 

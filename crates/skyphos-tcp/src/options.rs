@@ -31,6 +31,9 @@ pub struct Options {
     pub interface: Option<IpAddr>,
     /// Size of each socket's send and receive buffer; `None` leaves it to the kernel's autotuning.
     pub socket_buffer: Option<usize>,
+    /// Congestion control of the connections, by the system's name for it; `None`: the system's, but not BBR on
+    /// short paths.
+    pub congestion_control: Option<String>,
     /// Asked at least every 100 ms: has the user interrupted?
     pub interrupted: Option<fn() -> bool>,
 }
@@ -47,6 +50,7 @@ impl Options {
             listen_fd: None,
             interface: None,
             socket_buffer: None,
+            congestion_control: None,
             interrupted: None,
         }
     }
@@ -103,6 +107,7 @@ impl std::fmt::Debug for Options {
             .field("listen_fd", &self.listen_fd)
             .field("interface", &self.interface)
             .field("socket_buffer", &self.socket_buffer)
+            .field("congestion_control", &self.congestion_control)
             .finish_non_exhaustive()
     }
 }
