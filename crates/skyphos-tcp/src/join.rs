@@ -144,7 +144,7 @@ impl Join {
                     addresses = self.resolve(&mut home)?;
                 }
                 if let Some(address) = addresses.get(tries % addresses.len().max(1)) {
-                    home.link = Some(self.lobby.connect(*address, self.options.socket_buffer)?);
+                    home.link = Some(self.lobby.connect(*address, &self.options.tuning())?);
                     tries += 1;
                 }
             }
@@ -208,7 +208,7 @@ impl Join {
         link.server_nonce = nonce;
         let local = link.stream.local_addr().map_err(|e| system("cannot see the own address", &e))?;
         let bind = SocketAddr::new(self.options.interface.unwrap_or(local.ip()), 0);
-        let listener = sockets::listen(bind, self.options.socket_buffer).map_err(|e| {
+        let listener = sockets::listen(bind, &self.options.tuning()).map_err(|e| {
             Error::bad_input(format!("rank {} cannot listen at {}: {e}", self.options.rank, bind.ip()))
         })?;
         let own = listener.local_addr().map_err(|e| system("cannot see the own port", &e))?;

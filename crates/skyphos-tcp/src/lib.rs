@@ -29,7 +29,7 @@ mod tests;
 pub use options::Options;
 pub use transport::Tcp;
 
-use skyphos_types::{Error, Result};
+use skyphos_types::Result;
 
 /// Brings the group up: finds all ranks through rank 0, connects each pair, returns when all are
 /// connected.
@@ -43,20 +43,17 @@ use skyphos_types::{Error, Result};
 /// rank that ended meanwhile or cannot be reached, `Interrupted`.
 pub fn connect(options: Options) -> Result<Tcp> {
     options.check()?;
-    let (rank, congestion) = (options.rank, options.congestion_control.clone());
+    let (rank, asked) = (options.rank, options.congestion_control.is_some());
     let formed = match (options.world_size, rank) {
         (1, _) => Formed::alone(&options)?,
         (_, 0) => rendezvous::gather(options)?,
         _ => join::join(options)?,
     };
-    for stream in formed.streams.iter().flatten() {
-        sockets::control_congestion(stream, congestion.as_deref()).map_err(|e| {
-            let asked = congestion.as_deref().unwrap_or("any");
-            Error::bad_input(format!(
-                "congestion_control={asked:?} cannot be set ({e}): the system allows those in \
-                 /proc/sys/net/ipv4/tcp_allowed_congestion_control"
-            ))
-        })?;
+    if !asked {
+        for stream in formed.streams.iter().flatten() {
+            // It fails only on a connection that is broken, which whoever uses it will find.
+            let _ = sockets::give_long_path_to_bbr(stream);
+        }
     }
     Tcp::new(rank, formed)
 }
@@ -70,7 +67,7 @@ struct Formed {
 impl Formed {
     fn alone(options: &Options) -> Result<Formed> {
         if let Some(fd) = options.listen_fd {
-            drop(sockets::inherit(fd, None)?);
+            drop(sockets::inherit(fd, &sockets::Tuning::default())?);
         }
         let host = host::Host::this();
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 0));

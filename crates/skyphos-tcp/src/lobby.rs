@@ -7,7 +7,7 @@
 use crate::handshake::random;
 use crate::link::{Link, Trust};
 use crate::message::{Kind, Message, challenge};
-use crate::sockets;
+use crate::sockets::{self, Tuning};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use skyphos_types::{Error, Result};
@@ -93,9 +93,9 @@ impl Lobby {
     }
 
     /// Begins to connect; [`Happening::Gone`] follows if that fails, the server's challenge if not.
-    pub(crate) fn connect(&mut self, address: SocketAddr, buffer: Option<usize>) -> Result<usize> {
+    pub(crate) fn connect(&mut self, address: SocketAddr, tuning: &Tuning) -> Result<usize> {
         let id = self.next_id;
-        match sockets::begin_connect(address, buffer) {
+        match sockets::begin_connect(address, tuning) {
             Ok(stream) => {
                 let link = Link::new(TcpStream::from_std(stream), address.to_string(), false);
                 self.add(link).map_err(|e| system("cannot connect", &e))?;

@@ -99,7 +99,7 @@ impl Mesh<'_> {
             }
             if attempt.due() {
                 let address = self.table.seats[j].address;
-                attempt.link = Some(self.join.lobby.connect(address, self.join.options.socket_buffer)?);
+                attempt.link = Some(self.join.lobby.connect(address, &self.join.options.tuning())?);
             }
             until = until.min(if attempt.link.is_none() { attempt.next } else { self.limit });
         }

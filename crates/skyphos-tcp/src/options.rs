@@ -1,5 +1,6 @@
 //! What a rank must know to find its group.
 
+use crate::sockets::{Tuning, refuses_congestion_control};
 use skyphos_types::{Error, Result};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
@@ -55,6 +56,11 @@ impl Options {
         }
     }
 
+    /// What sockets must know.
+    pub(crate) fn tuning(&self) -> Tuning {
+        Tuning { buffer: self.socket_buffer, congestion: self.congestion_control.clone() }
+    }
+
     /// When the bring-up must be over.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout.min(FOR_EVER)
@@ -74,6 +80,14 @@ impl Options {
             return Err(Error::bad_input(format!(
                 "rank {rank} in a group of {world_size}: ranks are 0 to {}",
                 world_size - 1
+            )));
+        }
+        if let Some(name) = &self.congestion_control
+            && let Some(error) = refuses_congestion_control(name)
+        {
+            return Err(Error::bad_input(format!(
+                "congestion_control={name:?} cannot be had here ({error}): this system allows those in \
+                 /proc/sys/net/ipv4/tcp_allowed_congestion_control"
             )));
         }
         if *world_size == 1 {

@@ -86,7 +86,7 @@ fn open(options: &Options) -> Result<(TcpListener, SocketAddr)> {
     let place = &options.rendezvous;
     let resolved = sockets::resolve(place);
     if let Some(fd) = options.listen_fd {
-        let listener = sockets::inherit(fd, options.socket_buffer)?;
+        let listener = sockets::inherit(fd, &options.tuning())?;
         let own = listener.local_addr().map_err(|e| Error::bad_input(format!("listen_fd={fd}: {e}")))?;
         let named = resolved.ok().and_then(|all| all.first().copied()).unwrap_or(own);
         return Ok((listener, SocketAddr::new(named.ip(), own.port())));
@@ -105,7 +105,7 @@ fn open(options: &Options) -> Result<(TcpListener, SocketAddr)> {
         _ => Ipv6Addr::UNSPECIFIED.into(),
     });
     let bind = SocketAddr::new(ip, named.port());
-    let listener = sockets::listen(bind, options.socket_buffer).map_err(|e| {
+    let listener = sockets::listen(bind, &options.tuning()).map_err(|e| {
         Error::bad_input(match e.kind() {
             ErrorKind::AddrInUse => format!(
                 "rank 0 cannot listen at {bind} for the rendezvous {place}: another program, or another group's \

@@ -33,19 +33,52 @@ pub(crate) fn unresolvable(place: &str, cause: &io::Error) -> Error {
     ))
 }
 
-fn socket(address: SocketAddr, buffer: Option<usize>) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    if let Some(bytes) = buffer {
-        // Before connecting or listening, since the window scale is agreed then.
-        socket.set_send_buffer_size(bytes)?;
-        socket.set_recv_buffer_size(bytes)?;
+/// What a socket must know before it connects or listens.
+#[derive(Clone, Default)]
+pub(crate) struct Tuning {
+    /// Bytes of each buffer. The window scale is agreed with the first packets.
+    pub(crate) buffer: Option<usize>,
+    /// Congestion control. A connection that has been BBR's goes on pacing what it sends.
+    pub(crate) congestion: Option<String>,
+}
+
+impl Tuning {
+    fn apply(&self, socket: &Socket) -> io::Result<()> {
+        if let Some(bytes) = self.buffer {
+            socket.set_send_buffer_size(bytes)?;
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        match &self.congestion {
+            Some(name) => socket.set_tcp_congestion(name.as_bytes()),
+            None if is_bbr(socket)? => {
+                // Neither may be allowed here: then it stays as it is.
+                let _ = LOSS_BASED.iter().find(|name| socket.set_tcp_congestion(name.as_bytes()).is_ok());
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
+}
+
+/// Why a congestion control cannot be had; `None` if it can.
+pub(crate) fn refuses_congestion_control(name: &str) -> Option<io::Error> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP));
+    socket.and_then(|socket| socket.set_tcp_congestion(name.as_bytes())).err()
+}
+
+fn is_bbr(socket: &Socket) -> io::Result<bool> {
+    Ok(socket.tcp_congestion()?.starts_with(BBR.as_bytes()))
+}
+
+fn socket(address: SocketAddr, tuning: &Tuning) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    tuning.apply(&socket)?;
     Ok(socket)
 }
 
 /// A non-blocking listening socket.
-pub(crate) fn listen(address: SocketAddr, buffer: Option<usize>) -> io::Result<TcpListener> {
-    let socket = socket(address, buffer)?;
+pub(crate) fn listen(address: SocketAddr, tuning: &Tuning) -> io::Result<TcpListener> {
+    let socket = socket(address, tuning)?;
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     socket.listen(WAITING)?;
@@ -55,7 +88,7 @@ pub(crate) fn listen(address: SocketAddr, buffer: Option<usize>) -> io::Result<T
 
 /// Takes over a socket that a launcher left open for this process. One that cannot be used is left
 /// open, since it is probably not what the caller thinks.
-pub(crate) fn inherit(fd: RawFd, buffer: Option<usize>) -> Result<TcpListener> {
+pub(crate) fn inherit(fd: RawFd, tuning: &Tuning) -> Result<TcpListener> {
     let refuse = |why: String| Error::bad_input(format!("listen_fd={fd}: {why}"));
     if fd < 0 || !std::fs::exists(format!("/proc/self/fd/{fd}")).unwrap_or(false) {
         return Err(refuse("no such file descriptor is open in this process".to_owned()));
@@ -69,10 +102,7 @@ pub(crate) fn inherit(fd: RawFd, buffer: Option<usize>) -> Result<TcpListener> {
         }
         socket.set_nonblocking(true)?;
         socket.set_cloexec(true)?;
-        if let Some(bytes) = buffer {
-            socket.set_send_buffer_size(bytes)?;
-            socket.set_recv_buffer_size(bytes)?;
-        }
+        tuning.apply(&socket)?;
         Ok(true)
     });
     let why = match usable {
@@ -85,8 +115,8 @@ pub(crate) fn inherit(fd: RawFd, buffer: Option<usize>) -> Result<TcpListener> {
 }
 
 /// A non-blocking socket that has begun to connect.
-pub(crate) fn begin_connect(address: SocketAddr, buffer: Option<usize>) -> io::Result<TcpStream> {
-    let socket = socket(address, buffer)?;
+pub(crate) fn begin_connect(address: SocketAddr, tuning: &Tuning) -> io::Result<TcpStream> {
+    let socket = socket(address, tuning)?;
     socket.set_nonblocking(true)?;
     match socket.connect(&address.into()) {
         Err(e) if e.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => Err(e),
@@ -104,20 +134,21 @@ pub(crate) fn prepare(stream: impl AsFd) -> io::Result<()> {
 /// Round trip below which a path lies within a cluster.
 const SHORT_PATH: Duration = Duration::from_millis(5);
 
-/// Gives a connection the congestion control that was asked for. If none was, and the system's is BBR, a short path
-/// gets one that answers to losses. BBR paces each flow by what it measured some round trips ago; the flows of a
-/// collective start, stop and share links within that time, and would leave a quarter of them unused (an allreduce
-/// of 8 hosts at 250 Mbit/s: 206 ms by BBR, 179 by Reno). Over long paths that lose packets BBR is right.
-pub(crate) fn control_congestion(stream: &TcpStream, asked: Option<&str>) -> io::Result<()> {
-    let socket = SockRef::from(stream);
-    if let Some(name) = asked {
-        return socket.set_tcp_congestion(name.as_bytes());
+const BBR: &str = "bbr";
+/// What answers to losses, the better one first.
+const LOSS_BASED: [&str; 2] = ["cubic", "reno"];
+
+/// Gives a long path back to BBR, if that is the system's congestion control and no other was asked for.
+///
+/// BBR paces each flow by what it measured some round trips ago; the flows of a collective start, stop and share links
+/// within that time on a short path, and would leave a quarter of them unused (an allreduce of 8 hosts at 250 Mbit/s:
+/// 206 ms by BBR, 172 by Reno). So sockets begin with what answers to losses. Over long paths BBR is right.
+pub(crate) fn give_long_path_to_bbr(stream: &TcpStream) -> io::Result<()> {
+    let system = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    match is_bbr(&system)? && round_trip(stream)? >= SHORT_PATH {
+        true => SockRef::from(stream).set_tcp_congestion(BBR.as_bytes()),
+        false => Ok(()),
     }
-    if socket.tcp_congestion()?.starts_with(b"bbr") && round_trip(stream)? < SHORT_PATH {
-        // Neither may be allowed here: then it stays as it is.
-        let _ = [b"cubic".as_slice(), b"reno"].iter().find(|name| socket.set_tcp_congestion(name).is_ok());
-    }
-    Ok(())
 }
 
 /// The time to the peer's system and back, as the kernel has measured it.
@@ -174,17 +205,23 @@ mod tests {
 
     #[test]
     fn congestion_control_is_the_one_asked_for_and_on_short_paths_never_bbr() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let name = |stream: &TcpStream| {
-            let bytes = SockRef::from(stream).tcp_congestion().unwrap();
+        let name = |socket: &TcpStream| {
+            let bytes = SockRef::from(socket).tcp_congestion().unwrap();
             String::from_utf8(bytes).unwrap().trim_end_matches('\0').to_owned()
         };
-        assert!(round_trip(&stream).unwrap() < SHORT_PATH);
-        control_congestion(&stream, None).unwrap();
-        assert_ne!(name(&stream), "bbr");
-        control_congestion(&stream, Some("reno")).unwrap();
-        assert_eq!(name(&stream), "reno");
-        assert!(control_congestion(&stream, Some("no such")).is_err());
+        let pair = |tuning: &Tuning| {
+            let listener = listen(([127, 0, 0, 1], 0).into(), tuning).unwrap();
+            listener.set_nonblocking(false).unwrap();
+            let one = begin_connect(listener.local_addr().unwrap(), tuning).unwrap();
+            (one, listener.accept().unwrap().0)
+        };
+        let (one, other) = pair(&Tuning::default());
+        assert!(round_trip(&one).unwrap() < SHORT_PATH);
+        give_long_path_to_bbr(&one).unwrap();
+        assert!(name(&one) != "bbr" && name(&other) != "bbr");
+        let asked = |name: &str| Tuning { congestion: Some(name.to_owned()), ..Tuning::default() };
+        let (one, other) = pair(&asked("reno"));
+        assert!(name(&one) == "reno" && name(&other) == "reno");
+        assert!(listen(([127, 0, 0, 1], 0).into(), &asked("no such")).is_err());
     }
 }
