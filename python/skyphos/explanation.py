@@ -38,7 +38,7 @@ class Explanation:
     >>> with sky.init() as comm:
     ...     _, how = comm.allreduce(sky.SparseVector([3], np.ones(1), n=1000), explain=True)
     >>> print(how)
-    recursive_doubling: asked for "auto": at most 16 KB a rank, or two ranks: the fewest rounds
+    recursive_doubling: asked for "auto": small, two ranks, or little overlap: the fewest rounds, and hardly more bytes
       entries: 1 here, 1 in the result (sparse); dense above 300
       sent: 0 bytes in 0 frames; received: 0 bytes
     """
@@ -72,7 +72,7 @@ class Explanation:
 Told = tuple[str, list[int], float, int, int, int]
 
 _WHY_AUTO = {
-    "recursive_doubling": "at most 16 KB a rank, or two ranks: the fewest rounds",
+    "recursive_doubling": "small, two ranks, or little overlap: the fewest rounds, and hardly more bytes",
     "butterfly": "the split, whose parts are sparse or dense as each is smaller",
     "split_allgather": 'op="mean_present" needs the counts that other algorithms lose',
     "split_allgather_dense": "what is quantised must have an owner",

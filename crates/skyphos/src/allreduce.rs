@@ -241,7 +241,7 @@ async fn run<T: Element>(
     let mut survey_of_all = None;
     if algorithm == Algorithm::Auto {
         let survey = survey(ep, view, width, n).await?;
-        algorithm = choose(ep.size(), survey.mean_entries(), row_bytes);
+        algorithm = choose(ep.size(), survey.mean_entries(), |m| survey.union(m), n, row_bytes);
         if matches!(op, ReduceOp::MeanPresent) {
             algorithm = Algorithm::SplitAllgather;
         }

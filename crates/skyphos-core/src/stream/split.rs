@@ -15,7 +15,7 @@ pub enum Split {
     /// Equal ranges of hashed indices: balanced without a sample, whatever the data; input and result are put in
     /// another order once each.
     Hash,
-    /// Ranges of about equally many entries, from a sample of each rank's indices: right for all, for
+    /// Ranges of about as much work, from a sample of each rank's indices: right for all, for
     /// ⌈log2 P⌉ small messages more.
     #[default]
     Quantiles,
@@ -42,10 +42,57 @@ impl Survey {
         self.entries.iter().map(|e| *e as f64).sum::<f64>() / self.entries.len() as f64
     }
 
-    /// The bounds of `parts` ranges of the index space with about equally many entries.
+    /// Entries that the union of so many ranks' vectors should have, were indices drawn evenly and apart between the
+    /// sampled ones: n (1 - (1 - d)^m) in each stretch of density d (SparCML, appendix B).
+    pub fn union(&self, ranks: u32) -> f64 {
+        let samples = self.in_order();
+        self.stretches(&samples, ranks).map(|stretch| stretch.union).sum()
+    }
+
+    fn in_order(&self) -> Vec<(u64, u64)> {
+        let mut samples = self.samples.clone();
+        samples.sort_unstable();
+        samples
+    }
+
+    /// Stretches of the index space with a sample of each rank, on average.
+    fn stretches<'a>(&'a self, samples: &'a [(u64, u64)], ranks: u32) -> impl Iterator<Item = Stretch<'a>> {
+        let group = self.entries.len();
+        samples.chunks(group).enumerate().map(move |(k, window)| {
+            let start = if k == 0 { 0 } else { window[0].0 };
+            let end = samples.get((k + 1) * group).map_or(self.n, |(index, _)| *index);
+            // Each sample stands for a share of its rank's entries.
+            let entries = window.iter().map(|(_, of)| *of as f64).sum::<f64>() / SAMPLES as f64;
+            let span = (end - start).max(1) as f64;
+            let density = (entries / group as f64 / span).min(1.0);
+            Stretch { window, entries, union: span * (1.0 - (1.0 - density).powi(ranks as i32)) }
+        })
+    }
+
+    /// The bounds of `parts` ranges, one a rank, that take about as long: an owner receives the entries of its range
+    /// and sends what they become to all.
     pub fn bounds(self, parts: u32) -> Vec<u64> {
+        let samples = self.in_order();
+        let mut weighed = Vec::with_capacity(samples.len());
+        for Stretch { window, entries, union } in self.stretches(&samples, self.entries.len() as u32) {
+            let weight = (entries + f64::from(parts - 1) * union) / window.len() as f64;
+            // With digits behind the point.
+            weighed.extend(window.iter().map(|(index, _)| (*index, (weight * 16.0) as u64 + 1)));
+        }
+        cut_by_weight(weighed, self.n, parts)
+    }
+
+    /// The bounds of `parts` ranges with about equally many entries.
+    fn even_bounds(self, parts: u32) -> Vec<u64> {
         cut_by_weight(self.samples, self.n, parts)
     }
+}
+
+/// See [`Survey::stretches`]: the samples in it, about how many entries of all ranks, and of their union.
+struct Stretch<'a> {
+    window: &'a [(u64, u64)],
+    entries: f64,
+    union: f64,
 }
 
 /// Asks all ranks for a sample of their indices. Cost: ⌈log2 P⌉ α.
@@ -61,7 +108,7 @@ pub async fn cut<T: Element>(
     n: u64,
     samples: usize,
 ) -> Result<Vec<u64>> {
-    Ok(survey_of(ep, round, view, 1, n, samples).await?.bounds(ep.size()))
+    Ok(survey_of(ep, round, view, 1, n, samples).await?.even_bounds(ep.size()))
 }
 
 async fn survey_of<T: Element>(
@@ -141,6 +188,24 @@ fn cut_by_weight(mut samples: Vec<(u64, u64)>, n: u64, parts: u32) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unions_of_even_data_and_of_the_same_run() {
+        let n = 1 << 20;
+        let sampled = |index: &dyn Fn(u64, u64) -> u64| {
+            let samples =
+                (0..4).flat_map(|r| (0..64).map(move |k| (r, k))).map(|(r, k)| (index(r, k), 10_000));
+            Survey { n, entries: vec![10_000; 4], samples: samples.collect() }
+        };
+        let even = sampled(&|r, k| k * n / 64 + n / 128 + r * 17);
+        let want = |m: i32| n as f64 * (1.0 - (1.0 - 10_000.0 / n as f64).powi(m));
+        for m in [1, 2, 4] {
+            assert!((even.union(m) / want(m as i32) - 1.0).abs() < 0.05, "{m}: {}", even.union(m));
+        }
+        // All ranks have the first 10,000 indices. What the last sample stands for may lie anywhere after it.
+        let run = sampled(&|_, k| k * 10_000 / 64 + 78);
+        assert!((run.union(4) / 10_000.0 - 1.0).abs() < 0.1, "{}", run.union(4));
+    }
 
     #[test]
     fn equal_weights_on_each_side() {
