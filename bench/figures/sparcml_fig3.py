@@ -105,7 +105,8 @@ def draw(entry: dict[str, Any]) -> Any:
             look |= {"color": ("#000000", "#777777", "#aaaaaa")[DENSE.index(name)], "markerfacecolor": "white"}
         for side, (where, scale) in enumerate((("ranks", 1), ("density", 100))):
             mine = _chosen(entry["points"], name, side, most)
-            x, y = [scale * p[where] for p in mine], [1e3 * p["median"] for p in mine]
+            aside = 1.015 ** (number - len(names) / 2)  # so that bars do not hide each other
+            x, y = [aside * scale * p[where] for p in mine], [1e3 * p["median"] for p in mine]
             if side and name in DENSE:  # measured at one density
                 x, y = [0.07, 17], y * 2
                 axes[1].plot(x, y, linewidth=1, zorder=2, color=look["color"], linestyle=(0, (6, 2)))
