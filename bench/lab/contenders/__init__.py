@@ -22,8 +22,8 @@ ALGORITHMS = (
     "dense_rabenseifner",
 )
 
-# Sizes of messages between neighbours, and of the socket buffers for large ones (None: left to the kernel).
-EXCHANGED_BYTES = tuple(1 << shift for shift in range(6, 25, 2))
+# Sizes of messages, and of the socket buffers for large ones (None: left to the kernel).
+PACKET_BYTES = tuple(1 << shift for shift in range(6, 25, 2))
 BUFFER_BYTES = (None, *(1 << shift for shift in range(13, 21)))
 
 CONTENDERS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
@@ -37,8 +37,8 @@ CONTENDERS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "computing": ("overlap", "Computing", ()),
     "overlapped": ("overlap", "Overlapped", ()),
     **{name: ("ours", "Ours", (name,)) for name in ALGORITHMS},
-    **{f"exchange_{size}": ("exchange", "Exchange", (size,)) for size in EXCHANGED_BYTES},
-    **{f"relay_{size or 'auto'}": ("exchange", "Relay", (size, number)) for number, size in enumerate(BUFFER_BYTES)},
+    **{f"packet_{size}": ("packets", "Packets", (size,)) for size in PACKET_BYTES},
+    **{f"buffer_{size or 'auto'}": ("packets", "Buffers", (size, number)) for number, size in enumerate(BUFFER_BYTES)},
 }
 
 
