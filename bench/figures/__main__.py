@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
@@ -49,12 +50,12 @@ def main(names: tuple[str, ...], *, quick: bool, redraw: bool, output: Path | No
             continue
         else:
             click.echo(figure.TITLE)
-            begin = time.monotonic()
+            begin, load = time.monotonic(), os.getloadavg()
             try:
                 points = figure.measure(quick, lambda said, since=begin: _say(since, said))
             except NoCluster as error:
                 raise click.ClickException(str(error)) from None
-            entry = save_record(folder / f"{name}.json", name, quick, points)
+            entry = save_record(folder / f"{name}.json", name, quick, {"load_before": load, **points})
         save_picture(figure.draw(entry), folder / f"{name}.png")
         click.echo(f"written: {folder / name}.png")
     if left_out:
