@@ -122,7 +122,7 @@ def draw(entry: dict[str, Any]) -> Any:
     sizes = [point["size"] for point in entry["networks"][0]["points"]]
     axes.set_xscale("log", base=2)
     plain_numbers(axes.xaxis, sizes, [size_name(size) for size in sizes])
-    axes.set_ylim(0, 112)
+    axes.set_ylim(0, max(112.0, axes.get_ylim()[1]))
     axes.set_xlabel("bytes of one message (logarithmic)")
     axes.set_ylabel("rate, % of the best; quartiles shaded")
     figure.legend(loc="outside lower center", ncols=2, fontsize=8.5, frameon=False)
