@@ -130,6 +130,23 @@ def test_a_recorded_trace(tmp_path: Path) -> None:
         data.make(replace(wanted, n=5))
 
 
+def test_the_recorded_gradients() -> None:
+    """What is checked in is what its scenario says, and top-k by bucket as its own settings say."""
+    wanted = scenario.load("gradients")
+    with np.load(scenario.FOLDER / wanted.data["file"]) as found:
+        held = {name: found[name] for name in found.files}
+    assert held["n"] == wanted.n
+    assert held["workers"] == wanted.hosts == sum(name.startswith("indices_") for name in held)
+    assert held["loss_last"] < held["loss_first"]
+    for rank, made in enumerate(data.make(wanted)):
+        indices, values = held[f"indices_{rank}"], held[f"values_{rank}"]
+        assert (indices.dtype, values.dtype, indices.shape) == (np.int32, np.float32, values.shape)
+        assert np.array_equal(made.sparse()[0], indices)  # ascending, without repeats, below n
+        assert np.array_equal(made.values, values)
+        assert np.isfinite(values).all() and (values != 0).all()
+        assert np.bincount(indices // held["bucket"]).max() == held["k"]
+
+
 @pytest.mark.parametrize("name", [path.stem for path in scenario.FOLDER.glob("*.toml")])
 def test_every_scenario_of_ours_can_be_read(name: str) -> None:
     wanted = scenario.load(name)

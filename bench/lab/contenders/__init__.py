@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 from .base import Contender, Place
 
@@ -21,7 +22,11 @@ ALGORITHMS = (
     "dense_rabenseifner",
 )
 
-CONTENDERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+# Sizes of messages, and of the socket buffers for large ones (None: left to the kernel).
+PACKET_BYTES = tuple(1 << shift for shift in range(6, 25, 2))
+BUFFER_BYTES = (None, *(1 << shift for shift in range(13, 21)))
+
+CONTENDERS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "plain_tcp": ("plain_tcp", "PlainTcp", ()),
     "mpich": ("mpich", "Mpich", ()),
     "gloo": ("gloo", "Gloo", ()),
@@ -32,6 +37,8 @@ CONTENDERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "computing": ("overlap", "Computing", ()),
     "overlapped": ("overlap", "Overlapped", ()),
     **{name: ("ours", "Ours", (name,)) for name in ALGORITHMS},
+    **{f"packet_{size}": ("packets", "Packets", (size,)) for size in PACKET_BYTES},
+    **{f"buffer_{size or 'auto'}": ("packets", "Buffers", (size, number)) for number, size in enumerate(BUFFER_BYTES)},
 }
 
 

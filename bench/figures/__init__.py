@@ -1,0 +1,5 @@
+"""Figures of the papers, measured again: ours beside theirs. `docs/reproduction.md` explains what came out.
+
+Each figure is a module with `measure` (its points, as plain values) and `draw` (a picture of such points), so that a
+picture can be drawn again from its record. `style` has what they share. The measuring is the lab's.
+"""
