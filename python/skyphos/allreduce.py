@@ -70,9 +70,9 @@ class AllreduceCollectives(VectorCollectives):
         algorithm : str, default "auto"
             For sparse vectors ``recursive_doubling``, ``split_allgather`` (SSAR), ``split_allgather_dense`` (DSAR),
             ``butterfly``, ``ring`` or ``allgather`` (gather and sum); for dense arrays ``dense``, ``dense_ring`` or
-            ``dense_rabenseifner``. ``auto``: recursive doubling up to 16 KB a rank, for two ranks, and where by a
-            sample of the indices it moves hardly more than the split (little overlap, a power of two of ranks); else the
-            split with parts in whichever form is smaller (``butterfly`` of one layer); ``dense`` for arrays.
+            ``dense_rabenseifner``. ``auto``: recursive doubling up to 16 KB a rank, for two ranks, and where by
+            a sample of the indices it moves hardly more than the split (little overlap, a power of two of ranks); else
+            the split with parts in whichever form is smaller (``butterfly`` of one layer); ``dense`` for arrays.
         out : array, optional
             Takes the result of a dense array.
         degrees : sequence of int, optional
