@@ -12,8 +12,8 @@ use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use skyphos::{
-    Algorithm, AllreduceOptions, DType, DenseThreshold, Error, Explanation, Form, IndexList, Result,
-    Schedule, SparseVec, Split, Traffic, with_element,
+    Algorithm, AllreduceOptions, DType, DenseThreshold, Error, Explanation, Form, IndexList, ReduceOp,
+    Result, Schedule, SparseVec, Split, Traffic, with_element,
 };
 
 /// The parts of a vector: indices, values and bitmap; indices are None for a dense one.
@@ -23,9 +23,7 @@ pub(crate) type Parts<'py> = (Option<Bound<'py, PyAny>>, Bound<'py, PyAny>, Opti
 /// is quantised.
 pub(crate) type Settings = (String, Option<Vec<u32>>, String, i64, Option<Quantised>);
 
-pub(crate) fn options(
-    (algorithm, degrees, split, threshold, quantised): Settings,
-) -> Result<AllreduceOptions> {
+fn options((algorithm, degrees, split, threshold, quantised): Settings) -> Result<AllreduceOptions> {
     let split = match split.as_str() {
         "even" => Split::Even,
         "quantiles" => Split::Quantiles,
@@ -43,6 +41,19 @@ pub(crate) fn options(
     };
     let (algorithm, quantize) = (Algorithm::from_name(&algorithm)?, quantised.map(quantize).transpose()?);
     Ok(AllreduceOptions { algorithm, degrees, split, dense_threshold, quantize })
+}
+
+/// An operation and settings from Python; what makes no sense fails the group's next call.
+pub(crate) fn op_and_options(
+    py: Python<'_>,
+    comm: &skyphos::Comm,
+    op: &Bound<'_, PyAny>,
+    identity: &Bound<'_, PyAny>,
+    settings: Settings,
+) -> PyResult<(ReduceOp, AllreduceOptions)> {
+    let op = or_fail(py, comm, reduce_op(op, identity))?;
+    let options = or_fail(py, comm, options(settings).map_err(|e| to_py(py, e)))?;
+    Ok((op, options))
 }
 
 /// The type of an array's numbers.
@@ -107,14 +118,13 @@ pub fn allreduce<'py>(
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let op = or_fail(py, comm, reduce_op(op, identity))?;
-    let options = or_fail(py, comm, options(settings).map_err(|e| to_py(py, e)))?;
+    let (op, options) = op_and_options(py, comm, op, identity, settings)?;
     with_vector!(py, comm, vector, async_op, |T, x| comm.allreduce_call(n, width, x, op, options), |py,
                                                                                                     (
-        vector,
+        sum,
         how,
     )| (
-        parts::<T>(py, vector),
+        parts::<T>(py, sum),
         told(how)
     )
         .into_py_any(py))
@@ -135,9 +145,8 @@ pub fn allreduce_dense(
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let op = or_fail(py, comm, reduce_op(op, identity))?;
     let settings = (algorithm, None, "quantiles".to_owned(), -1, quantised);
-    let options = or_fail(py, comm, options(settings).map_err(|e| to_py(py, e)))?;
+    let (op, options) = op_and_options(py, comm, op, identity, settings)?;
     let mut arrays = or_fail(py, comm, ValueArrays::new(values, out))?;
     with_values!(&mut arrays, |numbers, result| {
         let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
@@ -161,9 +170,8 @@ pub fn reduce_scatter<'py>(
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let op = or_fail(py, comm, reduce_op(op, identity))?;
     let settings = ("auto".to_owned(), None, split, -1, None);
-    let options = or_fail(py, comm, options(settings).map_err(|e| to_py(py, e)))?;
+    let (op, options) = op_and_options(py, comm, op, identity, settings)?;
     with_vector!(
         py,
         comm,

@@ -4,7 +4,7 @@ use crate::comm::Comm;
 use crate::errors::{or_fail, to_py};
 use crate::op::reduce_op;
 use crate::owned::{Arrays, Vector};
-use crate::stream::{Parts, Settings, dtype_of, index_list, options, parts};
+use crate::stream::{Parts, Settings, dtype_of, index_list, op_and_options, parts};
 use crate::work::perform;
 use numpy::{IntoPyArray, PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::IntoPyObjectExt;
@@ -101,8 +101,7 @@ pub fn allreduce_and_tell<'py>(
     settings: Settings,
 ) -> PyResult<(Parts<'py>, Bound<'py, PyAny>)> {
     let comm = comm.shared();
-    let op = or_fail(py, comm, reduce_op(op, identity))?;
-    let options = or_fail(py, comm, options(settings).map_err(|e| to_py(py, e)))?;
+    let (op, options) = op_and_options(py, comm, op, identity, settings)?;
     let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
     with_element!(dtype, T => {
         let vector = or_fail(py, comm, Vector::<T>::new(&vector))?;

@@ -32,11 +32,16 @@ pub struct Survey {
     n: u64,
     /// Entries of each rank.
     entries: Vec<u64>,
-    /// (index, entries that it stands for)
+    /// Sampled indices in order, with the entries of the rank that each is of.
     samples: Vec<(u64, u64)>,
 }
 
 impl Survey {
+    fn new(n: u64, entries: Vec<u64>, mut samples: Vec<(u64, u64)>) -> Survey {
+        samples.sort_unstable();
+        Survey { n, entries, samples }
+    }
+
     /// Entries of a rank, on average.
     pub fn mean_entries(&self) -> f64 {
         self.entries.iter().map(|e| *e as f64).sum::<f64>() / self.entries.len() as f64
@@ -45,19 +50,12 @@ impl Survey {
     /// Entries that the union of so many ranks' vectors should have, were indices drawn evenly and apart between the
     /// sampled ones: n (1 - (1 - d)^m) in each stretch of density d (SparCML, appendix B).
     pub fn union(&self, ranks: u32) -> f64 {
-        let samples = self.in_order();
-        self.stretches(&samples, ranks).map(|stretch| stretch.union).sum()
-    }
-
-    fn in_order(&self) -> Vec<(u64, u64)> {
-        let mut samples = self.samples.clone();
-        samples.sort_unstable();
-        samples
+        self.stretches(ranks).map(|stretch| stretch.union).sum()
     }
 
     /// Stretches of the index space with a sample of each rank, on average.
-    fn stretches<'a>(&'a self, samples: &'a [(u64, u64)], ranks: u32) -> impl Iterator<Item = Stretch<'a>> {
-        let group = self.entries.len();
+    fn stretches(&self, ranks: u32) -> impl Iterator<Item = Stretch<'_>> {
+        let (group, samples) = (self.entries.len(), &self.samples);
         samples.chunks(group).enumerate().map(move |(k, window)| {
             let start = if k == 0 { 0 } else { window[0].0 };
             let end = samples.get((k + 1) * group).map_or(self.n, |(index, _)| *index);
@@ -72,9 +70,8 @@ impl Survey {
     /// The bounds of `parts` ranges, one a rank, that take about as long: an owner receives the entries of its range
     /// and sends what they become to all.
     pub fn bounds(self, parts: u32) -> Vec<u64> {
-        let samples = self.in_order();
-        let mut weighed = Vec::with_capacity(samples.len());
-        for Stretch { window, entries, union } in self.stretches(&samples, self.entries.len() as u32) {
+        let mut weighed = Vec::with_capacity(self.samples.len());
+        for Stretch { window, entries, union } in self.stretches(self.entries.len() as u32) {
             let weight = (entries + f64::from(parts - 1) * union) / window.len() as f64;
             // With digits behind the point.
             weighed.extend(window.iter().map(|(index, _)| (*index, (weight * 16.0) as u64 + 1)));
@@ -142,7 +139,7 @@ async fn survey_of<T: Element>(
         }
         counts.push(numbers[0]);
     }
-    Ok(Survey { n, entries: counts, samples: weighed })
+    Ok(Survey::new(n, counts, weighed))
 }
 
 /// The bounds of `parts` ranges of the space `0..n`, the same on all ranks.
@@ -164,9 +161,8 @@ fn sample_of(n: u64, odd: u64, samples: usize) -> u64 {
     (u128::from(n) * u128::from(odd) / (2 * samples) as u128) as u64
 }
 
-/// Cuts where the weights of the samples below reach equal shares.
-fn cut_by_weight(mut samples: Vec<(u64, u64)>, n: u64, parts: u32) -> Vec<u64> {
-    samples.sort_unstable();
+/// Cuts where the weights of the samples below, which are in order, reach equal shares.
+fn cut_by_weight(samples: Vec<(u64, u64)>, n: u64, parts: u32) -> Vec<u64> {
     let total: u128 = samples.iter().map(|(_, weight)| u128::from(*weight)).sum();
     if total == 0 {
         return split_ranges(0, n, parts);
@@ -195,7 +191,7 @@ mod tests {
         let sampled = |index: &dyn Fn(u64, u64) -> u64| {
             let samples =
                 (0..4).flat_map(|r| (0..64).map(move |k| (r, k))).map(|(r, k)| (index(r, k), 10_000));
-            Survey { n, entries: vec![10_000; 4], samples: samples.collect() }
+            Survey::new(n, vec![10_000; 4], samples.collect())
         };
         let even = sampled(&|r, k| k * n / 64 + n / 128 + r * 17);
         let want = |m: i32| n as f64 * (1.0 - (1.0 - 10_000.0 / n as f64).powi(m));
