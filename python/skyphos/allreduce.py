@@ -72,7 +72,8 @@ class AllreduceCollectives(VectorCollectives):
             ``butterfly``, ``ring`` or ``allgather`` (gather and sum); for dense arrays ``dense``, ``dense_ring`` or
             ``dense_rabenseifner``. ``auto``: recursive doubling up to 16 KB a rank, for two ranks, and where by
             a sample of the indices it moves hardly more than the split (little overlap, a power of two of ranks); else
-            the split with parts in whichever form is smaller (``butterfly`` of one layer); ``dense`` for arrays.
+            the split with parts in whichever form is smaller (``butterfly`` of one layer). For arrays ``dense_ring``
+            from 128 KB a rank's share on, else ``dense``.
         out : array, optional
             Takes the result of a dense array.
         degrees : sequence of int, optional

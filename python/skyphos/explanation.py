@@ -76,7 +76,8 @@ _WHY_AUTO = {
     "butterfly": "the split, whose parts are sparse or dense as each is smaller",
     "split_allgather": 'op="mean_present" needs the counts that other algorithms lose',
     "split_allgather_dense": "what is quantised must have an owner",
-    "dense": "an array",
+    "dense": "a small array",
+    "dense_ring": "a large array",
 }
 
 

@@ -271,6 +271,19 @@ impl Payload {
         bytemuck::try_cast_slice(self.as_bytes()).ok()
     }
 
+    /// The buffer to write: this one if nobody shares it, else a copy in one that `take` gives.
+    pub fn into_mut(mut self, take: impl FnOnce(usize) -> SlabMut) -> SlabMut {
+        if let Some(mut slab) = self.slab.take() {
+            if Arc::get_mut(&mut slab).is_some() {
+                return SlabMut { slab, len: self.len };
+            }
+            self.slab = Some(slab);
+        }
+        let mut copy = take(self.len);
+        copy.as_bytes_mut().copy_from_slice(self.as_bytes());
+        copy
+    }
+
     /// Number of bytes.
     pub fn len(&self) -> usize {
         self.len
@@ -320,7 +333,15 @@ mod tests {
         assert_ne!(pool.copy_of(&[0]).as_bytes().as_ptr(), place, "still owned by the clone");
         assert_eq!(second.as_bytes(), [1, 2, 3]);
         drop(second);
-        assert_eq!(pool.copy_of(&[9]).as_bytes().as_ptr(), place, "last owner gave it back");
+        let again = pool.copy_of(&[9]);
+        assert_eq!(again.as_bytes().as_ptr(), place, "last owner gave it back");
+        let shared = again.clone();
+        let mut copy = again.into_mut(|len| pool.take(len));
+        copy.as_bytes_mut()[0] = 7;
+        assert_eq!((shared.as_bytes(), copy.freeze().as_bytes()), (&[9][..], &[7][..]));
+        let mut own = shared.into_mut(|_| unreachable!("nobody shares it now"));
+        own.as_bytes_mut()[0] = 8;
+        assert_eq!((own.freeze().as_bytes(), place), (&[8][..], place));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Allreduce of sparse vectors and dense arrays.
 
 use crate::Comm;
-use crate::algorithm::{Algorithm, AllreduceOptions, DenseThreshold, choose};
+use crate::algorithm::{Algorithm, AllreduceOptions, DenseThreshold, choose, choose_dense};
 use crate::explain::Explanation;
 use crate::vectors::{Source, is_wide};
 use skyphos_core::butterfly::check_degrees;
@@ -144,22 +144,20 @@ async fn allreduce_dense_on<T: Element>(
     if options.quantize.is_some() {
         return quantised_dense(ep, values, out, op, options).await;
     }
-    match options.algorithm {
-        Algorithm::Auto | Algorithm::Dense => {
-            dense::direct(ep, op, values, out).await?;
-            return Ok(Algorithm::Dense);
-        }
-        Algorithm::DenseRing => {
-            out.copy_from_slice(values);
-            dense::ring(ep, op, out).await?;
-        }
+    let algorithm = match options.algorithm {
+        Algorithm::Auto => choose_dense(ep.size(), size_of_val(values)),
+        named => named,
+    };
+    match algorithm {
+        Algorithm::Dense => dense::direct(ep, op, values, out).await?,
+        Algorithm::DenseRing => dense::ring(ep, op, values, out).await?,
         Algorithm::DenseRabenseifner => {
             out.copy_from_slice(values);
             dense::rabenseifner(ep, op, out).await?;
         }
         other => return Err(for_sparse_vectors(other)),
     }
-    Ok(options.algorithm)
+    Ok(algorithm)
 }
 
 /// How vectors are stored on the way, and the result.

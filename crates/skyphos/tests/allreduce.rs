@@ -269,6 +269,25 @@ fn many_segments_at_every_size_and_algorithm() {
     }
 }
 
+/// Each rank's range takes many chunks, and more than may be on the way unread.
+#[test]
+fn dense_arrays_larger_than_a_window() {
+    let len = 3 * 2_500_000 + 1;
+    for (_, make) in TRANSPORTS {
+        let all: Vec<Comm> = make(3);
+        for algorithm in dense().into_iter().chain([Algorithm::Auto]) {
+            let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
+            on_all_again(&all, |comm| {
+                let mine: Vec<f32> = (0..len).map(|k| (k % 1009) as f32 + comm.rank() as f32).collect();
+                let mut out = vec![0.0; len];
+                comm.allreduce_dense(&mine, &mut out, &ReduceOp::Sum, &options).unwrap();
+                let wrong = (0..len).find(|k| out[*k] != (3 * (k % 1009) + 3) as f32);
+                assert_eq!(wrong, None, "{algorithm:?}");
+            });
+        }
+    }
+}
+
 fn on_all_again(comms: &[Comm], body: impl Fn(&Comm) + Sync) {
     std::thread::scope(|scope| {
         let threads: Vec<_> = comms.iter().map(|comm| scope.spawn(|| body(comm))).collect();

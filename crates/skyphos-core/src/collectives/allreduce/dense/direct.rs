@@ -1,0 +1,146 @@
+//! Dense allreduce directly between all ranks. The two phases overlap: a block goes out as soon as it is reduced.
+
+use super::{GATHER, REDUCE, finish, numbers, ranges};
+use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::slab::{CHUNK_BYTES, Payload};
+use skyphos_kernels::fold_all;
+use skyphos_types::{Element, Error, ReduceOp, Result};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Bytes reduced and sent at once.
+const BLOCK_BYTES: usize = 64 * 1024;
+
+/// What came of one source's copy of this rank's range.
+struct Source {
+    incoming: Incoming,
+    chunks: VecDeque<Payload>,
+    /// Numbers that came, and that were used: of all, and of the first chunk.
+    came: usize,
+    used: usize,
+}
+
+/// Reduces `values` of all ranks into `out`: each rank one range, sent to it by all, sent on by it to all.
+pub async fn direct<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out: &mut [T]) -> Result<()> {
+    let (me, size) = (ep.rank(), ep.size());
+    let ranges = ranges(values.len(), size);
+    let mine = ranges[me as usize].clone();
+    let bytes = |range: &Range<usize>| (range.len() * size_of::<T>()) as u64;
+    let peers: Vec<u32> = (1..size).map(|step| (me + step) % size).collect();
+    let mut scatter: Vec<Outgoing> =
+        peers.iter().map(|p| Outgoing::new(*p, REDUCE, bytes(&ranges[*p as usize]))).collect();
+    let mut spread: Vec<(Outgoing, usize)> =
+        peers.iter().map(|p| (Outgoing::new(*p, GATHER, bytes(&mine)), 0)).collect();
+    let mut sources: Vec<Option<Source>> = (0..size)
+        .map(|rank| {
+            (rank != me).then(|| Source {
+                incoming: Incoming::new(rank, REDUCE),
+                chunks: VecDeque::new(),
+                came: 0,
+                used: 0,
+            })
+        })
+        .collect();
+    let mut results: Vec<(Incoming, usize)> = peers.iter().map(|p| (Incoming::new(*p, GATHER), 0)).collect();
+    // Reduced blocks on their way out, as many as the slowest peer has not been sent yet.
+    let mut reduced: VecDeque<Payload> = VecDeque::new();
+    let (mut first_block, mut done) = (0, 0);
+    let block = (BLOCK_BYTES / size_of::<T>()).max(1);
+    if mine.is_empty() {
+        reduced.push_back(Payload::default());
+    }
+    loop {
+        let mut moved = false;
+        for (send, peer) in scatter.iter_mut().zip(&peers) {
+            if let Some(range) = send.next_range(ep, CHUNK_BYTES) {
+                let mut chunk = ep.chunk(range.len());
+                let start = ranges[*peer as usize].start;
+                let from = start + range.start / size_of::<T>()..start + range.end / size_of::<T>();
+                chunk.as_slice_mut().copy_from_slice(&values[from]);
+                send.push(ep, chunk);
+                moved = true;
+            }
+        }
+        for (rank, source) in sources.iter_mut().enumerate() {
+            let Some(source) = source else { continue };
+            while let Some(chunk) = source.incoming.next(ep)? {
+                source.came += numbers::<T>(ep, rank as u32, &chunk, source.came, mine.len())?.len();
+                if !chunk.is_empty() {
+                    source.chunks.push_back(chunk);
+                }
+                moved = true;
+            }
+        }
+        // Blocks that all sources have sent.
+        let ready = sources.iter().flatten().map(|s| s.came).min().unwrap_or(mine.len());
+        while done < mine.len() && (ready == mine.len() || done + block <= ready) {
+            let end = (done + block).min(mine.len());
+            let acc = &mut out[mine.start + done..mine.start + end];
+            for (rank, source) in sources.iter_mut().enumerate() {
+                match source {
+                    None if rank == 0 => acc.copy_from_slice(&values[mine.start + done..mine.start + end]),
+                    None => fold_all(op, acc, &values[mine.start + done..mine.start + end])?,
+                    Some(source) => source.take(op, acc, rank == 0)?,
+                }
+            }
+            finish(op, acc, size);
+            let mut chunk = ep.chunk(size_of_val(acc));
+            chunk.as_slice_mut().copy_from_slice(acc);
+            reduced.push_back(chunk.freeze());
+            (done, moved) = (end, true);
+        }
+        for (send, next) in &mut spread {
+            if *next < first_block + reduced.len() && send.may_send(ep) {
+                send.push_shared(ep, reduced[*next - first_block].clone());
+                *next += 1;
+                moved = true;
+            }
+        }
+        let sent = spread.iter().map(|(_, next)| *next).min().unwrap_or(first_block);
+        reduced.drain(..sent - first_block);
+        first_block = sent;
+        for ((incoming, taken), peer) in results.iter_mut().zip(&peers) {
+            let theirs = ranges[*peer as usize].clone();
+            while let Some(chunk) = incoming.next(ep)? {
+                let numbers = numbers::<T>(ep, *peer, &chunk, *taken, theirs.len())?;
+                out[theirs.start + *taken..][..numbers.len()].copy_from_slice(numbers);
+                *taken += numbers.len();
+                moved = true;
+            }
+        }
+        let sent = scatter.iter().all(Outgoing::done) && spread.iter().all(|(send, _)| send.done());
+        if sent && done == mine.len() && results.iter().all(|(incoming, _)| incoming.done()) {
+            let whole = results.iter().zip(&peers).all(|((_, taken), p)| *taken == ranges[*p as usize].len());
+            return match whole {
+                true => Ok(()),
+                false => Err(Error::bad_input("ranks do not agree how long their arrays are")),
+            };
+        }
+        if !moved {
+            ep.progress().await?;
+        }
+    }
+}
+
+impl Source {
+    /// Takes the next numbers into a block: the first source's are the block, the others' are added.
+    fn take<T: Element>(&mut self, op: &ReduceOp, mut acc: &mut [T], first: bool) -> Result<()> {
+        while !acc.is_empty() {
+            let chunk = self.chunks.front().expect("numbers that came");
+            let numbers = &chunk.as_slice::<T>().expect("checked as it came")[self.used..];
+            let count = numbers.len().min(acc.len());
+            let (here, rest) = acc.split_at_mut(count);
+            match first {
+                true => here.copy_from_slice(&numbers[..count]),
+                false => fold_all(op, here, &numbers[..count])?,
+            }
+            acc = rest;
+            self.used += count;
+            if count == numbers.len() {
+                self.chunks.pop_front();
+                self.used = 0;
+            }
+        }
+        Ok(())
+    }
+}

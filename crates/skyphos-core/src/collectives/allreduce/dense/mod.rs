@@ -1,0 +1,51 @@
+//! Allreduce of dense arrays: three schedules that move the least bytes, 2 (P - 1)/P of the array each way.
+//!
+//! | | rounds | right for |
+//! |---|---|---|
+//! | [`direct`] | 2 | small arrays |
+//! | [`rabenseifner`] | 2 ⌈log2 P⌉ (+ 2) | many ranks, medium sizes (Rabenseifner 2004) |
+//! | [`ring`] | 2 (P - 1), overlapping | large arrays: each rank hears from one other only, and copies least |
+
+mod direct;
+mod rabenseifner;
+mod ring;
+
+pub use direct::direct;
+pub use rabenseifner::rabenseifner;
+pub use ring::ring;
+
+use crate::endpoint::Endpoint;
+use crate::slab::Payload;
+use skyphos_kernels::split_ranges;
+use skyphos_types::{Element, Error, ReduceOp, Result};
+use std::ops::Range;
+
+/// Rounds of the phases (plus the step).
+const REDUCE: u32 = 0x1000;
+const GATHER: u32 = 0x100_0000;
+
+/// Even ranges of `len` numbers, one a rank.
+fn ranges(len: usize, parts: u32) -> Vec<Range<usize>> {
+    split_ranges(0, len as u64, parts).windows(2).map(|w| w[0] as usize..w[1] as usize).collect()
+}
+
+fn finish<T: Element>(op: &ReduceOp, part: &mut [T], size: u32) {
+    if matches!(op, ReduceOp::Mean | ReduceOp::MeanPresent) {
+        // Of dense arrays every rank has every entry.
+        part.iter_mut().for_each(|v| *v = v.divide(u64::from(size)));
+    }
+}
+
+/// The numbers of a chunk, which must fit `range` after those before it.
+fn numbers<'a, T: Element>(
+    ep: &Endpoint,
+    from: u32,
+    chunk: &'a Payload,
+    taken: usize,
+    due: usize,
+) -> Result<&'a [T]> {
+    chunk.as_slice::<T>().filter(|n| taken + n.len() <= due).ok_or_else(|| Error::Corrupt {
+        rank: ep.world_rank(from),
+        message: format!("{} bytes after {taken} of {due} numbers", chunk.len()),
+    })
+}

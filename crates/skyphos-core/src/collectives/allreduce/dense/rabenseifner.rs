@@ -1,0 +1,96 @@
+//! Dense allreduce by recursive halving and doubling (Rabenseifner 2004).
+
+use super::{GATHER, REDUCE, finish, numbers, ranges};
+use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::slab::CHUNK_BYTES;
+use skyphos_kernels::fold_all;
+use skyphos_types::{Element, Error, ReduceOp, Result};
+use std::ops::Range;
+
+/// Sends one range of `array` and takes another: over what is there, or added to it.
+async fn swap<T: Element>(
+    ep: &Endpoint,
+    round: u32,
+    array: &mut [T],
+    send: Option<(u32, Range<usize>)>,
+    take: Option<(u32, Range<usize>)>,
+    add: Option<&ReduceOp>,
+) -> Result<()> {
+    let mut out =
+        send.map(|(to, range)| (Outgoing::new(to, round, (range.len() * size_of::<T>()) as u64), range));
+    let mut incoming = take.map(|(from, range)| (Incoming::new(from, round), from, range, 0));
+    loop {
+        let mut moved = false;
+        if let Some((send, range)) = &mut out {
+            while let Some(bytes) = send.next_range(ep, CHUNK_BYTES) {
+                let mut chunk = ep.chunk(bytes.len());
+                let start = range.start + bytes.start / size_of::<T>();
+                chunk.as_slice_mut().copy_from_slice(&array[start..start + bytes.len() / size_of::<T>()]);
+                send.push(ep, chunk);
+                moved = true;
+            }
+        }
+        if let Some((incoming, from, range, taken)) = &mut incoming {
+            while let Some(chunk) = incoming.next(ep)? {
+                let numbers = numbers::<T>(ep, *from, &chunk, *taken, range.len())?;
+                let here = &mut array[range.start + *taken..][..numbers.len()];
+                match add {
+                    None => here.copy_from_slice(numbers),
+                    Some(op) => fold_all(op, here, numbers)?,
+                }
+                *taken += numbers.len();
+                moved = true;
+            }
+        }
+        let received = incoming.as_ref().is_none_or(|(incoming, ..)| incoming.done());
+        if out.as_ref().is_none_or(|(send, _)| send.done()) && received {
+            return match incoming {
+                Some((_, from, range, taken)) if taken != range.len() => Err(Error::Corrupt {
+                    rank: ep.world_rank(from),
+                    message: format!("{taken} numbers where {} are due", range.len()),
+                }),
+                _ => Ok(()),
+            };
+        }
+        if !moved {
+            ep.progress().await?;
+        }
+    }
+}
+
+/// Reduces `array` of all ranks in place, by recursive halving and doubling; ranks beyond the largest power of
+/// two hand theirs to a partner first and get the result last.
+pub async fn rabenseifner<T: Element>(ep: &Endpoint, op: &ReduceOp, array: &mut [T]) -> Result<()> {
+    let (me, size) = (ep.rank(), ep.size());
+    let core = 1 << size.ilog2();
+    let all = 0..array.len();
+    if me >= core {
+        swap(ep, REDUCE, array, Some((me - core, all.clone())), None, None).await?;
+        return swap(ep, GATHER, array, None, Some((me - core, all)), None).await;
+    }
+    if me + core < size {
+        swap(ep, REDUCE, array, None, Some((me + core, all.clone())), Some(op)).await?;
+    }
+    let parts = ranges(array.len(), core);
+    let span = |first: u32, count: u32| parts[first as usize].start..parts[(first + count - 1) as usize].end;
+    // The parts held, halved each time.
+    let (mut first, mut count, mut round) = (0, core, 1);
+    while count > 1 {
+        let (half, upper) = (count / 2, me & (count / 2) != 0);
+        let (keep, give) = if upper { (first + half, first) } else { (first, first + half) };
+        let (send, take) = ((me ^ half, span(give, half)), (me ^ half, span(keep, half)));
+        swap(ep, REDUCE + round, array, Some(send), Some(take), Some(op)).await?;
+        (first, count, round) = (keep, half, round + 1);
+    }
+    finish(op, &mut array[span(first, 1)], size);
+    while count < core {
+        let theirs = first ^ count;
+        let (send, take) = ((me ^ count, span(first, count)), (me ^ count, span(theirs, count)));
+        swap(ep, GATHER + round, array, Some(send), Some(take), None).await?;
+        (first, count, round) = (first.min(theirs), count * 2, round + 1);
+    }
+    if me + core < size {
+        swap(ep, GATHER, array, Some((me + core, all)), None, None).await?;
+    }
+    Ok(())
+}
