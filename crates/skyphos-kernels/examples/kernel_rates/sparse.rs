@@ -65,6 +65,13 @@ pub fn lines() -> Vec<Line> {
             all.push((format!("decode-and-add 2^24, {name} × {sources}"), target, Box::new(folding)));
         }
     }
+    for sources in [2, 4, 8] {
+        for percent in [0.5, 1.0, 2.0, 4.0, 8.0, 16.0] {
+            let density = percent / 100.0 / sources as f64;
+            let reducing = move |v: &[f32]| stream_reducing(density, sources, v);
+            all.push((format!("reduce 2^24, {percent} % of {sources}"), None, Box::new(reducing)));
+        }
+    }
     for (log, sources) in [(32, 1), (32, 2), (32, 8), (40, 8)] {
         let (n, density) = (1 << log, (1 << 20) as f64 / (1u64 << log) as f64);
         let folding = move |v: &[f32]| stream_folding(n, density, Kind::Uniform, sources, v);
@@ -154,6 +161,34 @@ fn stream_folding(n: u64, density: f64, kind: Kind, sources: usize, values: &[f3
         assert!(values.iter().copied().eq(sums));
         want.dedup_by_key(|e| e.0);
         assert!(indices.to_vec().into_iter().eq(want.iter().map(|e| e.0)));
+    });
+    Kernel { run, check, entries, beside: None }
+}
+
+/// Reduces streams to a sparse vector, as the owner of a range does; `density` is each one's.
+fn stream_reducing(density: f64, sources: usize, values: &[f32]) -> Kernel {
+    let sets: Vec<Vec<u64>> =
+        (0..sources as u64).map(|s| random_set(N, density, Kind::Uniform, 3 + s)).collect();
+    let streams: Vec<Vec<Vec<u8>>> = sets.iter().map(|set| segments_of(set, &values[..set.len()], N)).collect();
+    let entries: usize = sets.iter().map(Vec::len).sum();
+    let bytes = streams.iter().flatten().map(Vec::len).sum::<usize>() + entries * 8;
+    let shape = Shape { width: 1, wide: false, dense_above: 1.0, with_present: true };
+    let result = Rc::new(RefCell::new(None));
+    let last = result.clone();
+    std::mem::drop(black_box(vec![1u8; 30 << 20]));
+    let run: Run = Box::new(move |_| {
+        last.take();
+        let mut collector = Collector::new(0, N, shape, 0f32, entries);
+        fold_all(&streams, N, density, &mut collector);
+        last.replace(Some(collector.finish()));
+        bytes
+    });
+    let check: Check = Box::new(move |v| {
+        let Some(Form::Sparse { indices, values }) = result.take() else { panic!("a dense result") };
+        let mut want = vec![0f32; N as usize];
+        sets.iter().for_each(|set| set.iter().zip(v).for_each(|(i, v)| want[*i as usize] += v));
+        assert!(indices.to_vec().iter().zip(&values).all(|(i, v)| want[*i as usize] == *v));
+        assert_eq!(want.iter().filter(|v| **v != 0.0).count(), values.iter().filter(|v| **v != 0.0).count());
     });
     Kernel { run, check, entries, beside: None }
 }

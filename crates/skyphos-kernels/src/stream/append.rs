@@ -66,32 +66,41 @@ fn append_with<T: Element>(
     for (k, marks) in marks.chunks(64 * WORDS).enumerate() {
         let (from, rows) = (first + (k * 64 * WORDS) as u64, &rows[k * 64 * WORDS * width..]);
         // Words with a mark, and where they begin.
-        let (mut words, mut starts) = ([0u64; WORDS + 1], [0usize; WORDS + 1]);
+        let (mut words, mut starts) = ([0u64; WORDS + 1], [0u32; WORDS + 1]);
         let (mut filled, mut total) = (0, 0);
         for (k, marks) in marks.chunks(64).enumerate() {
             let word = mask(marks);
-            (words[filled], starts[filled]) = (word, k * 64);
+            (words[filled], starts[filled]) = (word, k as u32 * 64);
             filled += usize::from(word != 0);
             total += word.count_ones() as usize;
         }
         let all = words[..filled].iter().zip(&starts[..filled]);
         if width > 1 {
             for (word, start) in all {
-                append_runs(from + *start as u64, *word, &rows[start * width..], width, indices, values);
+                append_runs(
+                    from + u64::from(*start),
+                    *word,
+                    &rows[*start as usize * width..],
+                    width,
+                    indices,
+                    values,
+                );
             }
         } else if total <= filled * FEW {
-            match indices {
-                IndexList::Narrow(list) => {
-                    list.extend(Bits::new(&words, &starts, total).map(|at| (from + at as u64) as u32));
-                }
-                IndexList::Wide(list) => {
-                    list.extend(Bits::new(&words, &starts, total).map(|at| from + at as u64))
-                }
+            let mut room = [0; ROOM];
+            match total <= filled * 2 {
+                true => positions::<3>(&words[..filled], &starts, &mut room),
+                false => positions::<8>(&words[..filled], &starts, &mut room),
             }
-            values.extend(Bits::new(&words, &starts, total).map(|at| rows[at]));
+            let found = &room[..total];
+            match indices {
+                IndexList::Narrow(list) => list.extend(found.iter().map(|at| from as u32 + at)),
+                IndexList::Wide(list) => list.extend(found.iter().map(|at| from + u64::from(*at))),
+            }
+            values.extend(found.iter().map(|at| rows[*at as usize]));
         } else {
             for (word, start) in all {
-                let (base, rows) = (from + *start as u64, &rows[*start..]);
+                let (base, rows) = (from + u64::from(*start), &rows[*start as usize..]);
                 match *word {
                     u64::MAX => append_runs(base, *word, rows, 1, indices, values),
                     word => put(base, word, rows, indices, values),
@@ -101,45 +110,29 @@ fn append_with<T: Element>(
     }
 }
 
-/// The positions of the bits of words that have one, without a branch for each word: of a few bits in most words
-/// the processor could not foretell how many.
-struct Bits<'a> {
-    words: &'a [u64; WORDS + 1],
-    starts: &'a [usize; WORDS + 1],
-    /// The word at hand, and what is left of it.
-    at: usize,
-    left: u64,
-    count: usize,
-}
+/// Positions that fit, with those written beyond the last.
+const ROOM: usize = WORDS * FEW + 8;
 
-impl<'a> Bits<'a> {
-    #[inline(always)]
-    fn new(words: &'a [u64; WORDS + 1], starts: &'a [usize; WORDS + 1], count: usize) -> Bits<'a> {
-        Bits { words, starts, at: 0, left: words[0], count }
+/// The positions of the bits of words, `AT_ONCE` of them written for each word whether it has as many or not: how many
+/// it has could not be foretold. What is too much the next word overwrites.
+#[inline(always)]
+fn positions<const AT_ONCE: usize>(words: &[u64], starts: &[u32], room: &mut [u32; ROOM]) {
+    let mut end = 0;
+    for (word, start) in words.iter().zip(starts) {
+        let (mut left, mut at, count) = (*word, end, word.count_ones() as usize);
+        loop {
+            for slot in &mut room[at..at + AT_ONCE] {
+                *slot = start + left.trailing_zeros();
+                left &= left.wrapping_sub(1);
+            }
+            at += AT_ONCE;
+            if left == 0 {
+                break;
+            }
+        }
+        end += count;
     }
 }
-
-impl Iterator for Bits<'_> {
-    type Item = usize;
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<usize> {
-        self.count = self.count.checked_sub(1)?;
-        let position = self.starts[self.at] + self.left.trailing_zeros() as usize;
-        let (rest, next) = (self.left & self.left.wrapping_sub(1), (self.at + 1).min(WORDS));
-        let done = 0u64.wrapping_sub(u64::from(rest == 0));
-        self.left = rest | self.words[next] & done;
-        self.at += (done & 1) as usize;
-        Some(position)
-    }
-
-    #[inline(always)]
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.count, Some(self.count))
-    }
-}
-
-impl ExactSizeIterator for Bits<'_> {}
 
 #[inline(always)]
 fn mask_of_some(marks: &[u8]) -> u64 {

@@ -21,10 +21,9 @@ const QUEUE: usize = 1024;
 /// Positions that a batch may cover, for distances to fit 32 bits.
 const REACH: u64 = 1 << 32;
 
-/// Density of all sources together, times sources and [`BESIDES`], below which merges are faster than blocks:
-/// a block's empty positions cost about 0.08 ns each, a merge 0.3 ns an entry. Measured by `kernel_rates`.
-const WORTH: f64 = 0.3;
-const BESIDES: f64 = 8.0;
+/// Density of all sources together, times the merges of an entry, below which merges are faster than blocks: a block's
+/// empty positions cost 0.1 ns each, a merge 0.5 ns an entry. Measured: `kernel_rates reduce`.
+const WORTH: f64 = 0.35;
 
 /// See the module's text.
 pub(super) struct Few<T> {
@@ -74,7 +73,7 @@ impl<T: Element> Few<T> {
     /// Whether to reduce so many streams by merges; `density` is each one's.
     pub(super) fn worth(op: &ReduceOp, sources: usize, width: usize, density: f64) -> bool {
         let (named, sources) = (!matches!(op, ReduceOp::Custom(_)), sources as f64);
-        named && width == 1 && density * sources * (sources + BESIDES) < WORTH
+        named && width == 1 && density * sources * (sources - 1.0).max(2.0) < WORTH
     }
 
     pub(super) fn new(sources: usize) -> Few<T> {
