@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -95,6 +94,8 @@ class Work(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         """Wait without blocking the event loop: another thread waits."""
+        import asyncio  # here, since it takes as long to import as all the rest
+
         return asyncio.get_running_loop().run_in_executor(None, self.wait).__await__()
 
 

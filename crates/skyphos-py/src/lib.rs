@@ -14,6 +14,10 @@ mod work;
 
 use pyo3::prelude::*;
 
+// Results are large and short-lived: memory of the last one serves the next without new pages.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The native half of the Python package.
 #[pymodule]
 mod _skyphos {
