@@ -169,7 +169,8 @@ fn stream_folding(n: u64, density: f64, kind: Kind, sources: usize, values: &[f3
 fn stream_reducing(density: f64, sources: usize, values: &[f32]) -> Kernel {
     let sets: Vec<Vec<u64>> =
         (0..sources as u64).map(|s| random_set(N, density, Kind::Uniform, 3 + s)).collect();
-    let streams: Vec<Vec<Vec<u8>>> = sets.iter().map(|set| segments_of(set, &values[..set.len()], N)).collect();
+    let streams: Vec<Vec<Vec<u8>>> =
+        sets.iter().map(|set| segments_of(set, &values[..set.len()], N)).collect();
     let entries: usize = sets.iter().map(Vec::len).sum();
     let bytes = streams.iter().flatten().map(Vec::len).sum::<usize>() + entries * 8;
     let shape = Shape { width: 1, wide: false, dense_above: 1.0, with_present: true };
