@@ -38,7 +38,7 @@ pub async fn ring<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out: &
             sends[0].push(ep, chunk);
             moved = true;
         }
-        for step in finished..steps {
+        for (step, (incoming, taken)) in receives.iter_mut().enumerate().skip(finished) {
             let range = range_of(step + 1);
             let onward = step + 1;
             loop {
@@ -46,7 +46,6 @@ pub async fn ring<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out: &
                 if onward < steps && !sends[onward].may_send(ep) {
                     break;
                 }
-                let (incoming, taken) = &mut receives[step];
                 let Some(chunk) = incoming.next(ep)? else { break };
                 let count = numbers::<T>(ep, before, &chunk, *taken, range.len())?.len();
                 let place = range.start + *taken..range.start + *taken + count;
@@ -68,7 +67,7 @@ pub async fn ring<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out: &
                 }
                 moved = true;
             }
-            if !receives[step].0.begun() {
+            if !incoming.begun() {
                 break; // nor have later steps
             }
         }
