@@ -69,6 +69,12 @@ def gather(comm: Comm, n: int, width: int, vector: _Parts, root: int | None, sch
 def alltoall(
     comm: Comm, n: int, width: int, vectors: list[_Parts], root: int | None, like: _Array, async_op: bool
 ) -> Any: ...
+def move_arrays(
+    comm: Comm, what: str, values: _Array, out: _Array, root: int, schedule: str, async_op: bool
+) -> Any: ...
+def reduce_arrays(
+    comm: Comm, values: _Array, out: _Array, op: Any, identity: Any, root: int | None, async_op: bool
+) -> Any: ...
 def allreduce_dense(
     comm: Comm,
     values: _Array,

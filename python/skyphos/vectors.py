@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _skyphos as native
-from .arguments import Op, as_array, identity_of, resolve_op
+from .arguments import Op, as_array, resolve_op
 from .errors import BadInput
 from .kinds import open_vector
 from .sparse_vector import SparseVector
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["VectorCollectives"]
 
-Schedule = Literal["direct", "ring", "recursive_doubling", "bruck", "neighbour_exchange", "dissemination"]
+Schedule = Literal["auto", "direct", "ring", "recursive_doubling", "bruck", "neighbour_exchange", "dissemination"]
 _Parts = tuple[npt.NDArray[Any] | None, npt.NDArray[Any], npt.NDArray[Any] | None]
+
+#: Arrays of so many bytes fill a chunk on the wire: a ring then moves them with the fewest copies.
+_LARGE_BYTES = 128 * 1024
 
 
 class VectorCollectives:
@@ -77,6 +80,11 @@ class VectorCollectives:
         >>> y, y.owned
         (SparseVector(n=10, nnz=1, float64), range(0, 10))
         """
+        if _is_dense_kind(x):
+            array, back = self._opened_array(x)
+            out = np.empty(len(self.owned_range(array.size)), array.dtype)
+            done = native.reduce_arrays(self._native, array, out, *self._op(op), None, async_op)
+            return perform(done, async_op, lambda _: back(out))
         vector, back, op_pair = self._opened(x, op)
         arrays = _arrays(vector)
         done = native.reduce_scatter(self._native, vector.n, vector.width, arrays, *op_pair, "even", async_op)
@@ -85,8 +93,6 @@ class VectorCollectives:
             parts, (low, high) = result
             part = _vector(parts, vector)
             part._owned = range(low, high)
-            if isinstance(x, np.ndarray):
-                return part.to_dense(identity_of(op, part.dtype))[low:high].reshape(-1)
             return back(part)
 
         return perform(done, async_op, finish)
@@ -112,18 +118,22 @@ class VectorCollectives:
         ...     comm.reduce(sky.SparseVector([3], np.array([1.0]), n=10), root=0)
         SparseVector(n=10, nnz=1, float64)
         """
+        number = self._root(root)
+        if _is_dense_kind(x):
+            array, back = self._opened_array(x)
+            out = np.empty(array.shape if self.rank == number else 0, array.dtype)
+            done = native.reduce_arrays(self._native, array, out, *self._op(op), number, async_op)
+            return perform(done, async_op, lambda _: back(out) if self.rank == number else None)
         vector, back, op_pair = self._opened(x, op)
-        number, arrays = self._root(root), _arrays(vector)
+        arrays = _arrays(vector)
         done = native.reduce(self._native, vector.n, vector.width, arrays, *op_pair, number, async_op)
 
         def finish(parts: _Parts | None) -> Any:
-            if parts is None:
-                return None
-            return self._closed(_vector(parts, vector), x, back, identity_of(op, vector.dtype))
+            return None if parts is None else back(_vector(parts, vector))
 
         return perform(done, async_op, finish)
 
-    def allgather(self, x: Any, *, algorithm: Schedule = "direct", async_op: bool = False) -> Any:
+    def allgather(self, x: Any, *, algorithm: Schedule = "auto", async_op: bool = False) -> Any:
         """Get the vectors of all ranks. Collective.
 
         Parameters
@@ -132,7 +142,8 @@ class VectorCollectives:
             All ranks pass the same n, width and dtype (arrays: the same shape).
         algorithm : str
             ``direct`` (one round), ``ring``, ``recursive_doubling``, ``bruck``, ``neighbour_exchange`` or
-            ``dissemination``; the last four move more at a time in fewer messages.
+            ``dissemination``; the last four move more at a time in fewer messages. ``auto``: ``ring`` for arrays of
+            128 KB or more, else ``direct``.
         async_op : bool
             As in :meth:`allreduce`.
 
@@ -147,10 +158,17 @@ class VectorCollectives:
         ...     comm.allgather(np.array([1.0, 2.0]))
         array([[1., 2.]])
         """
+        if _is_dense_kind(x):
+            array, back = self._opened_array(x)
+            out = np.empty((self.size, *array.shape), array.dtype)
+            schedule = "ring" if array.nbytes >= _LARGE_BYTES else "direct"
+            schedule = schedule if algorithm == "auto" else algorithm
+            done = native.move_arrays(self._native, "allgather", array, out, 0, schedule, async_op)
+            return perform(done, async_op, lambda _: back(out))
         vector, back, _ = self._opened(x, "sum")
-        arrays = _arrays(vector)
-        done = native.gather(self._native, vector.n, vector.width, arrays, None, algorithm, async_op)
-        return perform(done, async_op, lambda all_parts: self._list(all_parts, vector, x, back))
+        arrays, schedule = _arrays(vector), "direct" if algorithm == "auto" else algorithm
+        done = native.gather(self._native, vector.n, vector.width, arrays, None, schedule, async_op)
+        return perform(done, async_op, lambda all_parts: [back(_vector(parts, vector)) for parts in all_parts])
 
     def gather(self, x: Any, *, root: int = 0, async_op: bool = False) -> Any:
         """Get the vectors of all ranks on one of them. Collective.
@@ -166,12 +184,17 @@ class VectorCollectives:
         ...     comm.gather(sky.SparseVector([3], np.array([1.0]), n=10))
         [SparseVector(n=10, nnz=1, float64)]
         """
-        vector, back, _ = self._opened(x, "sum")
         root = self._root(root)
+        if _is_dense_kind(x):
+            array, back = self._opened_array(x)
+            out = np.empty((self.size if self.rank == root else 0, *array.shape), array.dtype)
+            done = native.move_arrays(self._native, "gather", array, out, root, "direct", async_op)
+            return perform(done, async_op, lambda _: back(out) if self.rank == root else None)
+        vector, back, _ = self._opened(x, "sum")
         done = native.gather(self._native, vector.n, vector.width, _arrays(vector), root, "direct", async_op)
 
         def finish(all_parts: list[_Parts]) -> Any:
-            return self._list(all_parts, vector, x, back) if self.rank == root else None
+            return [back(_vector(parts, vector)) for parts in all_parts] if self.rank == root else None
 
         return perform(done, async_op, finish)
 
@@ -181,7 +204,7 @@ class VectorCollectives:
         Parameters
         ----------
         xs : sequence, one vector a rank
-            All of the same kind, n, width and dtype, on all ranks.
+            All of the same kind, n, width and dtype, on all ranks. Arrays best as one, whose first axis is the rank.
         async_op : bool
             As in :meth:`allreduce`.
 
@@ -199,13 +222,20 @@ class VectorCollectives:
         try:
             if len(xs) != self.size:
                 raise BadInput(f"{len(xs)} vectors for {self.size} ranks: pass one a rank")
-            vectors, back = self._alike(xs)
+            if all(_is_dense_kind(x) for x in xs):
+                stacked, back = _stacked(xs)
+                out = np.empty_like(stacked)
+            else:
+                vectors, back = self._alike(xs)
         except Exception as error:
             self._fail(error)
+        if all(_is_dense_kind(x) for x in xs):
+            done = native.move_arrays(self._native, "alltoall", stacked, out, 0, "direct", async_op)
+            return perform(done, async_op, lambda _: back(out))
         first = vectors[0]
         arrays = [_arrays(vector) for vector in vectors]
         done = native.alltoall(self._native, first.n, first.width, arrays, None, first._values, async_op)
-        return perform(done, async_op, lambda all_parts: self._list(all_parts, first, xs[0], back))
+        return perform(done, async_op, lambda all_parts: [back(_vector(parts, first)) for parts in all_parts])
 
     def scatter(self, xs: Sequence[Any] | None, like: Any, *, root: int = 0, async_op: bool = False) -> Any:
         """Give each rank one of ``root``'s vectors. Collective.
@@ -229,6 +259,15 @@ class VectorCollectives:
         array([1., 2.])
         """
         root = self._root(root)
+        if _is_dense_kind(like):
+            array, back = self._opened_array(like)
+            try:
+                stacked = self._stacked_like(xs, array) if self.rank == root else np.empty(0, array.dtype)
+            except Exception as error:
+                self._fail(error)
+            out = np.empty_like(array)
+            done = native.move_arrays(self._native, "scatter", stacked, out, root, "direct", async_op)
+            return perform(done, async_op, lambda _: back(out))
         shape, back, _ = self._opened(like, "sum")
         try:
             vectors = self._alike([*(xs or []), like])[0][:-1] if self.rank == root else []
@@ -236,7 +275,7 @@ class VectorCollectives:
             self._fail(error)
         arrays = [_arrays(vector) for vector in vectors]
         done = native.alltoall(self._native, shape.n, shape.width, arrays, root, shape._values, async_op)
-        return perform(done, async_op, lambda all_parts: self._closed(_vector(all_parts[0], shape), like, back, 0))
+        return perform(done, async_op, lambda all_parts: back(_vector(all_parts[0], shape)))
 
     @contextmanager
     def fuse(self) -> Iterator[None]:
@@ -281,17 +320,32 @@ class VectorCollectives:
                 raise BadInput(f"vectors must have the same n, width and dtype: {first} and {vector}")
         return vectors, opened[0][1]
 
-    def _closed(self, vector: SparseVector, x: Any, back: Any, identity: Any) -> Any:
-        """The caller's kind."""
-        if _is_dense_kind(x):
-            return back(vector.to_dense(identity).reshape(x.shape))
-        return back(vector)
+    def _op(self, op: Op) -> tuple[Any, Any]:
+        """The operation for the native library."""
+        try:
+            return resolve_op(op)
+        except Exception as error:
+            self._fail(error)
 
-    def _list(self, all_parts: list[_Parts], like: SparseVector, x: Any, back: Any) -> Any:
-        vectors = [_vector(parts, like) for parts in all_parts]
-        if not _is_dense_kind(x):
-            return [back(vector) for vector in vectors]
-        return back(np.stack([vector.to_dense().reshape(x.shape) for vector in vectors]))
+    def _opened_array(self, x: Any) -> tuple[npt.NDArray[Any], Any]:
+        """The contiguous array inside, and the way back to the caller's kind."""
+        try:
+            array, back = open_vector(x)
+            assert isinstance(array, np.ndarray)
+            return as_array(array), back
+        except Exception as error:
+            self._fail(error)
+
+    def _stacked_like(self, xs: Sequence[Any] | None, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """One array of those that this rank scatters."""
+        if xs is None or len(xs) != self.size:
+            raise BadInput(f"{0 if xs is None else len(xs)} vectors for {self.size} ranks: pass one a rank")
+        stacked, _ = _stacked(xs)
+        if (stacked.dtype, stacked.shape[1:]) != (like.dtype, like.shape):
+            raise BadInput(
+                f"arrays of {stacked.dtype} of shape {stacked.shape[1:]} where like= is {like.dtype} of {like.shape}"
+            )
+        return stacked
 
     def _root(self, root: int) -> int:
         try:
@@ -314,6 +368,21 @@ class VectorCollectives:
 def _is_dense_kind(x: Any) -> bool:
     """An array or a dense tensor."""
     return isinstance(x, np.ndarray) or (hasattr(x, "is_sparse") and not x.is_sparse)
+
+
+def _stacked(xs: Any) -> tuple[npt.NDArray[Any], Any]:
+    """Arrays of one shape as one contiguous array, and the way back to the caller's kind."""
+    if isinstance(xs, np.ndarray):
+        return as_array(xs), lambda array: array
+    opened = [open_vector(x) for x in xs]
+    arrays = [np.asarray(array) for array, _ in opened]
+    for array in arrays[1:]:
+        if (array.dtype, array.shape) != (arrays[0].dtype, arrays[0].shape):
+            raise BadInput(
+                f"arrays must have the same shape and dtype: {arrays[0].dtype} of {arrays[0].shape}, {array.dtype} of "
+                f"{array.shape}"
+            )
+    return as_array(np.stack(arrays)), opened[0][1]
 
 
 def _as_vector(vector: SparseVector | npt.NDArray[Any]) -> SparseVector:

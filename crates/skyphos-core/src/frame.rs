@@ -89,16 +89,21 @@ pub enum CallKind {
     Scatter = 15,
     /// `topk_allreduce`.
     TopkAllreduce = 16,
+    /// `reduce_scatter` of dense arrays.
+    ReduceScatterDense = 17,
+    /// `reduce` of dense arrays.
+    ReduceToRootDense = 18,
 }
 
 impl CallKind {
     fn from_code(code: u8) -> Option<CallKind> {
         use CallKind::*;
+        let of_plans = [Configure, Reduce, ConfigureReduce];
         let reductions =
-            [Configure, Reduce, ConfigureReduce, Allreduce, AllreduceDense, ReduceScatter, ReduceToRoot];
+            [Allreduce, AllreduceDense, ReduceScatter, ReduceScatterDense, ReduceToRoot, ReduceToRootDense];
         let others =
             [Barrier, Split, AllgatherBytes, Failed, Allgather, Gather, Alltoall, Scatter, TopkAllreduce];
-        reductions.into_iter().chain(others).find(|k| *k as u8 == code)
+        of_plans.into_iter().chain(reductions).chain(others).find(|k| *k as u8 == code)
     }
 }
 
@@ -123,6 +128,9 @@ pub struct CallSig {
 }
 
 impl CallSig {
+    /// Flag of [`CallKind::Allgather`], `Gather`, `Alltoall` and `Scatter`: of arrays, which travel as they are.
+    pub const ARRAYS: u8 = 1;
+
     /// A call without operation, values or index space.
     pub const fn plain(kind: CallKind) -> CallSig {
         CallSig { kind, op: 0, dtype: 0, flags: 0, width: 0, n: 0, extra: 0 }
@@ -155,8 +163,12 @@ impl std::fmt::Display for CallSig {
             CallKind::Alltoall => "alltoall",
             CallKind::Scatter => "scatter",
             CallKind::TopkAllreduce => "topk_allreduce",
+            CallKind::ReduceScatterDense => "reduce_scatter of dense arrays",
+            CallKind::ReduceToRootDense => "reduce of dense arrays",
         };
-        write!(f, "{name}(")?;
+        use CallKind::*;
+        let moves = matches!(self.kind, Allgather | Gather | Alltoall | Scatter);
+        write!(f, "{name}{}(", if moves && self.flags == CallSig::ARRAYS { " of arrays" } else { "" })?;
         let mut comma = "";
         let mut item = |f: &mut std::fmt::Formatter<'_>, text: String| {
             let result = write!(f, "{comma}{text}");
@@ -172,10 +184,7 @@ impl std::fmt::Display for CallSig {
         if let Some(dtype) = DType::from_code(self.dtype) {
             item(f, format!("dtype={dtype}"))?;
             let op = usize::from(self.op).checked_sub(1).and_then(|k| ReduceOp::NAMED.get(k));
-            if !matches!(
-                self.kind,
-                CallKind::Allgather | CallKind::Gather | CallKind::Alltoall | CallKind::Scatter
-            ) {
+            if !moves {
                 item(f, format!("op={}", op.map_or("custom", |op| op.name())))?;
             }
         }
@@ -186,8 +195,7 @@ impl std::fmt::Display for CallSig {
             item(f, format!("missing={}", if self.flags & 1 == 0 { "error" } else { "identity" }))?;
             item(f, format!("degrees #{:x}", self.extra))?;
         }
-        use CallKind::*;
-        if matches!(self.kind, ReduceToRoot | Gather | Scatter) {
+        if matches!(self.kind, ReduceToRoot | ReduceToRootDense | Gather | Scatter) {
             item(f, format!("root={}", self.extra))?;
         }
         if matches!(self.kind, Allreduce | AllreduceDense | ReduceScatter | Allgather) {

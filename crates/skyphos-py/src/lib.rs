@@ -26,7 +26,9 @@ mod _skyphos {
     #[pymodule_export]
     use crate::plan::Plan;
     #[pymodule_export]
-    use crate::stream::{allreduce, allreduce_dense, alltoall, gather, reduce, reduce_scatter};
+    use crate::stream::{
+        allreduce, allreduce_dense, alltoall, gather, move_arrays, reduce, reduce_arrays, reduce_scatter,
+    };
     #[pymodule_export]
     use crate::topk::{allreduce_and_tell, topk_allreduce, topk_put_back, topk_quantise, topk_take};
     #[pymodule_export]

@@ -12,8 +12,8 @@ use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use skyphos::{
-    Algorithm, AllreduceOptions, DType, DenseThreshold, Error, Explanation, Form, IndexList, ReduceOp,
-    Result, Schedule, SparseVec, Split, Traffic, with_element,
+    Algorithm, AllreduceOptions, ArrayMove, DType, DenseThreshold, Error, Explanation, Form, IndexList,
+    ReduceOp, Result, Schedule, SparseVec, Split, Traffic, with_element,
 };
 
 /// The parts of a vector: indices, values and bitmap; indices are None for a dense one.
@@ -208,6 +208,13 @@ pub fn reduce<'py>(
     )
 }
 
+fn schedule_of(name: &str) -> PyResult<Schedule> {
+    Schedule::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| {
+        let known: Vec<_> = Schedule::ALL.iter().map(|s| s.name()).collect();
+        PyTypeError::new_err(format!("unknown algorithm {name:?}: use one of {}", known.join(", ")))
+    })
+}
+
 /// `Comm.allgather` (`root` is None) by a schedule, or `Comm.gather`: the vectors of all ranks.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
@@ -222,11 +229,7 @@ pub fn gather<'py>(
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let schedule = Schedule::ALL.into_iter().find(|s| s.name() == schedule).ok_or_else(|| {
-        let known: Vec<_> = Schedule::ALL.iter().map(|s| s.name()).collect();
-        PyTypeError::new_err(format!("unknown algorithm {schedule:?}: use one of {}", known.join(", ")))
-    });
-    let schedule = or_fail(py, comm, schedule)?;
+    let schedule = or_fail(py, comm, schedule_of(schedule))?;
     with_vector!(
         py,
         comm,
@@ -262,6 +265,57 @@ pub fn alltoall<'py>(
             Some(root) => comm.scatter_call(n, width, xs, root).map(|call| call.map(|share| vec![share])),
         };
         perform(py, comm, call, async_op, |py, all| all_parts::<T>(py, all).into_py_any(py))
+    })
+}
+
+/// `Comm.allgather`, `gather`, `alltoall` or `scatter` of arrays, into `out`; `root` counts where there is one.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
+pub fn move_arrays(
+    py: Python<'_>,
+    comm: &Comm,
+    what: &str,
+    values: &Bound<'_, PyAny>,
+    out: &Bound<'_, PyAny>,
+    root: u32,
+    schedule: &str,
+    async_op: bool,
+) -> PyResult<Py<PyAny>> {
+    let comm = comm.shared();
+    let what = match what {
+        "allgather" => ArrayMove::Allgather(or_fail(py, comm, schedule_of(schedule))?),
+        "gather" => ArrayMove::Gather { root },
+        "alltoall" => ArrayMove::Alltoall,
+        _ => ArrayMove::Scatter { root },
+    };
+    let mut arrays = or_fail(py, comm, ValueArrays::new(values, out))?;
+    with_values!(&mut arrays, |numbers, result| {
+        let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
+        let call = comm.move_arrays_call(what, numbers, result);
+        perform(py, comm, call, async_op, |py, _| ().into_py_any(py))
+    })
+}
+
+/// `Comm.reduce_scatter` (`root` is None) or `reduce` of an array, into `out`.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
+pub fn reduce_arrays(
+    py: Python<'_>,
+    comm: &Comm,
+    values: &Bound<'_, PyAny>,
+    out: &Bound<'_, PyAny>,
+    op: &Bound<'_, PyAny>,
+    identity: &Bound<'_, PyAny>,
+    root: Option<u32>,
+    async_op: bool,
+) -> PyResult<Py<PyAny>> {
+    let comm = comm.shared();
+    let op = or_fail(py, comm, reduce_op(op, identity))?;
+    let mut arrays = or_fail(py, comm, ValueArrays::new(values, out))?;
+    with_values!(&mut arrays, |numbers, result| {
+        let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
+        let call = comm.reduce_arrays_call(root, numbers, result, op);
+        perform(py, comm, call, async_op, |py, _| ().into_py_any(py))
     })
 }
 

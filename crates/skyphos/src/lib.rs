@@ -16,6 +16,7 @@
 
 mod algorithm;
 mod allreduce;
+mod arrays;
 mod comm;
 mod configure;
 mod explain;
@@ -24,6 +25,7 @@ mod topk_allreduce;
 mod vectors;
 
 pub use algorithm::{Algorithm, AllreduceOptions, DenseThreshold, choose};
+pub use arrays::ArrayMove;
 pub use comm::{Comm, LocalRanks};
 pub use configure::{ConfigureOptions, DEFAULT_MIN_PACKET_BYTES, IndexSets, SharedPlan, predicted_rows};
 pub use explain::Explanation;

@@ -2,6 +2,7 @@
 
 pub mod allgather;
 pub mod allreduce;
+mod around;
 pub mod barrier;
 pub mod configure;
 mod configure_layer;

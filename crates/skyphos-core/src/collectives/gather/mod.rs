@@ -3,8 +3,11 @@
 //! Vectors travel encoded and are passed on as they came, so every rank decodes each once, at the end. An item is
 //! announced by a head that says how many segments follow.
 
+mod arrays;
 mod schedule;
 
+pub use arrays::{allgather_arrays, alltoall_arrays, gather_equal_arrays, scatter_arrays};
+pub(crate) use arrays::{gather_arrays, scatter_blocks};
 pub use schedule::{Parcel, Round, Schedule, rounds};
 
 use crate::collectives::barrier::barrier_from;

@@ -1,6 +1,7 @@
 //! Dense allreduce directly between all ranks. The two phases overlap: a block goes out as soon as it is reduced.
 
-use super::{GATHER, REDUCE, finish, numbers, ranges};
+use super::{GATHER, REDUCE, finish, ranges};
+use crate::collectives::around::numbers;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::slab::{CHUNK_BYTES, Payload};
 use skyphos_kernels::fold_all;

@@ -7,17 +7,17 @@
 //! | [`ring`] | 2 (P - 1), overlapping | large arrays: each rank hears from one other only, and copies least |
 
 mod direct;
+mod parts;
 mod rabenseifner;
 mod ring;
 
 pub use direct::direct;
+pub use parts::{direct_reduce_scatter, reduce_to_root};
 pub use rabenseifner::rabenseifner;
-pub use ring::ring;
+pub use ring::{ring, ring_reduce_scatter};
 
-use crate::endpoint::Endpoint;
-use crate::slab::Payload;
 use skyphos_kernels::split_ranges;
-use skyphos_types::{Element, Error, ReduceOp, Result};
+use skyphos_types::{Element, ReduceOp};
 use std::ops::Range;
 
 /// Rounds of the phases (plus the step).
@@ -34,18 +34,4 @@ fn finish<T: Element>(op: &ReduceOp, part: &mut [T], size: u32) {
         // Of dense arrays every rank has every entry.
         part.iter_mut().for_each(|v| *v = v.divide(u64::from(size)));
     }
-}
-
-/// The numbers of a chunk, which must fit `range` after those before it.
-fn numbers<'a, T: Element>(
-    ep: &Endpoint,
-    from: u32,
-    chunk: &'a Payload,
-    taken: usize,
-    due: usize,
-) -> Result<&'a [T]> {
-    chunk.as_slice::<T>().filter(|n| taken + n.len() <= due).ok_or_else(|| Error::Corrupt {
-        rank: ep.world_rank(from),
-        message: format!("{} bytes after {taken} of {due} numbers", chunk.len()),
-    })
 }

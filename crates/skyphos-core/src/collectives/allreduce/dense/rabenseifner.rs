@@ -1,6 +1,7 @@
 //! Dense allreduce by recursive halving and doubling (Rabenseifner 2004).
 
-use super::{GATHER, REDUCE, finish, numbers, ranges};
+use super::{GATHER, REDUCE, finish, ranges};
+use crate::collectives::around::numbers;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::slab::CHUNK_BYTES;
 use skyphos_kernels::fold_all;

@@ -1,0 +1,52 @@
+//! Dense reduce-scatter in one round, for small arrays, and the reduction to one rank.
+
+use super::{finish, ranges, ring_reduce_scatter};
+use crate::collectives::gather::{gather_arrays, scatter_blocks};
+use crate::endpoint::Endpoint;
+use skyphos_kernels::fold_all;
+use skyphos_types::{Element, ReduceOp, Result};
+use std::ops::Range;
+
+/// Where numbers lie among the bytes.
+fn bytes<T>(range: &Range<usize>) -> Range<usize> {
+    range.start * size_of::<T>()..range.end * size_of::<T>()
+}
+
+/// Reduces this rank's range of `values` of all ranks into `out`: everyone's to everyone, then added in rank order.
+pub async fn direct_reduce_scatter<T: Element>(
+    ep: &Endpoint,
+    op: &ReduceOp,
+    values: &[T],
+    out: &mut [T],
+) -> Result<()> {
+    let (size, len) = (ep.size(), out.len());
+    let ranges = ranges(values.len(), size);
+    let bytes = |rank: u32| bytes::<T>(&ranges[rank as usize]);
+    let mut all = vec![T::ZERO; len * size as usize];
+    scatter_blocks(ep, bytemuck::cast_slice(values), bytemuck::cast_slice_mut(&mut all), bytes).await?;
+    out.copy_from_slice(&all[..len]);
+    for rank in 1..size as usize {
+        fold_all(op, out, &all[rank * len..(rank + 1) * len])?;
+    }
+    finish(op, out, size);
+    Ok(())
+}
+
+/// Reduces `values` of all ranks into `out` on `root`; it is empty elsewhere. Each rank reduces a P-th.
+pub async fn reduce_to_root<T: Element>(
+    ep: &Endpoint,
+    op: &ReduceOp,
+    root: u32,
+    values: &[T],
+    out: &mut [T],
+    by_ring: bool,
+) -> Result<()> {
+    let ranges = ranges(values.len(), ep.size());
+    let mut mine = vec![T::ZERO; ranges[ep.rank() as usize].len()];
+    match by_ring {
+        true => ring_reduce_scatter(ep, op, values, &mut mine).await?,
+        false => direct_reduce_scatter(ep, op, values, &mut mine).await?,
+    }
+    let place = |rank: u32| bytes::<T>(&ranges[rank as usize]);
+    gather_arrays(ep, root, bytemuck::cast_slice(&mine), bytemuck::cast_slice_mut(out), place).await
+}

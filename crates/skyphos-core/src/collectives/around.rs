@@ -1,0 +1,87 @@
+//! A ring along which arrays go chunk by chunk.
+//!
+//! In each step a rank sends one stretch of an array to the next rank and receives another from the one before. What it
+//! receives in a step is what it sends in the next, in the buffer it came in, changed or not. A chunk does not wait for
+//! the rest of its stretch, so that all steps overlap, and only what begins here is copied on its way out.
+
+use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::slab::{CHUNK_BYTES, Payload};
+use skyphos_types::{Element, Error, Result};
+use std::ops::Range;
+
+/// The numbers of a chunk, which must fit `due` after `taken` before them.
+pub(crate) fn numbers<'a, T: Element>(
+    ep: &Endpoint,
+    from: u32,
+    chunk: &'a Payload,
+    taken: usize,
+    due: usize,
+) -> Result<&'a [T]> {
+    chunk.as_slice::<T>().filter(|n| taken + n.len() <= due).ok_or_else(|| Error::Corrupt {
+        rank: ep.world_rank(from),
+        message: format!("{} bytes after {taken} of {due} numbers", chunk.len()),
+    })
+}
+
+/// Passes stretches around: `stretch(s)` is sent in step s and `stretch(s + 1)` received, for s in `0..steps`; the first
+/// is of `own`. `take(s, chunk, place)` gets each chunk of step s, whole numbers that belong to `place`, and returns what
+/// goes on in step s + 1.
+pub(crate) async fn around<T: Element>(
+    ep: &Endpoint,
+    steps: usize,
+    round: impl Fn(usize) -> u32,
+    stretch: impl Fn(usize) -> Range<usize>,
+    own: &[T],
+    mut take: impl FnMut(usize, Payload, Range<usize>) -> Result<Payload>,
+) -> Result<()> {
+    let (me, size) = (ep.rank(), ep.size());
+    let (next, before) = ((me + 1) % size, (me + size - 1) % size);
+    let bytes = |step: usize| (stretch(step).len() * size_of::<T>()) as u64;
+    let mut sends: Vec<_> = (0..steps).map(|s| Outgoing::new(next, round(s), bytes(s))).collect();
+    let mut receives: Vec<_> = (0..steps).map(|s| (Incoming::new(before, round(s)), 0)).collect();
+    let mut finished = 0;
+    loop {
+        let mut moved = false;
+        while let Some(part) = sends.first().and_then(|send| send.next_range(ep, CHUNK_BYTES)) {
+            let first = stretch(0).start;
+            let part = first + part.start / size_of::<T>()..first + part.end / size_of::<T>();
+            let mut chunk = ep.chunk(part.len() * size_of::<T>());
+            chunk.as_slice_mut().copy_from_slice(&own[part]);
+            sends[0].push(ep, chunk);
+            moved = true;
+        }
+        for (step, (incoming, taken)) in receives.iter_mut().enumerate().skip(finished) {
+            let (range, onward) = (stretch(step + 1), step + 1);
+            loop {
+                // What can go no further stays where its sender is held back by it.
+                if onward < steps && !sends[onward].may_send(ep) {
+                    break;
+                }
+                let Some(chunk) = incoming.next(ep)? else { break };
+                let count = numbers::<T>(ep, before, &chunk, *taken, range.len())?.len();
+                let start = range.start + *taken;
+                *taken += count;
+                let chunk = take(step, chunk, start..start + count)?;
+                if onward < steps {
+                    sends[onward].push_shared(ep, chunk);
+                }
+                moved = true;
+            }
+            if !incoming.begun() {
+                break; // nor have later steps
+            }
+        }
+        while finished < steps && receives[finished].0.done() {
+            if receives[finished].1 != stretch(finished + 1).len() {
+                return Err(Error::bad_input("ranks do not agree how long their arrays are"));
+            }
+            finished += 1;
+        }
+        if finished == steps && sends.iter().all(Outgoing::done) {
+            return Ok(());
+        }
+        if !moved {
+            ep.progress().await?;
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Collectives of arrays that have the same length on all ranks, but for allreduce: nothing is encoded.
+
+use crate::Comm;
+use crate::algorithm::{Algorithm, choose_dense};
+use crate::configure::custom_tag;
+use skyphos_core::collectives::allreduce::dense::{
+    direct_reduce_scatter, reduce_to_root, ring_reduce_scatter,
+};
+use skyphos_core::collectives::gather::{
+    Schedule, allgather_arrays, alltoall_arrays, gather_equal_arrays, scatter_arrays,
+};
+use skyphos_core::frame::{CallKind, CallSig};
+use skyphos_core::{Call, Endpoint};
+use skyphos_kernels::split_ranges;
+use skyphos_types::{Element, Error, ReduceOp, Result};
+
+/// Which arrays go where. Arrays are seen as one block a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArrayMove {
+    /// Everyone's array to all; a block is an array.
+    Allgather(Schedule),
+    /// Everyone's array to one rank.
+    Gather {
+        /// That rank.
+        root: u32,
+    },
+    /// Block j of everyone's array to rank j.
+    Alltoall,
+    /// Block j of one rank's array to rank j.
+    Scatter {
+        /// That rank.
+        root: u32,
+    },
+}
+
+impl ArrayMove {
+    fn sig<T: Element>(self, size: u32, values: usize, out: usize) -> CallSig {
+        let (kind, block, extra) = match self {
+            ArrayMove::Allgather(schedule) => (CallKind::Allgather, values, schedule as u32),
+            ArrayMove::Gather { root } => (CallKind::Gather, values, root),
+            ArrayMove::Alltoall => (CallKind::Alltoall, values / size as usize, 0),
+            ArrayMove::Scatter { root } => (CallKind::Scatter, out, root),
+        };
+        let dtype = T::DTYPE as u8;
+        CallSig { kind, op: 0, dtype, flags: CallSig::ARRAYS, width: 1, n: block as u64, extra }
+    }
+
+    /// Refuses arrays of which one is not as long as the other makes it.
+    fn check(self, ep: &Endpoint, values: usize, out: usize) -> Result<()> {
+        let size = ep.size() as usize;
+        let (fits, root) = match self {
+            ArrayMove::Allgather(_) => (out == values * size, 0),
+            ArrayMove::Gather { root } if root == ep.rank() => (out == values * size, root),
+            ArrayMove::Gather { root } => (out == 0, root),
+            ArrayMove::Alltoall => (values % size == 0 && out == values, 0),
+            ArrayMove::Scatter { root } if root == ep.rank() => (values == out * size, root),
+            ArrayMove::Scatter { root } => (values == 0, root),
+        };
+        if root as usize >= size {
+            return Err(Error::bad_input(format!("root={root} is no rank of a group of {size}")));
+        }
+        match fits {
+            true => Ok(()),
+            false => Err(Error::bad_input(format!(
+                "arrays of {values} numbers going out and {out} coming in do not fit {self:?} on {size} ranks"
+            ))),
+        }
+    }
+}
+
+async fn move_on<T: Element>(ep: &Endpoint, what: ArrayMove, values: &[T], out: &mut [T]) -> Result<()> {
+    what.check(ep, values.len(), out.len())?;
+    let (values, out) = (bytemuck::cast_slice(values), bytemuck::cast_slice_mut(out));
+    match what {
+        ArrayMove::Allgather(schedule) => allgather_arrays(ep, schedule, values, out).await,
+        ArrayMove::Gather { root } => gather_equal_arrays(ep, root, values, out).await,
+        ArrayMove::Alltoall => alltoall_arrays(ep, values, out).await,
+        ArrayMove::Scatter { root } => scatter_arrays(ep, root, values, out).await,
+    }
+}
+
+/// Reduces this rank's share of `values` of all ranks into `out`, or to one rank.
+async fn reduce_on<T: Element>(
+    ep: &Endpoint,
+    root: Option<u32>,
+    values: &[T],
+    out: &mut [T],
+    op: &ReduceOp,
+) -> Result<()> {
+    op.check(T::DTYPE)?;
+    let (me, size) = (ep.rank() as usize, ep.size());
+    if let Some(root) = root
+        && root >= size
+    {
+        return Err(Error::bad_input(format!("root={root} is no rank of a group of {size}")));
+    }
+    let bounds = split_ranges(0, values.len() as u64, size);
+    let due = match root {
+        None => (bounds[me + 1] - bounds[me]) as usize,
+        Some(root) if root as usize == me => values.len(),
+        Some(_) => 0,
+    };
+    if out.len() != due {
+        return Err(Error::bad_input(format!("out holds {} numbers where {due} are due", out.len())));
+    }
+    let by_ring = choose_dense(size, size_of_val(values)) == Algorithm::DenseRing;
+    match root {
+        Some(root) => reduce_to_root(ep, op, root, values, out, by_ring).await,
+        None if by_ring => ring_reduce_scatter(ep, op, values, out).await,
+        None => direct_reduce_scatter(ep, op, values, out).await,
+    }
+}
+
+fn reduce_sig<T: Element>(root: Option<u32>, values: usize, op: &ReduceOp) -> CallSig {
+    let (kind, extra) = match root {
+        None => (CallKind::ReduceScatterDense, 0),
+        Some(root) => (CallKind::ReduceToRootDense, root),
+    };
+    let (n, flags) = (values as u64, custom_tag(op));
+    CallSig { kind, op: op.code(), dtype: T::DTYPE as u8, flags, width: 1, n, extra }
+}
+
+impl Comm {
+    /// Reduces the arrays of all ranks: each rank gets its even share of the result in `out`, or `root` gets all of it
+    /// and the others, whose `out` is empty, nothing. Collective; all arrays have the same length.
+    pub fn reduce_arrays<T: Element>(
+        &self,
+        root: Option<u32>,
+        values: &[T],
+        out: &mut [T],
+        op: &ReduceOp,
+    ) -> Result<()> {
+        let sig = reduce_sig::<T>(root, values.len(), op);
+        self.call(sig, async |ep| reduce_on(ep, root, values, out, op).await)
+    }
+
+    /// [`Comm::reduce_arrays`] that can go on by itself; gives `out` back.
+    pub fn reduce_arrays_call<T: Element, Out: AsMut<[T]> + Send + 'static>(
+        &self,
+        root: Option<u32>,
+        values: impl AsRef<[T]> + Send + 'static,
+        mut out: Out,
+        op: ReduceOp,
+    ) -> Result<Call<Out>> {
+        let sig = reduce_sig::<T>(root, values.as_ref().len(), &op);
+        self.prepare(sig, Some(&op.clone()), move |ep| async move {
+            reduce_on(&ep, root, values.as_ref(), out.as_mut(), &op).await?;
+            Ok(out)
+        })
+    }
+
+    /// Moves blocks of arrays between all ranks. Collective; blocks have the same length on all ranks.
+    pub fn move_arrays<T: Element>(&self, what: ArrayMove, values: &[T], out: &mut [T]) -> Result<()> {
+        let sig = what.sig::<T>(self.size(), values.len(), out.len());
+        self.call(sig, async |ep| move_on(ep, what, values, out).await)
+    }
+
+    /// [`Comm::move_arrays`] that can go on by itself; gives `out` back.
+    pub fn move_arrays_call<T: Element, Out: AsMut<[T]> + Send + 'static>(
+        &self,
+        what: ArrayMove,
+        values: impl AsRef<[T]> + Send + 'static,
+        mut out: Out,
+    ) -> Result<Call<Out>> {
+        let sig = what.sig::<T>(self.size(), values.as_ref().len(), out.as_mut().len());
+        self.prepare(sig, None, move |ep| async move {
+            move_on(&ep, what, values.as_ref(), out.as_mut()).await?;
+            Ok(out)
+        })
+    }
+}
