@@ -52,7 +52,7 @@ impl ArrayMove {
             ArrayMove::Allgather(_) => (out == values * size, 0),
             ArrayMove::Gather { root } if root == ep.rank() => (out == values * size, root),
             ArrayMove::Gather { root } => (out == 0, root),
-            ArrayMove::Alltoall => (values % size == 0 && out == values, 0),
+            ArrayMove::Alltoall => (values.is_multiple_of(size) && out == values, 0),
             ArrayMove::Scatter { root } if root == ep.rank() => (values == out * size, root),
             ArrayMove::Scatter { root } => (values == 0, root),
         };

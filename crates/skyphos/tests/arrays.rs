@@ -93,7 +93,7 @@ fn large_arrays() {
 #[test]
 fn what_does_not_fit_is_told_to_all() {
     let got = on_all(tcp(3), |comm| {
-        let mut out = vec![0u8; 12];
+        let mut out = [0u8; 12];
         let root = comm.move_arrays(ArrayMove::Gather { root: 5 }, &[1; 4], &mut []).unwrap_err();
         let count = if comm.rank() == 2 { 11 } else { 12 };
         let length =
