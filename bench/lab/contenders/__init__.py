@@ -31,6 +31,7 @@ CONTENDERS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "mpich": ("mpich", "Mpich", ()),
     "gloo": ("gloo", "Gloo", ()),
     "gather": ("gather", "Gather", ()),
+    "gather_objects": ("gather", "GatherObjects", ()),
     "gloo_sparse": ("gloo_sparse", "GlooSparse", ()),
     "butterfly_plan": ("butterfly_plan", "ButterflyPlan", ()),
     "butterfly_once": ("butterfly_plan", "ButterflyOnce", ()),

@@ -1,4 +1,4 @@
-"""Gather and sum: what one writes with mpi4py and NumPy in ten lines when nothing better is at hand."""
+"""Gather and sum: what one writes with mpi4py and NumPy when nothing better is at hand, in ten lines and in three."""
 
 from __future__ import annotations
 
@@ -39,3 +39,17 @@ class Gather(OverMpi):
 
     def answer(self, result: Array) -> Array:
         return result
+
+
+class GatherObjects(Gather):
+    """Everyone's arrays, as Python objects with the indices that NumPy gives (64 bits), then `np.add.at`: three lines."""
+
+    def prepare(self, data: Data) -> tuple[Array, Array]:
+        indices, values = data.sparse()
+        return np.array(indices, np.int64), np.array(values)
+
+    def run(self, given: tuple[Array, Array]) -> Array:
+        self.out.fill(self.absent)
+        for indices, values in self.comm.allgather(given):
+            self.reduce.at(self.out, indices, values)
+        return self.out

@@ -1,0 +1,67 @@
+"""Many small allreduces at once: one after the other, without waiting in between, and fused. 8 processes over loopback,
+32 sparse vectors of 200 entries.
+
+No bar was set; fused calls must not be slower than those one after the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+
+import skyphos as sky
+from common import check, report, spawn
+
+RANKS, CALLS, ENTRIES, N, ROUNDS = 8, 32, 200, 100_000, 60
+
+
+def main() -> None:
+    with sky.init() as comm:
+
+        def vector(rank: int, call: int) -> sky.SparseVector:
+            rng = np.random.default_rng([rank, call])
+            indices = np.sort(rng.choice(N, ENTRIES, replace=False))
+            return sky.SparseVector(indices, rng.standard_normal(ENTRIES, np.float32), n=N)
+
+        mine = [vector(comm.rank, call) for call in range(CALLS)]
+
+        def waiting() -> list[sky.SparseVector]:
+            return [comm.allreduce(x) for x in mine]
+
+        def many() -> list[sky.SparseVector]:
+            works = [comm.allreduce(x, async_op=True) for x in mine]
+            return [work.wait() for work in works]
+
+        def fused() -> list[sky.SparseVector]:
+            with comm.fuse():
+                works = [comm.allreduce(x, async_op=True) for x in mine]
+            return [work.wait() for work in works]
+
+        ways: dict[str, Callable[[], list[sky.SparseVector]]] = {
+            "one after the other": waiting,
+            "many under way": many,
+            "fused": fused,
+        }
+        spent: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(ROUNDS + 1):
+            for name, way in ways.items():
+                comm.barrier()
+                start = time.perf_counter()
+                results = way()
+                comm.barrier()
+                spent[name].append(time.perf_counter() - start)
+                for call in (0, CALLS - 1):
+                    want = sum(vector(rank, call).to_dense().astype(np.float64) for rank in range(RANKS))
+                    check(name, results[call].to_dense(), np.asarray(want), 1e-5)
+        if comm.rank:
+            return
+        title = f"{CALLS} allreduces of {ENTRIES} entries, {RANKS} processes over loopback; fused, of one after the other"
+        shown = {name: runs[1:] for name, runs in spent.items()}
+        report(title, shown, median(shown["fused"]) / median(shown["one after the other"]), 1)
+
+
+if __name__ == "__main__":
+    spawn(__file__, RANKS, main)
