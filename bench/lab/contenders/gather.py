@@ -42,7 +42,7 @@ class Gather(OverMpi):
 
 
 class GatherObjects(Gather):
-    """Everyone's arrays, as Python objects with the indices that NumPy gives (64 bits), then `np.add.at`: three lines."""
+    """Everyone's arrays, as objects with the indices that NumPy gives (64 bits), then `np.add.at`: three lines."""
 
     def prepare(self, data: Data) -> tuple[Array, Array]:
         indices, values = data.sparse()
