@@ -14,9 +14,12 @@ __all__ = [
     "allreduce_dense",
     "alltoall",
     "connect_tcp",
+    "default_profile",
     "gather",
+    "greedy_degrees",
     "local",
     "move_arrays",
+    "predict_allreduce",
     "reduce",
     "reduce_arrays",
     "reduce_scatter",
@@ -24,6 +27,7 @@ __all__ = [
     "topk_put_back",
     "topk_quantise",
     "topk_take",
+    "union_entries",
 ]
 
 _Shared = tuple[int | None, int, list[int] | None, bool, float | None]
@@ -161,3 +165,19 @@ class Work:
     def done(self) -> bool: ...
     def wait(self, timeout: float | None) -> bool: ...
     def take(self) -> Any: ...
+
+def default_profile(ranks: int, cores: float, rate: float | None) -> list[tuple[str, float]]: ...
+def union_entries(
+    n: int, model: tuple[str, float, float, list[tuple[float, float]]], ranks: list[float]
+) -> list[float]: ...
+def predict_allreduce(
+    ranks: int,
+    n: int,
+    row_bytes: int,
+    dense_above: float,
+    model: tuple[str, float, float, list[tuple[float, float]]],
+    profile: Any,
+) -> list[tuple[str, list[int], list[tuple[float, float, float, float, float, float]]]]: ...
+def greedy_degrees(
+    ranks: int, n: int, entries: float, row_bytes: float, alpha: float, min_packet_bytes: float
+) -> list[int]: ...

@@ -70,10 +70,12 @@ class AllreduceCollectives(VectorCollectives):
         algorithm : str, default "auto"
             For sparse vectors ``recursive_doubling``, ``split_allgather`` (SSAR), ``split_allgather_dense`` (DSAR),
             ``butterfly``, ``ring`` or ``allgather`` (gather and sum); for dense arrays ``dense``, ``dense_ring`` or
-            ``dense_rabenseifner``. ``auto``: recursive doubling up to 16 KB a rank, for two ranks, and where by
-            a sample of the indices it moves hardly more than the split (little overlap, a power of two of ranks); else
-            the split with parts in whichever form is smaller (``butterfly`` of one layer). For arrays ``dense_ring``
-            from 128 KB a rank's share on, else ``dense``.
+            ``dense_rabenseifner``. ``auto``: recursive doubling up to 16 KB a rank and for two ranks; beyond,
+            by a sample of the indices, on one host whichever of recursive doubling, allgather and the split takes the
+            least work, and between hosts recursive doubling where it moves hardly more than the split (little overlap,
+            a power of two of ranks), else the split, parts in whichever form is smaller (``butterfly`` of one layer).
+            Blocking calls remember a sample for the next ones, as long as results have about as many entries. For
+            arrays ``dense_ring`` from 128 KB a rank's share on, else ``dense``.
         out : array, optional
             Takes the result of a dense array.
         degrees : sequence of int, optional
@@ -115,8 +117,9 @@ class AllreduceCollectives(VectorCollectives):
 
         Notes
         -----
-        SparCML, section 5.3. The order of additions depends on ranks, sizes and settings alone: all ranks get the
-        same bits, every time. Memory: the result, and compressed copies of what was sent.
+        SparCML, section 5.3. All ranks get the same bits. The order of additions depends on ranks, sizes and settings
+        alone; with ``auto`` also on what earlier calls of the program told, so name an algorithm to pin it.
+        Memory: the result, and compressed copies of what was sent.
 
         Examples
         --------

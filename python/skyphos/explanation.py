@@ -74,6 +74,7 @@ Told = tuple[str, list[int], float, int, int, int]
 _WHY_AUTO = {
     "recursive_doubling": "small, two ranks, or little overlap: the fewest rounds, and hardly more bytes",
     "butterfly": "the split, whose parts are sparse or dense as each is smaller",
+    "allgather": "gathered and added up, which is the least work",
     "split_allgather": 'op="mean_present" needs the counts that other algorithms lose',
     "split_allgather_dense": "what is quantised must have an owner",
     "dense": "a small array",

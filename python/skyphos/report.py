@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Layer", "Report", "human_bytes", "human_seconds", "render"]
+from .page import CLAY, CUP, FAINT, INK, LINE, PALE, STYLE, bar, human_bytes, human_seconds, stroke, svg, text
 
-_INK, _CLAY, _PALE, _CUP = "#2b2320", "#b4532a", "#e3b495", "#f4e6d8"
-_LINE, _FAINT = "#d9cdbf", "#8a7b70"
+__all__ = ["Layer", "Report", "render"]
+
 _PARTS = {
     "load": "#6b7f8c",
     "configure": "#9aa88b",
@@ -96,45 +96,13 @@ def render(report: Report) -> str:
     facts = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in report.facts)
     return _PAGE.format(
         title=escape(report.title),
-        style=_STYLE,
+        style=STYLE,
         facts=facts,
         volume=_volume_picture(report.layers),
         residuals=_residual_picture(report.residuals, report.tol),
         seconds=_time_picture(report.seconds),
         top=_top_table(report.top),
     )
-
-
-def human_bytes(count: float) -> str:
-    """Return bytes for people.
-
-    Examples
-    --------
-    >>> from skyphos.report import human_bytes
-    >>> human_bytes(0), human_bytes(1536), human_bytes(3_400_000)
-    ('0 B', '1.54 kB', '3.40 MB')
-    """
-    power = min(4, int(math.log(count, 1000))) if count >= 1 else 0
-    unit = ("B", "kB", "MB", "GB", "TB")[power]
-    if power == 0:
-        return f"{count:.0f} B"
-    number = count / 1000**power
-    digits = 2 if number < 9.995 else 1 if number < 99.95 else 0
-    return f"{number:.{digits}f} {unit}"
-
-
-def human_seconds(seconds: float) -> str:
-    """Return seconds for people.
-
-    Examples
-    --------
-    >>> from skyphos.report import human_seconds
-    >>> human_seconds(0.00042), human_seconds(0.25), human_seconds(75)
-    ('0.42 ms', '250 ms', '75.0 s')
-    """
-    if seconds < 0.001:
-        return f"{seconds * 1e3:.2f} ms"
-    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.2f} s"
 
 
 def _volume_picture(layers: Sequence[Layer]) -> str:
@@ -153,30 +121,30 @@ def _volume_picture(layers: Sequence[Layer]) -> str:
     y = 8.0
     for number, layer in enumerate(rows):
         if number == len(down):
-            parts.append(_text(axis, y + 12, "reduced", "middle", "note"))
+            parts.append(text(axis, y + 12, "reduced", "middle", "note"))
             y += 28
         both = half * (layer.sent_bytes + layer.kept_bytes) / most
         sent, expected = half * layer.sent_bytes / most, half * min(layer.predicted_bytes / most, 1.1)
         middle = y + height / 2
         cup += [(both, y), (both, y + height)]
         parts += [
-            _bar(axis - both, y, (2 * both, height), _PALE),
-            _bar(axis - sent, y, (2 * sent, height), _CLAY),
-            *(_stroke((axis + at, y - 3), (axis + at, y + height + 3)) for at in (-expected, expected)),
-            _text(0, middle + 5, f"{'▼' if layer.direction == 'down' else '▲'} layer {layer.layer}", "start"),
-            _text(110, middle + 5, f"degree {layer.degree}", "start", "note"),
-            _text(900, middle - 2, human_bytes(layer.sent_bytes), "end"),
-            _text(900, middle + 14, f"{layer.messages} messages", "end", "note"),
+            bar(axis - both, y, (2 * both, height), PALE),
+            bar(axis - sent, y, (2 * sent, height), CLAY),
+            *(stroke((axis + at, y - 3), (axis + at, y + height + 3)) for at in (-expected, expected)),
+            text(0, middle + 5, f"{'▼' if layer.direction == 'down' else '▲'} layer {layer.layer}", "start"),
+            text(110, middle + 5, f"degree {layer.degree}", "start", "note"),
+            text(900, middle - 2, human_bytes(layer.sent_bytes), "end"),
+            text(900, middle + 14, f"{layer.messages} messages", "end", "note"),
         ]
         y += height + gap
     legend = (
-        f'<p class="key"><i style="background:{_CLAY}"></i>sent to other ranks'
-        f'<i style="background:{_PALE}"></i>stays on its rank'
+        f'<p class="key"><i style="background:{CLAY}"></i>sent to other ranks'
+        f'<i style="background:{PALE}"></i>stays on its rank'
         f'<i class="tick"></i>sent, as predicted (Kylix, Proposition 4.1)</p>'
     )
     corners = [(axis + x, at) for x, at in cup] + [(axis - x, at) for x, at in reversed(cup)]
     outline = " ".join(f"{x:.1f},{at:.1f}" for x, at in corners)
-    return _svg(900, y, [f'<polygon points="{outline}" fill="{_CUP}"/>', *parts], "Bytes by layer") + legend
+    return svg(900, y, [f'<polygon points="{outline}" fill="{CUP}"/>', *parts], "Bytes by layer") + legend
 
 
 def _residual_picture(residuals: Sequence[float], tol: float) -> str:
@@ -197,20 +165,20 @@ def _residual_picture(residuals: Sequence[float], tol: float) -> str:
 
     parts = []
     for power in range(low, high + 1, max(1, (high - low) // 6)):
-        parts.append(_stroke((left, y(10.0**power)), (right, y(10.0**power)), _LINE))
-        parts.append(_text(left - 8, y(10.0**power) + 4, f"1e{power}", "end", "note"))
+        parts.append(stroke((left, y(10.0**power)), (right, y(10.0**power)), LINE))
+        parts.append(text(left - 8, y(10.0**power) + 4, f"1e{power}", "end", "note"))
     for k in range(0, len(shown), max(1, len(shown) // 8)):
-        parts.append(_text(x(k), bottom + 20, str(k + 1), "middle", "note"))
+        parts.append(text(x(k), bottom + 20, str(k + 1), "middle", "note"))
     if tol > 0:
-        parts.append(_stroke((left, y(tol)), (right, y(tol)), _INK, "4 4"))
+        parts.append(stroke((left, y(tol)), (right, y(tol)), INK, "4 4"))
         # At the left, where the curve is high above the line.
-        parts.append(_text(left + 8, y(tol) - 6, f"stop below {tol:.3g}", "start", "note"))
+        parts.append(text(left + 8, y(tol) - 6, f"stop below {tol:.3g}", "start", "note"))
     points = " ".join(f"{x(k):.1f},{y(value):.1f}" for k, value in enumerate(shown))
-    parts.append(f'<polyline points="{points}" fill="none" stroke="{_CLAY}" stroke-width="2.5"/>')
+    parts.append(f'<polyline points="{points}" fill="none" stroke="{CLAY}" stroke-width="2.5"/>')
     if len(shown) <= 80:
-        parts += [f'<circle cx="{x(k):.1f}" cy="{y(v):.1f}" r="3.2" fill="{_CLAY}"/>' for k, v in enumerate(shown)]
-    parts.append(_text(right, bottom + 38, "iteration", "end", "note"))
-    return _svg(900, bottom + 44, parts, "Residual of each iteration")
+        parts += [f'<circle cx="{x(k):.1f}" cy="{y(v):.1f}" r="3.2" fill="{CLAY}"/>' for k, v in enumerate(shown)]
+    parts.append(text(right, bottom + 38, "iteration", "end", "note"))
+    return svg(900, bottom + 44, parts, "Residual of each iteration")
 
 
 def _time_picture(seconds: Sequence[dict[str, float]]) -> str:
@@ -227,20 +195,20 @@ def _time_picture(seconds: Sequence[dict[str, float]]) -> str:
     left, right, height = 130.0, 800.0, 24.0
     parts, y = [], 4.0
     for name, split in rows:
-        parts.append(_text(0, y + 17, name, "start"))
+        parts.append(text(0, y + 17, name, "start"))
         x = left
         for part, value in split.items():
             width = (right - left) * max(value, 0.0) / longest
-            parts.append(_bar(x, y, (width, height), _PARTS.get(part, _FAINT), f"{part}: {human_seconds(value)}"))
+            parts.append(bar(x, y, (width, height), _PARTS.get(part, FAINT), f"{part}: {human_seconds(value)}"))
             x += width
-        parts.append(_text(900, y + 17, human_seconds(sum(split.values())), "end"))
+        parts.append(text(900, y + 17, human_seconds(sum(split.values())), "end"))
         y += height + 8
     mean_of = {part: sum(split[part] for split in seconds) / len(seconds) for part in seconds[0]}
     key = "".join(
-        f'<i style="background:{_PARTS.get(part, _FAINT)}"></i>{part} <b>{human_seconds(mean_of[part])}</b>'
+        f'<i style="background:{_PARTS.get(part, FAINT)}"></i>{part} <b>{human_seconds(mean_of[part])}</b>'
         for part in mean_of
     )
-    return _svg(900, y, parts, "Seconds of each rank") + f'<p class="key">{key} (mean of the ranks)</p>'
+    return svg(900, y, parts, "Seconds of each rank") + f'<p class="key">{key} (mean of the ranks)</p>'
 
 
 def _top_table(top: Sequence[tuple[int, float]]) -> str:
@@ -252,47 +220,6 @@ def _top_table(top: Sequence[tuple[int, float]]) -> str:
     )
     return f'<table><tr><th></th><th>vertex</th><th>rank</th><th class="bar"></th></tr>{rows}</table>'
 
-
-def _svg(width: float, height: float, parts: Sequence[str], name: str) -> str:
-    return (
-        f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(name)}">'
-        f"<title>{escape(name)}</title>{''.join(parts)}</svg>"
-    )
-
-
-def _bar(x: float, y: float, size: tuple[float, float], colour: str, tip: str = "") -> str:
-    width, height = size
-    box = f'<rect x="{x:.2f}" y="{y:.2f}" width="{max(width, 0):.2f}" height="{height:.2f}" fill="{colour}"'
-    return f"{box}><title>{escape(tip)}</title></rect>" if tip else f"{box}/>"
-
-
-def _stroke(start: tuple[float, float], end: tuple[float, float], colour: str = _INK, dashes: str = "") -> str:
-    (x1, y1), (x2, y2) = start, end
-    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"{dashed}/>'
-
-
-def _text(x: float, y: float, words: str, anchor: str, kind: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{kind}">{escape(words)}</text>'
-
-
-_STYLE = f""" :root {{ color: {_INK}; background: #fbf7f0; font: 16px/1.5 Georgia, "Times New Roman", serif;
-}} body {{ max-width: 940px; margin: 0 auto; padding: 40px 24px 64px; }} h1 {{ font-size: 32px; font-weight:
-normal; margin: 0 0 4px; }} h1 b {{ color: {_CLAY}; font-weight: normal; }} h2 {{ font-size: 20px;
-font-weight: normal; margin: 44px 0 4px; border-bottom: 1px solid {_LINE}; padding-bottom: 6px; }} dl {{
-display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 10px 24px; margin: 24px 0
-0; }} dt, .note, th, p.lead {{ color: {_FAINT}; }} dt {{ font-size: 13px; }} dd {{ margin: 0; overflow-wrap:
-anywhere; }} svg {{ width: 100%; height: auto; display: block; margin-top: 18px; }} svg text {{ font: 14px
-Georgia, serif; fill: {_INK}; }} svg text.note {{ font-size: 12.5px; fill: {_FAINT}; }} p.key {{ font-size:
-14px; color: {_FAINT}; margin: 10px 0 0; }} p.key b {{ font-weight: normal; color: {_INK}; }} p.key i {{
-display: inline-block; width: 13px; height: 13px; margin: 0 6px 0 18px; vertical-align: -1px; }} p.key
-i:first-child {{ margin-left: 0; }} p.key i.tick {{ width: 0; border-left: 1.5px solid {_INK}; }} p.lead {{
-margin: 6px 0 0; font-size: 15px; }} table {{ border-collapse: collapse; width: 100%; margin-top: 14px;
-font-variant-numeric: tabular-nums; }} td, th {{ text-align: right; padding: 3px 14px 3px 0; font-weight:
-normal; }} td:first-child {{ color: {_FAINT}; width: 28px; }} td.bar, th.bar {{ width: 52%; padding-right:
-0; }} td.bar i {{ display: block; height: 12px; background: {_CLAY}; }} @media print {{ body {{ max-width:
-none; padding: 0; }} h2 {{ break-after: avoid; }} }}
-"""
 
 _PAGE = """<!doctype html> <html lang="en"> <head> <meta charset="utf-8"> <meta name="viewport"
 content="width=device-width, initial-scale=1"> <title>PageRank of {title} · Skyphos</title>

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyphos.report import Layer, Report, human_bytes, human_seconds, render
+from skyphos.page import human_bytes, human_seconds
+from skyphos.report import Layer, Report, render
 
 VOID = {"meta", "br", "rect", "line", "circle", "polyline", "polygon"}
 

@@ -54,7 +54,7 @@ impl FrameKind {
 }
 
 /// Which collective a call is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum CallKind {
     /// `barrier`.
@@ -109,7 +109,7 @@ impl CallKind {
 
 /// What all ranks must agree on in a call. Every data frame carries it, so that ranks that called
 /// different things notice at the first frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallSig {
     /// Which collective.
     pub kind: CallKind,

@@ -259,6 +259,11 @@ impl Node {
         Endpoint::new(self.clone(), group.clone(), call, sig)
     }
 
+    /// Whether all ranks are on one host.
+    pub fn on_one_host(&self) -> bool {
+        self.ranks_on_host == self.size as usize
+    }
+
     /// Runs a call to its end on this thread.
     pub(crate) fn run<R>(&self, ep: &Endpoint, body: impl Future<Output = Result<R>>) -> Result<R> {
         // Another rank may wait for one of those, and come to this call only then.

@@ -1,11 +1,20 @@
 //! What a collective will move, and which degrees suit it.
 //!
 //! [`density`]: how many indices a union of power-law sets holds (Kylix, Proposition 4.1).
-//! [`degrees`]: the papers' rule for layer degrees (Kylix §III-D, §IV). Nothing here communicates;
-//! whoever calls it on several ranks must give all the same numbers.
+//! [`union`]: the same for evenly drawn indices and for curves that were measured.
+//! [`degrees`]: the papers' rule for layer degrees (Kylix §III-D, §IV).
+//! [`profile`]: what machine and network can do. [`predict`]: time, bytes and rounds of each way to allreduce.
+//!
+//! Nothing here communicates; whoever calls it on several ranks must give all the same numbers.
 
 pub mod degrees;
 pub mod density;
+pub mod predict;
+pub mod profile;
+pub mod union;
 
 pub use degrees::{Sizes, choose_degrees, predict_rows};
 pub use density::PowerLaw;
+pub use predict::{Parts, Prediction, Route, Stage, Work, factorisations};
+pub use profile::{Kernels, Profile};
+pub use union::Union;

@@ -7,6 +7,7 @@ mod errors;
 mod op;
 mod owned;
 mod plan;
+mod planner;
 mod quantize;
 mod stream;
 mod topk;
@@ -25,6 +26,8 @@ mod _skyphos {
     use crate::comm::{Comm, connect_tcp, local};
     #[pymodule_export]
     use crate::plan::Plan;
+    #[pymodule_export]
+    use crate::planner::{default_profile, greedy_degrees, predict_allreduce, union_entries};
     #[pymodule_export]
     use crate::stream::{
         allreduce, allreduce_dense, alltoall, gather, move_arrays, reduce, reduce_arrays, reduce_scatter,

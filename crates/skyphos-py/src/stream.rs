@@ -13,7 +13,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use skyphos::{
     Algorithm, AllreduceOptions, ArrayMove, DType, DenseThreshold, Error, Explanation, Form, IndexList,
-    ReduceOp, Result, Schedule, SparseVec, Split, Traffic, with_element,
+    ReduceOp, Result, Schedule, Source, SparseVec, Split, Traffic, with_element,
 };
 
 /// The parts of a vector: indices, values and bitmap; indices are None for a dense one.
@@ -119,15 +119,17 @@ pub fn allreduce<'py>(
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     let (op, options) = op_and_options(py, comm, op, identity, settings)?;
-    with_vector!(py, comm, vector, async_op, |T, x| comm.allreduce_call(n, width, x, op, options), |py,
-                                                                                                    (
-        sum,
-        how,
-    )| (
-        parts::<T>(py, sum),
-        told(how)
-    )
-        .into_py_any(py))
+    let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
+    with_element!(dtype, T => {
+        let x = or_fail(py, comm, Vector::<T>::new(&vector))?;
+        let convert = |py: Python<'_>, (sum, how)| (parts::<T>(py, sum), told(how)).into_py_any(py);
+        if async_op {
+            return perform(py, comm, comm.allreduce_call(n, width, x, op, options), true, convert);
+        }
+        // The next call may rely on what this one learned.
+        let done = py.detach(|| comm.allreduce_and_explain(n, width, x.view(), &op, &options));
+        convert(py, done.map_err(|error| to_py(py, error))?)
+    })
 }
 
 /// `Comm.allreduce` of a dense array into `out`.

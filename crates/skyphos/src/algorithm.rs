@@ -5,6 +5,7 @@ use crate::quantize::QuantizeOptions;
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::stream::Split;
+use skyphos_plan::{self as planner, Route};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 
 /// A schedule of allreduce.
@@ -160,19 +161,59 @@ pub fn choose_dense(ranks: u32, bytes: usize) -> Algorithm {
     }
 }
 
-/// The rule behind `auto`, for P ranks whose vectors have `entries` on average, and `union(m)` for m of them together,
-/// of `n` rows of `row_bytes`: recursive doubling for small vectors, and where it moves hardly more bytes than the split
-/// (inputs that hardly overlap, a power of two of ranks); otherwise the split (a butterfly of one layer), whose parts
-/// are sparse or dense as each is smaller.
-pub fn choose(ranks: u32, entries: f64, union: impl Fn(u32) -> f64, n: u64, row_bytes: usize) -> Algorithm {
-    let row = row_bytes as f64;
+/// What [`choose`] looks at. The same on all ranks.
+pub struct Data<'a> {
+    /// Ranks in the group.
+    pub ranks: u32,
+    /// Whether all of them are on one host.
+    pub one_host: bool,
+    /// Rows of the vector, and bytes of a row.
+    pub n: u64,
+    /// See `n`.
+    pub row_bytes: usize,
+    /// Entries of a rank's vector, on average.
+    pub entries: f64,
+    /// Entries that the union of m ranks' vectors should have.
+    pub union: &'a dyn Fn(u32) -> f64,
+    /// Entries per position above which a part turns dense.
+    pub dense_above: f64,
+}
+
+/// The rule behind `auto`: recursive doubling for small vectors. On one host, where nothing but work counts, the least
+/// predicted time of recursive doubling, gathering and the split (a butterfly of one layer, whose parts are sparse or
+/// dense as each is smaller). Between hosts recursive doubling where it moves hardly more bytes than the split (inputs
+/// that hardly overlap, a power of two of ranks), otherwise the split.
+pub fn choose(data: &Data<'_>) -> Algorithm {
+    let Data { ranks, n, entries, union, .. } = *data;
+    let row = data.row_bytes as f64;
+    if ranks <= 2 || entries * (row + 4.0) <= SMALL_BYTES {
+        return Algorithm::RecursiveDoubling;
+    }
+    if data.one_host {
+        return least_work(data);
+    }
     // An index of a sorted set takes a byte and a half, about.
     let bytes = |entries: f64| (entries * (row + 1.5)).min(n as f64 * row);
-    let small = entries * (row + 4.0) <= SMALL_BYTES;
     let doubling: f64 = (0..ranks.ilog2()).map(|i| bytes(union(1 << i))).sum();
     let split = (1.0 - 1.0 / f64::from(ranks)) * (bytes(union(1)) + bytes(union(ranks)));
-    match ranks <= 2 || small || ranks.is_power_of_two() && doubling <= INCAST * split {
+    match ranks.is_power_of_two() && doubling <= INCAST * split {
         true => Algorithm::RecursiveDoubling,
         false => Algorithm::Butterfly,
     }
+}
+
+fn least_work(data: &Data<'_>) -> Algorithm {
+    let Data { ranks, n, row_bytes, dense_above, .. } = *data;
+    let union = |m: f64| (data.union)(m as u32);
+    let work = planner::Work { ranks, n, row_bytes, union: &union, dense_above };
+    // How many cores there are changes all times alike.
+    let profile = planner::Profile::one_host(ranks, f64::from(ranks));
+    let split = Route::Butterfly { degrees: vec![ranks], parts: planner::Parts::Auto };
+    let routes = [
+        (Algorithm::Butterfly, split),
+        (Algorithm::RecursiveDoubling, Route::RecursiveDoubling),
+        (Algorithm::Allgather, Route::Allgather),
+    ];
+    let seconds = routes.map(|(algorithm, route)| (work.predict(&profile, &route).seconds(), algorithm));
+    seconds.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).expect("three routes").1
 }

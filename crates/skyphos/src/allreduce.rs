@@ -1,8 +1,9 @@
 //! Allreduce of sparse vectors and dense arrays.
 
 use crate::Comm;
-use crate::algorithm::{Algorithm, AllreduceOptions, DenseThreshold, choose, choose_dense};
+use crate::algorithm::{Algorithm, AllreduceOptions, Data, DenseThreshold, choose, choose_dense};
 use crate::explain::Explanation;
+use crate::memory::{Known, Told};
 use crate::vectors::{Source, is_wide};
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::allreduce::butterfly::{Parts, butterfly};
@@ -29,7 +30,19 @@ impl Comm {
         op: &ReduceOp,
         options: &AllreduceOptions,
     ) -> Result<SparseVec<T>> {
-        self.allreduce_and_tell(n, width, view, op, options, None)
+        self.allreduce_and_explain(n, width, view, op, options).map(|(reduced, _)| reduced)
+    }
+
+    /// [`Comm::allreduce`], and what it did.
+    pub fn allreduce_and_explain<T: Element>(
+        &self,
+        n: u64,
+        width: usize,
+        view: View<'_, T>,
+        op: &ReduceOp,
+        options: &AllreduceOptions,
+    ) -> Result<(SparseVec<T>, Explanation)> {
+        self.allreduce_now((n, width), view, op, options, None)
     }
 
     /// As [`Comm::allreduce`]. Where `options` quantise inputs, `sent` is filled with what the values of this rank's
@@ -43,10 +56,21 @@ impl Comm {
         options: &AllreduceOptions,
         sent: Option<&mut Vec<T>>,
     ) -> Result<SparseVec<T>> {
-        let sig = options.sig::<T>(CallKind::Allreduce, op, n, width);
-        let (reduced, _) =
-            self.call(sig, async |ep| allreduce_on(ep, (n, width), view, op, options, sent).await)?;
-        Ok(reduced)
+        self.allreduce_now((n, width), view, op, options, sent).map(|(reduced, _)| reduced)
+    }
+
+    fn allreduce_now<T: Element>(
+        &self,
+        (n, width): (u64, usize),
+        view: View<'_, T>,
+        op: &ReduceOp,
+        options: &AllreduceOptions,
+        sent: Option<&mut Vec<T>>,
+    ) -> Result<(SparseVec<T>, Explanation)> {
+        let asked = options.sig::<T>(CallKind::Allreduce, op, n, width);
+        let (known, sig) = self.memory.recall(asked);
+        let body = async |ep: &Endpoint| allreduce_on(ep, (n, width), view, op, options, sent, known).await;
+        self.memory.after(asked, self.call(sig, body))
     }
 
     /// [`Comm::allreduce`] that can go on by itself, and what it did.
@@ -58,9 +82,11 @@ impl Comm {
         op: ReduceOp,
         options: AllreduceOptions,
     ) -> Result<Call<(SparseVec<T>, Explanation)>> {
-        let sig = options.sig::<T>(CallKind::Allreduce, &op, n, width);
+        let asked = options.sig::<T>(CallKind::Allreduce, &op, n, width);
+        let (known, sig) = self.memory.recall(asked);
         self.prepare(sig, Some(&op.clone()), move |ep| async move {
-            allreduce_on(&ep, (n, width), x.view(), &op, &options, None).await
+            let done = allreduce_on(&ep, (n, width), x.view(), &op, &options, None, known).await;
+            done.map(|(sum, told)| (sum, told.explanation))
         })
     }
 
@@ -100,13 +126,14 @@ async fn allreduce_on<T: Element>(
     op: &ReduceOp,
     options: &AllreduceOptions,
     sent: Option<&mut Vec<T>>,
-) -> Result<(SparseVec<T>, Explanation)> {
+    known: Option<Known>,
+) -> Result<(SparseVec<T>, Told)> {
     op.check(T::DTYPE)?;
     view.check(n, width)?;
     if let Some(degrees) = &options.degrees {
         check_degrees(degrees, ep.size())?;
     }
-    let (form, algorithm) = if options.split == Split::Hash {
+    let (form, algorithm, learned) = if options.split == Split::Hash {
         if options.quantize.is_some() {
             return Err(Error::bad_input(
                 "split=\"hash\" moves values out of their buckets: not with quantize=",
@@ -114,10 +141,11 @@ async fn allreduce_on<T: Element>(
         }
         let hash = BlockHash::new(n, ep.size());
         let shuffled = shuffle(view, width, hash);
-        let (form, algorithm) = run(ep, shuffled.n, width, shuffled.view(), op, options, None).await?;
-        (unshuffle(form, n, width, is_wide(n, &view), hash), algorithm)
+        let of = (shuffled.n, width);
+        let (form, algorithm, learned) = run(ep, of, shuffled.view(), op, options, None, known).await?;
+        (unshuffle(form, n, width, is_wide(n, &view), hash), algorithm, learned)
     } else {
-        run(ep, n, width, view, op, options, sent).await?
+        run(ep, (n, width), view, op, options, sent, known).await?
     };
     let degrees = match (algorithm, &options.degrees) {
         (Algorithm::Butterfly, Some(degrees)) => degrees.clone(),
@@ -125,7 +153,13 @@ async fn allreduce_on<T: Element>(
     };
     let dense_threshold = terms::<T>(n, width, &view, op, options).shape.dense_above * n as f64;
     let explanation = Explanation { algorithm, degrees, dense_threshold, traffic: ep.traffic() };
-    Ok((SparseVec { n, width, form }, explanation))
+    let entries = match &form {
+        Form::Sparse { indices, .. } => Some(indices.len()),
+        Form::Dense { present, .. } => {
+            present.as_ref().map(|bits| bits.iter().map(|word| word.count_ones() as usize).sum())
+        }
+    };
+    Ok((SparseVec { n, width, form }, Told { explanation, learned, entries }))
 }
 
 /// Returns the schedule that was used.
@@ -209,48 +243,69 @@ async fn quantised_dense<T: Element>(
     };
     let options = AllreduceOptions { algorithm: dsar, ..options.clone() };
     let view = View::Dense { values, present: None };
-    let (form, algorithm) = run(ep, values.len() as u64, 1, view, op, &options, None).await?;
+    let (form, algorithm, _) = run(ep, (values.len() as u64, 1), view, op, &options, None, None).await?;
     let (Form::Sparse { values, .. } | Form::Dense { values, .. }) = form;
     out.copy_from_slice(&values);
     Ok(algorithm)
 }
 
-async fn run<T: Element>(
+/// Which algorithm, and where ranges are cut: as `known`, as asked, or by a sample; whether a sample was taken.
+async fn decide<T: Element>(
     ep: &Endpoint,
-    n: u64,
-    width: usize,
+    (n, width): (u64, usize),
     view: View<'_, T>,
     op: &ReduceOp,
     options: &AllreduceOptions,
-    sent: Option<&mut Vec<T>>,
-) -> Result<(Form<T>, Algorithm)> {
-    let mut terms = terms::<T>(n, width, &view, op, options);
-    let codec = options.quantize.map(|q| q.check(op, T::DTYPE, width)).transpose()?;
-    let (row_bytes, dense_above) = (width * size_of::<T>(), terms.shape.dense_above);
-    let one_layer = [ep.size()];
-    let degrees = options.degrees.as_deref().unwrap_or(&one_layer);
-    let mut algorithm = options.algorithm;
-    // Below the paper's crossover a dense vector is the larger one.
-    let asked_for = matches!(options.dense_threshold, DenseThreshold::Entries(_))
-        && dense_above < DenseThreshold::Paper.density(n, row_bytes, 4);
-    if algorithm == Algorithm::SplitAllgatherDense || asked_for {
-        check_room::<T>(n, width)?;
+    known: Option<Known>,
+) -> Result<(Known, bool)> {
+    if let Some(known) = known {
+        return Ok((known, false));
     }
-    let mut survey_of_all = None;
+    let mut algorithm = options.algorithm;
+    let mut sample = None;
     if algorithm == Algorithm::Auto {
         let survey = survey(ep, view, width, n).await?;
-        algorithm = choose(ep.size(), survey.mean_entries(), |m| survey.union(m), n, row_bytes);
+        algorithm = choose(&Data {
+            ranks: ep.size(),
+            one_host: ep.node().on_one_host(),
+            n,
+            row_bytes: width * size_of::<T>(),
+            entries: survey.mean_entries(),
+            union: &|m| survey.union(m),
+            dense_above: terms::<T>(n, width, &view, op, options).shape.dense_above,
+        });
         if matches!(op, ReduceOp::MeanPresent) {
             algorithm = Algorithm::SplitAllgather;
         }
         algorithm = options.quantize.map_or(algorithm, |q| q.or_one_that_can(algorithm));
-        survey_of_all = Some(survey);
+        sample = Some(survey);
+    }
+    check_algorithm(algorithm, op, options)?;
+    // Dense parts are as large as their ranges, whatever is in them.
+    let split = if algorithm == Algorithm::SplitAllgatherDense { Split::Even } else { options.split };
+    let ranges = !matches!(algorithm, Algorithm::RecursiveDoubling | Algorithm::Allgather);
+    let sampled = sample.is_some() || ranges && split == Split::Quantiles && ep.size() > 1;
+    let bounds = match sample {
+        _ if !ranges => Vec::new(),
+        Some(survey) if split == Split::Quantiles => survey.bounds(ep.size()),
+        _ => skyphos_core::stream::bounds(ep, split, view, width, n, ep.size()).await?,
+    };
+    Ok((Known { algorithm, bounds }, sampled))
+}
+
+/// Refuses an algorithm that cannot do what is asked.
+fn check_algorithm(algorithm: Algorithm, op: &ReduceOp, options: &AllreduceOptions) -> Result<()> {
+    if algorithm.is_dense() {
+        return Err(Error::bad_input(format!(
+            "algorithm={:?} is for dense arrays: hand in an array, or use split_allgather_dense",
+            algorithm.name()
+        )));
     }
     if matches!(op, ReduceOp::MeanPresent) {
-        let single = degrees.len() == 1;
+        let one_layer = options.degrees.as_ref().is_none_or(|degrees| degrees.len() == 1);
         match algorithm {
             Algorithm::SplitAllgather | Algorithm::Allgather => {}
-            Algorithm::Butterfly if single => {}
+            Algorithm::Butterfly if one_layer => {}
             other => {
                 return Err(Error::bad_input(format!(
                     "op=\"mean_present\" counts the ranks that had an entry, which algorithm={:?} loses on the way: use \
@@ -260,14 +315,33 @@ async fn run<T: Element>(
             }
         }
     }
-    options.quantize.map_or(Ok(()), |q| q.check_algorithm(algorithm))?;
-    // Dense parts are as large as their ranges, whatever is in them.
-    let split = if algorithm == Algorithm::SplitAllgatherDense { Split::Even } else { options.split };
-    let bounds = match (algorithm, split, survey_of_all) {
-        (Algorithm::RecursiveDoubling | Algorithm::Allgather, ..) => Vec::new(),
-        (_, Split::Quantiles, Some(survey)) => survey.bounds(ep.size()),
-        (_, split, _) => skyphos_core::stream::bounds(ep, split, view, width, n, ep.size()).await?,
-    };
+    options.quantize.map_or(Ok(()), |q| q.check_algorithm(algorithm))
+}
+
+/// The result, the algorithm, and what a sample said, if one was taken.
+type Ran<T> = (Form<T>, Algorithm, Option<Known>);
+
+async fn run<T: Element>(
+    ep: &Endpoint,
+    (n, width): (u64, usize),
+    view: View<'_, T>,
+    op: &ReduceOp,
+    options: &AllreduceOptions,
+    sent: Option<&mut Vec<T>>,
+    known: Option<Known>,
+) -> Result<Ran<T>> {
+    let mut terms = terms::<T>(n, width, &view, op, options);
+    let codec = options.quantize.map(|q| q.check(op, T::DTYPE, width)).transpose()?;
+    // Below the paper's crossover a dense vector is the larger one.
+    let asked_for = matches!(options.dense_threshold, DenseThreshold::Entries(_))
+        && terms.shape.dense_above < DenseThreshold::Paper.density(n, width * size_of::<T>(), 4);
+    if options.algorithm == Algorithm::SplitAllgatherDense || asked_for {
+        check_room::<T>(n, width)?;
+    }
+    let (choice, sampled) = decide(ep, (n, width), view, op, options, known).await?;
+    let Known { algorithm, bounds } = choice.clone();
+    let one_layer = [ep.size()];
+    let degrees = options.degrees.as_deref().unwrap_or(&one_layer);
     let input;
     if let (Some(quantize), Some(codec)) = (&options.quantize, codec) {
         let parts = if bounds.is_empty() { &[0, n] } else { &bounds[..] };
@@ -281,11 +355,7 @@ async fn run<T: Element>(
         Algorithm::SplitAllgather => butterfly(ep, view, terms, &one_layer, bounds, Parts::Sparse).await,
         Algorithm::SplitAllgatherDense => butterfly(ep, view, terms, &one_layer, bounds, Parts::Dense).await,
         Algorithm::Butterfly => butterfly(ep, view, terms, degrees, bounds, Parts::Auto).await,
-        dense if dense.is_dense() => Err(Error::bad_input(format!(
-            "algorithm={:?} is for dense arrays: hand in an array, or use split_allgather_dense",
-            dense.name()
-        ))),
-        _ => unreachable!("auto has been replaced"),
+        _ => unreachable!("refused, or replaced by another"),
     };
-    Ok((form?, algorithm))
+    Ok((form?, algorithm, sampled.then_some(choice)))
 }

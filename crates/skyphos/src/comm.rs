@@ -1,5 +1,6 @@
 //! A group of ranks and its collectives.
 
+use crate::memory::Memory;
 use skyphos_core::collectives::allgather::allgather_bytes;
 use skyphos_core::collectives::barrier::barrier;
 use skyphos_core::frame::{CallKind, CallSig};
@@ -22,6 +23,7 @@ pub struct Comm {
     node: Arc<Node>,
     group: Arc<Group>,
     closed: AtomicBool,
+    pub(crate) memory: Memory,
 }
 
 /// The ranks of an in-process group.
@@ -65,7 +67,7 @@ impl Comm {
     fn of_group(node: Arc<Node>, group: Group) -> Comm {
         let group = Arc::new(group);
         node.open_group(group.clone());
-        Comm { node, group, closed: AtomicBool::new(false) }
+        Comm { node, group, closed: AtomicBool::new(false), memory: Memory::default() }
     }
 
     /// This process's rank in the group.

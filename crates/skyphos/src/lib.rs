@@ -20,11 +20,12 @@ mod arrays;
 mod comm;
 mod configure;
 mod explain;
+mod memory;
 mod quantize;
 mod topk_allreduce;
 mod vectors;
 
-pub use algorithm::{Algorithm, AllreduceOptions, DenseThreshold, choose};
+pub use algorithm::{Algorithm, AllreduceOptions, Data, DenseThreshold, choose};
 pub use arrays::ArrayMove;
 pub use comm::{Comm, LocalRanks};
 pub use configure::{ConfigureOptions, DEFAULT_MIN_PACKET_BYTES, IndexSets, SharedPlan, predicted_rows};

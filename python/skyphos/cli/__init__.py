@@ -20,6 +20,7 @@ from .. import __version__
 __all__ = ["main"]
 
 _COMMANDS = {
+    "plan": "Predict what an allreduce costs by each algorithm.",
     "pagerank": "Rank the vertices of a graph with PageRank.",
     "run": "Run a script, module or program as a group of processes.",
 }

@@ -1,0 +1,452 @@
+//! Time, bytes and rounds of an allreduce by each algorithm, before it runs.
+//!
+//! An algorithm is a list of stages, one after the other. In a stage a rank sends and receives while it computes, so the
+//! stage takes as long as the slower of link and processor, and the latency of the messages that wait for each other.
+//! Counts are those of the algorithms as they are built here (SparCML §5.3 has bounds for them, which tests compare);
+//! what a union of m ranks' indices holds is asked from a function, whatever model it is of.
+
+use crate::profile::Profile;
+
+/// A way to allreduce.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// ⌈log2 P⌉ rounds that overlap (SSAR_Recursive_double).
+    RecursiveDoubling,
+    /// A nested butterfly whose parts have the form that is smaller; one layer of degree P is the split.
+    Butterfly {
+        /// Its layers; their product is P.
+        degrees: Vec<u32>,
+        /// The form of reduced parts.
+        parts: Parts,
+    },
+    /// Parts around a ring, twice.
+    Ring,
+    /// Everything to everyone, who add it up.
+    Allgather,
+    /// Dense arrays around a ring, chunk by chunk.
+    DenseRing,
+    /// Dense arrays, each rank one range, directly.
+    DenseDirect,
+}
+
+/// The form of a butterfly's reduced parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parts {
+    /// The smaller one.
+    Auto,
+    /// Sparse (SSAR).
+    Sparse,
+    /// Dense (DSAR).
+    Dense,
+}
+
+/// What is to be reduced. All ranks must pass the same.
+pub struct Work<'a> {
+    /// Ranks in the group.
+    pub ranks: u32,
+    /// Rows of the vector.
+    pub n: u64,
+    /// Bytes of a row.
+    pub row_bytes: usize,
+    /// Entries that the union of m ranks' vectors holds; of one rank the mean.
+    pub union: &'a dyn Fn(f64) -> f64,
+    /// Entries per position above which a part turns dense.
+    pub dense_above: f64,
+}
+
+/// What one rank does in a stage, the busiest where they differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stage {
+    /// Bytes that leave, and that come.
+    pub sent: f64,
+    /// See `sent`.
+    pub received: f64,
+    /// Messages that it sends.
+    pub messages: f64,
+    /// Ranks that send to it at once.
+    pub senders: f64,
+    /// Messages that wait for each other.
+    pub rounds: f64,
+    /// Processor time of encoding, adding and placing.
+    pub compute_s: f64,
+    /// Seconds that the stage takes.
+    pub seconds: f64,
+}
+
+/// What a route is predicted to cost a rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prediction {
+    /// The route.
+    pub route: Route,
+    /// Its stages.
+    pub stages: Vec<Stage>,
+}
+
+impl Prediction {
+    /// Seconds of the whole call.
+    pub fn seconds(&self) -> f64 {
+        self.stages.iter().map(|s| s.seconds).sum()
+    }
+
+    /// Bytes that a rank sends.
+    pub fn sent(&self) -> f64 {
+        self.stages.iter().map(|s| s.sent).sum()
+    }
+
+    /// Messages that wait for each other.
+    pub fn rounds(&self) -> f64 {
+        self.stages.iter().map(|s| s.rounds).sum()
+    }
+}
+
+/// Bytes of the largest frame.
+const FRAME_BYTES: f64 = 128.0 * 1024.0;
+
+/// Bytes that a segment of a stream has; an overlapped stage is at least one behind the stage before.
+const SEGMENT_BYTES: f64 = 32.0 * 1024.0;
+
+/// Bytes of a frame's head and a segment's.
+const HEAD_BYTES: f64 = 96.0;
+
+impl Work<'_> {
+    fn row(&self) -> f64 {
+        self.row_bytes as f64
+    }
+
+    fn union(&self, ranks: f64) -> f64 {
+        (self.union)(ranks).clamp(0.0, self.n as f64)
+    }
+
+    /// Bytes of `entries` among `positions`: gaps of log2(positions/entries) bits and 2.3 more, for the widest of a
+    /// packed block is ln 128 times the mean, or a bitmap.
+    pub fn sparse_bytes(&self, entries: f64, positions: f64) -> f64 {
+        if entries <= 0.0 {
+            return HEAD_BYTES;
+        }
+        let gap = (positions / entries).max(1.0);
+        let index = ((gap.log2() + 2.3) / 8.0).min(gap / 8.0);
+        let body = entries * (self.row() + index);
+        body + HEAD_BYTES * (1.0 + body / SEGMENT_BYTES)
+    }
+
+    /// Bytes of entries in the form that a part has.
+    fn part_bytes(&self, entries: f64, positions: f64, parts: Parts) -> f64 {
+        let dense = positions * self.row() + HEAD_BYTES;
+        match parts {
+            Parts::Sparse => self.sparse_bytes(entries, positions),
+            Parts::Dense => dense,
+            Parts::Auto => self.sparse_bytes(entries, positions).min(dense),
+        }
+    }
+
+    /// Processor time of reducing streams of `entries` in all, of so many sources, in a range of `positions`.
+    fn fold_s(&self, profile: &Profile, entries: f64, sources: f64, positions: f64) -> f64 {
+        let k = &profile.kernels;
+        let merged = entries * (k.merge_s + k.merge_more_s * sources);
+        let blocks = entries * k.block_s + positions.min(entries * 512.0) * k.position_s;
+        merged.min(blocks) * self.weight()
+    }
+
+    /// How much longer an entry takes whose row is wider than 4 bytes: half of the time is its index.
+    fn weight(&self) -> f64 {
+        0.5 + self.row() / 8.0
+    }
+
+    /// Predicts one route.
+    pub fn predict(&self, profile: &Profile, route: &Route) -> Prediction {
+        let stages = match route {
+            Route::RecursiveDoubling => self.recursive_doubling(profile),
+            Route::Butterfly { degrees, parts } => self.butterfly(profile, degrees, *parts),
+            Route::Ring => self.ring(profile),
+            Route::Allgather => self.allgather(profile),
+            Route::DenseRing => self.dense(profile, 2.0 * f64::from(self.ranks - 1), 1.0),
+            Route::DenseDirect => self.dense(profile, 2.0, f64::from(self.ranks - 1)),
+        };
+        Prediction { route: route.clone(), stages }
+    }
+
+    /// Routes that may be best, with predictions, best first.
+    pub fn all(&self, profile: &Profile, degrees: &[Vec<u32>]) -> Vec<Prediction> {
+        let mut routes = vec![Route::RecursiveDoubling, Route::Ring, Route::Allgather];
+        routes.extend([Route::DenseRing, Route::DenseDirect]);
+        for parts in [Parts::Sparse, Parts::Dense] {
+            routes.push(Route::Butterfly { degrees: vec![self.ranks], parts });
+        }
+        routes.extend(degrees.iter().map(|d| Route::Butterfly { degrees: d.clone(), parts: Parts::Auto }));
+        let mut all: Vec<Prediction> = routes.iter().map(|route| self.predict(profile, route)).collect();
+        all.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+        all
+    }
+
+    fn recursive_doubling(&self, profile: &Profile) -> Vec<Stage> {
+        let (n, k) = (self.n as f64, &profile.kernels);
+        let core = 1u32 << self.ranks.ilog2();
+        let extra = self.ranks - core;
+        let mut stages = Vec::new();
+        let mut all = Stage { senders: 1.0, rounds: f64::from(core.ilog2()), ..Stage::default() };
+        // A rank that has an extra one's entries holds two ranks' after the first exchange.
+        let joined = f64::from(self.ranks) / f64::from(core);
+        if extra > 0 {
+            let bytes = self.sparse_bytes(self.union(1.0), n);
+            let compute_s = self.fold_s(profile, 2.0 * self.union(1.0), 2.0, n)
+                + self.union(1.0) * k.encode_s * self.weight();
+            let stage =
+                Stage { sent: bytes, received: bytes, messages: 1.0, senders: 1.0, rounds: 1.0, ..all };
+            stages.push(Stage { compute_s, ..stage });
+        }
+        for i in 0..core.ilog2() {
+            let held = self.union(joined * f64::from(1u32 << i));
+            let bytes = self.sparse_bytes(held, n);
+            all.sent += bytes;
+            all.received += bytes;
+            all.messages += 1.0;
+            all.compute_s += held * k.encode_s * self.weight() + self.fold_s(profile, 2.0 * held, 2.0, n);
+        }
+        let segment = SEGMENT_BYTES.min(self.sparse_bytes(self.union(1.0), n));
+        all.compute_s = all.compute_s.max(0.0);
+        let mut last = finished(profile, all);
+        // Each round is a segment behind the one before.
+        last.seconds += all.rounds * segment * (1.0 / profile.rate + profile.byte_s / profile.cores);
+        if extra > 0 {
+            let first = finished(profile, stages.remove(0));
+            let total = self.union(f64::from(self.ranks));
+            let bytes = self.sparse_bytes(total, n);
+            let compute_s = total * (k.encode_s + k.place_s) * self.weight();
+            let out = Stage { sent: bytes, messages: 1.0, rounds: 1.0, ..Stage::default() };
+            return vec![first, last, finished(profile, Stage { compute_s, ..out })];
+        }
+        vec![last]
+    }
+
+    fn butterfly(&self, profile: &Profile, degrees: &[u32], parts: Parts) -> Vec<Stage> {
+        let (n, k, weight) = (self.n as f64, &profile.kernels, self.weight());
+        let survey = finished(
+            profile,
+            Stage {
+                sent: 520.0 * f64::from(self.ranks - 1),
+                received: 520.0 * f64::from(self.ranks - 1),
+                messages: f64::from(self.ranks).log2().ceil(),
+                senders: 1.0,
+                rounds: f64::from(self.ranks).log2().ceil(),
+                ..Stage::default()
+            },
+        );
+        let (mut down, mut up) = (Vec::new(), Vec::new());
+        let mut joined = 1.0;
+        for degree in degrees {
+            let d = f64::from(*degree);
+            let others = (d - 1.0) / d;
+            // What a rank holds before this layer, in a range of n / joined positions.
+            let held = self.union(joined) / joined;
+            let bytes = self.sparse_bytes(held, n / joined) * others;
+            let compute_s = held * k.encode_s * weight + self.fold_s(profile, held, d, n / joined / d);
+            let stage = Stage {
+                sent: bytes,
+                received: bytes,
+                messages: d - 1.0,
+                senders: d - 1.0,
+                rounds: 1.0,
+                ..Stage::default()
+            };
+            down.push(finished(profile, Stage { compute_s, ..stage }));
+            joined *= d;
+        }
+        let part = self.union(joined) / joined;
+        let part_bytes = self.part_bytes(part, n / joined, parts);
+        let dense = parts == Parts::Dense || part > self.dense_above * n / joined && parts == Parts::Auto;
+        // Parts that a rank holds before each layer on the way up.
+        let mut held = 1.0;
+        for degree in degrees.iter().rev() {
+            let d = f64::from(*degree);
+            let bytes = held * part_bytes * (d - 1.0);
+            let last = held * d >= joined;
+            let place_s = match dense {
+                true => joined * part_bytes * k.dense_byte_s * 2.0,
+                false => joined * part * k.place_s * weight,
+            };
+            let encode_s = if held == 1.0 { part * k.encode_s * weight } else { 0.0 };
+            let compute_s = encode_s + if last { place_s } else { 0.0 };
+            let stage = Stage {
+                sent: bytes,
+                received: bytes,
+                messages: d - 1.0,
+                senders: d - 1.0,
+                rounds: 1.0,
+                ..Stage::default()
+            };
+            up.push(finished(profile, Stage { compute_s, ..stage }));
+            held *= d;
+        }
+        [survey].into_iter().chain(down).chain(up).collect()
+    }
+
+    fn ring(&self, profile: &Profile) -> Vec<Stage> {
+        let (n, p, k) = (self.n as f64, f64::from(self.ranks), &profile.kernels);
+        let mut all =
+            Stage { senders: 1.0, rounds: 2.0 * (p - 1.0), messages: 2.0 * (p - 1.0), ..Stage::default() };
+        for m in 1..self.ranks {
+            let held = self.union(f64::from(m)) / p;
+            let bytes = self.sparse_bytes(held, n / p);
+            all.sent += bytes;
+            all.compute_s += held * k.encode_s * self.weight()
+                + self.fold_s(profile, held + self.union(1.0) / p, 2.0, n / p);
+        }
+        let total = self.union(p);
+        all.sent += (p - 1.0) * self.part_bytes(total / p, n / p, Parts::Auto);
+        all.compute_s += total * k.place_s * self.weight();
+        all.received = all.sent;
+        vec![finished(profile, all)]
+    }
+
+    fn allgather(&self, profile: &Profile) -> Vec<Stage> {
+        let (n, p, k) = (self.n as f64, f64::from(self.ranks), &profile.kernels);
+        let own = self.union(1.0);
+        let bytes = self.sparse_bytes(own, n) * (p - 1.0);
+        let compute_s = own * k.encode_s * self.weight() + self.fold_s(profile, own * p, p, n);
+        let stage = Stage {
+            sent: bytes,
+            received: bytes,
+            messages: p - 1.0,
+            senders: p - 1.0,
+            rounds: 1.0,
+            ..Stage::default()
+        };
+        vec![finished(profile, Stage { compute_s, ..stage })]
+    }
+
+    fn dense(&self, profile: &Profile, rounds: f64, senders: f64) -> Vec<Stage> {
+        let (bytes, p) = (self.n as f64 * self.row(), f64::from(self.ranks));
+        let moved = 2.0 * bytes * (p - 1.0) / p;
+        // Read, added and written; the ring works in the buffers that come.
+        let passes = if senders > 1.0 { 4.0 } else { 3.0 };
+        let stage = Stage {
+            sent: moved,
+            received: moved,
+            messages: 2.0 * (p - 1.0),
+            senders,
+            rounds,
+            ..Stage::default()
+        };
+        vec![finished(profile, Stage { compute_s: bytes * passes * profile.kernels.dense_byte_s, ..stage })]
+    }
+}
+
+/// The stage with its time.
+fn finished(profile: &Profile, stage: Stage) -> Stage {
+    let crowd = 1.0 + profile.incast * (stage.senders - 1.0).max(0.0);
+    let wire = stage.sent.max(stage.received * crowd) / profile.rate;
+    let frames = |bytes: f64| stage.messages.max(bytes / FRAME_BYTES);
+    let moving = (stage.sent + stage.received) * profile.byte_s
+        + (frames(stage.sent) + frames(stage.received)) * profile.frame_s;
+    let work = (moving + stage.compute_s) / profile.cores;
+    Stage { seconds: wire.max(work) + stage.rounds * profile.latency_s, ..stage }
+}
+
+/// Every ordered factorisation of P into factors of at least 2; [1] for one rank.
+pub fn factorisations(ranks: u32) -> Vec<Vec<u32>> {
+    if ranks <= 1 {
+        return vec![vec![1]];
+    }
+    let mut all = vec![vec![ranks]];
+    for first in (2..ranks).filter(|d| ranks.is_multiple_of(*d)) {
+        for rest in factorisations(ranks / first) {
+            all.push([vec![first], rest].concat());
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const N: u64 = 1 << 24;
+    const K: f64 = 131_072.0;
+
+    fn uniform(m: f64) -> f64 {
+        N as f64 * (1.0 - (1.0 - K / N as f64).powf(m))
+    }
+
+    fn work<'a>(ranks: u32, union: &'a dyn Fn(f64) -> f64) -> Work<'a> {
+        Work { ranks, n: N, row_bytes: 4, union, dense_above: 0.3 }
+    }
+
+    /// Words, an index or a value each, by the bytes that they take here.
+    fn bounds(prediction: &Prediction, low: f64, high: f64) {
+        let sent = prediction.sent();
+        assert!(sent >= low * 4.0 && sent <= high * 1.1, "{sent} not in {low}..{high}: {prediction:?}");
+    }
+
+    /// SparCML §5.3: no overlap and full overlap bound what is sent, of entries of 4 bytes and an index that costs
+    /// less than as many again.
+    #[test]
+    fn between_the_papers_bounds() {
+        for p in [2u32, 4, 8, 16, 64] {
+            let (profile, ranks, pair) = (Profile::network(125e6), f64::from(p), 8.0);
+            for overlap in [0.0, 0.5, 1.0] {
+                let union = move |m: f64| K * (1.0 + (m - 1.0) * (1.0 - overlap));
+                let work = work(p, &union);
+                let log = ranks.log2();
+                let doubling = work.predict(&profile, &Route::RecursiveDoubling);
+                bounds(&doubling, log * K, (ranks - 1.0) * K * pair);
+                assert_eq!(doubling.rounds(), log);
+                let split = Route::Butterfly { degrees: vec![p], parts: Parts::Sparse };
+                let others = (ranks - 1.0) / ranks;
+                // The paper lets every rank end with k entries at most; the survey is on top.
+                bounds(&work.predict(&profile, &split), 2.0 * others * K, ranks * K * pair + 520.0 * ranks);
+                let dsar = Route::Butterfly { degrees: vec![p], parts: Parts::Dense };
+                bounds(
+                    &work.predict(&profile, &dsar),
+                    others * N as f64,
+                    K * pair + others * N as f64 * 4.0 + 520.0 * ranks,
+                );
+                let dense = work.predict(&profile, &Route::DenseRing);
+                assert_eq!(dense.sent(), 2.0 * others * N as f64 * 4.0);
+            }
+        }
+    }
+
+    /// Lemma 5.2: what turns dense is at best 2/κ faster than the dense allreduce.
+    #[test]
+    fn dense_parts_are_at_most_two_over_kappa_faster() {
+        let union = |m: f64| (N as f64 / 64.0 * m).min(N as f64);
+        let work = work(64, &union);
+        let profile = Profile { latency_s: 0.0, cores: f64::INFINITY, incast: 0.0, ..Profile::network(1e8) };
+        let dsar = work.predict(&profile, &Route::Butterfly { degrees: vec![64], parts: Parts::Dense });
+        let dense = work.predict(&profile, &Route::DenseRing);
+        assert!(dense.seconds() / dsar.seconds() <= 2.0);
+    }
+
+    /// Measured with 8 ranks on 2 cores (`bench/README.md`), 131,072 of 2^24 uniform entries a rank.
+    #[test]
+    fn near_what_was_measured() {
+        let (work, split) = (work(8, &uniform), Route::Butterfly { degrees: vec![8], parts: Parts::Auto });
+        let check = |profile: &Profile, route: &Route, ms: f64, tolerance: f64| {
+            let got = work.predict(profile, route).seconds() * 1e3;
+            assert!((got / ms - 1.0).abs() < tolerance, "{route:?}: {got} predicted, {ms} measured");
+        };
+        let host = Profile::one_host(8, 2.0);
+        check(&host, &Route::RecursiveDoubling, 48.0, 0.2);
+        check(&host, &split, 29.0, 0.2);
+        check(&host, &Route::Allgather, 40.0, 0.2);
+        let wire = 1448.0 / 1514.0;
+        let lab = |rate: f64| Profile { byte_s: 1e-9, cores: 0.25, ..Profile::network(rate * wire) };
+        check(&lab(125e6), &Route::RecursiveDoubling, 73.0, 0.2);
+        check(&lab(125e6), &split, 57.0, 0.2);
+        check(&lab(31.25e6), &Route::RecursiveDoubling, 166.0, 0.15);
+        check(&lab(31.25e6), &split, 180.0, 0.15);
+        check(&lab(31.25e6), &Route::Allgather, 178.0, 0.15);
+        check(&lab(31.25e6), &Route::DenseRing, 3940.0, 0.02);
+    }
+
+    #[test]
+    fn factorisations_are_all() {
+        assert_eq!(factorisations(1), [[1]]);
+        assert_eq!(factorisations(7), [[7]]);
+        let eight = [vec![8], vec![2, 4], vec![2, 2, 2], vec![4, 2]];
+        assert_eq!(factorisations(8), eight);
+        // Ordered factorisations of 2^10 are the compositions of 10.
+        assert_eq!(factorisations(1024).len(), 512);
+        assert!(factorisations(360).iter().all(|d| d.iter().product::<u32>() == 360));
+    }
+}

@@ -1,0 +1,85 @@
+//! What a machine and its network can do: the numbers that predictions are made of.
+//!
+//! A message costs latency and bytes (α-β); the processors at its ends spend an overhead a frame and time a byte (LogGP's
+//! o and O, Ino et al. 2001), and time an entry in the kernels. A rank that shares its cores has a part of one.
+
+/// Seconds, bytes and shares, as one rank sees them. All ranks of a call must use the same numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Profile {
+    /// Seconds until a small message is there (α).
+    pub latency_s: f64,
+    /// Bytes a second that a rank's link carries, each way (1/β).
+    pub rate: f64,
+    /// By what share of its time a transfer is longer for each further rank that sends to the same one at once.
+    pub incast: f64,
+    /// Share of a core that a rank has.
+    pub cores: f64,
+    /// Processor time of a frame at either end.
+    pub frame_s: f64,
+    /// Processor time of a byte at either end: copies, checksum, and the kernel's work.
+    pub byte_s: f64,
+    /// Processor time of the kernels.
+    pub kernels: Kernels,
+}
+
+/// Processor time of the kernels, for rows of 4 bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Kernels {
+    /// Encoding an entry.
+    pub encode_s: f64,
+    /// Putting an entry that came into the result.
+    pub place_s: f64,
+    /// Taking an entry into a reduction by merges: for the first source, and more for each further one.
+    pub merge_s: f64,
+    /// See `merge_s`.
+    pub merge_more_s: f64,
+    /// Taking an entry into a reduction by blocks.
+    pub block_s: f64,
+    /// Passing a position of a block, whether there is an entry or not.
+    pub position_s: f64,
+    /// Reading, adding or copying a byte of a dense array.
+    pub dense_byte_s: f64,
+}
+
+impl Default for Kernels {
+    /// Measured on one core of a Zen 4 processor (`kernel_rates reduce`).
+    fn default() -> Kernels {
+        Kernels {
+            encode_s: 2.0e-9,
+            place_s: 2.0e-9,
+            merge_s: 2.4e-9,
+            merge_more_s: 0.6e-9,
+            block_s: 3.4e-9,
+            position_s: 0.1e-9,
+            dense_byte_s: 0.1e-9,
+        }
+    }
+}
+
+impl Profile {
+    /// Ranks on one host that talk through loopback sockets: nothing but processor time counts.
+    pub fn one_host(ranks: u32, cores: f64) -> Profile {
+        Profile {
+            latency_s: 15e-6,
+            rate: 4e9,
+            incast: 0.0,
+            cores: (cores / f64::from(ranks.max(1))).min(1.0),
+            frame_s: 1.5e-6,
+            byte_s: 0.36e-9,
+            kernels: Kernels::default(),
+        }
+    }
+
+    /// Ranks on hosts of their own, on a network of this many bytes a second.
+    pub fn network(rate: f64) -> Profile {
+        Profile {
+            latency_s: 50e-6,
+            rate,
+            incast: 0.02,
+            cores: 1.0,
+            frame_s: 3e-6,
+            byte_s: 0.5e-9,
+            kernels: Kernels::default(),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Calls that rely on what earlier ones learned: right whatever the data becomes, and the same on all ranks.
+
+mod common;
+
+use common::{MakeGroup, local, on_all, tcp};
+use proptest::prelude::*;
+use skyphos::{Algorithm, AllreduceOptions, Comm, Error, IndexList, ReduceOp, SparseVec};
+use std::collections::BTreeMap;
+
+const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
+const N: u64 = 30_000;
+
+/// A rank's entries in a call: `count` of them from `from` on, `step` apart and a little more for each rank.
+#[derive(Clone, Copy, Debug)]
+struct Data {
+    count: u64,
+    from: u64,
+    step: u64,
+}
+
+fn vector(data: Data, rank: u32) -> SparseVec<f64> {
+    let place = |k: u64| data.from + k * data.step + u64::from(rank) * (data.step / 3);
+    let indices: Vec<u32> = (0..data.count).map(place).filter(|i| *i < N).map(|i| i as u32).collect();
+    let values = indices.iter().map(|i| f64::from(i % 7 + rank)).collect();
+    SparseVec::new(N, 1, IndexList::Narrow(indices), values).unwrap()
+}
+
+fn sum(data: Data, size: u32) -> BTreeMap<u64, f64> {
+    let mut all = BTreeMap::new();
+    for rank in 0..size {
+        let (indices, values) = vector(data, rank).entries();
+        indices.iter().zip(values).for_each(|(i, v)| *all.entry(*i).or_default() += v);
+    }
+    all
+}
+
+/// One blocking call; bytes that it sent.
+fn allreduce(comm: &Comm, data: Data, algorithm: Algorithm, want: &BTreeMap<u64, f64>) -> u64 {
+    let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
+    let mine = vector(data, comm.rank());
+    let (got, told) = comm.allreduce_and_explain(N, 1, mine.view(), &ReduceOp::Sum, &options).unwrap();
+    let dense = got.to_dense(0.0);
+    for (index, value) in dense.iter().enumerate() {
+        assert_eq!(*value, want.get(&(index as u64)).copied().unwrap_or(0.0), "{algorithm:?} {index}");
+    }
+    told.traffic.sent_bytes
+}
+
+fn data() -> impl Strategy<Value = Data> {
+    let counts = prop_oneof![Just(0u64), 1u64..20, 100u64..3000, Just(20_000)];
+    (counts, 0u64..10_000, prop_oneof![Just(1u64), 2u64..9]).prop_map(|(count, from, step)| Data {
+        count,
+        from,
+        step,
+    })
+}
+
+proptest! {
+    #![proptest_config(common::random(40))]
+
+    #[test]
+    fn data_that_changes(
+        size in 1u32..=9, transport in 0..TRANSPORTS.len(), all in prop::collection::vec((data(), 1usize..8), 1..6),
+        algorithm in prop::sample::select(vec![
+            Algorithm::Auto, Algorithm::Auto, Algorithm::Butterfly, Algorithm::SplitAllgather, Algorithm::Ring,
+            Algorithm::SplitAllgatherDense, Algorithm::Allgather,
+        ]),
+    ) {
+        let sums: Vec<_> = all.iter().map(|(data, _)| sum(*data, size)).collect();
+        on_all(TRANSPORTS[transport].1(size), |comm| {
+            for ((data, times), want) in all.iter().zip(&sums) {
+                for _ in 0..*times {
+                    allreduce(comm, *data, algorithm, want);
+                }
+                // A call under way relies on it too, and keeps nothing.
+                let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
+                let mine = vector(*data, comm.rank());
+                let work = comm.allreduce_call(N, 1, mine, ReduceOp::Sum, options).unwrap().start();
+                allreduce(comm, *data, algorithm, want);
+                let (got, _) = work.wait().unwrap();
+                assert_eq!(got.nnz() > 0, !want.is_empty() || got.is_dense());
+            }
+        });
+    }
+}
+
+#[test]
+fn no_sample_is_taken_again() {
+    let data = Data { count: 2_000, from: 5, step: 7 };
+    let want = sum(data, 4);
+    for (_, make) in TRANSPORTS {
+        on_all(make(4), |comm| {
+            let sent: Vec<u64> = (0..7).map(|_| allreduce(comm, data, Algorithm::Auto, &want)).collect();
+            // Two rounds of 65 numbers of each rank held so far.
+            let sample = (1 + 2) * 65 * 8;
+            let [first, others @ .., again, last] = &sent[..] else { panic!("seven calls") };
+            assert!(others.iter().chain([last]).all(|bytes| bytes + sample == *first), "{sent:?}");
+            assert_eq!(again, first);
+        });
+    }
+}
+
+#[test]
+fn ranks_that_know_different_things_find_out_and_forget() {
+    let data = Data { count: 500, from: 0, step: 5 };
+    let want = sum(data, 3);
+    on_all(tcp(3), |comm| {
+        allreduce(comm, data, Algorithm::Auto, &want);
+        // One rank's call keeps nothing, as if it had been interrupted at the very end.
+        let (options, mine) = (AllreduceOptions::default(), vector(data, comm.rank()));
+        match comm.rank() {
+            1 => drop(comm.allreduce_call(N, 1, mine, ReduceOp::Sum, options).unwrap().run().unwrap()),
+            _ => drop(comm.allreduce(N, 1, mine.view(), &ReduceOp::Sum, &options).unwrap()),
+        }
+        let (options, mine) = (AllreduceOptions::default(), vector(data, comm.rank()));
+        let error = comm.allreduce(N, 1, mine.view(), &ReduceOp::Sum, &options).unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        for _ in 0..3 {
+            allreduce(comm, data, Algorithm::Auto, &want);
+        }
+    });
+}
+
+#[test]
+fn an_error_of_one_rank_changes_nothing() {
+    let data = Data { count: 500, from: 0, step: 5 };
+    let want = sum(data, 3);
+    on_all(local(3), |comm| {
+        for _ in 0..3 {
+            allreduce(comm, data, Algorithm::Auto, &want);
+            let (indices, values) = match comm.rank() {
+                1 => (vec![9u32, 4], vec![1.0, 2.0]),
+                _ => (vec![4u32, 9], vec![1.0, 2.0]),
+            };
+            let view = skyphos::View::Sparse { indices: (&indices).into(), values: &values };
+            let error = comm.allreduce(N, 1, view, &ReduceOp::Sum, &AllreduceOptions::default()).unwrap_err();
+            assert!(error.to_string().contains("ascend"), "{error}");
+        }
+    });
+}

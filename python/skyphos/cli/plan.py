@@ -1,0 +1,185 @@
+"""``skyphos plan``: what an allreduce will cost, and what would be chosen."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import click
+
+from ..errors import BadInput
+from ..page import human_bytes, human_seconds
+from ..planner import Prediction, Profile, greedy_degrees, predict_allreduce, union_entries
+
+__all__ = ["command", "parse_rate"]
+
+_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+
+
+def parse_rate(text: str) -> float:
+    """Bytes a second of a rate such as 10Gbit or 1.2GB.
+
+    Examples
+    --------
+    >>> from skyphos.cli.plan import parse_rate
+    >>> parse_rate("10Gbit"), parse_rate("250 Mbit/s"), parse_rate("1.2GB")
+    (1250000000.0, 31250000.0, 1200000000.0)
+    """
+    found = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?)\s*([kmgt]?)(bit|b)(?:/s|ps)?", text.strip().lower())
+    if found is None:
+        raise BadInput(f"{text!r} is no rate: write 10Gbit, 250Mbit or 1.2GB")
+    try:
+        rate = float(found[1]) * _UNITS[found[2]] / (8 if found[3] == "bit" else 1)
+    except ValueError:
+        raise BadInput(f"{text!r} is no rate: write 10Gbit, 250Mbit or 1.2GB") from None
+    if rate <= 0:
+        raise BadInput(f"{text!r} is no rate: it must be above 0")
+    return rate
+
+
+class _Size(click.ParamType[int]):
+    """A whole number, which may be written 60e6."""
+
+    name = "integer"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = float(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is no number", param, ctx)
+        if not 1 <= number < 2**63 or number != int(number):
+            self.fail(f"{value!r} is no whole number of at least 1", param, ctx)
+        return int(number) if "e" in str(value) or "." in str(value) else int(str(value))
+
+
+@click.command("plan")
+@click.option("--ranks", type=click.IntRange(min=1, max=1 << 20), required=True, help="Ranks in the group.")
+@click.option("--size", "n", type=_Size(), required=True, help="Size of the index space, n; 60e6 is taken.")
+@click.option("--density", type=float, default=None, help="Share of the indices that a rank has.")
+@click.option("--entries", type=_Size(), default=None, help="Or how many it has.")
+@click.option("--alpha", type=float, default=None, help="Exponent of a power law. Without: indices drawn evenly.")
+@click.option(
+    "--row-bytes", type=click.IntRange(min=1), default=4, show_default=True, help="Bytes of an index's values."
+)
+@click.option("--rate", default="10Gbit", show_default=True, help="What a host's link carries each way.")
+@click.option("--latency", type=float, default=None, metavar="SECONDS", help="Of a small message.")
+@click.option("--one-host", is_flag=True, help="All ranks on this host, through loopback.")
+@click.option("--profile", "profile_path", type=click.Path(dir_okay=False), help="A profile instead of defaults.")
+@click.option(
+    "--min-packet", default="2MB", show_default=True, help="Least message worth sending, for the papers' rule."
+)
+@click.option("--all", "everything", is_flag=True, help="Show every factorisation.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--chart", type=click.Path(dir_okay=False), default=None, metavar="FILE.html", help="Draw a page.")
+def command(
+    *,
+    ranks: int,
+    n: int,
+    density: float | None,
+    entries: int | None,
+    alpha: float | None,
+    row_bytes: int,
+    rate: str,
+    latency: float | None,
+    one_host: bool,
+    profile_path: str | None,
+    min_packet: str,
+    everything: bool,
+    as_json: bool,
+    chart: str | None,
+) -> None:
+    """Predict what an allreduce of sparse vectors costs by each algorithm.
+
+    \b
+    skyphos plan --ranks 64 --size 60e6 --density 0.21 --alpha 1.1
+    skyphos plan --ranks 8 --size 16777216 --entries 131072 --rate 250Mbit
+    """
+    if (density is None) == (entries is None):
+        raise BadInput("say how much a rank has: --density or --entries")
+    if density is not None and not 0 <= density <= 1:
+        raise BadInput(f"--density is a share between 0 and 1, not {density}")
+    count = float(entries if entries is not None else (density or 0.0) * n)
+    if profile_path is not None:
+        profile = Profile.load(profile_path)
+    else:
+        profile = Profile.one_host(ranks) if one_host else Profile.network(parse_rate(rate))
+    if latency is not None:
+        profile = Profile(**(vars(profile) | {"latency_s": latency}))
+    law = {"model": "uniform" if alpha is None else "power_law", "alpha": alpha or 0.0}
+    found = predict_allreduce(ranks, n, count, profile=profile, row_bytes=row_bytes, **law)  # type: ignore[arg-type]
+    joined = union_entries([1, ranks], n, count, **law)  # type: ignore[arg-type]
+    paper = greedy_degrees(
+        ranks, n, count, min_packet_bytes=parse_rate(min_packet), row_bytes=row_bytes, alpha=alpha or 0.0
+    )
+    if chart is not None:
+        from ..plan_page import render
+        from .output import check_writable, replacing
+
+        check_writable(chart, (".html",))
+        with replacing(chart) as file:
+            file.write(render(ranks, n, count, joined[1], found).encode())
+    if as_json:
+        click.echo(json.dumps([_record(p) for p in found], indent=2))
+        return
+    shown = found if everything else _short(found)
+    ceiling = joined[1] / n
+    click.echo(
+        f"{ranks} ranks, n = {n:,}, {count:,.0f} entries a rank ({count / n:.3g}), {joined[1]:,.0f} in the result "
+        f"({ceiling:.3g})"
+    )
+    click.echo(f"{'':2}{'algorithm':<28} {'time':>10} {'sent':>10} {'messages':>9} {'rounds':>7}")
+    for k, p in enumerate(shown):
+        mark = "* " if k == 0 else "  "
+        click.echo(
+            f"{mark}{p.name:<28} {human_seconds(p.seconds):>10} {human_bytes(p.sent_bytes):>10} "
+            f"{p.messages:>9,.0f} {p.rounds:>7,.0f}"
+        )
+    if not everything and len(shown) < len(found):
+        click.echo(f"  … and {len(found) - len(shown)} slower butterflies (--all)")
+    best = next((p for p in found if p.algorithm == "butterfly" and p.degrees != (1,)), None)
+    if best is not None:
+        _layers(best)
+    if ranks > 1:
+        click.echo(f"The papers' rule (messages of at least {min_packet}): degrees {'x'.join(map(str, paper))}.")
+    if ceiling > 0:
+        click.echo(
+            f"A sparse allreduce whose result must be dense is at most {2 / ceiling:,.3g} times faster than a dense "
+            "one (SparCML, Lemma 5.2)."
+        )
+
+
+def _short(found: list[Prediction]) -> list[Prediction]:
+    """The three best butterflies, and all others."""
+    kept, butterflies = [], 0
+    for p in found:
+        butterflies += p.algorithm == "butterfly"
+        if p.algorithm != "butterfly" or butterflies <= 3:
+            kept.append(p)
+    return kept
+
+
+def _layers(best: Prediction) -> None:
+    """By layer, down and up."""
+    click.echo(f"{best.name}, by layer:")
+    click.echo(f"  {'':<16} {'time':>10} {'sent':>10} {'messages':>9} {'each':>10}")
+    names = [f"down {k + 1}, degree {d}" for k, d in enumerate(best.degrees)]
+    names += [f"up {k + 1}, degree {d}" for k, d in reversed(list(enumerate(best.degrees)))]
+    for name, stage in zip(["sample", *names], best.stages, strict=True):
+        each = stage.sent_bytes / max(1.0, stage.messages)
+        click.echo(
+            f"  {name:<16} {human_seconds(stage.seconds):>10} {human_bytes(stage.sent_bytes):>10} "
+            f"{stage.messages:>9,.0f} {human_bytes(each):>10}"
+        )
+
+
+def _record(p: Prediction) -> dict[str, object]:
+    stages = [vars(stage) for stage in p.stages]
+    return {
+        "algorithm": p.algorithm,
+        "degrees": list(p.degrees),
+        "seconds": p.seconds,
+        "sent_bytes": p.sent_bytes,
+        "messages": p.messages,
+        "rounds": p.rounds,
+        "stages": stages,
+    }

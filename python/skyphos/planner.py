@@ -1,0 +1,312 @@
+"""What an allreduce will cost by each algorithm, before it runs and without a cluster.
+
+Predictions follow from a :class:`Profile` (what machine and network can do) and from how many indices the union of m
+ranks' vectors holds: drawn evenly (SparCML, appendix B), by a power law (*Kylix*, Proposition 4.1), or by a measured
+curve.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
+from typing import Literal
+
+from . import _skyphos as native
+from .errors import BadInput
+
+__all__ = ["Prediction", "Profile", "Stage", "greedy_degrees", "predict_allreduce", "union_entries"]
+
+_FORMAT = 1
+
+#: Where a vector turns dense at the latest: there entries are collected more slowly than rows are added.
+_SPEED_CROSSOVER = 0.3
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a machine and its network can do, as one rank sees it.
+
+    Attributes
+    ----------
+    latency_s : float
+        Seconds until a small message is there.
+    rate : float
+        Bytes a second that a rank's link carries, each way.
+    incast : float
+        By what share of its time a transfer is longer for each further rank that sends to the same one at once.
+    cores : float
+        Share of a core that a rank has.
+    frame_s, byte_s : float
+        Processor time of a frame, and of a byte, at either end.
+    encode_s, place_s : float
+        Processor time of encoding an entry, and of putting one that came into the result; for rows of 4 bytes.
+    merge_s, merge_more_s, block_s, position_s : float
+        Of reducing an entry by merges (for the first source, more for each further one), by blocks, and of passing a
+        position of a block.
+    dense_byte_s : float
+        Of reading, adding or copying a byte of a dense array.
+    """
+
+    latency_s: float
+    rate: float
+    incast: float
+    cores: float
+    frame_s: float
+    byte_s: float
+    encode_s: float
+    place_s: float
+    merge_s: float
+    merge_more_s: float
+    block_s: float
+    position_s: float
+    dense_byte_s: float
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+                raise BadInput(f"{field.name} of a profile must be a number of at least 0, not {value!r}")
+        if self.rate == 0 or self.cores == 0:
+            raise BadInput("rate and cores of a profile must be above 0")
+
+    @classmethod
+    def one_host(cls, ranks: int, cores: float | None = None) -> Profile:
+        """Defaults for ranks on one host, which share its cores (None: this machine's).
+
+        Examples
+        --------
+        >>> from skyphos.planner import Profile
+        >>> Profile.one_host(8, cores=2).cores
+        0.25
+        """
+        count = float(cores or os.cpu_count() or 1)
+        return cls(**dict(native.default_profile(ranks, count, None)))
+
+    @classmethod
+    def network(cls, rate: float) -> Profile:
+        """Defaults for ranks on hosts of their own, with links of ``rate`` bytes a second.
+
+        Examples
+        --------
+        >>> from skyphos.planner import Profile
+        >>> Profile.network(125e6).rate
+        125000000.0
+        """
+        return cls(**dict(native.default_profile(1, 1.0, float(rate))))
+
+    @classmethod
+    def load(cls, path: str) -> Profile:
+        """Read a profile that :meth:`save` wrote. Raises BadInput if it is none."""
+        try:
+            with open(path, encoding="utf-8") as file:
+                found = json.load(file)
+            if found["skyphos_profile"] != _FORMAT:
+                raise BadInput(
+                    f"{path}: a profile of format {found['skyphos_profile']}, and this version reads {_FORMAT}"
+                )
+            return cls(**found["profile"])
+        except OSError as error:
+            raise BadInput(f"{path}: {error.strerror or error}") from None
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, BadInput):
+                raise
+            raise BadInput(f"{path}: no profile of skyphos ({error})") from None
+
+    def to_json(self) -> str:
+        """The text of a profile's file."""
+        return json.dumps({"skyphos_profile": _FORMAT, "profile": asdict(self)}, indent=2) + "\n"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the busiest rank does in a stage of an algorithm; it sends, receives and computes at the same time.
+
+    Attributes
+    ----------
+    sent_bytes, received_bytes : float
+    messages : float
+        That it sends.
+    rounds : float
+        Messages that wait for each other.
+    compute_s : float
+        Processor time of encoding, adding and placing.
+    seconds : float
+        How long the stage takes.
+    """
+
+    sent_bytes: float
+    received_bytes: float
+    messages: float
+    rounds: float
+    compute_s: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What an algorithm is predicted to cost a rank.
+
+    Attributes
+    ----------
+    algorithm : str
+        As :meth:`skyphos.Comm.allreduce` takes it.
+    degrees : tuple of int
+        Layers of a butterfly.
+    stages : tuple of Stage
+        One after the other; of a butterfly the sample of indices, then each layer down and up again.
+    """
+
+    algorithm: str
+    degrees: tuple[int, ...]
+    stages: tuple[Stage, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the call."""
+        return sum(stage.seconds for stage in self.stages)
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that the busiest rank sends."""
+        return sum(stage.sent_bytes for stage in self.stages)
+
+    @property
+    def messages(self) -> float:
+        """Messages that a rank sends."""
+        return sum(stage.messages for stage in self.stages)
+
+    @property
+    def rounds(self) -> float:
+        """Messages that wait for each other."""
+        return sum(stage.rounds for stage in self.stages)
+
+    @property
+    def name(self) -> str:
+        """Algorithm and degrees."""
+        layers = "x".join(map(str, self.degrees))
+        return f"{self.algorithm} {layers}" if self.algorithm == "butterfly" else self.algorithm
+
+
+Model = Literal["uniform", "power_law"]
+
+
+def _model(
+    n: int, entries: float, model: Model, alpha: float, curve: Sequence[tuple[float, float]] | None
+) -> tuple[str, float, float, list[tuple[float, float]]]:
+    if n < 1 or not 0 <= entries <= n:
+        raise BadInput(f"{entries:g} entries of an index space of {n}: pass n of at least 1, and at most n entries")
+    if not (math.isfinite(alpha) and 0 <= alpha <= 10):
+        raise BadInput(f"the exponent of a power law must be between 0 and 10, not {alpha}")
+    if model not in ("uniform", "power_law"):
+        raise BadInput(f'the model of unions is "uniform" or "power_law", not {model!r}')
+    if curve is None:
+        return model, float(entries), float(alpha), []
+    points = [(float(m), float(count)) for m, count in curve]
+    if not points or any(b[0] <= a[0] or b[1] < a[1] for a, b in pairwise(points)):
+        raise BadInput("a curve of unions is pairs of ranks and entries, both ascending")
+    return "measured", float(entries), 0.0, points
+
+
+def union_entries(
+    ranks: Sequence[float],
+    n: int,
+    entries: float,
+    *,
+    model: Model = "uniform",
+    alpha: float = 1.0,
+    curve: Sequence[tuple[float, float]] | None = None,
+) -> list[float]:
+    """Entries of the union of so many ranks' sets of indices.
+
+    Parameters
+    ----------
+    ranks : sequence of float
+        Numbers of ranks.
+    n : int
+        Size of the index space.
+    entries : float
+        Entries of one rank.
+    model : {"uniform", "power_law"}
+        Indices drawn evenly, n (1 - (1 - entries/n)^m), or Kylix's equation 4 with exponent ``alpha``.
+    curve : sequence of (ranks, entries), optional
+        A measured curve instead.
+
+    Examples
+    --------
+    >>> from skyphos.planner import union_entries
+    >>> [round(x, 2) for x in union_entries([1, 2, 8], n=512, entries=16)]
+    [16.0, 31.5, 114.84]
+    """
+    return native.union_entries(n, _model(n, entries, model, alpha, curve), [float(m) for m in ranks])
+
+
+def predict_allreduce(
+    ranks: int,
+    n: int,
+    entries: float,
+    *,
+    profile: Profile,
+    row_bytes: int = 4,
+    model: Model = "uniform",
+    alpha: float = 1.0,
+    curve: Sequence[tuple[float, float]] | None = None,
+) -> list[Prediction]:
+    """Predict time, bytes and rounds of every algorithm; butterflies of all ordered factorisations. Fastest first.
+
+    Parameters
+    ----------
+    ranks : int
+        Ranks in the group.
+    n, entries, model, alpha, curve
+        As in :func:`union_entries`.
+    profile : Profile
+        What machine and network can do.
+    row_bytes : int
+        Bytes of one index's values.
+
+    Raises
+    ------
+    BadInput
+        Numbers that make no sense.
+
+    Examples
+    --------
+    >>> from skyphos.planner import Profile, predict_allreduce
+    >>> best, *others = predict_allreduce(8, 2**24, 131072, profile=Profile.network(31.25e6))
+    >>> best.seconds < others[-1].seconds
+    True
+    """
+    if ranks < 1 or row_bytes < 1:
+        raise BadInput(f"{ranks} ranks and rows of {row_bytes} bytes: both must be at least 1")
+    dense_above = min(_SPEED_CROSSOVER, row_bytes / (row_bytes + 4))
+    numbers = native.predict_allreduce(
+        ranks, n, row_bytes, dense_above, _model(n, entries, model, alpha, curve), profile
+    )
+    return [
+        Prediction(algorithm, tuple(degrees), tuple(Stage(*stage) for stage in stages))
+        for algorithm, degrees, stages in numbers
+    ]
+
+
+def greedy_degrees(
+    ranks: int,
+    n: int,
+    entries: float,
+    *,
+    min_packet_bytes: float,
+    row_bytes: int = 4,
+    alpha: float = 1.0,
+) -> list[int]:
+    """Degrees by the papers' rule: at each layer the largest whose messages are worth sending (*Kylix*, section IV).
+
+    Examples
+    --------
+    >>> from skyphos.planner import greedy_degrees
+    >>> greedy_degrees(64, 60_000_000, 0.21 * 60e6, min_packet_bytes=5e6)
+    [8, 4, 2]
+    """
+    return native.greedy_degrees(ranks, n, float(entries), float(row_bytes), float(alpha), float(min_packet_bytes))
