@@ -58,7 +58,8 @@ def allreduce_and_tell(
     op: Any,
     identity: Any,
     settings: _Settings,
-) -> tuple[_Parts, _Array]: ...
+    async_op: bool,
+) -> Any: ...
 def topk_take(
     residual: _Array | None, gradient: _Array, choice: tuple[int | None, int | None, _Array | None]
 ) -> tuple[_Array, _Array]: ...

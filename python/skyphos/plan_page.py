@@ -10,8 +10,8 @@ from .planner import Prediction
 
 __all__ = ["render"]
 
-#: Rows of the picture of times.
-_MOST = 16
+#: Rows of the picture of times, and how many times the fastest its bars may show.
+_MOST, _FAR = 16, 4.0
 
 
 def render(ranks: int, n: int, entries: float, result: float, found: Sequence[Prediction]) -> str:
@@ -52,11 +52,12 @@ def _times(found: Sequence[Prediction]) -> str:
     rows = list(found[:_MOST])
     # The others by name, for who looks for one of them; of butterflies the best are enough.
     rows += [p for p in found[_MOST:] if p.algorithm != "butterfly"]
-    longest = max(1e-12, *(p.seconds for p in rows))
+    # Those far behind must not make the others too short to compare.
+    longest = max(1e-12, min(rows[-1].seconds, _FAR * rows[0].seconds))
     left, right, height = 250.0, 690.0, 20.0
     parts, y = [], 4.0
     for p in rows:
-        width = (right - left) * p.seconds / longest
+        width = (right - left) * min(1.0, p.seconds / longest)
         busy = width * min(1.0, sum(s.compute_s for s in p.stages) / max(p.seconds, 1e-12))
         parts += [
             text(0, y + 15, p.name, "start"),
@@ -65,6 +66,8 @@ def _times(found: Sequence[Prediction]) -> str:
             text(800, y + 15, human_seconds(p.seconds), "end"),
             text(900, y + 15, human_bytes(p.sent_bytes), "end", "note"),
         ]
+        if p.seconds > longest:
+            parts.append(text(right + 4, y + 15, "▸", "start", "note"))
         y += height + 7
     key = (
         f'<p class="key"><i style="background:{PALE}"></i>predicted time'
@@ -92,11 +95,15 @@ def _layers(best: Prediction) -> str:
             text(0, y + 22, f"{arrow} layer {k + 1}", "start"),
             text(110, y + 22, f"degree {degree}", "start", "note"),
             text(900, y + 15, f"{human_bytes(stage.sent_bytes)}, {human_seconds(stage.seconds)}", "end"),
-            text(900, y + 31, f"{stage.messages:,.0f} messages of {human_bytes(each)}", "end", "note"),
+            text(900, y + 31, f"{_messages(stage.messages)} of {human_bytes(each)}", "end", "note"),
         ]
         y += height + 10
     picture = svg(900, y, parts, "Bytes of the best butterfly by layer")
     return f"<h2>{escape(best.name)}, by layer</h2>{picture}"
+
+
+def _messages(count: float) -> str:
+    return f"{count:,.0f} message{'' if round(count) == 1 else 's'}"
 
 
 _PAGE = """<!doctype html> <html lang="en"> <head> <meta charset="utf-8"> <meta name="viewport"

@@ -15,7 +15,8 @@ from .errors import BadInput
 from .kinds import open_vector
 from .quantize import Quantize, check_bits, check_seed
 from .sparse_vector import SparseVector
-from .vectors import _arrays, _vector
+from .vectors import _arrays, _Parts, _vector
+from .work import perform
 
 if TYPE_CHECKING:
     from .comm import Comm
@@ -175,6 +176,7 @@ class TopK:
         op: Op = "sum",
         algorithm: Algorithm = "auto",
         dense: bool = False,
+        async_op: bool = False,
     ) -> Any:
         """Reduce what all ranks choose of their gradients; every rank gets the result. Collective.
 
@@ -190,6 +192,9 @@ class TopK:
             As in :meth:`Comm.allreduce`, those for sparse vectors.
         dense : bool
             Return the kind that came in, in its shape, with zeros where nobody sent anything.
+        async_op : bool
+            Return a :class:`Work` at once; its ``wait()`` returns the result, and puts what quantisation changed in the
+            residual. The gradient may be written to at once.
 
         Returns
         -------
@@ -229,15 +234,20 @@ class TopK:
         mine = SparseVector._of(places, picked, None, array.size)
         call = (comm._native, mine.n, 1, _arrays(mine), native_op, identity, settings)
         try:
-            parts, sent = native.allreduce_and_tell(*call)
+            done = native.allreduce_and_tell(*call, async_op)
         except BaseException:
             self._restore(places, picked)
             raise
-        if quantize is not None:
-            self._put_back(places, picked, sent)
         self._steps += 1
-        reduced = _vector(parts, mine)
-        return back(reduced.to_dense().reshape(np.shape(gradient))) if dense else reduced
+
+        def finish(result: tuple[_Parts, _Array]) -> Any:
+            parts, sent = result
+            if quantize is not None:
+                self._put_back(places, picked, sent)
+            reduced = _vector(parts, mine)
+            return back(reduced.to_dense().reshape(np.shape(gradient))) if dense else reduced
+
+        return perform(done, async_op, finish, lambda: self._restore(places, picked))
 
     def reset(self) -> None:
         """Forget the residual."""
@@ -332,7 +342,8 @@ class TopK:
     def _restore(self, places: _Array, picked: _Array) -> None:
         """What was chosen and not sent goes to the residual again."""
         if self._residual is not None:
-            self._residual.reshape(-1)[places] = picked
+            # Later gradients may have put something there.
+            self._residual.reshape(-1)[places] += picked
 
 
 def _check_floats(array: _Array) -> None:

@@ -34,8 +34,11 @@ class Work(Generic[T]):
     array([1., 2.])
     """
 
-    def __init__(self, native: _skyphos.Work, finish: Callable[[Any], T]) -> None:
+    def __init__(
+        self, native: _skyphos.Work, finish: Callable[[Any], T], failed: Callable[[], None] | None = None
+    ) -> None:
         self._native = native
+        self._failed = failed
         self._finish: Callable[[Any], T] | None = finish
         self._lock = threading.Lock()
         self._result: T | None = None
@@ -91,6 +94,8 @@ class Work(Generic[T]):
                 self._result = finish(self._native.take())
             except BaseException as error:
                 self._error = error
+                if self._failed is not None:
+                    self._failed()
 
     def __await__(self) -> Generator[Any, None, T]:
         """Wait without blocking the event loop: another thread waits."""
@@ -99,6 +104,9 @@ class Work(Generic[T]):
         return asyncio.get_running_loop().run_in_executor(None, self.wait).__await__()
 
 
-def perform(done: Any, async_op: bool, finish: Callable[[Any], T]) -> T | Work[T]:
-    """What the caller of a collective gets: what ``finish`` makes of the native result, or the Work whose wait does."""
-    return Work(done, finish) if async_op else finish(done)
+def perform(
+    done: Any, async_op: bool, finish: Callable[[Any], T], failed: Callable[[], None] | None = None
+) -> T | Work[T]:
+    """What the caller of a collective gets: what ``finish`` makes of the native result, or the Work whose wait does.
+    ``failed`` is called where the Work ends with an error."""
+    return Work(done, finish, failed) if async_op else finish(done)

@@ -115,16 +115,24 @@ def test_choices(dtype: np.dtype[Any]) -> None:
 @pytest.mark.parametrize(
     ("bits", "feedback"), [(None, True), (4, "quantised"), (2, "quantised"), (8, "quantised")], ids=str
 )
-@pytest.mark.parametrize("size", [1, 3, 4])
-def test_view_minus_true_iterate_is_the_mean_residual(bits: Any, feedback: Any, size: int) -> None:
+@pytest.mark.parametrize(("size", "under_way"), [(1, 1), (3, 1), (4, 1), (3, 3)])
+def test_view_minus_true_iterate_is_the_mean_residual(bits: Any, feedback: Any, size: int, under_way: int) -> None:
     """SparCML, appendix C, eq. 5: v_t - x_t = the mean of the residuals, to rounding."""
     n, steps, rate = 2000, 60, 0.1
 
     def body(comm: sky.Comm) -> tuple[np.ndarray, np.ndarray]:
         topk = sky.TopK(k=4, bucket=128, bits=bits, feedback=feedback, seed=7)
         view, largest = np.zeros(n), 0.0
+        works: list[sky.Work[Any]] = []
         for step in range(steps):
-            view -= topk.allreduce(comm, rate * gradient(comm.rank, n, np.float64, step), op="mean", dense=True)
+            g = rate * gradient(comm.rank, n, np.float64, step)
+            if under_way == 1:
+                view -= topk.allreduce(comm, g, op="mean", dense=True)
+            else:
+                works.append(topk.allreduce(comm, g, op="mean", dense=True, async_op=True))
+                g[:] = np.nan  # it has been read
+            while len(works) == under_way or (works and step == steps - 1):
+                view -= works.pop(0).wait()
             assert topk.residual is not None
             largest = max(largest, np.abs(topk.residual).max())
         assert largest < 10 * rate * np.sqrt(steps), "the residual does not grow without bound"
@@ -169,6 +177,18 @@ def test_state_goes_on_exactly(dtype: np.dtype[Any]) -> None:
         sky.TopK(k=4).load_state_dict(topk.state_dict())
     with pytest.raises(sky.BadInput, match="no state"):
         topk.load_state_dict({"k": 3})
+
+
+def test_topk_that_fails_under_way_keeps_what_it_chose() -> None:
+    def body(comm: sky.Comm) -> None:
+        topk = sky.TopK(k=2, bucket=None)
+        x = gradient(comm.rank, 40 + comm.rank)
+        work = topk.allreduce(comm, x, async_op=True)
+        with pytest.raises(sky.Mismatch):
+            work.wait()
+        np.testing.assert_array_equal(topk.residual, x)
+
+    on_all(2, body)
 
 
 def test_what_topk_refuses() -> None:

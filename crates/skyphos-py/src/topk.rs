@@ -4,7 +4,7 @@ use crate::comm::Comm;
 use crate::errors::{or_fail, to_py};
 use crate::op::reduce_op;
 use crate::owned::{Arrays, Vector};
-use crate::stream::{Parts, Settings, dtype_of, index_list, op_and_options, parts};
+use crate::stream::{Settings, dtype_of, index_list, op_and_options, parts};
 use crate::work::perform;
 use numpy::{IntoPyArray, PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::IntoPyObjectExt;
@@ -99,17 +99,23 @@ pub fn allreduce_and_tell<'py>(
     op: &Bound<'py, PyAny>,
     identity: &Bound<'py, PyAny>,
     settings: Settings,
-) -> PyResult<(Parts<'py>, Bound<'py, PyAny>)> {
+    async_op: bool,
+) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     let (op, options) = op_and_options(py, comm, op, identity, settings)?;
     let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
     with_element!(dtype, T => {
-        let vector = or_fail(py, comm, Vector::<T>::new(&vector))?;
-        let mut sent = Vec::new();
-        let reduced: Result<_> =
-            py.detach(|| comm.allreduce_and_tell(n, width, vector.view(), &op, &options, Some(&mut sent)));
-        let reduced = reduced.map_err(|e| to_py(py, e))?;
-        Ok((parts::<T>(py, reduced), sent.into_pyarray(py).into_any()))
+        let x = or_fail(py, comm, Vector::<T>::new(&vector))?;
+        let convert = |py: Python<'_>, (sum, became): (_, Vec<T>)| {
+            (parts::<T>(py, sum), became.into_pyarray(py)).into_py_any(py)
+        };
+        if async_op {
+            return perform(py, comm, comm.allreduce_and_tell_call(n, width, x, op, options), true, convert);
+        }
+        let mut became = Vec::new();
+        let sum: Result<_> =
+            py.detach(|| comm.allreduce_and_tell(n, width, x.view(), &op, &options, Some(&mut became)));
+        convert(py, (sum.map_err(|e| to_py(py, e))?, became))
     })
 }
 

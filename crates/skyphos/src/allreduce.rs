@@ -90,6 +90,25 @@ impl Comm {
         })
     }
 
+    /// [`Comm::allreduce_and_tell`] that can go on by itself; what values became comes with the result.
+    pub fn allreduce_and_tell_call<T: Element>(
+        &self,
+        n: u64,
+        width: usize,
+        x: impl Source<T>,
+        op: ReduceOp,
+        options: AllreduceOptions,
+    ) -> Result<Call<(SparseVec<T>, Vec<T>)>> {
+        let asked = options.sig::<T>(CallKind::Allreduce, &op, n, width);
+        let (known, sig) = self.memory.recall(asked);
+        self.prepare(sig, Some(&op.clone()), move |ep| async move {
+            let (mut became, view) = (Vec::new(), x.view());
+            let sent = Some(&mut became);
+            let (sum, _) = allreduce_on(&ep, (n, width), view, &op, &options, sent, known).await?;
+            Ok((sum, became))
+        })
+    }
+
     /// Reduces the dense arrays of all ranks into `out`; all have the same length. Collective.
     pub fn allreduce_dense<T: Element>(
         &self,
