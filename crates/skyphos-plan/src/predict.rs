@@ -240,15 +240,7 @@ impl Work<'_> {
             let held = self.union(joined) / joined;
             let bytes = self.sparse_bytes(held, n / joined) * others;
             let compute_s = held * k.encode_s * weight + self.fold_s(profile, held, d, n / joined / d);
-            let stage = Stage {
-                sent: bytes,
-                received: bytes,
-                messages: d - 1.0,
-                senders: d - 1.0,
-                rounds: 1.0,
-                ..Stage::default()
-            };
-            down.push(finished(profile, Stage { compute_s, ..stage }));
+            down.push(finished(profile, exchange(bytes, d - 1.0, compute_s)));
             joined *= d;
         }
         let part = self.union(joined) / joined;
@@ -266,15 +258,7 @@ impl Work<'_> {
             };
             let encode_s = if held == 1.0 { part * k.encode_s * weight } else { 0.0 };
             let compute_s = encode_s + if last { place_s } else { 0.0 };
-            let stage = Stage {
-                sent: bytes,
-                received: bytes,
-                messages: d - 1.0,
-                senders: d - 1.0,
-                rounds: 1.0,
-                ..Stage::default()
-            };
-            up.push(finished(profile, Stage { compute_s, ..stage }));
+            up.push(finished(profile, exchange(bytes, d - 1.0, compute_s)));
             held *= d;
         }
         [survey].into_iter().chain(down).chain(up).collect()
@@ -303,15 +287,7 @@ impl Work<'_> {
         let own = self.union(1.0);
         let bytes = self.sparse_bytes(own, n) * (p - 1.0);
         let compute_s = own * k.encode_s * self.weight() + self.fold_s(profile, own * p, p, n);
-        let stage = Stage {
-            sent: bytes,
-            received: bytes,
-            messages: p - 1.0,
-            senders: p - 1.0,
-            rounds: 1.0,
-            ..Stage::default()
-        };
-        vec![finished(profile, Stage { compute_s, ..stage })]
+        vec![finished(profile, exchange(bytes, p - 1.0, compute_s))]
     }
 
     fn dense(&self, profile: &Profile, rounds: f64, senders: f64) -> Vec<Stage> {
@@ -329,6 +305,12 @@ impl Work<'_> {
         };
         vec![finished(profile, Stage { compute_s: bytes * passes * profile.kernels.dense_byte_s, ..stage })]
     }
+}
+
+/// As many bytes to `others` as come from them, all at once.
+fn exchange(bytes: f64, others: f64, compute_s: f64) -> Stage {
+    let (messages, senders) = (others, others);
+    Stage { sent: bytes, received: bytes, messages, senders, rounds: 1.0, compute_s, seconds: 0.0 }
 }
 
 /// The stage with its time.
