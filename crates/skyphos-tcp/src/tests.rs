@@ -68,6 +68,19 @@ fn calls(events: &[Event]) -> Vec<u64> {
     events.iter().filter_map(call).collect()
 }
 
+/// A sender may wait for room while its frames are kept back; no other event would tell it that they went out.
+#[test]
+fn room_is_told_when_what_was_kept_back_goes_out() {
+    let (mut a, _b) = pair();
+    a.cork(true);
+    (0..3).for_each(|call| a.post(1, frame(FrameKind::Data, call, &[7; 1000])));
+    assert!(a.backlog(1) > 3000);
+    a.cork(false);
+    assert_eq!(a.backlog(1), 0);
+    let events = until(&mut a, |events| !events.is_empty());
+    assert!(matches!(events[..], [Event::Writable { rank: 1 }]));
+}
+
 #[test]
 fn frames_of_every_size_cross_unchanged_and_in_order() {
     let (mut a, mut b) = pair();

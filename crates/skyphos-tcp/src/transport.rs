@@ -76,6 +76,8 @@ pub struct Tcp {
     /// Frames are kept back, and for whom.
     corked: bool,
     kept: Vec<u32>,
+    /// Peers whose backlog shrank when what was kept back went out: whoever waits for that must hear of it.
+    relieved: Vec<u32>,
     pool: Pool,
     buffer: Box<[u8]>,
 }
@@ -114,6 +116,7 @@ impl Tcp {
             unread: Vec::with_capacity(size),
             corked: false,
             kept: Vec::new(),
+            relieved: Vec::new(),
             pool: Pool::default(),
             buffer: vec![0; FAR].into(),
         })
@@ -276,6 +279,9 @@ impl Transport for Tcp {
         for to in std::mem::take(&mut self.kept) {
             let peer = &mut self.peers[to as usize];
             peer.write();
+            if peer.outbox.relieved() {
+                self.relieved.push(to);
+            }
             if peer.broken.is_some() && !peer.unread {
                 peer.unread = true;
                 self.unread.push(to);
@@ -289,10 +295,12 @@ impl Transport for Tcp {
 
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
         let before = events.len();
+        events.extend(self.relieved.drain(..).map(|rank| Event::Writable { rank }));
         let until = (!wait.is_zero()).then(|| Instant::now() + wait.min(FOR_EVER));
         let mut left = wait;
         loop {
-            let pause = if self.unread.is_empty() { left } else { Duration::ZERO };
+            let at_once = !self.unread.is_empty() || events.len() > before;
+            let pause = if at_once { Duration::ZERO } else { left };
             let Ok(woken) = self.wait(pause, events) else { return };
             self.read(events);
             let Some(until) = until else { return };
