@@ -308,6 +308,7 @@ impl Mailbox {
         }
         match kind {
             FrameKind::Data => {
+                self.last_words[from as usize] = None; // it has gone on
                 match (b.own, me) {
                     (Some(own), Some(me)) if !own.fits(&sig) => b.fail(mismatch(me, own, from, sig), false),
                     (None, _) if b.first.is_none_or(|(_, first)| first == sig) => b.first = Some((from, sig)),

@@ -230,7 +230,7 @@ impl Node {
     /// Runs one collective call to its end on this thread.
     ///
     /// The body gets an endpoint of the call. Whatever it returns, the call is over afterwards; an
-    /// error that did not come from another rank is told to all, so that everyone raises.
+    /// error is told to all, so that everyone raises.
     pub fn call<R>(
         self: &Arc<Node>,
         group: &Arc<Group>,
@@ -491,7 +491,7 @@ impl Outcome {
     }
 }
 
-/// Ends a call, telling the others why if it failed on this rank first.
+/// Ends a call, telling the others why if it failed.
 pub(crate) struct Leave<'a> {
     pub(crate) ep: &'a Endpoint,
     pub(crate) outcome: Outcome,
@@ -500,14 +500,15 @@ pub(crate) struct Leave<'a> {
 impl Drop for Leave<'_> {
     fn drop(&mut self) {
         let (node, (group, call)) = (self.ep.node(), self.ep.place());
+        let said = node.mail(|m| m.look(group.comm, call)).err().filter(|(_, remote)| *remote);
         let error = match std::mem::replace(&mut self.outcome, Outcome::Done) {
             Outcome::Done => None,
+            // Told on: should this rank go away next, others may see that before they hear from who said it.
+            Outcome::Failed(_) | Outcome::Panicked if said.is_some() => said.map(|(error, _)| error),
             Outcome::Failed(error) => Some(error.as_seen_by_others(node.rank)),
             Outcome::Panicked => Some(node.panicked()),
         };
-        // What another rank said has reached everyone already.
-        let told = matches!(node.mail(|m| m.look(group.comm, call)), Err((_, true)));
-        if let Some(error) = error.filter(|_| !told) {
+        if let Some(error) = error {
             let payload = node.pool.copy_of(&error.to_wire());
             let header = Header::control(FrameKind::Abort, group.comm, call);
             for peer in group.ranks.iter().filter(|r| **r != node.rank) {

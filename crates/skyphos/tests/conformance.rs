@@ -134,6 +134,21 @@ fn n_and_degrees_are_agreed_when_left_open() {
     }
 }
 
+/// A rank that has heard of an error may be gone before the others hear of it.
+#[test]
+fn the_error_of_a_last_call_is_raised_on_all() {
+    for (name, make, rounds) in [("local", local as MakeGroup, 300), ("tcp", tcp, 30)] {
+        for _ in 0..rounds {
+            on_all(make(4), |comm| {
+                let bad = if comm.rank() == 1 { 100 } else { 5u64 };
+                let options = ConfigureOptions::with_n(100);
+                let error = comm.configure(&[bad], &[5u64], &options).map(|_| ()).unwrap_err().to_string();
+                assert!(error.contains("contribute[0] = 100"), "{name}, rank {}: {error}", comm.rank());
+            });
+        }
+    }
+}
+
 #[test]
 fn an_error_on_one_rank_is_raised_on_all_and_the_group_goes_on() {
     for (name, make) in TRANSPORTS {
