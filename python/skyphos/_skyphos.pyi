@@ -10,7 +10,6 @@ __all__ = [
     "Plan",
     "Work",
     "allreduce",
-    "allreduce_and_tell",
     "allreduce_dense",
     "alltoall",
     "connect_tcp",
@@ -48,16 +47,7 @@ def allreduce(
     op: Any,
     identity: Any,
     settings: _Settings,
-    async_op: bool,
-) -> Any: ...
-def allreduce_and_tell(
-    comm: Comm,
-    n: int,
-    width: int,
-    vector: _Parts,
-    op: Any,
-    identity: Any,
-    settings: _Settings,
+    tell_sent: bool,
     async_op: bool,
 ) -> Any: ...
 def topk_take(
@@ -175,7 +165,6 @@ def predict_allreduce(
     ranks: int,
     n: int,
     row_bytes: int,
-    dense_above: float,
     model: tuple[str, float, float, list[tuple[float, float]]],
     profile: Any,
 ) -> list[tuple[str, list[int], list[tuple[float, float, float, float, float, float]]]]: ...

@@ -165,10 +165,11 @@ class AllreduceCollectives(VectorCollectives):
 
             return perform(done, async_op, finish_array)
         arrays = _arrays(vector)
-        done = native.allreduce(self._native, vector.n, vector.width, arrays, native_op, identity, settings, async_op)
+        call = (self._native, vector.n, vector.width, arrays, native_op, identity, settings)
+        done = native.allreduce(*call, False, async_op)
 
-        def finish(result: tuple[_Parts, Told]) -> Any:
-            parts, told = result
+        def finish(result: tuple[_Parts, Told, None]) -> Any:
+            parts, told, _ = result
             reduced = _vector(parts, vector)
             absent = identity_of(op, reduced.dtype)
             if prune:

@@ -22,9 +22,6 @@ __all__ = ["Prediction", "Profile", "Stage", "greedy_degrees", "predict_allreduc
 
 _FORMAT = 1
 
-#: Where a vector turns dense at the latest: there entries are collected more slowly than rows are added.
-_SPEED_CROSSOVER = 0.3
-
 
 @dataclass(frozen=True)
 class Profile:
@@ -282,10 +279,7 @@ def predict_allreduce(
     """
     if ranks < 1 or row_bytes < 1:
         raise BadInput(f"{ranks} ranks and rows of {row_bytes} bytes: both must be at least 1")
-    dense_above = min(_SPEED_CROSSOVER, row_bytes / (row_bytes + 4))
-    numbers = native.predict_allreduce(
-        ranks, n, row_bytes, dense_above, _model(n, entries, model, alpha, curve), profile
-    )
+    numbers = native.predict_allreduce(ranks, n, row_bytes, _model(n, entries, model, alpha, curve), profile)
     return [
         Prediction(algorithm, tuple(degrees), tuple(Stage(*stage) for stage in stages))
         for algorithm, degrees, stages in numbers

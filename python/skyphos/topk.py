@@ -12,6 +12,7 @@ from . import _skyphos as native
 from .allreduce import Algorithm, _allreduce_settings
 from .arguments import Op, as_array, resolve_op
 from .errors import BadInput
+from .explanation import Told
 from .kinds import open_vector
 from .quantize import Quantize, check_bits, check_seed
 from .sparse_vector import SparseVector
@@ -234,15 +235,15 @@ class TopK:
         mine = SparseVector._of(places, picked, None, array.size)
         call = (comm._native, mine.n, 1, _arrays(mine), native_op, identity, settings)
         try:
-            done = native.allreduce_and_tell(*call, async_op)
+            done = native.allreduce(*call, quantize is not None, async_op)
         except BaseException:
             self._restore(places, picked)
             raise
         self._steps += 1
 
-        def finish(result: tuple[_Parts, _Array]) -> Any:
-            parts, sent = result
-            if quantize is not None:
+        def finish(result: tuple[_Parts, Told, _Array | None]) -> Any:
+            parts, _, sent = result
+            if sent is not None:
                 self._put_back(places, picked, sent)
             reduced = _vector(parts, mine)
             return back(reduced.to_dense().reshape(np.shape(gradient))) if dense else reduced

@@ -25,9 +25,6 @@ __all__ = ["VectorCollectives"]
 Schedule = Literal["auto", "direct", "ring", "recursive_doubling", "bruck", "neighbour_exchange", "dissemination"]
 _Parts = tuple[npt.NDArray[Any] | None, npt.NDArray[Any], npt.NDArray[Any] | None]
 
-#: Arrays of so many bytes fill a chunk on the wire: a ring then moves them with the fewest copies.
-_LARGE_BYTES = 128 * 1024
-
 
 class VectorCollectives:
     """The part of a :class:`skyphos.Comm` that moves and reduces vectors."""
@@ -161,13 +158,10 @@ class VectorCollectives:
         if _is_dense_kind(x):
             array, back = self._opened_array(x)
             out = np.empty((self.size, *array.shape), array.dtype)
-            schedule = "ring" if array.nbytes >= _LARGE_BYTES else "direct"
-            schedule = schedule if algorithm == "auto" else algorithm
-            done = native.move_arrays(self._native, "allgather", array, out, 0, schedule, async_op)
+            done = native.move_arrays(self._native, "allgather", array, out, 0, algorithm, async_op)
             return perform(done, async_op, lambda _: back(out))
         vector, back, _ = self._opened(x, "sum")
-        arrays, schedule = _arrays(vector), "direct" if algorithm == "auto" else algorithm
-        done = native.gather(self._native, vector.n, vector.width, arrays, None, schedule, async_op)
+        done = native.gather(self._native, vector.n, vector.width, _arrays(vector), None, algorithm, async_op)
         return perform(done, async_op, lambda all_parts: [back(_vector(parts, vector)) for parts in all_parts])
 
     def gather(self, x: Any, *, root: int = 0, async_op: bool = False) -> Any:
@@ -220,16 +214,16 @@ class VectorCollectives:
         array([[1., 2.]])
         """
         try:
-            if len(xs) != self.size:
-                raise BadInput(f"{len(xs)} vectors for {self.size} ranks: pass one a rank")
-            if all(_is_dense_kind(x) for x in xs):
+            self._check_count(xs)
+            dense = all(_is_dense_kind(x) for x in xs)
+            if dense:
                 stacked, back = _stacked(xs)
                 out = np.empty_like(stacked)
             else:
                 vectors, back = self._alike(xs)
         except Exception as error:
             self._fail(error)
-        if all(_is_dense_kind(x) for x in xs):
+        if dense:
             done = native.move_arrays(self._native, "alltoall", stacked, out, 0, "direct", async_op)
             return perform(done, async_op, lambda _: back(out))
         first = vectors[0]
@@ -338,14 +332,18 @@ class VectorCollectives:
 
     def _stacked_like(self, xs: Sequence[Any] | None, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """One array of those that this rank scatters."""
-        if xs is None or len(xs) != self.size:
-            raise BadInput(f"{0 if xs is None else len(xs)} vectors for {self.size} ranks: pass one a rank")
+        self._check_count(xs)
         stacked, _ = _stacked(xs)
         if (stacked.dtype, stacked.shape[1:]) != (like.dtype, like.shape):
             raise BadInput(
                 f"arrays of {stacked.dtype} of shape {stacked.shape[1:]} where like= is {like.dtype} of {like.shape}"
             )
         return stacked
+
+    def _check_count(self, xs: Sequence[Any] | None) -> None:
+        """Refuse other than one vector a rank."""
+        if xs is None or len(xs) != self.size:
+            raise BadInput(f"{0 if xs is None else len(xs)} vectors for {self.size} ranks: pass one a rank")
 
     def _root(self, root: int) -> int:
         try:

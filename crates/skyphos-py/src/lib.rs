@@ -33,7 +33,7 @@ mod _skyphos {
         allreduce, allreduce_dense, alltoall, gather, move_arrays, reduce, reduce_arrays, reduce_scatter,
     };
     #[pymodule_export]
-    use crate::topk::{allreduce_and_tell, topk_allreduce, topk_put_back, topk_quantise, topk_take};
+    use crate::topk::{topk_allreduce, topk_put_back, topk_quantise, topk_take};
     #[pymodule_export]
     use crate::work::Work;
 }

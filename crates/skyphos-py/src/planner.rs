@@ -2,6 +2,7 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use skyphos::DenseThreshold;
 use skyphos::planner::{
     Kernels, Parts, PowerLaw, Profile, Route, Union, Work, choose_degrees, factorisations,
 };
@@ -95,13 +96,13 @@ pub fn predict_allreduce(
     ranks: u32,
     n: u64,
     row_bytes: usize,
-    dense_above: f64,
     model: Model,
     profile: Numbers,
 ) -> PyResult<Vec<RouteNumbers>> {
     let (union, profile) = (union_of(n, model)?, Profile::from(profile));
     let all = py.detach(|| {
         let curve = |m: f64| union.entries(m);
+        let dense_above = DenseThreshold::Auto.density(n, row_bytes, n > 1 << 32);
         Work { ranks, n, row_bytes, union: &curve, dense_above }.all(&profile, &factorisations(ranks))
     });
     let numbers = |s: Stage| (s.sent, s.received, s.messages, s.rounds, s.compute_s, s.seconds);

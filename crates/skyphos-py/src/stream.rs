@@ -12,8 +12,8 @@ use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use skyphos::{
-    Algorithm, AllreduceOptions, ArrayMove, DType, DenseThreshold, Error, Explanation, Form, IndexList,
-    ReduceOp, Result, Schedule, Source, SparseVec, Split, Traffic, with_element,
+    Algorithm, AllreduceOptions, Allreduced, ArrayMove, DType, DenseThreshold, Error, Explanation, Form,
+    IndexList, ReduceOp, Result, Schedule, Source, SparseVec, Split, Traffic, choose_allgather, with_element,
 };
 
 /// The parts of a vector: indices, values and bitmap; indices are None for a dense one.
@@ -21,7 +21,7 @@ pub(crate) type Parts<'py> = (Option<Bound<'py, PyAny>>, Bound<'py, PyAny>, Opti
 
 /// Settings that all ranks share: algorithm, degrees, split, dense threshold (-1: automatic, -2: the paper's), what
 /// is quantised.
-pub(crate) type Settings = (String, Option<Vec<u32>>, String, i64, Option<Quantised>);
+type Settings = (String, Option<Vec<u32>>, String, i64, Option<Quantised>);
 
 fn options((algorithm, degrees, split, threshold, quantised): Settings) -> Result<AllreduceOptions> {
     let split = match split.as_str() {
@@ -40,11 +40,11 @@ fn options((algorithm, degrees, split, threshold, quantised): Settings) -> Resul
         entries => DenseThreshold::Entries(entries.max(0) as u64),
     };
     let (algorithm, quantize) = (Algorithm::from_name(&algorithm)?, quantised.map(quantize).transpose()?);
-    Ok(AllreduceOptions { algorithm, degrees, split, dense_threshold, quantize })
+    Ok(AllreduceOptions { algorithm, degrees, split, dense_threshold, quantize, tell_sent: false })
 }
 
 /// An operation and settings from Python; what makes no sense fails the group's next call.
-pub(crate) fn op_and_options(
+fn op_and_options(
     py: Python<'_>,
     comm: &skyphos::Comm,
     op: &Bound<'_, PyAny>,
@@ -103,7 +103,8 @@ macro_rules! with_vector {
     }};
 }
 
-/// `Comm.allreduce` of a sparse vector, or of one that is dense.
+/// `Comm.allreduce` of a sparse vector, or of one that is dense: the sum, how, and with `tell_sent` what quantisation
+/// made of this rank's values.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
 pub fn allreduce<'py>(
@@ -115,19 +116,24 @@ pub fn allreduce<'py>(
     op: &Bound<'py, PyAny>,
     identity: &Bound<'py, PyAny>,
     settings: Settings,
+    tell_sent: bool,
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     let (op, options) = op_and_options(py, comm, op, identity, settings)?;
+    let options = AllreduceOptions { tell_sent, ..options };
     let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
     with_element!(dtype, T => {
         let x = or_fail(py, comm, Vector::<T>::new(&vector))?;
-        let convert = |py: Python<'_>, (sum, how)| (parts::<T>(py, sum), told(how)).into_py_any(py);
+        let convert = move |py: Python<'_>, done: Allreduced<T>| {
+            let sent = tell_sent.then(|| done.sent.into_pyarray(py));
+            (parts(py, done.sum), told(done.explanation), sent).into_py_any(py)
+        };
         if async_op {
             return perform(py, comm, comm.allreduce_call(n, width, x, op, options), true, convert);
         }
         // The next call may rely on what this one learned.
-        let done = py.detach(|| comm.allreduce_and_explain(n, width, x.view(), &op, &options));
+        let done = py.detach(|| comm.allreduce_and_tell(n, width, x.view(), &op, &options));
         convert(py, done.map_err(|error| to_py(py, error))?)
     })
 }
@@ -210,9 +216,13 @@ pub fn reduce<'py>(
     )
 }
 
-fn schedule_of(name: &str) -> PyResult<Schedule> {
-    Schedule::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| {
-        let known: Vec<_> = Schedule::ALL.iter().map(|s| s.name()).collect();
+/// The schedule of a name; None for "auto".
+fn schedule_of(name: &str) -> PyResult<Option<Schedule>> {
+    if name == "auto" {
+        return Ok(None);
+    }
+    Schedule::ALL.into_iter().find(|s| s.name() == name).map(Some).ok_or_else(|| {
+        let known: Vec<_> = ["auto"].into_iter().chain(Schedule::ALL.iter().map(|s| s.name())).collect();
         PyTypeError::new_err(format!("unknown algorithm {name:?}: use one of {}", known.join(", ")))
     })
 }
@@ -231,7 +241,7 @@ pub fn gather<'py>(
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let schedule = or_fail(py, comm, schedule_of(schedule))?;
+    let schedule = or_fail(py, comm, schedule_of(schedule))?.unwrap_or(Schedule::Direct);
     with_vector!(
         py,
         comm,
@@ -285,7 +295,14 @@ pub fn move_arrays(
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     let what = match what {
-        "allgather" => ArrayMove::Allgather(or_fail(py, comm, schedule_of(schedule))?),
+        "allgather" => {
+            let named = or_fail(py, comm, schedule_of(schedule))?;
+            let bytes = || values.getattr("nbytes").and_then(|bytes| bytes.extract());
+            ArrayMove::Allgather(match named {
+                Some(schedule) => schedule,
+                None => choose_allgather(or_fail(py, comm, bytes())?),
+            })
+        }
         "gather" => ArrayMove::Gather { root },
         "alltoall" => ArrayMove::Alltoall,
         _ => ArrayMove::Scatter { root },

@@ -1,15 +1,15 @@
-//! What `skyphos.TopK` needs of the native library: selection, quantisation, and an allreduce that tells what it sent.
+//! What `skyphos.TopK` needs of the native library: selection, quantisation, and `Comm.topk_allreduce`.
 
 use crate::comm::Comm;
 use crate::errors::{or_fail, to_py};
 use crate::op::reduce_op;
 use crate::owned::{Arrays, Vector};
-use crate::stream::{Settings, dtype_of, index_list, op_and_options, parts};
+use crate::stream::{dtype_of, index_list, parts};
 use crate::work::perform;
 use numpy::{IntoPyArray, PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use skyphos::{Draw, Error, Magnitude, Quantize, Result, Scale, Select, Source, with_element, with_real};
+use skyphos::{Draw, Error, Magnitude, Quantize, Scale, Select, with_real};
 
 /// k and bucket, or a threshold in an array of one value of the gradient's type.
 type Choice<'py> = (Option<usize>, Option<usize>, Option<Bound<'py, PyAny>>);
@@ -85,38 +85,6 @@ pub fn topk_put_back(
         let (residual, picked, sent) = (residual.as_slice_mut()?, picked.as_slice()?, sent.as_slice()?);
         py.detach(|| skyphos::put_back(residual, indices, picked, sent)).map_err(|e| to_py(py, e))
     }, else no_floats(py))
-}
-
-/// `Comm.allreduce` of a sparse vector whose values are quantised as they are sent, and what they became.
-#[pyfunction]
-#[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
-pub fn allreduce_and_tell<'py>(
-    py: Python<'py>,
-    comm: &Comm,
-    n: u64,
-    width: usize,
-    vector: Arrays<'py>,
-    op: &Bound<'py, PyAny>,
-    identity: &Bound<'py, PyAny>,
-    settings: Settings,
-    async_op: bool,
-) -> PyResult<Py<PyAny>> {
-    let comm = comm.shared();
-    let (op, options) = op_and_options(py, comm, op, identity, settings)?;
-    let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
-    with_element!(dtype, T => {
-        let x = or_fail(py, comm, Vector::<T>::new(&vector))?;
-        let convert = |py: Python<'_>, (sum, became): (_, Vec<T>)| {
-            (parts::<T>(py, sum), became.into_pyarray(py)).into_py_any(py)
-        };
-        if async_op {
-            return perform(py, comm, comm.allreduce_and_tell_call(n, width, x, op, options), true, convert);
-        }
-        let mut became = Vec::new();
-        let sum: Result<_> =
-            py.detach(|| comm.allreduce_and_tell(n, width, x.view(), &op, &options, Some(&mut became)));
-        convert(py, (sum.map_err(|e| to_py(py, e))?, became))
-    })
 }
 
 /// `Comm.topk_allreduce`: the largest entries of the sum, the indices that this rank offered, and words of entries

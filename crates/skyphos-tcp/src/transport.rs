@@ -122,6 +122,16 @@ impl Tcp {
         })
     }
 
+    /// Writes what can be written to a peer, outside of a wait: a failure is found by the next poll.
+    fn write(&mut self, to: u32) {
+        let peer = &mut self.peers[to as usize];
+        peer.write();
+        if peer.broken.is_some() && !peer.unread {
+            peer.unread = true;
+            self.unread.push(to);
+        }
+    }
+
     /// Waits for readiness and acts on what can be written; whether a waker ended the wait, `Err` if a
     /// signal did.
     fn wait(&mut self, wait: Duration, events: &mut Vec<Event>) -> std::result::Result<bool, ()> {
@@ -262,13 +272,9 @@ impl Transport for Tcp {
         if idle && self.corked {
             self.kept.push(to);
         } else if idle {
-            peer.write();
+            self.write(to);
         }
-        peer.outbox.note_peak();
-        if peer.broken.is_some() && !peer.unread {
-            peer.unread = true;
-            self.unread.push(to);
-        }
+        self.peers[to as usize].outbox.note_peak();
     }
 
     fn cork(&mut self, corked: bool) {
@@ -277,14 +283,9 @@ impl Transport for Tcp {
             return;
         }
         for to in std::mem::take(&mut self.kept) {
-            let peer = &mut self.peers[to as usize];
-            peer.write();
-            if peer.outbox.relieved() {
+            self.write(to);
+            if self.peers[to as usize].outbox.relieved() {
                 self.relieved.push(to);
-            }
-            if peer.broken.is_some() && !peer.unread {
-                peer.unread = true;
-                self.unread.push(to);
             }
         }
     }

@@ -222,14 +222,6 @@ impl Real for f64 {
 macro_rules! with_element {
     ($dtype:expr, $t:ident => $body:expr) => {
         match $dtype {
-            $crate::DType::F32 => {
-                type $t = f32;
-                $body
-            }
-            $crate::DType::F64 => {
-                type $t = f64;
-                $body
-            }
             $crate::DType::I32 => {
                 type $t = i32;
                 $body
@@ -250,14 +242,7 @@ macro_rules! with_element {
                 type $t = u64;
                 $body
             }
-            $crate::DType::BF16 => {
-                type $t = $crate::bf16;
-                $body
-            }
-            $crate::DType::F16 => {
-                type $t = $crate::f16;
-                $body
-            }
+            real => $crate::with_real!(real, $t => $body, else unreachable!("{real:?} is no integer")),
         }
     };
 }

@@ -2,6 +2,7 @@
 
 use crate::configure::custom_tag;
 use crate::quantize::QuantizeOptions;
+use skyphos_core::collectives::gather::Schedule;
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::stream::Split;
@@ -96,8 +97,9 @@ pub enum DenseThreshold {
 }
 
 impl DenseThreshold {
-    /// As entries per position.
-    pub(crate) fn density(self, n: u64, row_bytes: usize, index_bytes: usize) -> f64 {
+    /// As entries per position. `wide`: indices take 8 bytes.
+    pub fn density(self, n: u64, row_bytes: usize, wide: bool) -> f64 {
+        let index_bytes = if wide { 8 } else { 4 };
         let paper = row_bytes as f64 / (row_bytes + index_bytes) as f64;
         match self {
             DenseThreshold::Auto => paper.min(SPEED_CROSSOVER),
@@ -107,7 +109,7 @@ impl DenseThreshold {
     }
 }
 
-/// Settings of [`Comm::allreduce`]. All ranks must pass the same.
+/// Settings of [`Comm::allreduce`]. All ranks must pass the same, but for `tell_sent`.
 #[derive(Clone, Debug, Default)]
 pub struct AllreduceOptions {
     /// The schedule.
@@ -120,6 +122,8 @@ pub struct AllreduceOptions {
     pub dense_threshold: DenseThreshold,
     /// What is quantised, if anything.
     pub quantize: Option<QuantizeOptions>,
+    /// Whether [`Allreduced::sent`](crate::Allreduced::sent) is wanted on this rank.
+    pub tell_sent: bool,
 }
 
 impl AllreduceOptions {
@@ -158,6 +162,15 @@ pub fn choose_dense(ranks: u32, bytes: usize) -> Algorithm {
     match bytes / ranks as usize >= CHUNK_BYTES {
         true => Algorithm::DenseRing,
         false => Algorithm::Dense,
+    }
+}
+
+/// The rule behind `auto` for an allgather of arrays of `bytes`: where each fills a chunk, around a ring, which copies
+/// least; else directly.
+pub fn choose_allgather(bytes: usize) -> Schedule {
+    match bytes >= CHUNK_BYTES {
+        true => Schedule::Ring,
+        false => Schedule::Direct,
     }
 }
 

@@ -17,6 +17,17 @@ use skyphos_kernels::BlockHash;
 use skyphos_kernels::stream::{Form, Shape, SparseVec, View, shuffle, unshuffle};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 
+/// A reduced vector, and how it came about.
+#[derive(Clone, Debug)]
+pub struct Allreduced<T> {
+    /// The reduction.
+    pub sum: SparseVec<T>,
+    /// What was done.
+    pub explanation: Explanation,
+    /// What the values of this rank's entries became, where inputs are quantised and the options ask for it; else empty.
+    pub sent: Vec<T>,
+}
+
 impl Comm {
     /// The reduction of all ranks' vectors of `n` rows of `width` numbers, on every rank.
     ///
@@ -30,23 +41,10 @@ impl Comm {
         op: &ReduceOp,
         options: &AllreduceOptions,
     ) -> Result<SparseVec<T>> {
-        self.allreduce_and_explain(n, width, view, op, options).map(|(reduced, _)| reduced)
+        self.allreduce_and_tell(n, width, view, op, options).map(|done| done.sum)
     }
 
     /// [`Comm::allreduce`], and what it did.
-    pub fn allreduce_and_explain<T: Element>(
-        &self,
-        n: u64,
-        width: usize,
-        view: View<'_, T>,
-        op: &ReduceOp,
-        options: &AllreduceOptions,
-    ) -> Result<(SparseVec<T>, Explanation)> {
-        self.allreduce_now((n, width), view, op, options, None)
-    }
-
-    /// As [`Comm::allreduce`]. Where `options` quantise inputs, `sent` is filled with what the values of this rank's
-    /// entries became.
     pub fn allreduce_and_tell<T: Element>(
         &self,
         n: u64,
@@ -54,26 +52,14 @@ impl Comm {
         view: View<'_, T>,
         op: &ReduceOp,
         options: &AllreduceOptions,
-        sent: Option<&mut Vec<T>>,
-    ) -> Result<SparseVec<T>> {
-        self.allreduce_now((n, width), view, op, options, sent).map(|(reduced, _)| reduced)
-    }
-
-    fn allreduce_now<T: Element>(
-        &self,
-        (n, width): (u64, usize),
-        view: View<'_, T>,
-        op: &ReduceOp,
-        options: &AllreduceOptions,
-        sent: Option<&mut Vec<T>>,
-    ) -> Result<(SparseVec<T>, Explanation)> {
+    ) -> Result<Allreduced<T>> {
         let asked = options.sig::<T>(CallKind::Allreduce, op, n, width);
         let (known, sig) = self.memory.recall(asked);
-        let body = async |ep: &Endpoint| allreduce_on(ep, (n, width), view, op, options, sent, known).await;
+        let body = async |ep: &Endpoint| allreduce_on(ep, (n, width), view, op, options, known).await;
         self.memory.after(asked, self.call(sig, body))
     }
 
-    /// [`Comm::allreduce`] that can go on by itself, and what it did.
+    /// [`Comm::allreduce_and_tell`] that can go on by itself.
     pub fn allreduce_call<T: Element>(
         &self,
         n: u64,
@@ -81,31 +67,11 @@ impl Comm {
         x: impl Source<T>,
         op: ReduceOp,
         options: AllreduceOptions,
-    ) -> Result<Call<(SparseVec<T>, Explanation)>> {
+    ) -> Result<Call<Allreduced<T>>> {
         let asked = options.sig::<T>(CallKind::Allreduce, &op, n, width);
         let (known, sig) = self.memory.recall(asked);
         self.prepare(sig, Some(&op.clone()), move |ep| async move {
-            let done = allreduce_on(&ep, (n, width), x.view(), &op, &options, None, known).await;
-            done.map(|(sum, told)| (sum, told.explanation))
-        })
-    }
-
-    /// [`Comm::allreduce_and_tell`] that can go on by itself; what values became comes with the result.
-    pub fn allreduce_and_tell_call<T: Element>(
-        &self,
-        n: u64,
-        width: usize,
-        x: impl Source<T>,
-        op: ReduceOp,
-        options: AllreduceOptions,
-    ) -> Result<Call<(SparseVec<T>, Vec<T>)>> {
-        let asked = options.sig::<T>(CallKind::Allreduce, &op, n, width);
-        let (known, sig) = self.memory.recall(asked);
-        self.prepare(sig, Some(&op.clone()), move |ep| async move {
-            let (mut became, view) = (Vec::new(), x.view());
-            let sent = Some(&mut became);
-            let (sum, _) = allreduce_on(&ep, (n, width), view, &op, &options, sent, known).await?;
-            Ok((sum, became))
+            allreduce_on(&ep, (n, width), x.view(), &op, &options, known).await.map(|(done, _)| done)
         })
     }
 
@@ -144,14 +110,14 @@ async fn allreduce_on<T: Element>(
     view: View<'_, T>,
     op: &ReduceOp,
     options: &AllreduceOptions,
-    sent: Option<&mut Vec<T>>,
     known: Option<Known>,
-) -> Result<(SparseVec<T>, Told)> {
+) -> Result<(Allreduced<T>, Told)> {
     op.check(T::DTYPE)?;
     view.check(n, width)?;
     if let Some(degrees) = &options.degrees {
         check_degrees(degrees, ep.size())?;
     }
+    let mut sent = Vec::new();
     let (form, algorithm, learned) = if options.split == Split::Hash {
         if options.quantize.is_some() {
             return Err(Error::bad_input(
@@ -164,7 +130,7 @@ async fn allreduce_on<T: Element>(
         let (form, algorithm, learned) = run(ep, of, shuffled.view(), op, options, None, known).await?;
         (unshuffle(form, n, width, is_wide(n, &view), hash), algorithm, learned)
     } else {
-        run(ep, (n, width), view, op, options, sent, known).await?
+        run(ep, (n, width), view, op, options, options.tell_sent.then_some(&mut sent), known).await?
     };
     let degrees = match (algorithm, &options.degrees) {
         (Algorithm::Butterfly, Some(degrees)) => degrees.clone(),
@@ -172,13 +138,10 @@ async fn allreduce_on<T: Element>(
     };
     let dense_threshold = terms::<T>(n, width, &view, op, options).shape.dense_above * n as f64;
     let explanation = Explanation { algorithm, degrees, dense_threshold, traffic: ep.traffic() };
-    let entries = match &form {
-        Form::Sparse { indices, .. } => Some(indices.len()),
-        Form::Dense { present, .. } => {
-            present.as_ref().map(|bits| bits.iter().map(|word| word.count_ones() as usize).sum())
-        }
-    };
-    Ok((SparseVec { n, width, form }, Told { explanation, learned, entries }))
+    let sum = SparseVec { n, width, form };
+    let says = !matches!(sum.form, Form::Dense { present: None, .. });
+    let told = Told { learned, entries: says.then(|| sum.nnz()) };
+    Ok((Allreduced { sum, explanation, sent }, told))
 }
 
 /// Returns the schedule that was used.
@@ -222,7 +185,7 @@ pub(crate) fn terms<'a, T: Element>(
     options: &AllreduceOptions,
 ) -> Terms<'a> {
     let wide = is_wide(n, view);
-    let dense_above = options.dense_threshold.density(n, width * size_of::<T>(), if wide { 8 } else { 4 });
+    let dense_above = options.dense_threshold.density(n, width * size_of::<T>(), wide);
     Terms { op, n, shape: Shape { width, wide, dense_above, with_present: true }, precision: None }
 }
 
@@ -353,12 +316,13 @@ async fn run<T: Element>(
     let codec = options.quantize.map(|q| q.check(op, T::DTYPE, width)).transpose()?;
     // Below the paper's crossover a dense vector is the larger one.
     let asked_for = matches!(options.dense_threshold, DenseThreshold::Entries(_))
-        && terms.shape.dense_above < DenseThreshold::Paper.density(n, width * size_of::<T>(), 4);
+        && terms.shape.dense_above < DenseThreshold::Paper.density(n, width * size_of::<T>(), false);
     if options.algorithm == Algorithm::SplitAllgatherDense || asked_for {
         check_room::<T>(n, width)?;
     }
     let (choice, sampled) = decide(ep, (n, width), view, op, options, known).await?;
-    let Known { algorithm, bounds } = choice.clone();
+    let learned = sampled.then(|| choice.clone());
+    let Known { algorithm, bounds } = choice;
     let one_layer = [ep.size()];
     let degrees = options.degrees.as_deref().unwrap_or(&one_layer);
     let input;
@@ -376,5 +340,5 @@ async fn run<T: Element>(
         Algorithm::Butterfly => butterfly(ep, view, terms, degrees, bounds, Parts::Auto).await,
         _ => unreachable!("refused, or replaced by another"),
     };
-    Ok((form?, algorithm, sampled.then_some(choice)))
+    Ok((form?, algorithm, learned))
 }

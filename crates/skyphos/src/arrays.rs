@@ -3,6 +3,7 @@
 use crate::Comm;
 use crate::algorithm::{Algorithm, choose_dense};
 use crate::configure::custom_tag;
+use crate::vectors::check_root;
 use skyphos_core::collectives::allreduce::dense::{
     direct_reduce_scatter, reduce_to_root, ring_reduce_scatter,
 };
@@ -56,9 +57,7 @@ impl ArrayMove {
             ArrayMove::Scatter { root } if root == ep.rank() => (values == out * size, root),
             ArrayMove::Scatter { root } => (values == 0, root),
         };
-        if root as usize >= size {
-            return Err(Error::bad_input(format!("root={root} is no rank of a group of {size}")));
-        }
+        check_root(ep, root)?;
         match fits {
             true => Ok(()),
             false => Err(Error::bad_input(format!(
@@ -89,11 +88,7 @@ async fn reduce_on<T: Element>(
 ) -> Result<()> {
     op.check(T::DTYPE)?;
     let (me, size) = (ep.rank() as usize, ep.size());
-    if let Some(root) = root
-        && root >= size
-    {
-        return Err(Error::bad_input(format!("root={root} is no rank of a group of {size}")));
-    }
+    check_root(ep, root.unwrap_or(0))?;
     let bounds = split_ranges(0, values.len() as u64, size);
     let due = match root {
         None => (bounds[me + 1] - bounds[me]) as usize,

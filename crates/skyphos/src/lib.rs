@@ -25,7 +25,8 @@ mod quantize;
 mod topk_allreduce;
 mod vectors;
 
-pub use algorithm::{Algorithm, AllreduceOptions, Data, DenseThreshold, choose};
+pub use algorithm::{Algorithm, AllreduceOptions, Data, DenseThreshold, choose, choose_allgather};
+pub use allreduce::Allreduced;
 pub use arrays::ArrayMove;
 pub use comm::{Comm, LocalRanks};
 pub use configure::{ConfigureOptions, DEFAULT_MIN_PACKET_BYTES, IndexSets, SharedPlan, predicted_rows};

@@ -9,7 +9,6 @@
 //! a mismatch on all ranks, and all forget.
 
 use crate::algorithm::Algorithm;
-use crate::explain::Explanation;
 use skyphos_core::frame::CallSig;
 use skyphos_types::{Error, Result};
 use std::collections::HashMap;
@@ -33,7 +32,6 @@ pub(crate) struct Known {
 
 /// What a call tells beside its result.
 pub(crate) struct Told {
-    pub(crate) explanation: Explanation,
     /// What a sample said, if one was taken.
     pub(crate) learned: Option<Known>,
     /// Entries of the result, unless it is dense and does not say.
@@ -79,11 +77,11 @@ impl Memory {
     }
 
     /// Takes from a blocking call what it learned.
-    pub(crate) fn after<R>(&self, asked: CallSig, done: Result<(R, Told)>) -> Result<(R, Explanation)> {
+    pub(crate) fn after<R>(&self, asked: CallSig, done: Result<(R, Told)>) -> Result<R> {
         match done {
-            Ok((result, Told { explanation, learned, entries })) => {
+            Ok((result, Told { learned, entries })) => {
                 self.keep(asked, learned, entries);
-                Ok((result, explanation))
+                Ok(result)
             }
             Err(error) => {
                 if matches!(error, Error::Mismatch { .. }) {

@@ -24,7 +24,7 @@ fn plain<T: Element>(kind: CallKind, n: u64, width: usize, extra: u32) -> CallSi
 }
 
 /// Refuses a root that is no rank.
-fn check_root(ep: &Endpoint, root: u32) -> Result<()> {
+pub(crate) fn check_root(ep: &Endpoint, root: u32) -> Result<()> {
     match root < ep.size() {
         true => Ok(()),
         false => Err(Error::bad_input(format!("root={root} is no rank of a group of {}", ep.size()))),

@@ -88,7 +88,13 @@ fn cases() -> impl Strategy<Value = Case> {
                 };
                 // A dense vector without a bitmap is one with all rows.
                 let dense = dense.into_iter().map(|d| d && small).collect();
-                let options = AllreduceOptions { algorithm, degrees, split, dense_threshold, quantize: None };
+                let options = AllreduceOptions {
+                    algorithm,
+                    degrees,
+                    split,
+                    dense_threshold,
+                    ..AllreduceOptions::default()
+                };
                 Case { size, n, width, dtype, op, options, indices, wide, dense }
             })
         })

@@ -5,8 +5,8 @@ mod common;
 use common::{MakeGroup, factorisations, local, on_all, settings, tcp};
 use proptest::prelude::*;
 use skyphos::{
-    Algorithm, AllreduceOptions, Comm, DType, Form, IndexList, Quantize, QuantizeOptions, Real, ReduceOp,
-    Scale, SparseVec, Split, Stage, View,
+    Algorithm, AllreduceOptions, Allreduced, Comm, DType, Form, IndexList, Quantize, QuantizeOptions, Real,
+    ReduceOp, Scale, SparseVec, Split, Stage, View,
 };
 use skyphos_core::butterfly::layers;
 use skyphos_core::frame::Frame;
@@ -163,8 +163,10 @@ fn check<T: Real>(case: &Case, make: MakeGroup) {
     let (quantised, plain) = (case.options(Some(case.quantize)), case.options(None));
     let got = on_all(make(case.size), |comm| {
         let (n, width, op) = (case.n, case.width, case.op());
-        let (mine, mut sent) = (case.input::<T>(comm.rank()), Vec::new());
-        let got = comm.allreduce_and_tell(n, width, mine.view(), &op, &quantised, Some(&mut sent)).unwrap();
+        let mine = case.input::<T>(comm.rank());
+        let telling = AllreduceOptions { tell_sent: true, ..quantised.clone() };
+        let Allreduced { sum: got, sent, .. } =
+            comm.allreduce_and_tell(n, width, mine.view(), &op, &telling).unwrap();
         let again = comm.allreduce(n, width, mine.view(), &op, &quantised).unwrap();
         let counted = match stage {
             Stage::Result => mine,

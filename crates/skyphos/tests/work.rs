@@ -51,7 +51,7 @@ fn start(comm: &Comm, which: usize, x: Arc<SparseVec<f64>>) -> Result<Box<dyn Fn
         k => {
             let algorithm = [Algorithm::Auto, Algorithm::SplitAllgather][k - 7];
             let options = AllreduceOptions { algorithm, ..options };
-            text(comm.allreduce_call(n, 1, x, ReduceOp::Sum, options)?.map(|(sum, _)| sum).start())
+            text(comm.allreduce_call(n, 1, x, ReduceOp::Sum, options)?.map(|done| done.sum).start())
         }
     })
 }
@@ -137,7 +137,7 @@ fn a_call_goes_on_while_nobody_waits() {
                 std::thread::yield_now();
             }
             let want = comm.allreduce(1 << 16, 1, x.view(), &ReduceOp::Sum, &options).unwrap();
-            assert_eq!(work.wait().unwrap().0, want);
+            assert_eq!(work.wait().unwrap().sum, want);
             // One that nobody will ever wait for.
             drop(comm.allreduce_call(1 << 16, 1, x, ReduceOp::Sum, options).unwrap().start());
             comm.barrier().unwrap();
@@ -279,12 +279,12 @@ fn the_callers_code_runs_only_where_it_waits() {
         let (a, b) = (start(1), start(2));
         // A blocking call moves them on ranks that do not wait for them yet.
         if comm.rank() % 2 == 0 {
-            assert_eq!(b.wait().unwrap().0.entries().1, [8, 4]);
+            assert_eq!(b.wait().unwrap().sum.entries().1, [8, 4]);
             comm.barrier().unwrap();
         } else {
             comm.barrier().unwrap();
-            assert_eq!(b.wait().unwrap().0.entries().1, [8, 4]);
+            assert_eq!(b.wait().unwrap().sum.entries().1, [8, 4]);
         }
-        assert_eq!(a.wait().unwrap().0.entries().1, [4, 4]);
+        assert_eq!(a.wait().unwrap().sum.entries().1, [4, 4]);
     });
 }
