@@ -14,9 +14,11 @@ import sys
 import time
 import traceback
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from .contenders import Contender, make
+from .contenders.ours import Ours
 from .data import load
 from .drain import Drain
 from .measure import latency
@@ -38,11 +40,17 @@ class Rank:
             following = place.addresses[(place.rank + 1) % place.size]
             self.drainer = Drain(place.addresses[place.rank], following, job.rate_bits)
 
+    def load(self, folder: Path, n: int) -> None:
+        """Take other inputs, with contenders that have joined."""
+        self.data, self.oracle = load(folder, self.job.place.rank, n), Oracle.load(folder)
+
     def setup(self, name: str) -> None:
         """Join a contender's group."""
         contender = make(name)
         contender.setup(self.job.place)
         self.contenders[name] = contender
+        gc.collect()
+        gc.freeze()  # libraries are not looked through before each call
 
     def prepare(self, name: str) -> None:
         """Make its input."""
@@ -54,8 +62,8 @@ class Rank:
         if self.drainer is not None:
             self.drainer.start()
 
-    def run(self, name: str, start_s: float) -> tuple[float, float, str | None]:
-        """Call it at an agreed time: when it began and ended, and what is wrong with its answer."""
+    def run(self, name: str, start_s: float, check: bool) -> tuple[float, float, str | None]:
+        """Call it at an agreed time: when it began and ended, and what is wrong with its answer, if that is asked."""
         contender = self.contenders[name]
         gc.disable()
         time.sleep(max(0.0, start_s - time.monotonic()))
@@ -64,10 +72,16 @@ class Rank:
         begin, end, result = latency(contender, self.given)
         gc.enable()
         contender.settle()
-        answer = contender.answer(result)
+        answer = contender.answer(result) if check else None
         fault = None if answer is None else self.oracle.fault(answer, whole=contender.kind != "partial")
         self.given = None
         return begin, end, fault
+
+    def explain(self, name: str) -> Any:
+        """What a call of ours does with the input at hand. Collective."""
+        contender = self.contenders[name]
+        assert isinstance(contender, Ours)
+        return contender.explain(contender.prepare(self.data))
 
     def close(self) -> None:
         """Leave all groups."""

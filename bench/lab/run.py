@@ -141,10 +141,10 @@ def _is_due(turn: int, wanted: int, turns: int) -> bool:
 
 def _jobs(scenario: Scenario, hosts: Cluster | Loopback, placement: list[int], folder: Path) -> list[Job]:
     addresses = tuple(hosts.address(host) for host in placement)
-    ports = _ports(scenario.hosts)
+    numbers = ports(scenario.hosts)
     return [
         Job(
-            Place(rank, scenario.hosts, addresses, ports, scenario.n, scenario.dtype, scenario.op),
+            Place(rank, scenario.hosts, addresses, numbers, scenario.n, scenario.dtype, scenario.op),
             folder,
             scenario.rate_bits,
         )
@@ -152,7 +152,7 @@ def _jobs(scenario: Scenario, hosts: Cluster | Loopback, placement: list[int], f
     ]
 
 
-def _ports(ranks: int) -> tuple[int, int, int]:
+def ports(ranks: int) -> tuple[int, int, int]:
     """Free ports of this machine for the groups to meet at, and the first of a row of them for plain TCP."""
     with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
         row = 20_000 + int(np.random.default_rng().integers(10_000 - ranks))

@@ -18,9 +18,13 @@ ALGORITHMS = (
     "ring",
     "butterfly",
     "allgather",
+    "dense",
     "dense_ring",
     "dense_rabenseifner",
 )
+
+# Butterflies of more than one layer.
+LAYERS = ((2, 2), (2, 4), (4, 2), (2, 2, 2))
 
 # Sizes of messages, and of the socket buffers for large ones (None: left to the kernel).
 PACKET_BYTES = tuple(1 << shift for shift in range(6, 25, 2))
@@ -37,6 +41,10 @@ CONTENDERS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "butterfly_once": ("butterfly_plan", "ButterflyOnce", ()),
     "computing": ("overlap", "Computing", ()),
     "overlapped": ("overlap", "Overlapped", ()),
+    **{
+        "butterfly_" + "x".join(map(str, degrees)): ("ours", "Ours", ("butterfly", degrees))
+        for degrees in LAYERS
+    },
     **{name: ("ours", "Ours", (name,)) for name in ALGORITHMS},
     **{f"packet_{size}": ("packets", "Packets", (size,)) for size in PACKET_BYTES},
     **{f"buffer_{size or 'auto'}": ("packets", "Buffers", (size, number)) for number, size in enumerate(BUFFER_BYTES)},

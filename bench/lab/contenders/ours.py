@@ -20,8 +20,8 @@ class Ours(OverSkyphos):
     An array is reduced into memory that is kept, as MPICH's is.
     """
 
-    def __init__(self, algorithm: str) -> None:
-        self.algorithm = algorithm
+    def __init__(self, algorithm: str, degrees: tuple[int, ...] | None = None) -> None:
+        self.algorithm, self.degrees = algorithm, degrees
         self.out: Array | None = None
 
     def missing(self) -> str | None:
@@ -36,13 +36,22 @@ class Ours(OverSkyphos):
         if data.indices is not None and not self.algorithm.startswith("dense"):
             narrow = np.int32 if data.n < 2**31 else np.int64
             return sky.SparseVector(np.array(data.indices, narrow), np.array(data.values), data.n)
-        if self.out is None:
+        if self.out is None or len(self.out) != data.n:
             self.out = np.zeros(data.n, data.values.dtype)
         return data.dense(self.absent)
 
     def run(self, given: Any) -> Any:
+        return self._allreduce(given, False)
+
+    def explain(self, given: Any) -> Any:
+        """What it does with an input."""
+        return self._allreduce(given, True)[1]
+
+    def _allreduce(self, given: Any, explain: bool) -> Any:
         comm: Any = self.comm  # its algorithms have literal types
-        return comm.allreduce(given, op=self.place.op, algorithm=self.algorithm, out=self.out)
+        out = self.out if isinstance(given, np.ndarray) else None
+        more = {"degrees": self.degrees} if self.degrees else {}
+        return comm.allreduce(given, op=self.place.op, algorithm=self.algorithm, out=out, explain=explain, **more)
 
     def answer(self, result: Any) -> Answer | None:
         if isinstance(result, np.ndarray):

@@ -293,8 +293,9 @@ impl Work<'_> {
     fn dense(&self, profile: &Profile, rounds: f64, senders: f64) -> Vec<Stage> {
         let (bytes, p) = (self.n as f64 * self.row(), f64::from(self.ranks));
         let moved = 2.0 * bytes * (p - 1.0) / p;
-        // Read, added and written; the ring works in the buffers that come.
-        let passes = if senders > 1.0 { 4.0 } else { 3.0 };
+        // Made from the entries, read, added and written; the ring works in the buffers that come.
+        let passes = if senders > 1.0 { 6.0 } else { 5.0 };
+        let place_s = self.union(1.0) * profile.kernels.place_s * self.weight();
         let stage = Stage {
             sent: moved,
             received: moved,
@@ -303,7 +304,7 @@ impl Work<'_> {
             rounds,
             ..Stage::default()
         };
-        vec![finished(profile, Stage { compute_s: bytes * passes * profile.kernels.dense_byte_s, ..stage })]
+        vec![finished(profile, Stage { compute_s: bytes * passes * profile.kernels.dense_byte_s + place_s, ..stage })]
     }
 }
 

@@ -1,7 +1,8 @@
 //! Allreduce of sparse vectors and dense arrays.
 
 use crate::Comm;
-use crate::algorithm::{Algorithm, AllreduceOptions, Data, DenseThreshold, choose, choose_dense};
+use crate::algorithm::{Algorithm, AllreduceOptions, Data, DenseThreshold, choose};
+use crate::as_dense::{reduce_array, reduce_as_dense};
 use crate::explain::Explanation;
 use crate::memory::{Known, Told};
 use crate::vectors::{Source, is_wide};
@@ -9,7 +10,7 @@ use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::allreduce::butterfly::{Parts, butterfly};
 use skyphos_core::collectives::allreduce::gather_and_sum::gather_and_sum;
 use skyphos_core::collectives::allreduce::recursive_doubling::recursive_doubling;
-use skyphos_core::collectives::allreduce::{dense, ring};
+use skyphos_core::collectives::allreduce::ring;
 use skyphos_core::frame::CallKind;
 use skyphos_core::stream::{Split, Terms, survey};
 use skyphos_core::{Call, Endpoint};
@@ -160,20 +161,8 @@ async fn allreduce_dense_on<T: Element>(
     if options.quantize.is_some() {
         return quantised_dense(ep, values, out, op, options).await;
     }
-    let algorithm = match options.algorithm {
-        Algorithm::Auto => choose_dense(ep.size(), size_of_val(values)),
-        named => named,
-    };
-    match algorithm {
-        Algorithm::Dense => dense::direct(ep, op, values, out).await?,
-        Algorithm::DenseRing => dense::ring(ep, op, values, out).await?,
-        Algorithm::DenseRabenseifner => {
-            out.copy_from_slice(values);
-            dense::rabenseifner(ep, op, out).await?;
-        }
-        other => return Err(for_sparse_vectors(other)),
-    }
-    Ok(algorithm)
+    let done = reduce_array(ep, options.algorithm, op, values, out).await?;
+    done.ok_or_else(|| for_sparse_vectors(options.algorithm))
 }
 
 /// How vectors are stored on the way, and the result.
@@ -212,16 +201,13 @@ async fn quantised_dense<T: Element>(
     op: &ReduceOp,
     options: &AllreduceOptions,
 ) -> Result<Algorithm> {
-    let dsar = match options.algorithm {
-        Algorithm::Auto | Algorithm::Dense => Algorithm::SplitAllgatherDense,
-        other if !other.is_dense() => return Err(for_sparse_vectors(other)),
-        other => {
-            return Err(Error::bad_input(format!(
-                "algorithm={:?} adds up on the way what it would have to quantise anew each time: with quantize= use \
-                 auto, dense or an algorithm for sparse vectors",
-                other.name()
-            )));
+    let dsar = match (options.algorithm, &options.quantize) {
+        (Algorithm::Auto | Algorithm::Dense, _) => Algorithm::SplitAllgatherDense,
+        (other, Some(quantize)) if other.is_dense() => {
+            quantize.check_algorithm(other)?;
+            other
         }
+        (other, _) => return Err(for_sparse_vectors(other)),
     };
     let options = AllreduceOptions { algorithm: dsar, ..options.clone() };
     let view = View::Dense { values, present: None };
@@ -265,7 +251,7 @@ async fn decide<T: Element>(
     check_algorithm(algorithm, op, options)?;
     // Dense parts are as large as their ranges, whatever is in them.
     let split = if algorithm == Algorithm::SplitAllgatherDense { Split::Even } else { options.split };
-    let ranges = !matches!(algorithm, Algorithm::RecursiveDoubling | Algorithm::Allgather);
+    let ranges = !matches!(algorithm, Algorithm::RecursiveDoubling | Algorithm::Allgather) && !algorithm.is_dense();
     let sampled = sample.is_some() || ranges && split == Split::Quantiles && ep.size() > 1;
     let bounds = match sample {
         _ if !ranges => Vec::new(),
@@ -277,12 +263,6 @@ async fn decide<T: Element>(
 
 /// Refuses an algorithm that cannot do what is asked.
 fn check_algorithm(algorithm: Algorithm, op: &ReduceOp, options: &AllreduceOptions) -> Result<()> {
-    if algorithm.is_dense() {
-        return Err(Error::bad_input(format!(
-            "algorithm={:?} is for dense arrays: hand in an array, or use split_allgather_dense",
-            algorithm.name()
-        )));
-    }
     if matches!(op, ReduceOp::MeanPresent) {
         let one_layer = options.degrees.as_ref().is_none_or(|degrees| degrees.len() == 1);
         match algorithm {
@@ -317,7 +297,8 @@ async fn run<T: Element>(
     // Below the paper's crossover a dense vector is the larger one.
     let asked_for = matches!(options.dense_threshold, DenseThreshold::Entries(_))
         && terms.shape.dense_above < DenseThreshold::Paper.density(n, width * size_of::<T>(), false);
-    if options.algorithm == Algorithm::SplitAllgatherDense || asked_for {
+    let dense = options.algorithm.is_dense() || options.algorithm == Algorithm::SplitAllgatherDense;
+    if dense || asked_for {
         check_room::<T>(n, width)?;
     }
     let (choice, sampled) = decide(ep, (n, width), view, op, options, known).await?;
@@ -338,7 +319,7 @@ async fn run<T: Element>(
         Algorithm::SplitAllgather => butterfly(ep, view, terms, &one_layer, bounds, Parts::Sparse).await,
         Algorithm::SplitAllgatherDense => butterfly(ep, view, terms, &one_layer, bounds, Parts::Dense).await,
         Algorithm::Butterfly => butterfly(ep, view, terms, degrees, bounds, Parts::Auto).await,
-        _ => unreachable!("refused, or replaced by another"),
+        dense => reduce_as_dense(ep, dense, view, terms).await,
     };
     Ok((form?, algorithm, learned))
 }

@@ -17,6 +17,7 @@
 mod algorithm;
 mod allreduce;
 mod arrays;
+mod as_dense;
 mod comm;
 mod configure;
 mod explain;

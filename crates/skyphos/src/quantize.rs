@@ -85,6 +85,11 @@ impl QuantizeOptions {
                     self.stage.name()
                 )))
             }
+            dense if dense.is_dense() => Err(Error::bad_input(format!(
+                "algorithm={:?} adds up on the way what it would have to quantise anew each time: with quantize= use \
+                 auto or an algorithm for sparse vectors",
+                algorithm.name()
+            ))),
             _ => Ok(()),
         }
     }
@@ -93,6 +98,7 @@ impl QuantizeOptions {
     pub(crate) fn or_one_that_can(&self, algorithm: Algorithm) -> Algorithm {
         match self.check_algorithm(algorithm) {
             Ok(()) => algorithm,
+            Err(_) if algorithm.is_dense() => Algorithm::SplitAllgatherDense,
             Err(_) => Algorithm::Butterfly,
         }
     }

@@ -12,12 +12,7 @@ use std::collections::BTreeMap;
 
 const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 
-/// Those that take sparse vectors.
-fn sparse() -> Vec<Algorithm> {
-    Algorithm::ALL.into_iter().filter(|a| !a.is_dense()).collect()
-}
-
-/// Those that take dense arrays, besides `auto`.
+/// Those that take arrays, besides `auto`.
 fn dense() -> Vec<Algorithm> {
     Algorithm::ALL.into_iter().filter(|a| a.is_dense()).collect()
 }
@@ -63,7 +58,7 @@ fn cases() -> impl Strategy<Value = Case> {
         1 => (0u64..300).prop_map(DenseThreshold::Entries)
     ];
     let splits = prop::sample::select(vec![Split::Even, Split::Quantiles, Split::Hash]);
-    let settings = (prop::sample::select(sparse()), threshold, splits, any::<prop::sample::Index>());
+    let settings = (prop::sample::select(Algorithm::ALL.to_vec()), threshold, splits, any::<prop::sample::Index>());
     (1u32..=13, n, 0usize..DType::ALL.len(), 0usize..8, prop_oneof![Just(1usize), Just(16)], settings)
         .prop_flat_map(|(size, n, dtype, op, width, (asked, dense_threshold, split, degrees))| {
             let lists: Vec<_> = (0..size).map(|_| ascending(n)).collect();
@@ -77,7 +72,7 @@ fn cases() -> impl Strategy<Value = Case> {
                 let single =
                     matches!(algorithm, Algorithm::Auto | Algorithm::SplitAllgather | Algorithm::Allgather);
                 if matches!(op, ReduceOp::MeanPresent) && !single
-                    || algorithm == Algorithm::SplitAllgatherDense && n > 1 << 20
+                    || (algorithm.is_dense() || algorithm == Algorithm::SplitAllgatherDense) && n > 1 << 20
                 {
                     algorithm = Algorithm::SplitAllgather;
                 }
@@ -176,6 +171,7 @@ fn check<T: Element>(case: &Case, make: MakeGroup) {
         match case.options.algorithm {
             Algorithm::SplitAllgather => assert!(!result.is_dense(), "SSAR stays sparse"),
             Algorithm::SplitAllgatherDense => assert!(result.is_dense(), "DSAR turns dense"),
+            dense if dense.is_dense() => assert!(result.is_dense(), "it is reduced as an array"),
             _ => {}
         }
         let (indices, values) = result.entries();
@@ -253,7 +249,7 @@ fn many_segments_at_every_size_and_algorithm() {
             for rank in 0..u64::from(size) {
                 list(rank).iter().for_each(|i| *want.entry(*i).or_default() += (rank + i) as f64);
             }
-            for algorithm in sparse() {
+            for algorithm in Algorithm::ALL {
                 let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
                 on_all_again(&all, |comm| {
                     let rank = u64::from(comm.rank());

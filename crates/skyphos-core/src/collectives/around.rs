@@ -24,7 +24,7 @@ pub(crate) fn numbers<'a, T: Element>(
 }
 
 /// Passes stretches around: `stretch(s)` is sent in step s and `stretch(s + 1)` received, for s in `0..steps`; the first
-/// is of `own`. `take(s, chunk, place)` gets each chunk of step s, whole numbers that belong to `place`, and returns what
+/// is `own`. `take(s, chunk, place)` gets each chunk of step s, whole numbers that belong to `place`, and returns what
 /// goes on in step s + 1.
 pub(crate) async fn around<T: Element>(
     ep: &Endpoint,
@@ -43,8 +43,7 @@ pub(crate) async fn around<T: Element>(
     loop {
         let mut moved = false;
         while let Some(part) = sends.first().and_then(|send| send.next_range(ep, CHUNK_BYTES)) {
-            let first = stretch(0).start;
-            let part = first + part.start / size_of::<T>()..first + part.end / size_of::<T>();
+            let part = part.start / size_of::<T>()..part.end / size_of::<T>();
             let mut chunk = ep.chunk(part.len() * size_of::<T>());
             chunk.as_slice_mut().copy_from_slice(&own[part]);
             sends[0].push(ep, chunk);

@@ -7,7 +7,7 @@
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::quantised::open;
-use skyphos_kernels::stream::{Form, IndexList, Offsets, QuantisedValues, STEP, Segment, Shape, dense_form};
+use skyphos_kernels::stream::{Form, IndexList, Offsets, QuantisedValues, STEP, Segment, Shape, dense_form, set_run};
 use skyphos_types::{Element, Result};
 
 /// See the module's text.
@@ -182,7 +182,7 @@ impl<T: Element> Assembler<T> {
                     values[row * width..][..listed * width]
                         .copy_from_slice(&rows[at * width..][..listed * width]);
                     if let Some(bits) = present {
-                        (row..row + listed).for_each(|k| bits[k / 64] |= 1 << (k % 64));
+                        set_run(bits, row, listed);
                     }
                 }
                 (Form::Dense { values, present }, Offsets::Listed(_)) => {

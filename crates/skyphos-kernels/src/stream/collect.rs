@@ -2,7 +2,8 @@
 
 use super::append::{Marked, append};
 use super::fold::Sink;
-use super::vector::{Form, IndexList, set_bits_between};
+use super::bits::{set_bits_between, set_marked};
+use super::vector::{Form, IndexList};
 use crate::simd;
 use skyphos_types::Element;
 
@@ -151,9 +152,7 @@ impl<T: Element> Sink<T> for Collector<T> {
                 let rows = &rows[skip * width..];
                 values[at * width..][..rows.len()].copy_from_slice(rows);
                 if let Some(bits) = present {
-                    for (k, mark) in marks[skip..].iter().enumerate() {
-                        bits[(at + k) / 64] |= u64::from(*mark) << ((at + k) % 64);
-                    }
+                    set_marked(bits, at, &marks[skip..]);
                 }
             }
         }

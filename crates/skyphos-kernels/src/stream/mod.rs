@@ -1,6 +1,7 @@
 //! Sparse streams: entries of ascending index on the wire, and their reduction as they come.
 
 mod append;
+mod bits;
 mod bitpack;
 mod collect;
 mod few;
@@ -10,9 +11,11 @@ mod segment;
 mod shuffled;
 mod vector;
 
+pub use bits::{set_bits_between, set_run};
 pub use collect::{Collector, Shape, dense_form};
 pub use fold::{Fold, FoldError, Sink};
 pub use quantised::{NotFinite, QuantisedValues};
 pub use segment::{Encoder, HEAD_BYTES, Head, Next, Offsets, Places, Reader, STEP, Segment};
 pub use shuffled::{shuffle, shuffled_len, unshuffle};
-pub use vector::{Form, IndexList, SparseVec, View, set_bits_between};
+pub use vector::{Form, IndexList, SparseVec, View};
+

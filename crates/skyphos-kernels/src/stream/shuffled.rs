@@ -4,7 +4,8 @@
 //! The hash moves granules of neighbouring indices ([`BlockHash`]), so a sorted vector becomes runs that are sorted
 //! by their granule's new number and copied. Cost: O(entries), and a sort of the granules that have any.
 
-use super::vector::{Form, IndexList, SparseVec, View, set_bits_between};
+use super::bits::set_bits_between;
+use super::vector::{Form, IndexList, SparseVec, View};
 use crate::block::BLOCK_SIZE;
 use crate::hash::BlockHash;
 use crate::prepare::Index;

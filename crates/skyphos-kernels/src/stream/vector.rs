@@ -1,5 +1,6 @@
 //! A sparse vector, or one that has turned dense, as collectives take and return it.
 
+use super::bits::{set_bits_between, set_run};
 use crate::prepare::{Index, Indices};
 use skyphos_types::{Element, Error, Result};
 
@@ -163,27 +164,39 @@ impl<T: Element> SparseVec<T> {
     }
 }
 
-/// The numbers of the bits that are set, of those from `from` to before `to`.
-pub fn set_bits_between(words: &[u64], from: usize, to: usize) -> Vec<usize> {
-    let mut all = Vec::new();
-    let (first, end) = (from / 64, to.div_ceil(64).max(from / 64));
-    for (k, word) in (first..end).zip(&words[first..end]) {
-        let mut left = *word;
-        if k == from / 64 {
-            left &= u64::MAX << (from % 64);
-        }
-        if k == to / 64 {
-            left &= (1 << (to % 64)) - 1;
-        }
-        while left != 0 {
-            all.push(k * 64 + left.trailing_zeros() as usize);
-            left &= left - 1;
+impl<T: Element> View<'_, T> {
+    /// Puts the entries into a dense form of `n` rows, over what it has there.
+    pub fn put_into(&self, values: &mut [T], present: Option<&mut [u64]>, width: usize) {
+        let rows_into = |place: usize, row: &[T], values: &mut [T]| {
+            values[place * width..][..width].copy_from_slice(row);
+        };
+        match self {
+            View::Sparse { indices, values: rows } => crate::with_indices!(*indices, list => {
+                let places = list.iter().map(|i| i.number() as usize);
+                for (place, row) in places.clone().zip(rows.chunks_exact(width)) {
+                    rows_into(place, row, values);
+                }
+                if let Some(bits) = present {
+                    places.for_each(|place| bits[place / 64] |= 1 << (place % 64));
+                }
+            }),
+            View::Dense { values: rows, present: None } => {
+                values.copy_from_slice(rows);
+                if let Some(bits) = present {
+                    set_run(bits, 0, rows.len() / width);
+                }
+            }
+            View::Dense { values: rows, present: Some(held) } => {
+                for place in set_bits_between(held, 0, rows.len() / width) {
+                    rows_into(place, &rows[place * width..][..width], values);
+                }
+                if let Some(bits) = present {
+                    bits.iter_mut().zip(*held).for_each(|(bits, held)| *bits |= held);
+                }
+            }
         }
     }
-    all
-}
 
-impl<T: Element> View<'_, T> {
     /// Number of entries.
     pub fn nnz(&self, width: usize) -> usize {
         match self {

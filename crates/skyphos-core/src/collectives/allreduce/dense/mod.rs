@@ -13,8 +13,8 @@ mod ring;
 
 pub use direct::direct;
 pub use parts::{direct_reduce_scatter, reduce_to_root};
-pub use rabenseifner::rabenseifner;
-pub use ring::{ring, ring_reduce_scatter};
+pub use rabenseifner::{rabenseifner, unite};
+pub use ring::{ring, ring_in_place, ring_reduce_scatter};
 
 use skyphos_kernels::split_ranges;
 use skyphos_types::{Element, ReduceOp};
@@ -23,6 +23,9 @@ use std::ops::Range;
 /// Rounds of the phases (plus the step).
 const REDUCE: u32 = 0x1000;
 const GATHER: u32 = 0x100_0000;
+
+/// Added to those of the bitmap that goes with an array.
+const BITMAP: u32 = 0x4000_0000;
 
 /// Even ranges of `len` numbers, one a rank.
 fn ranges(len: usize, parts: u32) -> Vec<Range<usize>> {

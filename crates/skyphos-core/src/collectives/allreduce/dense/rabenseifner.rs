@@ -1,6 +1,6 @@
 //! Dense allreduce by recursive halving and doubling (Rabenseifner 2004).
 
-use super::{GATHER, REDUCE, finish, ranges};
+use super::{BITMAP, GATHER, REDUCE, finish, ranges};
 use crate::collectives::around::numbers;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::slab::CHUNK_BYTES;
@@ -62,15 +62,29 @@ async fn swap<T: Element>(
 /// Reduces `array` of all ranks in place, by recursive halving and doubling; ranks beyond the largest power of
 /// two hand theirs to a partner first and get the result last.
 pub async fn rabenseifner<T: Element>(ep: &Endpoint, op: &ReduceOp, array: &mut [T]) -> Result<()> {
+    halve_and_double(ep, (REDUCE, GATHER), op, array).await
+}
+
+/// Unites the bitmaps of all ranks in place; beside an allreduce of the same call.
+pub async fn unite(ep: &Endpoint, bits: &mut [u64]) -> Result<()> {
+    halve_and_double(ep, (BITMAP + REDUCE, BITMAP + GATHER), &ReduceOp::Or, bits).await
+}
+
+async fn halve_and_double<T: Element>(
+    ep: &Endpoint,
+    (reduce, gather): (u32, u32),
+    op: &ReduceOp,
+    array: &mut [T],
+) -> Result<()> {
     let (me, size) = (ep.rank(), ep.size());
     let core = 1 << size.ilog2();
     let all = 0..array.len();
     if me >= core {
-        swap(ep, REDUCE, array, Some((me - core, all.clone())), None, None).await?;
-        return swap(ep, GATHER, array, None, Some((me - core, all)), None).await;
+        swap(ep, reduce, array, Some((me - core, all.clone())), None, None).await?;
+        return swap(ep, gather, array, None, Some((me - core, all)), None).await;
     }
     if me + core < size {
-        swap(ep, REDUCE, array, None, Some((me + core, all.clone())), Some(op)).await?;
+        swap(ep, reduce, array, None, Some((me + core, all.clone())), Some(op)).await?;
     }
     let parts = ranges(array.len(), core);
     let span = |first: u32, count: u32| parts[first as usize].start..parts[(first + count - 1) as usize].end;
@@ -80,18 +94,18 @@ pub async fn rabenseifner<T: Element>(ep: &Endpoint, op: &ReduceOp, array: &mut 
         let (half, upper) = (count / 2, me & (count / 2) != 0);
         let (keep, give) = if upper { (first + half, first) } else { (first, first + half) };
         let (send, take) = ((me ^ half, span(give, half)), (me ^ half, span(keep, half)));
-        swap(ep, REDUCE + round, array, Some(send), Some(take), Some(op)).await?;
+        swap(ep, reduce + round, array, Some(send), Some(take), Some(op)).await?;
         (first, count, round) = (keep, half, round + 1);
     }
     finish(op, &mut array[span(first, 1)], size);
     while count < core {
         let theirs = first ^ count;
         let (send, take) = ((me ^ count, span(first, count)), (me ^ count, span(theirs, count)));
-        swap(ep, GATHER + round, array, Some(send), Some(take), None).await?;
+        swap(ep, gather + round, array, Some(send), Some(take), None).await?;
         (first, count, round) = (first.min(theirs), count * 2, round + 1);
     }
     if me + core < size {
-        swap(ep, GATHER, array, Some((me + core, all)), None, None).await?;
+        swap(ep, gather, array, Some((me + core, all)), None, None).await?;
     }
     Ok(())
 }

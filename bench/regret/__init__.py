@@ -1,0 +1,1 @@
+"""How close `auto` comes to the best fixed choice, over densities, sizes, ranks and networks."""

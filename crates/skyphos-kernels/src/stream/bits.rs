@@ -1,0 +1,86 @@
+//! Bitmaps of the rows that are entries: a bit a row, 64 a word.
+
+/// Sets the bits of `count` rows from `from` on.
+pub fn set_run(bits: &mut [u64], from: usize, count: usize) {
+    let end = from + count;
+    if count == 0 {
+        return;
+    }
+    let (first, last) = (from / 64, (end - 1) / 64);
+    let (head, tail) = (u64::MAX << (from % 64), u64::MAX >> (63 - (end - 1) % 64));
+    if first == last {
+        bits[first] |= head & tail;
+        return;
+    }
+    bits[first] |= head;
+    bits[first + 1..last].fill(u64::MAX);
+    bits[last] |= tail;
+}
+
+/// Sets the bits of the rows from `from` on whose mark is 1, where the others' is 0.
+pub fn set_marked(bits: &mut [u64], from: usize, marks: &[u8]) {
+    let mut at = from;
+    for some in marks.chunks(64) {
+        let mut word = 0;
+        let mut whole = some.chunks_exact(8);
+        for (k, eight) in whole.by_ref().enumerate() {
+            // Byte j's lowest bit comes to bit 56 + j.
+            let eight = u64::from_le_bytes(eight.try_into().expect("8 bytes"));
+            word |= (eight.wrapping_mul(0x0102_0408_1020_4080) >> 56) << (8 * k);
+        }
+        let done = some.len() / 8 * 8;
+        for (k, mark) in whole.remainder().iter().enumerate() {
+            word |= u64::from(*mark) << (done + k);
+        }
+        let (place, shift) = (at / 64, at % 64);
+        bits[place] |= word << shift;
+        if shift > 0 && word >> (64 - shift) != 0 {
+            bits[place + 1] |= word >> (64 - shift);
+        }
+        at += some.len();
+    }
+}
+
+/// The numbers of the bits that are set, of those from `from` to before `to`.
+pub fn set_bits_between(words: &[u64], from: usize, to: usize) -> Vec<usize> {
+    let mut all = Vec::new();
+    let (first, end) = (from / 64, to.div_ceil(64).max(from / 64));
+    for (k, word) in (first..end).zip(&words[first..end]) {
+        let mut left = *word;
+        if k == from / 64 {
+            left &= u64::MAX << (from % 64);
+        }
+        if k == to / 64 {
+            left &= (1 << (to % 64)) - 1;
+        }
+        while left != 0 {
+            all.push(k * 64 + left.trailing_zeros() as usize);
+            left &= left - 1;
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn as_bit_by_bit(before: [u64; 4], from in 0usize..256, marks in prop::collection::vec(0u8..2, 0..200)) {
+            let marks = &marks[..marks.len().min(256 - from)];
+            let set = |bits: &mut [u64; 4], k: usize| bits[k / 64] |= 1 << (k % 64);
+            let (mut run, mut want) = (before, before);
+            set_run(&mut run, from, marks.len());
+            (from..from + marks.len()).for_each(|k| set(&mut want, k));
+            prop_assert_eq!(run, want);
+            let (mut marked, mut want) = (before, before);
+            set_marked(&mut marked, from, marks);
+            marks.iter().enumerate().filter(|(_, mark)| **mark == 1).for_each(|(k, _)| set(&mut want, from + k));
+            prop_assert_eq!(marked, want);
+            let (end, bit) = (from + marks.len(), |k: &usize| before[k / 64] >> (k % 64) & 1 == 1);
+            prop_assert_eq!(set_bits_between(&before, from, end), (from..end).filter(bit).collect::<Vec<_>>());
+        }
+    }
+}
