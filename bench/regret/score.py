@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import geometric_mean, median
 
-from .sweep import DENSE, Measured
+from lab.contenders import DENSE
+
+from .sweep import Measured
 
 #: What a dense contender may be overtaken by, beside 5 percent.
 DENSE_SLACK_S = 100e-6
@@ -39,7 +41,7 @@ def score(measured: Measured) -> Score:
     times = measured.times
     odd = {name: median(values[1::2]) for name, values in times.items()}
     even = {name: median(values[::2]) for name, values in times.items()}
-    fixed = [name for name in times if name not in ("auto", "gloo")]
+    fixed = [name for name in times if name not in ("auto", "gloo", *DENSE)]
     best = min(fixed, key=odd.__getitem__)
     rivals = [name for name in times if name in (*DENSE, "gloo")]
     dense = min(rivals, key=odd.__getitem__, default="")

@@ -12,7 +12,7 @@ from typing import Any
 from lab import data
 from lab.cluster import Cluster, Loopback
 from lab.conductor import Group, drain_seconds
-from lab.contenders import LAYERS, Place
+from lab.contenders import DENSE, LAYERS, Place
 from lab.link import rate_bits
 from lab.oracle import solve
 from lab.run import ports
@@ -20,7 +20,7 @@ from lab.words import Job
 
 from .cases import Case, cases, inputs
 
-DENSE = ("dense", "dense_ring", "dense_rabenseifner")
+AS_DENSE = tuple(f"as_{name}" for name in DENSE)
 SPARSE = ("recursive_doubling", "split_allgather", "split_allgather_dense", "butterfly", "ring", "allgather")
 
 _BURST = "128k"
@@ -48,7 +48,7 @@ class Measured:
 def contenders(ranks: int, gloo: bool) -> list[str]:
     """Those that compete in a group of so many ranks."""
     layers = ["butterfly_" + "x".join(map(str, d)) for d in LAYERS if _product(d) == ranks]
-    return ["auto", *SPARSE, *layers, *DENSE, *(["gloo"] if gloo else [])]
+    return ["auto", *SPARSE, *layers, *AS_DENSE, *DENSE, *(["gloo"] if gloo else [])]
 
 
 def sweep(place: str, ranks: int, chosen: Sequence[Case] | None, gloo: bool, budget_s: float, tell: Tell) -> list[Measured]:
@@ -98,11 +98,13 @@ def _measure(group: Group, case: Case, place: str, names: list[str], drain_s: fl
         if turn >= _FEWEST and turn % 2 == 0 and time.monotonic() - start_s + 2 * turn_s > budget_s:
             break
         turn_start_s = time.monotonic()
-        for name in kept:
+        # Each is the first once: who comes after whom matters to caches.
+        for k in range(len(kept)):
+            name = kept[(turn + k) % len(kept)]
             times[name].append(once(name))
         turn_s = time.monotonic() - turn_start_s
     how: Any = group.tell("explain", "auto", limit_s=_LIMIT_S)[0]
-    return Measured(case, place, times, how.algorithm, getattr(how, "predicted_s", None), hopeless)
+    return Measured(case, place, times, how.algorithm, how.predicted and how.predicted.seconds, hopeless)
 
 
 def _store(case: Case, folder: Path) -> None:

@@ -48,6 +48,7 @@ def allreduce(
     identity: Any,
     settings: _Settings,
     tell_sent: bool,
+    explain: bool,
     async_op: bool,
 ) -> Any: ...
 def topk_take(

@@ -70,12 +70,11 @@ class AllreduceCollectives(VectorCollectives):
         algorithm : str, default "auto"
             For sparse vectors ``recursive_doubling``, ``split_allgather`` (SSAR), ``split_allgather_dense`` (DSAR),
             ``butterfly``, ``ring`` or ``allgather`` (gather and sum); for dense arrays ``dense``, ``dense_ring`` or
-            ``dense_rabenseifner``. ``auto``: recursive doubling up to 16 KB a rank and for two ranks; beyond,
-            by a sample of the indices, on one host whichever of recursive doubling, allgather and the split takes the
-            least work, and between hosts recursive doubling where it moves hardly more than the split (little overlap,
-            a power of two of ranks), else the split, parts in whichever form is smaller (``butterfly`` of one layer).
-            Blocking calls remember a sample for the next ones, as long as results have about as many entries. For
-            arrays ``dense_ring`` from 128 KB a rank's share on, else ``dense``.
+            ``dense_rabenseifner``, which take a sparse vector as an array and a bitmap. ``auto``: recursive doubling
+            up to 16 KB a rank; beyond, whichever is predicted to take the least time (:mod:`skyphos.planner`), for the
+            data as a sample of all ranks' indices shows it, and for the rate of the link and the share of a core that
+            earlier calls of the ranks have seen. Blocking calls remember that for the next ones, as long as results
+            have about as many entries. For arrays ``dense_ring`` from 128 KB a rank's share on, else ``dense``.
         out : array, optional
             Takes the result of a dense array.
         degrees : sequence of int, optional
@@ -166,7 +165,7 @@ class AllreduceCollectives(VectorCollectives):
             return perform(done, async_op, finish_array)
         arrays = _arrays(vector)
         call = (self._native, vector.n, vector.width, arrays, native_op, identity, settings)
-        done = native.allreduce(*call, False, async_op)
+        done = native.allreduce(*call, False, explain, async_op)
 
         def finish(result: tuple[_Parts, Told, None]) -> Any:
             parts, told, _ = result

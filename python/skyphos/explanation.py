@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .planner import Prediction, Stage
+
 __all__ = ["Explanation"]
 
 
@@ -29,6 +31,10 @@ class Explanation:
         Payload to and from other ranks, without the 64 bytes that lead each frame.
     sent_frames : int
         Frames sent, of at most 128 KB.
+    predicted : Prediction or None
+        What ``auto`` expected, stage by stage; None where the algorithm was named.
+    others : tuple of (str, float)
+        The algorithms that it passed over, the best first, with the seconds that they should have taken.
     notes : tuple of str
         What might be done better.
 
@@ -38,9 +44,10 @@ class Explanation:
     >>> with sky.init() as comm:
     ...     _, how = comm.allreduce(sky.SparseVector([3], np.ones(1), n=1000), explain=True)
     >>> print(how)
-    recursive_doubling: asked for "auto": small, two ranks, or little overlap: the fewest rounds, and hardly more bytes
+    recursive_doubling: asked for "auto": the fewest rounds, and hardly more bytes
       entries: 1 here, 1 in the result (sparse); dense above 300
       sent: 0 bytes in 0 frames; received: 0 bytes
+      predicted: 0 ms, 0 bytes in 0 messages
     """
 
     algorithm: str
@@ -53,6 +60,8 @@ class Explanation:
     sent_bytes: int
     received_bytes: int
     sent_frames: int
+    predicted: Prediction | None = None
+    others: tuple[tuple[str, float], ...] = ()
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -65,29 +74,49 @@ class Explanation:
             f"  sent: {self.sent_bytes:,} bytes in {self.sent_frames:,} frames; "
             f"received: {self.received_bytes:,} bytes",
         ]
+        if self.predicted is not None:
+            found = self.predicted
+            lines.append(
+                f"  predicted: {1e3 * found.seconds:.3g} ms, {found.sent_bytes:,.0f} bytes in {found.messages:.0f} messages"
+            )
+            if len(found.stages) > 1:
+                stages = ", ".join(f"{1e3 * s.seconds:.3g} ms {s.sent_bytes:,.0f} bytes" for s in found.stages)
+                lines.append(f"    by stage: {stages}")
+        if self.others:
+            lines.append("  passed over: " + ", ".join(f"{name} {1e3 * s:.3g} ms" for name, s in self.others))
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
 
-#: Algorithm, degrees, dense threshold, bytes sent, frames sent, bytes received: from the native library.
-Told = tuple[str, list[int], float, int, int, int]
+#: Stages of the algorithm that `auto` chose; names, degrees and seconds of the next best.
+_Predicted = tuple[list[tuple[float, float, float, float, float, float]], list[tuple[str, list[int], float]]]
+
+#: Algorithm, degrees, dense threshold, bytes sent, frames sent, bytes received, prediction: from the native library.
+Told = tuple[str, list[int], float, int, int, int, _Predicted | None]
 
 _WHY_AUTO = {
-    "recursive_doubling": "small, two ranks, or little overlap: the fewest rounds, and hardly more bytes",
-    "butterfly": "the split, whose parts are sparse or dense as each is smaller",
-    "allgather": "gathered and added up, which is the least work",
-    "split_allgather": 'op="mean_present" needs the counts that other algorithms lose',
-    "split_allgather_dense": "what is quantised must have an owner",
-    "dense": "a small array",
-    "dense_ring": "a large array",
+    "recursive_doubling": "the fewest rounds, and hardly more bytes",
+    "butterfly": "parts that are sparse or dense as each is smaller",
+    "allgather": "gathered and added up",
+    "split_allgather": "each rank reduces a part, and parts stay sparse",
+    "split_allgather_dense": "each rank reduces a part, and parts turn dense",
+    "ring": "parts around a ring",
+    "dense": "as arrays, for nearly every index is some rank's",
+    "dense_ring": "as arrays around a ring, for nearly every index is some rank's",
 }
+_WHY_ARRAY = {"dense": "a small array", "dense_ring": "a large array"}
 
 
 def explanation_of(asked: str, told: Told, entries: int, result_entries: int, is_dense: bool) -> Explanation:
     """Put together what the native library told and what the caller knows."""
-    algorithm, degrees, threshold, sent, frames, received = told
+    algorithm, degrees, threshold, sent, frames, received, found = told
     reason = f'asked for "{asked}"'
     if asked == "auto":
-        reason += f": {_WHY_AUTO.get(algorithm, 'the rule')}"
+        why = _WHY_ARRAY if threshold == 0 else _WHY_AUTO
+        reason += f": {why.get(algorithm, 'what is quantised must have an owner')}"
+    predicted, others = None, ()
+    if found is not None:
+        predicted = Prediction(algorithm, tuple(degrees), tuple(Stage(*stage) for stage in found[0]))
+        others = tuple((Prediction(name, tuple(d), ()).name, seconds) for name, d, seconds in found[1])
     notes = []
     if algorithm == "split_allgather" and result_entries > threshold:
         notes.append(
@@ -98,5 +127,5 @@ def explanation_of(asked: str, told: Told, entries: int, result_entries: int, is
         notes.append("the result is below the dense threshold: auto or split_allgather would move less")
     return Explanation(
         algorithm, reason, tuple(degrees), threshold, entries, result_entries, is_dense, sent, received, frames,
-        tuple(notes),
+        predicted, others, tuple(notes),
     )  # fmt: skip

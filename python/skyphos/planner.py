@@ -37,15 +37,17 @@ class Profile:
         By what share of its time a transfer is longer for each further rank that sends to the same one at once.
     cores : float
         Share of a core that a rank has.
-    frame_s, byte_s : float
-        Processor time of a frame, and of a byte, at either end.
+    frame_s, byte_s, array_byte_s : float
+        Processor time of a frame, of a byte, and of a byte of a dense array, at either end.
     encode_s, place_s : float
         Processor time of encoding an entry, and of putting one that came into the result; for rows of 4 bytes.
     merge_s, merge_more_s, block_s, position_s : float
         Of reducing an entry by merges (for the first source, more for each further one), by blocks, and of passing a
         position of a block.
-    dense_byte_s : float
-        Of reading, adding or copying a byte of a dense array.
+    dense_byte_s, fresh_byte_s : float
+        Of reading, adding or copying a byte of a dense array, and of making one.
+    bitmap_s : float
+        What an entry takes more that comes from or goes to an array with a bitmap.
     """
 
     latency_s: float
@@ -54,6 +56,7 @@ class Profile:
     cores: float
     frame_s: float
     byte_s: float
+    array_byte_s: float
     encode_s: float
     place_s: float
     merge_s: float
@@ -61,6 +64,8 @@ class Profile:
     block_s: float
     position_s: float
     dense_byte_s: float
+    fresh_byte_s: float
+    bitmap_s: float
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -242,7 +242,7 @@ def test_vectors_that_make_no_sense(arguments: tuple[Any, ...], said: str) -> No
     ("settings", "said"),
     [
         ({"algorithm": "fastest"}, "unknown algorithm"),
-        ({"algorithm": "dense"}, "for dense arrays"),
+        ({"algorithm": "dense", "quantize": sky.Quantize(bits=4)}, "adds up on the way"),
         ({"degrees": [3]}, "degrees 3"),
         ({"split": "odd"}, "split must be"),
         ({"dense_threshold": -4}, "dense_threshold"),

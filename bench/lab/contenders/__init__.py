@@ -9,6 +9,9 @@ from .base import Contender, Place
 
 __all__ = ["CONTENDERS", "Contender", "Place", "make"]
 
+# Those for arrays; `as_dense` and so on take the sparse vector and make it one.
+DENSE = ("dense", "dense_ring", "dense_rabenseifner")
+
 # Algorithms of ours that `comm.allreduce` takes by name; `auto` lets the planner choose.
 ALGORITHMS = (
     "auto",
@@ -18,9 +21,7 @@ ALGORITHMS = (
     "ring",
     "butterfly",
     "allgather",
-    "dense",
-    "dense_ring",
-    "dense_rabenseifner",
+    *DENSE,
 )
 
 # Butterflies of more than one layer.
@@ -46,6 +47,7 @@ CONTENDERS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
         for degrees in LAYERS
     },
     **{name: ("ours", "Ours", (name,)) for name in ALGORITHMS},
+    **{f"as_{name}": ("ours", "Ours", (name, None, True)) for name in DENSE},
     **{f"packet_{size}": ("packets", "Packets", (size,)) for size in PACKET_BYTES},
     **{f"buffer_{size or 'auto'}": ("packets", "Buffers", (size, number)) for number, size in enumerate(BUFFER_BYTES)},
 }

@@ -20,8 +20,9 @@ class Ours(OverSkyphos):
     An array is reduced into memory that is kept, as MPICH's is.
     """
 
-    def __init__(self, algorithm: str, degrees: tuple[int, ...] | None = None) -> None:
+    def __init__(self, algorithm: str, degrees: tuple[int, ...] | None = None, sparse: bool = False) -> None:
         self.algorithm, self.degrees = algorithm, degrees
+        self.sparse = sparse or not algorithm.startswith("dense")
         self.out: Array | None = None
 
     def missing(self) -> str | None:
@@ -33,7 +34,7 @@ class Ours(OverSkyphos):
         self.absent = identity(place.op, place.dtype)
 
     def prepare(self, data: Data) -> Any:
-        if data.indices is not None and not self.algorithm.startswith("dense"):
+        if data.indices is not None and self.sparse:
             narrow = np.int32 if data.n < 2**31 else np.int64
             return sky.SparseVector(np.array(data.indices, narrow), np.array(data.values), data.n)
         if self.out is None or len(self.out) != data.n:

@@ -69,6 +69,8 @@ pub struct Stage {
     pub rounds: f64,
     /// Processor time of encoding, adding and placing.
     pub compute_s: f64,
+    /// Processor time of all, messages included.
+    pub work_s: f64,
     /// Seconds that the stage takes.
     pub seconds: f64,
 }
@@ -91,6 +93,16 @@ impl Prediction {
     /// Bytes that a rank sends.
     pub fn sent(&self) -> f64 {
         self.stages.iter().map(|s| s.sent).sum()
+    }
+
+    /// Messages that a rank sends.
+    pub fn messages(&self) -> f64 {
+        self.stages.iter().map(|s| s.messages).sum()
+    }
+
+    /// Processor time of a rank.
+    pub fn work_s(&self) -> f64 {
+        self.stages.iter().map(|s| s.work_s).sum()
     }
 
     /// Messages that wait for each other.
@@ -252,16 +264,26 @@ impl Work<'_> {
             let d = f64::from(*degree);
             let bytes = held * part_bytes * (d - 1.0);
             let last = held * d >= joined;
-            let place_s = match dense {
-                true => joined * part_bytes * k.dense_byte_s * 2.0,
-                false => joined * part * k.place_s * weight,
-            };
-            let encode_s = if held == 1.0 { part * k.encode_s * weight } else { 0.0 };
+            let place_s = self.place_s(profile, joined * part, dense, parts);
+            let bitmap_s = if dense && parts == Parts::Auto { k.bitmap_s } else { 0.0 };
+            let encode_s = if held == 1.0 { part * (k.encode_s * weight + bitmap_s) } else { 0.0 };
             let compute_s = encode_s + if last { place_s } else { 0.0 };
             up.push(finished(profile, exchange(bytes, d - 1.0, compute_s)));
             held *= d;
         }
         [survey].into_iter().chain(down).chain(up).collect()
+    }
+
+    /// Processor time of putting `entries` into the result, where parts come dense or sparse.
+    fn place_s(&self, profile: &Profile, entries: f64, dense: bool, parts: Parts) -> f64 {
+        let (k, bytes) = (&profile.kernels, self.n as f64 * self.row());
+        match parts {
+            Parts::Dense => bytes * (k.fresh_byte_s + k.dense_byte_s),
+            Parts::Auto if dense => {
+                bytes * k.fresh_byte_s + entries * (k.place_s * self.weight() + k.bitmap_s)
+            }
+            _ => entries * k.place_s * self.weight(),
+        }
     }
 
     fn ring(&self, profile: &Profile) -> Vec<Stage> {
@@ -277,7 +299,8 @@ impl Work<'_> {
         }
         let total = self.union(p);
         all.sent += (p - 1.0) * self.part_bytes(total / p, n / p, Parts::Auto);
-        all.compute_s += total * k.place_s * self.weight();
+        let part = total / p;
+        all.compute_s += self.place_s(profile, total, part > self.dense_above * n / p, Parts::Auto);
         all.received = all.sent;
         vec![finished(profile, all)]
     }
@@ -293,9 +316,12 @@ impl Work<'_> {
     fn dense(&self, profile: &Profile, rounds: f64, senders: f64) -> Vec<Stage> {
         let (bytes, p) = (self.n as f64 * self.row(), f64::from(self.ranks));
         let moved = 2.0 * bytes * (p - 1.0) / p;
-        // Made from the entries, read, added and written; the ring works in the buffers that come.
-        let passes = if senders > 1.0 { 6.0 } else { 5.0 };
-        let place_s = self.union(1.0) * profile.kernels.place_s * self.weight();
+        // Read, added and written; the ring works in the buffers that come.
+        let k = &profile.kernels;
+        let (passes, fresh) = if senders > 1.0 { (3.0, 2.0) } else { (2.0, 1.0) };
+        let array_s = bytes * (passes * k.dense_byte_s + fresh * k.fresh_byte_s);
+        let compute_s = array_s + self.union(1.0) * k.place_s * self.weight();
+        let profile = &Profile { byte_s: profile.array_byte_s, ..*profile };
         let stage = Stage {
             sent: moved,
             received: moved,
@@ -304,14 +330,15 @@ impl Work<'_> {
             rounds,
             ..Stage::default()
         };
-        vec![finished(profile, Stage { compute_s: bytes * passes * profile.kernels.dense_byte_s + place_s, ..stage })]
+        vec![finished(profile, Stage { compute_s, ..stage })]
     }
 }
 
 /// As many bytes to `others` as come from them, all at once.
 fn exchange(bytes: f64, others: f64, compute_s: f64) -> Stage {
     let (messages, senders) = (others, others);
-    Stage { sent: bytes, received: bytes, messages, senders, rounds: 1.0, compute_s, seconds: 0.0 }
+    let (sent, received) = (bytes, bytes);
+    Stage { sent, received, messages, senders, rounds: 1.0, compute_s, ..Stage::default() }
 }
 
 /// The stage with its time.
@@ -321,8 +348,9 @@ fn finished(profile: &Profile, stage: Stage) -> Stage {
     let frames = |bytes: f64| stage.messages.max(bytes / FRAME_BYTES);
     let moving = (stage.sent + stage.received) * profile.byte_s
         + (frames(stage.sent) + frames(stage.received)) * profile.frame_s;
-    let work = (moving + stage.compute_s) / profile.cores;
-    Stage { seconds: wire.max(work) + stage.rounds * profile.latency_s, ..stage }
+    let work_s = moving + stage.compute_s;
+    let seconds = wire.max(work_s / profile.cores) + stage.rounds * profile.latency_s;
+    Stage { work_s, seconds, ..stage }
 }
 
 /// Every ordered factorisation of P into factors of at least 2; [1] for one rank.

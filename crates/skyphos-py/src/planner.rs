@@ -17,6 +17,7 @@ pub struct Numbers {
     cores: f64,
     frame_s: f64,
     byte_s: f64,
+    array_byte_s: f64,
     encode_s: f64,
     place_s: f64,
     merge_s: f64,
@@ -24,6 +25,8 @@ pub struct Numbers {
     block_s: f64,
     position_s: f64,
     dense_byte_s: f64,
+    fresh_byte_s: f64,
+    bitmap_s: f64,
 }
 
 impl From<Numbers> for Profile {
@@ -36,9 +39,11 @@ impl From<Numbers> for Profile {
             block_s: p.block_s,
             position_s: p.position_s,
             dense_byte_s: p.dense_byte_s,
+            fresh_byte_s: p.fresh_byte_s,
+            bitmap_s: p.bitmap_s,
         };
-        let Numbers { latency_s, rate, incast, cores, frame_s, byte_s, .. } = p;
-        Profile { latency_s, rate, incast, cores, frame_s, byte_s, kernels }
+        let Numbers { latency_s, rate, incast, cores, frame_s, byte_s, array_byte_s, .. } = p;
+        Profile { latency_s, rate, incast, cores, frame_s, byte_s, array_byte_s, kernels }
     }
 }
 
@@ -54,6 +59,7 @@ pub fn default_profile(ranks: u32, cores: f64, rate: Option<f64>) -> Vec<(&'stat
         ("cores", p.cores),
         ("frame_s", p.frame_s),
         ("byte_s", p.byte_s),
+        ("array_byte_s", p.array_byte_s),
         ("encode_s", k.encode_s),
         ("place_s", k.place_s),
         ("merge_s", k.merge_s),
@@ -61,6 +67,8 @@ pub fn default_profile(ranks: u32, cores: f64, rate: Option<f64>) -> Vec<(&'stat
         ("block_s", k.block_s),
         ("position_s", k.position_s),
         ("dense_byte_s", k.dense_byte_s),
+        ("fresh_byte_s", k.fresh_byte_s),
+        ("bitmap_s", k.bitmap_s),
     ]
 }
 
@@ -77,7 +85,11 @@ fn union_of(n: u64, (kind, entries, alpha, points): Model) -> PyResult<Union> {
 }
 
 /// Bytes sent and received, messages, rounds, processor seconds, seconds.
-type StageNumbers = (f64, f64, f64, f64, f64, f64);
+pub(crate) type StageNumbers = (f64, f64, f64, f64, f64, f64);
+
+pub(crate) fn stage_numbers(s: &Stage) -> StageNumbers {
+    (s.sent, s.received, s.messages, s.rounds, s.compute_s, s.seconds)
+}
 
 /// Name, degrees and stages.
 type RouteNumbers = (&'static str, Vec<u32>, Vec<StageNumbers>);
@@ -105,12 +117,11 @@ pub fn predict_allreduce(
         let dense_above = DenseThreshold::Auto.density(n, row_bytes, n > 1 << 32);
         Work { ranks, n, row_bytes, union: &curve, dense_above }.all(&profile, &factorisations(ranks))
     });
-    let numbers = |s: Stage| (s.sent, s.received, s.messages, s.rounds, s.compute_s, s.seconds);
     Ok(all
         .into_iter()
         .map(|prediction| {
             let (name, degrees) = named(&prediction.route);
-            (name, degrees, prediction.stages.into_iter().map(numbers).collect())
+            (name, degrees, prediction.stages.iter().map(stage_numbers).collect())
         })
         .collect())
 }

@@ -5,6 +5,7 @@ use crate::comm::Comm;
 use crate::errors::{or_fail, to_py};
 use crate::op::reduce_op;
 use crate::owned::{Arrays, Numbers, NumbersMut, Vector};
+use crate::planner::{StageNumbers, stage_numbers};
 use crate::quantize::{Quantised, quantize};
 use crate::work::perform;
 use numpy::IntoPyArray;
@@ -84,12 +85,21 @@ pub(crate) fn parts<T: skyphos::Element + numpy::Element>(py: Python<'_>, vector
     }
 }
 
-/// Algorithm, degrees, dense threshold in entries, bytes sent, frames sent, bytes received.
-type Told = (&'static str, Vec<u32>, f64, u64, u64, u64);
+/// Algorithm, degrees, dense threshold in entries, bytes sent, frames sent, bytes received, what was predicted.
+type Told = (&'static str, Vec<u32>, f64, u64, u64, u64, Option<Predicted>);
 
-fn told(how: Explanation) -> Told {
+/// Stages of the algorithm that `auto` chose, and the next best ones: names, degrees and seconds.
+type Predicted = (Vec<StageNumbers>, Vec<(&'static str, Vec<u32>, f64)>);
+
+fn told(how: Explanation, explain: bool) -> Told {
     let Traffic { sent_bytes, sent_frames, received_bytes } = how.traffic;
-    (how.algorithm.name(), how.degrees, how.dense_threshold, sent_bytes, sent_frames, received_bytes)
+    let predicted = how.choice.filter(|_| explain).map(|choice| {
+        let stages = choice.prediction.stages.iter().map(stage_numbers).collect();
+        let others = choice.others.iter().map(|(a, degrees, s)| (a.name(), degrees.clone(), *s)).collect();
+        (stages, others)
+    });
+    let (name, threshold) = (how.algorithm.name(), how.dense_threshold);
+    (name, how.degrees, threshold, sent_bytes, sent_frames, received_bytes, predicted)
 }
 
 /// Makes a call from a vector's arrays, for the type of its numbers, and performs it.
@@ -117,6 +127,7 @@ pub fn allreduce<'py>(
     identity: &Bound<'py, PyAny>,
     settings: Settings,
     tell_sent: bool,
+    explain: bool,
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
@@ -127,7 +138,7 @@ pub fn allreduce<'py>(
         let x = or_fail(py, comm, Vector::<T>::new(&vector))?;
         let convert = move |py: Python<'_>, done: Allreduced<T>| {
             let sent = tell_sent.then(|| done.sent.into_pyarray(py));
-            (parts(py, done.sum), told(done.explanation), sent).into_py_any(py)
+            (parts(py, done.sum), told(done.explanation, explain), sent).into_py_any(py)
         };
         if async_op {
             return perform(py, comm, comm.allreduce_call(n, width, x, op, options), true, convert);
@@ -159,7 +170,7 @@ pub fn allreduce_dense(
     with_values!(&mut arrays, |numbers, result| {
         let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
         let call = comm.allreduce_dense_call(numbers, result, op, options);
-        perform(py, comm, call, async_op, |py, (_, how)| told(how).into_py_any(py))
+        perform(py, comm, call, async_op, |py, (_, how)| told(how, false).into_py_any(py))
     })
 }
 

@@ -6,13 +6,12 @@ use skyphos_core::collectives::gather::Schedule;
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::stream::Split;
-use skyphos_plan::{self as planner, Route};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 
 /// A schedule of allreduce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// By the rule of [`choose`], or of [`choose_dense`].
+    /// By prediction ([`choose`](crate::choose)), or by the rule of [`choose_dense`].
     #[default]
     Auto,
     /// Fewest rounds.
@@ -149,13 +148,6 @@ impl AllreduceOptions {
     }
 }
 
-/// Largest vector (mean over the ranks) for which the number of rounds counts most.
-const SMALL_BYTES: f64 = 16.0 * 1024.0;
-
-/// How much more the split may move for the same time as recursive doubling: all of a rank's links are busy at once in
-/// it, and what comes from seven hosts at a time loses packets (measured: 1.2 to 1.3 times its bound, and 1.12).
-const INCAST: f64 = 1.1;
-
 /// The rule behind `auto` for dense arrays of `bytes`: the ring where each rank's range fills a chunk (measured: the two
 /// are as fast at 1/4 to 1 of it on 2 to 8 ranks, and the ring 1.1 to 1.4 times faster from there on), else directly.
 pub fn choose_dense(ranks: u32, bytes: usize) -> Algorithm {
@@ -172,61 +164,4 @@ pub fn choose_allgather(bytes: usize) -> Schedule {
         true => Schedule::Ring,
         false => Schedule::Direct,
     }
-}
-
-/// What [`choose`] looks at. The same on all ranks.
-pub struct Data<'a> {
-    /// Ranks in the group.
-    pub ranks: u32,
-    /// Whether all of them are on one host.
-    pub one_host: bool,
-    /// Rows of the vector, and bytes of a row.
-    pub n: u64,
-    /// See `n`.
-    pub row_bytes: usize,
-    /// Entries of a rank's vector, on average.
-    pub entries: f64,
-    /// Entries that the union of m ranks' vectors should have.
-    pub union: &'a dyn Fn(u32) -> f64,
-    /// Entries per position above which a part turns dense.
-    pub dense_above: f64,
-}
-
-/// The rule behind `auto`: recursive doubling for small vectors. On one host, where nothing but work counts, the least
-/// predicted time of recursive doubling, gathering and the split (a butterfly of one layer, whose parts are sparse or
-/// dense as each is smaller). Between hosts recursive doubling where it moves hardly more bytes than the split (inputs
-/// that hardly overlap, a power of two of ranks), otherwise the split.
-pub fn choose(data: &Data<'_>) -> Algorithm {
-    let Data { ranks, n, entries, union, .. } = *data;
-    let row = data.row_bytes as f64;
-    if ranks <= 2 || entries * (row + 4.0) <= SMALL_BYTES {
-        return Algorithm::RecursiveDoubling;
-    }
-    if data.one_host {
-        return least_work(data);
-    }
-    // An index of a sorted set takes a byte and a half, about.
-    let bytes = |entries: f64| (entries * (row + 1.5)).min(n as f64 * row);
-    let doubling: f64 = (0..ranks.ilog2()).map(|i| bytes(union(1 << i))).sum();
-    let split = (1.0 - 1.0 / f64::from(ranks)) * (bytes(union(1)) + bytes(union(ranks)));
-    match ranks.is_power_of_two() && doubling <= INCAST * split {
-        true => Algorithm::RecursiveDoubling,
-        false => Algorithm::Butterfly,
-    }
-}
-
-fn least_work(data: &Data<'_>) -> Algorithm {
-    let Data { ranks, n, row_bytes, dense_above, .. } = *data;
-    let union = |m: f64| (data.union)(m as u32);
-    let work = planner::Work { ranks, n, row_bytes, union: &union, dense_above };
-    // How many cores there are changes all times alike.
-    let profile = planner::Profile::one_host(ranks, f64::from(ranks));
-    let split = Route::Butterfly { degrees: vec![ranks], parts: planner::Parts::Auto };
-    let routes = [
-        (Algorithm::Butterfly, split),
-        (Algorithm::RecursiveDoubling, Route::RecursiveDoubling),
-        (Algorithm::Allgather, Route::Allgather),
-    ];
-    let seconds = routes.map(|(algorithm, route)| (work.predict(&profile, &route).seconds(), algorithm));
-    seconds.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).expect("three routes").1
 }

@@ -1,10 +1,12 @@
 //! Allreduce of sparse vectors and dense arrays.
 
 use crate::Comm;
-use crate::algorithm::{Algorithm, AllreduceOptions, Data, DenseThreshold, choose};
+use crate::algorithm::{Algorithm, AllreduceOptions, DenseThreshold};
 use crate::as_dense::{reduce_array, reduce_as_dense};
+use crate::choose::{Data, choose, predict};
 use crate::explain::Explanation;
 use crate::memory::{Known, Told};
+use crate::observe::{Observed, Stopwatch, default_profile};
 use crate::vectors::{Source, is_wide};
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::allreduce::butterfly::{Parts, butterfly};
@@ -12,11 +14,16 @@ use skyphos_core::collectives::allreduce::gather_and_sum::gather_and_sum;
 use skyphos_core::collectives::allreduce::recursive_doubling::recursive_doubling;
 use skyphos_core::collectives::allreduce::ring;
 use skyphos_core::frame::CallKind;
-use skyphos_core::stream::{Split, Terms, survey};
-use skyphos_core::{Call, Endpoint};
+use skyphos_core::stream::{Split, Survey, Terms, survey};
+use skyphos_core::{Call, Endpoint, Traffic};
 use skyphos_kernels::BlockHash;
 use skyphos_kernels::stream::{Form, Shape, SparseVec, View, shuffle, unshuffle};
+use skyphos_plan::Union;
 use skyphos_types::{Element, Error, ReduceOp, Result};
+use std::sync::Arc;
+
+/// Calls of less are not watched: that would take longer than they tell.
+const WATCHED_BYTES: usize = 64 * 1024;
 
 /// A reduced vector, and how it came about.
 #[derive(Clone, Debug)]
@@ -56,8 +63,16 @@ impl Comm {
     ) -> Result<Allreduced<T>> {
         let asked = options.sig::<T>(CallKind::Allreduce, op, n, width);
         let (known, sig) = self.memory.recall(asked);
-        let body = async |ep: &Endpoint| allreduce_on(ep, (n, width), view, op, options, known).await;
-        self.memory.after(asked, self.call(sig, body))
+        let seen = *self.observed();
+        let watch = (view.nnz(width) * size_of::<T>() >= WATCHED_BYTES).then(Stopwatch::start);
+        let body = async |ep: &Endpoint| allreduce_on(ep, (n, width), view, op, options, known, seen).await;
+        let done = self.memory.after(asked, self.call(sig, body))?;
+        if let Some(watch) = watch {
+            let Traffic { sent_bytes, received_bytes, .. } = done.explanation.traffic;
+            let predicted = done.explanation.choice.as_ref().map(|choice| choice.prediction.work_s());
+            self.observed().note(&watch.stop(sent_bytes.max(received_bytes)), predicted);
+        }
+        Ok(done)
     }
 
     /// [`Comm::allreduce_and_tell`] that can go on by itself.
@@ -71,8 +86,9 @@ impl Comm {
     ) -> Result<Call<Allreduced<T>>> {
         let asked = options.sig::<T>(CallKind::Allreduce, &op, n, width);
         let (known, sig) = self.memory.recall(asked);
+        let seen = *self.observed();
         self.prepare(sig, Some(&op.clone()), move |ep| async move {
-            allreduce_on(&ep, (n, width), x.view(), &op, &options, known).await.map(|(done, _)| done)
+            allreduce_on(&ep, (n, width), x.view(), &op, &options, known, seen).await.map(|(done, _)| done)
         })
     }
 
@@ -100,11 +116,14 @@ impl Comm {
         self.prepare(sig, Some(&op.clone()), move |ep| async move {
             let algorithm = allreduce_dense_on(&ep, values.as_ref(), out.as_mut(), &op, &options).await?;
             let (degrees, dense_threshold) = (Vec::new(), 0.0);
-            Ok((out, Explanation { algorithm, degrees, dense_threshold, traffic: ep.traffic() }))
+            let explanation =
+                Explanation { algorithm, degrees, dense_threshold, traffic: ep.traffic(), choice: None };
+            Ok((out, explanation))
         })
     }
 }
 
+#[allow(clippy::too_many_arguments, reason = "one call and what it relies on")]
 async fn allreduce_on<T: Element>(
     ep: &Endpoint,
     (n, width): (u64, usize),
@@ -112,6 +131,7 @@ async fn allreduce_on<T: Element>(
     op: &ReduceOp,
     options: &AllreduceOptions,
     known: Option<Known>,
+    seen: Observed,
 ) -> Result<(Allreduced<T>, Told)> {
     op.check(T::DTYPE)?;
     view.check(n, width)?;
@@ -119,7 +139,7 @@ async fn allreduce_on<T: Element>(
         check_degrees(degrees, ep.size())?;
     }
     let mut sent = Vec::new();
-    let (form, algorithm, learned) = if options.split == Split::Hash {
+    let (form, known, learned) = if options.split == Split::Hash {
         if options.quantize.is_some() {
             return Err(Error::bad_input(
                 "split=\"hash\" moves values out of their buckets: not with quantize=",
@@ -128,17 +148,16 @@ async fn allreduce_on<T: Element>(
         let hash = BlockHash::new(n, ep.size());
         let shuffled = shuffle(view, width, hash);
         let of = (shuffled.n, width);
-        let (form, algorithm, learned) = run(ep, of, shuffled.view(), op, options, None, known).await?;
-        (unshuffle(form, n, width, is_wide(n, &view), hash), algorithm, learned)
+        let (form, known, learned) = run(ep, of, shuffled.view(), op, options, None, known, seen).await?;
+        (unshuffle(form, n, width, is_wide(n, &view), hash), known, learned)
     } else {
-        run(ep, (n, width), view, op, options, options.tell_sent.then_some(&mut sent), known).await?
+        run(ep, (n, width), view, op, options, options.tell_sent.then_some(&mut sent), known, seen).await?
     };
-    let degrees = match (algorithm, &options.degrees) {
-        (Algorithm::Butterfly, Some(degrees)) => degrees.clone(),
-        _ => vec![ep.size()],
-    };
+    let learned = learned.then(|| known.clone());
+    let Known { algorithm, degrees, choice, .. } = known;
+    let degrees = if degrees.is_empty() { vec![ep.size()] } else { degrees };
     let dense_threshold = terms::<T>(n, width, &view, op, options).shape.dense_above * n as f64;
-    let explanation = Explanation { algorithm, degrees, dense_threshold, traffic: ep.traffic() };
+    let explanation = Explanation { algorithm, degrees, dense_threshold, traffic: ep.traffic(), choice };
     let sum = SparseVec { n, width, form };
     let says = !matches!(sum.form, Form::Dense { present: None, .. });
     let told = Told { learned, entries: says.then(|| sum.nnz()) };
@@ -211,10 +230,11 @@ async fn quantised_dense<T: Element>(
     };
     let options = AllreduceOptions { algorithm: dsar, ..options.clone() };
     let view = View::Dense { values, present: None };
-    let (form, algorithm, _) = run(ep, (values.len() as u64, 1), view, op, &options, None, None).await?;
+    let (form, known, _) =
+        run(ep, (values.len() as u64, 1), view, op, &options, None, None, Observed::default()).await?;
     let (Form::Sparse { values, .. } | Form::Dense { values, .. }) = form;
     out.copy_from_slice(&values);
-    Ok(algorithm)
+    Ok(known.algorithm)
 }
 
 /// Which algorithm, and where ranges are cut: as `known`, as asked, or by a sample; whether a sample was taken.
@@ -225,40 +245,58 @@ async fn decide<T: Element>(
     op: &ReduceOp,
     options: &AllreduceOptions,
     known: Option<Known>,
+    seen: Observed,
 ) -> Result<(Known, bool)> {
     if let Some(known) = known {
         return Ok((known, false));
     }
     let mut algorithm = options.algorithm;
-    let mut sample = None;
+    let mut degrees =
+        options.degrees.clone().filter(|_| algorithm == Algorithm::Butterfly).unwrap_or_default();
+    let (mut sample, mut choice) = (None, None);
     if algorithm == Algorithm::Auto {
-        let survey = survey(ep, view, width, n).await?;
-        algorithm = choose(&Data {
+        let survey = survey(ep, view, width, n, &seen.words()).await?;
+        let curve = union_curve(&survey, ep.size());
+        let profile = default_profile(ep.size(), ep.node().on_one_host());
+        let data = Data {
             ranks: ep.size(),
-            one_host: ep.node().on_one_host(),
             n,
             row_bytes: width * size_of::<T>(),
-            entries: survey.mean_entries(),
-            union: &|m| survey.union(m),
+            union: &|m| curve.entries(m),
             dense_above: terms::<T>(n, width, &view, op, options).shape.dense_above,
-        });
-        if matches!(op, ReduceOp::MeanPresent) {
-            algorithm = Algorithm::SplitAllgather;
+            profile: Observed::of(|k| survey.median(k)).refine(profile),
+        };
+        let mut chosen = choose(&data);
+        let able = match op {
+            ReduceOp::MeanPresent => Algorithm::SplitAllgather,
+            _ => options.quantize.map_or(chosen.algorithm, |q| q.or_one_that_can(chosen.algorithm)),
+        };
+        if let Some(layers) = options.degrees.as_ref().filter(|_| able == Algorithm::Butterfly) {
+            chosen = predict(&data, able, layers);
+        } else if able != chosen.algorithm {
+            chosen = predict(&data, able, &[ep.size()]);
         }
-        algorithm = options.quantize.map_or(algorithm, |q| q.or_one_that_can(algorithm));
-        sample = Some(survey);
+        (algorithm, degrees) = (able, chosen.degrees.clone());
+        (sample, choice) = (Some(survey), Some(Arc::new(chosen)));
     }
     check_algorithm(algorithm, op, options)?;
     // Dense parts are as large as their ranges, whatever is in them.
     let split = if algorithm == Algorithm::SplitAllgatherDense { Split::Even } else { options.split };
-    let ranges = !matches!(algorithm, Algorithm::RecursiveDoubling | Algorithm::Allgather) && !algorithm.is_dense();
-    let sampled = sample.is_some() || ranges && split == Split::Quantiles && ep.size() > 1;
+    let whole =
+        matches!(algorithm, Algorithm::RecursiveDoubling | Algorithm::Allgather) || algorithm.is_dense();
+    let sampled = sample.is_some() || !whole && split == Split::Quantiles && ep.size() > 1;
     let bounds = match sample {
-        _ if !ranges => Vec::new(),
+        _ if whole => Vec::new(),
         Some(survey) if split == Split::Quantiles => survey.bounds(ep.size()),
         _ => skyphos_core::stream::bounds(ep, split, view, width, n, ep.size()).await?,
     };
-    Ok((Known { algorithm, bounds }, sampled))
+    Ok((Known { algorithm, degrees, bounds, choice }, sampled))
+}
+
+/// Entries of unions as a survey says, at powers of two and at all ranks.
+fn union_curve(survey: &Survey, ranks: u32) -> Union {
+    let powers = (0..=ranks.ilog2()).map(|k| 1u32 << k).chain(Some(ranks).filter(|p| !p.is_power_of_two()));
+    Union::Measured(powers.map(|m| (f64::from(m), survey.union(m))).collect())
 }
 
 /// Refuses an algorithm that cannot do what is asked.
@@ -280,9 +318,10 @@ fn check_algorithm(algorithm: Algorithm, op: &ReduceOp, options: &AllreduceOptio
     options.quantize.map_or(Ok(()), |q| q.check_algorithm(algorithm))
 }
 
-/// The result, the algorithm, and what a sample said, if one was taken.
-type Ran<T> = (Form<T>, Algorithm, Option<Known>);
+/// The result, what it relied on, and whether that was learned from a sample just now.
+type Ran<T> = (Form<T>, Known, bool);
 
+#[allow(clippy::too_many_arguments, reason = "one call and what it relies on")]
 async fn run<T: Element>(
     ep: &Endpoint,
     (n, width): (u64, usize),
@@ -291,6 +330,7 @@ async fn run<T: Element>(
     options: &AllreduceOptions,
     sent: Option<&mut Vec<T>>,
     known: Option<Known>,
+    seen: Observed,
 ) -> Result<Ran<T>> {
     let mut terms = terms::<T>(n, width, &view, op, options);
     let codec = options.quantize.map(|q| q.check(op, T::DTYPE, width)).transpose()?;
@@ -301,11 +341,10 @@ async fn run<T: Element>(
     if dense || asked_for {
         check_room::<T>(n, width)?;
     }
-    let (choice, sampled) = decide(ep, (n, width), view, op, options, known).await?;
-    let learned = sampled.then(|| choice.clone());
-    let Known { algorithm, bounds } = choice;
+    let (known, sampled) = decide(ep, (n, width), view, op, options, known, seen).await?;
+    let (algorithm, bounds) = (known.algorithm, known.bounds.clone());
     let one_layer = [ep.size()];
-    let degrees = options.degrees.as_deref().unwrap_or(&one_layer);
+    let degrees = if known.degrees.is_empty() { &one_layer[..] } else { &known.degrees };
     let input;
     if let (Some(quantize), Some(codec)) = (&options.quantize, codec) {
         let parts = if bounds.is_empty() { &[0, n] } else { &bounds[..] };
@@ -321,5 +360,5 @@ async fn run<T: Element>(
         Algorithm::Butterfly => butterfly(ep, view, terms, degrees, bounds, Parts::Auto).await,
         dense => reduce_as_dense(ep, dense, view, terms).await,
     };
-    Ok((form?, algorithm, learned))
+    Ok((form?, known, sampled))
 }

@@ -1,6 +1,7 @@
 //! A group of ranks and its collectives.
 
 use crate::memory::Memory;
+use crate::observe::Observed;
 use skyphos_core::collectives::allgather::allgather_bytes;
 use skyphos_core::collectives::barrier::barrier;
 use skyphos_core::frame::{CallKind, CallSig};
@@ -8,8 +9,8 @@ use skyphos_core::local::local_group;
 use skyphos_core::transport::Transport;
 use skyphos_core::{Call, Endpoint, Group, Node, Settings};
 use skyphos_types::{Error, ReduceOp, Result};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A group of ranks. All its methods but the getters are collective: every rank must call the same
 /// ones in the same order, or all of them get [`Error::Mismatch`].
@@ -24,6 +25,7 @@ pub struct Comm {
     group: Arc<Group>,
     closed: AtomicBool,
     pub(crate) memory: Memory,
+    observed: Mutex<Observed>,
 }
 
 /// The ranks of an in-process group.
@@ -67,7 +69,18 @@ impl Comm {
     fn of_group(node: Arc<Node>, group: Group) -> Comm {
         let group = Arc::new(group);
         node.open_group(group.clone());
-        Comm { node, group, closed: AtomicBool::new(false), memory: Memory::default() }
+        Comm {
+            node,
+            group,
+            closed: AtomicBool::new(false),
+            memory: Memory::default(),
+            observed: Mutex::default(),
+        }
+    }
+
+    /// What calls have shown of machine and network.
+    pub(crate) fn observed(&self) -> MutexGuard<'_, Observed> {
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// This process's rank in the group.

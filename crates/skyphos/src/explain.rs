@@ -1,7 +1,9 @@
 //! What an allreduce did.
 
 use crate::algorithm::Algorithm;
+use crate::choose::Choice;
 use skyphos_core::Traffic;
+use std::sync::Arc;
 
 /// How a vector was reduced, and what that moved on this rank.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,4 +16,6 @@ pub struct Explanation {
     pub dense_threshold: f64,
     /// Bytes and frames.
     pub traffic: Traffic,
+    /// What was predicted, where `auto` chose.
+    pub choice: Option<Arc<Choice>>,
 }

@@ -9,10 +9,11 @@
 //! a mismatch on all ranks, and all forget.
 
 use crate::algorithm::Algorithm;
+use crate::choose::Choice;
 use skyphos_core::frame::CallSig;
 use skyphos_types::{Error, Result};
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Calls after which a sample is taken again: the first time, and at most.
 const SOON: u32 = 4;
@@ -24,10 +25,13 @@ const DRIFT: f64 = 0.25;
 /// What a sample said.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Known {
-    /// The algorithm that suits the data.
+    /// The algorithm that suits the data, and its layers if they are not the caller's affair.
     pub(crate) algorithm: Algorithm,
+    pub(crate) degrees: Vec<u32>,
     /// Bounds of the ranks' ranges; none if the algorithm has no ranges.
     pub(crate) bounds: Vec<u64>,
+    /// What was predicted, where `auto` chose.
+    pub(crate) choice: Option<Arc<Choice>>,
 }
 
 /// What a call tells beside its result.
@@ -52,7 +56,9 @@ impl Kept {
     fn stamp(&self) -> u32 {
         let words = [self.known.algorithm as u64, self.uses.into(), self.most.into(), self.entries as u64];
         let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-        (words.into_iter().chain(self.known.bounds.iter().copied()).fold(1, mix) >> 32) as u32 | 1
+        let degrees = self.known.degrees.iter().map(|d| u64::from(*d));
+        (words.into_iter().chain(degrees).chain(self.known.bounds.iter().copied()).fold(1, mix) >> 32) as u32
+            | 1
     }
 }
 
@@ -127,7 +133,7 @@ mod tests {
     use skyphos_core::frame::CallKind;
 
     fn known(algorithm: Algorithm) -> Known {
-        Known { algorithm, bounds: vec![0, 5, 9] }
+        Known { algorithm, degrees: vec![], bounds: vec![0, 5, 9], choice: None }
     }
 
     #[test]

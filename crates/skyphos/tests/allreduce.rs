@@ -58,7 +58,8 @@ fn cases() -> impl Strategy<Value = Case> {
         1 => (0u64..300).prop_map(DenseThreshold::Entries)
     ];
     let splits = prop::sample::select(vec![Split::Even, Split::Quantiles, Split::Hash]);
-    let settings = (prop::sample::select(Algorithm::ALL.to_vec()), threshold, splits, any::<prop::sample::Index>());
+    let settings =
+        (prop::sample::select(Algorithm::ALL.to_vec()), threshold, splits, any::<prop::sample::Index>());
     (1u32..=13, n, 0usize..DType::ALL.len(), 0usize..8, prop_oneof![Just(1usize), Just(16)], settings)
         .prop_flat_map(|(size, n, dtype, op, width, (asked, dense_threshold, split, degrees))| {
             let lists: Vec<_> = (0..size).map(|_| ascending(n)).collect();

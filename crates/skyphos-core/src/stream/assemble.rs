@@ -7,7 +7,10 @@
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::quantised::open;
-use skyphos_kernels::stream::{Form, IndexList, Offsets, QuantisedValues, STEP, Segment, Shape, dense_form, set_run};
+use skyphos_kernels::stream::{
+    Form, IndexList, Offsets, QuantisedValues, STEP, Segment, Shape, dense_form, put_rows, set_ascending,
+    set_run,
+};
 use skyphos_types::{Element, Result};
 
 /// See the module's text.
@@ -186,13 +189,10 @@ impl<T: Element> Assembler<T> {
                     }
                 }
                 (Form::Dense { values, present }, Offsets::Listed(_)) => {
-                    for (offset, row) in offsets[..listed].iter().zip(rows[at * width..].chunks_exact(width))
-                    {
-                        let k = (first + offset) as usize;
-                        values[k * width..][..width].copy_from_slice(row);
-                        if let Some(bits) = present {
-                            bits[k / 64] |= 1 << (k % 64);
-                        }
+                    let places = offsets[..listed].iter().map(|offset| (first + offset) as usize);
+                    put_rows(values, width, places.clone(), &rows[at * width..]);
+                    if let Some(bits) = present {
+                        set_ascending(bits, places);
                     }
                 }
             }

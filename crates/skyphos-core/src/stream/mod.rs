@@ -4,10 +4,12 @@ mod assemble;
 mod part;
 mod quantised;
 mod split;
+mod survey;
 mod wire;
 
 pub use assemble::Assembler;
 pub use part::{Part, Terms, exchange_and_fold};
 pub use quantised::{PART_BUCKETS, Precision, QuantisedInput, RESULT_BUCKETS, check_finite, open};
-pub use split::{Split, Survey, bounds, cut, survey};
+pub use split::{Split, bounds};
+pub use survey::{Survey, cut, survey};
 pub use wire::{SEGMENT_BYTES, encode, exchange};

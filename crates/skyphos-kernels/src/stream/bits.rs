@@ -17,6 +17,23 @@ pub fn set_run(bits: &mut [u64], from: usize, count: usize) {
     bits[last] |= tail;
 }
 
+/// Sets the bits of these rows, which ascend: a word is written once.
+pub fn set_ascending(bits: &mut [u64], rows: impl Iterator<Item = usize>) {
+    let (mut place, mut word) = (0, 0);
+    for row in rows {
+        if row / 64 != place {
+            if word != 0 {
+                bits[place] |= word;
+            }
+            (place, word) = (row / 64, 0);
+        }
+        word |= 1 << (row % 64);
+    }
+    if word != 0 {
+        bits[place] |= word;
+    }
+}
+
 /// Sets the bits of the rows from `from` on whose mark is 1, where the others' is 0.
 pub fn set_marked(bits: &mut [u64], from: usize, marks: &[u8]) {
     let mut at = from;
@@ -79,6 +96,11 @@ mod tests {
             set_marked(&mut marked, from, marks);
             marks.iter().enumerate().filter(|(_, mark)| **mark == 1).for_each(|(k, _)| set(&mut want, from + k));
             prop_assert_eq!(marked, want);
+            let (mut listed, mut want) = (before, before);
+            let rows = || (from..from + marks.len()).step_by(3);
+            set_ascending(&mut listed, rows());
+            rows().for_each(|k| set(&mut want, k));
+            prop_assert_eq!(listed, want);
             let (end, bit) = (from + marks.len(), |k: &usize| before[k / 64] >> (k % 64) & 1 == 1);
             prop_assert_eq!(set_bits_between(&before, from, end), (from..end).filter(bit).collect::<Vec<_>>());
         }

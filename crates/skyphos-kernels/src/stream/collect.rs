@@ -1,9 +1,9 @@
 //! From reduced blocks to a vector: entries side by side, or all rows once there are too many.
 
 use super::append::{Marked, append};
+use super::bits::{set_ascending, set_bits_between, set_marked};
 use super::fold::Sink;
-use super::bits::{set_bits_between, set_marked};
-use super::vector::{Form, IndexList};
+use super::vector::{Form, IndexList, put_rows};
 use crate::simd;
 use skyphos_types::Element;
 
@@ -117,12 +117,10 @@ impl<T: Element> Collector<T> {
         let mut dense = self.empty_dense();
         let Form::Dense { values, present } = &mut dense else { unreachable!("just made") };
         if let Form::Sparse { indices, values: rows } = &self.form {
-            for (index, row) in indices.to_vec().iter().zip(rows.chunks_exact(self.shape.width)) {
-                let at = (index - self.lo) as usize;
-                values[at * self.shape.width..][..self.shape.width].copy_from_slice(row);
-                if let Some(bits) = present {
-                    bits[at / 64] |= 1 << (at % 64);
-                }
+            let places = indices.to_vec().into_iter().map(|index| (index - self.lo) as usize);
+            put_rows(values, self.shape.width, places.clone(), rows);
+            if let Some(bits) = present {
+                set_ascending(bits, places);
             }
         }
         self.form = dense;
@@ -173,12 +171,10 @@ impl<T: Element> Sink<T> for Collector<T> {
                 }
             }
             Form::Dense { values, present } => {
-                for (offset, row) in offsets.iter().zip(rows.chunks_exact(width)) {
-                    let at = (base + u64::from(*offset) - self.lo) as usize;
-                    values[at * width..][..width].copy_from_slice(row);
-                    if let Some(bits) = present {
-                        bits[at / 64] |= 1 << (at % 64);
-                    }
+                let places = offsets.iter().map(|offset| (base + u64::from(*offset) - self.lo) as usize);
+                put_rows(values, width, places.clone(), rows);
+                if let Some(bits) = present {
+                    set_ascending(bits, places);
                 }
             }
         }

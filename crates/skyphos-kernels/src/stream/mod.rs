@@ -1,8 +1,8 @@
 //! Sparse streams: entries of ascending index on the wire, and their reduction as they come.
 
 mod append;
-mod bits;
 mod bitpack;
+mod bits;
 mod collect;
 mod few;
 mod fold;
@@ -11,11 +11,10 @@ mod segment;
 mod shuffled;
 mod vector;
 
-pub use bits::{set_bits_between, set_run};
+pub use bits::{set_ascending, set_bits_between, set_run};
 pub use collect::{Collector, Shape, dense_form};
 pub use fold::{Fold, FoldError, Sink};
 pub use quantised::{NotFinite, QuantisedValues};
 pub use segment::{Encoder, HEAD_BYTES, Head, Next, Offsets, Places, Reader, STEP, Segment};
 pub use shuffled::{shuffle, shuffled_len, unshuffle};
-pub use vector::{Form, IndexList, SparseVec, View};
-
+pub use vector::{Form, IndexList, SparseVec, View, put_rows};

@@ -1,6 +1,6 @@
 //! A sparse vector, or one that has turned dense, as collectives take and return it.
 
-use super::bits::{set_bits_between, set_run};
+use super::bits::{set_ascending, set_bits_between, set_run};
 use crate::prepare::{Index, Indices};
 use skyphos_types::{Element, Error, Result};
 
@@ -157,27 +157,31 @@ impl<T: Element> SparseVec<T> {
         }
         let mut all = vec![fill; self.n as usize * self.width];
         let (indices, values) = self.entries();
-        for (index, row) in indices.iter().zip(values.chunks_exact(self.width)) {
-            all[*index as usize * self.width..][..self.width].copy_from_slice(row);
-        }
+        put_rows(&mut all, self.width, indices.iter().map(|index| *index as usize), &values);
         all
+    }
+}
+
+/// Puts rows into their places in a dense array.
+pub fn put_rows<T: Copy>(all: &mut [T], width: usize, places: impl Iterator<Item = usize>, rows: &[T]) {
+    if width == 1 {
+        places.zip(rows).for_each(|(place, value)| all[place] = *value);
+        return;
+    }
+    for (place, row) in places.zip(rows.chunks_exact(width)) {
+        all[place * width..][..width].copy_from_slice(row);
     }
 }
 
 impl<T: Element> View<'_, T> {
     /// Puts the entries into a dense form of `n` rows, over what it has there.
     pub fn put_into(&self, values: &mut [T], present: Option<&mut [u64]>, width: usize) {
-        let rows_into = |place: usize, row: &[T], values: &mut [T]| {
-            values[place * width..][..width].copy_from_slice(row);
-        };
         match self {
             View::Sparse { indices, values: rows } => crate::with_indices!(*indices, list => {
                 let places = list.iter().map(|i| i.number() as usize);
-                for (place, row) in places.clone().zip(rows.chunks_exact(width)) {
-                    rows_into(place, row, values);
-                }
+                put_rows(values, width, places.clone(), rows);
                 if let Some(bits) = present {
-                    places.for_each(|place| bits[place / 64] |= 1 << (place % 64));
+                    set_ascending(bits, places);
                 }
             }),
             View::Dense { values: rows, present: None } => {
@@ -188,7 +192,7 @@ impl<T: Element> View<'_, T> {
             }
             View::Dense { values: rows, present: Some(held) } => {
                 for place in set_bits_between(held, 0, rows.len() / width) {
-                    rows_into(place, &rows[place * width..][..width], values);
+                    values[place * width..][..width].copy_from_slice(&rows[place * width..][..width]);
                 }
                 if let Some(bits) = present {
                     bits.iter_mut().zip(*held).for_each(|(bits, held)| *bits |= held);

@@ -1,0 +1,237 @@
+//! What all ranks tell each other about their vectors before one is reduced: the same knowledge on all of them.
+
+use crate::collectives::allgather::allgather_bytes;
+use crate::endpoint::Endpoint;
+use crate::stream::split::cut_by_weight;
+use skyphos_kernels::stream::View;
+use skyphos_kernels::{Index, sketch, union_of, with_indices};
+use skyphos_types::{Element, Result};
+
+/// Indices that each rank gives as a sample.
+const SAMPLES: usize = 64;
+
+/// Hashes that each rank gives as a sketch of its indices.
+const SKETCH: usize = 64;
+
+/// Fills the place of hashes that there are not.
+const NO_HASH: u64 = u64::MAX;
+
+/// By how much the sketches' union must differ from that of indices drawn apart before it is believed more: three times
+/// the error of a sketch.
+const DOUBT: f64 = 3.0 / 8.0;
+
+/// Rounds from here on are the sample's.
+const SAMPLE_ROUND: u32 = 0x400;
+
+/// What a sample of all ranks' indices tells; the same on all ranks.
+pub struct Survey {
+    n: u64,
+    /// Entries of each rank.
+    entries: Vec<u64>,
+    /// Sampled indices in order, with the entries of the rank that each is of.
+    samples: Vec<(u64, u64)>,
+    /// A sketch of each rank's indices; empty where there is none.
+    sketches: Vec<Vec<u64>>,
+    /// What else each rank said.
+    said: Vec<Vec<f64>>,
+}
+
+impl Survey {
+    /// Entries of a rank, on average.
+    pub fn mean_entries(&self) -> f64 {
+        self.entries.iter().map(|e| *e as f64).sum::<f64>() / self.entries.len() as f64
+    }
+
+    /// The median of what ranks said in a place; of none 0.
+    pub fn median(&self, place: usize) -> f64 {
+        let mut all: Vec<f64> = self.said.iter().filter_map(|said| said.get(place).copied()).collect();
+        all.sort_by(f64::total_cmp);
+        all.get(all.len() / 2).copied().unwrap_or(0.0)
+    }
+
+    /// Entries that the union of so many ranks' vectors should have.
+    ///
+    /// Were indices drawn evenly and apart between the sampled ones, n (1 - (1 - d)^m) in each stretch of density d
+    /// (SparCML, appendix B). Ranks may have the same indices, though: where sketches say so, they are believed.
+    pub fn union(&self, ranks: u32) -> f64 {
+        let apart: f64 = self.stretches(ranks).map(|stretch| stretch.union).sum();
+        if self.sketches.iter().zip(&self.entries).any(|(sketch, entries)| sketch.is_empty() && *entries > 0)
+        {
+            return apart;
+        }
+        let groups = self.sketches.chunks_exact(ranks.max(1) as usize);
+        let count = groups.len().max(1) as f64;
+        let sketched: f64 =
+            groups.map(|group| union_of(group.iter().map(|s| &s[..]), SKETCH)).sum::<f64>() / count;
+        match (sketched - apart).abs() > DOUBT / count.sqrt() * apart {
+            true => sketched,
+            false => apart,
+        }
+    }
+
+    /// Stretches of the index space with a sample of each rank, on average.
+    fn stretches(&self, ranks: u32) -> impl Iterator<Item = Stretch<'_>> {
+        let (group, samples) = (self.entries.len(), &self.samples);
+        samples.chunks(group).enumerate().map(move |(k, window)| {
+            let start = if k == 0 { 0 } else { window[0].0 };
+            let end = samples.get((k + 1) * group).map_or(self.n, |(index, _)| *index);
+            // Each sample stands for a share of its rank's entries.
+            let entries = window.iter().map(|(_, of)| *of as f64).sum::<f64>() / SAMPLES as f64;
+            let span = (end - start).max(1) as f64;
+            let density = (entries / group as f64 / span).min(1.0);
+            Stretch { window, entries, union: span * (1.0 - (1.0 - density).powi(ranks as i32)) }
+        })
+    }
+
+    /// The bounds of `parts` ranges, one a rank, that take about as long: an owner receives the entries of its range
+    /// and sends what they become to all.
+    pub fn bounds(self, parts: u32) -> Vec<u64> {
+        let mut weighed = Vec::with_capacity(self.samples.len());
+        for Stretch { window, entries, union } in self.stretches(self.entries.len() as u32) {
+            let weight = (entries + f64::from(parts - 1) * union) / window.len() as f64;
+            // With digits behind the point.
+            weighed.extend(window.iter().map(|(index, _)| (*index, (weight * 16.0) as u64 + 1)));
+        }
+        cut_by_weight(weighed, self.n, parts)
+    }
+
+    /// The bounds of `parts` ranges with about equally many entries.
+    fn even_bounds(self, parts: u32) -> Vec<u64> {
+        cut_by_weight(self.samples, self.n, parts)
+    }
+}
+
+/// See [`Survey::stretches`]: the samples in it, about how many entries of all ranks, and of their union.
+struct Stretch<'a> {
+    window: &'a [(u64, u64)],
+    entries: f64,
+    union: f64,
+}
+
+/// Asks all ranks for a sample of their indices, and tells them `said`, as many numbers on all. Cost: ⌈log2 P⌉ α.
+pub async fn survey<T: Element>(
+    ep: &Endpoint,
+    view: View<'_, T>,
+    width: usize,
+    n: u64,
+    said: &[f64],
+) -> Result<Survey> {
+    let mut hashes = match view {
+        View::Sparse { indices, .. } => sketch(indices, SKETCH),
+        View::Dense { .. } => Vec::new(),
+    };
+    hashes.resize(SKETCH, NO_HASH);
+    survey_of(ep, SAMPLE_ROUND, (view, width, n), SAMPLES, hashes, said).await
+}
+
+/// A survey without sketches.
+pub(super) async fn sample<T: Element>(
+    ep: &Endpoint,
+    view: View<'_, T>,
+    width: usize,
+    n: u64,
+) -> Result<Survey> {
+    survey_of(ep, SAMPLE_ROUND, (view, width, n), SAMPLES, Vec::new(), &[]).await
+}
+
+/// Bounds of one range a rank with about equally many entries, by `samples` indices a rank.
+pub async fn cut<T: Element>(
+    ep: &Endpoint,
+    round: u32,
+    view: View<'_, T>,
+    n: u64,
+    samples: usize,
+) -> Result<Vec<u64>> {
+    Ok(survey_of(ep, round, (view, 1, n), samples, Vec::new(), &[]).await?.even_bounds(ep.size()))
+}
+
+/// A rank's block: entries, samples, what it says, hashes.
+async fn survey_of<T: Element>(
+    ep: &Endpoint,
+    round: u32,
+    (view, width, n): (View<'_, T>, usize, u64),
+    samples: usize,
+    hashes: Vec<u64>,
+    said: &[f64],
+) -> Result<Survey> {
+    let mut mine = Vec::with_capacity(1 + samples + said.len() + hashes.len());
+    mine.push(view.nnz(width) as u64);
+    match view {
+        View::Sparse { indices, .. } => with_indices!(indices, list => {
+            if !list.is_empty() {
+                mine.extend((0..samples).map(|k| list[(2 * k + 1) * list.len() / (2 * samples)].number()));
+            }
+        }),
+        // Dense vectors are cut evenly, and outweigh sparse ones.
+        View::Dense { .. } => mine.extend((0..samples as u64).map(|k| sample_of(n, 2 * k + 1, samples))),
+    }
+    mine.resize(1 + samples, 0);
+    mine.extend(said.iter().map(|number| number.to_bits()));
+    mine.extend(hashes);
+    let block: Vec<u8> = mine.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let all = allgather_bytes(ep, round, &block).await?;
+    let mut survey =
+        Survey { n, entries: Vec::new(), samples: Vec::new(), sketches: Vec::new(), said: Vec::new() };
+    for (rank, block) in all.iter().enumerate() {
+        let numbers: Vec<u64> =
+            block.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes"))).collect();
+        if numbers.len() < 1 + samples + said.len() {
+            return Err(ep.corrupt(rank as u32, "a sample that is too short"));
+        }
+        let ((count, rest), extra) = (numbers.split_first().expect("checked"), 1 + samples);
+        if *count > 0 {
+            survey.samples.extend(rest[..samples].iter().map(|index| (*index, *count)));
+        }
+        survey.entries.push(*count);
+        survey
+            .said
+            .push(numbers[extra..extra + said.len()].iter().map(|bits| f64::from_bits(*bits)).collect());
+        let hashes = numbers[extra + said.len()..].iter().copied();
+        survey.sketches.push(hashes.filter(|hash| *hash != NO_HASH).collect());
+    }
+    survey.samples.sort_unstable();
+    Ok(survey)
+}
+
+fn sample_of(n: u64, odd: u64, samples: usize) -> u64 {
+    (u128::from(n) * u128::from(odd) / (2 * samples) as u128) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skyphos_kernels::Indices;
+
+    fn sampled(n: u64, count: u64, index: &dyn Fn(u64, u64) -> u64, all: &dyn Fn(u64) -> Vec<u64>) -> Survey {
+        let mut samples: Vec<_> =
+            (0..4).flat_map(|r| (0..64).map(move |k| (r, k))).map(|(r, k)| (index(r, k), count)).collect();
+        samples.sort_unstable();
+        let sketches = (0..4).map(|r| sketch(Indices::U64(&all(r)), SKETCH)).collect();
+        Survey { n, entries: vec![count; 4], samples, sketches, said: vec![vec![]; 4] }
+    }
+
+    #[test]
+    fn unions_of_even_data_and_of_the_same_run() {
+        let (n, count) = (1 << 20, 10_000);
+        let spread =
+            |r: u64| (0..count).map(|i| (i * 104 + (i * 7919 + r * 31) % 104) % n).collect::<Vec<_>>();
+        let even = sampled(n, count, &|r, k| k * n / 64 + n / 128 + r * 17, &spread);
+        let want = |m: i32| n as f64 * (1.0 - (1.0 - 10_000.0 / n as f64).powi(m));
+        for m in [1, 2, 4] {
+            assert!((even.union(m) / want(m as i32) - 1.0).abs() < 0.05, "{m}: {}", even.union(m));
+        }
+        // All ranks have the first 10,000 indices. What the last sample stands for may lie anywhere after it.
+        let run = sampled(n, count, &|_, k| k * 10_000 / 64 + 78, &|_| (0..count).collect());
+        assert!((run.union(4) / 10_000.0 - 1.0).abs() < 0.1, "{}", run.union(4));
+        // The same indices on all ranks, spread: only sketches tell.
+        let same = sampled(n, count, &|_, k| k * n / 64 + n / 128, &|_| spread(0));
+        assert!((same.union(4) / 10_000.0 - 1.0).abs() < 0.4, "{}", same.union(4));
+    }
+
+    #[test]
+    fn medians_of_what_was_said() {
+        let mut survey = sampled(100, 1, &|_, _| 0, &|_| vec![0]);
+        survey.said = vec![vec![1.0], vec![9.0], vec![2.0]];
+        assert_eq!((survey.median(0), survey.median(1)), (2.0, 0.0));
+    }
+}

@@ -1,0 +1,90 @@
+//! Sketches of index sets that tell how large their unions are: the k least hashes of each (Bar-Yossef et al. 2002; Beyer et
+//! al. 2007, "On synopses for distinct-value estimation").
+//!
+//! The k least hashes of a union are among those of its sets, and the k-th of them says how densely hashes lie, so how
+//! many indices there are: (k - 1) / h_k, to 1/√k or so. A set with fewer than k indices is held whole.
+
+use crate::prepare::{Index, Indices};
+use crate::with_indices;
+
+/// The `k` least distinct hashes of a set, in order.
+pub fn sketch(indices: Indices<'_>, k: usize) -> Vec<u64> {
+    let mut least = Vec::with_capacity(2 * k);
+    let mut below = u64::MAX;
+    let mut take = |index: u64| {
+        let hash = mix(index);
+        if hash < below {
+            least.push(hash);
+            if least.len() == 2 * k {
+                least.select_nth_unstable(k - 1);
+                least.truncate(k);
+                below = least[k - 1];
+            }
+        }
+    };
+    with_indices!(indices, list => list.iter().for_each(|index| take(index.number())));
+    least.sort_unstable();
+    least.truncate(k);
+    least
+}
+
+/// Elements of the union of sets of which these are sketches of `k`.
+pub fn union_of<'a>(sketches: impl Iterator<Item = &'a [u64]>, k: usize) -> f64 {
+    let mut all: Vec<u64> = sketches.flatten().copied().collect();
+    all.sort_unstable();
+    all.dedup();
+    match all.get(k - 1) {
+        None => all.len() as f64,
+        Some(last) => (k - 1) as f64 / (*last as f64 / 2f64.powi(64)),
+    }
+}
+
+/// A hash that spreads any indices over all 64 bits, each to one of its own (the finaliser of SplitMix64).
+fn mix(index: u64) -> u64 {
+    let mut hash = index.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ hash >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const K: usize = 64;
+
+    fn of(list: &[u64]) -> Vec<u64> {
+        sketch(Indices::U64(list), K)
+    }
+
+    #[test]
+    fn small_sets_are_counted() {
+        let sets = [vec![1, 5, 9], vec![], vec![5, 9, 11, 40]];
+        let sketches: Vec<_> = sets.iter().map(|set| of(set)).collect();
+        assert_eq!(union_of(sketches.iter().map(|s| &s[..]), K), 5.0);
+    }
+
+    #[test]
+    fn large_ones_are_estimated() {
+        for (count, step, shift) in
+            [(10_000u64, 1u64, 0u64), (10_000, 1, 5_000), (3_000, 1 << 33, 7), (70, 3, 210)]
+        {
+            let set = |rank: u64| (0..count).map(|i| i * step + rank * shift * step).collect::<Vec<_>>();
+            let sketches: Vec<_> = (0..4).map(|rank| of(&set(rank))).collect();
+            let mut all: Vec<u64> = (0..4).flat_map(set).collect();
+            all.sort_unstable();
+            all.dedup();
+            let got = union_of(sketches.iter().map(|s| &s[..]), K);
+            assert!((got / all.len() as f64 - 1.0).abs() < 0.3, "{got} for {}", all.len());
+        }
+    }
+
+    #[test]
+    fn the_least_are_kept_whatever_the_order() {
+        let mut want: Vec<u64> = (0..5_000).map(mix).collect();
+        want.sort_unstable();
+        want.truncate(K);
+        assert_eq!(of(&(0..5_000).collect::<Vec<_>>()), want);
+        assert_eq!(of(&(0..5_000).rev().collect::<Vec<_>>()), want);
+    }
+}

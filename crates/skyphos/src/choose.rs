@@ -1,0 +1,93 @@
+//! What `auto` does with sparse vectors: the algorithm that should take the least time, by the planner's model.
+
+use crate::algorithm::Algorithm;
+use skyphos_plan::{Parts, Prediction, Profile, Route, Work, factorisations};
+
+/// Largest vector (mean over the ranks) for which nothing but the number of rounds counts.
+const SMALL_BYTES: f64 = 16.0 * 1024.0;
+
+/// What [`choose`] looks at. The same on all ranks.
+pub struct Data<'a> {
+    /// Ranks in the group.
+    pub ranks: u32,
+    /// Rows of the vector, and bytes of a row.
+    pub n: u64,
+    /// See `n`.
+    pub row_bytes: usize,
+    /// Entries that the union of m ranks' vectors should have.
+    pub union: &'a dyn Fn(f64) -> f64,
+    /// Entries per position above which a part turns dense.
+    pub dense_above: f64,
+    /// What machine and network can do.
+    pub profile: Profile,
+}
+
+/// What was chosen, and what it should cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// Layers of a butterfly.
+    pub degrees: Vec<u32>,
+    /// Its prediction.
+    pub prediction: Prediction,
+    /// The next best, with the seconds that they should take.
+    pub others: Vec<(Algorithm, Vec<u32>, f64)>,
+}
+
+/// Others that a choice keeps.
+const OTHERS: usize = 6;
+
+/// The choice behind `auto`: recursive doubling for small vectors, else the least predicted time of all algorithms and of
+/// butterflies with all degrees.
+pub fn choose(data: &Data<'_>) -> Choice {
+    let work = work(data);
+    let entries = (data.union)(1.0);
+    if data.ranks == 1 || entries * (data.row_bytes as f64 + 4.0) <= SMALL_BYTES {
+        return choice(work.predict(&data.profile, &Route::RecursiveDoubling));
+    }
+    let mut all = work.all(&data.profile, &factorisations(data.ranks)).into_iter();
+    let best = choice(all.next().expect("some route"));
+    let others = all.take(OTHERS).map(|prediction| {
+        let seconds = prediction.seconds();
+        let Choice { algorithm, degrees, .. } = choice(prediction);
+        (algorithm, degrees, seconds)
+    });
+    Choice { others: others.collect(), ..best }
+}
+
+/// What a named algorithm should cost.
+pub fn predict(data: &Data<'_>, algorithm: Algorithm, degrees: &[u32]) -> Choice {
+    let butterfly = |degrees: &[u32], parts| Route::Butterfly { degrees: degrees.to_vec(), parts };
+    let one_layer = [data.ranks];
+    let route = match algorithm {
+        Algorithm::RecursiveDoubling => Route::RecursiveDoubling,
+        Algorithm::SplitAllgather => butterfly(&one_layer, Parts::Sparse),
+        Algorithm::SplitAllgatherDense => butterfly(&one_layer, Parts::Dense),
+        Algorithm::Auto | Algorithm::Butterfly => butterfly(degrees, Parts::Auto),
+        Algorithm::Ring => Route::Ring,
+        Algorithm::Allgather => Route::Allgather,
+        Algorithm::Dense | Algorithm::DenseRabenseifner => Route::DenseDirect,
+        Algorithm::DenseRing => Route::DenseRing,
+    };
+    Choice { algorithm, ..choice(work(data).predict(&data.profile, &route)) }
+}
+
+fn work<'a>(data: &'a Data<'a>) -> Work<'a> {
+    let Data { ranks, n, row_bytes, union, dense_above, .. } = *data;
+    Work { ranks, n, row_bytes, union, dense_above }
+}
+
+fn choice(prediction: Prediction) -> Choice {
+    let (algorithm, degrees) = match &prediction.route {
+        Route::RecursiveDoubling => (Algorithm::RecursiveDoubling, Vec::new()),
+        Route::Butterfly { degrees, parts: Parts::Auto } => (Algorithm::Butterfly, degrees.clone()),
+        Route::Butterfly { parts: Parts::Sparse, .. } => (Algorithm::SplitAllgather, Vec::new()),
+        Route::Butterfly { parts: Parts::Dense, .. } => (Algorithm::SplitAllgatherDense, Vec::new()),
+        Route::Ring => (Algorithm::Ring, Vec::new()),
+        Route::Allgather => (Algorithm::Allgather, Vec::new()),
+        Route::DenseRing => (Algorithm::DenseRing, Vec::new()),
+        Route::DenseDirect => (Algorithm::Dense, Vec::new()),
+    };
+    Choice { algorithm, degrees, prediction, others: Vec::new() }
+}

@@ -1,0 +1,114 @@
+//! What calls show of machine and network: the rate of the link, and how much of a core a rank has.
+//!
+//! Each rank sees its own; ranks tell each other with a sample, and all go by the median.
+
+use skyphos_plan::Profile;
+use std::time::Instant;
+
+/// Calls that move less say nothing about rates.
+const LARGE_BYTES: u64 = 256 * 1024;
+
+/// How much the last call counts.
+const FRESH: f64 = 0.3;
+
+/// A call whose processor was busy for a larger part of its time was not held back by the link.
+const BUSY: f64 = 0.7;
+
+/// What a rank has seen so far; 0 where nothing yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Observed {
+    /// Bytes a second of the link: of a call that waited for it, or the most that was seen.
+    rate: f64,
+    /// Share of a core, of one that does what is predicted in the time that is predicted.
+    cores: f64,
+    /// Calls that were large enough to tell.
+    calls: u32,
+}
+
+impl Observed {
+    /// For the survey, which takes medians.
+    pub(crate) fn words(self) -> [f64; 2] {
+        [self.rate, self.cores]
+    }
+
+    /// Of medians.
+    pub(crate) fn of(median: impl Fn(usize) -> f64) -> Observed {
+        Observed { rate: median(0), cores: median(1), calls: 0 }
+    }
+
+    /// A profile in the light of what was seen.
+    pub(crate) fn refine(self, profile: Profile) -> Profile {
+        let known = |seen: f64, otherwise: f64| if seen > 0.0 { seen } else { otherwise };
+        Profile { rate: known(self.rate, profile.rate), cores: known(self.cores, profile.cores), ..profile }
+    }
+
+    /// Takes note of a call, of which so many seconds of a processor were predicted.
+    pub(crate) fn note(&mut self, call: &Seen, work_s: Option<f64>) {
+        let Seen { seconds, busy_s, bytes } = *call;
+        if bytes < LARGE_BYTES || seconds <= 0.0 {
+            return;
+        }
+        self.calls += 1;
+        if self.calls == 1 {
+            return; // makes buffers, and wakes everything up
+        }
+        let mix = |before: f64, now: f64| match before > 0.0 {
+            true => before + FRESH * (now - before),
+            false => now,
+        };
+        if let Some(work_s) = work_s.filter(|s| *s > 0.0 && busy_s > 0.0) {
+            self.cores = mix(self.cores, work_s / busy_s);
+        }
+        let rate = bytes as f64 / seconds;
+        // What waited for a processor says nothing of the link, but that it carries as much.
+        let held_back = busy_s < BUSY * seconds;
+        self.rate = if held_back { mix(self.rate, rate) } else { self.rate.max(rate) };
+    }
+}
+
+/// What one blocking call took on this rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) seconds: f64,
+    /// Time on a processor, or ready but waiting for one.
+    pub(crate) busy_s: f64,
+    /// Sent or received, whichever is more.
+    pub(crate) bytes: u64,
+}
+
+/// A call's beginning.
+pub(crate) struct Stopwatch {
+    start: Instant,
+    busy_s: Option<f64>,
+}
+
+impl Stopwatch {
+    pub(crate) fn start() -> Stopwatch {
+        Stopwatch { busy_s: busy_s(), start: Instant::now() }
+    }
+
+    pub(crate) fn stop(self, bytes: u64) -> Seen {
+        let seconds = self.start.elapsed().as_secs_f64();
+        let busy_s = self.busy_s.zip(busy_s()).map_or(0.0, |(before, now)| now - before);
+        Seen { seconds, busy_s, bytes }
+    }
+}
+
+/// Seconds that this thread has run, or was ready to run but waited; `None` where the system does not say.
+fn busy_s() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let mut numbers = text.split_whitespace().map_while(|word| word.parse::<f64>().ok());
+    Some(numbers.next()? + numbers.next()?).map(|nanoseconds| nanoseconds / 1e9)
+}
+
+/// The default profile of a group, before anything was seen.
+pub(crate) fn default_profile(ranks: u32, one_host: bool) -> Profile {
+    let cores = std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
+    match one_host {
+        true => Profile::one_host(ranks, cores),
+        false => Profile::network(DEFAULT_RATE),
+    }
+}
+
+/// What a link carries until a call has shown it: 1 Gbit/s.
+const DEFAULT_RATE: f64 = 118e6;
