@@ -5,7 +5,7 @@ use crate::algorithm::{Algorithm, AllreduceOptions, DenseThreshold};
 use crate::as_dense::{reduce_array, reduce_as_dense};
 use crate::choose::{Data, choose, predict};
 use crate::explain::Explanation;
-use crate::memory::{Known, Told};
+use crate::memory::{Known, Size, Told};
 use crate::observe::{Observed, Stopwatch, default_profile};
 use crate::vectors::{Source, is_wide};
 use skyphos_core::butterfly::check_degrees;
@@ -22,7 +22,7 @@ use skyphos_plan::Union;
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::sync::Arc;
 
-/// Calls of less are not watched: that would take longer than they tell.
+/// Calls of less are not watched closely: that would take longer than they tell.
 const WATCHED_BYTES: usize = 64 * 1024;
 
 /// A reduced vector, and how it came about.
@@ -64,14 +64,12 @@ impl Comm {
         let asked = options.sig::<T>(CallKind::Allreduce, op, n, width);
         let (known, sig) = self.memory.recall(asked);
         let seen = *self.observed();
-        let watch = (view.nnz(width) * size_of::<T>() >= WATCHED_BYTES).then(Stopwatch::start);
+        let watch = Stopwatch::start(view.nnz(width) * size_of::<T>() >= WATCHED_BYTES);
         let body = async |ep: &Endpoint| allreduce_on(ep, (n, width), view, op, options, known, seen).await;
         let done = self.memory.after(asked, self.call(sig, body))?;
-        if let Some(watch) = watch {
-            let Traffic { sent_bytes, received_bytes, .. } = done.explanation.traffic;
-            let predicted = done.explanation.choice.as_ref().map(|choice| choice.prediction.work_s());
-            self.observed().note(&watch.stop(sent_bytes.max(received_bytes)), predicted);
-        }
+        let Traffic { sent_bytes, received_bytes, .. } = done.explanation.traffic;
+        let prediction = done.explanation.choice.as_ref().map(|choice| &choice.prediction);
+        self.observed().note(&watch.stop(sent_bytes.max(received_bytes)), prediction);
         Ok(done)
     }
 
@@ -154,13 +152,14 @@ async fn allreduce_on<T: Element>(
         run(ep, (n, width), view, op, options, options.tell_sent.then_some(&mut sent), known, seen).await?
     };
     let learned = learned.then(|| known.clone());
-    let Known { algorithm, degrees, choice, .. } = known;
+    let Known { algorithm, degrees, choice, bounds } = known;
     let degrees = if degrees.is_empty() { vec![ep.size()] } else { degrees };
     let dense_threshold = terms::<T>(n, width, &view, op, options).shape.dense_above * n as f64;
     let explanation = Explanation { algorithm, degrees, dense_threshold, traffic: ep.traffic(), choice };
     let sum = SparseVec { n, width, form };
     let says = !matches!(sum.form, Form::Dense { present: None, .. });
-    let told = Told { learned, entries: says.then(|| sum.nnz()) };
+    let largest = || bounds.windows(2).map(|part| sum.nnz_between(part[0], part[1])).max().unwrap_or(0);
+    let told = Told { learned, size: says.then(|| Size { entries: sum.nnz(), largest: largest() }) };
     Ok((Allreduced { sum, explanation, sent }, told))
 }
 

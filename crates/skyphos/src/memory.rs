@@ -38,14 +38,29 @@ pub(crate) struct Known {
 pub(crate) struct Told {
     /// What a sample said, if one was taken.
     pub(crate) learned: Option<Known>,
-    /// Entries of the result, unless it is dense and does not say.
-    pub(crate) entries: Option<usize>,
+    /// Size of the result, unless it is dense and does not say.
+    pub(crate) size: Option<Size>,
+}
+
+/// What a result shows of whether data is still what it was.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Size {
+    pub(crate) entries: usize,
+    /// Entries of the largest part.
+    pub(crate) largest: usize,
+}
+
+impl Size {
+    fn near(self, other: Size) -> bool {
+        let near = |a: usize, b: usize| (a as f64 - b as f64).abs() <= DRIFT * a.max(b) as f64;
+        near(self.entries, other.entries) && near(self.largest, other.largest)
+    }
 }
 
 struct Kept {
     known: Known,
-    /// Entries of the result when the sample was taken.
-    entries: usize,
+    /// Of the result when the sample was taken.
+    size: Size,
     /// Calls that used it, and after how many a new sample is due.
     uses: u32,
     most: u32,
@@ -54,7 +69,8 @@ struct Kept {
 impl Kept {
     /// A number that differs where anything differs, and is never 0.
     fn stamp(&self) -> u32 {
-        let words = [self.known.algorithm as u64, self.uses.into(), self.most.into(), self.entries as u64];
+        let words =
+            [self.known.algorithm as u64, self.uses.into(), self.most.into(), self.size.entries as u64];
         let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
         let degrees = self.known.degrees.iter().map(|d| u64::from(*d));
         (words.into_iter().chain(degrees).chain(self.known.bounds.iter().copied()).fold(1, mix) >> 32) as u32
@@ -85,8 +101,8 @@ impl Memory {
     /// Takes from a blocking call what it learned.
     pub(crate) fn after<R>(&self, asked: CallSig, done: Result<(R, Told)>) -> Result<R> {
         match done {
-            Ok((result, Told { learned, entries })) => {
-                self.keep(asked, learned, entries);
+            Ok((result, Told { learned, size })) => {
+                self.keep(asked, learned, size);
                 Ok(result)
             }
             Err(error) => {
@@ -98,24 +114,24 @@ impl Memory {
         }
     }
 
-    /// A call relied on what was known, or took a sample that said `learned`; its result has so many entries.
-    fn keep(&self, asked: CallSig, learned: Option<Known>, entries: Option<usize>) {
+    /// A call relied on what was known, or took a sample that said `learned`; its result has this size.
+    fn keep(&self, asked: CallSig, learned: Option<Known>, size: Option<Size>) {
         let mut all = self.kept();
-        let Some(entries) = entries else {
+        let Some(size) = size else {
             // A dense result does not say how much is in it.
             all.remove(&asked);
             return;
         };
         match (learned, all.get_mut(&asked)) {
             (Some(known), Some(before)) => {
-                let alike = known.algorithm == before.known.algorithm && near(entries, before.entries);
+                let alike = known.algorithm == before.known.algorithm && size.near(before.size);
                 let most = if alike { (before.most * 2).min(LATE) } else { SOON };
-                *before = Kept { known, entries, uses: 0, most };
+                *before = Kept { known, size, uses: 0, most };
             }
             (Some(known), None) => {
-                all.insert(asked, Kept { known, entries, uses: 0, most: SOON });
+                all.insert(asked, Kept { known, size, uses: 0, most: SOON });
             }
-            (None, Some(kept)) if near(entries, kept.entries) => kept.uses += 1,
+            (None, Some(kept)) if size.near(kept.size) => kept.uses += 1,
             (None, _) => {
                 all.remove(&asked);
             }
@@ -123,14 +139,14 @@ impl Memory {
     }
 }
 
-fn near(a: usize, b: usize) -> bool {
-    (a as f64 - b as f64).abs() <= DRIFT * a.max(b) as f64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use skyphos_core::frame::CallKind;
+
+    fn of(entries: usize) -> Option<Size> {
+        Some(Size { entries, largest: entries / 2 })
+    }
 
     fn known(algorithm: Algorithm) -> Known {
         Known { algorithm, degrees: vec![], bounds: vec![0, 5, 9], choice: None }
@@ -142,13 +158,13 @@ mod tests {
         let mut served = Vec::new();
         for _ in 0..5 {
             assert_eq!(memory.recall(sig), (None, sig));
-            memory.keep(sig, Some(known(Algorithm::Butterfly)), Some(100));
+            memory.keep(sig, Some(known(Algorithm::Butterfly)), of(100));
             let mut stamps = Vec::new();
             while let (Some(found), with) = memory.recall(sig) {
                 assert_eq!(found, known(Algorithm::Butterfly));
                 assert!(with.extra != sig.extra && !stamps.contains(&with.extra));
                 stamps.push(with.extra);
-                memory.keep(sig, None, Some(90));
+                memory.keep(sig, None, of(90));
             }
             served.push(stamps.len());
         }
@@ -159,15 +175,18 @@ mod tests {
     fn other_data_is_noticed() {
         let (memory, sig) = (Memory::default(), CallSig::plain(CallKind::Allreduce));
         let other = CallSig { n: 7, ..sig };
-        memory.keep(sig, Some(known(Algorithm::Ring)), Some(100));
+        memory.keep(sig, Some(known(Algorithm::Ring)), of(100));
         assert_eq!(memory.recall(other).0, None);
-        memory.keep(sig, None, Some(300));
+        memory.keep(sig, None, of(300));
         assert_eq!(memory.recall(sig).0, None, "three times the entries");
-        memory.keep(sig, Some(known(Algorithm::Ring)), Some(100));
+        memory.keep(sig, Some(known(Algorithm::Ring)), of(100));
+        memory.keep(sig, None, Some(Size { entries: 100, largest: 90 }));
+        assert_eq!(memory.recall(sig).0, None, "most of it in one part");
+        memory.keep(sig, Some(known(Algorithm::Ring)), of(100));
         memory.keep(sig, None, None);
         assert_eq!(memory.recall(sig).0, None, "a dense result");
-        memory.keep(sig, Some(known(Algorithm::Ring)), Some(0));
-        memory.keep(sig, None, Some(0));
+        memory.keep(sig, Some(known(Algorithm::Ring)), of(0));
+        memory.keep(sig, None, of(0));
         assert!(memory.recall(sig).0.is_some());
         let differ =
             || Error::Mismatch { left: 0, left_call: String::new(), right: 1, right_call: String::new() };

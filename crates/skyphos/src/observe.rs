@@ -2,11 +2,14 @@
 //!
 //! Each rank sees its own; ranks tell each other with a sample, and all go by the median.
 
-use skyphos_plan::Profile;
+use skyphos_plan::{Prediction, Profile};
 use std::time::Instant;
 
 /// Calls that move less say nothing about rates.
 const LARGE_BYTES: u64 = 256 * 1024;
+
+/// Calls that move so little take as long as their messages wait for each other.
+const SMALL_BYTES: u64 = 16 * 1024;
 
 /// How much the last call counts.
 const FRESH: f64 = 0.3;
@@ -21,33 +24,37 @@ pub(crate) struct Observed {
     rate: f64,
     /// Share of a core, of one that does what is predicted in the time that is predicted.
     cores: f64,
-    /// Calls that were large enough to tell.
+    /// Seconds until a small message is there.
+    latency_s: f64,
+    /// Calls that were looked at.
     calls: u32,
 }
 
 impl Observed {
     /// For the survey, which takes medians.
-    pub(crate) fn words(self) -> [f64; 2] {
-        [self.rate, self.cores]
+    pub(crate) fn words(self) -> [f64; 3] {
+        [self.rate, self.cores, self.latency_s]
     }
 
     /// Of medians.
     pub(crate) fn of(median: impl Fn(usize) -> f64) -> Observed {
-        Observed { rate: median(0), cores: median(1), calls: 0 }
+        Observed { rate: median(0), cores: median(1), latency_s: median(2), calls: 0 }
     }
 
     /// A profile in the light of what was seen.
     pub(crate) fn refine(self, profile: Profile) -> Profile {
         let known = |seen: f64, otherwise: f64| if seen > 0.0 { seen } else { otherwise };
-        Profile { rate: known(self.rate, profile.rate), cores: known(self.cores, profile.cores), ..profile }
+        Profile {
+            rate: known(self.rate, profile.rate),
+            cores: known(self.cores, profile.cores),
+            latency_s: known(self.latency_s, profile.latency_s),
+            ..profile
+        }
     }
 
-    /// Takes note of a call, of which so many seconds of a processor were predicted.
-    pub(crate) fn note(&mut self, call: &Seen, work_s: Option<f64>) {
+    /// Takes note of a call, and of what was predicted for it.
+    pub(crate) fn note(&mut self, call: &Seen, prediction: Option<&Prediction>) {
         let Seen { seconds, busy_s, bytes } = *call;
-        if bytes < LARGE_BYTES || seconds <= 0.0 {
-            return;
-        }
         self.calls += 1;
         if self.calls == 1 {
             return; // makes buffers, and wakes everything up
@@ -56,7 +63,15 @@ impl Observed {
             true => before + FRESH * (now - before),
             false => now,
         };
-        if let Some(work_s) = work_s.filter(|s| *s > 0.0 && busy_s > 0.0) {
+        if bytes < SMALL_BYTES
+            && let Some(rounds) = prediction.map(Prediction::rounds).filter(|rounds| *rounds > 0.0)
+        {
+            self.latency_s = mix(self.latency_s, seconds / rounds);
+        }
+        if bytes < LARGE_BYTES {
+            return;
+        }
+        if let Some(work_s) = prediction.map(Prediction::work_s).filter(|s| *s > 0.0 && busy_s > 0.0) {
             self.cores = mix(self.cores, work_s / busy_s);
         }
         let rate = bytes as f64 / seconds;
@@ -83,13 +98,14 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
-    pub(crate) fn start() -> Stopwatch {
-        Stopwatch { busy_s: busy_s(), start: Instant::now() }
+    /// `closely`: with the time on processors, which takes some microseconds.
+    pub(crate) fn start(closely: bool) -> Stopwatch {
+        Stopwatch { busy_s: closely.then(busy_s).flatten(), start: Instant::now() }
     }
 
     pub(crate) fn stop(self, bytes: u64) -> Seen {
         let seconds = self.start.elapsed().as_secs_f64();
-        let busy_s = self.busy_s.zip(busy_s()).map_or(0.0, |(before, now)| now - before);
+        let busy_s = self.busy_s.and_then(|before| Some(busy_s()? - before)).unwrap_or(0.0);
         Seen { seconds, busy_s, bytes }
     }
 }

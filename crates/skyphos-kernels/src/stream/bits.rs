@@ -58,6 +58,20 @@ pub fn set_marked(bits: &mut [u64], from: usize, marks: &[u8]) {
     }
 }
 
+/// How many of the bits from `from` to before `to` are set.
+pub fn count_between(words: &[u64], from: usize, to: usize) -> usize {
+    if from >= to {
+        return 0;
+    }
+    let (first, last) = (from / 64, (to - 1) / 64);
+    let (head, tail) = (u64::MAX << (from % 64), u64::MAX >> (63 - (to - 1) % 64));
+    if first == last {
+        return (words[first] & head & tail).count_ones() as usize;
+    }
+    let between: u32 = words[first + 1..last].iter().map(|word| word.count_ones()).sum();
+    ((words[first] & head).count_ones() + between + (words[last] & tail).count_ones()) as usize
+}
+
 /// The numbers of the bits that are set, of those from `from` to before `to`.
 pub fn set_bits_between(words: &[u64], from: usize, to: usize) -> Vec<usize> {
     let mut all = Vec::new();
@@ -103,6 +117,7 @@ mod tests {
             prop_assert_eq!(listed, want);
             let (end, bit) = (from + marks.len(), |k: &usize| before[k / 64] >> (k % 64) & 1 == 1);
             prop_assert_eq!(set_bits_between(&before, from, end), (from..end).filter(bit).collect::<Vec<_>>());
+            prop_assert_eq!(count_between(&before, from, end), (from..end).filter(bit).count());
         }
     }
 }

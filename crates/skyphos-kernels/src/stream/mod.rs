@@ -11,7 +11,7 @@ mod segment;
 mod shuffled;
 mod vector;
 
-pub use bits::{set_ascending, set_bits_between, set_run};
+pub use bits::{count_between, set_ascending, set_bits_between, set_run};
 pub use collect::{Collector, Shape, dense_form};
 pub use fold::{Fold, FoldError, Sink};
 pub use quantised::{NotFinite, QuantisedValues};

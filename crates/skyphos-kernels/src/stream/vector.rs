@@ -1,6 +1,6 @@
 //! A sparse vector, or one that has turned dense, as collectives take and return it.
 
-use super::bits::{set_ascending, set_bits_between, set_run};
+use super::bits::{count_between, set_ascending, set_bits_between, set_run};
 use crate::prepare::{Index, Indices};
 use skyphos_types::{Element, Error, Result};
 
@@ -134,6 +134,15 @@ impl<T: Element> SparseVec<T> {
     /// Number of entries.
     pub fn nnz(&self) -> usize {
         self.view().nnz(self.width)
+    }
+
+    /// Number of entries of the indices `from..to`.
+    pub fn nnz_between(&self, from: u64, to: u64) -> usize {
+        match &self.form {
+            Form::Sparse { indices, .. } => indices.view().before(to) - indices.view().before(from),
+            Form::Dense { present: None, .. } => (to - from) as usize,
+            Form::Dense { present: Some(bits), .. } => count_between(bits, from as usize, to as usize),
+        }
     }
 
     /// The entries: indices and rows.
