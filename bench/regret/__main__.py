@@ -21,7 +21,7 @@ if not __package__:  # started by its folder's name
 from lab.cluster import NoCluster, unavailable
 from regret.cases import DENSITIES, KINDS, RANKS, SIZES, Case, cases
 from regret.score import Score, score, summary
-from regret.sweep import Measured, sweep
+from regret.sweep import Measured, Settings, sweep
 
 _RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -67,7 +67,8 @@ def main(
                 if ranks and str(size) not in ranks:
                     continue
                 chosen = [case for case in cases(size) if wanted(case)]
-                found = sweep(place, size, chosen, find_spec("torch") is not None, seconds, console.log)
+                settings = Settings(place, find_spec("torch") is not None, seconds)
+                found = sweep(settings, size, chosen, console.log)
                 scores[place] += [score(one) for one in found]
                 _write(output / f"{place}.json", [_record(one.measured) for one in scores[place]])
     except NoCluster as error:
@@ -86,8 +87,15 @@ def _show(place: str, scores: list[Score], console: Console) -> None:
         mark = " !" if one.regret > 1.3 else ""
         dense_mark = " !" if one.beaten_by_dense else ""
         table.add_row(
-            measured.case.name(), measured.chosen, f"{1e3 * one.auto_s:.2f}", one.best, f"{1e3 * one.best_s:.2f}",
-            f"{one.regret:.2f}{mark}", one.dense or "-", f"{1e3 * one.dense_s:.2f}{dense_mark}", predicted,
+            measured.case.name(),
+            measured.chosen,
+            f"{1e3 * one.auto_s:.2f}",
+            one.best,
+            f"{1e3 * one.best_s:.2f}",
+            f"{one.regret:.2f}{mark}",
+            one.dense or "-",
+            f"{1e3 * one.dense_s:.2f}{dense_mark}",
+            predicted,
         )
     console.print(table)
     whole = summary(scores)

@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from lab.oracle import solve
 from lab.run import ports
 from lab.words import Job
 
-from .cases import Case, cases, inputs
+from .cases import Case, inputs
 
 AS_DENSE = tuple(f"as_{name}" for name in DENSE)
 SPARSE = ("recursive_doubling", "split_allgather", "split_allgather_dense", "butterfly", "ring", "allgather")
@@ -50,81 +51,106 @@ class Measured:
 
 def contenders(ranks: int, gloo: bool) -> list[str]:
     """Those that compete in a group of so many ranks."""
-    layers = ["butterfly_" + "x".join(map(str, d)) for d in LAYERS if _product(d) == ranks]
+    layers = ["butterfly_" + "x".join(map(str, d)) for d in LAYERS if prod(d) == ranks]
     return ["auto", *SPARSE, *layers, *AS_DENSE, *DENSE, *(["gloo"] if gloo else [])]
 
 
-def sweep(place: str, ranks: int, chosen: Sequence[Case] | None, gloo: bool, budget_s: float, tell: Tell) -> list[Measured]:
-    """Measure the cases of a group of ``ranks``; ``place`` is "host", or the rate of the lab's links."""
-    hosts: Cluster | Loopback = Loopback(ranks) if place == "host" else Cluster(ranks, place, _BURST)
-    bits = None if place == "host" else rate_bits(place)
-    names, found = contenders(ranks, gloo), []
-    arrays: dict[tuple[str, int], float] = {}
-    todo = list(cases(ranks)) if chosen is None else [case for case in chosen if case.ranks == ranks]
-    with tempfile.TemporaryDirectory(prefix="skylab-") as temporary, hosts:
+@dataclass(frozen=True)
+class Settings:
+    """Where, and for how long. ``place`` is "host", or the rate of the lab's links."""
+
+    place: str
+    gloo: bool
+    budget_s: float
+
+    @property
+    def drain_s(self) -> float:
+        """How long links are kept busy before a call."""
+        return drain_seconds(_BURST, self.rate_bits)
+
+    @property
+    def rate_bits(self) -> float | None:
+        """Of the links; None on one host."""
+        return None if self.place == "host" else rate_bits(self.place)
+
+    def hosts(self, ranks: int) -> Cluster | Loopback:
+        """A host for each rank, or this machine."""
+        return Loopback(ranks) if self.place == "host" else Cluster(ranks, self.place, _BURST)
+
+
+def sweep(settings: Settings, ranks: int, cases: Sequence[Case], tell: Tell) -> list[Measured]:
+    """Measure cases of a group of ``ranks``."""
+    found: list[Measured] = []
+    with tempfile.TemporaryDirectory(prefix="skylab-") as temporary, settings.hosts(ranks) as hosts:
         folder = Path(temporary)
-        _store(todo[0], folder)
+        _store(cases[0], folder)
         addresses, numbers = tuple(hosts.address(host) for host in range(ranks)), ports(ranks)
         jobs = [
-            Job(Place(rank, ranks, addresses, numbers, todo[0].n, "float32", "sum"), folder, bits)
+            Job(Place(rank, ranks, addresses, numbers, cases[0].n, "float32", "sum"), folder, settings.rate_bits)
             for rank in range(ranks)
         ]
-        drain_s = drain_seconds(_BURST, bits)
         with Group(hosts, list(range(ranks)), jobs, False, folder / "log") as group:
-            for name in names:
+            run = _Run(group, settings, contenders(ranks, settings.gloo))
+            for name in run.names:
                 group.tell("setup", name, limit_s=_LIMIT_S)
-            for number, case in enumerate(todo):
+            for number, case in enumerate(cases):
                 start_s = time.monotonic()
                 _store(case, folder)
                 group.tell("load", folder, case.n, limit_s=_LIMIT_S)
-                found.append(_measure(group, case, place, names, drain_s, budget_s, arrays))
+                found.append(run.measure(case))
                 took_s = time.monotonic() - start_s
-                tell(f"{place} {number + 1}/{len(todo)} {case.name()}: {found[-1].chosen}, {took_s:.1f} s")
+                tell(f"{settings.place} {number + 1}/{len(cases)} {case.name()}: {found[-1].chosen}, {took_s:.1f} s")
     return found
 
 
-def _measure(
-    group: Group,
-    case: Case,
-    place: str,
-    names: list[str],
-    drain_s: float,
-    budget_s: float,
-    arrays: dict[tuple[str, int], float],
-) -> Measured:
-    def once(name: str, check: bool = False) -> float:
-        return group.iterate(name, _LIMIT_S, drain_s, check).longest_s
+@dataclass
+class _Run:
+    group: Group
+    settings: Settings
+    names: list[str]
+    # How long arrays of a size take, which does not depend on what is in them.
+    arrays: dict[tuple[str, int], float] = field(default_factory=dict)
 
-    # The first call makes buffers, and its answer is checked.
-    start_s = time.monotonic()
-    # How long an array takes does not depend on what is in it: those that another case showed to be hopeless are out.
-    first: dict[str, float] = {}
-    for name in names:
-        known_s = arrays.get((name, case.n))
-        if known_s is None or known_s <= _HOPELESS * first["auto"] + _HOPELESS_S:
-            first[name] = once(name, check=True)
-        else:
-            first[name] = known_s
-    arrays |= {(name, case.n): first[name] for name in names if name in _ARRAYS}
-    least = min(first.values())
-    hopeful = [name for name in names if name == "auto" or first[name] <= 2 * _HOPELESS * least + _HOPELESS_S]
-    second = {name: once(name) for name in hopeful}
-    least = min(second.values())
-    best_dense = min((name for name in DENSE if name in second), key=second.__getitem__, default=None)
-    kept = [name for name in hopeful if second[name] <= _HOPELESS * least + _HOPELESS_S or name in ("auto", best_dense)]
-    hopeless = {name: second.get(name, first[name]) for name in names if name not in kept}
-    turn_s, times = 0.0, {name: [] for name in kept}
-    for turn in range(_MOST):
-        if turn >= _FEWEST and turn % 2 == 0 and time.monotonic() - start_s + 2 * turn_s > budget_s:
-            break
-        turn_start_s = time.monotonic()
-        # Each is the first once: who comes after whom matters to caches.
-        for k in range(len(kept)):
-            name = kept[(turn + k) % len(kept)]
-            times[name].append(once(name))
-        turn_s = time.monotonic() - turn_start_s
-    how: Any = group.tell("explain", "auto", limit_s=_LIMIT_S)[0]
-    return Measured(case, place, times, how.algorithm, how.predicted and how.predicted.seconds, hopeless)
+    def once(self, name: str, check: bool = False) -> float:
+        return self.group.iterate(name, _LIMIT_S, self.settings.drain_s, check).longest_s
+
+    def measure(self, case: Case) -> Measured:
+        start_s = time.monotonic()
+        kept, hopeless = self._hopeful(case)
+        times: dict[str, list[float]] = {name: [] for name in kept}
+        turn_s = 0.0
+        for turn in range(_MOST):
+            if turn >= _FEWEST and turn % 2 == 0 and time.monotonic() - start_s + 2 * turn_s > self.settings.budget_s:
+                break
+            turn_start_s = time.monotonic()
+            # Each is the first once: who comes after whom matters to caches.
+            for k in range(len(kept)):
+                name = kept[(turn + k) % len(kept)]
+                times[name].append(self.once(name))
+            turn_s = time.monotonic() - turn_start_s
+        how: Any = self.group.tell("explain", "auto", limit_s=_LIMIT_S)[0]
+        predicted_s = how.predicted and how.predicted.seconds
+        return Measured(case, self.settings.place, times, how.algorithm, predicted_s, hopeless)
+
+    def _hopeful(self, case: Case) -> tuple[list[str], dict[str, float]]:
+        """Contenders that are worth more calls, and how long the others took. The first answers are checked."""
+        first: dict[str, float] = {}
+        for name in self.names:
+            known_s = self.arrays.get((name, case.n))
+            # The first call makes buffers.
+            if known_s is None or known_s <= 2 * _HOPELESS * first["auto"] + _HOPELESS_S:
+                first[name] = self.once(name, check=True)
+            else:
+                first[name] = known_s
+        self.arrays |= {(name, case.n): first[name] for name in self.names if name in _ARRAYS}
+        least = min(first.values())
+        hopeful = [name for name in self.names if name == "auto" or first[name] <= 2 * _HOPELESS * least + _HOPELESS_S]
+        second = {name: self.once(name) for name in hopeful}
+        least = min(second.values())
+        best_array = min((name for name in DENSE if name in second), key=second.__getitem__, default=None)
+        always = ("auto", best_array)
+        kept = [name for name in hopeful if name in always or second[name] <= _HOPELESS * least + _HOPELESS_S]
+        return kept, {name: second.get(name, first[name]) for name in self.names if name not in kept}
 
 
 def _store(case: Case, folder: Path) -> None:
@@ -133,10 +159,3 @@ def _store(case: Case, folder: Path) -> None:
     for rank, one in enumerate(held):
         data.save(one, folder, rank)
     solve(held, "sum", "float32").save(folder)
-
-
-def _product(degrees: Sequence[int]) -> int:
-    total = 1
-    for degree in degrees:
-        total *= degree
-    return total

@@ -77,7 +77,8 @@ class Explanation:
         if self.predicted is not None:
             found = self.predicted
             lines.append(
-                f"  predicted: {1e3 * found.seconds:.3g} ms, {found.sent_bytes:,.0f} bytes in {found.messages:.0f} messages"
+                f"  predicted: {1e3 * found.seconds:.3g} ms, {found.sent_bytes:,.0f} bytes in "
+                f"{found.messages:.0f} messages"
             )
             if len(found.stages) > 1:
                 stages = ", ".join(f"{1e3 * s.seconds:.3g} ms {s.sent_bytes:,.0f} bytes" for s in found.stages)
@@ -113,7 +114,8 @@ def explanation_of(asked: str, told: Told, entries: int, result_entries: int, is
     if asked == "auto":
         why = _WHY_ARRAY if threshold == 0 else _WHY_AUTO
         reason += f": {why.get(algorithm, 'what is quantised must have an owner')}"
-    predicted, others = None, ()
+    predicted: Prediction | None = None
+    others: tuple[tuple[str, float], ...] = ()
     if found is not None:
         predicted = Prediction(algorithm, tuple(degrees), tuple(Stage(*stage) for stage in found[0]))
         others = tuple((Prediction(name, tuple(d), ()).name, seconds) for name, d, seconds in found[1])

@@ -48,6 +48,36 @@ def test_bytes_are_what_was_sent(numbers: int, algorithm: str) -> None:
         assert "auto" in how.reason and str(how).startswith("dense")
 
 
+def test_auto_says_what_it_expected_and_passed_over() -> None:
+    n, nnz = 1 << 20, 20_000
+
+    def body(comm: sky.Comm) -> None:
+        x = vector(comm.rank, n, nnz)
+        _, how = comm.allreduce(x, explain=True)
+        assert how.predicted is not None and how.predicted.algorithm == how.algorithm
+        assert abs(how.predicted.sent_bytes / how.sent_bytes - 1) < 0.4
+        assert all(seconds >= how.predicted.seconds for _, seconds in how.others) and len(how.others) > 3
+        assert "passed over" in str(how)
+        _, how = comm.allreduce(x, algorithm="ring", explain=True)
+        assert how.predicted is None and not how.others
+
+    on_all(4, body)
+
+
+@pytest.mark.parametrize("algorithm", ["dense", "dense_ring", "dense_rabenseifner"])
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_sparse_vectors_as_arrays_keep_their_entries(algorithm: Any, op: str) -> None:
+    def body(comm: sky.Comm) -> None:
+        x = vector(comm.rank, 5_000, 300)
+        y = comm.allreduce(x, op=op, algorithm=algorithm)
+        want = comm.allreduce(x, op=op, algorithm="split_allgather")
+        assert y.is_dense
+        np.testing.assert_array_equal(y.indices, want.indices)
+        np.testing.assert_allclose(y.values, want.values)
+
+    on_all(5, body)
+
+
 @pytest.mark.parametrize("width", [1, 3])
 def test_a_kept_plan_reduces_new_values(width: int) -> None:
     def body(comm: sky.Comm) -> None:

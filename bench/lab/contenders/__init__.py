@@ -42,10 +42,7 @@ CONTENDERS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "butterfly_once": ("butterfly_plan", "ButterflyOnce", ()),
     "computing": ("overlap", "Computing", ()),
     "overlapped": ("overlap", "Overlapped", ()),
-    **{
-        "butterfly_" + "x".join(map(str, degrees)): ("ours", "Ours", ("butterfly", degrees))
-        for degrees in LAYERS
-    },
+    **{"butterfly_" + "x".join(map(str, degrees)): ("ours", "Ours", ("butterfly", degrees)) for degrees in LAYERS},
     **{name: ("ours", "Ours", (name,)) for name in ALGORITHMS},
     **{f"as_{name}": ("ours", "Ours", (name, None, True)) for name in DENSE},
     **{f"packet_{size}": ("packets", "Packets", (size,)) for size in PACKET_BYTES},

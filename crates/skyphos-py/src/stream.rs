@@ -12,6 +12,7 @@ use numpy::IntoPyArray;
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use skyphos::planner::Stage;
 use skyphos::{
     Algorithm, AllreduceOptions, Allreduced, ArrayMove, DType, DenseThreshold, Error, Explanation, Form,
     IndexList, ReduceOp, Result, Schedule, Source, SparseVec, Split, Traffic, choose_allgather, with_element,
@@ -88,13 +89,15 @@ pub(crate) fn parts<T: skyphos::Element + numpy::Element>(py: Python<'_>, vector
 /// Algorithm, degrees, dense threshold in entries, bytes sent, frames sent, bytes received, what was predicted.
 type Told = (&'static str, Vec<u32>, f64, u64, u64, u64, Option<Predicted>);
 
-/// Stages of the algorithm that `auto` chose, and the next best ones: names, degrees and seconds.
+/// Stages of the algorithm that `auto` chose, with times as they have been, and the next best ones: names, degrees and
+/// seconds.
 type Predicted = (Vec<StageNumbers>, Vec<(&'static str, Vec<u32>, f64)>);
 
 fn told(how: Explanation, explain: bool) -> Told {
     let Traffic { sent_bytes, sent_frames, received_bytes } = how.traffic;
     let predicted = how.choice.filter(|_| explain).map(|choice| {
-        let stages = choice.prediction.stages.iter().map(stage_numbers).collect();
+        let seen = |stage: &Stage| Stage { seconds: stage.seconds * choice.bias, ..*stage };
+        let stages = choice.prediction.stages.iter().map(|stage| stage_numbers(&seen(stage))).collect();
         let others = choice.others.iter().map(|(a, degrees, s)| (a.name(), degrees.clone(), *s)).collect();
         (stages, others)
     });

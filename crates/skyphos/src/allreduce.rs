@@ -68,8 +68,7 @@ impl Comm {
         let body = async |ep: &Endpoint| allreduce_on(ep, (n, width), view, op, options, known, seen).await;
         let done = self.memory.after(asked, self.call(sig, body))?;
         let Traffic { sent_bytes, received_bytes, .. } = done.explanation.traffic;
-        let prediction = done.explanation.choice.as_ref().map(|choice| &choice.prediction);
-        self.observed().note(&watch.stop(sent_bytes.max(received_bytes)), prediction);
+        self.observed().note(&watch.stop(sent_bytes.max(received_bytes)), done.explanation.choice.as_deref());
         Ok(done)
     }
 
@@ -137,7 +136,7 @@ async fn allreduce_on<T: Element>(
         check_degrees(degrees, ep.size())?;
     }
     let mut sent = Vec::new();
-    let (form, known, learned) = if options.split == Split::Hash {
+    let Ran { form, known, sampled, size } = if options.split == Split::Hash {
         if options.quantize.is_some() {
             return Err(Error::bad_input(
                 "split=\"hash\" moves values out of their buckets: not with quantize=",
@@ -146,21 +145,18 @@ async fn allreduce_on<T: Element>(
         let hash = BlockHash::new(n, ep.size());
         let shuffled = shuffle(view, width, hash);
         let of = (shuffled.n, width);
-        let (form, known, learned) = run(ep, of, shuffled.view(), op, options, None, known, seen).await?;
-        (unshuffle(form, n, width, is_wide(n, &view), hash), known, learned)
+        let ran = run(ep, of, shuffled.view(), op, options, None, known, seen).await?;
+        Ran { form: unshuffle(ran.form, n, width, is_wide(n, &view), hash), ..ran }
     } else {
         run(ep, (n, width), view, op, options, options.tell_sent.then_some(&mut sent), known, seen).await?
     };
-    let learned = learned.then(|| known.clone());
-    let Known { algorithm, degrees, choice, bounds } = known;
+    let learned = sampled.then(|| known.clone());
+    let Known { algorithm, degrees, choice, .. } = known;
     let degrees = if degrees.is_empty() { vec![ep.size()] } else { degrees };
     let dense_threshold = terms::<T>(n, width, &view, op, options).shape.dense_above * n as f64;
     let explanation = Explanation { algorithm, degrees, dense_threshold, traffic: ep.traffic(), choice };
     let sum = SparseVec { n, width, form };
-    let says = !matches!(sum.form, Form::Dense { present: None, .. });
-    let largest = || bounds.windows(2).map(|part| sum.nnz_between(part[0], part[1])).max().unwrap_or(0);
-    let told = Told { learned, size: says.then(|| Size { entries: sum.nnz(), largest: largest() }) };
-    Ok((Allreduced { sum, explanation, sent }, told))
+    Ok((Allreduced { sum, explanation, sent }, Told { learned, size }))
 }
 
 /// Returns the schedule that was used.
@@ -229,7 +225,7 @@ async fn quantised_dense<T: Element>(
     };
     let options = AllreduceOptions { algorithm: dsar, ..options.clone() };
     let view = View::Dense { values, present: None };
-    let (form, known, _) =
+    let Ran { form, known, .. } =
         run(ep, (values.len() as u64, 1), view, op, &options, None, None, Observed::default()).await?;
     let (Form::Sparse { values, .. } | Form::Dense { values, .. }) = form;
     out.copy_from_slice(&values);
@@ -257,13 +253,15 @@ async fn decide<T: Element>(
         let survey = survey(ep, view, width, n, &seen.words()).await?;
         let curve = union_curve(&survey, ep.size());
         let profile = default_profile(ep.size(), ep.node().on_one_host());
+        let seen = Observed::of(|k| survey.median(k));
         let data = Data {
             ranks: ep.size(),
             n,
             row_bytes: width * size_of::<T>(),
             union: &|m| curve.entries(m),
             dense_above: terms::<T>(n, width, &view, op, options).shape.dense_above,
-            profile: Observed::of(|k| survey.median(k)).refine(profile),
+            profile: seen.refine(profile),
+            bias: seen.bias(),
         };
         let mut chosen = choose(&data);
         let able = match op {
@@ -317,8 +315,14 @@ fn check_algorithm(algorithm: Algorithm, op: &ReduceOp, options: &AllreduceOptio
     options.quantize.map_or(Ok(()), |q| q.check_algorithm(algorithm))
 }
 
-/// The result, what it relied on, and whether that was learned from a sample just now.
-type Ran<T> = (Form<T>, Known, bool);
+struct Ran<T> {
+    form: Form<T>,
+    /// What it relied on, and whether that was learned from a sample just now.
+    known: Known,
+    sampled: bool,
+    /// Of the result, if it says.
+    size: Option<Size>,
+}
 
 #[allow(clippy::too_many_arguments, reason = "one call and what it relies on")]
 async fn run<T: Element>(
@@ -359,5 +363,9 @@ async fn run<T: Element>(
         Algorithm::Butterfly => butterfly(ep, view, terms, degrees, bounds, Parts::Auto).await,
         dense => reduce_as_dense(ep, dense, view, terms).await,
     };
-    Ok((form?, known, sampled))
+    let sum = SparseVec { n, width, form: form? };
+    let says = !matches!(sum.form, Form::Dense { present: None, .. });
+    let largest = || known.bounds.windows(2).map(|part| sum.nnz_between(part[0], part[1])).max().unwrap_or(0);
+    let size = says.then(|| Size { entries: sum.nnz(), largest: largest() });
+    Ok(Ran { form: sum.form, known, sampled, size })
 }

@@ -20,7 +20,12 @@ pub struct Data<'a> {
     pub dense_above: f64,
     /// What machine and network can do.
     pub profile: Profile,
+    /// How much longer calls take than predicted, by algorithm.
+    pub bias: Bias,
 }
+
+/// A number for each algorithm.
+pub type Bias = [f64; Algorithm::ALL.len()];
 
 /// What was chosen, and what it should cost.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,10 +34,19 @@ pub struct Choice {
     pub algorithm: Algorithm,
     /// Layers of a butterfly.
     pub degrees: Vec<u32>,
-    /// Its prediction.
+    /// Its prediction, and how much longer calls by it have taken than theirs.
     pub prediction: Prediction,
+    /// See `prediction`.
+    pub bias: f64,
     /// The next best, with the seconds that they should take.
     pub others: Vec<(Algorithm, Vec<u32>, f64)>,
+}
+
+impl Choice {
+    /// Seconds that it should take.
+    pub fn seconds(&self) -> f64 {
+        self.prediction.seconds() * self.bias
+    }
 }
 
 /// Others that a choice keeps.
@@ -44,14 +58,16 @@ pub fn choose(data: &Data<'_>) -> Choice {
     let work = work(data);
     let entries = (data.union)(1.0);
     if data.ranks == 1 || entries * (data.row_bytes as f64 + 4.0) <= SMALL_BYTES {
-        return choice(work.predict(&data.profile, &Route::RecursiveDoubling));
+        return choice(work.predict(&data.profile, &Route::RecursiveDoubling), data);
     }
-    let mut all = work.all(&data.profile, &factorisations(data.ranks)).into_iter();
-    let best = choice(all.next().expect("some route"));
-    let others = all.take(OTHERS).map(|prediction| {
-        let seconds = prediction.seconds();
-        let Choice { algorithm, degrees, .. } = choice(prediction);
-        (algorithm, degrees, seconds)
+    let all = work.all(&data.profile, &factorisations(data.ranks)).into_iter();
+    let mut all: Vec<Choice> = all.map(|prediction| choice(prediction, data)).collect();
+    all.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+    let mut all = all.into_iter();
+    let best = all.next().expect("some route");
+    let others = all.take(OTHERS).map(|other| {
+        let seconds = other.seconds();
+        (other.algorithm, other.degrees, seconds)
     });
     Choice { others: others.collect(), ..best }
 }
@@ -70,7 +86,7 @@ pub fn predict(data: &Data<'_>, algorithm: Algorithm, degrees: &[u32]) -> Choice
         Algorithm::Dense | Algorithm::DenseRabenseifner => Route::DenseDirect,
         Algorithm::DenseRing => Route::DenseRing,
     };
-    Choice { algorithm, ..choice(work(data).predict(&data.profile, &route)) }
+    Choice { algorithm, ..choice(work(data).predict(&data.profile, &route), data) }
 }
 
 fn work<'a>(data: &'a Data<'a>) -> Work<'a> {
@@ -78,7 +94,7 @@ fn work<'a>(data: &'a Data<'a>) -> Work<'a> {
     Work { ranks, n, row_bytes, union, dense_above }
 }
 
-fn choice(prediction: Prediction) -> Choice {
+fn choice(prediction: Prediction, data: &Data<'_>) -> Choice {
     let (algorithm, degrees) = match &prediction.route {
         Route::RecursiveDoubling => (Algorithm::RecursiveDoubling, Vec::new()),
         Route::Butterfly { degrees, parts: Parts::Auto } => (Algorithm::Butterfly, degrees.clone()),
@@ -89,5 +105,5 @@ fn choice(prediction: Prediction) -> Choice {
         Route::DenseRing => (Algorithm::DenseRing, Vec::new()),
         Route::DenseDirect => (Algorithm::Dense, Vec::new()),
     };
-    Choice { algorithm, degrees, prediction, others: Vec::new() }
+    Choice { algorithm, degrees, prediction, bias: data.bias[algorithm as usize], others: Vec::new() }
 }

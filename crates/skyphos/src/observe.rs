@@ -2,6 +2,7 @@
 //!
 //! Each rank sees its own; ranks tell each other with a sample, and all go by the median.
 
+use crate::choose::{Bias, Choice};
 use skyphos_plan::{Prediction, Profile};
 use std::time::Instant;
 
@@ -13,6 +14,15 @@ const SMALL_BYTES: u64 = 16 * 1024;
 
 /// How much the last call counts.
 const FRESH: f64 = 0.3;
+
+/// How much a call counts that took longer than those before.
+const DISTURBED: f64 = 0.05;
+
+/// What an algorithm that was not tried yet must be better by, to be tried for another.
+const UNTRIED: f64 = 1.1;
+
+/// The most by which a prediction is taken to be wrong.
+const MOST_BIAS: f64 = 4.0;
 
 /// A call whose processor was busy for a larger part of its time was not held back by the link.
 const BUSY: f64 = 0.7;
@@ -26,19 +36,28 @@ pub(crate) struct Observed {
     cores: f64,
     /// Seconds until a small message is there.
     latency_s: f64,
+    /// How much longer calls by each algorithm took than was predicted.
+    bias: Bias,
     /// Calls that were looked at.
     calls: u32,
 }
 
 impl Observed {
     /// For the survey, which takes medians.
-    pub(crate) fn words(self) -> [f64; 3] {
-        [self.rate, self.cores, self.latency_s]
+    pub(crate) fn words(self) -> Vec<f64> {
+        [self.rate, self.cores, self.latency_s].into_iter().chain(self.bias).collect()
     }
 
     /// Of medians.
     pub(crate) fn of(median: impl Fn(usize) -> f64) -> Observed {
-        Observed { rate: median(0), cores: median(1), latency_s: median(2), calls: 0 }
+        let bias = std::array::from_fn(|k| median(3 + k));
+        Observed { rate: median(0), cores: median(1), latency_s: median(2), bias, calls: 0 }
+    }
+
+    /// For predictions, by algorithm.
+    pub(crate) fn bias(self) -> Bias {
+        let untried = if self.bias.iter().any(|seen| *seen > 0.0) { UNTRIED } else { 1.0 };
+        self.bias.map(|seen| if seen > 0.0 { seen.clamp(1.0 / MOST_BIAS, MOST_BIAS) } else { untried })
     }
 
     /// A profile in the light of what was seen.
@@ -53,8 +72,9 @@ impl Observed {
     }
 
     /// Takes note of a call, and of what was predicted for it.
-    pub(crate) fn note(&mut self, call: &Seen, prediction: Option<&Prediction>) {
+    pub(crate) fn note(&mut self, call: &Seen, choice: Option<&Choice>) {
         let Seen { seconds, busy_s, bytes } = *call;
+        let prediction = choice.map(|choice| &choice.prediction);
         self.calls += 1;
         if self.calls == 1 {
             return; // makes buffers, and wakes everything up
@@ -73,6 +93,12 @@ impl Observed {
         }
         if let Some(work_s) = prediction.map(Prediction::work_s).filter(|s| *s > 0.0 && busy_s > 0.0) {
             self.cores = mix(self.cores, work_s / busy_s);
+        }
+        if let Some(choice) = choice.filter(|choice| choice.prediction.seconds() > 0.0) {
+            // What a call can take; a slower one was disturbed, or found its connections cold.
+            let (seen, now) =
+                (&mut self.bias[choice.algorithm as usize], seconds / choice.prediction.seconds());
+            *seen = if *seen == 0.0 || now < *seen { now } else { *seen + DISTURBED * (now - *seen) };
         }
         let rate = bytes as f64 / seconds;
         // What waited for a processor says nothing of the link, but that it carries as much.

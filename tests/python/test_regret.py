@@ -1,0 +1,55 @@
+"""Scores of the sweep of `auto` against named choices."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+
+from regret.cases import DENSITIES, KINDS, RANKS, SIZES, Case, cases, inputs
+from regret.score import score, summary
+from regret.sweep import Measured
+
+CASE = Case(8, 1 << 16, 0.01, "uniform")
+
+
+def test_the_best_is_picked_on_odd_iterations_and_compared_on_even_ones() -> None:
+    times = {
+        "auto": [4.0, 9.0, 4.0, 9.0],
+        "ring": [3.0, 1.0, 3.0, 1.0],  # the best on odd ones, where it was lucky
+        "allgather": [2.0, 5.0, 2.0, 5.0],
+        "dense": [3.9, 0.1, 3.9, 0.1],  # of arrays: no choice for a sparse vector
+    }
+    one = score(Measured(CASE, "host", times, "allgather"))
+    assert (one.best, one.best_s, one.auto_s, one.dense_s) == ("ring", 3.0, 4.0, 3.9)
+    assert one.regret == pytest.approx(4 / 3) and not one.beaten_by_dense
+    slow = score(Measured(CASE, "host", times | {"auto": [4.2] * 4}, "allgather"))
+    assert slow.beaten_by_dense
+    whole = summary([one, slow])
+    assert (whole.cases, whole.over_30_percent, whole.beaten_by_dense) == (2, 2, 1)
+    assert whole.worst is slow and whole.mean == pytest.approx((4 / 3 * 1.4) ** 0.5)
+
+
+def test_a_dense_contender_that_was_hopeless_is_known_from_its_first_calls() -> None:
+    measured = Measured(
+        CASE, "host", {"auto": [1.0] * 4, "ring": [1.0] * 4}, "ring", hopeless={"dense": 9.0, "gloo": 7.0}
+    )
+    assert score(measured).dense_s == 7.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("density", DENSITIES)
+def test_inputs_have_the_density_that_was_asked_for(kind: str, density: float) -> None:
+    held = inputs(Case(4, 1 << 16, density, kind))
+    count = np.mean([len(one.values) for one in held])
+    assert abs(count / max(1, density * (1 << 16)) - 1) <= max(0.1, 3 / max(1, density * (1 << 16)) ** 0.5)
+    for one in held:
+        assert one.indices is not None and (np.diff(one.indices) > 0).all() and one.indices[-1] < 1 << 16
+
+
+def test_every_case_is_swept() -> None:
+    assert sum(1 for ranks in RANKS for _ in cases(ranks)) == len(RANKS) * len(SIZES) * len(DENSITIES) * len(KINDS)
