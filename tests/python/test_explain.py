@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,25 @@ def test_auto_says_what_it_expected_and_passed_over() -> None:
         assert how.predicted is None and not how.others
 
     on_all(4, body)
+
+
+def test_ranks_that_may_use_different_cores_agree() -> None:
+    n = 1 << 18
+
+    def body(comm: sky.Comm) -> list[tuple[str, float]]:
+        if comm.rank == 0:
+            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # of this thread
+        found = []
+        for nnz in (3_000, 20_000, 60_000):
+            x = vector(comm.rank, n, nnz)
+            for _ in range(6):
+                _, how = comm.allreduce(x, explain=True)
+                assert how.predicted is not None
+                found.append((how.algorithm, how.predicted.seconds))
+        return found
+
+    first, *others = on_all(4, body)
+    assert all(other == first for other in others)
 
 
 @pytest.mark.parametrize("algorithm", ["dense", "dense_ring", "dense_rabenseifner"])

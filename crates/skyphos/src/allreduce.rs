@@ -6,7 +6,7 @@ use crate::as_dense::{reduce_array, reduce_as_dense};
 use crate::choose::{Data, choose, predict};
 use crate::explain::Explanation;
 use crate::memory::{Known, Size, Told};
-use crate::observe::{Observed, Stopwatch, default_profile};
+use crate::observe::{Observed, Stopwatch, agreed, default_profile};
 use crate::vectors::{Source, is_wide};
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::allreduce::butterfly::{Parts, butterfly};
@@ -120,7 +120,6 @@ impl Comm {
     }
 }
 
-#[allow(clippy::too_many_arguments, reason = "one call and what it relies on")]
 async fn allreduce_on<T: Element>(
     ep: &Endpoint,
     (n, width): (u64, usize),
@@ -215,15 +214,12 @@ async fn quantised_dense<T: Element>(
     op: &ReduceOp,
     options: &AllreduceOptions,
 ) -> Result<Algorithm> {
-    let dsar = match (options.algorithm, &options.quantize) {
-        (Algorithm::Auto | Algorithm::Dense, _) => Algorithm::SplitAllgatherDense,
-        (other, Some(quantize)) if other.is_dense() => {
-            quantize.check_algorithm(other)?;
-            other
-        }
-        (other, _) => return Err(for_sparse_vectors(other)),
+    let algorithm = match options.algorithm {
+        Algorithm::Auto | Algorithm::Dense => Algorithm::SplitAllgatherDense,
+        other if !other.is_dense() => return Err(for_sparse_vectors(other)),
+        other => other, // to be refused
     };
-    let options = AllreduceOptions { algorithm: dsar, ..options.clone() };
+    let options = AllreduceOptions { algorithm, ..options.clone() };
     let view = View::Dense { values, present: None };
     let Ran { form, known, .. } =
         run(ep, (values.len() as u64, 1), view, op, &options, None, None, Observed::default()).await?;
@@ -250,18 +246,18 @@ async fn decide<T: Element>(
         options.degrees.clone().filter(|_| algorithm == Algorithm::Butterfly).unwrap_or_default();
     let (mut sample, mut choice) = (None, None);
     if algorithm == Algorithm::Auto {
-        let survey = survey(ep, view, width, n, &seen.words()).await?;
+        let default = default_profile(ep.size(), ep.node().on_one_host());
+        let survey = survey(ep, view, width, n, &seen.words(default)).await?;
         let curve = union_curve(&survey, ep.size());
-        let profile = default_profile(ep.size(), ep.node().on_one_host());
-        let seen = Observed::of(|k| survey.median(k));
+        let (profile, bias) = agreed(default, |k| survey.median(k));
         let data = Data {
             ranks: ep.size(),
             n,
             row_bytes: width * size_of::<T>(),
             union: &|m| curve.entries(m),
             dense_above: terms::<T>(n, width, &view, op, options).shape.dense_above,
-            profile: seen.refine(profile),
-            bias: seen.bias(),
+            profile,
+            bias,
         };
         let mut chosen = choose(&data);
         let able = match op {

@@ -43,25 +43,14 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
-    /// For the survey, which takes medians.
-    pub(crate) fn words(self) -> Vec<f64> {
-        [self.rate, self.cores, self.latency_s].into_iter().chain(self.bias).collect()
-    }
-
-    /// Of medians.
-    pub(crate) fn of(median: impl Fn(usize) -> f64) -> Observed {
-        let bias = std::array::from_fn(|k| median(3 + k));
-        Observed { rate: median(0), cores: median(1), latency_s: median(2), bias, calls: 0 }
-    }
-
-    /// For predictions, by algorithm.
-    pub(crate) fn bias(self) -> Bias {
-        let untried = if self.bias.iter().any(|seen| *seen > 0.0) { UNTRIED } else { 1.0 };
-        self.bias.map(|seen| if seen > 0.0 { seen.clamp(1.0 / MOST_BIAS, MOST_BIAS) } else { untried })
+    /// What this rank says in a survey: its profile as far as ranks may differ in it, and its corrections.
+    pub(crate) fn words(self, default: Profile) -> Vec<f64> {
+        let mine = self.refine(default);
+        [mine.rate, mine.cores, mine.latency_s].into_iter().chain(self.bias).collect()
     }
 
     /// A profile in the light of what was seen.
-    pub(crate) fn refine(self, profile: Profile) -> Profile {
+    fn refine(self, profile: Profile) -> Profile {
         let known = |seen: f64, otherwise: f64| if seen > 0.0 { seen } else { otherwise };
         Profile {
             rate: known(self.rate, profile.rate),
@@ -107,6 +96,16 @@ impl Observed {
     }
 }
 
+/// What all ranks go by: the medians of what they said (see [`Observed::words`]), and what `default` has that is the same
+/// on all of them.
+pub(crate) fn agreed(default: Profile, median: impl Fn(usize) -> f64) -> (Profile, Bias) {
+    let profile = Profile { rate: median(0), cores: median(1), latency_s: median(2), ..default };
+    let bias: Bias = std::array::from_fn(|k| median(3 + k));
+    let untried = if bias.iter().any(|seen| *seen > 0.0) { UNTRIED } else { 1.0 };
+    let known = |seen: f64| if seen > 0.0 { seen.clamp(1.0 / MOST_BIAS, MOST_BIAS) } else { untried };
+    (profile, bias.map(known))
+}
+
 /// What one blocking call took on this rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
@@ -143,7 +142,8 @@ fn busy_s() -> Option<f64> {
     Some(numbers.next()? + numbers.next()?).map(|nanoseconds| nanoseconds / 1e9)
 }
 
-/// The default profile of a group, before anything was seen.
+/// The default profile of a group, before anything was seen. Ranks on one host may have different numbers of cores, and
+/// so of latency; all else is the same on all ranks.
 pub(crate) fn default_profile(ranks: u32, one_host: bool) -> Profile {
     let cores = std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
     match one_host {
