@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import sys
 from importlib.util import find_spec
@@ -19,6 +17,7 @@ if not __package__:  # started by its folder's name
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from lab.cluster import NoCluster, unavailable
+from lab.record import machine, write
 from regret.cases import DENSITIES, KINDS, RANKS, SIZES, Case, cases
 from regret.score import Score, score, summary
 from regret.sweep import Measured, Settings, sweep
@@ -70,7 +69,8 @@ def main(
                 settings = Settings(place, find_spec("torch") is not None, seconds)
                 found = sweep(settings, size, chosen, console.log)
                 scores[place] += [score(one) for one in found]
-                _write(output / f"{place}.json", [_record(one.measured) for one in scores[place]])
+                records = [_record(one.measured) for one in scores[place]]
+                write(output / f"{place}.json", {"machine": machine(), "cases": records})
     except NoCluster as error:
         raise click.ClickException(str(error)) from None
     for place, all_scores in scores.items():
@@ -119,12 +119,6 @@ def _record(measured: Measured) -> dict[str, Any]:
         "times_s": {name: [round(t, 7) for t in times] for name, times in measured.times.items()},
         "hopeless_s": {name: round(t, 7) for name, t in measured.hopeless.items()},
     }
-
-
-def _write(path: Path, value: Any) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(value) + "\n", encoding="utf-8")
-    os.replace(part, path)
 
 
 if __name__ == "__main__":

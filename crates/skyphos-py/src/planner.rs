@@ -2,11 +2,9 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use skyphos::DenseThreshold;
-use skyphos::planner::{
-    Kernels, Parts, PowerLaw, Profile, Route, Union, Work, choose_degrees, factorisations,
-};
+use skyphos::planner::{Kernels, PowerLaw, Profile, Union, Work, choose_degrees, factorisations};
 use skyphos::planner::{Sizes, Stage};
+use skyphos::{DenseThreshold, of_route};
 
 /// A profile's numbers, in the order of the fields of `skyphos.planner.Profile`.
 #[derive(FromPyObject)]
@@ -120,23 +118,10 @@ pub fn predict_allreduce(
     Ok(all
         .into_iter()
         .map(|prediction| {
-            let (name, degrees) = named(&prediction.route);
-            (name, degrees, prediction.stages.iter().map(stage_numbers).collect())
+            let (algorithm, degrees) = of_route(&prediction.route);
+            (algorithm.name(), degrees, prediction.stages.iter().map(stage_numbers).collect())
         })
         .collect())
-}
-
-fn named(route: &Route) -> (&'static str, Vec<u32>) {
-    match route {
-        Route::RecursiveDoubling => ("recursive_doubling", Vec::new()),
-        Route::Ring => ("ring", Vec::new()),
-        Route::Allgather => ("allgather", Vec::new()),
-        Route::DenseRing => ("dense_ring", Vec::new()),
-        Route::DenseDirect => ("dense", Vec::new()),
-        Route::Butterfly { degrees, parts: Parts::Auto } => ("butterfly", degrees.clone()),
-        Route::Butterfly { degrees, parts: Parts::Sparse } => ("split_allgather", degrees.clone()),
-        Route::Butterfly { degrees, parts: Parts::Dense } => ("split_allgather_dense", degrees.clone()),
-    }
 }
 
 /// The papers' degrees: at each layer the largest whose messages are worth sending.

@@ -94,16 +94,23 @@ fn work<'a>(data: &'a Data<'a>) -> Work<'a> {
     Work { ranks, n, row_bytes, union, dense_above }
 }
 
-fn choice(prediction: Prediction, data: &Data<'_>) -> Choice {
-    let (algorithm, degrees) = match &prediction.route {
+/// The algorithm of a route, and the layers of a butterfly or a split.
+pub fn of_route(route: &Route) -> (Algorithm, Vec<u32>) {
+    match route {
         Route::RecursiveDoubling => (Algorithm::RecursiveDoubling, Vec::new()),
         Route::Butterfly { degrees, parts: Parts::Auto } => (Algorithm::Butterfly, degrees.clone()),
-        Route::Butterfly { parts: Parts::Sparse, .. } => (Algorithm::SplitAllgather, Vec::new()),
-        Route::Butterfly { parts: Parts::Dense, .. } => (Algorithm::SplitAllgatherDense, Vec::new()),
+        Route::Butterfly { degrees, parts: Parts::Sparse } => (Algorithm::SplitAllgather, degrees.clone()),
+        Route::Butterfly { degrees, parts: Parts::Dense } => {
+            (Algorithm::SplitAllgatherDense, degrees.clone())
+        }
         Route::Ring => (Algorithm::Ring, Vec::new()),
         Route::Allgather => (Algorithm::Allgather, Vec::new()),
         Route::DenseRing => (Algorithm::DenseRing, Vec::new()),
         Route::DenseDirect => (Algorithm::Dense, Vec::new()),
-    };
+    }
+}
+
+fn choice(prediction: Prediction, data: &Data<'_>) -> Choice {
+    let (algorithm, degrees) = of_route(&prediction.route);
     Choice { algorithm, degrees, prediction, bias: data.bias[algorithm as usize], others: Vec::new() }
 }

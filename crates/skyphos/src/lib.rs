@@ -31,7 +31,7 @@ mod vectors;
 pub use algorithm::{Algorithm, AllreduceOptions, DenseThreshold, choose_allgather};
 pub use allreduce::Allreduced;
 pub use arrays::ArrayMove;
-pub use choose::{Choice, Data, choose};
+pub use choose::{Choice, Data, choose, of_route};
 pub use comm::{Comm, LocalRanks};
 pub use configure::{ConfigureOptions, DEFAULT_MIN_PACKET_BYTES, IndexSets, SharedPlan, predicted_rows};
 pub use explain::Explanation;
