@@ -5,6 +5,7 @@
 //! [`Incoming`] yields them as they come. [`Endpoint::progress`] is the one thing a collective
 //! awaits. Dropping any of these leaves nothing behind: what still comes is dropped with the call.
 
+use crate::clock::Effort;
 use crate::frame::{CallSig, FrameKind, Header};
 use crate::mailbox::{Group, Mailbox, Next};
 use crate::node::Node;
@@ -122,9 +123,32 @@ impl Endpoint {
         self.node.now()
     }
 
-    /// A buffer for a chunk.
+    /// A buffer for a chunk; where there is no data, its length alone.
     pub fn chunk(&self, len: usize) -> SlabMut {
-        self.node.pool().take(len)
+        match self.is_sized() {
+            true => SlabMut::sized(len),
+            false => self.node.pool().take(len),
+        }
+    }
+
+    /// Whether this is a simulation of lengths, without data.
+    pub fn is_sized(&self) -> bool {
+        self.node.clock().is_sized()
+    }
+
+    /// Does work on data: see [`Clock::compute`](crate::clock::Clock::compute).
+    pub fn compute<R: Default>(&self, effort: Effort, work: impl FnOnce() -> R) -> R {
+        self.node.clock().compute(effort, work)
+    }
+
+    /// [`Endpoint::compute`] for work that can fail.
+    pub fn try_compute(&self, effort: Effort, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.compute(effort, || Some(work())).unwrap_or(Ok(()))
+    }
+
+    /// Accounts for work on data that is done elsewhere.
+    pub fn spend(&self, effort: Effort) {
+        self.node.clock().spend(effort);
     }
 
     /// Completes when something has happened in this call since the last completion.
@@ -151,7 +175,10 @@ impl Endpoint {
 
     /// Room for a message of `len` bytes.
     pub fn message(&self, len: usize) -> MessageMut {
-        self.node.pool().message(len)
+        match self.is_sized() {
+            true => MessageMut::Sized(len),
+            false => self.node.pool().message(len),
+        }
     }
 
     /// A message with a copy of `bytes`.
@@ -174,10 +201,11 @@ impl Endpoint {
         let mut large = Vec::new();
         for (to, message) in messages {
             match message {
-                MessageMut::Chunk(mut slab) => {
-                    Outgoing::new(to, round, slab.as_bytes_mut().len() as u64).push(self, slab);
+                MessageMut::Chunk(slab) => Outgoing::new(to, round, slab.len() as u64).push(self, slab),
+                MessageMut::Large(vec) => {
+                    large.push((Outgoing::new(to, round, vec.len() as u64), Some(vec)));
                 }
-                MessageMut::Large(vec) => large.push((Outgoing::new(to, round, vec.len() as u64), vec)),
+                MessageMut::Sized(len) => large.push((Outgoing::new(to, round, len as u64), None)),
             }
         }
         let mut receives: Vec<Incoming> = sources.iter().map(|from| Incoming::new(*from, round)).collect();
@@ -187,7 +215,9 @@ impl Endpoint {
             for (send, bytes) in &mut large {
                 while let Some(range) = send.next_range(self, CHUNK_BYTES) {
                     let mut chunk = self.chunk(range.len());
-                    chunk.as_bytes_mut().copy_from_slice(&bytes.as_bytes()[range]);
+                    if let Some(bytes) = bytes {
+                        chunk.as_bytes_mut().copy_from_slice(&bytes.as_bytes()[range]);
+                    }
                     send.push(self, chunk);
                     moved = true;
                 }

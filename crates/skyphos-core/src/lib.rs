@@ -5,6 +5,7 @@
 //! sees), [`collectives::barrier`] (the simplest collective).
 
 pub mod butterfly;
+pub mod clock;
 pub mod collectives;
 pub mod endpoint;
 pub mod frame;
@@ -21,7 +22,7 @@ pub use endpoint::{Endpoint, Incoming, Outgoing, Traffic};
 pub use mailbox::Group;
 pub use node::{Node, Settings};
 pub use plan::Plan;
-pub use work::{Call, Work};
+pub use work::{Call, Steps, Work};
 
 #[cfg(test)]
 mod tests {

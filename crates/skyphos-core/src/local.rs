@@ -8,7 +8,7 @@ use crate::transport::{Event, Transport, Waker};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[derive(Default)]
 struct Inbox {
@@ -31,7 +31,6 @@ impl Inbox {
 
 struct Hub {
     inboxes: Vec<Inbox>,
-    start: Instant,
 }
 
 /// One rank of an in-process group.
@@ -44,7 +43,7 @@ pub struct Local {
 /// A group of `size` ranks in this process.
 pub fn local_group(size: u32) -> Vec<Local> {
     let inboxes = (0..size).map(|_| Inbox::default()).collect();
-    let hub = Arc::new(Hub { inboxes, start: Instant::now() });
+    let hub = Arc::new(Hub { inboxes });
     (0..size).map(|rank| Local { hub: hub.clone(), rank, closed: false }).collect()
 }
 
@@ -80,10 +79,6 @@ impl Transport for Local {
 
     fn ranks_on_host(&self) -> usize {
         self.hub.inboxes.len()
-    }
-
-    fn now(&self) -> Duration {
-        self.hub.start.elapsed()
     }
 
     fn post(&mut self, to: u32, frame: Frame) {

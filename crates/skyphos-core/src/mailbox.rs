@@ -9,7 +9,7 @@ use crate::frame::{CallSig, Frame, FrameKind, Header};
 use crate::slab::{CHUNK_BYTES, Payload};
 use crate::transport::Event;
 use skyphos_types::Error;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// The ranks of a group, in group order, as ranks of the transport.
@@ -25,20 +25,15 @@ pub struct Group {
 
 /// A message on its way in: chunks in order, as far as they have come.
 struct Stream {
-    from: u32,
-    round: u32,
     next_seq: u32,
     chunks: VecDeque<Payload>,
     total: u64,
 }
 
-impl Default for Stream {
-    fn default() -> Stream {
-        // Room for all that a sender may have on the way, so that a stream never grows.
-        let most = WINDOW_BYTES as usize / CHUNK_BYTES + 1;
-        Stream { from: 0, round: 0, next_seq: 0, chunks: VecDeque::with_capacity(most), total: 0 }
-    }
-}
+/// Chunks that a sender of large messages may have on the way: a stream with room for so many never grows.
+const MOST_CHUNKS: usize = WINDOW_BYTES as usize / CHUNK_BYTES + 1;
+/// The same for messages of a chunk, which may be several segments.
+const FEW_CHUNKS: usize = 4;
 
 /// All that has come for one call.
 #[derive(Default)]
@@ -50,6 +45,8 @@ struct CallBox {
     /// The first other signature seen before this rank entered, and who sent it.
     first: Option<(u32, CallSig)>,
     streams: Vec<Stream>,
+    /// Round and sender of each stream, in order, and its place: a rank may hear from thousands.
+    places: Vec<(u32, u32, u32)>,
     /// (peer, round, bytes it has consumed)
     credits: Vec<(u32, u32, u64)>,
     /// The error that ended the call, and whether it came from another rank.
@@ -65,9 +62,10 @@ struct CommState {
     next_call: u64,
 }
 
-enum Peer {
-    Up,
-    Down { cause: String, orderly: bool },
+/// A rank that is gone.
+struct Down {
+    cause: String,
+    orderly: bool,
 }
 
 /// A reply that the mailbox owes a peer.
@@ -82,14 +80,15 @@ pub(crate) struct Reply {
 pub(crate) struct Mailbox {
     calls: Vec<CallBox>,
     spare_calls: Vec<CallBox>,
-    spare_streams: Vec<Stream>,
+    spare_chunks: Vec<VecDeque<Payload>>,
     comms: Vec<CommState>,
     closed: Vec<u64>,
-    peers: Vec<Peer>,
+    /// Ranks that are gone.
+    down: BTreeMap<u32, Down>,
     /// Address of each peer, for errors.
-    addresses: Vec<String>,
+    addresses: Arc<[String]>,
     /// Why a peer left a call that was already over here: the reason, should it go away next.
-    last_words: Vec<Option<Error>>,
+    last_words: BTreeMap<u32, Error>,
     pub(crate) replies: Vec<Reply>,
 }
 
@@ -100,15 +99,15 @@ pub(crate) enum Next {
 }
 
 impl Mailbox {
-    pub(crate) fn new(addresses: Vec<String>) -> Mailbox {
+    pub(crate) fn new(addresses: Arc<[String]>) -> Mailbox {
         Mailbox {
             calls: Vec::new(),
             spare_calls: Vec::new(),
-            spare_streams: Vec::new(),
+            spare_chunks: Vec::new(),
             comms: Vec::new(),
             closed: Vec::new(),
-            peers: addresses.iter().map(|_| Peer::Up).collect(),
-            last_words: addresses.iter().map(|_| None).collect(),
+            down: BTreeMap::new(),
+            last_words: BTreeMap::new(),
             addresses,
             replies: Vec::new(),
         }
@@ -165,7 +164,8 @@ impl Mailbox {
         let call = state.next_call;
         let k = self.box_of(group.comm, call).expect("the next call is not over");
         self.comms.iter_mut().find(|c| c.group.comm == group.comm).expect("open").next_call += 1;
-        let lost = group.ranks.iter().find(|r| self.is_broken(**r)).and_then(|r| self.lost(*r, Some(sig)));
+        let broken = self.down.iter().find(|(rank, down)| !down.orderly && group.ranks.contains(rank));
+        let lost = broken.and_then(|(rank, _)| self.lost(*rank, Some(sig)));
         let me = group.ranks[group.me as usize];
         let b = &mut self.calls[k];
         b.own = Some(sig);
@@ -182,16 +182,12 @@ impl Mailbox {
 
     /// The error for a rank that can send no more, to a rank in `sig`.
     fn lost(&self, rank: u32, sig: Option<CallSig>) -> Option<Error> {
-        let Peer::Down { cause, .. } = &self.peers[rank as usize] else { return None };
-        let words = self.last_words[rank as usize].as_ref();
+        let cause = &self.down.get(&rank)?.cause;
+        let words = self.last_words.get(&rank);
         let words = words.map_or(String::new(), |error| format!(" (after an error there: {error})"));
         let here = sig.map_or(String::new(), |sig| format!("; this rank was in {sig}"));
         let address = self.addresses[rank as usize].clone();
         Some(Error::PeerLost { rank, address, cause: format!("{cause}{words}{here}") })
-    }
-
-    fn is_broken(&self, rank: u32) -> bool {
-        matches!(self.peers[rank as usize], Peer::Down { orderly: false, .. })
     }
 
     /// The call is over here; what still comes for it is dropped.
@@ -200,8 +196,9 @@ impl Mailbox {
         let mut done = self.calls.swap_remove(k);
         for mut stream in done.streams.drain(..) {
             stream.chunks.clear();
-            self.spare_streams.push(stream);
+            self.spare_chunks.push(stream.chunks);
         }
+        done.places.clear();
         done.credits.clear();
         done.present.clear();
         self.spare_calls.push(CallBox { own: None, first: None, failed: None, version: 0, ..done });
@@ -234,10 +231,11 @@ impl Mailbox {
         if let Some((error, _)) = &b.failed {
             return Err(error.clone());
         }
-        if let Some(stream) = b.streams.iter_mut().find(|s| s.from == from && s.round == round)
-            && let Some(chunk) = stream.chunks.pop_front()
-        {
-            return Ok(Next::Chunk(chunk, stream.total));
+        if let Ok(place) = b.place_of(from, round) {
+            let stream = &mut b.streams[b.places[place].2 as usize];
+            if let Some(chunk) = stream.chunks.pop_front() {
+                return Ok(Next::Chunk(chunk, stream.total));
+            }
         }
         let own = b.own;
         self.lost(from, own).map_or(Ok(Next::Nothing), Err)
@@ -246,7 +244,7 @@ impl Mailbox {
     /// Bytes that a peer has consumed of the stream sent to it. Without end for a peer that is gone:
     /// nobody will grant more, and what is sent to it is dropped.
     pub(crate) fn credit(&mut self, comm: u64, call: u64, peer: u32, round: u32) -> u64 {
-        if matches!(self.peers[peer as usize], Peer::Down { .. }) {
+        if self.down.contains_key(&peer) {
             return u64::MAX / 2;
         }
         let b = self.find(comm, call).expect("an open call");
@@ -270,7 +268,7 @@ impl Mailbox {
                 }
             }
             Event::PeerDown { rank, cause, orderly } => {
-                self.peers[rank as usize] = Peer::Down { cause, orderly };
+                self.down.insert(rank, Down { cause, orderly });
                 for k in 0..self.calls.len() {
                     let b = &self.calls[k];
                     let Some(sig) = b.own else { continue };
@@ -297,7 +295,9 @@ impl Mailbox {
         }
         let Some(k) = self.box_of(comm, call) else {
             if kind == FrameKind::Abort {
-                self.last_words[from as usize] = Error::from_wire(frame.payload.as_bytes());
+                if let Some(error) = Error::from_wire(frame.payload.as_bytes()) {
+                    self.last_words.insert(from, error);
+                }
             }
             return;
         };
@@ -308,7 +308,7 @@ impl Mailbox {
         }
         match kind {
             FrameKind::Data => {
-                self.last_words[from as usize] = None; // it has gone on
+                self.last_words.remove(&from); // it has gone on
                 match (b.own, me) {
                     (Some(own), Some(me)) if !own.fits(&sig) => b.fail(mismatch(me, own, from, sig), false),
                     (None, _) if b.first.is_none_or(|(_, first)| first == sig) => b.first = Some((from, sig)),
@@ -318,12 +318,14 @@ impl Mailbox {
                     }
                     _ => {}
                 }
-                let k_stream = b.streams.iter().position(|s| s.from == from && s.round == round);
-                let stream = match k_stream {
-                    Some(k) => &mut b.streams[k],
-                    None => {
-                        let fresh = self.spare_streams.pop().unwrap_or_default();
-                        b.streams.push(Stream { from, round, next_seq: 0, total, chunks: fresh.chunks });
+                let stream = match b.place_of(from, round) {
+                    Ok(place) => &mut b.streams[b.places[place].2 as usize],
+                    Err(place) => {
+                        let mut chunks = self.spare_chunks.pop().unwrap_or_default();
+                        let most = if total > CHUNK_BYTES as u64 { MOST_CHUNKS } else { FEW_CHUNKS };
+                        chunks.reserve(most);
+                        b.places.insert(place, (round, from, b.streams.len() as u32));
+                        b.streams.push(Stream { next_seq: 0, total, chunks });
                         b.streams.last_mut().expect("just pushed")
                     }
                 };
@@ -354,6 +356,11 @@ impl Mailbox {
 }
 
 impl CallBox {
+    /// The place of a stream in `places`; `Err` says where it would be.
+    fn place_of(&self, from: u32, round: u32) -> Result<usize, usize> {
+        self.places.binary_search_by_key(&(round, from), |(round, from, _)| (*round, *from))
+    }
+
     fn fail(&mut self, error: Error, remote: bool) {
         self.version += 1;
         if self.failed.is_none() {

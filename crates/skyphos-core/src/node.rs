@@ -5,6 +5,7 @@
 //! driver leaves. A hand-off between threads would cost more than a small allreduce, so there is a
 //! thread of the node's own only for calls that go on while nobody waits ([`crate::work`]).
 
+use crate::clock::Clock;
 use crate::endpoint::Endpoint;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::mailbox::{Group, Mailbox};
@@ -52,7 +53,7 @@ pub struct Node {
     rank: u32,
     size: u32,
     name: &'static str,
-    addresses: Vec<String>,
+    addresses: Arc<[String]>,
     ranks_on_host: usize,
     transport: Mutex<Box<dyn Transport>>,
     /// Threads that want the transport while a driver may be asleep in it.
@@ -65,7 +66,7 @@ pub struct Node {
     settings: Settings,
     merge_pool: Option<rayon::ThreadPool>,
     spin: Duration,
-    start: Instant,
+    clock: Clock,
     /// Calls under way that nobody may be waiting for.
     pub(crate) tasks: Arc<Tasks>,
     /// The process that made the node. A forked child shares its sockets and must leave them alone.
@@ -76,7 +77,9 @@ impl Node {
     /// A node over a connected transport.
     pub fn new(transport: Box<dyn Transport>, settings: Settings) -> Result<Arc<Node>> {
         let size = transport.size();
-        let addresses: Vec<String> = (0..size).map(|r| transport.address(r)).collect();
+        let addresses = transport.addresses();
+        let clock = transport.clock();
+        let virtual_time = matches!(clock, Clock::Virtual(_));
         let ranks_on_host = transport.ranks_on_host();
         let cores = std::thread::available_parallelism().map_or(1, |c| c.get());
         let merge_pool = match settings.threads {
@@ -99,16 +102,16 @@ impl Node {
             knocking: AtomicUsize::new(0),
             state: Mutex::new(Drive { mail: Mailbox::new(addresses.clone()), driving: false, waiters: 0 }),
             addresses,
+            clock,
+            pool: transport.pool(),
             transport: Mutex::new(transport),
             turn: Condvar::new(),
             events: Mutex::new(Vec::new()),
-            pool: Pool::default(),
             settings,
             merge_pool,
-            start: Instant::now(),
             tasks: Arc::default(),
             process: std::process::id(),
-            spin: if ranks_on_host <= cores { SPIN } else { Duration::ZERO },
+            spin: if ranks_on_host <= cores && !virtual_time { SPIN } else { Duration::ZERO },
         }))
     }
 
@@ -137,9 +140,14 @@ impl Node {
         self.ranks_on_host
     }
 
+    /// What time goes by here.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// Time since the node was made.
     pub fn now(&self) -> Duration {
-        self.start.elapsed()
+        self.clock.now()
     }
 
     /// Where buffers come from.
@@ -432,7 +440,7 @@ impl Node {
 pub(crate) struct Watch {
     /// How much had happened in the call when it was looked at.
     version: Option<u64>,
-    moved: Instant,
+    moved: Duration,
     timeout: Duration,
     grace: Duration,
     /// Whether the other ranks were asked if they are in it.
@@ -442,31 +450,36 @@ pub(crate) struct Watch {
 impl Watch {
     pub(crate) fn new(node: &Node) -> Watch {
         let (timeout, grace) = (node.settings.timeout, node.grace());
-        Watch { version: None, moved: Instant::now(), timeout, grace, asked: false }
+        Watch { version: None, moved: node.now(), timeout, grace, asked: false }
     }
 
     /// Takes note of how much has happened. `Err` if the call has failed, or not moved for too long.
     pub(crate) fn look(&mut self, ep: &Endpoint) -> Result<()> {
         let now = ep.version()?;
         if self.version != Some(now) {
-            (self.version, self.moved, self.asked) = (Some(now), Instant::now(), false);
-        } else if self.moved.elapsed() >= self.timeout {
+            (self.version, self.moved, self.asked) = (Some(now), ep.now(), false);
+        } else if self.quiet(ep) >= self.timeout {
             return Err(ep.node().timed_out(ep));
-        } else if !self.asked && self.overdue() {
+        } else if !self.asked && self.overdue(ep) {
             self.asked = true;
             ep.node().ask_who_is_here(ep);
         }
         Ok(())
     }
 
-    fn overdue(&self) -> bool {
-        self.moved.elapsed() >= if self.asked { self.timeout } else { self.timeout - self.grace }
+    /// How long nothing has moved.
+    fn quiet(&self, ep: &Endpoint) -> Duration {
+        ep.now().saturating_sub(self.moved)
+    }
+
+    fn overdue(&self, ep: &Endpoint) -> bool {
+        self.quiet(ep) >= if self.asked { self.timeout } else { self.timeout - self.grace }
     }
 
     /// Whether [`Watch::look`] would find anything.
     pub(crate) fn has_news(&self, ep: &Endpoint, mail: &mut Mailbox) -> bool {
         let (group, call) = ep.place();
-        mail.version(group.comm, call) != self.version || self.overdue()
+        mail.version(group.comm, call) != self.version || self.overdue(ep)
     }
 
     pub(crate) fn version(&self) -> Option<u64> {

@@ -10,6 +10,72 @@ use skyphos_kernels::{BlockHash, Prepared};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// Where a share's rows are in a union: their places, or, in a simulation without data, only how many there are.
+#[derive(Clone, Debug)]
+pub enum Map {
+    /// The place of each row, ascending.
+    Places(Arc<Vec<u32>>),
+    /// So many rows, spread evenly.
+    Counted {
+        /// How many.
+        len: usize,
+        /// Rows of the union.
+        into: usize,
+    },
+}
+
+impl Map {
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        match self {
+            Map::Places(places) => places.len(),
+            Map::Counted { len, .. } => *len,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The places; none where there are only numbers.
+    pub fn places(&self) -> &[u32] {
+        match self {
+            Map::Places(places) => places,
+            Map::Counted { .. } => &[],
+        }
+    }
+
+    /// The same, to change them.
+    pub(crate) fn places_mut(&mut self) -> &mut [u32] {
+        match self {
+            Map::Places(places) => Arc::make_mut(places).as_mut_slice(),
+            Map::Counted { .. } => &mut [],
+        }
+    }
+
+    /// The place of a row, if there is such a row.
+    pub(crate) fn place(&self, row: usize) -> Option<usize> {
+        match self {
+            Map::Places(places) => places.get(row).map(|place| *place as usize),
+            Map::Counted { len, into } => (row < *len).then(|| spread(row, *len, *into)),
+        }
+    }
+
+    /// The first row, from `row` on, whose place is not below.
+    pub(crate) fn first_from(&self, row: usize, place: usize) -> usize {
+        match self {
+            Map::Places(places) => row + places[row..].partition_point(|p| (*p as usize) < place),
+            Map::Counted { len, into } => spread(place, *into, *len).max(row).min(*len),
+        }
+    }
+}
+
+/// Where the k-th of `of` lies among `into`.
+fn spread(k: usize, of: usize, into: usize) -> usize {
+    (k as u128 * into as u128).div_ceil(of.max(1) as u128) as usize
+}
+
 /// One communication layer of one rank.
 #[derive(Debug)]
 pub struct Layer {
@@ -22,12 +88,12 @@ pub struct Layer {
     /// The same for the in-set above.
     pub in_split: Vec<usize>,
     /// From each member's out-share to its position in the union below (Kylix's maps going down).
-    pub out_maps: Vec<Arc<Vec<u32>>>,
+    pub out_maps: Vec<Map>,
     /// From each member's in-share to its position in the in-union below; in the last layer, where
     /// the in-set meets the out-set, straight to the position in the out-union (*Sparse Allreduce*'s
     /// finalMap, composed), with `out_len` for "nobody has it". Where the sets are the same the maps
     /// share their memory with `out_maps`.
-    pub in_maps: Vec<Arc<Vec<u32>>>,
+    pub in_maps: Vec<Map>,
     /// Indices in the out-union below.
     pub out_len: usize,
     /// Indices in the in-union below.
@@ -172,17 +238,22 @@ impl BlockCuts {
         }
         self.block_rows = block_rows;
         let blocks = layer.out_len.div_ceil(block_rows);
-        let cut = |map: &Arc<Vec<u32>>| {
+        let cut = |map: &Map| {
             let mut starts = Vec::with_capacity(blocks + 1);
             let mut at = 0;
             for block in 0..blocks {
-                at += map[at..].partition_point(|p| (*p as usize) < block * block_rows);
+                at = map.first_from(at, block * block_rows);
                 starts.push(at as u32);
             }
             starts.push(map.len() as u32);
             starts
         };
         self.starts = layer.out_maps.iter().map(cut).collect();
+    }
+
+    /// How many rows of all members lead into blocks.
+    pub(crate) fn rows(&self, blocks: std::ops::Range<usize>) -> usize {
+        self.starts.iter().map(|starts| (starts[blocks.end] - starts[blocks.start]) as usize).sum()
     }
 
     /// The part of member j's map that leads into a block.

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, Weak};
 /// still in the L2 cache when they are merged.
 pub const CHUNK_BYTES: usize = 128 * 1024;
 
-/// Buffers for control frames and small messages.
-const SMALL_BYTES: usize = 4 * 1024;
+/// Sizes of buffers: for control frames and small messages, for segments of streams, and whole chunks.
+const CAPACITIES: [usize; 4] = [4 * 1024, 16 * 1024, 48 * 1024, CHUNK_BYTES];
 
 /// What the pool keeps for reuse at most, in bytes; more is given back to the system.
 const KEEP_BYTES: usize = 64 << 20;
@@ -87,14 +87,17 @@ pub enum MessageMut {
     Chunk(SlabMut),
     /// Is cut into chunks.
     Large(Large),
+    /// A length without bytes: what a simulation without data sends.
+    Sized(usize),
 }
 
 impl MessageMut {
-    /// The bytes, to write.
+    /// The bytes, to write; none where there is only their length.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         match self {
             MessageMut::Chunk(slab) => slab.as_bytes_mut(),
             MessageMut::Large(vec) => vec.as_bytes_mut(),
+            MessageMut::Sized(_) => &mut [],
         }
     }
 }
@@ -163,14 +166,16 @@ struct Slab {
 
 #[derive(Default)]
 struct PoolInner {
-    small: Mutex<Vec<Arc<Slab>>>,
-    large: Mutex<Vec<Arc<Slab>>>,
+    /// By capacity.
+    slabs: [Mutex<Vec<Arc<Slab>>>; CAPACITIES.len()],
     messages: Mutex<Vec<AlignedVec>>,
 }
 
 impl PoolInner {
-    fn shelf(&self, capacity: usize) -> &Mutex<Vec<Arc<Slab>>> {
-        if capacity <= SMALL_BYTES { &self.small } else { &self.large }
+    /// The capacity that holds `len` bytes, and the buffers of it that wait.
+    fn shelf(&self, len: usize) -> (usize, &Mutex<Vec<Arc<Slab>>>) {
+        let k = CAPACITIES.partition_point(|capacity| *capacity < len);
+        (CAPACITIES[k], &self.slabs[k])
     }
 }
 
@@ -182,13 +187,13 @@ impl Pool {
     /// A buffer of `len` bytes (at most [`CHUNK_BYTES`]); its contents are arbitrary.
     pub fn take(&self, len: usize) -> SlabMut {
         assert!(len <= CHUNK_BYTES, "a frame carries at most {CHUNK_BYTES} bytes, not {len}");
-        let capacity = if len <= SMALL_BYTES { SMALL_BYTES } else { CHUNK_BYTES };
-        let found = self.0.shelf(capacity).lock().expect("pool lock").pop();
+        let (capacity, shelf) = self.0.shelf(len);
+        let found = shelf.lock().expect("pool lock").pop();
         let slab = found.unwrap_or_else(|| {
             let lines = vec![Line::zeroed(); capacity / 64].into_boxed_slice();
             Arc::new(Slab { lines, home: Arc::downgrade(&self.0) })
         });
-        SlabMut { slab, len }
+        SlabMut { slab: Some(slab), len }
     }
 
     /// Room for a message of `len` bytes; its contents are arbitrary.
@@ -216,15 +221,32 @@ impl Pool {
 
 /// A buffer with one owner, to write.
 pub struct SlabMut {
-    slab: Arc<Slab>,
+    /// None where there is no data, only its length.
+    slab: Option<Arc<Slab>>,
     len: usize,
 }
 
 impl SlabMut {
-    /// The bytes, to write.
+    /// A length without bytes: what a simulation without data sends.
+    pub fn sized(len: usize) -> SlabMut {
+        SlabMut { slab: None, len }
+    }
+
+    /// The bytes, to write; none where there is only their length.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
-        let slab = Arc::get_mut(&mut self.slab).expect("a SlabMut is the only owner");
+        let Some(slab) = &mut self.slab else { return &mut [] };
+        let slab = Arc::get_mut(slab).expect("a SlabMut is the only owner");
         &mut bytemuck::cast_slice_mut(&mut slab.lines)[..self.len]
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// The bytes as numbers, to write.
@@ -234,7 +256,7 @@ impl SlabMut {
 
     /// Ends writing.
     pub fn freeze(self) -> Payload {
-        Payload { slab: Some(self.slab), len: self.len }
+        Payload { slab: self.slab, len: self.len }
     }
 }
 
@@ -250,7 +272,7 @@ impl std::fmt::Debug for Payload {
     }
 }
 
-/// A buffer to read, shared by its clones.
+/// A buffer to read, shared by its clones. In a simulation without data it has a length and no bytes.
 #[derive(Clone, Default)]
 pub struct Payload {
     slab: Option<Arc<Slab>>,
@@ -275,7 +297,7 @@ impl Payload {
     pub fn into_mut(mut self, take: impl FnOnce(usize) -> SlabMut) -> SlabMut {
         if let Some(mut slab) = self.slab.take() {
             if Arc::get_mut(&mut slab).is_some() {
-                return SlabMut { slab, len: self.len };
+                return SlabMut { slab: Some(slab), len: self.len };
             }
             self.slab = Some(slab);
         }
@@ -310,8 +332,8 @@ impl Drop for Payload {
             return;
         }
         if let Some(pool) = slab.home.upgrade() {
-            let capacity = slab.lines.len() * 64;
-            let mut shelf = pool.shelf(capacity).lock().expect("pool lock");
+            let (capacity, shelf) = pool.shelf(slab.lines.len() * 64);
+            let mut shelf = shelf.lock().expect("pool lock");
             if shelf.len() * capacity < KEEP_BYTES {
                 shelf.push(slab);
             }

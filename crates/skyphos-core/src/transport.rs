@@ -10,7 +10,9 @@
 //! **Not promised**: any order between peers; that a posted frame arrives if the peer goes down;
 //! memory bounds on what is posted (callers look at [`Transport::backlog`] and at stream windows).
 
+use crate::clock::Clock;
 use crate::frame::Frame;
+use crate::slab::Pool;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,8 +56,18 @@ pub trait Transport: Send {
     fn address(&self, rank: u32) -> String;
     /// How many ranks, this one included, share this host.
     fn ranks_on_host(&self) -> usize;
-    /// Time since the transport started; never goes back.
-    fn now(&self) -> Duration;
+    /// The addresses of all ranks; many nodes of one process may share them.
+    fn addresses(&self) -> Arc<[String]> {
+        (0..self.size()).map(|rank| self.address(rank)).collect()
+    }
+    /// What time goes by here.
+    fn clock(&self) -> Clock {
+        Clock::real()
+    }
+    /// Where buffers come from; many nodes of one process may share them.
+    fn pool(&self) -> Pool {
+        Pool::default()
+    }
     /// Queues a frame for a peer (never for this rank itself) and starts sending it.
     fn post(&mut self, to: u32, frame: Frame);
     /// While corked, posted frames may be kept back, so that several leave at once.

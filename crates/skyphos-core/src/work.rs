@@ -59,7 +59,19 @@ impl<R: Send + 'static> Call<R> {
     }
 
     /// Hands it to the node.
-    pub fn start(mut self) -> Work<R> {
+    pub fn start(self) -> Work<R> {
+        let (task, work) = self.into_task();
+        Node::launch(work.ep.node(), Box::new(task));
+        work
+    }
+
+    /// Keeps it in the caller's hands, who polls it: a simulation has all ranks on one thread.
+    pub fn into_steps(self) -> Steps<R> {
+        let (task, work) = self.into_task();
+        Steps { task, work }
+    }
+
+    fn into_task(mut self) -> (Task<R>, Work<R>) {
         let future = self.future.take().expect("a call runs once");
         let slot = Arc::new(Slot::default());
         let woken = Arc::new(Woken::default());
@@ -67,8 +79,25 @@ impl<R: Send + 'static> Call<R> {
         let (ep, slot_too) = (self.ep.clone(), slot.clone());
         let (waiters_only, fused) = (self.waiters_only, false);
         let task = Task { ep, future, slot: slot_too, watch, woken, waiters_only, fused };
-        Node::launch(self.ep.node(), Box::new(task));
-        Work { ep: self.ep.clone(), slot }
+        (task, Work { ep: self.ep.clone(), slot })
+    }
+}
+
+/// A call that is polled by who made it.
+pub struct Steps<R> {
+    task: Task<R>,
+    work: Work<R>,
+}
+
+impl<R: Send> Steps<R> {
+    /// Files what has come for the rank and polls the call, if there was anything; its result, once it is over.
+    pub fn step(&mut self) -> Option<Result<R>> {
+        let node = self.work.ep.node().clone();
+        node.wait_until(|_| false, Duration::ZERO);
+        if node.mail(|mail| self.task.has_news(mail)) && self.task.step() {
+            return self.work.take();
+        }
+        None
     }
 }
 

@@ -36,17 +36,26 @@ pub struct Encoding<'a> {
     size: u64,
 }
 
+/// Bytes of the smallest form of a set of so many blocks and indices in a range of block ids, and which it is.
+fn smallest(blocks: u64, indices: u64, range: u64) -> (u64, u8) {
+    let sizes = [
+        (blocks * (number_bytes(range) + 8), BLOCKS),
+        (indices * flat_bytes(range), FLAT),
+        (range.saturating_mul(8), BITMAP),
+    ];
+    *sizes.iter().min().expect("three forms")
+}
+
+/// Bytes that a set takes of which only the numbers of its blocks and indices are known, in a range of block ids.
+pub fn encoded_bytes(blocks: u64, indices: u64, range: u64) -> usize {
+    HEAD + smallest(blocks, indices, range).0 as usize
+}
+
 impl<'a> Encoding<'a> {
     /// The smallest form of a set of the range `lo..hi`.
     pub fn new(blocks: &'a [Block], lo: u64, hi: u64) -> Encoding<'a> {
-        let range = hi - lo;
-        let elements = count_indices(blocks);
-        let sizes = [
-            (blocks.len() as u64 * (number_bytes(range) + 8), BLOCKS),
-            (elements * flat_bytes(range), FLAT),
-            (range.saturating_mul(8), BITMAP),
-        ];
-        let (size, form) = *sizes.iter().min().expect("three forms");
+        let (range, elements) = (hi - lo, count_indices(blocks));
+        let (size, form) = smallest(blocks.len() as u64, elements, range);
         Encoding { blocks, lo, range, elements, form, size }
     }
 

@@ -28,7 +28,7 @@ mod topk;
 mod union;
 
 pub use block::{BLOCK_BITS, BLOCK_SIZE, Block, IndexSet, count_indices, split_ranges};
-pub use codec::{Encoding, decode};
+pub use codec::{Encoding, decode, encoded_bytes};
 pub use fold::{fold_all, fold_rows, gather_rows, scatter_rows};
 pub use hash::BlockHash;
 pub use merge::{Entries, merge};

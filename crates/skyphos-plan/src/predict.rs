@@ -5,7 +5,7 @@
 //! Counts are those of the algorithms as they are built here (SparCML §5.3 has bounds for them, which tests compare);
 //! what a union of m ranks' indices holds is asked from a function, whatever model it is of.
 
-use crate::profile::Profile;
+use crate::profile::{Kernels, Profile};
 
 /// A way to allreduce.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,9 +159,9 @@ impl Work<'_> {
         merged.min(blocks) * self.weight()
     }
 
-    /// How much longer an entry takes whose row is wider than 4 bytes: half of the time is its index.
+    /// How much longer an entry takes whose row is wider than 4 bytes.
     fn weight(&self) -> f64 {
-        0.5 + self.row() / 8.0
+        Kernels::weight(self.row_bytes)
     }
 
     /// Predicts one route.

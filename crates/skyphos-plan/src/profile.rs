@@ -64,6 +64,13 @@ impl Default for Kernels {
     }
 }
 
+impl Kernels {
+    /// How much longer an entry takes whose row is of so many bytes, rather than 4: half of the time is its index.
+    pub fn weight(row_bytes: usize) -> f64 {
+        0.5 + row_bytes as f64 / 8.0
+    }
+}
+
 impl Profile {
     /// Ranks on one host that talk through loopback sockets: nothing but processor time counts.
     pub fn one_host(ranks: u32, cores: f64) -> Profile {

@@ -64,7 +64,6 @@ struct Peer {
 /// Frames between ranks over TCP; see [`crate::connect`].
 pub struct Tcp {
     rank: u32,
-    start: Instant,
     addresses: Vec<String>,
     ranks_on_host: usize,
     poll: Poll,
@@ -106,7 +105,6 @@ impl Tcp {
         let machine = seats[rank as usize].machine;
         Ok(Tcp {
             rank,
-            start: Instant::now(),
             addresses: seats.iter().map(|s| s.describe()).collect(),
             ranks_on_host: seats.iter().filter(|s| s.machine == machine).count(),
             poll,
@@ -256,10 +254,6 @@ impl Transport for Tcp {
 
     fn ranks_on_host(&self) -> usize {
         self.ranks_on_host
-    }
-
-    fn now(&self) -> Duration {
-        self.start.elapsed()
     }
 
     fn post(&mut self, to: u32, frame: Frame) {

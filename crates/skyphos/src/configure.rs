@@ -275,6 +275,7 @@ async fn request(
         want_len,
         // The call's number: the same on all ranks, whatever failed before.
         id: ep.call_number() as u32,
+        counted: None,
     })
 }
 

@@ -321,9 +321,6 @@ impl Transport for Counting {
     fn ranks_on_host(&self) -> usize {
         self.0.ranks_on_host()
     }
-    fn now(&self) -> Duration {
-        self.0.now()
-    }
     fn post(&mut self, to: u32, frame: Frame) {
         self.1.fetch_add(64 + frame.payload.len() as u64, Ordering::Relaxed);
         self.0.post(to, frame);

@@ -4,6 +4,7 @@
 //! receives in a step is what it sends in the next, in the buffer it came in, changed or not. A chunk does not wait for
 //! the rest of its stretch, so that all steps overlap, and only what begins here is copied on its way out.
 
+use crate::clock::Effort;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::slab::{CHUNK_BYTES, Payload};
 use skyphos_types::{Element, Error, Result};
@@ -17,6 +18,8 @@ pub(crate) fn numbers<'a, T: Element>(
     taken: usize,
     due: usize,
 ) -> Result<&'a [T]> {
+    // Read, and added to or put over what is there.
+    ep.spend(Effort::Dense { bytes: 3 * chunk.len() });
     chunk.as_slice::<T>().filter(|n| taken + n.len() <= due).ok_or_else(|| Error::Corrupt {
         rank: ep.world_rank(from),
         message: format!("{} bytes after {taken} of {due} numbers", chunk.len()),
@@ -45,6 +48,7 @@ pub(crate) async fn around<T: Element>(
         while let Some(part) = sends.first().and_then(|send| send.next_range(ep, CHUNK_BYTES)) {
             let part = part.start / size_of::<T>()..part.end / size_of::<T>();
             let mut chunk = ep.chunk(part.len() * size_of::<T>());
+            ep.spend(Effort::Dense { bytes: 2 * chunk.len() });
             chunk.as_slice_mut().copy_from_slice(&own[part]);
             sends[0].push(ep, chunk);
             moved = true;

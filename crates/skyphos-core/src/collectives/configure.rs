@@ -15,16 +15,17 @@
 //! and an index that is missing anywhere is known everywhere.
 
 use crate::butterfly::{check_degrees, layers};
+use crate::clock::Effort;
 use crate::collectives::allgather::allgather_bytes;
 use crate::collectives::configure_layer::{Cut, Unmet, fold_shares, go_down, go_up};
 use crate::collectives::reduce::{DOWN, UP, check_shapes, finish_mean};
 use crate::collectives::rows::{Source, Target, copy_repeats, stage_repeats};
+use crate::collectives::sets::{Counted, Sets};
 use crate::endpoint::Endpoint;
-use crate::plan::{Layer, Memory, Plan, Stats};
+use crate::plan::{Layer, Map, Memory, Plan, Stats};
 use crate::slab::AlignedVec;
 use skyphos_kernels::{BLOCK_BITS, BlockHash, IndexSet, Locator, MISSING, Prepared, split_ranges};
 use skyphos_types::{Element, Error, ReduceOp, Result};
-use std::sync::Arc;
 
 /// Round of the exchange of examples when indices are missing.
 const EXAMPLES: u32 = 0x300;
@@ -65,6 +66,8 @@ pub struct Request {
     pub want_len: usize,
     /// Number for the plan, the same on all ranks.
     pub id: u32,
+    /// In a simulation without data: how many indices there are instead of the sets, which are empty.
+    pub counted: Option<Counted>,
 }
 
 /// Values to reduce while configuring.
@@ -94,14 +97,17 @@ pub async fn configure_reduce<T: Element>(
 async fn run<T: Element>(ep: &Endpoint, request: Request, mut with: Option<Values<'_, T>>) -> Result<Plan> {
     check_degrees(&request.degrees, ep.size())?;
     let start = ep.now();
-    let Request { n, width, degrees, missing, hash, contribute, want, .. } = request;
+    let Request { n, width, degrees, missing, hash, contribute, want, counted: counted_sets, .. } = request;
     let mut staged = AlignedVec::default();
     let mut sums: Vec<Vec<T>> = Vec::new();
     let mut counts: Vec<Vec<u32>> = Vec::new();
     let counted = with.as_ref().is_some_and(|w| matches!(w.op, ReduceOp::MeanPresent));
     let ones = vec![1u32; if counted { request.contribute_len } else { 0 }];
     let (mut built, mut lo, mut hi) = (Vec::new(), 0, hash.range());
-    let (mut out_set, mut in_set) = (contribute.set.clone(), want.set.clone());
+    let mut sets = match counted_sets {
+        Some(counted) => Sets::Counted(counted),
+        None => Sets::Real { out: contribute.set.clone(), want: want.set.clone() },
+    };
     for (k, group) in layers(&degrees, ep.rank()).into_iter().enumerate() {
         let bounds = split_ranges(lo, hi, group.members.len() as u32);
         let cut = Cut { members: group.members, me: group.me, bounds: &bounds };
@@ -122,7 +128,7 @@ async fn run<T: Element>(ep: &Endpoint, request: Request, mut with: Option<Value
                 }
             });
         }
-        let down = go_down(ep, &cut, &out_set, &in_set, carried.as_ref(), width, DOWN + k as u32).await?;
+        let down = go_down(ep, &cut, &sets, carried.as_ref(), width, DOWN + k as u32).await?;
         if let (Some(w), Some((source, ones))) = (&with, &carried) {
             let sum = fold_shares(w.op, &down, source, width, |s| s.values.clone())?;
             let count = match ones {
@@ -133,10 +139,10 @@ async fn run<T: Element>(ep: &Endpoint, request: Request, mut with: Option<Value
             counts.push(count);
         }
         (lo, hi) = (bounds[group.me], bounds[group.me + 1]);
-        (out_set, in_set) = (down.out_set, down.in_set);
+        sets = down.sets;
         built.push(down.layer);
     }
-    let unmet = meet(&mut built, &out_set, &in_set);
+    let unmet = meet(ep, &mut built, &sets);
     if let Some(w) = &with {
         let bottom = sums.last_mut().expect("a layer");
         let body = bottom.len() - width;
@@ -187,16 +193,19 @@ async fn run<T: Element>(ep: &Endpoint, request: Request, mut with: Option<Value
 
 /// At the bottom: where each index that is asked for lies among those put out. Composes that map with
 /// the last layer's in-maps; an index that nobody puts out leads to the row after the last.
-fn meet(built: &mut [Layer], out_set: &IndexSet, in_set: &IndexSet) -> Unmet {
+fn meet(ep: &Endpoint, built: &mut [Layer], sets: &Sets) -> Unmet {
     let last = built.last_mut().expect("at least one layer");
+    let met = Unmet { bits: Vec::new(), count: 0 };
+    let Sets::Real { out: out_set, want: in_set } = sets else { return met };
     if in_set == out_set {
-        return Unmet { bits: Vec::new(), count: 0 }; // the third map is the identity
+        return met; // the third map is the identity
     }
+    ep.spend(Effort::SetJoin { indices: in_set.len(), sets: 1 });
     let final_map = Locator::new(out_set).positions(in_set.blocks());
     let nobody = last.out_len as u32;
     let count = final_map.iter().filter(|p| **p == MISSING).count() as u64;
     let bits = if count == 0 { Vec::new() } else { (0..=nobody).map(|p| p == nobody).collect() };
-    for p in last.in_maps.iter_mut().flat_map(Arc::make_mut) {
+    for p in last.in_maps.iter_mut().flat_map(Map::places_mut) {
         let q = final_map[*p as usize];
         *p = if q == MISSING { nobody } else { q };
     }

@@ -5,16 +5,14 @@
 //! indices are unmet in all that this rank has heard of, a byte that says whether bits follow, a bit for
 //! every index of the share, and, if values ride along, their rows.
 
+use crate::clock::Effort;
 use crate::collectives::rows::{Source, Target, fold_block_rows};
+use crate::collectives::sets::{Joined, Sets, Theirs, decode};
 use crate::endpoint::Endpoint;
 use crate::plan::Layer;
 use crate::slab::{Message, MessageMut};
-use skyphos_kernels::{
-    Block, Encoding, IndexSet, Locator, MISSING, count_indices, decode, fold_rows, gather_rows, union,
-};
+use skyphos_kernels::{fold_rows, gather_rows};
 use skyphos_types::{Element, Error, ReduceOp, Result};
-use std::borrow::Cow;
-use std::sync::Arc;
 
 /// A layer's group and the bounds of its members' ranges.
 pub(crate) struct Cut<'a> {
@@ -54,8 +52,7 @@ struct Share {
 /// What a layer leaves: the layer, the sets below it, and the messages by member.
 pub(crate) struct Down {
     pub(crate) layer: Layer,
-    pub(crate) out_set: IndexSet,
-    pub(crate) in_set: IndexSet,
+    pub(crate) sets: Sets,
     shares: Vec<Option<Share>>,
 }
 
@@ -67,73 +64,50 @@ fn aligned(len: usize) -> usize {
 pub(crate) async fn go_down<T: Element>(
     ep: &Endpoint,
     cut: &Cut<'_>,
-    out_set: &IndexSet,
-    in_set: &IndexSet,
+    sets: &Sets,
     values: Option<&(Source<'_, T>, Option<Source<'_, u32>>)>,
     width: usize,
     round: u32,
 ) -> Result<Down> {
     let degree = cut.members.len();
-    let parts_of = |set: &IndexSet| -> Vec<std::ops::Range<usize>> {
-        (0..degree).map(|j| set.blocks_between(cut.bounds[j], cut.bounds[j + 1])).collect()
-    };
-    let (out_parts, in_parts) = (parts_of(out_set), parts_of(in_set));
-    let split_of = |set: &IndexSet, parts: &[std::ops::Range<usize>]| -> Vec<usize> {
-        parts.iter().map(|p| set.base(p.start)).chain([set.len()]).collect()
-    };
-    let (out_split, in_split) = (split_of(out_set, &out_parts), split_of(in_set, &in_parts));
+    let [out_split, in_split] = sets.splits(cut.bounds);
+    let row_bytes = width * size_of::<T>();
     let mut messages: Vec<(u32, MessageMut)> = Vec::new();
     let mut config_bytes = 0;
     for step in 1..degree {
         let j = (cut.me + step) % degree;
-        let (lo, hi) = (cut.bounds[j], cut.bounds[j + 1]);
-        let outs = &out_set.blocks()[out_parts[j].clone()];
-        let ins = &in_set.blocks()[in_parts[j].clone()];
         let (start, rows) = (out_split[j], out_split[j + 1] - out_split[j]);
-        let out_code = Encoding::new(outs, lo, hi);
-        let in_code = (ins != outs).then(|| Encoding::new(ins, lo, hi));
-        let in_bytes = in_code.as_ref().map_or(0, Encoding::bytes);
-        let set_bytes = 1 + out_code.bytes() + in_bytes;
-        let value_bytes = values.map(|_| rows * width * size_of::<T>());
+        let code = sets.encode(cut.bounds[j], cut.bounds[j + 1], degree);
+        let set_bytes = code.bytes();
+        let value_bytes = values.map(|_| rows * row_bytes);
         let count_bytes = values.and_then(|(_, ones)| ones.as_ref()).map(|_| rows * 4);
         let sections = Sections::new(set_bytes, value_bytes, count_bytes);
         config_bytes += set_bytes as u64;
         let mut message = ep.message(sections.end);
-        let bytes = message.as_bytes_mut();
-        bytes[0] = u8::from(in_code.is_none());
-        out_code.write(&mut bytes[1..1 + out_code.bytes()]);
-        if let Some(code) = in_code {
-            code.write(&mut bytes[set_bytes - in_bytes..set_bytes]);
-        }
-        if let Some((source, ones)) = values {
+        ep.compute(Effort::SetCode { indices: rows }, || {
+            let bytes = message.as_bytes_mut();
+            code.write(&mut bytes[..set_bytes]);
+            let Some((source, ones)) = values else { return };
+            ep.spend(Effort::Gather { rows, row_bytes });
             bytes[set_bytes..sections.values.start].fill(0);
-            source.copy_rows(
-                start,
-                rows,
-                width,
-                bytemuck::cast_slice_mut(&mut bytes[sections.values.clone()]),
-            );
+            let part = bytemuck::cast_slice_mut(&mut bytes[sections.values.clone()]);
+            source.copy_rows(start, rows, width, part);
             if let Some(ones) = ones {
                 bytes[sections.values.end..sections.counts.start].fill(0);
                 ones.copy_rows(start, rows, 1, bytemuck::cast_slice_mut(&mut bytes[sections.counts.clone()]));
             }
-        }
+        });
         messages.push((cut.members[j], message));
     }
     let others: Vec<u32> = cut.members.iter().copied().filter(|m| *m != ep.rank()).collect();
     let mut came = ep.exchange(round, messages, &others).await?.into_iter();
 
     let (lo, hi) = (cut.bounds[cut.me], cut.bounds[cut.me + 1]);
-    let mut outs: Vec<Cow<'_, [Block]>> = Vec::with_capacity(degree);
-    // `None`: the in-part of that member is its out-part.
-    let mut ins: Vec<Option<Cow<'_, [Block]>>> = Vec::with_capacity(degree);
+    let mut parts: Vec<Option<Theirs<'_>>> = Vec::with_capacity(degree);
     let mut shares = Vec::with_capacity(degree);
     for j in 0..degree {
-        if j == cut.me {
-            let (own_out, own_in) =
-                (&out_set.blocks()[out_parts[j].clone()], &in_set.blocks()[in_parts[j].clone()]);
-            outs.push(Cow::Borrowed(own_out));
-            ins.push((own_in != own_out).then_some(Cow::Borrowed(own_in)));
+        if j == cut.me || ep.is_sized() {
+            parts.push(None);
             shares.push(None);
             continue;
         }
@@ -142,34 +116,19 @@ pub(crate) async fn go_down<T: Element>(
             rank: ep.world_rank(cut.members[j]),
             message: message.to_owned(),
         };
-        let (same, sets) = message.as_bytes().split_first().ok_or_else(|| damaged("an empty message"))?;
-        let (out_blocks, used) = decode(sets, lo, hi).map_err(damaged)?;
-        let (in_blocks, used_too) = match same {
-            1 => (None, 0),
-            _ => {
-                let (blocks, used) = decode(&sets[used..], lo, hi).map_err(damaged)?;
-                (Some(Cow::Owned(blocks)), used)
-            }
-        };
-        let rows = count_indices(&out_blocks) as usize;
-        let value_bytes = values.map(|_| rows * width * size_of::<T>());
+        let (same, bytes) = message.as_bytes().split_first().ok_or_else(|| damaged("an empty message"))?;
+        let (theirs, used) = decode(*same, bytes, lo, hi).map_err(damaged)?;
+        let rows = theirs.rows();
+        let value_bytes = values.map(|_| rows * row_bytes);
         let count_bytes = values.and_then(|(_, ones)| ones.as_ref()).map(|_| rows * 4);
-        let sections = Sections::new(1 + used + used_too, value_bytes, count_bytes);
+        let sections = Sections::new(1 + used, value_bytes, count_bytes);
         if sections.end != message.as_bytes().len() {
             return Err(damaged("a message longer or shorter than its indices and values"));
         }
-        outs.push(Cow::Owned(out_blocks));
-        ins.push(in_blocks);
+        parts.push(Some(theirs));
         shares.push(Some(Share { message, sections }));
     }
-    let views = |k: usize| outs[k].as_ref();
-    let (out_set, out_maps) = join(&(0..degree).map(views).collect::<Vec<_>>())?;
-    let (in_set, in_maps) = if ins.iter().all(Option::is_none) {
-        (out_set.clone(), out_maps.clone())
-    } else {
-        let views = |k: usize| ins[k].as_ref().unwrap_or(&outs[k]).as_ref();
-        join(&(0..degree).map(views).collect::<Vec<_>>())?
-    };
+    let Joined { sets, out_maps, in_maps, out_len, in_len } = sets.join(ep, parts, lo, hi)?;
     let layer = Layer {
         members: cut.members.clone(),
         me: cut.me,
@@ -177,26 +136,11 @@ pub(crate) async fn go_down<T: Element>(
         in_split,
         out_maps,
         in_maps,
-        out_len: out_set.len(),
-        in_len: in_set.len(),
+        out_len,
+        in_len,
         config_bytes: [config_bytes, 0],
     };
-    Ok(Down { layer, out_set, in_set, shares })
-}
-
-/// The union of the parts, and the map of each part into it.
-fn join(parts: &[&[Block]]) -> Result<(IndexSet, Vec<Arc<Vec<u32>>>)> {
-    let blocks = union(parts);
-    let count = count_indices(&blocks);
-    if count >= u64::from(MISSING) {
-        return Err(Error::bad_input(format!(
-            "{count} indices meet on one rank; it takes at most 2^32 - 2: use more ranks"
-        )));
-    }
-    let set = IndexSet::new(blocks);
-    let locator = Locator::new(&set);
-    let maps = parts.iter().map(|part| Arc::new(locator.positions(part))).collect();
-    Ok((set, maps))
+    Ok(Down { layer, sets, shares })
 }
 
 /// Folds the values of all members' shares, in rank order.
@@ -221,7 +165,7 @@ pub(crate) fn fold_shares<V: Element>(
     for (block, sum) in sum.chunks_mut(block_rows * width).enumerate() {
         let first = block * block_rows;
         for (j, map) in layer.out_maps.iter().enumerate() {
-            let start = done[j];
+            let (start, map) = (done[j], map.places());
             let end = start + map[start..].partition_point(|p| (*p as usize) < first + block_rows);
             done[j] = end;
             let (map, first) = (&map[start..end], first as u32);
@@ -256,32 +200,35 @@ pub(crate) async fn go_up<T: Element>(
     round: u32,
 ) -> Result<Unmet> {
     let Unmet { bits: unmet, count: total } = unmet;
-    let is_unmet = |p: u32| unmet[p as usize];
+    let (is_unmet, row_bytes) = (|p: u32| unmet[p as usize], width * size_of::<T>());
     let mut messages: Vec<(u32, MessageMut)> = Vec::new();
     for step in 1..layer.members.len() {
         let j = (layer.me + step) % layer.members.len();
-        let map = &layer.in_maps[j];
+        let (map, rows) = (layer.in_maps[j].places(), layer.in_maps[j].len());
         let some = !unmet.is_empty() && map.iter().any(|p| is_unmet(*p));
-        let set_bytes = ANSWER_HEAD + if some { map.len().div_ceil(8) } else { 0 };
-        let value_bytes = values.as_ref().map(|_| map.len() * width * size_of::<T>());
+        let set_bytes = ANSWER_HEAD + if some { rows.div_ceil(8) } else { 0 };
+        let value_bytes = values.as_ref().map(|_| rows * width * size_of::<T>());
         let sections = Sections::new(set_bytes, value_bytes, None);
         let mut message = ep.message(sections.end);
-        let bytes = message.as_bytes_mut();
-        bytes[..8].copy_from_slice(&total.to_le_bytes());
-        bytes[8] = u8::from(some);
-        if some {
-            let bits = &mut bytes[ANSWER_HEAD..set_bytes];
-            bits.fill(0);
-            map.iter()
-                .enumerate()
-                .filter(|(_, p)| is_unmet(**p))
-                .for_each(|(k, _)| bits[k / 8] |= 1 << (k % 8));
-        }
         layer.config_bytes[1] += set_bytes as u64;
-        if let Some((source, _)) = &values {
-            bytes[set_bytes..sections.values.start].fill(0);
-            gather_rows(source, map, width, bytemuck::cast_slice_mut(&mut bytes[sections.values]));
-        }
+        let effort = Effort::Gather { rows: if values.is_some() { rows } else { 0 }, row_bytes };
+        ep.compute(effort, || {
+            let bytes = message.as_bytes_mut();
+            bytes[..8].copy_from_slice(&total.to_le_bytes());
+            bytes[8] = u8::from(some);
+            if some {
+                let bits = &mut bytes[ANSWER_HEAD..set_bytes];
+                bits.fill(0);
+                map.iter()
+                    .enumerate()
+                    .filter(|(_, p)| is_unmet(**p))
+                    .for_each(|(k, _)| bits[k / 8] |= 1 << (k % 8));
+            }
+            if let Some((source, _)) = &values {
+                bytes[set_bytes..sections.values.start].fill(0);
+                gather_rows(source, map, width, bytemuck::cast_slice_mut(&mut bytes[sections.values]));
+            }
+        });
         messages.push((layer.members[j], message));
     }
     let others: Vec<u32> = layer.members.iter().copied().filter(|m| *m != ep.rank()).collect();
@@ -290,7 +237,10 @@ pub(crate) async fn go_up<T: Element>(
     let above = *layer.in_split.last().expect("split has an end");
     let mut all_unmet = Vec::new();
     let mut sum = total;
-    let own = &layer.in_maps[layer.me];
+    if ep.is_sized() {
+        return Ok(Unmet { bits: all_unmet, count: total });
+    }
+    let own = layer.in_maps[layer.me].places();
     if !unmet.is_empty() && own.iter().any(|p| is_unmet(*p)) {
         all_unmet.resize(above, false);
         let start = layer.in_split[layer.me];

@@ -10,5 +10,6 @@ pub mod gather;
 pub mod reduce;
 pub mod reduce_to_root;
 mod rows;
+pub mod sets;
 pub mod topk_allreduce;
 mod transfer;

@@ -15,6 +15,7 @@
 //!
 //! Dropping the future leaves the plan usable; its buffers hold no borrowed memory.
 
+use crate::clock::Effort;
 use crate::collectives::rows::{Source, Target, copy_repeats, fold_block_rows, stage_repeats};
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::plan::{BlockCuts, Layer, Memory, Plan, Stats};
@@ -35,12 +36,6 @@ pub enum Order {
     Rank,
     /// As they come.
     Arrival,
-}
-
-/// Bytes of the largest chunk made of whole rows.
-fn chunk_limit<T>(width: usize) -> usize {
-    let row = width * size_of::<T>();
-    CHUNK_BYTES / row * row
 }
 
 /// Refuses rows that no chunk can hold.
@@ -75,6 +70,24 @@ pub async fn reduce<T: Element>(
         let bottom = memory.down.last_mut().expect("a layer").as_slice_mut::<T>();
         finish_mean(op, bottom, plan.width, ep.size(), plan.present.as_deref());
         run.up(plan, &mut memory, out, UP).await
+    }
+    .await;
+    plan.memory = memory;
+    plan.stats = Stats { total_s: (ep.now() - start).as_secs_f64(), ..run.stats };
+    result
+}
+
+/// Goes through the motions of [`reduce`] for rows of so many bytes, in a simulation that has lengths alone.
+pub async fn reduce_sized(ep: &Endpoint, plan: &mut Plan, row_bytes: usize) -> Result<()> {
+    debug_assert!(ep.is_sized());
+    check_width::<u8>(row_bytes)?;
+    let start = ep.now();
+    let mut memory = std::mem::take(&mut plan.memory);
+    let (op, order) = (&ReduceOp::Max, Order::Rank);
+    let mut run = Run { ep, op, order, width: row_bytes, stats: Stats::default() };
+    let result = async {
+        run.down_from::<u8>(plan, &mut memory, Source::Counted, DOWN).await?;
+        run.up::<u8>(plan, &mut memory, &mut [], UP).await
     }
     .await;
     plan.memory = memory;
@@ -145,6 +158,11 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Bytes of memory for so many rows; none without data.
+    fn row_memory<T>(&self, rows: usize) -> usize {
+        if self.ep.is_sized() { 0 } else { rows * self.width * size_of::<T>() }
+    }
+
     /// How many ranks put out each index of the bottom range: a reduction of ones.
     async fn count_present(&mut self, plan: &Plan, memory: &mut Memory) -> Result<Vec<u32>> {
         let ones = vec![1u32; plan.contribute_len];
@@ -196,7 +214,8 @@ impl Run<'_> {
                 None => top,
                 Some(sum) => Source::Plain(sum.as_slice::<T>()),
             };
-            below[0].resize((layer.out_len + 1) * self.width * size_of::<T>());
+            let source = if self.ep.is_sized() { Source::Counted } else { source };
+            below[0].resize(self.row_memory::<T>(layer.out_len + 1));
             result = self.down_layer(k, layer, memory, source, below[0].as_slice_mut(), round).await;
             if result.is_err() {
                 break;
@@ -220,23 +239,26 @@ impl Run<'_> {
         let share = |j: usize| layer.out_split[j]..layer.out_split[j + 1];
         memory.start(layer, round + k as u32, |j| share(j).len() * row);
         memory.have[layer.me] = layer.out_maps[layer.me].len();
-        let body = sum.len() - width;
+        // None without data.
+        let body = sum.len().saturating_sub(width);
         sum[body..].fill(identity); // what an index that nobody puts out is answered with
         let mut next_block = 0;
         let arrival = self.order == Order::Arrival;
         if arrival {
             sum[..body].fill(identity);
-            let start = layer.out_split[layer.me];
-            source.fold(self.op, &mut sum[..body], 0, &layer.out_maps[layer.me], start, width)?;
+            let (start, map) = (layer.out_split[layer.me], &layer.out_maps[layer.me]);
+            ep.try_compute(Effort::Fold { rows: map.len(), row_bytes: row }, || {
+                source.fold(self.op, &mut sum[..body], 0, map.places(), start, width)
+            })?;
         }
         let block_rows = fold_block_rows::<T>(width);
-        let blocks = (body / width).div_ceil(block_rows);
+        let blocks = layer.out_len.div_ceil(block_rows);
         if !arrival {
             memory.cuts.resize_with(memory.cuts.len().max(k + 1), BlockCuts::default);
             memory.cuts[k].ready(layer, block_rows);
         }
         loop {
-            let mut moved = memory.send_chunks(ep, layer, chunk_limit::<T>(width), |j, at, chunk| {
+            let mut moved = memory.send_chunks(ep, layer, row, |j, at, chunk| {
                 source.copy_rows(
                     share(j).start + at / row,
                     chunk.len() / row,
@@ -246,16 +268,21 @@ impl Run<'_> {
             });
             moved |= memory.take_chunks(ep, layer, row, |j| layer.out_maps[j].len())?;
             if arrival {
-                fold_arrived(self.op, layer, memory, &mut sum[..body], width)?;
+                fold_arrived(ep, self.op, layer, memory, &mut sum[..body], width)?;
             } else {
                 let ready = match memory.all_here(layer) {
                     true => blocks,
-                    false => memory.ready_rows(layer, body / width) / block_rows,
+                    false => memory.ready_rows(layer, layer.out_len) / block_rows,
                 };
                 if ready > next_block {
                     let target =
-                        &mut sum[next_block * block_rows * width..(ready * block_rows * width).min(body)];
-                    self.fold_blocks(k, layer, memory, source, target, next_block..ready, block_rows)?;
+                        (next_block * block_rows * width).min(body)..(ready * block_rows * width).min(body);
+                    let (target, blocks) = (&mut sum[target], next_block..ready);
+                    let effort = Effort::Fold { rows: memory.cuts[k].rows(blocks.clone()), row_bytes: row };
+                    ep.try_compute(effort, || {
+                        self.fold_blocks(k, layer, memory, source, target, blocks.clone(), block_rows)
+                    })?;
+                    memory.release(k, layer, blocks.end);
                     next_block = ready;
                     moved = true;
                 }
@@ -276,7 +303,7 @@ impl Run<'_> {
         &self,
         k: usize,
         layer: &Layer,
-        memory: &mut Memory,
+        memory: &Memory,
         source: Source<'_, T>,
         target: &mut [T],
         blocks: std::ops::Range<usize>,
@@ -288,7 +315,7 @@ impl Run<'_> {
             sum.fill(identity);
             let first = (block * block_rows) as u32;
             for (j, map) in layer.out_maps.iter().enumerate() {
-                let part = cuts.of(j, block);
+                let (part, map) = (cuts.of(j, block), map.places());
                 if j == layer.me {
                     source.fold(
                         op,
@@ -327,13 +354,6 @@ impl Run<'_> {
                 }
             }
         }
-        // Chunks that lie wholly in the folded blocks are not needed again.
-        for (j, held) in memory.held.iter_mut().enumerate().take(layer.members.len()) {
-            let done = cuts.of(j, blocks.end - 1).end;
-            while held.front().is_some_and(|h| h.start + h.rows <= done) {
-                held.pop_front();
-            }
-        }
         Ok(())
     }
 
@@ -357,12 +377,15 @@ impl Run<'_> {
                 Some(held) => held.as_slice::<T>(),
             };
             let round = round + k as u32;
-            result = if k == 0 {
-                self.up_layer(layer, memory, source, Target::Scattered(out, &plan.want.order), round).await
+            let target = if self.ep.is_sized() {
+                Target::Counted
+            } else if k == 0 {
+                Target::Scattered(out, &plan.want.order)
             } else {
-                above[k].resize(plan.layers[k - 1].in_len * self.width * size_of::<T>());
-                self.up_layer(layer, memory, source, Target::Plain(above[k].as_slice_mut()), round).await
+                above[k].resize(self.row_memory::<T>(plan.layers[k - 1].in_len));
+                Target::Plain(above[k].as_slice_mut())
             };
+            result = self.up_layer(layer, memory, source, target, round).await;
             if result.is_err() {
                 break;
             }
@@ -386,21 +409,26 @@ impl Run<'_> {
         memory.start(layer, round, |j| layer.in_maps[j].len() * row);
         let mut own_done = false;
         loop {
-            let mut moved = memory.send_chunks(ep, layer, chunk_limit::<T>(width), |j, at, chunk| {
-                let map = &layer.in_maps[j][at / row..(at + chunk.len()) / row];
+            let mut moved = memory.send_chunks(ep, layer, row, |j, at, chunk| {
+                let map = &layer.in_maps[j].places()[at / row..(at + chunk.len()) / row];
                 gather_rows(source, map, width, bytemuck::cast_slice_mut(chunk));
             });
             if !own_done {
                 // After the first chunks are on their way: this rank's own share.
-                target.put_gathered(layer.in_split[layer.me], source, &layer.in_maps[layer.me], width);
+                let map = &layer.in_maps[layer.me];
+                ep.compute(Effort::Gather { rows: map.len(), row_bytes: row }, || {
+                    target.put_gathered(layer.in_split[layer.me], source, map.places(), width);
+                });
                 own_done = true;
             }
             let share = |j: usize| layer.in_split[j + 1] - layer.in_split[j];
             moved |= memory.take_chunks(ep, layer, row, share)?;
             for j in 0..layer.members.len() {
                 while let Some(piece) = memory.held[j].pop_front() {
-                    let values = piece.chunk.as_slice::<T>().expect("whole rows, checked on arrival");
-                    target.put(layer.in_split[j] + piece.start, values, width);
+                    ep.compute(Effort::Gather { rows: piece.rows, row_bytes: row }, || {
+                        let values = piece.chunk.as_slice::<T>().expect("whole rows, checked on arrival");
+                        target.put(layer.in_split[j] + piece.start, values, width);
+                    });
                 }
             }
             if memory.sends.iter().all(Outgoing::done) && memory.receives.iter().all(Incoming::done) {
@@ -415,6 +443,7 @@ impl Run<'_> {
 
 /// Folds every chunk that is here, in the order of members, as far as they have come.
 fn fold_arrived<T: Element>(
+    ep: &Endpoint,
     op: &ReduceOp,
     layer: &Layer,
     memory: &mut Memory,
@@ -423,8 +452,11 @@ fn fold_arrived<T: Element>(
 ) -> Result<()> {
     for (j, map) in layer.out_maps.iter().enumerate() {
         while let Some(piece) = memory.held[j].pop_front() {
-            let values = piece.chunk.as_slice::<T>().expect("whole rows, checked on arrival");
-            fold_rows(op, sum, 0, &map[piece.start..piece.start + piece.rows], values, width)?;
+            let effort = Effort::Fold { rows: piece.rows, row_bytes: width * size_of::<T>() };
+            ep.try_compute(effort, || {
+                let values = piece.chunk.as_slice::<T>().expect("whole rows, checked on arrival");
+                fold_rows(op, sum, 0, &map.places()[piece.start..piece.start + piece.rows], values, width)
+            })?;
         }
     }
     Ok(())

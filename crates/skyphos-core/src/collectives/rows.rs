@@ -9,6 +9,8 @@ use skyphos_types::{Element, ReduceOp, Result};
 pub(crate) enum Source<'a, T> {
     Permuted(&'a [T], &'a Permutation),
     Plain(&'a [T]),
+    /// Nothing: a simulation without data.
+    Counted,
 }
 
 impl<T: Element> Source<'_, T> {
@@ -17,6 +19,7 @@ impl<T: Element> Source<'_, T> {
         match self {
             Source::Permuted(values, order) => order.gather(start, rows, width, values, to),
             Source::Plain(values) => to.copy_from_slice(&values[start * width..(start + rows) * width]),
+            Source::Counted => {}
         }
     }
 
@@ -35,6 +38,7 @@ impl<T: Element> Source<'_, T> {
             Source::Plain(values) => {
                 fold_rows(op, acc, first, map, &values[start * width..(start + map.len()) * width], width)
             }
+            Source::Counted => Ok(()),
         }
     }
 }
@@ -78,6 +82,8 @@ pub(crate) fn copy_repeats<T: Element>(repeats: &[(u32, u32)], out: &mut [T], wi
 pub(crate) enum Target<'a, T> {
     Scattered(&'a mut [T], &'a Permutation),
     Plain(&'a mut [T]),
+    /// Nowhere: a simulation without data.
+    Counted,
 }
 
 impl<T: Element> Target<'_, T> {
@@ -86,6 +92,7 @@ impl<T: Element> Target<'_, T> {
         match self {
             Target::Scattered(out, order) => order.scatter(start, values, width, out),
             Target::Plain(out) => out[start * width..][..values.len()].copy_from_slice(values),
+            Target::Counted => {}
         }
     }
 
@@ -96,6 +103,7 @@ impl<T: Element> Target<'_, T> {
             Target::Plain(out) => {
                 gather_rows(source, map, width, &mut out[start * width..(start + map.len()) * width]);
             }
+            Target::Counted => {}
         }
     }
 }

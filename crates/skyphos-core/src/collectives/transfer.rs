@@ -1,9 +1,10 @@
 //! The messages of one layer of a reduction: chunks out and chunks in, and how far they have come.
 
+use crate::clock::Effort;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
-use crate::plan::{Held, Layer, Memory};
+use crate::plan::{Held, Layer, Map, Memory};
+use crate::slab::CHUNK_BYTES;
 use skyphos_types::{Error, Result};
-use std::sync::Arc;
 
 impl Memory {
     /// Readies the messages of one layer; `bytes(j)` is what goes to member j.
@@ -27,19 +28,22 @@ impl Memory {
         self.have.resize(size, 0);
     }
 
-    /// Sends one chunk to every member that can take one; `fill(j, first byte, chunk)`.
+    /// Sends one chunk, of whole rows, to every member that can take one; `fill(j, first byte, chunk)`.
     pub(crate) fn send_chunks(
         &mut self,
         ep: &Endpoint,
         layer: &Layer,
-        limit: usize,
+        row_bytes: usize,
         mut fill: impl FnMut(usize, usize, &mut [u8]),
     ) -> bool {
-        let (size, mut moved) = (layer.members.len(), false);
+        let (size, limit, mut moved) = (layer.members.len(), CHUNK_BYTES / row_bytes * row_bytes, false);
         for (k, send) in self.sends.iter_mut().enumerate() {
             if let Some(range) = send.next_range(ep, limit) {
                 let mut chunk = ep.chunk(range.len());
-                fill((layer.me + k + 1) % size, range.start, chunk.as_bytes_mut());
+                let effort = Effort::Gather { rows: range.len() / row_bytes, row_bytes };
+                ep.compute(effort, || {
+                    fill((layer.me + k + 1) % size, range.start, chunk.as_bytes_mut());
+                });
                 send.push(ep, chunk);
                 moved = true;
             }
@@ -83,6 +87,16 @@ impl Memory {
         Ok(moved)
     }
 
+    /// Lets go of chunks that lie wholly in the first `blocks` fold blocks of a layer, which are folded.
+    pub(crate) fn release(&mut self, k: usize, layer: &Layer, blocks: usize) {
+        for (j, held) in self.held.iter_mut().enumerate().take(layer.members.len()) {
+            let done = self.cuts[k].of(j, blocks - 1).end;
+            while held.front().is_some_and(|h| h.start + h.rows <= done) {
+                held.pop_front();
+            }
+        }
+    }
+
     /// Whether every member's whole share is here.
     pub(crate) fn all_here(&self, layer: &Layer) -> bool {
         layer.out_maps.iter().zip(&self.have).all(|(map, have)| *have == map.len())
@@ -90,7 +104,7 @@ impl Memory {
 
     /// The number of first rows of the sum for which every source's values are here.
     pub(crate) fn ready_rows(&self, layer: &Layer, all: usize) -> usize {
-        let ready = |(map, have): (&Arc<Vec<u32>>, &usize)| map.get(*have).map_or(all, |p| *p as usize);
+        let ready = |(map, have): (&Map, &usize)| map.place(*have).unwrap_or(all);
         layer.out_maps.iter().zip(&self.have).map(ready).min().unwrap_or(all)
     }
 }

@@ -4,12 +4,13 @@
 //! the number of entries is known, so the result has its size and form, and each segment is decoded to where
 //! it belongs, in any order. Cost: one pass over the entries.
 
+use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::quantised::open;
 use skyphos_kernels::stream::{
-    Form, IndexList, Offsets, QuantisedValues, STEP, Segment, Shape, dense_form, put_rows, set_ascending,
-    set_run,
+    Form, IndexList, Offsets, QuantisedValues, STEP, Segment, Shape, dense_form, entries, put_rows,
+    set_ascending, set_run,
 };
 use skyphos_types::{Element, Result};
 
@@ -78,6 +79,8 @@ impl<T: Element> Assembler<T> {
 
     /// Takes the next segment of a leaf, from a rank. Returns whether the leaf is complete.
     pub fn take(&mut self, ep: &Endpoint, from: u32, leaf: usize, segment: Payload) -> Result<bool> {
+        let row_bytes = self.shape.width * size_of::<T>();
+        ep.spend(Effort::Place { entries: entries(segment.as_bytes()), row_bytes });
         let segment = open(ep, self.codec, from, segment)?;
         self.push(leaf, segment).map_err(|what| ep.corrupt(from, what))
     }

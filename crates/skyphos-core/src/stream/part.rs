@@ -1,10 +1,11 @@
 //! A reduced stretch of the index space that this rank holds, between the rounds of a collective.
 
+use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::quantised::{Precision, open};
 use crate::stream::wire::{encode, exchange};
-use skyphos_kernels::stream::{Collector, Fold, FoldError, Form, Shape, View, set_bits_between};
+use skyphos_kernels::stream::{Collector, Fold, FoldError, Form, Shape, View, entries, set_bits_between};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 
 /// What all ranks agree on in a reduction of streams.
@@ -100,14 +101,20 @@ pub async fn exchange_and_fold<T: Element>(
         FoldError::Op(error) => error,
         FoldError::Damaged { source, what } => ep.corrupt(sources[source], what),
     };
+    let spend = |segment: &Payload| {
+        let row_bytes = shape.width * size_of::<T>();
+        ep.spend(Effort::Merge { entries: entries(segment.as_bytes()), row_bytes, sources: sources.len() });
+    };
     if let Some(me) = sources.iter().position(|r| *r == ep.rank()) {
         for segment in own {
+            spend(segment);
             fold.push(me, open(ep, codec, ep.rank(), segment.clone())?).map_err(failed)?;
         }
     }
     let others: Vec<u32> = sources.iter().copied().filter(|r| *r != ep.rank()).collect();
     let number_of = |k: usize| sources.iter().position(|r| *r == others[k]).expect("one of the sources");
     exchange(ep, round, sends, &others, |k, segment| {
+        spend(&segment);
         fold.push(number_of(k), open(ep, codec, others[k], segment)?).map_err(failed)?;
         fold.advance(op, &mut collector).map_err(failed)?;
         Ok(())

@@ -1,8 +1,9 @@
 //! Streams between ranks: cutting a vector into segments, and moving them.
 
+use crate::clock::Effort;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::slab::Payload;
-use skyphos_kernels::stream::{Encoder, Places, View, set_bits_between};
+use skyphos_kernels::stream::{Encoder, Places, View, entries, set_bits_between};
 use skyphos_kernels::{Index, with_indices};
 use skyphos_types::{Element, Result};
 
@@ -40,13 +41,13 @@ pub(super) fn encode_sized<T: Element>(
         }
         View::Dense { values, present: None } => {
             let rows = &values[from * width..to * width];
-            segments(ep, Encoder::new(Places::<u64>::From(lo), rows, width, hi, segment_bytes))
+            segments(ep, width, Encoder::new(Places::<u64>::From(lo), rows, width, hi, segment_bytes))
         }
         View::Dense { values, present: Some(bits) } => {
             let places = set_bits_between(bits, from, to);
             let rows: Vec<T> = places.iter().flat_map(|p| &values[p * width..][..width]).copied().collect();
             let indices: Vec<u64> = places.iter().map(|p| base + *p as u64).collect();
-            segments(ep, Encoder::new(Places::Listed(&indices), &rows, width, hi, segment_bytes))
+            segments(ep, width, Encoder::new(Places::Listed(&indices), &rows, width, hi, segment_bytes))
         }
     }
 }
@@ -61,14 +62,19 @@ fn encode_listed<T: Element, I: Index>(
 ) -> Vec<Payload> {
     let (start, end) = (list.partition_point(|i| i.number() < lo), list.partition_point(|i| i.number() < hi));
     let rows = &values[start * width..end * width];
-    segments(ep, Encoder::new(Places::Listed(&list[start..end]), rows, width, hi, segment_bytes))
+    segments(ep, width, Encoder::new(Places::Listed(&list[start..end]), rows, width, hi, segment_bytes))
 }
 
-fn segments<T: Element, I: Index>(ep: &Endpoint, mut encoder: Encoder<'_, T, I>) -> Vec<Payload> {
-    let mut all = Vec::new();
+fn segments<T: Element, I: Index>(
+    ep: &Endpoint,
+    width: usize,
+    mut encoder: Encoder<'_, T, I>,
+) -> Vec<Payload> {
+    let (mut all, row_bytes) = (Vec::new(), width * size_of::<T>());
     while let Some(next) = encoder.plan() {
         let mut slab = ep.chunk(next.bytes());
         encoder.write(&next, slab.as_bytes_mut());
+        ep.spend(Effort::Encode { entries: entries(slab.as_bytes_mut()), row_bytes });
         all.push(slab.freeze());
     }
     all

@@ -241,6 +241,11 @@ pub struct Segment<'a> {
     pub(super) indices: &'a [u8],
 }
 
+/// Entries of a segment, by its head; of one that is damaged, none.
+pub fn entries(bytes: &[u8]) -> usize {
+    Head::read(bytes).map_or(0, |head| head.count as usize)
+}
+
 impl<'a> Segment<'a> {
     /// Reads a segment of rows of `row` bytes, of a stream with the range `lo..hi`.
     pub fn parse(bytes: &'a [u8], row: usize, lo: u64, hi: u64) -> Result<Segment<'a>, &'static str> {

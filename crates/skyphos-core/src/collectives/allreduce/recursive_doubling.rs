@@ -13,10 +13,11 @@
 //! Cost: ⌈log2 P⌉ α (2 more if P is no power of two) and a segment's time a round; bytes grow by what does not
 //! overlap, and pass once. Any P. Both partners add in the same order, so all ranks get the same bits.
 
+use crate::clock::Effort;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::slab::Payload;
 use crate::stream::{Assembler, Part, SEGMENT_BYTES, Terms, encode, exchange, exchange_and_fold, open};
-use skyphos_kernels::stream::{Collector, Fold, FoldError, Form, Shape, View};
+use skyphos_kernels::stream::{Collector, Fold, FoldError, Form, Shape, View, entries};
 use skyphos_types::{Element, Result};
 use std::collections::VecDeque;
 
@@ -77,6 +78,8 @@ impl<T: Element> Stage<T> {
     /// Takes segments from one of the two.
     fn push(&mut self, ep: &Endpoint, terms: Terms<'_>, from: u32, segment: Payload) -> Result<()> {
         let number = usize::from(from != self.sources[0]);
+        let row_bytes = terms.shape.width * size_of::<T>();
+        ep.spend(Effort::Merge { entries: entries(segment.as_bytes()), row_bytes, sources: 2 });
         let plain = open(ep, terms.codec(), from, segment)?;
         self.fold.push(number, plain).map_err(|e| self.failed(ep, e))
     }

@@ -1,6 +1,7 @@
 //! Dense allreduce directly between all ranks. The two phases overlap: a block goes out as soon as it is reduced.
 
 use super::{GATHER, REDUCE, finish, ranges};
+use crate::clock::Effort;
 use crate::collectives::around::numbers;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::slab::{CHUNK_BYTES, Payload};
@@ -57,6 +58,7 @@ pub async fn direct<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out:
                 let mut chunk = ep.chunk(range.len());
                 let start = ranges[*peer as usize].start;
                 let from = start + range.start / size_of::<T>()..start + range.end / size_of::<T>();
+                ep.spend(Effort::Dense { bytes: 2 * chunk.len() });
                 chunk.as_slice_mut().copy_from_slice(&values[from]);
                 send.push(ep, chunk);
                 moved = true;

@@ -1,6 +1,7 @@
 //! Dense allreduce by recursive halving and doubling (Rabenseifner 2004).
 
 use super::{BITMAP, GATHER, REDUCE, finish, ranges};
+use crate::clock::Effort;
 use crate::collectives::around::numbers;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::slab::CHUNK_BYTES;
@@ -26,6 +27,7 @@ async fn swap<T: Element>(
             while let Some(bytes) = send.next_range(ep, CHUNK_BYTES) {
                 let mut chunk = ep.chunk(bytes.len());
                 let start = range.start + bytes.start / size_of::<T>();
+                ep.spend(Effort::Dense { bytes: 2 * chunk.len() });
                 chunk.as_slice_mut().copy_from_slice(&array[start..start + bytes.len() / size_of::<T>()]);
                 send.push(ep, chunk);
                 moved = true;

@@ -1,0 +1,156 @@
+//! Ranks of a simulated cluster, polled one after the other as their time comes.
+
+use crate::network::Network;
+use crate::record::Record;
+use crate::transport::{Shared, Sim};
+use crate::world::{World, nanoseconds};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+use skyphos_core::clock::VirtualClock;
+use skyphos_core::slab::Pool;
+use skyphos_core::transport::Transport;
+use skyphos_core::{Call, Settings, Steps};
+use skyphos_types::{Error, Result};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// No call lasts so long; a time-out is for ranks that wait for others while time goes on.
+const FOR_EVER: Duration = Duration::from_secs(3600 * 24 * 365);
+
+/// Ranks that an error names.
+const NAMED: usize = 8;
+
+/// A simulated cluster: see the crate's text.
+pub struct Cluster {
+    shared: Arc<Shared>,
+    clocks: Vec<Arc<VirtualClock>>,
+    slowness: Vec<f64>,
+}
+
+/// A call that ran.
+pub struct Ran<R> {
+    /// What it gave, by rank.
+    pub results: Vec<Result<R>>,
+    /// Seconds from the moment at which the first rank could begin to each rank's end.
+    pub seconds: Vec<f64>,
+    /// The nanosecond at which it began.
+    pub begin: u64,
+    /// What happened.
+    pub record: Record,
+}
+
+impl<R> Ran<R> {
+    /// Seconds until the last rank had its result.
+    pub fn last(&self) -> f64 {
+        self.seconds.iter().copied().fold(0.0, f64::max)
+    }
+}
+
+impl Cluster {
+    /// A cluster in which all that is drawn follows from `seed`. `sized`: of lengths alone, without data.
+    pub fn new(network: Network, seed: u64, sized: bool) -> Result<Cluster> {
+        network.check()?;
+        let mut random = Pcg64::seed_from_u64(seed ^ 0x51ed_270b_9c3f_a1e5);
+        let (mut clocks, mut all_slowness) = (Vec::new(), Vec::new());
+        for _ in 0..network.ranks {
+            let slow = random.random::<f64>() < network.stragglers.share;
+            let drawn = network.stragglers.slowness.draw(&mut random).max(1.0);
+            let slowness = network.sharing() * if slow { drawn } else { 1.0 };
+            let ahead = nanoseconds(network.clock.draw(&mut random)) as i64;
+            let costs = network.costs;
+            let price = move |effort| nanoseconds(costs.seconds(effort) * slowness);
+            clocks.push(Arc::new(VirtualClock::new(ahead, price, sized)));
+            all_slowness.push(slowness);
+        }
+        let place = |rank: u32| {
+            let host = network.host(rank);
+            format!("simulated host {host}, rack {}", network.rack(host))
+        };
+        let shared = Arc::new(Shared {
+            addresses: (0..network.ranks).map(place).collect(),
+            pool: Pool::default(),
+            costs: network.costs,
+            ranks_on_host: network.ranks_per_host.min(network.ranks) as usize,
+            world: Mutex::new(World::new(network, seed)),
+        });
+        Ok(Cluster { shared, clocks, slowness: all_slowness })
+    }
+
+    /// The transport of each rank, for its node.
+    pub fn transports(&self) -> Vec<Box<dyn Transport>> {
+        let one = |rank: usize| -> Box<dyn Transport> {
+            let (shared, clock) = (self.shared.clone(), self.clocks[rank].clone());
+            Box::new(Sim { rank: rank as u32, shared, clock, slowness: self.slowness[rank] })
+        };
+        (0..self.clocks.len()).map(one).collect()
+    }
+
+    /// Settings for nodes here: one thread, and no hurry.
+    pub fn settings() -> Settings {
+        Settings { timeout: FOR_EVER, ..Settings::default() }
+    }
+
+    /// How many times as long work takes on each rank.
+    pub fn slowness(&self) -> &[f64] {
+        &self.slowness
+    }
+
+    /// Runs a call that all ranks have made, from when all were ready; `detailed`: keeps every frame and stretch of work.
+    /// `done(ranks)` is told now and then how many ranks have their result.
+    pub fn run<R: Send + 'static>(
+        &mut self,
+        calls: Vec<Call<R>>,
+        detailed: bool,
+        mut done: impl FnMut(usize),
+    ) -> Result<Ran<R>> {
+        let ranks = self.clocks.len();
+        assert_eq!(calls.len(), ranks, "a call of every rank");
+        let begin = self.clocks.iter().map(|clock| clock.at()).max().unwrap_or(0);
+        let mut steps: Vec<Option<Steps<R>>> =
+            calls.into_iter().map(|call| Some(call.into_steps())).collect();
+        {
+            let mut world = self.shared.world();
+            world.record = Record::new(ranks as u32, detailed);
+            for rank in 0..ranks as u32 {
+                let distribution = world.network.start;
+                let late = distribution.draw(&mut world.random);
+                world.wake(rank, begin + nanoseconds(late));
+            }
+        }
+        let mut results: Vec<Option<Result<R>>> = (0..ranks).map(|_| None).collect();
+        let (mut seconds, mut left) = (vec![0.0; ranks], ranks);
+        while left > 0 {
+            let next = self.shared.world().run(|rank| self.clocks[rank as usize].at());
+            let Some((rank, time)) = next else { return Err(stuck(&results)) };
+            let clock = &self.clocks[rank as usize];
+            clock.go_to(time);
+            let Some(call) = &mut steps[rank as usize] else { continue };
+            let from = clock.at();
+            let result = call.step();
+            let mut world = self.shared.world();
+            world.record.worked(rank, from, clock.at());
+            if let Some(result) = result {
+                seconds[rank as usize] = (clock.at() - begin) as f64 / 1e9;
+                (results[rank as usize], steps[rank as usize]) = (Some(result), None);
+                left -= 1;
+                drop(world);
+                done(ranks - left);
+            }
+        }
+        let record = std::mem::take(&mut self.shared.world().record);
+        let results = results.into_iter().map(|result| result.expect("all are done")).collect();
+        Ok(Ran { results, seconds, begin, record })
+    }
+}
+
+/// Nothing is on its way, and some ranks wait.
+fn stuck<R>(results: &[Option<Result<R>>]) -> Error {
+    let waiting: Vec<usize> = (0..results.len()).filter(|rank| results[*rank].is_none()).collect();
+    let named: Vec<String> = waiting.iter().take(NAMED).map(usize::to_string).collect();
+    let more =
+        if waiting.len() > NAMED { format!(" and {} more", waiting.len() - NAMED) } else { String::new() };
+    Error::bad_input(format!(
+        "the simulated call cannot end: ranks {}{more} wait, and nothing is on its way to them",
+        named.join(", ")
+    ))
+}

@@ -1,0 +1,24 @@
+//! A cluster of thousands of ranks on one thread, under a virtual clock.
+//!
+//! The collectives are the same code that runs over TCP: each rank has its node, its mailbox and its calls. Only what is
+//! under them differs: [`transport`] hands frames to a [`world`] of links, in which they take their time by the description
+//! of a [`network`]; processors take theirs by the [`costs`] of the work that collectives tell of. [`cluster`] polls
+//! whichever rank is next in time.
+//!
+//! Everything is drawn from one seed, and nothing depends on the machine or on time that passes: the same description and
+//! seed give the same [`trace`], byte for byte.
+
+pub mod cluster;
+pub mod costs;
+pub mod distribution;
+pub mod network;
+pub mod record;
+pub mod trace;
+mod transport;
+mod world;
+
+pub use cluster::{Cluster, Ran};
+pub use costs::Costs;
+pub use distribution::Distribution;
+pub use network::{Network, Stragglers};
+pub use record::{Record, Round};

@@ -1,0 +1,154 @@
+//! The description of a simulated cluster: its links, its racks, its processors, and what goes wrong in them.
+
+use crate::costs::Costs;
+use crate::distribution::Distribution;
+use skyphos_types::{Error, Result};
+
+/// Most ranks of a simulated cluster.
+pub const MOST_RANKS: u32 = 4096;
+
+/// A cluster. Ranks fill hosts, and hosts fill racks, in their order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Network {
+    /// Ranks.
+    pub ranks: u32,
+    /// Ranks of each host, which share its link and its cores.
+    pub ranks_per_host: u32,
+    /// Cores of each host.
+    pub cores: f64,
+    /// Hosts of each rack; 0: one rack, or a network that holds nobody back.
+    pub hosts_per_rack: u32,
+    /// Bytes a second that a host's link carries out.
+    pub rate_out: f64,
+    /// And in.
+    pub rate_in: f64,
+    /// Bytes a second that go into and out of a rack, for each host in it: what its uplink is oversubscribed by.
+    pub uplink_rate: f64,
+    /// Seconds until a small message is there.
+    pub latency_s: f64,
+    /// Seconds for which a host's link is taken by each message, whatever its length.
+    pub message_s: f64,
+    /// Bytes that a message takes at least (its frames' heads are counted apart).
+    pub packet_floor: f64,
+    /// By what share a transfer is slower for each further host that sends to the same one at once.
+    pub incast: f64,
+    /// Bytes a second between ranks of a host, and seconds until a small message is there.
+    pub host_rate: f64,
+    /// See `host_rate`.
+    pub host_latency_s: f64,
+    /// Seconds by which a message is late.
+    pub jitter: Distribution,
+    /// Ranks that are slow.
+    pub stragglers: Stragglers,
+    /// Seconds by which ranks enter a call late.
+    pub start: Distribution,
+    /// Seconds by which a rank's clock is ahead.
+    pub clock: Distribution,
+    /// What work costs.
+    pub costs: Costs,
+}
+
+/// Ranks whose processor is slow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stragglers {
+    /// Which share of ranks.
+    pub share: f64,
+    /// How many times as long their work takes; draws below 1 are taken as 1.
+    pub slowness: Distribution,
+}
+
+impl Network {
+    /// Hosts of one rank on links of this rate, with nothing in their way.
+    pub fn new(ranks: u32, rate: f64, latency_s: f64) -> Network {
+        Network {
+            ranks,
+            ranks_per_host: 1,
+            cores: 1.0,
+            hosts_per_rack: 0,
+            rate_out: rate,
+            rate_in: rate,
+            uplink_rate: rate,
+            latency_s,
+            message_s: 0.0,
+            packet_floor: 0.0,
+            incast: 0.0,
+            host_rate: 4e9,
+            host_latency_s: 10e-6,
+            jitter: Distribution::ZERO,
+            stragglers: Stragglers { share: 0.0, slowness: Distribution::Constant(1.0) },
+            start: Distribution::ZERO,
+            clock: Distribution::ZERO,
+            costs: Costs::default(),
+        }
+    }
+
+    /// Refuses a network that cannot be.
+    pub fn check(&self) -> Result<()> {
+        if self.ranks == 0 || self.ranks > MOST_RANKS {
+            return Err(Error::bad_input(format!(
+                "a simulated cluster of {} ranks: 1 to {MOST_RANKS} can be",
+                self.ranks
+            )));
+        }
+        if self.ranks_per_host == 0 {
+            return Err(Error::bad_input("ranks_per_host must be at least 1"));
+        }
+        let above = [
+            ("cores", self.cores),
+            ("rate_out", self.rate_out),
+            ("rate_in", self.rate_in),
+            ("uplink_rate", self.uplink_rate),
+            ("host_rate", self.host_rate),
+        ];
+        let least = [
+            ("latency_s", self.latency_s),
+            ("message_s", self.message_s),
+            ("packet_floor", self.packet_floor),
+            ("incast", self.incast),
+            ("host_latency_s", self.host_latency_s),
+            ("the share of stragglers", self.stragglers.share),
+        ];
+        for (what, value) in above {
+            if !value.is_finite() || value <= 0.0 {
+                return Err(Error::bad_input(format!("{what} of a network must be above 0, not {value}")));
+            }
+        }
+        for (what, value) in least {
+            if !value.is_finite() || value < 0.0 {
+                return Err(Error::bad_input(format!("{what} of a network must be at least 0, not {value}")));
+            }
+        }
+        if self.stragglers.share > 1.0 {
+            return Err(Error::bad_input(format!(
+                "the share of stragglers is at most 1, not {}",
+                self.stragglers.share
+            )));
+        }
+        Ok(())
+    }
+
+    /// The host of a rank.
+    pub fn host(&self, rank: u32) -> u32 {
+        rank / self.ranks_per_host
+    }
+
+    /// The rack of a host.
+    pub fn rack(&self, host: u32) -> u32 {
+        host.checked_div(self.hosts_per_rack).unwrap_or(0)
+    }
+
+    /// Hosts.
+    pub fn hosts(&self) -> u32 {
+        self.ranks.div_ceil(self.ranks_per_host)
+    }
+
+    /// Racks.
+    pub fn racks(&self) -> u32 {
+        self.rack(self.hosts() - 1) + 1
+    }
+
+    /// How many times as long work takes where ranks share cores.
+    pub fn sharing(&self) -> f64 {
+        (f64::from(self.ranks_per_host.min(self.ranks)) / self.cores).max(1.0)
+    }
+}

@@ -1,0 +1,332 @@
+//! The links of a simulated cluster, and what is on its way on them.
+//!
+//! A frame that is posted passes the sender's link, perhaps the uplinks of two racks, and the receiver's link. Each carries
+//! one frame after the other, in the order in which their heads come to it; a frame's head goes on before its tail has
+//! come (cut-through), so that an idle path of equal links takes one frame's time and not one a link. What is kept is the
+//! moment at which each link is free again, so a frame costs a few events and no more.
+
+use crate::network::Network;
+use crate::record::{Flight, Record};
+use rand::SeedableRng;
+use rand_pcg::Pcg64;
+use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES};
+use skyphos_core::transport::Event;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+
+/// Bytes that TCP, IP and Ethernet put around a packet, and those in it.
+const PACKET: (f64, f64) = (90.0, 1448.0);
+
+/// Frames of less leave the backlog as soon as their turn comes: nobody waits for it to shrink by so little.
+const WATCHED_BYTES: usize = 16 * 1024;
+
+/// What happens at a moment. Frames are named by their place in `flying`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// A frame comes to its sender's link.
+    Leave(u32),
+    /// A frame of so many bytes has left its sender.
+    Left { from: u32, to: u32, bytes: u32 },
+    /// A frame's head comes to the uplink of its rack.
+    Up(u32),
+    /// To that of the rack where it goes.
+    Down(u32),
+    /// To the receiver's link.
+    Enter(u32),
+    /// All of a frame is there.
+    Come(u32),
+    /// A rank looks whether there is something to do.
+    Wake(u32),
+}
+
+/// A frame on its way.
+struct Flying {
+    from: u32,
+    to: u32,
+    /// Bytes that links carry.
+    bytes: f64,
+    posted: u64,
+    left: u64,
+    /// When its last byte is past the links so far.
+    tail: u64,
+    frame: Frame,
+}
+
+/// What lies between two ranks.
+#[derive(Default)]
+struct Pair {
+    /// Bytes posted and not yet on the link, and the most of them since the sender was told last.
+    queued: usize,
+    peak: usize,
+    /// Of the last frame: frames of one sender stay in order, however late one is.
+    head: u64,
+    tail: u64,
+}
+
+/// Carries one frame after the other.
+#[derive(Clone, Copy)]
+struct Link {
+    /// Nanoseconds a byte.
+    byte_ns: f64,
+    free: u64,
+}
+
+impl Link {
+    fn new(rate: f64) -> Link {
+        Link { byte_ns: 1e9 / rate, free: 0 }
+    }
+
+    /// When it begins with a frame that comes at `head`, and when it is done.
+    fn carry(&mut self, head: u64, bytes: f64) -> (u64, u64) {
+        let start = head.max(self.free);
+        self.free = start + (bytes * self.byte_ns).round() as u64;
+        (start, self.free)
+    }
+}
+
+/// See the module's text.
+pub(crate) struct World {
+    pub(crate) network: Network,
+    pub(crate) record: Record,
+    pub(crate) random: Pcg64,
+    events: BinaryHeap<Reverse<(u64, u64, Kind)>>,
+    /// Events so far: those of one moment happen in the order in which they were made.
+    count: u64,
+    flying: Vec<Option<Flying>>,
+    /// Places of `flying` that are free.
+    landed: Vec<u32>,
+    out_links: Vec<Link>,
+    in_links: Vec<Link>,
+    up_links: Vec<Link>,
+    down_links: Vec<Link>,
+    /// Between ranks of one host.
+    host_links: Vec<Link>,
+    /// Frames that each host has coming from each other, and from how many others, if that matters.
+    coming: HashMap<(u32, u32), u32>,
+    senders: Vec<u32>,
+    pairs: HashMap<(u32, u32), Pair>,
+    inboxes: Vec<VecDeque<Event>>,
+    /// When each rank is next to be woken.
+    wakes: Vec<Option<u64>>,
+}
+
+/// Nanoseconds.
+pub(crate) fn nanoseconds(seconds: f64) -> u64 {
+    (seconds * 1e9).round() as u64
+}
+
+impl World {
+    pub(crate) fn new(network: Network, seed: u64) -> World {
+        let (ranks, hosts, racks) =
+            (network.ranks as usize, network.hosts() as usize, network.racks() as usize);
+        // Of a rack: the share of each of its hosts.
+        let uplink = Link::new(network.uplink_rate * f64::from(network.hosts_per_rack.max(1)));
+        World {
+            record: Record::new(network.ranks, false),
+            random: Pcg64::seed_from_u64(seed),
+            events: BinaryHeap::new(),
+            count: 0,
+            flying: Vec::new(),
+            landed: Vec::new(),
+            out_links: vec![Link::new(network.rate_out); hosts],
+            in_links: vec![Link::new(network.rate_in); hosts],
+            up_links: vec![uplink; racks],
+            down_links: vec![uplink; racks],
+            host_links: vec![Link::new(network.host_rate); hosts],
+            coming: HashMap::new(),
+            senders: vec![0; hosts],
+            pairs: HashMap::new(),
+            inboxes: (0..ranks).map(|_| VecDeque::new()).collect(),
+            wakes: vec![None; ranks],
+            network,
+        }
+    }
+
+    fn at(&mut self, time: u64, kind: Kind) {
+        self.count += 1;
+        self.events.push(Reverse((time, self.count, kind)));
+    }
+
+    /// Lets a rank look for work at a moment, unless it does earlier.
+    pub(crate) fn wake(&mut self, rank: u32, time: u64) {
+        let due = &mut self.wakes[rank as usize];
+        if due.is_none_or(|due| time < due) {
+            *due = Some(time);
+            self.at(time, Kind::Wake(rank));
+        }
+    }
+
+    /// Takes a frame from a rank.
+    pub(crate) fn post(&mut self, from: u32, to: u32, time: u64, frame: Frame) {
+        let (header, payload) = (&frame.header, frame.payload.len());
+        if header.kind == FrameKind::Data {
+            self.record.sent(from, header.round, time, header.seq == 0, payload);
+        }
+        let bytes = ((payload + HEADER_BYTES) as f64).max(self.network.packet_floor);
+        let bytes = bytes + (bytes / PACKET.1).ceil() * PACKET.0;
+        let pair = self.pairs.entry((from, to)).or_default();
+        pair.queued += payload;
+        pair.peak = pair.peak.max(pair.queued);
+        let flying = Some(Flying { from, to, bytes, posted: time, left: time, tail: time, frame });
+        let number = self.landed.pop().unwrap_or(self.flying.len() as u32);
+        match self.flying.get_mut(number as usize) {
+            Some(place) => *place = flying,
+            None => self.flying.push(flying),
+        }
+        self.at(time, Kind::Leave(number));
+    }
+
+    /// Bytes posted and not yet on the link.
+    pub(crate) fn backlog(&self, from: u32, to: u32) -> usize {
+        self.pairs.get(&(from, to)).map_or(0, |pair| pair.queued)
+    }
+
+    /// What has come for a rank.
+    pub(crate) fn take(&mut self, rank: u32) -> Option<Event> {
+        self.inboxes[rank as usize].pop_front()
+    }
+
+    /// Lets time go on until a rank is to look for work: which, and when. `None` if nothing will happen any more. `clock`
+    /// says how far a rank has come: while it works it does not look.
+    pub(crate) fn run(&mut self, clock: impl Fn(u32) -> u64) -> Option<(u32, u64)> {
+        while let Some(Reverse((time, _, kind))) = self.events.pop() {
+            match kind {
+                // An earlier one may have come between.
+                Kind::Wake(rank) if self.wakes[rank as usize] == Some(time) => {
+                    self.wakes[rank as usize] = None;
+                    return Some((rank, time));
+                }
+                Kind::Wake(_) => {}
+                Kind::Leave(number) => self.leave(number, time),
+                Kind::Left { from, to, bytes } => {
+                    if self.shrink(from, to, bytes as usize) {
+                        self.inboxes[from as usize].push_back(Event::Writable { rank: to });
+                        self.wake(from, time.max(clock(from)));
+                    }
+                }
+                Kind::Up(number) => {
+                    let rack = self.network.rack(self.network.host(self.flying(number).from));
+                    let head =
+                        pass(&mut self.up_links[rack as usize], &mut self.flying[number as usize], time);
+                    self.at(head, Kind::Down(number));
+                }
+                Kind::Down(number) => {
+                    let rack = self.network.rack(self.network.host(self.flying(number).to));
+                    let head =
+                        pass(&mut self.down_links[rack as usize], &mut self.flying[number as usize], time);
+                    self.at(head, Kind::Enter(number));
+                }
+                Kind::Enter(number) => self.enter(number, time),
+                Kind::Come(number) => {
+                    let to = self.come(number, time);
+                    self.wake(to, time.max(clock(to)));
+                }
+            }
+        }
+        None
+    }
+
+    fn flying(&self, number: u32) -> &Flying {
+        self.flying[number as usize].as_ref().expect("a frame on its way")
+    }
+
+    /// Its turn at the sender's link.
+    fn leave(&mut self, number: u32, time: u64) {
+        let Flying { from, to, bytes, ref frame, .. } = *self.flying(number);
+        let (payload, first) = (frame.payload.len(), frame.header.seq == 0);
+        let network = &self.network;
+        let (here, there) = (network.host(from), network.host(to));
+        if here == there {
+            let latency = nanoseconds(network.host_latency_s);
+            let (_, end) = self.host_links[here as usize].carry(time, bytes);
+            self.shrink(from, to, payload);
+            self.flying[number as usize].as_mut().expect("on its way").left = end;
+            return self.at(end + latency, Kind::Come(number));
+        }
+        let taken = if first { nanoseconds(network.message_s) } else { 0 };
+        let late = if network.jitter.is_zero() { 0.0 } else { network.jitter.draw(&mut self.random) };
+        let latency = nanoseconds(network.latency_s + late);
+        let other_rack = network.rack(here) != network.rack(there);
+        let link = &mut self.out_links[here as usize];
+        let start = time.max(link.free) + taken;
+        let (start, end) = link.carry(start, bytes);
+        let (mut head, mut tail) = (start + latency, end + latency);
+        if !network.jitter.is_zero() {
+            let pair = self.pairs.get_mut(&(from, to)).expect("it was posted");
+            (head, tail) = (head.max(pair.head), tail.max(pair.tail));
+            (pair.head, pair.tail) = (head, tail);
+        }
+        match payload >= WATCHED_BYTES {
+            true => self.at(end, Kind::Left { from, to, bytes: payload as u32 }),
+            false => {
+                self.shrink(from, to, payload);
+            }
+        }
+        let flying = self.flying[number as usize].as_mut().expect("on its way");
+        (flying.left, flying.tail) = (start, tail);
+        self.at(head, if other_rack { Kind::Up(number) } else { Kind::Enter(number) });
+    }
+
+    /// Takes bytes off a backlog; whether it is now half or less of what it was.
+    fn shrink(&mut self, from: u32, to: u32, bytes: usize) -> bool {
+        let pair = self.pairs.get_mut(&(from, to)).expect("it was posted");
+        pair.queued -= bytes;
+        let halved = pair.queued <= pair.peak / 2;
+        if halved {
+            pair.peak = pair.queued;
+        }
+        if pair.queued == 0 && self.network.jitter.is_zero() {
+            self.pairs.remove(&(from, to));
+        }
+        halved
+    }
+
+    /// Its head comes to the receiver's link.
+    fn enter(&mut self, number: u32, time: u64) {
+        let Flying { from, to, bytes, tail, .. } = *self.flying(number);
+        let (here, there) = (self.network.host(from), self.network.host(to));
+        let mut carried = bytes;
+        if self.network.incast > 0.0 {
+            let coming = self.coming.entry((here, there)).or_default();
+            self.senders[there as usize] += u32::from(*coming == 0);
+            *coming += 1;
+            carried *= 1.0 + self.network.incast * f64::from(self.senders[there as usize] - 1);
+        }
+        let (_, end) = self.in_links[there as usize].carry(time, carried);
+        self.at(end.max(tail), Kind::Come(number));
+    }
+
+    /// All of it is there: files it, and tells for whom.
+    fn come(&mut self, number: u32, time: u64) -> u32 {
+        let flying = self.flying[number as usize].take().expect("a frame on its way");
+        self.landed.push(number);
+        let Flying { from, to, posted, left, frame, .. } = flying;
+        let (here, there) = (self.network.host(from), self.network.host(to));
+        if self.network.incast > 0.0 && here != there {
+            let coming = self.coming.get_mut(&(here, there)).expect("it came to the link");
+            *coming -= 1;
+            if *coming == 0 {
+                self.coming.remove(&(here, there));
+                self.senders[there as usize] -= 1;
+            }
+        }
+        let (round, bytes) = (frame.header.round, frame.payload.len());
+        if frame.header.kind == FrameKind::Data {
+            self.record.received(to, round, time, bytes);
+            if self.record.detailed {
+                let bytes = bytes as u32;
+                self.record.flights.push(Flight { from, to, round, bytes, posted, left, came: time });
+            }
+        }
+        self.inboxes[to as usize].push_back(Event::Frame { from, frame });
+        to
+    }
+}
+
+/// A frame's head passes a link: when it goes on.
+fn pass(link: &mut Link, flying: &mut Option<Flying>, head: u64) -> u64 {
+    let flying = flying.as_mut().expect("a frame on its way");
+    let (start, end) = link.carry(head, flying.bytes);
+    flying.tail = flying.tail.max(end);
+    start
+}

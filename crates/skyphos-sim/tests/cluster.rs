@@ -1,0 +1,147 @@
+//! Collectives on a simulated cluster: right results, and times that can be worked out by hand.
+
+use skyphos_core::collectives::allgather::allgather_bytes;
+use skyphos_core::collectives::barrier::barrier;
+use skyphos_core::frame::{CallKind, CallSig};
+use skyphos_core::{Call, Endpoint, Group, Node};
+use skyphos_sim::{Cluster, Costs, Distribution, Network, Ran, Stragglers};
+use skyphos_types::Result;
+use std::sync::Arc;
+
+/// A cluster whose processors take no time.
+fn idle_network(ranks: u32, rate: f64, latency_s: f64) -> Network {
+    let mut network = Network::new(ranks, rate, latency_s);
+    let nothing = Costs { frame_s: 0.0, byte_s: 0.0, gather_s: 0.0, fold_s: 0.0, ..Costs::default() };
+    network.costs = Costs { row_byte_s: 0.0, set_code_s: 0.0, set_join_s: 0.0, ..nothing };
+    network
+}
+
+/// Runs a body on every rank.
+fn run<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
+    network: &Network,
+    seed: u64,
+    body: impl Fn(u32, Arc<Endpoint>) -> F,
+) -> Ran<R> {
+    let mut cluster = Cluster::new(network.clone(), seed, false).unwrap();
+    let calls: Vec<Call<R>> = cluster
+        .transports()
+        .into_iter()
+        .enumerate()
+        .map(|(rank, transport)| {
+            let node = Node::new(transport, Cluster::settings()).unwrap();
+            let ranks = (0..network.ranks).collect();
+            let group = Arc::new(Group { comm: 0, ranks, me: rank as u32 });
+            node.open_group(group.clone());
+            let sig = CallSig::plain(CallKind::Barrier);
+            node.prepare(&group, sig, false, |ep| body(rank as u32, ep))
+        })
+        .collect();
+    cluster.run(calls, true, |_| {}).unwrap()
+}
+
+#[test]
+fn every_size_agrees() {
+    for ranks in [1, 2, 3, 7, 16, 100] {
+        let network = Network::new(ranks, 1e9, 20e-6);
+        let ran = run(&network, 1, |rank, ep| async move {
+            barrier(&ep).await?;
+            allgather_bytes(&ep, 50, &[rank as u8; 3]).await
+        });
+        let want: Vec<Vec<u8>> = (0..ranks).map(|rank| vec![rank as u8; 3]).collect();
+        assert!(ran.results.iter().all(|got| got.as_ref().unwrap() == &want), "{ranks} ranks");
+    }
+}
+
+#[test]
+fn one_message_takes_latency_and_its_bytes() {
+    let (rate, latency) = (1e8, 1e-3);
+    for bytes in [1usize, 1000, 100_000, 3_000_000] {
+        let ran = run(&idle_network(2, rate, latency), 1, move |rank, ep| async move {
+            let message = vec![7u8; bytes];
+            let (sends, sources) = match rank {
+                0 => (vec![(1, ep.message_of(&message))], vec![]),
+                _ => (vec![], vec![0]),
+            };
+            ep.exchange(0, sends, &sources).await.map(drop)
+        });
+        let frames = bytes.div_ceil(128 * 1024) as f64;
+        let wire = bytes as f64 + frames * 64.0;
+        let packets = (wire / 1448.0).ceil() + frames;
+        let (least, most) = (latency + wire / rate, latency + (wire + packets * 90.0) / rate);
+        assert!(ran.seconds[1] >= least && ran.seconds[1] <= most * 1.001, "{bytes}: {}", ran.seconds[1]);
+    }
+}
+
+#[test]
+fn links_are_shared_and_uplinks_hold_back() {
+    let bytes = 4_000_000usize;
+    let all_to_one = move |rank: u32, ep: Arc<Endpoint>| async move {
+        let size = ep.size();
+        let message = vec![1u8; bytes];
+        let (sends, sources): (_, Vec<u32>) = match rank {
+            0 => (vec![], (1..size).collect()),
+            _ => (vec![(0, ep.message_of(&message))], vec![]),
+        };
+        ep.exchange(0, sends, &sources).await.map(drop)
+    };
+    let mut network = idle_network(5, 1e8, 0.0);
+    let four = 4.0 * bytes as f64 / 1e8;
+    let ran = run(&network, 1, all_to_one);
+    assert!((ran.last() / four - 1.0).abs() < 0.08, "{} for {four}", ran.last());
+    network.incast = 0.1;
+    let crowded = run(&network, 1, all_to_one).last();
+    assert!(crowded > 1.25 * four && crowded < 1.45 * four, "{crowded} for {four}");
+    // Two racks; what goes between them has a tenth of the rate.
+    let pairs = move |rank: u32, ep: Arc<Endpoint>| async move {
+        let peer = (rank + 2) % 4;
+        ep.exchange(0, vec![(peer, ep.message_of(&vec![1u8; bytes]))], &[peer]).await.map(drop)
+    };
+    let mut racks = idle_network(4, 1e8, 0.0);
+    let near = run(&racks, 1, pairs).last();
+    (racks.hosts_per_rack, racks.uplink_rate) = (2, 1e7);
+    let far = run(&racks, 1, pairs).last();
+    assert!((far / near - 10.0).abs() < 0.5, "{far} and {near}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    let mut network = Network::new(16, 1e8, 1e-4);
+    network.jitter = "exponential(1e-4)".parse().unwrap();
+    network.start = "uniform(0, 1e-3)".parse().unwrap();
+    network.stragglers = Stragglers { share: 0.2, slowness: Distribution::Uniform(2.0, 4.0) };
+    let trace = |seed| {
+        let ran = run(&network, seed, |rank, ep| async move {
+            allgather_bytes(&ep, 0, &[rank as u8; 5000]).await.map(drop)
+        });
+        skyphos_sim::trace::trace(&network, &ran, |round| format!("round {round}"), |_| true)
+    };
+    let first = trace(5);
+    assert_eq!(first, trace(5));
+    assert_ne!(first, trace(6));
+    let read: serde_json::Value = serde_json::from_str(&first).unwrap();
+    assert!(read["traceEvents"].as_array().unwrap().len() > 16 * 8);
+}
+
+#[test]
+fn a_call_that_cannot_end_says_who_waits() {
+    let network = Network::new(3, 1e9, 1e-5);
+    let mut cluster = Cluster::new(network, 1, false).unwrap();
+    let calls: Vec<Call<()>> = cluster
+        .transports()
+        .into_iter()
+        .enumerate()
+        .map(|(rank, transport)| {
+            let node = Node::new(transport, Cluster::settings()).unwrap();
+            let group = Arc::new(Group { comm: 0, ranks: vec![0, 1, 2], me: rank as u32 });
+            node.open_group(group.clone());
+            node.prepare(&group, CallSig::plain(CallKind::Barrier), false, move |ep| async move {
+                match rank {
+                    0 => Ok(()),
+                    _ => ep.exchange(0, vec![], &[0]).await.map(drop),
+                }
+            })
+        })
+        .collect();
+    let error = cluster.run(calls, false, |_| {}).err().expect("it hangs").to_string();
+    assert!(error.contains("ranks 1, 2 wait"), "{error}");
+}
