@@ -229,8 +229,8 @@ impl Endpoint {
                         None if receive.done() => *message = Some(Message::Chunk(chunk)),
                         None => {
                             // The claimed size is believed only so far; more is found as it comes.
-                            let mut joined =
-                                self.node.pool().large(receive.total().min(WINDOW_BYTES) as usize);
+                            let room = if self.is_sized() { 0 } else { receive.total().min(WINDOW_BYTES) };
+                            let mut joined = self.node.pool().large(room as usize);
                             joined.resize(0);
                             joined.extend(chunk.as_bytes());
                             *message = Some(Message::Large(joined));

@@ -198,7 +198,7 @@ impl std::fmt::Display for CallSig {
         if matches!(self.kind, ReduceToRoot | ReduceToRootDense | Gather | Scatter) {
             item(f, format!("root={}", self.extra))?;
         }
-        if matches!(self.kind, Allreduce | AllreduceDense | ReduceScatter | Allgather) {
+        if matches!(self.kind, Allreduce | AllreduceDense | ReduceScatter | Allgather | TopkAllreduce) {
             item(f, format!("settings #{:x}", self.extra))?;
         }
         f.write_str(")")

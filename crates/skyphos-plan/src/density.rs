@@ -46,22 +46,12 @@ impl PowerLaw {
             return 0.0;
         }
         let term = |r: f64| -(-scale * r.powf(-self.alpha)).exp_m1();
-        let exact = n.min(EXACT_TERMS);
-        let head: f64 = (1..=exact).map(|r| term(r as f64)).sum();
-        // Σ_{r > exact} term(r) ≈ ∫ term from exact + ½ to n + ½ = ∫ term(e^u) e^u du, by Simpson's rule.
-        let (from, to) = ((exact as f64 + 0.5).ln(), (n as f64 + 0.5).ln());
-        let steps = ((to - from) * PER_E / 2.0).ceil() * 2.0;
-        let mut tail = 0.0;
-        if n > exact {
-            let h = (to - from) / steps;
-            for i in 0..=steps as u64 {
-                let u = from + h * i as f64;
-                let weight = if i == 0 || i == steps as u64 { 1.0 } else { 2.0 + 2.0 * (i % 2) as f64 };
-                tail += weight * term(u.exp()) * u.exp();
-            }
-            tail *= h / 3.0;
-        }
-        ((head + tail) / n as f64).min(1.0)
+        (sum_over(n, term) / n as f64).min(1.0)
+    }
+
+    /// Expected occurrences of all features in one rank's data: λ0 Σ r^-α.
+    pub fn occurrences(&self) -> f64 {
+        self.lambda * sum_over(self.n, |r| r.powf(-self.alpha))
     }
 
     /// Expected indices that one rank holds after the layers above it have joined `k` ranks' data in
@@ -69,6 +59,26 @@ impl PowerLaw {
     pub fn held(&self, k: f64) -> f64 {
         self.n as f64 * self.density(k) / k
     }
+}
+
+/// Σ_{r=1..n} term(r).
+fn sum_over(n: u64, term: impl Fn(f64) -> f64) -> f64 {
+    let exact = n.min(EXACT_TERMS);
+    let head: f64 = (1..=exact).map(|r| term(r as f64)).sum();
+    // Σ_{r > exact} term(r) ≈ ∫ term from exact + ½ to n + ½ = ∫ term(e^u) e^u du, by Simpson's rule.
+    let (from, to) = ((exact as f64 + 0.5).ln(), (n as f64 + 0.5).ln());
+    let steps = ((to - from) * PER_E / 2.0).ceil() * 2.0;
+    let mut tail = 0.0;
+    if n > exact {
+        let h = (to - from) / steps;
+        for i in 0..=steps as u64 {
+            let u = from + h * i as f64;
+            let weight = if i == 0 || i == steps as u64 { 1.0 } else { 2.0 + 2.0 * (i % 2) as f64 };
+            tail += weight * term(u.exp()) * u.exp();
+        }
+        tail *= h / 3.0;
+    }
+    head + tail
 }
 
 #[cfg(test)]

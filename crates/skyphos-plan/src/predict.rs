@@ -335,16 +335,17 @@ impl Work<'_> {
 }
 
 /// As many bytes to `others` as come from them, all at once.
-fn exchange(bytes: f64, others: f64, compute_s: f64) -> Stage {
+pub(crate) fn exchange(bytes: f64, others: f64, compute_s: f64) -> Stage {
     let (messages, senders) = (others, others);
     let (sent, received) = (bytes, bytes);
     Stage { sent, received, messages, senders, rounds: 1.0, compute_s, ..Stage::default() }
 }
 
 /// The stage with its time.
-fn finished(profile: &Profile, stage: Stage) -> Stage {
+pub(crate) fn finished(profile: &Profile, stage: Stage) -> Stage {
     let crowd = 1.0 + profile.incast * (stage.senders - 1.0).max(0.0);
-    let wire = stage.sent.max(stage.received * crowd) / profile.rate;
+    let taken_s = stage.messages * profile.message_s;
+    let wire = stage.sent.max(stage.received * crowd) / profile.rate + taken_s;
     let frames = |bytes: f64| stage.messages.max(bytes / FRAME_BYTES);
     let moving = (stage.sent + stage.received) * profile.byte_s
         + (frames(stage.sent) + frames(stage.received)) * profile.frame_s;

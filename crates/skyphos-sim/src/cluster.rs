@@ -95,12 +95,12 @@ impl Cluster {
         &self.slowness
     }
 
-    /// Runs a call that all ranks have made, from when all were ready; `detailed`: keeps every frame and stretch of work.
+    /// Runs a call that all ranks have made, from when all were ready. Of the ranks in `watched`, ascending, every frame and stretch of work is kept.
     /// `done(ranks)` is told now and then how many ranks have their result.
     pub fn run<R: Send + 'static>(
         &mut self,
         calls: Vec<Call<R>>,
-        detailed: bool,
+        watched: &[u32],
         mut done: impl FnMut(usize),
     ) -> Result<Ran<R>> {
         let ranks = self.clocks.len();
@@ -110,7 +110,7 @@ impl Cluster {
             calls.into_iter().map(|call| Some(call.into_steps())).collect();
         {
             let mut world = self.shared.world();
-            world.record = Record::new(ranks as u32, detailed);
+            world.record = Record::new(ranks as u32, watched.to_vec());
             for rank in 0..ranks as u32 {
                 let distribution = world.network.start;
                 let late = distribution.draw(&mut world.random);

@@ -1,7 +1,7 @@
 //! What work costs a simulated processor.
 
 use skyphos_core::clock::Effort;
-use skyphos_plan::{Kernels, Profile};
+use skyphos_plan::{Kernels, Profile, RowKernels};
 
 /// Processor time of messages and of the kernels, of a core that does nothing else.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -12,47 +12,25 @@ pub struct Costs {
     pub byte_s: f64,
     /// Of the kernels of streams and arrays.
     pub kernels: Kernels,
-    /// Of a row gathered into a message or from it, and of one added through a map; and of each of its bytes more.
-    pub gather_s: f64,
-    /// See `gather_s`.
-    pub fold_s: f64,
-    /// See `gather_s`.
-    pub row_byte_s: f64,
-    /// Of an index encoded into a message of a configuration and decoded there.
-    pub set_code_s: f64,
-    /// Of an index joined with others and found in the union.
-    pub set_join_s: f64,
+    /// Of plans.
+    pub rows: RowKernels,
 }
 
 impl Default for Costs {
-    /// One core of a Zen 4 processor: frames and bytes over TCP, kernels by `kernel_rates`, `configure` and `reduce` by
-    /// `profile_reduce`.
+    /// Those of a rank with a core of its own on a network: see [`Profile::network`].
     fn default() -> Costs {
-        let Profile { frame_s, byte_s, kernels, .. } = Profile::network(1e9);
-        Costs {
-            frame_s,
-            byte_s,
-            kernels,
-            gather_s: 0.8e-9,
-            fold_s: 1.2e-9,
-            row_byte_s: 0.1e-9,
-            set_code_s: 1.0e-9,
-            set_join_s: 4.0e-9,
-        }
+        let Profile { frame_s, byte_s, kernels, rows, .. } = Profile::network(1e9);
+        Costs { frame_s, byte_s, kernels, rows }
     }
 }
 
 impl Costs {
     /// Seconds that a piece of work takes.
     pub fn seconds(&self, effort: Effort) -> f64 {
-        let k = &self.kernels;
+        let (k, r) = (&self.kernels, &self.rows);
         match effort {
-            Effort::Gather { rows, row_bytes } => {
-                rows as f64 * (self.gather_s + row_bytes as f64 * self.row_byte_s)
-            }
-            Effort::Fold { rows, row_bytes } => {
-                rows as f64 * (self.fold_s + row_bytes as f64 * self.row_byte_s)
-            }
+            Effort::Gather { rows, row_bytes } => rows as f64 * (r.gather_s + row_bytes as f64 * r.byte_s),
+            Effort::Fold { rows, row_bytes } => rows as f64 * (r.fold_s + row_bytes as f64 * r.byte_s),
             Effort::Encode { entries, row_bytes } => entries as f64 * k.encode_s * Kernels::weight(row_bytes),
             Effort::Place { entries, row_bytes } => entries as f64 * k.place_s * Kernels::weight(row_bytes),
             Effort::Merge { entries, row_bytes, sources } => {
@@ -60,8 +38,8 @@ impl Costs {
                 entries as f64 * merges.min(k.block_s) * Kernels::weight(row_bytes)
             }
             Effort::Dense { bytes } => bytes as f64 * k.dense_byte_s,
-            Effort::SetCode { indices } => indices as f64 * self.set_code_s,
-            Effort::SetJoin { indices, .. } => indices as f64 * self.set_join_s,
+            Effort::SetCode { indices } => indices as f64 * r.set_code_s,
+            Effort::SetJoin { indices, .. } => indices as f64 * r.set_join_s,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::costs::Costs;
 use crate::distribution::Distribution;
+use skyphos_plan::Profile;
 use skyphos_types::{Error, Result};
 
 /// Most ranks of a simulated cluster.
@@ -145,6 +146,24 @@ impl Network {
     /// Racks.
     pub fn racks(&self) -> u32 {
         self.rack(self.hosts() - 1) + 1
+    }
+
+    /// What a planner would know of it: what is typical, without jitter and stragglers.
+    pub fn profile(&self) -> Profile {
+        let Costs { frame_s, byte_s, kernels, rows } = self.costs;
+        let shared = f64::from(self.ranks_per_host.min(self.ranks));
+        Profile {
+            latency_s: self.latency_s,
+            message_s: self.message_s,
+            rate: self.rate_out.min(self.rate_in) / shared,
+            incast: self.incast,
+            cores: 1.0 / self.sharing(),
+            frame_s,
+            byte_s,
+            array_byte_s: byte_s / 2.0,
+            kernels,
+            rows,
+        }
     }
 
     /// How many times as long work takes where ranks share cores.

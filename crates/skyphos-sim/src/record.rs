@@ -52,19 +52,24 @@ pub struct Busy {
 pub struct Record {
     /// By rank, then by round.
     pub rounds: Vec<BTreeMap<u32, Round>>,
-    /// Every frame, in the order in which they came; empty unless asked for.
+    /// Every frame of the ranks that are watched, in the order in which they came.
     pub flights: Vec<Flight>,
-    /// Every stretch of work, in the order in which they began; empty unless asked for.
+    /// Every stretch of work of them, in the order in which they ended.
     pub busy: Vec<Busy>,
-    /// Whether frames and stretches of work are kept.
-    pub detailed: bool,
+    /// Ranks of which frames and stretches of work are kept, ascending.
+    pub watched: Vec<u32>,
 }
 
 impl Record {
-    /// Nothing yet, of so many ranks.
-    pub fn new(ranks: u32, detailed: bool) -> Record {
+    /// Nothing yet, of so many ranks; of those in `watched`, ascending, all is kept.
+    pub fn new(ranks: u32, watched: Vec<u32>) -> Record {
         let rounds = (0..ranks).map(|_| BTreeMap::new()).collect();
-        Record { rounds, flights: Vec::new(), busy: Vec::new(), detailed }
+        Record { rounds, flights: Vec::new(), busy: Vec::new(), watched }
+    }
+
+    /// Whether all that a rank does is kept.
+    pub fn is_watched(&self, rank: u32) -> bool {
+        self.watched.binary_search(&rank).is_ok()
     }
 
     /// Takes note of a frame that is posted.
@@ -89,7 +94,7 @@ impl Record {
 
     /// Takes note of work; what follows at once is one stretch.
     pub fn worked(&mut self, rank: u32, from: u64, to: u64) {
-        if !self.detailed || from == to {
+        if from == to || !self.is_watched(rank) {
             return;
         }
         match self.busy.last_mut() {

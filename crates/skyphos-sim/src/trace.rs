@@ -42,20 +42,15 @@ impl Args {
     }
 }
 
-/// The trace of a call, as JSON. `name_of` tells what a round is called; `ranks` are those that are shown.
-pub fn trace<R>(
-    network: &Network,
-    ran: &Ran<R>,
-    name_of: impl Fn(u32) -> String,
-    ranks: impl Fn(u32) -> bool,
-) -> String {
+/// The trace of what the watched ranks did in a call, as JSON. `name_of` tells what a round is called.
+pub fn trace<R>(network: &Network, ran: &Ran<R>, name_of: impl Fn(u32) -> String) -> String {
     let micros = |at: u64| at.saturating_sub(ran.begin) as f64 / 1e3;
     let mut lines: Vec<String> = Vec::new();
     let mut put = |event: Event| {
         lines.push(serde_json::to_string(&event).expect("names and numbers"));
     };
-    let shown = |rank: &u32| ranks(*rank);
-    for rank in (0..network.ranks).filter(shown) {
+    let watched = || ran.record.watched.iter().copied();
+    for rank in watched() {
         let pid = network.host(rank);
         let called =
             |what: &str, name: String| Args { name: Some(format!("{what}{name}")), ..Args::default() };
@@ -83,16 +78,16 @@ pub fn trace<R>(
         dur: Some(to.saturating_sub(from) as f64 / 1e3),
         args,
     };
-    for busy in ran.record.busy.iter().filter(|busy| ranks(busy.rank)) {
+    for busy in &ran.record.busy {
         put(slice("work".to_owned(), busy.rank, 0, busy.from, busy.to, Args::default()));
     }
-    for rank in (0..network.ranks).filter(shown) {
+    for rank in watched() {
         for (number, round) in &ran.record.rounds[rank as usize] {
             let args = Args { bytes: Some(round.sent), messages: Some(round.messages), ..Args::default() };
             put(slice(name_of(*number), rank, 1, round.first, round.last, args));
         }
     }
-    for flight in ran.record.flights.iter().filter(|flight| ranks(flight.from)) {
+    for flight in &ran.record.flights {
         let args = Args { to: Some(flight.to), bytes: Some(flight.bytes.into()), ..Args::default() };
         put(slice(name_of(flight.round), flight.from, 2, flight.left, flight.came, args));
     }

@@ -122,7 +122,7 @@ impl World {
         // Of a rack: the share of each of its hosts.
         let uplink = Link::new(network.uplink_rate * f64::from(network.hosts_per_rack.max(1)));
         World {
-            record: Record::new(network.ranks, false),
+            record: Record::new(network.ranks, Vec::new()),
             random: Pcg64::seed_from_u64(seed),
             events: BinaryHeap::new(),
             count: 0,
@@ -313,7 +313,7 @@ impl World {
         let (round, bytes) = (frame.header.round, frame.payload.len());
         if frame.header.kind == FrameKind::Data {
             self.record.received(to, round, time, bytes);
-            if self.record.detailed {
+            if self.record.is_watched(from) {
                 let bytes = bytes as u32;
                 self.record.flights.push(Flight { from, to, round, bytes, posted, left, came: time });
             }

@@ -4,6 +4,7 @@ use skyphos_core::collectives::allgather::allgather_bytes;
 use skyphos_core::collectives::barrier::barrier;
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::{Call, Endpoint, Group, Node};
+use skyphos_plan::RowKernels;
 use skyphos_sim::{Cluster, Costs, Distribution, Network, Ran, Stragglers};
 use skyphos_types::Result;
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use std::sync::Arc;
 /// A cluster whose processors take no time.
 fn idle_network(ranks: u32, rate: f64, latency_s: f64) -> Network {
     let mut network = Network::new(ranks, rate, latency_s);
-    let nothing = Costs { frame_s: 0.0, byte_s: 0.0, gather_s: 0.0, fold_s: 0.0, ..Costs::default() };
-    network.costs = Costs { row_byte_s: 0.0, set_code_s: 0.0, set_join_s: 0.0, ..nothing };
+    let rows = RowKernels { gather_s: 0.0, fold_s: 0.0, byte_s: 0.0, set_code_s: 0.0, set_join_s: 0.0 };
+    network.costs = Costs { frame_s: 0.0, byte_s: 0.0, rows, ..Costs::default() };
     network
 }
 
@@ -36,7 +37,7 @@ fn run<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
             node.prepare(&group, sig, false, |ep| body(rank as u32, ep))
         })
         .collect();
-    cluster.run(calls, true, |_| {}).unwrap()
+    cluster.run(calls, &(0..network.ranks).collect::<Vec<_>>(), |_| {}).unwrap()
 }
 
 #[test]
@@ -113,7 +114,7 @@ fn the_same_seed_gives_the_same_trace() {
         let ran = run(&network, seed, |rank, ep| async move {
             allgather_bytes(&ep, 0, &[rank as u8; 5000]).await.map(drop)
         });
-        skyphos_sim::trace::trace(&network, &ran, |round| format!("round {round}"), |_| true)
+        skyphos_sim::trace::trace(&network, &ran, |round| format!("round {round}"))
     };
     let first = trace(5);
     assert_eq!(first, trace(5));
@@ -142,6 +143,6 @@ fn a_call_that_cannot_end_says_who_waits() {
             })
         })
         .collect();
-    let error = cluster.run(calls, false, |_| {}).err().expect("it hangs").to_string();
+    let error = cluster.run(calls, &[], |_| {}).err().expect("it hangs").to_string();
     assert!(error.contains("ranks 1, 2 wait"), "{error}");
 }

@@ -25,6 +25,7 @@ mod explain;
 mod memory;
 mod observe;
 mod quantize;
+pub mod simulate;
 mod topk_allreduce;
 mod vectors;
 
@@ -49,6 +50,7 @@ pub use skyphos_kernels::{
     take_topk_of_sum, topk,
 };
 pub use skyphos_plan as planner;
+pub use skyphos_sim as sim;
 pub use skyphos_tcp as tcp;
 pub use skyphos_types::{
     CustomOp, DType, Element, Error, Real, ReduceOp, Result, bf16, f16, with_element, with_real,

@@ -1,0 +1,126 @@
+//! Time, bytes and rounds of a plan: configured once, reduced many times, by each choice of degrees.
+//!
+//! Kylix §III, with what a rank holds between layers by Proposition 4.1 or any other model of unions, and the link taken by
+//! each message for a time of its own, which is why small messages do not pay (§II, its Figure 2).
+
+use crate::predict::{Stage, exchange, finished};
+use crate::profile::Profile;
+
+/// What is configured. All ranks must pass the same.
+pub struct PlanWork<'a> {
+    /// Ranks in the group.
+    pub ranks: u32,
+    /// Size of the index space.
+    pub n: u64,
+    /// Bytes of an index's values.
+    pub row_bytes: usize,
+    /// Indices that the union of m ranks' contributions holds; of one rank the mean.
+    pub out: &'a dyn Fn(f64) -> f64,
+    /// The same of what is wanted.
+    pub want: &'a dyn Fn(f64) -> f64,
+    /// Whether ranks want what they contribute.
+    pub same: bool,
+}
+
+/// What degrees are predicted to cost a rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanPrediction {
+    /// Layers.
+    pub degrees: Vec<u32>,
+    /// Of the configuration: each layer down, then up again.
+    pub configure: Vec<Stage>,
+    /// Of a reduction: each layer down, then up again.
+    pub reduce: Vec<Stage>,
+}
+
+impl PlanPrediction {
+    /// Seconds of a reduction.
+    pub fn reduce_seconds(&self) -> f64 {
+        self.reduce.iter().map(|stage| stage.seconds).sum()
+    }
+
+    /// Seconds of the configuration.
+    pub fn configure_seconds(&self) -> f64 {
+        self.configure.iter().map(|stage| stage.seconds).sum()
+    }
+}
+
+/// Bytes of an index on its way, about: blocks of 64 neighbours, a mask or a few bytes each.
+fn set_bytes(indices: f64, positions: f64) -> f64 {
+    let density = (indices / positions.max(1.0)).clamp(0.0, 1.0);
+    let blocks = positions / 64.0 * (1.0 - (1.0 - density).powi(64));
+    // As `skyphos_kernels::encoded_bytes` has them, for ids of 4 bytes at most.
+    (blocks * 11.0).min(indices * 4.0).min(positions / 8.0)
+}
+
+impl PlanWork<'_> {
+    /// Predicts these degrees.
+    pub fn predict(&self, profile: &Profile, degrees: &[u32]) -> PlanPrediction {
+        let (k, n, row) = (&profile.rows, self.n as f64, self.row_bytes as f64);
+        let row_s = |touched_s: f64| touched_s + row * k.byte_s;
+        let (mut down, mut up, mut sets, mut answers) = (vec![], vec![], vec![], vec![]);
+        let mut joined = 1.0;
+        for degree in degrees {
+            let d = f64::from(*degree);
+            let share = (d - 1.0) / d;
+            let held = |union: &dyn Fn(f64) -> f64| union(joined).clamp(0.0, n) / joined;
+            let (out, want) = (held(self.out), held(self.want));
+            // Gathered into messages, then folded, those of this rank too.
+            let compute_s = out * (share * row_s(k.gather_s) + row_s(k.fold_s));
+            down.push(finished(profile, exchange(out * share * row, d - 1.0, compute_s)));
+            let compute_s = want * (1.0 + share) * row_s(k.gather_s);
+            up.push(finished(profile, exchange(want * share * row, d - 1.0, compute_s)));
+            let both = if self.same { out } else { out + want };
+            let positions = n / joined;
+            let bytes = set_bytes(out, positions) + if self.same { 0.0 } else { set_bytes(want, positions) };
+            let compute_s = both * (share * k.set_code_s + k.set_join_s);
+            sets.push(finished(profile, exchange(bytes * share, d - 1.0, compute_s)));
+            answers.push(finished(profile, exchange(9.0 * (d - 1.0), d - 1.0, 0.0)));
+            joined *= d;
+        }
+        let down_and_up =
+            |down: Vec<Stage>, up: Vec<Stage>| down.into_iter().chain(up.into_iter().rev()).collect();
+        PlanPrediction {
+            degrees: degrees.to_vec(),
+            configure: down_and_up(sets, answers),
+            reduce: down_and_up(down, up),
+        }
+    }
+
+    /// All of these choices, the fastest reduction first.
+    pub fn all(&self, profile: &Profile, degrees: &[Vec<u32>]) -> Vec<PlanPrediction> {
+        let mut all: Vec<PlanPrediction> = degrees.iter().map(|d| self.predict(profile, d)).collect();
+        all.sort_by(|a, b| a.reduce_seconds().total_cmp(&b.reduce_seconds()));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::density::PowerLaw;
+    use crate::predict::factorisations;
+
+    /// Kylix §VII-A: Twitter's followers' graph on 64 machines. Its links reach half of their rate at messages of some MB
+    /// (Figure 2), so that neither 64 messages nor six layers are best.
+    #[test]
+    fn messages_that_cost_make_layers_of_mixed_degrees() {
+        let law = PowerLaw::from_density(60_000_000, 0.21, 1.1);
+        let union = |m: f64| law.held(m) * m;
+        let work = PlanWork { ranks: 64, n: 60_000_000, row_bytes: 4, out: &union, want: &union, same: true };
+        let costly = Profile { message_s: 4e-3, ..Profile::network(1.25e9) };
+        let best = &work.all(&costly, &factorisations(64))[0];
+        assert!(
+            best.degrees.len() > 1 && best.degrees[0] >= *best.degrees.last().unwrap(),
+            "{:?}",
+            best.degrees
+        );
+        let free = Profile { message_s: 0.0, latency_s: 0.0, frame_s: 0.0, incast: 0.0, ..costly };
+        assert_eq!(work.all(&free, &factorisations(64))[0].degrees, [64]);
+        // Rows as Proposition 4.1 has them, each way.
+        let two = work.predict(&free, &[8, 8]);
+        assert!((two.reduce[0].sent - law.held(1.0) * 7.0 / 8.0 * 4.0).abs() < 1.0);
+        assert!((two.reduce[1].sent - law.held(8.0) * 7.0 / 8.0 * 4.0).abs() < 1.0);
+        assert_eq!(two.reduce[0].sent, two.reduce[3].sent);
+    }
+}

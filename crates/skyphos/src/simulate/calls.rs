@@ -1,0 +1,306 @@
+//! The ranks of a simulated cluster, and the calls they make.
+
+use super::Scenario;
+use super::data::Sampler;
+use crate::algorithm::{Algorithm, AllreduceOptions};
+use crate::configure::{ConfigureOptions, IndexSets, SharedPlan};
+use crate::{Comm, Indices, SparseVec};
+use skyphos_core::collectives::configure::{Missing, Request, configure};
+use skyphos_core::collectives::gather::Schedule;
+use skyphos_core::collectives::reduce::{Order, reduce_sized};
+use skyphos_core::collectives::sets::{Counted, UnionSize};
+use skyphos_core::frame::{CallKind, CallSig};
+use skyphos_core::{Call, Plan};
+use skyphos_kernels::stream::{Form, IndexList};
+use skyphos_kernels::{BlockHash, Prepared};
+use skyphos_sim::Cluster;
+use skyphos_types::{Error, ReduceOp, Result};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A collective that can be simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collective {
+    /// `barrier`.
+    Barrier,
+    /// `configure`.
+    Configure,
+    /// `configure`, then reductions of its plan.
+    Reduce,
+    /// `configure_reduce`.
+    ConfigureReduce,
+    /// `allreduce` of sparse vectors.
+    Allreduce,
+    /// `allreduce` of arrays.
+    AllreduceDense,
+    /// `reduce_scatter`.
+    ReduceScatter,
+    /// `reduce` to a root.
+    ReduceToRoot,
+    /// `allgather`.
+    Allgather,
+    /// `gather`.
+    Gather,
+    /// `alltoall`.
+    Alltoall,
+    /// `topk_allreduce`.
+    TopkAllreduce,
+}
+
+impl Collective {
+    /// All of them, with their names.
+    pub const ALL: [(Collective, &'static str); 12] = [
+        (Collective::Barrier, "barrier"),
+        (Collective::Configure, "configure"),
+        (Collective::Reduce, "reduce"),
+        (Collective::ConfigureReduce, "configure_reduce"),
+        (Collective::Allreduce, "allreduce"),
+        (Collective::AllreduceDense, "allreduce_dense"),
+        (Collective::ReduceScatter, "reduce_scatter"),
+        (Collective::ReduceToRoot, "reduce_to_root"),
+        (Collective::Allgather, "allgather"),
+        (Collective::Gather, "gather"),
+        (Collective::Alltoall, "alltoall"),
+        (Collective::TopkAllreduce, "topk_allreduce"),
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Collective::ALL.iter().find(|(known, _)| *known == self).expect("one of all").1
+    }
+
+    /// The one that is named.
+    pub fn from_name(name: &str) -> Result<Collective> {
+        Collective::ALL.iter().find(|(_, known)| *known == name).map(|(found, _)| *found).ok_or_else(|| {
+            let known: Vec<_> = Collective::ALL.iter().map(|(_, name)| *name).collect();
+            Error::bad_input(format!("unknown collective {name:?}: use one of {}", known.join(", ")))
+        })
+    }
+
+    /// Whether it is of arrays of n numbers.
+    pub fn is_dense(self) -> bool {
+        self == Collective::AllreduceDense
+    }
+
+    /// What runs, one after the other.
+    pub(super) fn phases(self, repeats: usize) -> Vec<&'static str> {
+        let again = std::iter::repeat_n(self.name(), repeats);
+        let first = (self == Collective::Reduce).then_some("configure");
+        first.into_iter().chain(again).collect()
+    }
+}
+
+/// Calls leave here what is asked of them later.
+type Slot<T> = Arc<Mutex<Option<T>>>;
+
+fn put<T>(slot: &Slot<T>, value: T) {
+    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+}
+
+fn take<T>(slot: &Slot<T>) -> Option<T> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+/// Indices of a rank that puts out what it wants.
+#[derive(Clone)]
+struct Same(Arc<Vec<u64>>);
+
+impl IndexSets for Same {
+    fn contribute(&self) -> Indices<'_> {
+        Indices::U64(&self.0)
+    }
+
+    fn want(&self) -> Indices<'_> {
+        Indices::U64(&self.0)
+    }
+}
+
+/// One rank.
+struct Rank {
+    comm: Comm,
+    indices: Arc<Vec<u64>>,
+    plan: Slot<Plan>,
+    shared: Option<SharedPlan>,
+}
+
+/// All ranks.
+pub(super) struct Ranks {
+    all: Vec<Rank>,
+    settled: Slot<(Algorithm, Vec<u32>)>,
+    degrees: Vec<u32>,
+    /// Of sized data.
+    union: UnionSize,
+}
+
+impl Ranks {
+    pub(super) fn new(scenario: &Scenario, cluster: &Cluster) -> Result<Ranks> {
+        let Scenario { n, entries, law, seed, sized, collective, .. } = *scenario;
+        let without = sized || collective.is_dense() || collective == Collective::Barrier;
+        let sampler = Sampler::new(law, n, entries);
+        let one = |(rank, transport)| {
+            let comm = Comm::over(transport, Cluster::settings())?;
+            let indices = if without { Vec::new() } else { sampler.draw(seed, rank) };
+            Ok(Rank { comm, indices: Arc::new(indices), plan: Slot::default(), shared: None })
+        };
+        let all = (0..).zip(cluster.transports()).map(one).collect::<Result<_>>()?;
+        let curve = law.unions(n, entries, scenario.network.ranks);
+        let degrees = scenario.degrees.clone().unwrap_or_else(|| match sized {
+            true => scenario.plan_degrees(&curve),
+            false => Vec::new(),
+        });
+        let union: UnionSize = Arc::new(move |m| curve.entries(m));
+        Ok(Ranks { all, settled: Slot::default(), degrees, union })
+    }
+
+    /// A call of every rank.
+    pub(super) fn calls(&mut self, scenario: &Scenario, phase: &str) -> Result<Vec<Call<()>>> {
+        let call = |rank: &mut Rank| match scenario.sized {
+            true => rank.sized_call(scenario, phase, &self.degrees, &self.union),
+            false => rank.call(scenario, phase, &self.settled),
+        };
+        self.all.iter_mut().map(call).collect()
+    }
+
+    /// What the last calls settled on: an algorithm and degrees.
+    pub(super) fn settle(&mut self, scenario: &Scenario) -> Result<(Algorithm, Vec<u32>)> {
+        for rank in &mut self.all {
+            if let Some(plan) = take(&rank.plan) {
+                self.degrees.clone_from(&plan.degrees);
+                match scenario.sized {
+                    true => put(&rank.plan, plan),
+                    false => rank.shared = Some(SharedPlan::new(plan)),
+                }
+            }
+        }
+        let (algorithm, degrees) = take(&self.settled).unwrap_or((scenario.algorithm, self.degrees.clone()));
+        Ok((algorithm, degrees))
+    }
+}
+
+impl Rank {
+    fn call(
+        &mut self,
+        scenario: &Scenario,
+        phase: &str,
+        settled: &Slot<(Algorithm, Vec<u32>)>,
+    ) -> Result<Call<()>> {
+        let Scenario { n, row_bytes, .. } = *scenario;
+        let (width, comm, op) = (row_bytes / 4, &self.comm, ReduceOp::Sum);
+        let ones = |rows: usize| vec![1f32; rows * width];
+        let vector = |indices: &Arc<Vec<u64>>| {
+            let indices = match n > 1 << 32 {
+                true => IndexList::Wide(indices.to_vec()),
+                false => IndexList::Narrow(indices.iter().map(|i| *i as u32).collect()),
+            };
+            SparseVec { n, width, form: Form::Sparse { values: vec![1f32; indices.len() * width], indices } }
+        };
+        let x = || vector(&self.indices);
+        let allreduce = AllreduceOptions {
+            algorithm: scenario.algorithm,
+            degrees: scenario.degrees.clone(),
+            ..AllreduceOptions::default()
+        };
+        let options = ConfigureOptions {
+            n: Some(n),
+            width,
+            degrees: scenario.degrees.clone(),
+            missing: Missing::Error,
+            ..ConfigureOptions::default()
+        };
+        let (sets, slot) = (Same(self.indices.clone()), self.plan.clone());
+        let (settled, first) = (settled.clone(), self.comm.rank() == 0);
+        match phase {
+            "barrier" => comm.barrier_call(),
+            "configure" => Ok(comm.configure_call(sets, options)?.map(move |plan| put(&slot, plan))),
+            "reduce" => {
+                let plan = self.shared.as_ref().expect("configured before");
+                let (values, out) = (ones(self.indices.len()), ones(self.indices.len()));
+                Ok(comm.reduce_call(plan, values, out, op, Order::Rank)?.map(drop))
+            }
+            "configure_reduce" => {
+                let (values, out) = (ones(self.indices.len()), ones(self.indices.len()));
+                let call = comm.configure_reduce_call(sets, values, out, op, options)?;
+                Ok(call.map(move |(plan, _)| put(&slot, plan)))
+            }
+            "allreduce" => Ok(comm.allreduce_call(n, width, x(), op, allreduce)?.map(move |done| {
+                let how = done.explanation;
+                if first {
+                    put(&settled, (how.algorithm, how.degrees));
+                }
+            })),
+            "allreduce_dense" => {
+                let (values, out) = (ones(n as usize), ones(n as usize));
+                Ok(comm.allreduce_dense_call(values, out, op, allreduce)?.map(move |(_, how)| {
+                    if first {
+                        put(&settled, (how.algorithm, Vec::new()));
+                    }
+                }))
+            }
+            "reduce_scatter" => Ok(comm.reduce_scatter_call(n, width, x(), op, allreduce)?.map(drop)),
+            "reduce_to_root" => Ok(comm.reduce_to_root_call(n, width, x(), op, 0, allreduce)?.map(drop)),
+            "allgather" => Ok(comm.allgather_call(n, width, x(), Schedule::Direct)?.map(drop)),
+            "gather" => Ok(comm.gather_call(n, width, x(), 0)?.map(drop)),
+            "alltoall" => {
+                let size = comm.size() as usize;
+                let part = |j: usize| {
+                    vector(&Arc::new(self.indices.iter().copied().skip(j).step_by(size).collect()))
+                };
+                Ok(comm.alltoall_call(n, width, (0..size).map(part).collect::<Vec<_>>())?.map(drop))
+            }
+            "topk_allreduce" => {
+                if width != 1 {
+                    return Err(Error::bad_input("topk_allreduce is of single numbers: rows of 4 bytes"));
+                }
+                let k = scenario.entries.round().max(1.0) as u64;
+                Ok(comm.topk_allreduce_call(n, x(), k, op)?.map(drop))
+            }
+            other => Err(Error::bad_input(format!("no such collective: {other:?}"))),
+        }
+    }
+
+    /// The same with lengths in place of data.
+    fn sized_call(
+        &mut self,
+        scenario: &Scenario,
+        phase: &str,
+        degrees: &[u32],
+        union: &UnionSize,
+    ) -> Result<Call<()>> {
+        let (slot, row_bytes, n) = (self.plan.clone(), scenario.row_bytes, scenario.n);
+        if phase == "reduce" {
+            let mut plan = take(&slot).expect("configured before");
+            let sig = CallSig::plain(CallKind::Reduce);
+            return self.comm.prepare(sig, None, move |ep| async move {
+                let done = reduce_sized(&ep, &mut plan, row_bytes).await;
+                put(&slot, plan);
+                done
+            });
+        }
+        let hash = BlockHash::new(n, self.comm.size());
+        let empty = || -> Result<Prepared> { Indices::U64(&[]).prepare(n, hash, "indices") };
+        let counted = Counted {
+            out: union.clone(),
+            want: union.clone(),
+            same: true,
+            n,
+            range: hash.range(),
+            joined: 1,
+        };
+        let request = Request {
+            n,
+            width: 1,
+            degrees: degrees.to_vec(),
+            missing: Missing::Error,
+            hash,
+            contribute: empty()?,
+            contribute_len: 0,
+            want: empty()?,
+            want_len: 0,
+            id: 0,
+            counted: Some(counted),
+        };
+        self.comm.prepare(CallSig::plain(CallKind::Configure), None, move |ep| async move {
+            put(&slot, configure(&ep, request).await?);
+            Ok(())
+        })
+    }
+}

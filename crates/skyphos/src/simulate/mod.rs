@@ -1,0 +1,126 @@
+//! Collectives on simulated clusters: which one, with what data, on which network, and what came of it.
+//!
+//! Data is real (indices are drawn, values are ones) or, for plans, only sized: the same code with lengths in place of data,
+//! for runs that no memory holds. See [`skyphos_sim`] for how time passes.
+
+mod calls;
+mod data;
+mod rounds;
+
+pub use calls::Collective;
+pub use data::Law;
+pub use rounds::name_of;
+
+use crate::algorithm::Algorithm;
+use calls::Ranks;
+use skyphos_plan::{PlanWork, Union, factorisations};
+use skyphos_sim::{Cluster, Network, Ran};
+use skyphos_types::{Error, Result};
+
+/// Most numbers that the vectors of all ranks may have, if they are real.
+const MOST_NUMBERS: f64 = 2e9;
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The cluster.
+    pub network: Network,
+    /// What all that is drawn follows from.
+    pub seed: u64,
+    /// The collective.
+    pub collective: Collective,
+    /// Of an allreduce: by which algorithm.
+    pub algorithm: Algorithm,
+    /// Layers of a butterfly; `None`: chosen.
+    pub degrees: Option<Vec<u32>>,
+    /// Size of the index space.
+    pub n: u64,
+    /// Entries of each rank, on average.
+    pub entries: f64,
+    /// How indices lie.
+    pub law: Law,
+    /// Bytes of an entry's row.
+    pub row_bytes: usize,
+    /// Whether there are only lengths, and no data.
+    pub sized: bool,
+    /// How many times it runs; of a plan's reductions.
+    pub repeats: usize,
+    /// Ranks of which every frame and stretch of work is kept, ascending.
+    pub watched: Vec<u32>,
+}
+
+/// A part of what ran.
+pub struct Phase {
+    /// Its name: a collective's.
+    pub name: &'static str,
+    /// Layers, where it is a butterfly of them.
+    pub degrees: Vec<u32>,
+    /// The algorithm, of an allreduce.
+    pub algorithm: Algorithm,
+    /// What happened.
+    pub ran: Ran<()>,
+}
+
+impl Scenario {
+    /// The degrees that the planner would choose for a plan, by the network as it is described.
+    fn plan_degrees(&self, union: &Union) -> Vec<u32> {
+        let curve = |m: f64| union.entries(m);
+        let (ranks, n, row_bytes) = (self.network.ranks, self.n, self.row_bytes);
+        let work = PlanWork { ranks, n, row_bytes, out: &curve, want: &curve, same: true };
+        work.all(&self.network.profile(), &factorisations(ranks)).swap_remove(0).degrees
+    }
+
+    /// Refuses what cannot be.
+    pub fn check(&self) -> Result<()> {
+        self.network.check()?;
+        let refuse = |message: String| Err(Error::bad_input(message));
+        if self.n == 0 || self.n > 1 << 63 {
+            return refuse(format!("an index space of n = {}: 1 to 2^63 can be", self.n));
+        }
+        if !self.entries.is_finite() || self.entries < 0.0 || self.entries > self.n as f64 {
+            return refuse(format!("{} entries a rank of n = {}: at most n can be", self.entries, self.n));
+        }
+        if self.row_bytes == 0 || (!self.sized && !self.row_bytes.is_multiple_of(4)) {
+            return refuse(format!("rows of {} bytes: real data is of 4 bytes a number", self.row_bytes));
+        }
+        if self.repeats == 0 {
+            return refuse("a simulation runs at least once".to_owned());
+        }
+        if self.sized {
+            return match self.collective {
+                Collective::Configure | Collective::Reduce => Ok(()),
+                other => refuse(format!(
+                    "{} cannot run with lengths in place of data: configure and reduce can; simulate it with real data",
+                    other.name()
+                )),
+            };
+        }
+        let each = if self.collective.is_dense() { self.n as f64 } else { self.entries };
+        let numbers = f64::from(self.network.ranks) * each * (self.row_bytes / 4) as f64;
+        if numbers > MOST_NUMBERS {
+            return refuse(format!(
+                "{numbers:.3e} numbers on all ranks do not fit one machine's memory: simulate fewer, or lengths in place of \
+                 data"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Runs a scenario. `done(phase, ranks)` is told how many ranks have come to the end of a phase.
+pub fn simulate(scenario: &Scenario, mut done: impl FnMut(&str, usize)) -> Result<Vec<Phase>> {
+    scenario.check()?;
+    let mut cluster = Cluster::new(scenario.network.clone(), scenario.seed, scenario.sized)?;
+    let mut ranks = Ranks::new(scenario, &cluster)?;
+    let mut phases = Vec::new();
+    for name in scenario.collective.phases(scenario.repeats) {
+        let calls = ranks.calls(scenario, name)?;
+        let ran = cluster.run(calls, &scenario.watched, |ranks| done(name, ranks))?;
+        if let Some(error) = ran.results.iter().find_map(|result| result.as_ref().err()) {
+            return Err(error.clone());
+        }
+        let (algorithm, degrees) = ranks.settle(scenario)?;
+        phases.push(Phase { name, degrees, algorithm, ran });
+    }
+    Ok(phases)
+}

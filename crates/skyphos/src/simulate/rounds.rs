@@ -1,0 +1,24 @@
+//! What the rounds of a collective are called.
+
+use crate::algorithm::Algorithm;
+
+/// The name of a round, as frames number it: rounds of one layer or step have one name.
+pub fn name_of(phase: &str, algorithm: Algorithm, round: u32) -> String {
+    let step = |name: &str, k: u32| format!("{name} {k}");
+    let doubling = phase == "allreduce" && algorithm == Algorithm::RecursiveDoubling;
+    match (phase, round) {
+        (_, u32::MAX) => "announce".to_owned(),
+        ("topk_allreduce", 0x600..) => "select".to_owned(),
+        (_, 0x400..0x500) => "sample".to_owned(),
+        _ if doubling && round == 0x100 => "in".to_owned(),
+        _ if doubling && round == 0x101 => "out".to_owned(),
+        _ if doubling => step("round", round.trailing_zeros() + 1),
+        (_, 0x100..0x140) => step("down", round - 0xff),
+        (_, 0x140..0x200) => step("count", round - 0x13f),
+        (_, 0x200..0x300) => step("up", round - 0x1ff),
+        (_, 0x300..0x400) => "examples".to_owned(),
+        (_, 0x1000..0x100_0000) => "reduce".to_owned(),
+        (_, 0x100_0000..) => "gather".to_owned(),
+        _ => step("round", round + 1),
+    }
+}
