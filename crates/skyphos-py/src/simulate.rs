@@ -1,0 +1,194 @@
+//! Simulated clusters for `skyphos.simulate`.
+
+use crate::errors::raise;
+use crate::planner::Numbers;
+use pyo3::prelude::*;
+use skyphos::planner::Profile;
+use skyphos::sim::trace::trace;
+use skyphos::sim::{Costs, Network, Stragglers};
+use skyphos::simulate::{Collective, Law, Phase, Scenario, name_of, simulate as run};
+use skyphos::{Algorithm, Error};
+use std::collections::BTreeMap;
+
+/// The fields of `skyphos.simulate.Network`.
+#[derive(FromPyObject)]
+pub struct Described {
+    ranks: u32,
+    ranks_per_host: u32,
+    cores: f64,
+    hosts_per_rack: u32,
+    rate_out: f64,
+    rate_in: f64,
+    uplink_rate: f64,
+    latency_s: f64,
+    message_s: f64,
+    packet_floor: f64,
+    incast: f64,
+    host_rate: f64,
+    host_latency_s: f64,
+    jitter: String,
+    straggler_share: f64,
+    straggler_slowness: String,
+    start: String,
+    clock: String,
+    machine: Numbers,
+}
+
+impl Described {
+    fn network(self) -> Result<Network, Error> {
+        let Profile { frame_s, byte_s, kernels, rows, .. } = self.machine.into();
+        Ok(Network {
+            ranks: self.ranks,
+            ranks_per_host: self.ranks_per_host,
+            cores: self.cores,
+            hosts_per_rack: self.hosts_per_rack,
+            rate_out: self.rate_out,
+            rate_in: self.rate_in,
+            uplink_rate: self.uplink_rate,
+            latency_s: self.latency_s,
+            message_s: self.message_s,
+            packet_floor: self.packet_floor,
+            incast: self.incast,
+            host_rate: self.host_rate,
+            host_latency_s: self.host_latency_s,
+            jitter: self.jitter.parse()?,
+            stragglers: Stragglers {
+                share: self.straggler_share,
+                slowness: self.straggler_slowness.parse()?,
+            },
+            start: self.start.parse()?,
+            clock: self.clock.parse()?,
+            costs: Costs { frame_s, byte_s, kernels, rows },
+        })
+    }
+}
+
+/// The fields of a scenario, beside its network.
+#[derive(FromPyObject)]
+pub struct Asked {
+    collective: String,
+    algorithm: String,
+    degrees: Option<Vec<u32>>,
+    n: u64,
+    entries: f64,
+    alpha: Option<f64>,
+    row_bytes: usize,
+    sized: bool,
+    repeats: usize,
+    seed: u64,
+    watched: Vec<u32>,
+}
+
+/// A round's name, seconds of its first and last frame, messages, bytes sent and received.
+type RoundNumbers = (String, f64, f64, u64, u64, u64);
+
+/// A rank, and stretches of its time in seconds.
+type Stretches<N> = Vec<(u32, Vec<N>)>;
+
+/// A phase that ran.
+#[pyclass(frozen, get_all, module = "skyphos._skyphos")]
+pub struct SimulatedPhase {
+    name: &'static str,
+    algorithm: &'static str,
+    degrees: Vec<u32>,
+    seconds: Vec<f64>,
+    rounds: Vec<RoundNumbers>,
+    /// Of the watched ranks: their rounds, and when they worked.
+    timeline: Stretches<(String, f64, f64)>,
+    busy: Stretches<(f64, f64)>,
+    trace: String,
+}
+
+/// Rounds of one name together, in the order in which they begin.
+fn by_name(phase: &Phase) -> Vec<RoundNumbers> {
+    let mut all: BTreeMap<String, RoundNumbers> = BTreeMap::new();
+    for (number, round) in phase.ran.record.by_round() {
+        let name = name_of(phase.name, phase.algorithm, number);
+        let at = |time: u64| time.saturating_sub(phase.ran.begin) as f64 / 1e9;
+        let (first, last) = (at(round.first), at(round.last));
+        let seen = all.entry(name.clone()).or_insert((name, first, last, 0, 0, 0));
+        (seen.1, seen.2) = (seen.1.min(first), seen.2.max(last));
+        (seen.3, seen.4, seen.5) =
+            (seen.3 + round.messages, seen.4 + round.sent, seen.5 + round.received);
+    }
+    let mut all: Vec<RoundNumbers> = all.into_values().filter(|round| round.0 != "announce").collect();
+    all.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.2.total_cmp(&b.2)));
+    all
+}
+
+fn told(network: &Network, phase: Phase, traced: bool) -> SimulatedPhase {
+    let (name, algorithm) = (phase.name, phase.algorithm);
+    let at = |time: u64| time.saturating_sub(phase.ran.begin) as f64 / 1e9;
+    let record = &phase.ran.record;
+    let rounds_of = |rank: u32| {
+        let rounds = record.rounds[rank as usize].iter();
+        rounds.map(|(number, r)| (name_of(name, algorithm, *number), at(r.first), at(r.last))).collect()
+    };
+    let busy_of = |rank: u32| {
+        let busy = record.busy.iter().filter(|busy| busy.rank == rank);
+        busy.map(|busy| (at(busy.from), at(busy.to))).collect()
+    };
+    let trace = match traced {
+        true => trace(network, &phase.ran, |round| name_of(name, algorithm, round)),
+        false => String::new(),
+    };
+    SimulatedPhase {
+        name,
+        algorithm: algorithm.name(),
+        rounds: by_name(&phase),
+        timeline: record.watched.iter().map(|rank| (*rank, rounds_of(*rank))).collect(),
+        busy: record.watched.iter().map(|rank| (*rank, busy_of(*rank))).collect(),
+        trace,
+        degrees: phase.degrees,
+        seconds: phase.ran.seconds,
+    }
+}
+
+/// Runs a scenario; `told(phase, ranks)`, if any, hears now and then how many ranks are done.
+#[pyfunction]
+pub fn simulate(
+    py: Python<'_>,
+    network: Described,
+    asked: Asked,
+    traced: bool,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Vec<SimulatedPhase>> {
+    let network = network.network().map_err(raise)?;
+    let scenario = Scenario {
+        network: network.clone(),
+        seed: asked.seed,
+        collective: Collective::from_name(&asked.collective).map_err(raise)?,
+        algorithm: Algorithm::from_name(&asked.algorithm).map_err(raise)?,
+        degrees: asked.degrees,
+        n: asked.n,
+        entries: asked.entries,
+        law: asked.alpha.map_or(Law::Uniform, |alpha| Law::PowerLaw { alpha }),
+        row_bytes: asked.row_bytes,
+        sized: asked.sized,
+        repeats: asked.repeats,
+        watched: asked.watched,
+    };
+    let some = (network.ranks as usize / 64).max(1);
+    let mut stopped = None;
+    let phases = py.detach(|| {
+        run(&scenario, |phase, ranks| {
+            if !ranks.is_multiple_of(some) {
+                return;
+            }
+            Python::attach(|py| {
+                let heard = progress.as_ref().map_or(Ok(()), |told| told.call1(py, (phase, ranks)).map(drop));
+                stopped = heard.and_then(|()| py.check_signals()).err().or(stopped.take());
+            });
+        })
+    });
+    match stopped {
+        Some(error) => Err(error),
+        None => Ok(phases.map_err(raise)?.into_iter().map(|phase| told(&network, phase, traced)).collect()),
+    }
+}
+
+/// Names of the collectives that can be simulated.
+#[pyfunction]
+pub fn simulated_collectives() -> Vec<&'static str> {
+    Collective::ALL.iter().map(|(_, name)| *name).collect()
+}
