@@ -13,14 +13,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from . import _skyphos as native
 from .errors import BadInput
 
 __all__ = ["Prediction", "Profile", "Stage", "greedy_degrees", "predict_allreduce", "union_entries"]
 
-_FORMAT = 1
+#: Of the file that :meth:`Profile.load` reads.
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -102,25 +103,51 @@ class Profile:
 
     @classmethod
     def load(cls, path: str) -> Profile:
-        """Read a profile that :meth:`save` wrote. Raises BadInput if it is none."""
-        try:
-            with open(path, encoding="utf-8") as file:
-                found = json.load(file)
-            if found["skyphos_profile"] != _FORMAT:
-                raise BadInput(
-                    f"{path}: a profile of format {found['skyphos_profile']}, and this version reads {_FORMAT}"
-                )
-            return cls(**found["profile"])
-        except OSError as error:
-            raise BadInput(f"{path}: {error.strerror or error}") from None
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, BadInput):
-                raise
-            raise BadInput(f"{path}: no profile of skyphos ({error})") from None
+        """Read a profile, as :meth:`to_json` or ``skyphos probe`` wrote it. Raises BadInput if it is none."""
+        return read_profile(read_text(path), path)[0]
 
     def to_json(self) -> str:
         """The text of a profile's file."""
-        return json.dumps({"skyphos_profile": _FORMAT, "profile": asdict(self)}, indent=2) + "\n"
+        return json.dumps({"skyphos_profile": FORMAT, "profile": asdict(self)}, indent=2) + "\n"
+
+
+def profile_of(comm: native.Comm) -> Profile | None:
+    """The profile that a group began with."""
+    numbers = native.get_profile(comm)
+    return None if numbers is None else Profile(**dict(numbers))
+
+
+def read_text(path: str) -> str:
+    """The text of a file; BadInput says why there is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_profile(text: str, name: str) -> tuple[Profile, dict[str, Any]]:
+    """The profile of a file's text, and all that the file says; ``name`` is what errors call it."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise BadInput(f"{name}: no profile of skyphos: {error}") from None
+    if not isinstance(found, dict) or "skyphos_profile" not in found:
+        raise BadInput(f"{name}: no profile of skyphos: it does not say skyphos_profile")
+    if found["skyphos_profile"] != FORMAT:
+        raise BadInput(f"{name}: a profile of format {found['skyphos_profile']}, and this version reads {FORMAT}")
+    numbers = found.get("profile")
+    if not isinstance(numbers, dict):
+        raise BadInput(f"{name}: no profile of skyphos: it has no part named profile")
+    names = [field.name for field in fields(Profile)]
+    absent, strange = [k for k in names if k not in numbers], [k for k in numbers if k not in names]
+    if absent or strange:
+        wrong = f"lacks {', '.join(absent)}" if absent else f"has {', '.join(strange)}, which no profile has"
+        raise BadInput(f"{name}: no profile of skyphos: its part named profile {wrong}")
+    try:
+        return Profile(**numbers), found
+    except BadInput as error:
+        raise BadInput(f"{name}: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,76 @@ impl Default for Kernels {
     }
 }
 
+impl Kernels {
+    /// Names of its numbers: the last of [`Profile::NAMES`].
+    pub const NAMES: [&'static str; 9] = {
+        let [_, _, _, _, _, _, _, kernels @ ..] = Profile::NAMES;
+        kernels
+    };
+
+    /// Its numbers, in the order of the fields.
+    pub fn numbers(&self) -> [f64; 9] {
+        let k = self;
+        let sparse = [k.encode_s, k.place_s, k.merge_s, k.merge_more_s, k.block_s, k.position_s];
+        let dense = [k.dense_byte_s, k.fresh_byte_s, k.bitmap_s];
+        std::array::from_fn(|i| sparse.get(i).copied().unwrap_or_else(|| dense[i - sparse.len()]))
+    }
+
+    /// The kernels of these numbers.
+    pub fn from_numbers(numbers: [f64; 9]) -> Kernels {
+        let [encode_s, place_s, merge_s, merge_more_s, block_s, position_s, dense @ ..] = numbers;
+        let [dense_byte_s, fresh_byte_s, bitmap_s] = dense;
+        Kernels {
+            encode_s,
+            place_s,
+            merge_s,
+            merge_more_s,
+            block_s,
+            position_s,
+            dense_byte_s,
+            fresh_byte_s,
+            bitmap_s,
+        }
+    }
+}
+
 impl Profile {
+    /// Names of its numbers, in the order of [`Profile::numbers`].
+    pub const NAMES: [&'static str; 16] = [
+        "latency_s",
+        "rate",
+        "incast",
+        "cores",
+        "frame_s",
+        "byte_s",
+        "array_byte_s",
+        "encode_s",
+        "place_s",
+        "merge_s",
+        "merge_more_s",
+        "block_s",
+        "position_s",
+        "dense_byte_s",
+        "fresh_byte_s",
+        "bitmap_s",
+    ];
+
+    /// Its numbers, for those who send or store them.
+    pub fn numbers(&self) -> [f64; 16] {
+        let (p, k) = (self, &self.kernels);
+        let network = [p.latency_s, p.rate, p.incast, p.cores, p.frame_s, p.byte_s, p.array_byte_s];
+        let kernels = k.numbers();
+        std::array::from_fn(|i| network.get(i).copied().unwrap_or_else(|| kernels[i - network.len()]))
+    }
+
+    /// The profile of these numbers; `None` where one makes no sense.
+    pub fn from_numbers(numbers: [f64; 16]) -> Option<Profile> {
+        let [latency_s, rate, incast, cores, frame_s, byte_s, array_byte_s, kernels @ ..] = numbers;
+        let sound = numbers.iter().all(|x| x.is_finite() && *x >= 0.0) && rate > 0.0 && cores > 0.0;
+        let kernels = Kernels::from_numbers(kernels);
+        sound.then_some(Profile { latency_s, rate, incast, cores, frame_s, byte_s, array_byte_s, kernels })
+    }
+
     /// Ranks on one host that talk through loopback sockets: nothing but processor time counts.
     pub fn one_host(ranks: u32, cores: f64) -> Profile {
         let cores = (cores / f64::from(ranks.max(1))).min(1.0);
@@ -93,6 +162,25 @@ impl Profile {
             byte_s: 0.5e-9,
             array_byte_s: 0.25e-9,
             kernels: Kernels::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_a_profile_and_back() {
+        let profile = Profile::network(125e6);
+        assert_eq!(Profile::from_numbers(profile.numbers()), Some(profile));
+        // Each field has a place of its own.
+        let distinct: [f64; 16] = std::array::from_fn(|k| k as f64 + 1.0);
+        assert_eq!(Profile::from_numbers(distinct).map(|p| p.numbers()), Some(distinct));
+        for (place, bad) in [(0, -1.0), (1, 0.0), (3, 0.0), (9, f64::NAN), (15, f64::INFINITY)] {
+            let mut numbers = distinct;
+            numbers[place] = bad;
+            assert_eq!(Profile::from_numbers(numbers), None);
         }
     }
 }
