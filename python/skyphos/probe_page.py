@@ -201,7 +201,7 @@ def _heat(
     if known.size:
         parts.append(text(x0, y0 + 424, f"{words(low)} to {words(high)}", "start", "note"))
     if 1 < len(names) <= 8:
-        parts.append(text(x0 + 400, y0 + 424, "hosts: " + ", ".join(names), "end", "note")[: 10_000])
+        parts.append(text(x0 + 400, y0 + 424, "hosts: " + ", ".join(names), "end", "note"))
     return parts
 
 
@@ -272,7 +272,8 @@ def _numbers(found: Measured) -> str:
 
 def _rate(rate: float) -> str:
     """A rate without digits that say nothing."""
-    return f"{human_bytes(rate)}/s".replace(".00", "")
+    number, _, unit = human_bytes(rate).partition(" ")
+    return f"{float(number):g} {unit}/s"
 
 
 def _size(size: int) -> str:

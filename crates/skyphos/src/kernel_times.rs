@@ -120,10 +120,10 @@ fn measure(ep: &Endpoint) -> Result<Kernels> {
     let encode_s = median_s(|| drop(black_box(encode(ep, view, 1, 0, 0, FAR)))) / entries;
     let placed_s = place_s(ep, FAR, shape(1.0), &encoded(ep, FAR, 7, &values))? / entries;
 
-    // Two and four sources by merges: seconds an entry are `merge_s + merge_more_s` times the sources.
-    let (two_s, four_s) =
-        (reduce_s(ep, FAR, 2, &values)? / (2.0 * entries), reduce_s(ep, FAR, 4, &values)? / (4.0 * entries));
-    let merge_more_s = ((four_s - two_s) / 2.0).max(0.0);
+    // Few and many sources by merges: seconds an entry are `merge_s + merge_more_s` times the sources.
+    let each_s = |sources: usize| Ok(reduce_s(ep, FAR, sources, &values)? / (sources as f64 * entries));
+    let (two_s, eight_s): (f64, f64) = (each_s(2)?, each_s(8)?);
+    let merge_more_s = ((eight_s - two_s) / 6.0).max(0.0);
     let merge_s = (two_s - 2.0 * merge_more_s).max(0.0);
 
     // The same entries in fewer and in more positions, by blocks.
@@ -135,11 +135,10 @@ fn measure(ep: &Endpoint) -> Result<Kernels> {
     let mut to = vec![0u8; ARRAY_BYTES];
     let copy_s = median_s(|| black_box(&mut to[..]).copy_from_slice(black_box(&from)));
     let dense_byte_s = copy_s / ARRAY_BYTES as f64;
-    // Kept, for memory that is given back need not be given and cleared again.
-    let mut kept = Vec::with_capacity(RUNS);
-    let fresh_s = median_s(|| kept.push(black_box(vec![1u8; ARRAY_BYTES / 2])));
-    let fresh_byte_s = fresh_s / (ARRAY_BYTES / 2) as f64;
-    drop(kept);
+    // The one before goes when the next is there, as a program's results do that calls again and again.
+    let mut kept = Vec::new();
+    let fresh_s = median_s(|| kept = black_box(vec![1u8; ARRAY_BYTES / 2]));
+    let fresh_byte_s = fresh_s / kept.len() as f64;
 
     let bitmap_s = bitmap_s(ep, &values)?;
     Ok(Kernels {
