@@ -59,13 +59,16 @@ def line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
     return float(start), float(slope)
 
 
-def half_rate_bytes(sizes: Sequence[float], seconds: Sequence[float]) -> float:
+def half_rate_bytes(sizes: Sequence[float], seconds: Sequence[float], most: float = math.inf) -> float:
     """The least size that is moved at half of the best rate; between two sizes by a line in log-log.
 
     Parameters
     ----------
     sizes, seconds : sequences of float
         Bytes, ascending, and the seconds of a message of each.
+    most : float
+        Bytes a second that a stream reaches, which is the best rate where a single message is faster: shapers and
+        buffers let some bytes pass at once.
 
     Examples
     --------
@@ -74,7 +77,7 @@ def half_rate_bytes(sizes: Sequence[float], seconds: Sequence[float]) -> float:
     8367
     """
     rates = [size / time for size, time in zip(sizes, seconds, strict=True)]
-    half = max(rates) / 2
+    half = min(max(rates), most) / 2
     for (size, rate), (larger, faster) in pairwise(zip(sizes, rates, strict=True)):
         if rate < half <= faster:
             return float(size * (larger / size) ** (math.log(half / rate) / math.log(faster / rate)))

@@ -32,9 +32,8 @@ __all__ = ["measure_machine", "probe"]
 Numbers = npt.NDArray[np.float64]
 Tell = Callable[[str, float], None]
 
-#: Bytes of a frame, and those of messages that show a pair's rate.
-_FRAME, _LARGE = 128 * 1024, 512 * 1024
-_LARGEST = 4 << 20
+#: Bytes of a frame, and of the largest message.
+_FRAME, _LARGEST = 128 * 1024, 4 << 20
 #: Bytes at which overheads are taken: a frame's own, and per byte; streams travel in segments of 32 KB, arrays in whole frames.
 _OVERHEADS = (1, 1024, 8192, 32768)
 #: Shares of the time that is given: pairs, curves, overheads, streams, all at once, incast.
@@ -133,7 +132,7 @@ class _Probe:
             topology=Topology(racks(ranks, latency, rate), latency, rate),
             loggp=loggp,
             curve=curve,
-            half_rate_bytes=half_rate_bytes([p.size for p in curve], [p.seconds for p in curve]),
+            half_rate_bytes=half_rate_bytes([p.size for p in curve], [p.seconds for p in curve], 1 / loggp.G_s),
             incast=incast,
             machine=machine,
         )
@@ -203,15 +202,16 @@ class _Probe:
         latency, rate = np.full((size, size), np.nan), np.full((size, size), np.nan)
         each_s = _PAIRS * self._seconds / len(turns) / 2
         for pairs in turns:
-            small, large = self._ping(pairs, 8, each_s), self._ping(pairs, _LARGE, each_s)
+            small = self._ping(pairs, 8, each_s)
+            came = self._stream(pairs, _FRAME, each_s)
             for first, second in pairs:
                 if first == me:
-                    # The least: what else goes on only adds.
-                    latency[first, second] = latency[second, first] = min(small)
-                    rate[first, second] = rate[second, first] = _LARGE / min(large)
+                    # What else goes on only adds, but the least of all is luck.
+                    latency[first, second] = latency[second, first] = np.quantile(small, 0.25)
+                if second == me and came[0][3] > 0:
+                    rate[first, second] = rate[second, first] = came[0][1] / came[0][3]
         every = [self._all(table.ravel()).reshape(size, size, size) for table in (latency, rate)]
-        with np.errstate(all="ignore"):
-            return np.fmin.reduce(every[0]), np.fmax.reduce(every[1])
+        return np.fmin.reduce(every[0]), np.fmin.reduce(every[1])
 
     def _curve(self, alone: tuple[int, int], together: Pairs) -> list[Point]:
         """Seconds of messages of each size: of one pair while the others wait, and of all at once."""

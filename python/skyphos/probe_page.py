@@ -105,7 +105,7 @@ def _curve(found: Measured) -> str:
         x = axes.x(size)
         parts += [stroke((x, axes.bottom), (x, axes.bottom + 5), FAINT), text(x, 394, _size(size), "middle", "note")]
         size *= 4
-    best, half = max(rate for _, rate in rates), found.half_rate_bytes
+    best, half = min(max(rate for _, rate in rates), 1 / found.loggp.G_s), found.half_rate_bytes
     x, y = axes.x(half), axes.y(best / 2)
     parts += [
         axes.area(fast, slow, PALE),
@@ -138,7 +138,7 @@ def _maps(found: Measured) -> str:
     right = _heat(rate, groups, names, 470, lambda v: f"{human_bytes(v)}/s", dark_is_high=False)
     heads = [
         text(0, 16, "latency: dark is far", "start"),
-        text(470, 16, "rate, messages of 512 KB: dark is slow", "start"),
+        text(470, 16, "rate of a stream: dark is slow", "start"),
     ]
     return svg(900, 500, [*heads, *left, *right], "Latency and rate of every pair")
 

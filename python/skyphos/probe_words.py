@@ -39,6 +39,13 @@ def rack_names(found: Measured) -> list[str]:
     return [", ".join(names[host] for host in rack) for rack in racks] if len(racks) > 1 else []
 
 
+def _share(found: Measured) -> str:
+    """With a word where the hosts did something else meanwhile."""
+    could = min(1.0, found.machine["cores"] / max(len(host.ranks) for host in found.hosts))
+    busy = f"; {could:.2f} would be a rank's if nothing else ran: probe again when nothing does"
+    return f"{found.profile.cores:.2f}" + (busy if found.profile.cores < 0.75 * could else "")
+
+
 def summary(found: Measured) -> str:
     """The findings as lines of two columns.
 
@@ -55,7 +62,7 @@ def summary(found: Measured) -> str:
     lines = [
         ("ranks", f"{found.ranks} on {where}, over {found.transport}"),
         ("latency of a pair", f"{micro(least)} to {micro(most)}; {micro(profile.latency_s)} when all ranks exchange"),
-        ("rate of a pair", f"{human_bytes(slow)}/s to {human_bytes(fast)}/s (messages of 512 KB)"),
+        ("rate of a pair", f"{human_bytes(slow)}/s to {human_bytes(fast)}/s, a stream one way"),
         ("rate of a rank", f"{human_bytes(profile.rate)}/s each way, all at once; a stream alone {human_bytes(1 / loggp.G_s)}/s"),
         ("half of the best rate", f"at messages of {human_bytes(found.half_rate_bytes)}"),
         (
@@ -64,7 +71,7 @@ def summary(found: Measured) -> str:
             f"G {micro(loggp.G_s)} a byte",
         ),
         ("many to one", f"{profile.incast:.1%} longer for each further sender"),
-        ("share of a core", f"{profile.cores:.2f}"),
+        ("share of a core", _share(found)),
         ("copying memory", f"{human_bytes(found.machine['copy_rate'])}/s"),
         (
             "matrix products",

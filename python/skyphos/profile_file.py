@@ -43,7 +43,7 @@ class Topology:
     racks : list of list of int
         Hosts, by place, that belong together.
     latency_s, rate : arrays of shape (P, P)
-        Seconds until a small message is there, and bytes a second of one of 512 KB, of each pair; NaN where not measured.
+        Seconds until a small message is there, and bytes a second of a stream, of each pair; NaN where not measured.
     """
 
     racks: list[list[int]]

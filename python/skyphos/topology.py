@@ -119,6 +119,8 @@ def racks(hosts: Sequence[Sequence[int]], latency_s: Matrix, rate: Matrix, gap: 
                 if i != j and known.size:
                     between[i, j] = np.median(known)
         found = cluster(between, gap)
-        if 1 < len(found) < len(hosts):
+        # Two hosts may be near by chance; racks are what most hosts have neighbours in.
+        neighboured = sum(len(rack) for rack in found if len(rack) > 1)
+        if len(found) > 1 and neighboured >= 0.75 * len(hosts):
             return found
     return [list(range(len(hosts)))]
