@@ -13,6 +13,7 @@ from .allreduce import AllreduceCollectives
 from .arguments import Op, as_indices, as_out, as_values, resolve_op
 from .errors import BadInput
 from .plan import Plan, Stats
+from .planner import Profile, profile_of
 from .work import Work, perform
 
 if TYPE_CHECKING:
@@ -53,6 +54,14 @@ class Comm(AllreduceCollectives):
     def transport(self) -> str:
         """What carries messages: ``local`` or ``tcp``."""
         return self._native.transport
+
+    @property
+    def profile(self) -> Profile | None:
+        """What ``algorithm="auto"`` began with: a profile that was measured, the same on all ranks; None: defaults.
+
+        Groups from :meth:`split` and :meth:`dup` inherit it.
+        """
+        return profile_of(self._native)
 
     @property
     def stats(self) -> Stats:

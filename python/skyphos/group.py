@@ -8,6 +8,7 @@ from . import _skyphos
 from .bootstrap import discover
 from .comm import Comm
 from .errors import BadInput
+from .profile_choice import ProfileSource, begin_with
 
 __all__ = ["init", "local"]
 
@@ -26,6 +27,7 @@ def init(
     threads: int | None = None,
     socket_buffer: int | None = None,
     congestion_control: str | None = None,
+    profile: ProfileSource | None = None,
 ) -> Comm:
     """Join the group that this process was started in.
 
@@ -53,6 +55,10 @@ def init(
         TCP's congestion control, by the system's name (``"cubic"``, ``"bbr"``). Default: the system's, but Cubic or
         Reno in place of BBR where a round trip takes less than 5 ms: BBR adapts too slowly to flows that start and
         stop within milliseconds.
+    profile : Profile, Measured or path, optional
+        What machines and network can do, as ``skyphos probe`` measured it: ``algorithm="auto"`` begins with it, and what calls
+        observe refines it. Rank 0's counts for all ranks. Default: the file that SKYPHOS_PROFILE names (``none``: no
+        file); else the user's own, if it is of these hosts; else defaults. A profile of other hosts warns once.
 
     Returns
     -------
@@ -61,7 +67,7 @@ def init(
     Raises
     ------
     BadInput
-        Settings that are partial or contradict each other.
+        Settings that are partial or contradict each other, or a profile that is damaged.
     Timeout
         Ranks did not come; names them.
     Refused
@@ -95,6 +101,7 @@ def init(
         socket_buffer,
         congestion_control,
     )
+    begin_with(native, profile)
     return Comm(native)
 
 

@@ -11,16 +11,17 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from . import _skyphos as native
 from .errors import BadInput
 
 __all__ = ["Prediction", "Profile", "Stage", "greedy_degrees", "predict_allreduce", "union_entries"]
 
-_FORMAT = 1
+#: Of the file that :meth:`Profile.load` reads.
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,12 @@ class Profile:
         Of reading, adding or copying a byte of a dense array, and of making one.
     bitmap_s : float
         What an entry takes more that comes from or goes to an array with a bitmap.
+    message_s : float
+        Seconds for which a link is taken by each message, whatever its length (LogGP's g beyond the processors' overhead).
+    gather_s, fold_s, row_byte_s : float
+        Processor time that a plan takes to gather a row and to add one, and more for each of its bytes.
+    set_code_s, set_join_s : float
+        Of encoding an index of a configuration, and of joining it with others.
     """
 
     latency_s: float
@@ -66,6 +73,12 @@ class Profile:
     dense_byte_s: float
     fresh_byte_s: float
     bitmap_s: float
+    message_s: float = 0.0
+    gather_s: float = 0.8e-9
+    fold_s: float = 1.2e-9
+    row_byte_s: float = 0.1e-9
+    set_code_s: float = 1.0e-9
+    set_join_s: float = 4.0e-9
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -102,25 +115,52 @@ class Profile:
 
     @classmethod
     def load(cls, path: str) -> Profile:
-        """Read a profile that :meth:`save` wrote. Raises BadInput if it is none."""
-        try:
-            with open(path, encoding="utf-8") as file:
-                found = json.load(file)
-            if found["skyphos_profile"] != _FORMAT:
-                raise BadInput(
-                    f"{path}: a profile of format {found['skyphos_profile']}, and this version reads {_FORMAT}"
-                )
-            return cls(**found["profile"])
-        except OSError as error:
-            raise BadInput(f"{path}: {error.strerror or error}") from None
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, BadInput):
-                raise
-            raise BadInput(f"{path}: no profile of skyphos ({error})") from None
+        """Read a profile, as :meth:`to_json` or ``skyphos probe`` wrote it. Raises BadInput if it is none."""
+        return read_profile(read_text(path), path)[0]
 
     def to_json(self) -> str:
         """The text of a profile's file."""
-        return json.dumps({"skyphos_profile": _FORMAT, "profile": asdict(self)}, indent=2) + "\n"
+        return json.dumps({"skyphos_profile": FORMAT, "profile": asdict(self)}, indent=2) + "\n"
+
+
+def profile_of(comm: native.Comm) -> Profile | None:
+    """The profile that a group began with."""
+    numbers = native.get_profile(comm)
+    return None if numbers is None else Profile(**dict(numbers))
+
+
+def read_text(path: str) -> str:
+    """The text of a file; BadInput says why there is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_profile(text: str, name: str) -> tuple[Profile, dict[str, Any]]:
+    """The profile of a file's text, and all that the file says; ``name`` is what errors call it."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise BadInput(f"{name}: no profile of skyphos: {error}") from None
+    if not isinstance(found, dict) or "skyphos_profile" not in found:
+        raise BadInput(f"{name}: no profile of skyphos: it does not say skyphos_profile")
+    if found["skyphos_profile"] != FORMAT:
+        raise BadInput(f"{name}: a profile of format {found['skyphos_profile']}, and this version reads {FORMAT}")
+    numbers = found.get("profile")
+    if not isinstance(numbers, dict):
+        raise BadInput(f"{name}: no profile of skyphos: it has no part named profile")
+    names = [field.name for field in fields(Profile)]
+    needed = [field.name for field in fields(Profile) if field.default is MISSING]
+    absent, strange = [k for k in needed if k not in numbers], [k for k in numbers if k not in names]
+    if absent or strange:
+        wrong = f"lacks {', '.join(absent)}" if absent else f"has {', '.join(strange)}, which no profile has"
+        raise BadInput(f"{name}: no profile of skyphos: its part named profile {wrong}")
+    try:
+        return Profile(**numbers), found
+    except BadInput as error:
+        raise BadInput(f"{name}: {error}") from None
 
 
 @dataclass(frozen=True)

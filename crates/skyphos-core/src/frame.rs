@@ -93,6 +93,10 @@ pub enum CallKind {
     ReduceScatterDense = 17,
     /// `reduce` of dense arrays.
     ReduceToRootDense = 18,
+    /// A measurement of `skyphos probe`.
+    Measure = 32,
+    /// The exchange of profiles when a group begins.
+    Profile = 33,
 }
 
 impl CallKind {
@@ -103,7 +107,8 @@ impl CallKind {
             [Allreduce, AllreduceDense, ReduceScatter, ReduceScatterDense, ReduceToRoot, ReduceToRootDense];
         let others =
             [Barrier, Split, AllgatherBytes, Failed, Allgather, Gather, Alltoall, Scatter, TopkAllreduce];
-        of_plans.into_iter().chain(reductions).chain(others).find(|k| *k as u8 == code)
+        let mut all = of_plans.into_iter().chain(reductions).chain(others).chain([Measure, Profile]);
+        all.find(|k| *k as u8 == code)
     }
 }
 
@@ -165,6 +170,8 @@ impl std::fmt::Display for CallSig {
             CallKind::TopkAllreduce => "topk_allreduce",
             CallKind::ReduceScatterDense => "reduce_scatter of dense arrays",
             CallKind::ReduceToRootDense => "reduce of dense arrays",
+            CallKind::Measure => "probe",
+            CallKind::Profile => "init",
         };
         use CallKind::*;
         let moves = matches!(self.kind, Allgather | Gather | Alltoall | Scatter);

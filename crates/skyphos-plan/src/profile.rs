@@ -101,9 +101,101 @@ impl Kernels {
     pub fn weight(row_bytes: usize) -> f64 {
         0.5 + row_bytes as f64 / 8.0
     }
+
+    /// Names of its numbers, among [`Profile::NAMES`].
+    pub const NAMES: [&'static str; 9] = {
+        let [_, _, _, _, _, _, _, _, kernels @ .., _, _, _, _, _] = Profile::NAMES;
+        kernels
+    };
+
+    /// Its numbers, in the order of the fields.
+    pub fn numbers(&self) -> [f64; 9] {
+        let k = self;
+        let sparse = [k.encode_s, k.place_s, k.merge_s, k.merge_more_s, k.block_s, k.position_s];
+        let dense = [k.dense_byte_s, k.fresh_byte_s, k.bitmap_s];
+        std::array::from_fn(|i| sparse.get(i).copied().unwrap_or_else(|| dense[i - sparse.len()]))
+    }
+
+    /// The kernels of these numbers.
+    pub fn from_numbers(numbers: [f64; 9]) -> Kernels {
+        let [encode_s, place_s, merge_s, merge_more_s, block_s, position_s, dense @ ..] = numbers;
+        let [dense_byte_s, fresh_byte_s, bitmap_s] = dense;
+        Kernels {
+            encode_s,
+            place_s,
+            merge_s,
+            merge_more_s,
+            block_s,
+            position_s,
+            dense_byte_s,
+            fresh_byte_s,
+            bitmap_s,
+        }
+    }
 }
 
 impl Profile {
+    /// How many numbers it has.
+    pub const LEN: usize = 22;
+
+    /// Names of its numbers, in the order of [`Profile::numbers`].
+    pub const NAMES: [&'static str; Profile::LEN] = [
+        "latency_s",
+        "message_s",
+        "rate",
+        "incast",
+        "cores",
+        "frame_s",
+        "byte_s",
+        "array_byte_s",
+        "encode_s",
+        "place_s",
+        "merge_s",
+        "merge_more_s",
+        "block_s",
+        "position_s",
+        "dense_byte_s",
+        "fresh_byte_s",
+        "bitmap_s",
+        "gather_s",
+        "fold_s",
+        "row_byte_s",
+        "set_code_s",
+        "set_join_s",
+    ];
+
+    /// Its numbers, for those who send or store them.
+    pub fn numbers(&self) -> [f64; Profile::LEN] {
+        let (p, r) = (self, &self.rows);
+        let network =
+            [p.latency_s, p.message_s, p.rate, p.incast, p.cores, p.frame_s, p.byte_s, p.array_byte_s];
+        let rows = [r.gather_s, r.fold_s, r.byte_s, r.set_code_s, r.set_join_s];
+        let mut all = network.into_iter().chain(p.kernels.numbers()).chain(rows);
+        std::array::from_fn(|_| all.next().expect("as many as names"))
+    }
+
+    /// The profile of these numbers; `None` where one makes no sense.
+    pub fn from_numbers(numbers: [f64; Profile::LEN]) -> Option<Profile> {
+        let [latency_s, message_s, rate, incast, cores, frame_s, byte_s, array_byte_s, rest @ ..] = numbers;
+        let [kernels @ .., gather_s, fold_s, row_byte_s, set_code_s, set_join_s] = rest;
+        let sound = numbers.iter().all(|x| x.is_finite() && *x >= 0.0) && rate > 0.0 && cores > 0.0;
+        let kernels = Kernels::from_numbers(kernels);
+        let rows = RowKernels { gather_s, fold_s, byte_s: row_byte_s, set_code_s, set_join_s };
+        let network = Profile {
+            latency_s,
+            message_s,
+            rate,
+            incast,
+            cores,
+            frame_s,
+            byte_s,
+            array_byte_s,
+            kernels,
+            rows,
+        };
+        sound.then_some(network)
+    }
+
     /// Ranks on one host that talk through loopback sockets: nothing but processor time counts.
     pub fn one_host(ranks: u32, cores: f64) -> Profile {
         let cores = (cores / f64::from(ranks.max(1))).min(1.0);
@@ -136,6 +228,25 @@ impl Profile {
             kernels: Kernels::default(),
             rows: RowKernels::default(),
             message_s: 0.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_a_profile_and_back() {
+        let profile = Profile::network(125e6);
+        assert_eq!(Profile::from_numbers(profile.numbers()), Some(profile));
+        // Each field has a place of its own.
+        let distinct: [f64; Profile::LEN] = std::array::from_fn(|k| k as f64 + 1.0);
+        assert_eq!(Profile::from_numbers(distinct).map(|p| p.numbers()), Some(distinct));
+        for (place, bad) in [(0, -1.0), (2, 0.0), (4, 0.0), (9, f64::NAN), (21, f64::INFINITY)] {
+            let mut numbers = distinct;
+            numbers[place] = bad;
+            assert_eq!(Profile::from_numbers(numbers), None);
         }
     }
 }

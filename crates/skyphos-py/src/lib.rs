@@ -8,6 +8,7 @@ mod op;
 mod owned;
 mod plan;
 mod planner;
+mod probe;
 mod quantize;
 mod stream;
 mod topk;
@@ -28,6 +29,8 @@ mod _skyphos {
     use crate::plan::Plan;
     #[pymodule_export]
     use crate::planner::{default_profile, greedy_degrees, predict_allreduce, union_entries};
+    #[pymodule_export]
+    use crate::probe::{agree_profile, get_profile, kernel_times, overhead, ping, set_profile, stream};
     #[pymodule_export]
     use crate::stream::{
         allreduce, allreduce_dense, alltoall, gather, move_arrays, reduce, reduce_arrays, reduce_scatter,

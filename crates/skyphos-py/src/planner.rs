@@ -2,72 +2,37 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use skyphos::planner::{Kernels, PowerLaw, Profile, Union, Work, choose_degrees, factorisations};
+use skyphos::planner::{PowerLaw, Profile, Union, Work, choose_degrees, factorisations};
 use skyphos::planner::{Sizes, Stage};
 use skyphos::{DenseThreshold, of_route};
 
-/// A profile's numbers, in the order of the fields of `skyphos.planner.Profile`.
-#[derive(FromPyObject)]
-pub struct Numbers {
-    latency_s: f64,
-    rate: f64,
-    incast: f64,
-    cores: f64,
-    frame_s: f64,
-    byte_s: f64,
-    array_byte_s: f64,
-    encode_s: f64,
-    place_s: f64,
-    merge_s: f64,
-    merge_more_s: f64,
-    block_s: f64,
-    position_s: f64,
-    dense_byte_s: f64,
-    fresh_byte_s: f64,
-    bitmap_s: f64,
+/// A `skyphos.planner.Profile`: read by the names of its fields.
+pub struct Numbers(pub Profile);
+
+impl<'py> FromPyObject<'_, 'py> for Numbers {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Numbers> {
+        let mut numbers = [0.0; Profile::LEN];
+        for (number, name) in numbers.iter_mut().zip(Profile::NAMES) {
+            *number = object.getattr(name)?.extract()?;
+        }
+        let profile = Profile::from_numbers(numbers);
+        profile
+            .map(Numbers)
+            .ok_or_else(|| PyValueError::new_err("numbers of a profile are finite and positive"))
+    }
 }
 
-impl From<Numbers> for Profile {
-    fn from(p: Numbers) -> Profile {
-        let kernels = Kernels {
-            encode_s: p.encode_s,
-            place_s: p.place_s,
-            merge_s: p.merge_s,
-            merge_more_s: p.merge_more_s,
-            block_s: p.block_s,
-            position_s: p.position_s,
-            dense_byte_s: p.dense_byte_s,
-            fresh_byte_s: p.fresh_byte_s,
-            bitmap_s: p.bitmap_s,
-        };
-        let Numbers { latency_s, rate, incast, cores, frame_s, byte_s, array_byte_s, .. } = p;
-        Profile { latency_s, rate, incast, cores, frame_s, byte_s, array_byte_s, kernels }
-    }
+/// Its numbers, by name.
+pub fn named(profile: Profile) -> Vec<(&'static str, f64)> {
+    Profile::NAMES.into_iter().zip(profile.numbers()).collect()
 }
 
 /// Defaults of a profile, by name.
 #[pyfunction]
 pub fn default_profile(ranks: u32, cores: f64, rate: Option<f64>) -> Vec<(&'static str, f64)> {
-    let p = rate.map_or_else(|| Profile::one_host(ranks, cores), Profile::network);
-    let k = p.kernels;
-    vec![
-        ("latency_s", p.latency_s),
-        ("rate", p.rate),
-        ("incast", p.incast),
-        ("cores", p.cores),
-        ("frame_s", p.frame_s),
-        ("byte_s", p.byte_s),
-        ("array_byte_s", p.array_byte_s),
-        ("encode_s", k.encode_s),
-        ("place_s", k.place_s),
-        ("merge_s", k.merge_s),
-        ("merge_more_s", k.merge_more_s),
-        ("block_s", k.block_s),
-        ("position_s", k.position_s),
-        ("dense_byte_s", k.dense_byte_s),
-        ("fresh_byte_s", k.fresh_byte_s),
-        ("bitmap_s", k.bitmap_s),
-    ]
+    named(rate.map_or_else(|| Profile::one_host(ranks, cores), Profile::network))
 }
 
 /// Kind, entries of one rank, exponent (power law), measured points.
@@ -109,7 +74,7 @@ pub fn predict_allreduce(
     model: Model,
     profile: Numbers,
 ) -> PyResult<Vec<RouteNumbers>> {
-    let (union, profile) = (union_of(n, model)?, Profile::from(profile));
+    let (union, Numbers(profile)) = (union_of(n, model)?, profile);
     let all = py.detach(|| {
         let curve = |m: f64| union.entries(m);
         let dense_above = DenseThreshold::Auto.density(n, row_bytes, n > 1 << 32);

@@ -1,6 +1,6 @@
 //! Simulated clusters for `skyphos.simulate`.
 
-use crate::errors::raise;
+use crate::errors::to_py;
 use crate::planner::Numbers;
 use pyo3::prelude::*;
 use skyphos::planner::Profile;
@@ -36,7 +36,7 @@ pub struct Described {
 
 impl Described {
     fn network(self) -> Result<Network, Error> {
-        let Profile { frame_s, byte_s, kernels, rows, .. } = self.machine.into();
+        let Numbers(Profile { frame_s, byte_s, kernels, rows, .. }) = self.machine;
         Ok(Network {
             ranks: self.ranks,
             ranks_per_host: self.ranks_per_host,
@@ -153,12 +153,12 @@ pub fn simulate(
     traced: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Vec<SimulatedPhase>> {
-    let network = network.network().map_err(raise)?;
+    let network = network.network().map_err(|error| to_py(py, error))?;
     let scenario = Scenario {
         network: network.clone(),
         seed: asked.seed,
-        collective: Collective::from_name(&asked.collective).map_err(raise)?,
-        algorithm: Algorithm::from_name(&asked.algorithm).map_err(raise)?,
+        collective: Collective::from_name(&asked.collective).map_err(|error| to_py(py, error))?,
+        algorithm: Algorithm::from_name(&asked.algorithm).map_err(|error| to_py(py, error))?,
         degrees: asked.degrees,
         n: asked.n,
         entries: asked.entries,
@@ -183,7 +183,7 @@ pub fn simulate(
     });
     match stopped {
         Some(error) => Err(error),
-        None => Ok(phases.map_err(raise)?.into_iter().map(|phase| told(&network, phase, traced)).collect()),
+        None => Ok(phases.map_err(|error| to_py(py, error))?.into_iter().map(|phase| told(&network, phase, traced)).collect()),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::as_dense::{reduce_array, reduce_as_dense};
 use crate::choose::{Data, choose, predict};
 use crate::explain::Explanation;
 use crate::memory::{Known, Size, Told};
-use crate::observe::{Observed, Stopwatch, agreed, default_profile};
+use crate::observe::{Observed, Stopwatch, agreed};
 use crate::vectors::{Source, is_wide};
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::allreduce::butterfly::{Parts, butterfly};
@@ -246,7 +246,7 @@ async fn decide<T: Element>(
         options.degrees.clone().filter(|_| algorithm == Algorithm::Butterfly).unwrap_or_default();
     let (mut sample, mut choice) = (None, None);
     if algorithm == Algorithm::Auto {
-        let default = default_profile(ep.size(), ep.node().on_one_host());
+        let default = seen.start(ep.size(), ep.node().on_one_host());
         let survey = survey(ep, view, width, n, &seen.words(default)).await?;
         let curve = union_curve(&survey, ep.size());
         let (profile, bias) = agreed(default, |k| survey.median(k));

@@ -8,6 +8,7 @@ use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::local::local_group;
 use skyphos_core::transport::Transport;
 use skyphos_core::{Call, Endpoint, Group, Node, Settings};
+use skyphos_plan::Profile;
 use skyphos_types::{Error, ReduceOp, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,7 +55,7 @@ impl Comm {
     pub fn over(transport: Box<dyn Transport>, settings: Settings) -> Result<Comm> {
         let node = Node::new(transport, settings)?;
         let group = Group { comm: 0, ranks: (0..node.size()).collect(), me: node.rank() };
-        Ok(Comm::of_group(node, group))
+        Ok(Comm::of_group(node, group, None))
     }
 
     /// Groups for `size` ranks of this process.
@@ -66,7 +67,7 @@ impl Comm {
         Ok(LocalRanks(comms.collect::<Result<_>>()?))
     }
 
-    fn of_group(node: Arc<Node>, group: Group) -> Comm {
+    fn of_group(node: Arc<Node>, group: Group, base: Option<Profile>) -> Comm {
         let group = Arc::new(group);
         node.open_group(group.clone());
         Comm {
@@ -74,13 +75,36 @@ impl Comm {
             group,
             closed: AtomicBool::new(false),
             memory: Memory::default(),
-            observed: Mutex::default(),
+            observed: Mutex::new(Observed::with_base(base)),
         }
     }
 
     /// What calls have shown of machine and network.
     pub(crate) fn observed(&self) -> MutexGuard<'_, Observed> {
         self.observed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a probe measured, as all ranks agreed ([`Comm::agree_profile`]); `None`: `auto` begins with defaults.
+    pub fn profile(&self) -> Option<Profile> {
+        self.observed().base
+    }
+
+    /// Lets `auto` begin with these numbers. Not collective: all ranks must pass the same.
+    pub fn set_profile(&self, profile: Option<Profile>) {
+        self.observed().base = profile;
+    }
+
+    /// Gives all ranks the profile of rank 0, whatever the others would have had. Collective; ⌈log2 P⌉ α.
+    pub fn agree_profile(&self, mine: Option<Profile>) -> Result<Option<Profile>> {
+        let numbers = mine.map_or([0.0; Profile::LEN], |profile| profile.numbers());
+        let block: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let all =
+            self.call(CallSig::plain(CallKind::Profile), async |ep| allgather_bytes(ep, 0, &block).await)?;
+        let word = |k: usize| f64::from_le_bytes(all[0][k * 8..][..8].try_into().expect("8 bytes"));
+        // Of rank 0 without one they are zeros, which are none.
+        let profile = Profile::from_numbers(std::array::from_fn(word));
+        self.set_profile(profile);
+        Ok(profile)
     }
 
     /// This process's rank in the group.
@@ -193,7 +217,8 @@ impl Comm {
         let mut comm = self.group.comm ^ call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         comm = (comm ^ comm >> 29).wrapping_mul(0xb7e1_5162_8aed_2a6b) | 1;
         let ranks = members.iter().map(|(_, r)| self.group.ranks[*r as usize]).collect();
-        Ok(Some(Comm::of_group(self.node.clone(), Group { comm, ranks, me: me as u32 })))
+        let group = Group { comm, ranks, me: me as u32 };
+        Ok(Some(Comm::of_group(self.node.clone(), group, self.profile())))
     }
 
     /// Leaves the group; later calls are refused. The last Comm of a process also closes the

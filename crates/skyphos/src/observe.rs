@@ -30,6 +30,8 @@ const BUSY: f64 = 0.7;
 /// What a rank has seen so far; 0 where nothing yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Observed {
+    /// What a probe measured, to begin with instead of defaults. The same on all ranks.
+    pub(crate) base: Option<Profile>,
     /// Bytes a second of the link: of a call that waited for it, or the most that was seen.
     rate: f64,
     /// Share of a core, of one that does what is predicted in the time that is predicted.
@@ -43,6 +45,11 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
+    /// Nothing yet, but what a probe measured.
+    pub(crate) fn with_base(base: Option<Profile>) -> Observed {
+        Observed { base, ..Observed::default() }
+    }
+
     /// What this rank says in a survey: its profile as far as ranks may differ in it, and its corrections.
     pub(crate) fn words(self, default: Profile) -> Vec<f64> {
         let mine = self.refine(default);
@@ -58,6 +65,12 @@ impl Observed {
             latency_s: known(self.latency_s, profile.latency_s),
             ..profile
         }
+    }
+
+    /// What is known before any call has shown more. Ranks of one host may have different numbers of cores, and so
+    /// latency, of defaults; all else is the same on all ranks.
+    pub(crate) fn start(self, ranks: u32, one_host: bool) -> Profile {
+        self.base.unwrap_or_else(|| default_profile(ranks, one_host))
     }
 
     /// Takes note of a call, and of what was predicted for it.
@@ -142,9 +155,8 @@ fn busy_s() -> Option<f64> {
     Some(numbers.next()? + numbers.next()?).map(|nanoseconds| nanoseconds / 1e9)
 }
 
-/// The default profile of a group, before anything was seen. Ranks on one host may have different numbers of cores, and
-/// so of latency; all else is the same on all ranks.
-pub(crate) fn default_profile(ranks: u32, one_host: bool) -> Profile {
+/// The profile of a group that was never measured.
+fn default_profile(ranks: u32, one_host: bool) -> Profile {
     let cores = std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
     match one_host {
         true => Profile::one_host(ranks, cores),

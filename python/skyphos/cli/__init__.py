@@ -22,6 +22,7 @@ __all__ = ["main"]
 _COMMANDS = {
     "plan": "Predict what an allreduce costs by each algorithm.",
     "pagerank": "Rank the vertices of a graph with PageRank.",
+    "probe": "Measure what network and machines can do.",
     "run": "Run a script, module or program as a group of processes.",
 }
 

@@ -56,6 +56,13 @@ class Progress:
         elif self._shown:
             click.echo(words, err=True)
 
+    def share(self, words: str, share: float) -> None:
+        """Show what begins now, and the share that is done."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=words, completed=share, total=1.0)
+        elif self._shown:
+            click.echo(words, err=True)
+
     def residual(self, iteration: int, residual: float) -> None:
         """Show that an iteration is done."""
         if not self._shown:

@@ -1,0 +1,95 @@
+//! Measurements for `skyphos.probe`.
+
+use crate::comm::Comm;
+use crate::errors::to_py;
+use crate::planner::{Numbers, named};
+use pyo3::prelude::*;
+use skyphos::Error;
+use std::time::Duration;
+
+fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
+    let bad = || Error::bad_input(format!("a measurement takes at least 0 seconds, not {seconds}"));
+    Duration::try_from_secs_f64(seconds).map_err(|_| to_py(py, bad()))
+}
+
+/// Half round trips in seconds, on the first of each pair.
+#[pyfunction]
+pub fn ping(
+    py: Python<'_>,
+    comm: &Comm,
+    pairs: Vec<(u32, u32)>,
+    size: usize,
+    most: u32,
+    limit: f64,
+) -> PyResult<Vec<f64>> {
+    let limit = seconds(py, limit)?;
+    py.detach(|| comm.shared().ping(&pairs, size, most, limit)).map_err(|e| to_py(py, e))
+}
+
+/// Seconds of the processor for a message: sending on the first of each pair, receiving on the other.
+#[pyfunction]
+pub fn overhead(
+    py: Python<'_>,
+    comm: &Comm,
+    pairs: Vec<(u32, u32)>,
+    size: usize,
+    times: u32,
+    gap: f64,
+) -> PyResult<Vec<f64>> {
+    let gap = seconds(py, gap)?;
+    py.detach(|| comm.shared().overhead(&pairs, size, times, gap)).map_err(|e| to_py(py, e))
+}
+
+/// Sender, bytes, messages and seconds of a flow.
+type Received = (u32, u64, u64, f64);
+
+/// By flow what came, then the seconds of the whole and of the processor.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
+pub fn stream(
+    py: Python<'_>,
+    comm: &Comm,
+    flows: Vec<(u32, u32)>,
+    size: usize,
+    most: u32,
+    limit: f64,
+    settle: f64,
+) -> PyResult<(Vec<Received>, f64, f64)> {
+    let (limit, settle) = (seconds(py, limit)?, seconds(py, settle)?);
+    let done = py.detach(|| comm.shared().stream(&flows, size, most, limit, settle));
+    let done = done.map_err(|e| to_py(py, e))?;
+    let received = done.received.iter().map(|r| (r.from, r.bytes, r.messages, r.seconds)).collect();
+    Ok((received, done.seconds, done.cpu_s))
+}
+
+/// The kernels' processor times by name, and the share of a core that this rank had meanwhile.
+#[pyfunction]
+pub fn kernel_times(py: Python<'_>, comm: &Comm) -> PyResult<(Vec<(&'static str, f64)>, f64)> {
+    let found = py.detach(|| comm.shared().kernel_times()).map_err(|e| to_py(py, e))?;
+    let names = skyphos::planner::Kernels::NAMES;
+    Ok((names.into_iter().zip(found.kernels.numbers()).collect(), found.cores))
+}
+
+/// Gives all ranks the profile of rank 0; by name.
+#[pyfunction]
+pub fn agree_profile(
+    py: Python<'_>,
+    comm: &Comm,
+    mine: Option<Numbers>,
+) -> PyResult<Option<Vec<(&'static str, f64)>>> {
+    let mine = mine.map(|Numbers(profile)| profile);
+    let agreed = py.detach(|| comm.shared().agree_profile(mine)).map_err(|e| to_py(py, e))?;
+    Ok(agreed.map(named))
+}
+
+/// Sets the profile of one rank of a group inside this process.
+#[pyfunction]
+pub fn set_profile(comm: &Comm, profile: Option<Numbers>) {
+    comm.shared().set_profile(profile.map(|Numbers(profile)| profile));
+}
+
+/// The profile that `auto` begins with, by name.
+#[pyfunction]
+pub fn get_profile(comm: &Comm) -> Option<Vec<(&'static str, f64)>> {
+    comm.shared().profile().map(named)
+}

@@ -1,0 +1,217 @@
+//! How long the kernels of an allreduce take on this machine: the numbers of [`Kernels`], measured by the code that collectives
+//! run, on evenly drawn indices.
+//!
+//! All ranks measure at once, for those of one host share its memory and caches when they compute. Times are the
+//! processor's, so that a rank that shares its core measures the same kernels; its share of a core is told apart.
+
+use crate::Comm;
+use crate::probe::cpu_s;
+use skyphos_core::Endpoint;
+use skyphos_core::collectives::barrier::barrier_from;
+use skyphos_core::frame::{CallKind, CallSig};
+use skyphos_core::slab::Payload;
+use skyphos_core::stream::{Assembler, encode};
+use skyphos_kernels::Indices;
+use skyphos_kernels::stream::{Collector, Fold, Form, Shape, View, dense_form};
+use skyphos_plan::Kernels;
+use skyphos_types::{ReduceOp, Result};
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Entries of a vector, and positions that make it sparse enough to be merged, or dense enough for blocks.
+const ENTRIES: usize = 1 << 16;
+const FAR: u64 = ENTRIES as u64 * 256;
+const MIDDLE: u64 = ENTRIES as u64 * 16;
+const NEAR: u64 = ENTRIES as u64 * 2;
+
+/// Bytes of dense arrays: more than caches hold.
+const ARRAY_BYTES: usize = 16 << 20;
+
+/// Times that each kernel runs; the median counts.
+const RUNS: usize = 5;
+
+/// Round of the barrier after the measurement; the one before begins at 0.
+const END_ROUND: u32 = 0x100;
+
+/// What [`Comm::kernel_times`] found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KernelTimes {
+    /// Processor time of each kernel.
+    pub kernels: Kernels,
+    /// Share of a core that this rank had while all ranks measured.
+    pub cores: f64,
+}
+
+/// The median of the processor's seconds.
+fn median_s(mut run: impl FnMut()) -> f64 {
+    let mut times: Vec<f64> = (0..RUNS)
+        .map(|_| {
+            let start = cpu_s();
+            run();
+            cpu_s() - start
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[RUNS / 2]
+}
+
+/// Ascending indices below `n`, evenly drawn, one in each of equal stretches.
+fn drawn(n: u64, seed: u64) -> Vec<u32> {
+    let stretch = n / ENTRIES as u64;
+    let mut random = seed.wrapping_mul(2).wrapping_add(1);
+    (0..ENTRIES as u64)
+        .map(|k| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (k * stretch + (random >> 33) % stretch) as u32
+        })
+        .collect()
+}
+
+fn shape(dense_above: f64) -> Shape {
+    Shape { width: 1, wide: false, dense_above, with_present: true }
+}
+
+fn encoded(ep: &Endpoint, n: u64, seed: u64, values: &[f32]) -> Vec<Payload> {
+    let indices = drawn(n, seed);
+    encode(ep, View::Sparse { indices: Indices::U32(&indices), values }, 1, 0, 0, n)
+}
+
+/// Seconds to reduce so many streams to a sparse vector.
+fn reduce_s(ep: &Endpoint, n: u64, sources: usize, values: &[f32]) -> Result<f64> {
+    let streams: Vec<Vec<Payload>> = (0..sources).map(|s| encoded(ep, n, s as u64, values)).collect();
+    let bytes: Vec<Vec<&[u8]>> = streams.iter().map(|s| s.iter().map(Payload::as_bytes).collect()).collect();
+    let op = ReduceOp::Sum;
+    let density = ENTRIES as f64 / n as f64;
+    let mut failed = Ok(());
+    let seconds = median_s(|| {
+        let once = || -> Result<Form<f32>> {
+            let damaged = |_| ep.corrupt(ep.rank(), "segments of its own making");
+            let mut collector = Collector::new(0, n, shape(1.0), 0f32, ENTRIES * sources);
+            let mut fold = Fold::<f32, &[u8]>::new(&op, sources, 1, 0, n, density)?;
+            for (source, segments) in bytes.iter().enumerate() {
+                for segment in segments {
+                    fold.push(source, segment).map_err(damaged)?;
+                }
+            }
+            fold.advance(&op, &mut collector).map_err(damaged)?;
+            Ok(collector.finish())
+        };
+        failed = once().map(|form| drop(black_box(form)));
+    });
+    failed.map(|()| seconds)
+}
+
+/// Seconds to put an encoded vector into a result of this shape.
+fn place_s(ep: &Endpoint, n: u64, shape: Shape, segments: &[Payload]) -> Result<f64> {
+    let mut failed = Ok(());
+    let seconds = median_s(|| {
+        let mut result = Assembler::new(&[0, n], shape, 0f32);
+        failed = result.take_all(ep, ep.rank(), 0, segments);
+        drop(black_box(result));
+    });
+    failed.map(|()| seconds)
+}
+
+fn measure(ep: &Endpoint) -> Result<Kernels> {
+    let entries = ENTRIES as f64;
+    let values = vec![1f32; ENTRIES];
+    let indices = drawn(FAR, 7);
+    let view = View::Sparse { indices: Indices::U32(&indices), values: &values };
+    let encode_s = median_s(|| drop(black_box(encode(ep, view, 1, 0, 0, FAR)))) / entries;
+    let placed_s = place_s(ep, FAR, shape(1.0), &encoded(ep, FAR, 7, &values))? / entries;
+
+    // Few and many sources by merges: seconds an entry are `merge_s + merge_more_s` times the sources.
+    let each_s = |sources: usize| Ok(reduce_s(ep, FAR, sources, &values)? / (sources as f64 * entries));
+    let (two_s, eight_s): (f64, f64) = (each_s(2)?, each_s(8)?);
+    let merge_more_s = ((eight_s - two_s) / 6.0).max(0.0);
+    let merge_s = (two_s - 2.0 * merge_more_s).max(0.0);
+
+    // The same entries in fewer and in more positions, by blocks.
+    let (near_s, middle_s) = (reduce_s(ep, NEAR, 4, &values)?, reduce_s(ep, MIDDLE, 4, &values)?);
+    let position_s = ((middle_s - near_s) / (MIDDLE - NEAR) as f64).max(0.0);
+    let block_s = ((near_s - NEAR as f64 * position_s) / (4.0 * entries)).max(0.0);
+
+    let from = vec![1u8; ARRAY_BYTES];
+    let mut to = vec![0u8; ARRAY_BYTES];
+    let copy_s = median_s(|| black_box(&mut to[..]).copy_from_slice(black_box(&from)));
+    let dense_byte_s = copy_s / ARRAY_BYTES as f64;
+    // The one before goes when the next is there, as a program's results do that calls again and again.
+    let mut kept = Vec::new();
+    let fresh_s = median_s(|| kept = black_box(vec![1u8; ARRAY_BYTES / 2]));
+    let fresh_byte_s = fresh_s / kept.len() as f64;
+
+    let bitmap_s = bitmap_s(ep, &values)?;
+    Ok(Kernels {
+        encode_s,
+        place_s: placed_s,
+        merge_s,
+        merge_more_s,
+        block_s,
+        position_s,
+        dense_byte_s,
+        fresh_byte_s,
+        bitmap_s,
+    })
+}
+
+/// Seconds that an entry takes more where it comes from an array with a bitmap, and goes to one: the mean of both.
+fn bitmap_s(ep: &Endpoint, values: &[f32]) -> Result<f64> {
+    let indices = drawn(NEAR, 7);
+    let (mut rows, mut present) = (vec![0f32; NEAR as usize], vec![0u64; NEAR as usize / 64]);
+    for (index, value) in indices.iter().zip(values) {
+        rows[*index as usize] = *value;
+        present[*index as usize / 64] |= 1 << (index % 64);
+    }
+    let listed = View::Sparse { indices: Indices::U32(&indices), values };
+    let marked = View::Dense { values: &rows, present: Some(&present) };
+    let from_list_s = median_s(|| drop(black_box(encode(ep, listed, 1, 0, 0, NEAR))));
+    let from_array_s = median_s(|| drop(black_box(encode(ep, marked, 1, 0, 0, NEAR))));
+    let segments = encode(ep, listed, 1, 0, 0, NEAR);
+    let to_list_s = place_s(ep, NEAR, shape(1.0), &segments)?;
+    let to_array_s = place_s(ep, NEAR, shape(0.0), &segments)?;
+    // Making the array is counted by its bytes.
+    let make_s = median_s(|| drop(black_box(dense_form(shape(0.0), NEAR, 0f32))));
+    let more_s = (from_array_s - from_list_s).max(0.0) + (to_array_s - make_s - to_list_s).max(0.0);
+    Ok(more_s / 2.0 / ENTRIES as f64)
+}
+
+impl Comm {
+    /// Measures the kernels on all ranks at once, for some 0.1 s of the processor. Collective.
+    pub fn kernel_times(&self) -> Result<KernelTimes> {
+        self.call(CallSig::plain(CallKind::Measure), async |ep| {
+            barrier_from(ep, 0).await?;
+            let (start, cpu_start) = (Instant::now(), cpu_s());
+            let kernels = measure(ep)?;
+            let cores = (cpu_s() - cpu_start) / start.elapsed().as_secs_f64();
+            barrier_from(ep, END_ROUND).await?;
+            Ok(KernelTimes { kernels, cores: cores.min(1.0) })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Settings;
+
+    #[test]
+    fn indices_are_distinct_and_in_range() {
+        for n in [NEAR, MIDDLE, FAR] {
+            let indices = drawn(n, 3);
+            assert!(indices.windows(2).all(|w| w[0] < w[1]) && u64::from(*indices.last().unwrap()) < n);
+        }
+    }
+
+    #[test]
+    fn every_kernel_takes_some_time() {
+        let ranks = Comm::local(2, &Settings::default()).unwrap();
+        for found in ranks.map_ranks(|comm| comm.kernel_times().unwrap()) {
+            let k = found.kernels;
+            assert!(k.numbers().iter().all(|s| s.is_finite() && *s >= 0.0), "{k:?}");
+            let sure =
+                [k.encode_s, k.place_s, k.merge_s + 2.0 * k.merge_more_s, k.dense_byte_s, k.fresh_byte_s];
+            assert!(sure.iter().all(|s| *s > 0.0), "{k:?}");
+            assert!(found.cores > 0.0 && found.cores <= 1.0);
+        }
+    }
+}

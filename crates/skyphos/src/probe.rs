@@ -1,0 +1,446 @@
+//! Measurements between ranks: the time of a message, its processor time at either end, and the rate of streams.
+//!
+//! What the planner predicts is what collectives do, so messages here are what theirs are: frames of up to 128 KB of a
+//! [`Comm`]'s transport, matched, checked and driven as always. One stream a direction carries all messages of a
+//! measurement; the first byte of a message says whether it is the last, so that one side decides how long it goes on.
+//!
+//! Ping-pong gives half a round trip (Hockney 1994; *Kylix*, Fig. 2). Overheads are those of LogGP (Alexandrov et al.
+//! 1997), each measured alone as Kielmann et al. (2000) do: a receiver passes time until the message must be there,
+//! so that it never pays for waiting. Each measurement is collective: ranks without a part in it wait at its end.
+
+use crate::Comm;
+use skyphos_core::collectives::barrier::barrier_from;
+use skyphos_core::frame::{CallKind, CallSig};
+use skyphos_core::slab::{CHUNK_BYTES, Payload};
+use skyphos_core::{Endpoint, Incoming, Outgoing};
+use skyphos_types::{Error, Result};
+use std::time::Duration;
+
+/// Rounds of a measurement: all begin together, data, all end together.
+const BEGIN_ROUND: u32 = 0;
+const DATA_ROUND: u32 = 0x100;
+const END_ROUND: u32 = 0x200;
+
+/// Ranks that measure with each other, each in one pair at most; the first of a pair decides.
+pub type Pairs = [(u32, u32)];
+
+/// Who sends to whom, all at once.
+pub type Flows = [(u32, u32)];
+
+/// What came by one flow while it was watched.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Received {
+    /// Its sender.
+    pub from: u32,
+    /// Bytes and messages after the first that was seen, and the seconds from that one on.
+    pub bytes: u64,
+    /// See `bytes`.
+    pub messages: u64,
+    /// See `bytes`.
+    pub seconds: f64,
+}
+
+/// What streams did to one rank.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Streamed {
+    /// By flow to this rank.
+    pub received: Vec<Received>,
+    /// Seconds of the whole, and of this thread's processor in it.
+    pub seconds: f64,
+    /// See `seconds`.
+    pub cpu_s: f64,
+}
+
+/// The chunks of a message, shared by all messages of a kind.
+struct Chunks {
+    more: Vec<Payload>,
+    last: Vec<Payload>,
+}
+
+impl Chunks {
+    fn new(ep: &Endpoint, bytes: usize) -> Chunks {
+        let message = |flag: u8| {
+            let starts = (0..bytes).step_by(CHUNK_BYTES);
+            let chunk = |start: usize| {
+                let mut slab = ep.chunk((bytes - start).min(CHUNK_BYTES));
+                slab.as_bytes_mut().fill(0);
+                slab.as_bytes_mut()[0] = flag;
+                slab.freeze()
+            };
+            starts.map(chunk).collect()
+        };
+        Chunks { more: message(0), last: message(1) }
+    }
+}
+
+/// Messages of one size to a peer.
+struct Sender<'a> {
+    ep: &'a Endpoint,
+    chunks: Chunks,
+    out: Outgoing,
+    /// Chunks of the present message that have gone, and whether it is the last.
+    next: usize,
+    last: bool,
+}
+
+impl<'a> Sender<'a> {
+    fn new(ep: &'a Endpoint, to: u32, bytes: usize) -> Sender<'a> {
+        let (chunks, out) = (Chunks::new(ep, bytes), Outgoing::open(to, DATA_ROUND));
+        Sender { ep, chunks, out, next: 0, last: false }
+    }
+
+    fn message(&self) -> &[Payload] {
+        if self.last { &self.chunks.last } else { &self.chunks.more }
+    }
+
+    /// Sends what may go now; whether the message is out.
+    fn push(&mut self) -> bool {
+        while self.next < self.message().len() && self.out.may_send(self.ep) {
+            let chunk = self.message()[self.next].clone();
+            self.out.push_shared(self.ep, chunk);
+            self.next += 1;
+        }
+        self.next == self.message().len()
+    }
+
+    fn begin(&mut self, last: bool) {
+        (self.next, self.last) = (0, last);
+    }
+
+    /// Completes when the message is out.
+    async fn send(&mut self, last: bool) -> Result<()> {
+        self.begin(last);
+        self.send_rest().await
+    }
+
+    /// Completes when the message that was begun is out.
+    async fn send_rest(&mut self) -> Result<()> {
+        while !self.push() {
+            self.ep.progress().await?;
+        }
+        Ok(())
+    }
+}
+
+/// Messages of one size from a peer.
+struct Receiver<'a> {
+    ep: &'a Endpoint,
+    from: u32,
+    bytes: usize,
+    into: Incoming,
+    /// Bytes of the present message, and whether it is the last.
+    came: usize,
+    last: bool,
+}
+
+impl<'a> Receiver<'a> {
+    fn new(ep: &'a Endpoint, from: u32, bytes: usize) -> Receiver<'a> {
+        Receiver { ep, from, bytes, into: Incoming::new(from, DATA_ROUND), came: 0, last: false }
+    }
+
+    /// Takes the next chunk, if it is there; its bytes and whether the message is complete.
+    fn take(&mut self) -> Result<Option<(usize, bool)>> {
+        let Some(chunk) = self.into.next(self.ep)? else { return Ok(None) };
+        if self.came == 0 {
+            self.last = chunk.as_bytes().first() == Some(&1);
+        }
+        self.came += chunk.len();
+        if self.came > self.bytes || chunk.is_empty() {
+            return Err(self.ep.corrupt(self.from, "a chunk that fits no message of the measurement"));
+        }
+        let complete = self.came == self.bytes;
+        if complete {
+            self.came = 0;
+        }
+        Ok(Some((chunk.len(), complete)))
+    }
+
+    /// Completes when a message is there; whether it is the last.
+    async fn receive(&mut self) -> Result<bool> {
+        loop {
+            match self.take()? {
+                Some((_, true)) => return Ok(self.last),
+                Some(_) => {}
+                None => self.ep.progress().await?,
+            }
+        }
+    }
+}
+
+/// Seconds of this thread's processor.
+pub(crate) fn cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// The pair that a rank is in: the other one, and whether this is the first.
+fn partner(me: u32, pairs: &Pairs) -> Option<(u32, bool)> {
+    pairs.iter().find_map(|(a, b)| match me {
+        _ if me == *a => Some((*b, true)),
+        _ if me == *b => Some((*a, false)),
+        _ => None,
+    })
+}
+
+async fn ping_on(ep: &Endpoint, pairs: &Pairs, bytes: usize, most: u32, limit: Duration) -> Result<Vec<f64>> {
+    let mut times = Vec::new();
+    barrier_from(ep, BEGIN_ROUND).await?;
+    if let Some((other, first)) = partner(ep.rank(), pairs) {
+        let (mut to, mut from) = (Sender::new(ep, other, bytes), Receiver::new(ep, other, bytes));
+        let begin = ep.now();
+        let mut last = false;
+        while !last {
+            let start = ep.now();
+            if first {
+                last = times.len() + 1 >= most as usize || start - begin >= limit;
+                to.send(last).await?;
+                from.receive().await?;
+                times.push((ep.now() - start).as_secs_f64() / 2.0);
+            } else {
+                last = from.receive().await?;
+                to.send(last).await?;
+            }
+        }
+    }
+    barrier_from(ep, END_ROUND).await?;
+    Ok(times)
+}
+
+async fn overhead_on(
+    ep: &Endpoint,
+    pairs: &Pairs,
+    bytes: usize,
+    times: u32,
+    gap: Duration,
+) -> Result<Vec<f64>> {
+    let mut took = Vec::new();
+    // What reading the clock takes, which is a system call.
+    let clock_s = (0..9).map(|_| -(cpu_s() - cpu_s())).fold(f64::INFINITY, f64::min);
+    let since = |start: f64| (cpu_s() - start - clock_s).max(0.0);
+    barrier_from(ep, BEGIN_ROUND).await?;
+    match partner(ep.rank(), pairs) {
+        Some((other, true)) => {
+            let (mut to, mut ready) = (Sender::new(ep, other, bytes), Receiver::new(ep, other, 1));
+            for _ in 0..times {
+                ready.receive().await?;
+                let start = cpu_s();
+                to.begin(false);
+                to.push();
+                took.push(since(start));
+                to.send_rest().await?;
+            }
+        }
+        Some((other, false)) => {
+            let (mut ready, mut from) = (Sender::new(ep, other, 1), Receiver::new(ep, other, bytes));
+            for _ in 0..times {
+                ready.send(false).await?;
+                // Until the message must be there; a processor that slept would be slow at first.
+                let begin = ep.now();
+                while ep.now() - begin < gap {
+                    std::thread::yield_now();
+                }
+                let start = cpu_s();
+                from.receive().await?;
+                took.push(since(start));
+            }
+        }
+        None => {}
+    }
+    barrier_from(ep, END_ROUND).await?;
+    Ok(took)
+}
+
+/// What a flow to this rank has brought since `watch_s`.
+struct Watched<'a> {
+    receiver: Receiver<'a>,
+    done: bool,
+    bytes: u64,
+    messages: u64,
+    first_s: Option<f64>,
+    last_s: f64,
+}
+
+impl Watched<'_> {
+    /// Takes what has come; whether anything had. What comes in `window` counts, but for the chunk that opens it.
+    fn take(&mut self, begin: Duration, window: (f64, f64)) -> Result<bool> {
+        let mut moved = false;
+        while !self.done
+            && let Some((bytes, complete)) = self.receiver.take()?
+        {
+            moved = true;
+            self.done = complete && self.receiver.last;
+            let now_s = (self.receiver.ep.now() - begin).as_secs_f64();
+            if now_s < window.0 || now_s > window.1 {
+                continue;
+            }
+            if self.first_s.is_none() {
+                self.first_s = Some(now_s);
+                continue;
+            }
+            self.bytes += bytes as u64;
+            self.messages += u64::from(complete);
+            self.last_s = now_s;
+        }
+        Ok(moved)
+    }
+
+    fn told(&self) -> Received {
+        let seconds = self.first_s.map_or(0.0, |first_s| (self.last_s - first_s).max(0.0));
+        Received { from: self.receiver.from, bytes: self.bytes, messages: self.messages, seconds }
+    }
+}
+
+async fn stream_on(
+    ep: &Endpoint,
+    flows: &Flows,
+    bytes: usize,
+    most: u32,
+    limit: Duration,
+    settle: Duration,
+) -> Result<Streamed> {
+    let me = ep.rank();
+    let to = flows.iter().filter(|(from, _)| *from == me);
+    let mut out: Vec<(Sender<'_>, u32)> = to.map(|(_, to)| (Sender::new(ep, *to, bytes), 0)).collect();
+    let from = flows.iter().filter(|(_, to)| *to == me);
+    let mut into: Vec<Watched<'_>> = from
+        .map(|(from, _)| {
+            let receiver = Receiver::new(ep, *from, bytes);
+            Watched { receiver, done: false, bytes: 0, messages: 0, first_s: None, last_s: 0.0 }
+        })
+        .collect();
+    barrier_from(ep, BEGIN_ROUND).await?;
+    let (begin, cpu_begin) = (ep.now(), cpu_s());
+    let window = (settle.as_secs_f64(), limit.as_secs_f64().max(settle.as_secs_f64()));
+    out.iter_mut().for_each(|(sender, _)| sender.begin(most <= 1));
+    loop {
+        let mut moved = false;
+        // A message to each in turn, while the network takes them.
+        let mut taking = true;
+        while taking {
+            taking = false;
+            for (sender, sent) in &mut out {
+                if sender.push() && !sender.last {
+                    *sent += 1;
+                    sender.begin(*sent + 1 >= most || ep.now() - begin >= limit);
+                    (taking, moved) = (true, true);
+                }
+            }
+        }
+        for flow in &mut into {
+            moved |= flow.take(begin, window)?;
+        }
+        if out.iter_mut().all(|(sender, _)| sender.push() && sender.last) && into.iter().all(|f| f.done) {
+            break;
+        }
+        if !moved {
+            ep.progress().await?;
+        }
+    }
+    let (seconds, cpu_s) = ((ep.now() - begin).as_secs_f64(), cpu_s() - cpu_begin);
+    barrier_from(ep, END_ROUND).await?;
+    Ok(Streamed { received: into.iter().map(Watched::told).collect(), seconds, cpu_s })
+}
+
+impl Comm {
+    /// Half a round trip of messages of so many bytes, in seconds, one a round: on the first of each pair; empty on the
+    /// others. Goes on for `limit`, or `most` rounds. Collective.
+    pub fn ping(&self, pairs: &Pairs, bytes: usize, most: u32, limit: Duration) -> Result<Vec<f64>> {
+        let sig = self.check_measure(1, pairs, bytes)?;
+        self.call(sig, async |ep| ping_on(ep, pairs, bytes, most.max(1), limit).await)
+    }
+
+    /// Seconds of the processor for messages of so many bytes: sending on the first of each pair, receiving on the
+    /// other. `gap`: longer than such a message takes. Collective.
+    pub fn overhead(&self, pairs: &Pairs, bytes: usize, times: u32, gap: Duration) -> Result<Vec<f64>> {
+        let sig = self.check_measure(2, pairs, bytes)?;
+        self.call(sig, async |ep| overhead_on(ep, pairs, bytes, times, gap).await)
+    }
+
+    /// Messages of so many bytes by all flows at once for `limit`, `most` by each; what comes in the first `settle` does
+    /// not count. Collective.
+    pub fn stream(
+        &self,
+        flows: &Flows,
+        bytes: usize,
+        most: u32,
+        limit: Duration,
+        settle: Duration,
+    ) -> Result<Streamed> {
+        let sig = self.check_measure(3, flows, bytes)?;
+        self.call(sig, async |ep| stream_on(ep, flows, bytes, most.max(1), limit, settle).await)
+    }
+
+    /// Refuses what no group can measure.
+    fn check_measure(&self, what: u64, pairs: &[(u32, u32)], bytes: usize) -> Result<CallSig> {
+        let bad = |(a, b): &&(u32, u32)| a == b || *a >= self.size() || *b >= self.size();
+        if let Some((a, b)) = pairs.iter().find(bad) {
+            let error =
+                format!("ranks {a} and {b} of a group of {} cannot measure with each other", self.size());
+            return Err(self.fail_call(Error::bad_input(error)));
+        }
+        if bytes == 0 {
+            return Err(self.fail_call(Error::bad_input("a message of a measurement has at least 1 byte")));
+        }
+        let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        let words = pairs.iter().flat_map(|(a, b)| [u64::from(*a), u64::from(*b)]);
+        let extra = (words.fold(what, mix) >> 32) as u32;
+        Ok(CallSig { n: bytes as u64, extra, ..CallSig::plain(CallKind::Measure) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Settings;
+
+    fn on_all<R: Send>(size: u32, body: impl Fn(&Comm) -> R + Sync) -> Vec<R> {
+        Comm::local(size, &Settings::default()).unwrap().map_ranks(|comm| body(&comm))
+    }
+
+    const SHORT: Duration = Duration::from_millis(20);
+
+    #[test]
+    fn pings_of_any_size_are_timed_on_the_first_of_a_pair() {
+        for bytes in [1, 1000, CHUNK_BYTES, CHUNK_BYTES + 1, 9 << 20] {
+            let times = on_all(5, |comm| comm.ping(&[(0, 3), (4, 1)], bytes, 7, SHORT).unwrap());
+            for rank in [0, 4] {
+                assert!((1..=7).contains(&times[rank].len()) && times[rank].iter().all(|t| *t > 0.0));
+            }
+            assert!([1, 2, 3].iter().all(|rank| times[*rank].is_empty()));
+        }
+    }
+
+    #[test]
+    fn both_ends_tell_what_a_message_cost_them() {
+        let took = on_all(3, |comm| comm.overhead(&[(2, 0)], 40_000, 5, Duration::from_millis(1)).unwrap());
+        assert_eq!(took.iter().map(Vec::len).collect::<Vec<_>>(), [5, 0, 5]);
+        assert!(took.iter().flatten().all(|t| *t >= 0.0) && took[2].iter().sum::<f64>() > 0.0);
+    }
+
+    #[test]
+    fn streams_are_watched_where_they_arrive() {
+        let flows = [(1, 0), (2, 0), (3, 0), (0, 1)];
+        let done = on_all(4, |comm| comm.stream(&flows, 50_000, 300, SHORT * 10, Duration::ZERO).unwrap());
+        let senders: Vec<u32> = done[0].received.iter().map(|r| r.from).collect();
+        assert_eq!(senders, [1, 2, 3]);
+        assert_eq!(done[1].received.len(), 1);
+        assert!(done[2].received.is_empty() && done[2].seconds > 0.0);
+        for got in done.iter().flat_map(|d| &d.received) {
+            assert!(
+                got.messages < 300 && got.bytes == got.messages * 50_000 && got.seconds >= 0.0,
+                "{got:?}"
+            );
+        }
+        // As many small messages as were asked for, but the one that opens the watch.
+        let done = on_all(2, |comm| comm.stream(&[(0, 1)], 1, 64, SHORT * 100, Duration::ZERO).unwrap());
+        assert_eq!((done[1].received[0].messages, done[1].received[0].bytes), (63, 63));
+    }
+
+    #[test]
+    fn ranks_that_measure_something_else_are_told() {
+        let bad = on_all(3, |comm| comm.ping(&[(0, 3)], 1, 1, SHORT).unwrap_err().to_string());
+        assert!(bad.iter().all(|e| e.contains("ranks 0 and 3 of a group of 3")), "{bad:?}");
+        let differ = on_all(2, |comm| comm.ping(&[(0, 1)], 1 + comm.rank() as usize, 1, SHORT));
+        assert!(differ.iter().all(|got| matches!(got, Err(Error::Mismatch { .. }))), "{differ:?}");
+    }
+}

@@ -1,0 +1,140 @@
+"""``skyphos probe``: measure machines and network, and keep what the planner needs."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from .. import bootstrap, launch, launch_hosts
+from ..errors import BadInput, PeerLost, SkyphosError, Timeout
+from ..profile_choice import default_path
+from ..profile_file import Measured
+
+__all__ = ["command"]
+
+_AGAIN = "a probe needs all ranks: see what ended it, then probe again"
+
+
+@click.command("probe")
+@click.option("-n", "n", type=click.IntRange(min=2), help="Ranks. Default: cores, at least 2; or the host file's slots.")
+@click.option("--hostfile", type=click.Path(dir_okay=False), help="Lines of 'host [slots=N]'; ranks start over ssh.")
+@click.option("--output", metavar="PROFILE.json", help=f"Where the profile goes. Default: {default_path()}.")
+@click.option("--chart", metavar="FILE.html", help="Draw a page.")
+@click.option(
+    "--seconds", type=click.FloatRange(0.5, 3600), default=10.0, show_default=True, help="About how long to measure."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the profile's file.")
+@click.option("--timeout", type=click.FloatRange(min=1), default=60.0, show_default=True, help="Seconds to wait for a rank.")
+@click.option("--ssh", default=None, metavar="COMMAND", help="ssh with options, if not plain 'ssh'.")
+@click.option("--python", default=None, metavar="PATH", help="Python on the hosts, if not at the same path as here.")
+def command(
+    *,
+    n: int | None,
+    hostfile: str | None,
+    output: str | None,
+    chart: str | None,
+    seconds: float,
+    as_json: bool,
+    timeout: float,
+    ssh: str | None,
+    python: str | None,
+) -> None:
+    """Measure what the network between ranks, and their machines, can do.
+
+    Alone it starts its own ranks; under `skyphos run`, torchrun, srun or mpiexec it takes part as one. Rank 0
+    writes a profile, with which `skyphos.init` lets `auto` begin and `skyphos plan --profile` predicts.
+
+    \b
+    skyphos probe -n 4 --chart probe.html
+    skyphos probe --hostfile hosts --output cluster.json
+    skyphos run --hostfile hosts -- skyphos probe
+    """
+    path = output or default_path()
+    _check(path, chart, make_folder=output is None)
+    place = bootstrap.discover()
+    if place.launcher != "alone":
+        if n is not None and n != place.world_size:
+            raise BadInput(f"-n {n}, but {place.launcher} started a group of {place.world_size}: leave -n out")
+        if hostfile is not None:
+            raise BadInput(f"--hostfile, but {place.launcher} started this group: leave it out")
+        _take_part(path, chart, seconds, as_json, timeout)
+        return
+    options = ["--output", os.path.abspath(path), "--seconds", repr(seconds), "--timeout", repr(timeout)]
+    options += [] if chart is None else ["--chart", os.path.abspath(chart)]
+    options += ["--json"] if as_json else []
+    argv = [python or sys.executable, "-m", "skyphos.cli", "probe", *options]
+    if hostfile is None:
+        sys.exit(launch.run_local(argv, n or max(2, launch.cores()), prefix=False))
+    hosts = launch_hosts.parse_hostfile(hostfile)
+    command = ssh.split() if ssh else launch_hosts.SSH
+    sys.exit(launch_hosts.run_hosts(argv, hosts, n, ssh=command, python=python, prefix=False))
+
+
+def _check(path: str, chart: str | None, *, make_folder: bool) -> None:
+    """Find what cannot be written before anything is measured; only rank 0 writes."""
+    from .output import check_writable
+
+    if bootstrap.discover().rank != 0:
+        return
+    if make_folder:
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"{path}: {error.strerror}: pass --output") from None
+    check_writable(path, (".json",))
+    if chart is not None:
+        check_writable(chart, (".html", ".htm"))
+
+
+def _take_part(path: str, chart: str | None, seconds: float, as_json: bool, timeout: float) -> None:
+    """What each rank does."""
+    import skyphos
+
+    from ..probe import probe
+    from .progress import Progress
+
+    try:
+        # What an earlier probe said has no part in this one.
+        os.environ["SKYPHOS_PROFILE"] = "none"
+        comm = skyphos.init(timeout=timeout)
+    except SkyphosError as error:
+        # No group yet, so nobody else can say it.
+        click.echo(f"skyphos: {' '.join(str(error).split())}", err=True)
+        sys.exit(2 if isinstance(error, BadInput) else 1)
+    with comm, Progress(1.0, shown=comm.rank == 0) as progress:
+        try:
+            found = probe(comm, seconds=seconds, tell=progress.share)
+        except (PeerLost, Timeout) as error:
+            _lost(error)
+        comm.barrier()
+    if comm.rank == 0:
+        _write(found, path, chart)
+        click.echo(found.to_json().rstrip() if as_json else _summary(found, path, chart))
+
+
+def _lost(error: PeerLost | Timeout) -> None:
+    """Every rank that is left knows which one is not; the least of them says it."""
+    click.echo(f"skyphos: {' '.join(str(error).split())}: {_AGAIN}", err=True)
+    sys.exit(1)
+
+
+def _write(found: Measured, path: str, chart: str | None) -> None:
+    """Write the files, each of which appears whole or not at all."""
+    from ..probe_page import render
+    from .output import replacing
+
+    with replacing(path) as file:
+        file.write(found.to_json().encode())
+    if chart is not None:
+        with replacing(chart) as file:
+            file.write(render(found).encode())
+
+
+def _summary(found: Measured, path: str, chart: str | None) -> str:
+    """What people read."""
+    from ..probe_words import summary
+
+    where = f"The profile is in {path}" + ("." if chart is None else f", the page in {chart}.")
+    return f"{summary(found)}\n{where}"

@@ -1,0 +1,192 @@
+"""Which profile a group begins with, and what of it holds where the group is not the one that was measured.
+
+In this order: the argument of :func:`skyphos.init`, ``SKYPHOS_PROFILE`` (a path, or ``none``), and the user's own file
+(:func:`.profile_file.default_path`) if it was measured on these very hosts. Only rank 0 looks; the others get its numbers, so that
+files that differ, or are on one machine only, cannot make ranks choose differently.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from . import _skyphos as native
+from .errors import BadInput, SkyphosError
+from .planner import Profile, read_profile, read_text
+
+# What reads files is imported where there is one: most programs begin without.
+if TYPE_CHECKING:
+    from .profile_file import Measured
+
+__all__ = ["Fitted", "ProfileSource", "begin_with", "default_path", "fit", "host_and_address", "read"]
+
+#: What :func:`skyphos.init` takes.
+ProfileSource: TypeAlias = "Profile | Measured | str | os.PathLike[str]"
+
+
+def default_path() -> str:
+    """Where a user's profile is kept: ``$XDG_CONFIG_HOME/skyphos/profile.json``, by default in ``~/.config``."""
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.join(folder, "skyphos", "profile.json")
+
+
+def host_and_address(place: str) -> tuple[str, str]:
+    """Name and address of the host that a transport says a rank is on; of one inside this process this host's, and none.
+
+    Examples
+    --------
+    >>> from skyphos.profile_choice import host_and_address
+    >>> host_and_address("n7 (10.0.0.7:41000)")
+    ('n7', '10.0.0.7')
+    """
+    name, bracket, address = place.partition(" (")
+    return (name, address.rpartition(":")[0]) if bracket else (os.uname().nodename, "")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A profile for a group, and how that group differs from the one that was measured."""
+
+    profile: Profile
+    differences: tuple[str, ...]
+
+
+def begin_with(comm: native.Comm, asked: ProfileSource | None) -> None:
+    """Give all ranks of a new group rank 0's profile, if it has one. Collective.
+
+    Raises
+    ------
+    BadInput
+        Rank 0's argument, or the file that ``SKYPHOS_PROFILE`` names, is no profile; on all ranks.
+    """
+    mine = None
+    if comm.rank == 0:
+        try:
+            mine = _find(comm, asked)
+        except SkyphosError as error:
+            raise comm.fail_call(str(error)) from None
+    native.agree_profile(comm, mine)
+
+
+def _find(comm: native.Comm, asked: ProfileSource | None) -> Profile | None:
+    """Rank 0's profile for this group."""
+    here = [host_and_address(comm.address(rank)) for rank in range(comm.size)]
+    if asked is None:
+        named = os.environ.get("SKYPHOS_PROFILE", "").strip()
+        if named.lower() == "none":
+            return None
+        if not named:
+            return _users_own(here)
+        asked = named
+    found = read(asked)
+    if isinstance(found, Profile):
+        return found
+    from .launch import cores
+
+    fitted = fit(found, here, cores())
+    if fitted.differences:
+        what = f"the profile {os.fspath(asked)}" if isinstance(asked, str | os.PathLike) else "the profile"
+        warnings.warn(
+            f"{what} was measured on another group: {'; '.join(fitted.differences)}. It is used with care; "
+            "`skyphos probe` measures this one.",
+            stacklevel=5,
+        )
+    return fitted.profile
+
+
+def _users_own(here: Sequence[tuple[str, str]]) -> Profile | None:
+    """The user's own file, if it is of these hosts. Nobody asked for it, so it stops nothing."""
+    path = default_path()
+    if not os.path.exists(path):
+        return None
+    from .launch import cores
+    from .profile_file import Measured
+
+    try:
+        found = Measured.load(path)
+    except BadInput as error:
+        warnings.warn(f"not used: {error}", stacklevel=6)
+        return None
+    if {host.name for host in found.hosts} != {name for name, _ in here}:
+        return None
+    return fit(found, here, cores()).profile
+
+
+def read(source: ProfileSource) -> Profile | Measured:
+    """A profile from whatever names it: what was measured, or the bare numbers.
+
+    Raises
+    ------
+    BadInput
+        A path at which there is no profile, or something else than a path or a profile.
+    """
+    from .profile_file import Measured
+
+    if isinstance(source, Profile | Measured):
+        return source
+    if not isinstance(source, str | os.PathLike):
+        raise BadInput(f"profile must be a path or a skyphos.planner.Profile, not {type(source).__name__}")
+    path = os.fspath(source)
+    text = read_text(path)
+    profile, found = read_profile(text, path)
+    # Somebody may have written the numbers alone.
+    return Measured.from_text(text, path) if set(found) > {"skyphos_profile", "profile"} else profile
+
+
+def fit(found: Measured, here: Sequence[tuple[str, str]], usable_cores: int) -> Fitted:
+    """A profile as far as it holds for the ranks of another group.
+
+    Kernels, frames and bytes cost what was measured. A rank's share of a core, and of its host's link, follows from how many
+    ranks a host has now; on one host so does latency, for a rank that waits gets its turn after others. If one group is on
+    one host and the other on several, the network's numbers say nothing, and defaults take their place.
+
+    Parameters
+    ----------
+    found : Measured
+    here : sequence of (str, str)
+        Name and address of each rank's host.
+    usable_cores : int
+        Of a host.
+
+    Examples
+    --------
+    >>> from skyphos.profile_choice import fit
+    >>> fit.__name__
+    'fit'
+    """
+    counts = Counter(here)
+    before, now = Counter(host.name for host in found.hosts), Counter(name for name, _ in counts)
+    ranks_before, ranks_now = max(len(host.ranks) for host in found.hosts), max(counts.values())
+    differences = []
+    if before != now:
+        differences.append(f"it is of {_hosts(before)}, and this group runs on {_hosts(now)}")
+    if ranks_before != ranks_now:
+        differences.append(f"it had up to {ranks_before} ranks a host, and this group has up to {ranks_now}")
+    profile = found.profile
+    if ranks_before == ranks_now and len(counts) == len(found.hosts) and not differences:
+        return Fitted(profile, ())
+    share = min(1.0, usable_cores / ranks_now)
+    one_before, one_now = len(found.hosts) == 1, len(counts) == 1
+    if one_before != one_now:
+        default = Profile.one_host(ranks_now, usable_cores) if one_now else Profile.network(DEFAULT_RATE)
+        network = {"latency_s": default.latency_s, "rate": default.rate, "incast": default.incast}
+    elif one_now:
+        network = {"latency_s": profile.latency_s * max(1.0, profile.cores / share)}
+    else:
+        most = max(profile.rate, 1.0 / max(found.loggp.G_s, 1e-15))
+        network = {"rate": min(most, profile.rate * ranks_before / ranks_now)}
+    return Fitted(replace(profile, cores=share, **network), tuple(differences))
+
+
+#: Bytes a second between hosts of which nothing is known: 1 Gbit/s.
+DEFAULT_RATE = 118e6
+
+
+def _hosts(names: Counter[str]) -> str:
+    """Names for people: the first few, with how many there are of each."""
+    shown = [name if count == 1 else f"{name} ({count} of them)" for name, count in sorted(names.items())]
+    return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")

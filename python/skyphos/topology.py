@@ -1,0 +1,126 @@
+"""Which ranks are near to each other: hosts, and racks of hosts that measured times set apart.
+
+Hosts are named: ranks that say the same of their machine share one. Racks are found: hosts are joined, the nearest first, as
+long as the next ones are not much farther than those that were joined before (agglomerative clustering by average linkage,
+cut at the largest gap). What is near is told by latency; where that shows nothing, by rate, since a link that racks share
+may be slow without being long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["cluster", "groups", "racks"]
+
+Matrix = npt.NDArray[np.float64]
+
+#: How many times farther hosts of other racks are, at least. Latencies of one network differ by less between measurements.
+GAP = 1.6
+
+
+def groups(names: Sequence[str]) -> list[list[int]]:
+    """Places of equal names, in the order in which names come first.
+
+    Examples
+    --------
+    >>> from skyphos.topology import groups
+    >>> groups(["a", "b", "a"])
+    [[0, 2], [1]]
+    """
+    found: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        found.setdefault(name, []).append(place)
+    return list(found.values())
+
+
+def cluster(distance: Matrix, gap: float = GAP) -> list[list[int]]:
+    """Clusters of points that a gap in their distances sets apart; one cluster where there is none.
+
+    Parameters
+    ----------
+    distance : array of shape (m, m)
+        Symmetric; NaN where nothing is known. The diagonal does not count.
+    gap : float
+        How many times farther the next merge must be than the one before for the clustering to end there.
+
+    Returns
+    -------
+    list of list of int
+        Points of each cluster, ascending, by their first point.
+
+    Notes
+    -----
+    Average linkage (UPGMA): the distance of two clusters is the mean over their pairs that are known. O(m³).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skyphos.topology import cluster
+    >>> place = np.array([0.0, 1.0, 10.0, 11.5])
+    >>> cluster(abs(place[:, None] - place))
+    [[0, 1], [2, 3]]
+    """
+    clusters = [[point] for point in range(len(distance))]
+    history, heights = [clusters], []
+    while len(clusters) > 1:
+        best, height = (0, 1), np.inf
+        for i in range(len(clusters)):
+            for j in range(i + 1, len(clusters)):
+                pairs = distance[np.ix_(clusters[i], clusters[j])]
+                known = pairs[np.isfinite(pairs)]
+                if known.size and known.mean() < height:
+                    best, height = (i, j), float(known.mean())
+        if not np.isfinite(height):  # nothing is known of what is left
+            break
+        joined = sorted(clusters[best[0]] + clusters[best[1]])
+        clusters = sorted([joined, *(c for k, c in enumerate(clusters) if k not in best)])
+        history.append(clusters)
+        heights.append(max(height, heights[-1] if heights else 0.0))
+    jumps = [after / max(before, 1e-12) for before, after in pairwise(heights)]
+    if not jumps or max(jumps) < gap:
+        return history[-1]
+    # Before the merge that was so much farther.
+    return history[int(np.argmax(jumps)) + 1]
+
+
+def racks(hosts: Sequence[Sequence[int]], latency_s: Matrix, rate: Matrix, gap: float = GAP) -> list[list[int]]:
+    """Hosts that share a rack.
+
+    Parameters
+    ----------
+    hosts : sequence of sequence of int
+        Ranks of each host.
+    latency_s, rate : arrays of shape (P, P)
+        Of each pair of ranks, seconds and bytes a second; NaN where it was not measured.
+
+    Returns
+    -------
+    list of list of int
+        Places in ``hosts``. One rack where no gap shows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skyphos.topology import racks
+    >>> near = np.array([[0, 10, 50, 52], [10, 0, 55, 50], [50, 55, 0, 11], [52, 50, 11, 0]]) * 1e-6
+    >>> racks([[0], [1], [2], [3]], near, np.ones((4, 4)))
+    [[0, 1], [2, 3]]
+    """
+    for distance in (latency_s, 1.0 / np.maximum(rate, 1e-9)):
+        between = np.full((len(hosts), len(hosts)), np.nan)
+        for i, mine in enumerate(hosts):
+            for j, theirs in enumerate(hosts):
+                pairs = distance[np.ix_(mine, theirs)]
+                known = pairs[np.isfinite(pairs)]
+                if i != j and known.size:
+                    between[i, j] = np.median(known)
+        found = cluster(between, gap)
+        # Two hosts may be near by chance; racks are what most hosts have neighbours in.
+        neighboured = sum(len(rack) for rack in found if len(rack) > 1)
+        if len(found) > 1 and neighboured >= 0.75 * len(hosts):
+            return found
+    return [list(range(len(hosts)))]
