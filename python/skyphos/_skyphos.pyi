@@ -1,5 +1,6 @@
 """The native half: checked against the binary by ``mypy.stubtest``."""
 
+from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy.typing as npt
 __all__ = [
     "Comm",
     "Plan",
+    "SimulatedPhase",
     "Work",
     "allreduce",
     "allreduce_dense",
@@ -22,6 +24,8 @@ __all__ = [
     "reduce",
     "reduce_arrays",
     "reduce_scatter",
+    "simulate",
+    "simulated_collectives",
     "topk_allreduce",
     "topk_put_back",
     "topk_quantise",
@@ -158,6 +162,21 @@ class Work:
     def wait(self, timeout: float | None) -> bool: ...
     def take(self) -> Any: ...
 
+@final
+class SimulatedPhase:
+    name: str
+    algorithm: str
+    degrees: list[int]
+    seconds: list[float]
+    rounds: list[tuple[str, float, float, int, int, int]]
+    timeline: list[tuple[int, list[tuple[str, float, float]]]]
+    busy: list[tuple[int, list[tuple[float, float]]]]
+    trace: str
+
+def simulate(
+    network: Any, asked: Any, traced: bool, progress: Callable[[str, int, float], None] | None
+) -> list[SimulatedPhase]: ...
+def simulated_collectives() -> list[str]: ...
 def default_profile(ranks: int, cores: float, rate: float | None) -> list[tuple[str, float]]: ...
 def union_entries(
     n: int, model: tuple[str, float, float, list[tuple[float, float]]], ranks: list[float]

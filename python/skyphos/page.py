@@ -39,11 +39,11 @@ def human_seconds(seconds: float) -> str:
     Examples
     --------
     >>> from skyphos.page import human_seconds
-    >>> human_seconds(0.00042), human_seconds(0.25), human_seconds(75)
-    ('0.42 ms', '250 ms', '75.0 s')
+    >>> human_seconds(0.00042), human_seconds(0.0123), human_seconds(0.25), human_seconds(75)
+    ('0.42 ms', '12.3 ms', '250 ms', '75.0 s')
     """
-    if seconds < 0.001:
-        return f"{seconds * 1e3:.2f} ms"
+    if seconds < 0.09995:
+        return f"{seconds * 1e3:.{2 if seconds < 0.009995 else 1}f} ms"
     return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.2f} s"
 
 

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 import skyphos as sky
 from conftest import on_all
-from skyphos.cli.plan import command, parse_rate
+from skyphos.cli.plan import command
+from skyphos.cli.units import parse_rate
 from skyphos.planner import Profile, greedy_degrees, predict_allreduce, union_entries
 
 NETWORK = Profile.network(1e9)

@@ -10,6 +10,7 @@ mod plan;
 mod planner;
 mod probe;
 mod quantize;
+mod simulate;
 mod stream;
 mod topk;
 mod work;
@@ -31,6 +32,8 @@ mod _skyphos {
     use crate::planner::{default_profile, greedy_degrees, predict_allreduce, union_entries};
     #[pymodule_export]
     use crate::probe::{agree_profile, get_profile, kernel_times, overhead, ping, set_profile, stream};
+    #[pymodule_export]
+    use crate::simulate::{SimulatedPhase, simulate, simulated_collectives};
     #[pymodule_export]
     use crate::stream::{
         allreduce, allreduce_dense, alltoall, gather, move_arrays, reduce, reduce_arrays, reduce_scatter,

@@ -108,8 +108,7 @@ fn by_name(phase: &Phase) -> Vec<RoundNumbers> {
         let (first, last) = (at(round.first), at(round.last));
         let seen = all.entry(name.clone()).or_insert((name, first, last, 0, 0, 0));
         (seen.1, seen.2) = (seen.1.min(first), seen.2.max(last));
-        (seen.3, seen.4, seen.5) =
-            (seen.3 + round.messages, seen.4 + round.sent, seen.5 + round.received);
+        (seen.3, seen.4, seen.5) = (seen.3 + round.messages, seen.4 + round.sent, seen.5 + round.received);
     }
     let mut all: Vec<RoundNumbers> = all.into_values().filter(|round| round.0 != "announce").collect();
     all.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.2.total_cmp(&b.2)));
@@ -144,7 +143,8 @@ fn told(network: &Network, phase: Phase, traced: bool) -> SimulatedPhase {
     }
 }
 
-/// Runs a scenario; `told(phase, ranks)`, if any, hears now and then how many ranks are done.
+/// Runs a scenario; `progress(phase, ranks, seconds)`, if any, hears now and then how many ranks are
+/// done, and how late it is there.
 #[pyfunction]
 pub fn simulate(
     py: Python<'_>,
@@ -168,22 +168,25 @@ pub fn simulate(
         repeats: asked.repeats,
         watched: asked.watched,
     };
-    let some = (network.ranks as usize / 64).max(1);
     let mut stopped = None;
     let phases = py.detach(|| {
-        run(&scenario, |phase, ranks| {
-            if !ranks.is_multiple_of(some) {
-                return;
-            }
+        run(&scenario, |phase, ranks, seconds| {
             Python::attach(|py| {
-                let heard = progress.as_ref().map_or(Ok(()), |told| told.call1(py, (phase, ranks)).map(drop));
-                stopped = heard.and_then(|()| py.check_signals()).err().or(stopped.take());
-            });
+                let heard = progress
+                    .as_ref()
+                    .map_or(Ok(()), |told| told.call1(py, (phase, ranks, seconds)).map(drop));
+                stopped = heard.and_then(|()| py.check_signals()).err();
+                stopped.is_none()
+            })
         })
     });
     match stopped {
         Some(error) => Err(error),
-        None => Ok(phases.map_err(|error| to_py(py, error))?.into_iter().map(|phase| told(&network, phase, traced)).collect()),
+        None => Ok(phases
+            .map_err(|error| to_py(py, error))?
+            .into_iter()
+            .map(|phase| told(&network, phase, traced))
+            .collect()),
     }
 }
 

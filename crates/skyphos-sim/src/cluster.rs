@@ -17,6 +17,9 @@ use std::time::Duration;
 /// No call lasts so long; a time-out is for ranks that wait for others while time goes on.
 const FOR_EVER: Duration = Duration::from_secs(3600 * 24 * 365);
 
+/// Polls between two words to whoever waits.
+const TELL_EVERY: u64 = 8192;
+
 /// Ranks that an error names.
 const NAMED: usize = 8;
 
@@ -96,12 +99,13 @@ impl Cluster {
     }
 
     /// Runs a call that all ranks have made, from when all were ready. Of the ranks in `watched`, ascending, every frame and stretch of work is kept.
-    /// `done(ranks)` is told now and then how many ranks have their result.
+    /// `told(ranks, seconds)` hears now and then how many ranks have their result, and how late it is there; should it
+    /// return false, the simulation ends.
     pub fn run<R: Send + 'static>(
         &mut self,
         calls: Vec<Call<R>>,
         watched: &[u32],
-        mut done: impl FnMut(usize),
+        mut told: impl FnMut(usize, f64) -> bool,
     ) -> Result<Ran<R>> {
         let ranks = self.clocks.len();
         assert_eq!(calls.len(), ranks, "a call of every rank");
@@ -118,12 +122,16 @@ impl Cluster {
             }
         }
         let mut results: Vec<Option<Result<R>>> = (0..ranks).map(|_| None).collect();
-        let (mut seconds, mut left) = (vec![0.0; ranks], ranks);
+        let (mut seconds, mut left, mut polls) = (vec![0.0; ranks], ranks, 0u64);
         while left > 0 {
             let next = self.shared.world().run(|rank| self.clocks[rank as usize].at());
             let Some((rank, time)) = next else { return Err(stuck(&results)) };
             let clock = &self.clocks[rank as usize];
             clock.go_to(time);
+            polls += 1;
+            if polls.is_multiple_of(TELL_EVERY) && !told(ranks - left, (time - begin) as f64 / 1e9) {
+                return Err(Error::Interrupted);
+            }
             let Some(call) = &mut steps[rank as usize] else { continue };
             let from = clock.at();
             let result = call.step();
@@ -133,8 +141,6 @@ impl Cluster {
                 seconds[rank as usize] = (clock.at() - begin) as f64 / 1e9;
                 (results[rank as usize], steps[rank as usize]) = (Some(result), None);
                 left -= 1;
-                drop(world);
-                done(ranks - left);
             }
         }
         let record = std::mem::take(&mut self.shared.world().record);

@@ -37,7 +37,7 @@ fn run<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
             node.prepare(&group, sig, false, |ep| body(rank as u32, ep))
         })
         .collect();
-    cluster.run(calls, &(0..network.ranks).collect::<Vec<_>>(), |_| {}).unwrap()
+    cluster.run(calls, &(0..network.ranks).collect::<Vec<_>>(), |_, _| true).unwrap()
 }
 
 #[test]
@@ -143,6 +143,6 @@ fn a_call_that_cannot_end_says_who_waits() {
             })
         })
         .collect();
-    let error = cluster.run(calls, &[], |_| {}).err().expect("it hangs").to_string();
+    let error = cluster.run(calls, &[], |_, _| true).err().expect("it hangs").to_string();
     assert!(error.contains("ranks 1, 2 wait"), "{error}");
 }

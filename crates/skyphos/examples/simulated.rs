@@ -29,7 +29,7 @@ fn main() {
         watched: Vec::new(),
     };
     let start = Instant::now();
-    for phase in simulate(&scenario, |_, _| {}).expect("it runs") {
+    for phase in simulate(&scenario, |_, _, _| true).expect("it runs") {
         let (name, degrees, seconds) = (phase.name, &phase.degrees, phase.ran.last());
         println!("{name} {:?} {degrees:?}: {:.3} ms simulated", phase.algorithm, seconds * 1e3);
     }

@@ -23,6 +23,7 @@ _COMMANDS = {
     "plan": "Predict what an allreduce costs by each algorithm.",
     "pagerank": "Rank the vertices of a graph with PageRank.",
     "probe": "Measure what network and machines can do.",
+    "simulate": "Run a collective on a simulated cluster.",
     "run": "Run a script, module or program as a group of processes.",
 }
 

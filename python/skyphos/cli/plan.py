@@ -3,60 +3,21 @@
 from __future__ import annotations
 
 import json
-import re
 
 import click
 
 from ..errors import BadInput
 from ..page import human_bytes, human_seconds
 from ..planner import Prediction, Profile, greedy_degrees, predict_allreduce, union_entries
+from .units import Size, parse_rate
 
-__all__ = ["command", "parse_rate"]
-
-_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-
-
-def parse_rate(text: str) -> float:
-    """Bytes a second of a rate such as 10Gbit or 1.2GB.
-
-    Examples
-    --------
-    >>> from skyphos.cli.plan import parse_rate
-    >>> parse_rate("10Gbit"), parse_rate("250 Mbit/s"), parse_rate("1.2GB")
-    (1250000000.0, 31250000.0, 1200000000.0)
-    """
-    found = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?)\s*([kmgt]?)(bit|b)(?:/s|ps)?", text.strip().lower())
-    if found is None:
-        raise BadInput(f"{text!r} is no rate: write 10Gbit, 250Mbit or 1.2GB")
-    try:
-        rate = float(found[1]) * _UNITS[found[2]] / (8 if found[3] == "bit" else 1)
-    except ValueError:
-        raise BadInput(f"{text!r} is no rate: write 10Gbit, 250Mbit or 1.2GB") from None
-    if rate <= 0:
-        raise BadInput(f"{text!r} is no rate: it must be above 0")
-    return rate
-
-
-class _Size(click.ParamType[int]):
-    """A whole number, which may be written 60e6."""
-
-    name = "integer"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            number = float(str(value))
-        except ValueError:
-            self.fail(f"{value!r} is no number", param, ctx)
-        if not 1 <= number < 2**63 or number != int(number):
-            self.fail(f"{value!r} is no whole number of at least 1", param, ctx)
-        return int(number) if "e" in str(value) or "." in str(value) else int(str(value))
-
+__all__ = ["command"]
 
 @click.command("plan")
 @click.option("--ranks", type=click.IntRange(min=1, max=1 << 20), required=True, help="Ranks in the group.")
-@click.option("--size", "n", type=_Size(), required=True, help="Size of the index space, n; 60e6 is taken.")
+@click.option("--size", "n", type=Size(), required=True, help="Size of the index space, n; 60e6 is taken.")
 @click.option("--density", type=float, default=None, help="Share of the indices that a rank has.")
-@click.option("--entries", type=_Size(), default=None, help="Or how many it has.")
+@click.option("--entries", type=Size(), default=None, help="Or how many it has.")
 @click.option("--alpha", type=float, default=None, help="Exponent of a power law. Without: indices drawn evenly.")
 @click.option(
     "--row-bytes", type=click.IntRange(min=1), default=4, show_default=True, help="Bytes of an index's values."

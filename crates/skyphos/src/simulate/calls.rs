@@ -224,7 +224,8 @@ impl Rank {
             "allreduce" => Ok(comm.allreduce_call(n, width, x(), op, allreduce)?.map(move |done| {
                 let how = done.explanation;
                 if first {
-                    put(&settled, (how.algorithm, how.degrees));
+                    let layered = how.algorithm == Algorithm::Butterfly;
+                    put(&settled, (how.algorithm, if layered { how.degrees } else { Vec::new() }));
                 }
             })),
             "allreduce_dense" => {

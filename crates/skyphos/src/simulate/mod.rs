@@ -107,15 +107,16 @@ impl Scenario {
     }
 }
 
-/// Runs a scenario. `done(phase, ranks)` is told how many ranks have come to the end of a phase.
-pub fn simulate(scenario: &Scenario, mut done: impl FnMut(&str, usize)) -> Result<Vec<Phase>> {
+/// Runs a scenario. `told(phase, ranks, seconds)` hears now and then how many ranks have come to the end of a phase, and how
+/// late it is there; should it return false, the simulation ends.
+pub fn simulate(scenario: &Scenario, mut told: impl FnMut(&str, usize, f64) -> bool) -> Result<Vec<Phase>> {
     scenario.check()?;
     let mut cluster = Cluster::new(scenario.network.clone(), scenario.seed, scenario.sized)?;
     let mut ranks = Ranks::new(scenario, &cluster)?;
     let mut phases = Vec::new();
     for name in scenario.collective.phases(scenario.repeats) {
         let calls = ranks.calls(scenario, name)?;
-        let ran = cluster.run(calls, &scenario.watched, |ranks| done(name, ranks))?;
+        let ran = cluster.run(calls, &scenario.watched, |ranks, at| told(name, ranks, at))?;
         if let Some(error) = ran.results.iter().find_map(|result| result.as_ref().err()) {
             return Err(error.clone());
         }

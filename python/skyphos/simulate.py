@@ -1,0 +1,316 @@
+"""Collectives on a cluster that is not there: the same code, under a virtual clock, at up to 4,096 ranks.
+
+A :class:`Network` says what links, racks and processors can do and what goes wrong in them; :func:`simulate` runs a
+collective on it with indices drawn from a model, or, for runs that no memory holds, with their numbers alone
+(``sized=True``). All that is drawn follows from one seed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+
+from . import _skyphos as native
+from .errors import BadInput
+from .planner import Profile
+
+__all__ = ["Network", "Phase", "Round", "Simulation", "collectives", "simulate"]
+
+#: Ranks whose frames and work are kept for the timeline, unless others are asked for.
+_WATCHED = 32
+
+
+def _default_machine() -> Profile:
+    return Profile.network(1e9)
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a simulated cluster is like. Ranks fill hosts, and hosts fill racks, in their order.
+
+    Attributes
+    ----------
+    ranks : int
+        1 to 4,096.
+    rate_out, rate_in : float
+        Bytes a second that a host's link carries each way.
+    latency_s : float
+        Seconds until a small message is there.
+    message_s : float
+        Seconds for which a host's link is taken by each message, whatever its length: what makes small ones slow
+        (*Kylix*, Figure 2).
+    packet_floor : float
+        Bytes that a frame takes at least.
+    incast : float
+        By what share a transfer is slower for each further host that sends to the same one at once.
+    ranks_per_host, hosts_per_rack : int
+        0 hosts a rack: one rack.
+    cores : float
+        Cores of a host, which its ranks share.
+    uplink_rate : float, optional
+        Bytes a second into and out of a rack for each host in it; below ``rate_out`` the uplink is oversubscribed. None:
+        nobody is held back.
+    host_rate, host_latency_s : float
+        Between ranks of one host.
+    jitter : str
+        Seconds by which a message is late: a number or a named distribution, ``"exponential(1e-4)"``,
+        ``"lognormal(1e-4, 1)"``, ``"pareto(1e-5, 1.5)"``, ``"uniform(0, 1e-3)"``, ``"normal(1e-3, 1e-4)"``.
+    straggler_share, straggler_slowness : float, str
+        Share of ranks that are slow, and how many times as long their work takes.
+    start, clock : str
+        Seconds by which a rank enters a call late, and by which its clock is ahead.
+    machine : Profile
+        What work costs; its network is not looked at.
+
+    Examples
+    --------
+    >>> from skyphos.simulate import Network
+    >>> Network(64, rate_out=1.25e9, rate_in=1.25e9, jitter="exponential(1e-4)").ranks
+    64
+    """
+
+    ranks: int
+    rate_out: float = 1.25e9
+    rate_in: float = 1.25e9
+    latency_s: float = 50e-6
+    message_s: float = 0.0
+    packet_floor: float = 0.0
+    incast: float = 0.0
+    ranks_per_host: int = 1
+    hosts_per_rack: int = 0
+    cores: float = 1.0
+    uplink_rate: float | None = None
+    host_rate: float = 4e9
+    host_latency_s: float = 10e-6
+    jitter: str = "0"
+    straggler_share: float = 0.0
+    straggler_slowness: str = "1"
+    start: str = "0"
+    clock: str = "0"
+    machine: Profile = field(default_factory=_default_machine)
+
+    def __post_init__(self) -> None:
+        if self.uplink_rate is None:
+            # As if there were no uplink.
+            object.__setattr__(self, "uplink_rate", max(self.rate_out, self.rate_in) * 1e3)
+
+    @classmethod
+    def load(cls, path: str) -> Network:
+        """Read a description: a JSON object of these fields. Raises BadInput if it is none."""
+        try:
+            with open(path, encoding="utf-8") as file:
+                found = json.load(file)
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        known = {f.name for f in fields(cls)}
+        if not isinstance(found, dict) or "ranks" not in found:
+            raise BadInput(f"{path}: a network is a JSON object that says at least ranks")
+        strange = sorted(set(found) - known)
+        if strange:
+            raise BadInput(f"{path}: a network has no {', '.join(strange)}; it has {', '.join(sorted(known))}")
+        if "machine" in found:
+            found["machine"] = Profile.load(found["machine"])
+        return cls(**found)
+
+
+@dataclass(frozen=True)
+class Round:
+    """All ranks' part of one round or layer.
+
+    Attributes
+    ----------
+    name : str
+    first_s, last_s : float
+        Seconds at which its first frame was sent and its last one there.
+    messages, sent_bytes, received_bytes : int
+        Of all ranks.
+    """
+
+    name: str
+    first_s: float
+    last_s: float
+    messages: int
+    sent_bytes: int
+    received_bytes: int
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One collective that ran.
+
+    Attributes
+    ----------
+    name, algorithm : str
+    degrees : tuple of int
+        Layers of a butterfly.
+    seconds : tuple of float
+        Each rank's time until it had its result.
+    rounds : tuple of Round
+        In the order in which they began.
+    timeline : dict of rank to list of (round, first second, last second)
+        Of the ranks that were watched.
+    busy : dict of rank to list of (from, to)
+        When they worked.
+    trace : str
+        What they did as JSON that Perfetto opens; empty unless asked for.
+    """
+
+    name: str
+    algorithm: str
+    degrees: tuple[int, ...]
+    seconds: tuple[float, ...]
+    rounds: tuple[Round, ...]
+    timeline: dict[int, list[tuple[str, float, float]]] = field(repr=False)
+    busy: dict[int, list[tuple[float, float]]] = field(repr=False)
+    trace: str = field(repr=False)
+
+    @property
+    def last_s(self) -> float:
+        """Seconds until the last rank had its result."""
+        return max(self.seconds)
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a simulation did: its parts, one after the other."""
+
+    phases: tuple[Phase, ...]
+
+    @property
+    def last_s(self) -> float:
+        """Seconds of the last part."""
+        return self.phases[-1].last_s
+
+    def write_trace(self, path: str) -> None:
+        """Write what the watched ranks did in the last part, for Perfetto."""
+        from .cli.output import check_writable, replacing
+
+        check_writable(path, (".json",))
+        with replacing(path) as file:
+            file.write(self.phases[-1].trace.encode())
+
+
+@dataclass(frozen=True)
+class _Asked:
+    collective: str
+    algorithm: str
+    degrees: list[int] | None
+    n: int
+    entries: float
+    alpha: float | None
+    row_bytes: int
+    sized: bool
+    repeats: int
+    seed: int
+    watched: list[int]
+
+
+def collectives() -> list[str]:
+    """Names of the collectives that can be simulated.
+
+    Examples
+    --------
+    >>> from skyphos.simulate import collectives
+    >>> "allreduce" in collectives()
+    True
+    """
+    return native.simulated_collectives()
+
+
+def simulate(
+    network: Network,
+    collective: str = "allreduce",
+    *,
+    n: int,
+    entries: float,
+    alpha: float | None = None,
+    row_bytes: int = 4,
+    algorithm: str = "auto",
+    degrees: Sequence[int] | None = None,
+    sized: bool = False,
+    repeats: int = 1,
+    seed: int = 1,
+    watch: Sequence[int] | None = None,
+    trace: bool = False,
+    progress: Callable[[str, int, float], None] | None = None,
+) -> Simulation:
+    """Run a collective on a simulated cluster.
+
+    Parameters
+    ----------
+    network : Network
+        The cluster.
+    collective : str
+        One of :func:`collectives`. ``"reduce"`` is of a plan, which is configured first.
+    n : int
+        Size of the index space; of ``"allreduce_dense"`` the length of the arrays.
+    entries : float
+        Mean number of indices of a rank.
+    alpha : float, optional
+        Exponent of a power law from which indices are drawn (*Kylix*, section IV); without it they are drawn evenly.
+    row_bytes : int
+        Bytes of an index's values.
+    algorithm, degrees
+        As :meth:`skyphos.Comm.allreduce` and :meth:`skyphos.Comm.configure` take them.
+    sized : bool
+        Lengths in place of data, for ``"configure"`` and ``"reduce"``.
+    repeats : int
+        How often it runs.
+    seed : int
+        What all that is drawn follows from; the same seed gives the same result, bit by bit.
+    watch : sequence of int, optional
+        Ranks whose frames and work are kept; None: 32 of them.
+    trace : bool
+        Whether a trace is made.
+    progress : callable, optional
+        Called now and then with the part's name, how many ranks are done, and how late it is there in seconds.
+
+    Raises
+    ------
+    BadInput
+        A network or data that cannot be.
+
+    Examples
+    --------
+    >>> from skyphos.simulate import Network, simulate
+    >>> done = simulate(Network(16), "reduce", n=10_000, entries=500, degrees=[4, 4])
+    >>> [phase.name for phase in done.phases], [r.name for r in done.phases[-1].rounds]
+    (['configure', 'reduce'], ['down 1', 'down 2', 'up 2', 'up 1'])
+    """
+    if watch is None:
+        step = max(1, math.ceil(network.ranks / _WATCHED))
+        watch = range(0, network.ranks, step)
+    outside = [rank for rank in watch if not 0 <= rank < network.ranks]
+    if outside:
+        raise BadInput(f"rank {outside[0]} cannot be watched: there are {network.ranks}")
+    if not 0 <= seed < 2**64:
+        raise BadInput(f"a seed is a number from 0 to 2^64 - 1, not {seed}")
+    asked = _Asked(
+        collective=collective,
+        algorithm=algorithm,
+        degrees=None if degrees is None else list(degrees),
+        n=n,
+        entries=float(entries),
+        alpha=alpha,
+        row_bytes=row_bytes,
+        sized=sized,
+        repeats=repeats,
+        seed=seed,
+        watched=sorted(set(watch)),
+    )
+    return Simulation(tuple(_phase(p) for p in native.simulate(network, asked, trace, progress)))
+
+
+def _phase(p: native.SimulatedPhase) -> Phase:
+    return Phase(
+        name=p.name,
+        algorithm=p.algorithm,
+        degrees=tuple(p.degrees),
+        seconds=tuple(p.seconds),
+        rounds=tuple(Round(*numbers) for numbers in p.rounds),
+        timeline=dict(p.timeline),
+        busy=dict(p.busy),
+        trace=p.trace,
+    )
