@@ -50,7 +50,8 @@ class Profile:
     bitmap_s : float
         What an entry takes more that comes from or goes to an array with a bitmap.
     message_s : float
-        Seconds for which a link is taken by each message, whatever its length (LogGP's g beyond the processors' overhead).
+        Seconds for which a link is taken by each message, whatever its length (LogGP's g beyond the processors'
+        overhead).
     gather_s, fold_s, row_byte_s : float
         Processor time that a plan takes to gather a row and to add one, and more for each of its bytes.
     set_code_s, set_join_s : float

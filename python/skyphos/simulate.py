@@ -50,8 +50,8 @@ class Network:
     cores : float
         Cores of a host, which its ranks share.
     uplink_rate : float, optional
-        Bytes a second into and out of a rack for each host in it; below ``rate_out`` the uplink is oversubscribed. None:
-        nobody is held back.
+        Bytes a second into and out of a rack for each host in it; below ``rate_out`` the uplink is oversubscribed.
+        None: nobody is held back.
     host_rate, host_latency_s : float
         Between ranks of one host.
     jitter : str

@@ -141,10 +141,12 @@ def _ends(seconds: Sequence[float]) -> str:
     def x(value: float) -> float:
         return left + (right - left) * (value - low) / (high - low)
 
-    points = [f"{x(value):.1f},{bottom - (bottom - top) * (k + 1) / len(ordered):.1f}" for k, value in enumerate(ordered)]
+    step = (bottom - top) / len(ordered)
+    points = [f"{x(low):.1f},{bottom:.1f}"]
+    points += [f"{x(value):.1f},{bottom - step * (k + 1):.1f}" for k, value in enumerate(ordered)]
     parts = [
         stroke((left, bottom), (right, bottom), LINE),
-        f'<polyline points="{x(low):.1f},{bottom:.1f} {" ".join(points)}" fill="none" stroke="{CLAY}" stroke-width="2"/>',
+        f'<polyline points="{" ".join(points)}" fill="none" stroke="{CLAY}" stroke-width="2"/>',
         text(left - 8, top + 8, "all", "end", "note"),
         text(left - 8, bottom, "none", "end", "note"),
     ]

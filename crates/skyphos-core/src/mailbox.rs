@@ -294,10 +294,10 @@ impl Mailbox {
             return;
         }
         let Some(k) = self.box_of(comm, call) else {
-            if kind == FrameKind::Abort {
-                if let Some(error) = Error::from_wire(frame.payload.as_bytes()) {
-                    self.last_words.insert(from, error);
-                }
+            if kind == FrameKind::Abort
+                && let Some(error) = Error::from_wire(frame.payload.as_bytes())
+            {
+                self.last_words.insert(from, error);
             }
             return;
         };

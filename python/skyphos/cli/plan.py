@@ -13,6 +13,7 @@ from .units import Size, parse_rate
 
 __all__ = ["command"]
 
+
 @click.command("plan")
 @click.option("--ranks", type=click.IntRange(min=1, max=1 << 20), required=True, help="Ranks in the group.")
 @click.option("--size", "n", type=Size(), required=True, help="Size of the index space, n; 60e6 is taken.")

@@ -36,7 +36,7 @@ __all__ = ["command"]
 @click.option("--sized", is_flag=True, help="Lengths in place of data: configure and reduce of any size.")
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="How often it runs.")
 @click.option("--network", "described", type=click.Path(dir_okay=False), help="A JSON file that describes it.")
-@click.option("--profile", "profile_path", type=click.Path(dir_okay=False), help="What a probe measured, of processors too.")
+@click.option("--profile", "profile_path", type=click.Path(dir_okay=False), help="What a probe measured.")
 @click.option("--rate", default=None, help="What a host's link carries each way.  [default: 10Gbit]")
 @click.option("--latency", type=float, default=None, metavar="SECONDS", help="Of a small message.  [default: 50e-6]")
 @click.option("--message", type=float, default=None, metavar="SECONDS", help="For which each message takes a link.")
@@ -159,7 +159,8 @@ def _network(described: str | None, ranks: int | None, options: dict[str, str | 
         try:
             network = replace(network, straggler_share=float(share), straggler_slowness=slowness)
         except ValueError:
-            raise BadInput(f'--stragglers {stragglers!r}: write a share and a distribution, "0.05:uniform(2, 4)"') from None
+            wanted = 'write a share and a distribution, "0.05:uniform(2, 4)"'
+            raise BadInput(f"--stragglers {stragglers!r}: {wanted}") from None
     names = {"latency": "latency_s", "message": "message_s", "skew": "start"}
     return replace(network, **{names.get(name, name): value for name, value in given.items()})  # type: ignore[arg-type]
 
