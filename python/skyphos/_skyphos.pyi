@@ -21,6 +21,7 @@ __all__ = [
     "local",
     "move_arrays",
     "predict_allreduce",
+    "predict_plans",
     "reduce",
     "reduce_arrays",
     "reduce_scatter",
@@ -188,6 +189,19 @@ def predict_allreduce(
     model: tuple[str, float, float, list[tuple[float, float]]],
     profile: Any,
 ) -> list[tuple[str, list[int], list[tuple[float, float, float, float, float, float]]]]: ...
+def predict_plans(
+    ranks: int,
+    n: int,
+    row_bytes: int,
+    model: tuple[str, float, float, list[tuple[float, float]]],
+    profile: Any,
+) -> list[
+    tuple[
+        list[int],
+        list[tuple[float, float, float, float, float, float]],
+        list[tuple[float, float, float, float, float, float]],
+    ]
+]: ...
 def greedy_degrees(
     ranks: int, n: int, entries: float, row_bytes: float, alpha: float, min_packet_bytes: float
 ) -> list[int]: ...

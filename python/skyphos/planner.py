@@ -18,7 +18,16 @@ from typing import Any, Literal
 from . import _skyphos as native
 from .errors import BadInput
 
-__all__ = ["Prediction", "Profile", "Stage", "greedy_degrees", "predict_allreduce", "union_entries"]
+__all__ = [
+    "PlanPrediction",
+    "Prediction",
+    "Profile",
+    "Stage",
+    "greedy_degrees",
+    "predict_allreduce",
+    "predict_plans",
+    "union_entries",
+]
 
 #: Of the file that :meth:`Profile.load` reads.
 FORMAT = 1
@@ -234,6 +243,37 @@ class Prediction:
         return f"{self.algorithm} {layers}" if self.algorithm == "butterfly" else self.algorithm
 
 
+@dataclass(frozen=True)
+class PlanPrediction:
+    """What a plan with these layers is predicted to cost a rank.
+
+    Attributes
+    ----------
+    degrees : tuple of int
+    configure, reduce : tuple of Stage
+        Each layer down, then up again.
+    """
+
+    degrees: tuple[int, ...]
+    configure: tuple[Stage, ...]
+    reduce: tuple[Stage, ...]
+
+    @property
+    def configure_seconds(self) -> float:
+        """Seconds of the configuration."""
+        return sum(stage.seconds for stage in self.configure)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a reduction."""
+        return sum(stage.seconds for stage in self.reduce)
+
+    @property
+    def name(self) -> str:
+        """The degrees as people write them."""
+        return "x".join(map(str, self.degrees))
+
+
 Model = Literal["uniform", "power_law"]
 
 
@@ -329,6 +369,56 @@ def predict_allreduce(
     return [
         Prediction(algorithm, tuple(degrees), tuple(Stage(*stage) for stage in stages))
         for algorithm, degrees, stages in numbers
+    ]
+
+
+def predict_plans(
+    ranks: int,
+    n: int,
+    entries: float,
+    *,
+    profile: Profile,
+    row_bytes: int = 4,
+    model: Model = "power_law",
+    alpha: float = 1.0,
+    curve: Sequence[tuple[float, float]] | None = None,
+) -> list[PlanPrediction]:
+    """Predict configuration and reduction of a plan with every choice of degrees (*Kylix*, sections III and IV).
+
+    Parameters
+    ----------
+    ranks, n, entries, profile, row_bytes, model, alpha, curve
+        As in :func:`predict_allreduce`; every rank wants what it contributes.
+
+    Returns
+    -------
+    list of PlanPrediction
+        All ordered factorisations of ``ranks``, the fastest reduction first.
+
+    Raises
+    ------
+    BadInput
+        Numbers that make no sense.
+
+    Examples
+    --------
+    Kylix's Twitter graph, where a message takes the link for a millisecond, whatever its length:
+
+    >>> from dataclasses import replace
+    >>> from skyphos.planner import Profile, predict_plans
+    >>> slow = replace(Profile.network(1.25e9), message_s=1e-3)
+    >>> best, *others = predict_plans(64, 60_000_000, 0.21 * 60e6, profile=slow, alpha=1.1)
+    >>> len(best.degrees) > 1, len(others)
+    (True, 31)
+    """
+    if ranks < 1 or row_bytes < 1:
+        raise BadInput(f"{ranks} ranks and rows of {row_bytes} bytes: both must be at least 1")
+    numbers = native.predict_plans(ranks, n, row_bytes, _model(n, entries, model, alpha, curve), profile)
+    return [
+        PlanPrediction(
+            tuple(degrees), tuple(Stage(*stage) for stage in configure), tuple(Stage(*stage) for stage in reduce)
+        )
+        for degrees, configure, reduce in numbers
     ]
 
 

@@ -35,6 +35,12 @@ impl Union {
         }
     }
 
+    /// The same at the numbers that divide `ranks`, found once: all that butterflies ask for.
+    pub fn at_divisors(&self, ranks: u32) -> Union {
+        let divisors = (1..=ranks).filter(|m| ranks.is_multiple_of(*m)).map(f64::from);
+        Union::Measured(divisors.map(|m| (m, self.entries(m))).collect())
+    }
+
     /// The power law of density `one` in a set and `all` in the union of `m` sets; an exponent near 0 is a uniform
     /// draw. Unions that are larger than a uniform draw's, or hardly larger than one set, get the nearest exponent.
     pub fn fit(n: u64, one: f64, m: f64, all: f64) -> (f64, Union) {

@@ -29,7 +29,7 @@ mod _skyphos {
     #[pymodule_export]
     use crate::plan::Plan;
     #[pymodule_export]
-    use crate::planner::{default_profile, greedy_degrees, predict_allreduce, union_entries};
+    use crate::planner::{default_profile, greedy_degrees, predict_allreduce, predict_plans, union_entries};
     #[pymodule_export]
     use crate::probe::{agree_profile, get_profile, kernel_times, overhead, ping, set_profile, stream};
     #[pymodule_export]

@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use skyphos::planner::{PowerLaw, Profile, Union, Work, choose_degrees, factorisations};
+use skyphos::planner::{PlanWork, PowerLaw, Profile, Union, Work, choose_degrees, factorisations};
 use skyphos::planner::{Sizes, Stage};
 use skyphos::{DenseThreshold, of_route};
 
@@ -87,6 +87,29 @@ pub fn predict_allreduce(
             (algorithm.name(), degrees, prediction.stages.iter().map(stage_numbers).collect())
         })
         .collect())
+}
+
+/// Degrees, and stages of the configuration and of a reduction.
+type PlanNumbers = (Vec<u32>, Vec<StageNumbers>, Vec<StageNumbers>);
+
+/// Every ordered factorisation as layers of a plan in which all want what they contribute, the fastest reduction first.
+#[pyfunction]
+pub fn predict_plans(
+    py: Python<'_>,
+    ranks: u32,
+    n: u64,
+    row_bytes: usize,
+    model: Model,
+    profile: Numbers,
+) -> PyResult<Vec<PlanNumbers>> {
+    let (union, Numbers(profile)) = (union_of(n, model)?.at_divisors(ranks), profile);
+    let all = py.detach(|| {
+        let curve = |m: f64| union.entries(m);
+        let work = PlanWork { ranks, n, row_bytes, out: &curve, want: &curve, same: true };
+        work.all(&profile, &factorisations(ranks))
+    });
+    let numbers = |stages: &[Stage]| stages.iter().map(stage_numbers).collect();
+    Ok(all.iter().map(|p| (p.degrees.clone(), numbers(&p.configure), numbers(&p.reduce))).collect())
 }
 
 /// The papers' degrees: at each layer the largest whose messages are worth sending.

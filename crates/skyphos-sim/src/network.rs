@@ -2,6 +2,7 @@
 
 use crate::costs::Costs;
 use crate::distribution::Distribution;
+use crate::world::PACKET;
 use skyphos_plan::Profile;
 use skyphos_types::{Error, Result};
 
@@ -152,10 +153,11 @@ impl Network {
     pub fn profile(&self) -> Profile {
         let Costs { frame_s, byte_s, kernels, rows } = self.costs;
         let shared = f64::from(self.ranks_per_host.min(self.ranks));
+        let payload = PACKET.1 / (PACKET.0 + PACKET.1);
         Profile {
             latency_s: self.latency_s,
             message_s: self.message_s,
-            rate: self.rate_out.min(self.rate_in) / shared,
+            rate: self.rate_out.min(self.rate_in) * payload / shared,
             incast: self.incast,
             cores: 1.0 / self.sharing(),
             frame_s,

@@ -15,7 +15,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 /// Bytes that TCP, IP and Ethernet put around a packet, and those in it.
-const PACKET: (f64, f64) = (90.0, 1448.0);
+pub(crate) const PACKET: (f64, f64) = (90.0, 1448.0);
 
 /// Frames of less leave the backlog as soon as their turn comes: nobody waits for it to shrink by so little.
 const WATCHED_BYTES: usize = 16 * 1024;
@@ -233,7 +233,8 @@ impl World {
     /// Its turn at the sender's link.
     fn leave(&mut self, number: u32, time: u64) {
         let Flying { from, to, bytes, ref frame, .. } = *self.flying(number);
-        let (payload, first) = (frame.payload.len(), frame.header.seq == 0);
+        let (payload, header) = (frame.payload.len(), &frame.header);
+        let first = header.kind == FrameKind::Data && header.seq == 0;
         let network = &self.network;
         let (here, there) = (network.host(from), network.host(to));
         if here == there {

@@ -142,7 +142,7 @@ impl Ranks {
             Ok(Rank { comm, indices: Arc::new(indices), plan: Slot::default(), shared: None })
         };
         let all = (0..).zip(cluster.transports()).map(one).collect::<Result<_>>()?;
-        let curve = law.unions(n, entries, scenario.network.ranks);
+        let curve = law.union(n, entries).at_divisors(scenario.network.ranks);
         let degrees = scenario.degrees.clone().unwrap_or_else(|| match sized {
             true => scenario.plan_degrees(&curve),
             false => Vec::new(),

@@ -28,13 +28,6 @@ impl Law {
             }
         }
     }
-
-    /// Entries of unions of m ranks' indices, for every m that divides `ranks`.
-    pub(super) fn unions(self, n: u64, entries: f64, ranks: u32) -> Union {
-        let union = self.union(n, entries);
-        let divisors = (1..=ranks).filter(|m| ranks.is_multiple_of(*m)).map(f64::from);
-        Union::Measured(divisors.map(|m| (m, union.entries(m))).collect())
-    }
 }
 
 /// Draws indices of many ranks.
