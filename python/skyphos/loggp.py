@@ -1,8 +1,8 @@
 """LogGP's parameters and the efficient size of a message, from measured times.
 
-LogGP (Alexandrov, Ionescu, Schauser, Scheiman 1997): a message of s bytes takes o_s + L + (s - 1) G + o_r, and a processor can
-begin the next one g later. The half-rate size is Hockney's n_1/2, which *Kylix* (Fig. 2) calls the minimum efficient packet:
-what is smaller wastes more than half of what the network can do.
+LogGP (Alexandrov, Ionescu, Schauser, Scheiman 1997): a message of s bytes takes o_s + L + (s - 1) G + o_r, and a
+processor can begin the next one g later. The half-rate size is Hockney's n_1/2, which *Kylix* (Fig. 2) calls the
+minimum efficient packet: what is smaller wastes more than half of what the network can do.
 """
 
 from __future__ import annotations

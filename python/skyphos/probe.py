@@ -1,8 +1,9 @@
-"""What a group's network and machines can do, measured between its ranks: the command ``skyphos probe`` and its function.
+"""What a group's network and machines can do, measured between its ranks (``skyphos probe``).
 
-Everything goes over the group's own connections and frames, because that is what the planner predicts. The numbers are those of
-the papers: time against message size (*Kylix*, Fig. 2), LogGP's parameters (Alexandrov et al. 1997; overheads as Kielmann et al.
-2000 measure them), the slowdown when several send to one, each pair's latency and rate, and the times of the kernels.
+Everything goes over the group's own connections and frames, because that is what the planner predicts. The numbers
+are those of the papers: time against message size (*Kylix*, Fig. 2), LogGP's parameters (Alexandrov et al. 1997;
+overheads as Kielmann et al. 2000 measure them), the slowdown when several send to one, each pair's latency and rate,
+and the times of the kernels.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ Tell = Callable[[str, float], None]
 
 #: Bytes of a frame, and of the largest message.
 _FRAME, _LARGEST = 128 * 1024, 4 << 20
-#: Bytes at which overheads are taken: a frame's own, and per byte; streams travel in segments of 32 KB, arrays in whole frames.
+#: Bytes at which overheads are taken: a frame's own, and per byte; streams travel in segments of 32 KB, arrays in
+#: whole frames.
 _OVERHEADS = (1, 1024, 8192, 32768)
 #: Shares of the time that is given: pairs, curves, overheads, streams, all at once, incast.
 _PAIRS, _CURVES, _STREAMS, _TOGETHER, _INCAST = 0.25, 0.3, 0.08, 0.1, 0.17
@@ -50,8 +52,8 @@ def probe(comm: Comm, *, seconds: float = 10.0, tell: Tell | None = None) -> Mea
     comm : Comm
         At least two ranks.
     seconds : float, default 10.0
-        About how long it may take, from 0.5 on; the same on all ranks. More gives steadier numbers. A machine whose ranks
-        share cores takes somewhat longer, and so do links below 100 Mbit/s.
+        About how long it may take, from 0.5 on; the same on all ranks. More gives steadier numbers. A machine whose
+        ranks share cores takes somewhat longer, and so do links below 100 Mbit/s.
     tell : callable, optional
         Called with what begins now and the share that is done, from 0 to 1.
 

@@ -22,7 +22,13 @@ def micro(seconds: float) -> str:
     for unit, scale in (("ns", 1e-9), ("µs", 1e-6)):
         if seconds < 1e3 * scale:
             number = seconds / scale
-            return f"{number:.2f} {unit}" if number < 10 else f"{number:.1f} {unit}" if number < 100 else f"{number:.0f} {unit}"
+            return (
+                f"{number:.2f} {unit}"
+                if number < 10
+                else f"{number:.1f} {unit}"
+                if number < 100
+                else f"{number:.0f} {unit}"
+            )
     return human_seconds(seconds)
 
 
@@ -63,7 +69,10 @@ def summary(found: Measured) -> str:
         ("ranks", f"{found.ranks} on {where}, over {found.transport}"),
         ("latency of a pair", f"{micro(least)} to {micro(most)}; {micro(profile.latency_s)} when all ranks exchange"),
         ("rate of a pair", f"{human_bytes(slow)}/s to {human_bytes(fast)}/s, a stream one way"),
-        ("rate of a rank", f"{human_bytes(profile.rate)}/s each way, all at once; a stream alone {human_bytes(1 / loggp.G_s)}/s"),
+        (
+            "rate of a rank",
+            f"{human_bytes(profile.rate)}/s each way, all at once; a stream alone {human_bytes(1 / loggp.G_s)}/s",
+        ),
         ("half of the best rate", f"at messages of {human_bytes(found.half_rate_bytes)}"),
         (
             "LogGP",
@@ -75,7 +84,8 @@ def summary(found: Measured) -> str:
         ("copying memory", f"{human_bytes(found.machine['copy_rate'])}/s"),
         (
             "matrix products",
-            f"{found.machine['float32_gflops']:.1f} GFLOP/s float32, {found.machine['float64_gflops']:.1f} float64, a rank",
+            f"{found.machine['float32_gflops']:.1f} GFLOP/s a rank in float32, "
+            f"{found.machine['float64_gflops']:.1f} in float64",
         ),
     ]
     return "\n".join(f"{name:<22} {words}" for name, words in lines)

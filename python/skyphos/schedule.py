@@ -1,7 +1,7 @@
 """Who measures with whom, and when: the same on all ranks.
 
-A tournament: in each round every rank is in one pair at most, and after all rounds each pair had its turn (the circle method).
-Large groups take samples of it.
+A tournament: in each round every rank is in one pair at most, and after all rounds each pair had its turn (the circle
+method). Large groups take samples of it.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def _some(rounds: list[Pairs], most: int) -> list[Pairs]:
 def pair_rounds(hosts: Sequence[Sequence[int]]) -> list[Pairs]:
     """Rounds of pairs to measure, for ranks by host.
 
-    All pairs of up to 16 ranks. Of more: one rank of each host with one of every other (of 32 rounds at most), the first ranks
-    within each host, and 15 rounds of all ranks.
+    All pairs of up to 16 ranks. Of more: one rank of each host with one of every other (of 32 rounds at most), the
+    first ranks within each host, and 15 rounds of all ranks.
 
     Examples
     --------
@@ -62,7 +62,8 @@ def pair_rounds(hosts: Sequence[Sequence[int]]) -> list[Pairs]:
         return tournament(ranks)
     rounds = _some(tournament([host[0] for host in hosts]), _ALL_HOSTS)
     inside = [tournament(host[:4]) for host in hosts if len(host) > 1]
-    rounds += [sum((own[k] for own in inside if k < len(own)), []) for k in range(max(map(len, inside), default=0))]
+    for turn in range(max(map(len, inside), default=0)):
+        rounds.append([pair for own in inside if turn < len(own) for pair in own[turn]])
     return rounds + _some(tournament(ranks), _ALL_RANKS - 1)
 
 

@@ -1,9 +1,9 @@
 """Which ranks are near to each other: hosts, and racks of hosts that measured times set apart.
 
-Hosts are named: ranks that say the same of their machine share one. Racks are found: hosts are joined, the nearest first, as
-long as the next ones are not much farther than those that were joined before (agglomerative clustering by average linkage,
-cut at the largest gap). What is near is told by latency; where that shows nothing, by rate, since a link that racks share
-may be slow without being long.
+Hosts are named: ranks that say the same of their machine share one. Racks are found: hosts are joined, the nearest
+first, as long as the next ones are not much farther than those that were joined before (agglomerative clustering by
+average linkage, cut at the largest gap). What is near is told by latency; where that shows nothing, by rate, since a
+link that racks share may be slow without being long.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ __all__ = ["cluster", "groups", "racks"]
 
 Matrix = npt.NDArray[np.float64]
 
-#: How many times farther hosts of other racks are, at least. Latencies of one network differ by less between measurements.
+#: How many times farther hosts of other racks are, at least. Latencies of one network differ by less between
+#: measurements.
 GAP = 1.6
 
 
@@ -65,7 +66,8 @@ def cluster(distance: Matrix, gap: float = GAP) -> list[list[int]]:
     [[0, 1], [2, 3]]
     """
     clusters = [[point] for point in range(len(distance))]
-    history, heights = [clusters], []
+    history = [clusters]
+    heights: list[float] = []
     while len(clusters) > 1:
         best, height = (0, 1), np.inf
         for i in range(len(clusters)):
