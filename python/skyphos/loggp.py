@@ -74,7 +74,7 @@ def half_rate_bytes(sizes: Sequence[float], seconds: Sequence[float], most: floa
     --------
     >>> from skyphos.loggp import half_rate_bytes
     >>> round(half_rate_bytes([100, 1000, 10_000, 100_000], [1e-4, 1.09e-4, 2e-4, 1.09e-3]))  # 0.1 ms and 10 ns a byte
-    8367
+    8896
     """
     rates = [size / time for size, time in zip(sizes, seconds, strict=True)]
     half = min(max(rates), most) / 2

@@ -7,7 +7,7 @@ import numpy as np
 from .page import human_bytes, human_seconds
 from .profile_file import Measured
 
-__all__ = ["host_names", "micro", "rack_names", "summary"]
+__all__ = ["host_names", "micro", "summary"]
 
 
 def micro(seconds: float) -> str:
@@ -19,6 +19,8 @@ def micro(seconds: float) -> str:
     >>> micro(2.5e-9), micro(4.2e-5), micro(0.25)
     ('2.50 ns', '42.0 µs', '250 ms')
     """
+    if seconds == 0:
+        return "≈ 0"
     for unit, scale in (("ns", 1e-9), ("µs", 1e-6)):
         if seconds < 1e3 * scale:
             number = seconds / scale
@@ -36,13 +38,6 @@ def host_names(found: Measured) -> list[str]:
     """Names of the hosts; with their addresses where names repeat."""
     names = [host.name for host in found.hosts]
     return [f"{h.name} {h.address}" if names.count(h.name) > 1 else h.name for h in found.hosts]
-
-
-def rack_names(found: Measured) -> list[str]:
-    """Hosts of each rack, if there are several."""
-    names = host_names(found)
-    racks = found.topology.racks
-    return [", ".join(names[host] for host in rack) for rack in racks] if len(racks) > 1 else []
 
 
 def _share(found: Measured) -> str:

@@ -55,7 +55,7 @@ class Topology:
 
 @dataclass(frozen=True)
 class Point:
-    """Messages of one size: ``seconds`` one way of a pair while the others wait (the median; ``low_s`` and ``high_s`` are
+    """Messages of one size: ``seconds`` one way of a pair while the others wait (median; ``low_s`` and ``high_s`` are
     quartiles), and ``together_s`` while all ranks are in pairs at once."""
 
     size: int

@@ -89,6 +89,16 @@ def cluster(distance: Matrix, gap: float = GAP) -> list[list[int]]:
     return history[int(np.argmax(jumps)) + 1]
 
 
+def _apart(distance: Matrix, found: list[list[int]]) -> bool:
+    """Whether all points of a cluster are nearer to each other than to any of another."""
+    mine = np.empty(len(distance), int)
+    for number, members in enumerate(found):
+        mine[members] = number
+    same = (mine[:, None] == mine) & ~np.eye(len(mine), dtype=bool)
+    with np.errstate(invalid="ignore"):
+        return bool(np.nanmax(distance[same]) < np.nanmin(distance[mine[:, None] != mine]))
+
+
 def racks(hosts: Sequence[Sequence[int]], latency_s: Matrix, rate: Matrix, gap: float = GAP) -> list[list[int]]:
     """Hosts that share a rack.
 
@@ -121,8 +131,8 @@ def racks(hosts: Sequence[Sequence[int]], latency_s: Matrix, rate: Matrix, gap: 
                 if i != j and known.size:
                     between[i, j] = np.median(known)
         found = cluster(between, gap)
-        # Two hosts may be near by chance; racks are what most hosts have neighbours in.
+        # Two hosts may be near by chance; racks are what most hosts have neighbours in, all nearer than any others.
         neighboured = sum(len(rack) for rack in found if len(rack) > 1)
-        if len(found) > 1 and neighboured >= 0.75 * len(hosts):
+        if len(found) > 1 and neighboured >= 0.75 * len(hosts) and _apart(between, found):
             return found
     return [list(range(len(hosts)))]
