@@ -41,6 +41,8 @@ _OVERHEADS = (1, 1024, 8192, 32768)
 #: Shares of the time that is given: pairs, curves, overheads, streams, all at once, incast.
 _PAIRS, _CURVES, _STREAMS, _TOGETHER, _INCAST = 0.25, 0.3, 0.08, 0.1, 0.17
 _TEXT_BYTES = 512
+#: Messages of a stream of small ones: a receiver that is late holds them all.
+_SMALL = 2000
 #: Times that each pair's latency is measured.
 _TURNS = 3
 _MOST = 1 << 30
@@ -102,7 +104,7 @@ class _Probe:
         ranks = [list(host.ranks) for host in hosts]
         # The pair that stands for the network: of two hosts if there are two.
         alone = (ranks[0][0], ranks[1][0] if len(ranks) > 1 else ranks[0][1])
-        self._stream(neighbours(ranks), _FRAME, 0.02 * self._seconds)  # connections have opened their windows
+        self._stream(neighbours(ranks), 0.02 * self._seconds)  # connections have opened their windows
         round_s = self._barrier_round_s()
         self._say("pairs", _PAIRS)
         latency, rate = self._pairs(pair_rounds(ranks))
@@ -181,10 +183,9 @@ class _Probe:
         times = native.ping(self._native, pairs, size, most, limit_s)
         return times[2:] if len(times) > 6 else times[-1:]
 
-    def _stream(
-        self, flows: Pairs, size: int, limit_s: float, most: int = _MOST, settle: float = 0.3
-    ) -> list[tuple[int, int, int, float]]:
-        received, _, _ = native.stream(self._native, flows, size, most, limit_s, settle * limit_s)
+    def _stream(self, flows: Pairs, limit_s: float) -> list[tuple[int, int, int, float]]:
+        """Sender, bytes, messages and seconds of the flows to this rank; the first third of the time does not count."""
+        received, _, _ = native.stream(self._native, flows, _FRAME, _MOST, limit_s, limit_s / 3)
         return received
 
     def _barrier_round_s(self) -> float:
@@ -213,7 +214,7 @@ class _Probe:
                     latency[first, second] = np.fmin(latency[first, second], np.quantile(small, 0.25))
                     latency[second, first] = latency[first, second]
         for pairs in turns:
-            came = self._stream(pairs, _FRAME, each_s)
+            came = self._stream(pairs, each_s)
             for first, second in pairs:
                 if second == me and came[0][3] > 0:
                     rate[first, second] = rate[second, first] = came[0][1] / came[0][3]
@@ -256,8 +257,9 @@ class _Probe:
         array_byte_s = max(0.0, (both[-1] - frame_s) / _FRAME)
         gaps = []
         for _ in range(5):
-            for _, _, messages, took_s in self._stream([pair], 1, 0.01 * self._seconds, 2000, 0.0):
-                gaps.append(took_s / max(1, messages))
+            # From the sending of the first to the coming of the last: a receiver may get them all at once.
+            came, took_s, _ = native.stream(self._native, [pair], 1, _SMALL, 1.0 + self._seconds, 0.0)
+            gaps += [took_s / _SMALL] if came else []
         every = self._all([float(np.median(gaps)) if gaps else np.nan])
         rate = self._rates([pair], _STREAMS * self._seconds)[0]
         latency_s = max(0.0, curve[0].seconds - sending[0] - receiving[0])
@@ -265,7 +267,7 @@ class _Probe:
 
     def _rates(self, flows: Pairs, limit_s: float) -> list[float]:
         """Bytes a second that come to each receiver, from all its senders together; by rank."""
-        received = self._stream(flows, _FRAME, limit_s)
+        received = self._stream(flows, limit_s)
         took_s = max((seconds for *_, seconds in received), default=0.0)
         mine = sum(bytes_ for _, bytes_, _, _ in received) / took_s if took_s > 0 else np.nan
         reached: list[float] = self._all([mine])[:, 0].tolist()

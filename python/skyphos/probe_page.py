@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -152,6 +154,15 @@ def _curve(found: Measured) -> str:
     return svg(900, 420, parts, "Throughput against message size") + key
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """Ranks as they are shown, and how many of them each host and each rack has."""
+
+    order: list[int]
+    hosts: list[int]
+    racks: list[int]
+
+
 def _maps(found: Measured) -> str:
     """Latency and rate of every pair, ranks grouped by rack and host."""
     topology = found.topology
@@ -160,8 +171,12 @@ def _maps(found: Measured) -> str:
     if found.ranks > _MOST_ROWS and len(groups) > 1:
         latency, rate = _by_group(latency, groups), _by_group(rate, groups)
         groups = [[k] for k in range(len(groups))]
-    left = _heat(latency, groups, 0, micro, dark_is_high=True)
-    right = _heat(rate, groups, 470, lambda v: f"{human_bytes(v)}/s", dark_is_high=False)
+    ends = np.cumsum([0] + [len(rack) for rack in topology.racks])
+    sizes = [len(group) for group in groups]
+    racks = [sum(sizes[a:b]) for a, b in pairwise(ends)]
+    rows = _Rows([rank for group in groups for rank in group], sizes, racks)
+    left = _heat(latency, rows, 0, micro, dark_is_high=True)
+    right = _heat(rate, rows, 470, lambda v: f"{human_bytes(v)}/s", dark_is_high=False)
     heads = [
         text(0, 16, "latency: dark is far", "start"),
         text(470, 16, "rate of a stream: dark is slow", "start"),
@@ -182,13 +197,14 @@ def _by_group(matrix: Matrix, groups: Sequence[Sequence[int]]) -> Matrix:
 
 def _heat(
     matrix: Matrix,
-    groups: Sequence[Sequence[int]],
+    rows: _Rows,
     left: float,
     words: Callable[[float], str],
     *,
     dark_is_high: bool,
 ) -> list[str]:
-    order = [rank for group in groups for rank in group]
+    """A square of pairs; thin frames around each host's ranks, thick ones around each rack's."""
+    order = rows.order
     side = 400.0 / len(order)
     x0, y0 = left + 28, 48.0
     known = matrix[np.isfinite(matrix)]
@@ -214,18 +230,21 @@ def _heat(
         for i, a in enumerate(order):
             parts.append(text(x0 - 6, y0 + (i + 0.5) * side + 4, str(a), "end", "note"))
             parts.append(text(x0 + (i + 0.5) * side, y0 - 6, str(a), "middle", "note"))
-    # A frame around each host's own ranks.
-    start = 0
-    for group in groups:
-        if len(groups) > 1 and len(group) > 1:
-            x, y, size = x0 + start * side, y0 + start * side, len(group) * side
-            parts.append(
-                f'<rect x="{x:.1f}" y="{y:.1f}" width="{size:.1f}" height="{size:.1f}" fill="none" stroke="{INK}"/>'
-            )
-        start += len(group)
+    for sizes, width in ((rows.hosts, 1.0), (rows.racks, 2.5)):
+        start = 0
+        for count in sizes:
+            if len(sizes) > 1 and count > 1:
+                parts.append(_frame(x0 + start * side, y0 + start * side, count * side, width))
+            start += count
     if known.size:
         parts.append(text(x0, y0 + 424, f"{words(low)} to {words(high)}", "start", "note"))
     return parts
+
+
+def _frame(x: float, y: float, size: float, width: float) -> str:
+    """A box around ranks that belong together."""
+    box = f'x="{x:.1f}" y="{y:.1f}" width="{size:.1f}" height="{size:.1f}"'
+    return f'<rect {box} fill="none" stroke="{INK}" stroke-width="{width}"/>'
 
 
 def _blend(depth: float) -> str:
