@@ -37,7 +37,10 @@ Tell = Callable[[str, float], None]
 _FRAME, _LARGEST = 128 * 1024, 4 << 20
 #: Bytes at which overheads are taken: a frame's own, and per byte; streams travel in segments of 32 KB, arrays in
 #: whole frames.
-_OVERHEADS = (1, 1024, 8192, 32768)
+_SEGMENT = 32 * 1024
+_OVERHEADS = (1, 1024, 8192, _SEGMENT)
+#: A rank whose processor was busy for a larger part of its share did not wait for the network.
+_BUSY = 0.8
 #: Shares of the time that is given: pairs, curves, overheads, streams, all at once, incast.
 _PAIRS, _CURVES, _STREAMS, _TOGETHER, _INCAST = 0.25, 0.3, 0.08, 0.1, 0.17
 _TEXT_BYTES = 512
@@ -110,14 +113,21 @@ class _Probe:
         latency, rate = self._pairs(pair_rounds(ranks))
         self._say("message sizes", _CURVES)
         curve = self._curve(alone, tournament(range(comm.size))[0])
+        self._say("machine", 0.05)
+        kernels, share, machine = measure_machine(comm)
         self._say("overheads and streams", 0.05 + _STREAMS)
         frame_s, byte_s, array_byte_s, loggp = self._loggp(alone, curve)
         self._say("all at once", _TOGETHER)
-        all_rate = float(np.median(self._rates(neighbours(ranks), _TOGETHER * self._seconds)))
+        streams = neighbours(ranks)
+        all_rate = float(np.median(self._rates(streams, _TOGETHER / 2 * self._seconds)))
+        busy = [self._busy_byte_s(streams, size, share) for size in (_SEGMENT, _FRAME)]
+        # The planner counts a frame for each 128 KB beside the bytes.
+        byte_s, array_byte_s = (
+            max(0.0, one if np.isnan(all_) else all_ - frame_s / _FRAME)
+            for one, all_ in zip((byte_s, array_byte_s), busy, strict=True)
+        )
         self._say("many to one", _INCAST)
         incast = self._incast(incast_flows(ranks))
-        self._say("machine", 0.05)
-        kernels, share, machine = measure_machine(comm)
         profile = Profile(
             latency_s=round_s,
             rate=all_rate,
@@ -185,7 +195,7 @@ class _Probe:
 
     def _stream(self, flows: Pairs, limit_s: float) -> list[tuple[int, int, int, float]]:
         """Sender, bytes, messages and seconds of the flows to this rank; the first third of the time does not count."""
-        received, _, _ = native.stream(self._native, flows, _FRAME, _MOST, limit_s, limit_s / 3)
+        received, _, _, _ = native.stream(self._native, flows, _FRAME, _MOST, limit_s, limit_s / 3)
         return received
 
     def _barrier_round_s(self) -> float:
@@ -240,7 +250,7 @@ class _Probe:
         return points
 
     def _loggp(self, pair: tuple[int, int], curve: list[Point]) -> tuple[float, float, float, LogGP]:
-        """Processor time of a frame, of a byte in segments and in arrays; and LogGP's parameters."""
+        """Processor time of a frame, and of a byte in segments and in arrays; and LogGP's parameters."""
         seconds = {point.size: point.seconds for point in curve}
         sending, receiving = [], []
         for size in (*_OVERHEADS, _FRAME):
@@ -253,17 +263,31 @@ class _Probe:
             sending.append(every[pair[0], 0])
             receiving.append(every[pair[1], 0])
         both = (np.asarray(sending) + np.asarray(receiving)) / 2
-        frame_s, byte_s = line(_OVERHEADS, both[:-1].tolist())
-        array_byte_s = max(0.0, (both[-1] - frame_s) / _FRAME)
+        frame_s, _ = line(_OVERHEADS, both[:-1].tolist())
+        byte_s, array_byte_s = (
+            max(0.0, took / size - frame_s / _FRAME) for took, size in ((both[-2], _SEGMENT), (both[-1], _FRAME))
+        )
         gaps = []
         for _ in range(5):
-            # From the sending of the first to the coming of the last: a receiver may get them all at once.
-            came, took_s, _ = native.stream(self._native, [pair], 1, _SMALL, 1.0 + self._seconds, 0.0)
-            gaps += [took_s / _SMALL] if came else []
-        every = self._all([float(np.median(gaps)) if gaps else np.nan])
+            # Of the whole on both: a receiver that shares the sender's core begins late, and gets them all at once.
+            _, _, took_s, _ = native.stream(self._native, [pair], 1, _SMALL, 1.0 + self._seconds, 0.0)
+            gaps.append(took_s / _SMALL)
+        every = self._all([float(np.median(gaps))])
+        g_s = max(every[pair[0], 0], every[pair[1], 0])
         rate = self._rates([pair], _STREAMS * self._seconds)[0]
         latency_s = max(0.0, curve[0].seconds - sending[0] - receiving[0])
-        return frame_s, byte_s, array_byte_s, LogGP(latency_s, sending[0], receiving[0], every[pair[1], 0], 1 / rate)
+        return frame_s, byte_s, array_byte_s, LogGP(latency_s, sending[0], receiving[0], g_s, 1 / rate)
+
+    def _busy_byte_s(self, flows: Pairs, size: int, share: float) -> float:
+        """Processor time of a byte, at either end, of streams in which all ranks take part.
+
+        NaN where these wait for the network rather than for the processors: looking whether something came is no cost.
+        """
+        limit_s = _TOGETHER / 4 * self._seconds
+        _, sent, seconds, cpu_s = native.stream(self._native, flows, size, _MOST, limit_s, 0.0)
+        total = self._all([float(sent), seconds, cpu_s]).sum(axis=0)
+        bound = total[2] > _BUSY * share * total[1]
+        return float(total[2] / (2 * total[0])) if bound and total[0] > 0 else np.nan
 
     def _rates(self, flows: Pairs, limit_s: float) -> list[float]:
         """Bytes a second that come to each receiver, from all its senders together; by rank."""

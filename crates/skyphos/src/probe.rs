@@ -45,6 +45,8 @@ pub struct Received {
 pub struct Streamed {
     /// By flow to this rank.
     pub received: Vec<Received>,
+    /// Bytes that this rank sent, all of them.
+    pub sent_bytes: u64,
     /// Seconds of the whole, and of this thread's processor in it.
     pub seconds: f64,
     /// See `seconds`.
@@ -309,7 +311,7 @@ async fn stream_on(
         })
         .collect();
     barrier_from(ep, BEGIN_ROUND).await?;
-    let (begin, cpu_begin) = (ep.now(), cpu_s());
+    let (begin, cpu_begin, sent_before) = (ep.now(), cpu_s(), ep.traffic().sent_bytes);
     let window = (settle.as_secs_f64(), limit.as_secs_f64().max(settle.as_secs_f64()));
     out.iter_mut().for_each(|(sender, _)| sender.begin(most <= 1));
     loop {
@@ -337,8 +339,9 @@ async fn stream_on(
         }
     }
     let (seconds, cpu_s) = ((ep.now() - begin).as_secs_f64(), cpu_s() - cpu_begin);
+    let sent_bytes = ep.traffic().sent_bytes - sent_before;
     barrier_from(ep, END_ROUND).await?;
-    Ok(Streamed { received: into.iter().map(Watched::told).collect(), seconds, cpu_s })
+    Ok(Streamed { received: into.iter().map(Watched::told).collect(), sent_bytes, seconds, cpu_s })
 }
 
 impl Comm {
@@ -434,6 +437,7 @@ mod tests {
         // As many small messages as were asked for, but the one that opens the watch.
         let done = on_all(2, |comm| comm.stream(&[(0, 1)], 1, 64, SHORT * 100, Duration::ZERO).unwrap());
         assert_eq!((done[1].received[0].messages, done[1].received[0].bytes), (63, 63));
+        assert_eq!([done[0].sent_bytes, done[1].sent_bytes], [64, 0]);
     }
 
     #[test]
