@@ -86,6 +86,13 @@ class Processes:
             process.communicate()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_profile_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What `skyphos probe` once measured here must not change what tests see."""
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+    os.environ.pop("SKYPHOS_PROFILE", None)
+
+
 @pytest.fixture
 def processes() -> Iterator[Processes]:
     group = Processes()

@@ -23,7 +23,7 @@ _AGAIN = "a probe needs all ranks: see what ended it, then probe again"
     "-n", "n", type=click.IntRange(min=2), help="Ranks. Default: cores, at least 2; or the host file's slots."
 )
 @click.option("--hostfile", type=click.Path(dir_okay=False), help="Lines of 'host [slots=N]'; ranks start over ssh.")
-@click.option("--output", metavar="PROFILE.json", help=f"Where the profile goes. Default: {default_path()}.")
+@click.option("--output", metavar="PROFILE.json", help=f"Where rank 0 writes the profile. Default: {default_path()}.")
 @click.option("--chart", metavar="FILE.html", help="Draw a page.")
 @click.option(
     "--seconds", type=click.FloatRange(0.5, 3600), default=10.0, show_default=True, help="About how long to measure."
@@ -57,7 +57,7 @@ def command(
     skyphos run --hostfile hosts -- skyphos probe
     """
     path = output or default_path()
-    _check(path, chart, make_folder=output is None)
+    _check(path, chart, make_folder=os.path.abspath(path) == default_path())
     place = bootstrap.discover()
     if place.launcher != "alone":
         if n is not None and n != place.world_size:
