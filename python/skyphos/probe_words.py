@@ -6,6 +6,7 @@ import numpy as np
 
 from .page import human_bytes, human_seconds
 from .profile_file import Measured
+from .topology import scattered
 
 __all__ = ["host_names", "micro", "summary"]
 
@@ -82,5 +83,10 @@ def summary(found: Measured) -> str:
             f"{found.machine['float32_gflops']:.1f} GFLOP/s a rank in float32, "
             f"{found.machine['float64_gflops']:.1f} in float64",
         ),
+    ]
+    names = host_names(found)
+    lines += [
+        ("look at", f"{names[host]}: its ranks are farther from each other than from those of other hosts")
+        for host in scattered([host.ranks for host in found.hosts], topology.latency_s)
     ]
     return "\n".join(f"{name:<22} {words}" for name, words in lines)

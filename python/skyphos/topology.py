@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["cluster", "groups", "racks"]
+__all__ = ["cluster", "groups", "racks", "scattered"]
 
 Matrix = npt.NDArray[np.float64]
 
@@ -136,3 +136,25 @@ def racks(hosts: Sequence[Sequence[int]], latency_s: Matrix, rate: Matrix, gap: 
         if len(found) > 1 and neighboured >= 0.75 * len(hosts) and _apart(between, found):
             return found
     return [list(range(len(hosts)))]
+
+
+def scattered(hosts: Sequence[Sequence[int]], latency_s: Matrix) -> list[int]:
+    """Hosts whose own ranks are farther from each other than from the ranks of other hosts: are they one machine?
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skyphos.topology import scattered
+    >>> far = np.array([[0, 9, 5], [9, 0, 5], [5, 5, 0]]) * 1e-5
+    >>> scattered([[0, 1], [2]], far)
+    [0]
+    """
+    found = []
+    for place, host in enumerate(hosts):
+        others = [rank for other in hosts if other is not host for rank in other]
+        inside = latency_s[np.ix_(host, host)][~np.eye(len(host), dtype=bool)]
+        inside, outside = inside[np.isfinite(inside)], latency_s[np.ix_(host, others)]
+        outside = outside[np.isfinite(outside)]
+        if inside.size and outside.size and np.median(inside) > GAP * np.median(outside):
+            found.append(place)
+    return found

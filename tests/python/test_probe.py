@@ -25,6 +25,7 @@ from skyphos.loggp import half_rate_bytes, incast_share, line
 from skyphos.planner import Profile
 from skyphos.probe import probe
 from skyphos.probe_page import render
+from skyphos.probe_words import summary
 from skyphos.profile_choice import default_path, fit, read
 from skyphos.profile_file import Host, Measured
 from skyphos.schedule import incast_flows, neighbours, pair_rounds, tournament
@@ -411,6 +412,14 @@ def test_clusters_of_what_is_not_known() -> None:
     assert cluster(np.full((3, 3), np.nan)) == [[0], [1], [2]]
     assert cluster(np.zeros((1, 1))) == [[0]]
     assert cluster(np.zeros((4, 4))) == [[0, 1, 2, 3]]
+
+
+def test_a_host_whose_ranks_are_far_apart_is_told(found: Measured) -> None:
+    latency = np.full((4, 4), 2e-5)
+    latency[0, 1] = latency[1, 0] = 9e-5
+    hosts = [Host("a", "1", (0, 1)), Host("b", "2", (2, 3))]
+    of = replace(found, hosts=hosts, topology=replace(found.topology, racks=[[0, 1]], latency_s=latency))
+    assert "a: its ranks are farther" in summary(of) and "b: its ranks" not in summary(of)
 
 
 def test_fits() -> None:
