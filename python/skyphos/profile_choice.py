@@ -69,6 +69,9 @@ def begin_with(comm: native.Comm, asked: ProfileSource | None) -> None:
             mine = _find(comm, asked)
         except SkyphosError as error:
             raise comm.fail_call(str(error)) from None
+        except Exception as error:  # a warning that is an error here, or whatever a file system says
+            comm.fail_call(f"rank 0 cannot take its profile: {error}")
+            raise
     native.agree_profile(comm, mine)
 
 
