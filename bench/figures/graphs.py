@@ -4,9 +4,10 @@
 numbers of parts the density follows from Proposition 4.1: a part of 1/m of the edges has features at 64/m times the rate
 of one of 1/64.
 
-**Cluster.** Kylix's text has two readings of its Figure 2, on 10 Gbit/s: messages of 0.4 MB reach 30 % of the rate of those
-of 5 MB, which are the smallest efficient ones. If a message takes the link for g + s/R, its rate is s R / (s + g R), and
-the two readings make g R = 1.27 MB: each message costs as much as 1.27 MB. With R = 10 Gbit/s, g = 1.02 ms.
+**Cluster.** Kylix's text has two readings of its Figure 2, on 10 Gbit/s: messages of 0.4 MB reach 30 % of the rate of
+those of 5 MB, which are the smallest efficient ones. If a message takes the link for g + s/R, its rate is
+s R / (s + g R), and the two readings make g R = 1.27 MB: each message costs as much as 1.27 MB. With R = 10 Gbit/s,
+g = 1.02 ms.
 """
 
 from __future__ import annotations
@@ -22,9 +23,6 @@ ALPHA = 1.1
 RATE = 10e9 / 8
 LATENCY_S = 100e-6
 SMALL, EFFICIENT, SHARE = 0.4e6, 5e6, 0.3
-
-#: Ethernet, the paper's "direct" and "binary", and what its rule gives for messages of 5 MB.
-BINARY = {64: (2,) * 6}
 
 
 @dataclass(frozen=True)
@@ -66,10 +64,8 @@ def network(ranks: int, **other: Any) -> Network:
     return Network(ranks, **settings | other)
 
 
-def plan(
-    graph: Graph, degrees: tuple[int, ...], on: Network, *, seed: int = 1, parts: int | None = None
-) -> Simulation:
-    """Configure and reduce one value a vertex, with lengths in place of data; ``parts``: of the edges, if not the ranks."""
+def plan(graph: Graph, degrees: tuple[int, ...], on: Network, *, seed: int = 1, parts: int | None = None) -> Simulation:
+    """Configure and reduce one value a vertex, with lengths in place of data; ``parts``: of the edges, if not P."""
     return simulate(
         on,
         "reduce",

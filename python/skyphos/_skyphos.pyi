@@ -11,22 +11,29 @@ __all__ = [
     "Plan",
     "SimulatedPhase",
     "Work",
+    "agree_profile",
     "allreduce",
     "allreduce_dense",
     "alltoall",
     "connect_tcp",
     "default_profile",
     "gather",
+    "get_profile",
     "greedy_degrees",
+    "kernel_times",
     "local",
     "move_arrays",
+    "overhead",
+    "ping",
     "predict_allreduce",
     "predict_plans",
     "reduce",
     "reduce_arrays",
     "reduce_scatter",
+    "set_profile",
     "simulate",
     "simulated_collectives",
+    "stream",
     "topk_allreduce",
     "topk_put_back",
     "topk_quantise",
@@ -205,3 +212,12 @@ def predict_plans(
 def greedy_degrees(
     ranks: int, n: int, entries: float, row_bytes: float, alpha: float, min_packet_bytes: float
 ) -> list[int]: ...
+def ping(comm: Comm, pairs: list[tuple[int, int]], size: int, most: int, limit: float) -> list[float]: ...
+def overhead(comm: Comm, pairs: list[tuple[int, int]], size: int, times: int, gap: float) -> list[float]: ...
+def stream(
+    comm: Comm, flows: list[tuple[int, int]], size: int, most: int, limit: float, settle: float
+) -> tuple[list[tuple[int, int, int, float]], int, float, float]: ...
+def kernel_times(comm: Comm) -> tuple[list[tuple[str, float]], float]: ...
+def agree_profile(comm: Comm, mine: Any) -> list[tuple[str, float]] | None: ...
+def set_profile(comm: Comm, profile: Any) -> None: ...
+def get_profile(comm: Comm) -> list[tuple[str, float]] | None: ...

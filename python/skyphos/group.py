@@ -56,9 +56,10 @@ def init(
         Reno in place of BBR where a round trip takes less than 5 ms: BBR adapts too slowly to flows that start and
         stop within milliseconds.
     profile : Profile, Measured or path, optional
-        What machines and network can do, as ``skyphos probe`` measured it: ``algorithm="auto"`` begins with it, and what calls
-        observe refines it. Rank 0's counts for all ranks. Default: the file that SKYPHOS_PROFILE names (``none``: no
-        file); else the user's own, if it is of these hosts; else defaults. A profile of other hosts warns once.
+        What machines and network can do, as ``skyphos probe`` measured it: ``algorithm="auto"`` begins with it, and
+        what calls observe refines it. Rank 0's counts for all ranks. Default: the file that SKYPHOS_PROFILE names
+        (``none``: no file); else the user's own, if it is of these hosts; else defaults. A profile of other hosts
+        warns once.
 
     Returns
     -------

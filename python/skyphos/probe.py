@@ -1,8 +1,9 @@
-"""What a group's network and machines can do, measured between its ranks: the command ``skyphos probe`` and its function.
+"""What a group's network and machines can do, measured between its ranks (``skyphos probe``).
 
-Everything goes over the group's own connections and frames, because that is what the planner predicts. The numbers are those of
-the papers: time against message size (*Kylix*, Fig. 2), LogGP's parameters (Alexandrov et al. 1997; overheads as Kielmann et al.
-2000 measure them), the slowdown when several send to one, each pair's latency and rate, and the times of the kernels.
+Everything goes over the group's own connections and frames, because that is what the planner predicts. The numbers
+are those of the papers: time against message size (*Kylix*, Fig. 2), LogGP's parameters (Alexandrov et al. 1997;
+overheads as Kielmann et al. 2000 measure them), the slowdown when several send to one, each pair's latency and rate,
+and the times of the kernels.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .loggp import LogGP, half_rate_bytes, incast_share, line
 from .planner import Profile
 from .profile_choice import host_and_address
 from .profile_file import Host, Measured, Point, Topology
-from .schedule import Pairs, incast_flows, message_sizes, neighbours, pair_rounds
+from .schedule import Pairs, incast_flows, message_sizes, neighbours, pair_rounds, tournament
 from .topology import groups, racks
 
 __all__ = ["measure_machine", "probe"]
@@ -34,11 +35,19 @@ Tell = Callable[[str, float], None]
 
 #: Bytes of a frame, and of the largest message.
 _FRAME, _LARGEST = 128 * 1024, 4 << 20
-#: Bytes at which overheads are taken: a frame's own, and per byte; streams travel in segments of 32 KB, arrays in whole frames.
-_OVERHEADS = (1, 1024, 8192, 32768)
+#: Bytes at which overheads are taken: a frame's own, and per byte; streams travel in segments of 32 KB, arrays in
+#: whole frames.
+_SEGMENT = 32 * 1024
+_OVERHEADS = (1, 1024, 8192, _SEGMENT)
+#: A rank whose processor was busy for a larger part of its share did not wait for the network.
+_BUSY = 0.8
 #: Shares of the time that is given: pairs, curves, overheads, streams, all at once, incast.
 _PAIRS, _CURVES, _STREAMS, _TOGETHER, _INCAST = 0.25, 0.3, 0.08, 0.1, 0.17
 _TEXT_BYTES = 512
+#: Messages of a stream of small ones: a receiver that is late holds them all.
+_SMALL = 2000
+#: Times that each pair's latency is measured.
+_TURNS = 3
 _MOST = 1 << 30
 
 
@@ -50,8 +59,8 @@ def probe(comm: Comm, *, seconds: float = 10.0, tell: Tell | None = None) -> Mea
     comm : Comm
         At least two ranks.
     seconds : float, default 10.0
-        About how long it may take, from 0.5 on; the same on all ranks. More gives steadier numbers. A machine whose ranks
-        share cores takes somewhat longer, and so do links below 100 Mbit/s.
+        About how long it may take, from 0.5 on; the same on all ranks. More gives steadier numbers. A machine whose
+        ranks share cores takes somewhat longer, and so do links below 100 Mbit/s.
     tell : callable, optional
         Called with what begins now and the share that is done, from 0 to 1.
 
@@ -98,20 +107,27 @@ class _Probe:
         ranks = [list(host.ranks) for host in hosts]
         # The pair that stands for the network: of two hosts if there are two.
         alone = (ranks[0][0], ranks[1][0] if len(ranks) > 1 else ranks[0][1])
-        self._stream(neighbours(ranks), _FRAME, 0.02 * self._seconds)  # connections have opened their windows
+        self._stream(neighbours(ranks), 0.02 * self._seconds)  # connections have opened their windows
         round_s = self._barrier_round_s()
         self._say("pairs", _PAIRS)
         latency, rate = self._pairs(pair_rounds(ranks))
         self._say("message sizes", _CURVES)
-        curve = self._curve(alone, pair_rounds(ranks)[0])
+        curve = self._curve(alone, tournament(range(comm.size))[0])
+        self._say("machine", 0.05)
+        kernels, share, machine = measure_machine(comm)
         self._say("overheads and streams", 0.05 + _STREAMS)
         frame_s, byte_s, array_byte_s, loggp = self._loggp(alone, curve)
         self._say("all at once", _TOGETHER)
-        all_rate = float(np.median(self._rates(neighbours(ranks), _TOGETHER * self._seconds)))
+        streams = neighbours(ranks)
+        all_rate = float(np.median(self._rates(streams, _TOGETHER / 2 * self._seconds)))
+        busy = [self._busy_byte_s(streams, size, share) for size in (_SEGMENT, _FRAME)]
+        # The planner counts a frame for each 128 KB beside the bytes.
+        byte_s, array_byte_s = (
+            max(0.0, one if np.isnan(all_) else all_ - frame_s / _FRAME)
+            for one, all_ in zip((byte_s, array_byte_s), busy, strict=True)
+        )
         self._say("many to one", _INCAST)
         incast = self._incast(incast_flows(ranks))
-        self._say("machine", 0.05)
-        kernels, share, machine = measure_machine(comm)
         profile = Profile(
             latency_s=round_s,
             rate=all_rate,
@@ -177,10 +193,9 @@ class _Probe:
         times = native.ping(self._native, pairs, size, most, limit_s)
         return times[2:] if len(times) > 6 else times[-1:]
 
-    def _stream(
-        self, flows: Pairs, size: int, limit_s: float, most: int = _MOST, settle: float = 0.3
-    ) -> list[tuple[int, int, int, float]]:
-        received, _, _ = native.stream(self._native, flows, size, most, limit_s, settle * limit_s)
+    def _stream(self, flows: Pairs, limit_s: float) -> list[tuple[int, int, int, float]]:
+        """Sender, bytes, messages and seconds of the flows to this rank; the first third of the time does not count."""
+        received, _, _, _ = native.stream(self._native, flows, _FRAME, _MOST, limit_s, limit_s / 3)
         return received
 
     def _barrier_round_s(self) -> float:
@@ -201,13 +216,16 @@ class _Probe:
         size, me = self._comm.size, self._comm.rank
         latency, rate = np.full((size, size), np.nan), np.full((size, size), np.nan)
         each_s = _PAIRS * self._seconds / len(turns) / 2
-        for pairs in turns:
-            small = self._ping(pairs, 8, each_s)
-            came = self._stream(pairs, _FRAME, each_s)
+        # In turns, of which the best counts: what else goes on only adds, and lasts a while.
+        for pairs in turns * _TURNS:
+            small = self._ping(pairs, 8, each_s / _TURNS)
             for first, second in pairs:
                 if first == me:
-                    # What else goes on only adds, but the least of all is luck.
-                    latency[first, second] = latency[second, first] = np.quantile(small, 0.25)
+                    latency[first, second] = np.fmin(latency[first, second], np.quantile(small, 0.25))
+                    latency[second, first] = latency[first, second]
+        for pairs in turns:
+            came = self._stream(pairs, each_s)
+            for first, second in pairs:
                 if second == me and came[0][3] > 0:
                     rate[first, second] = rate[second, first] = came[0][1] / came[0][3]
         every = [self._all(table.ravel()).reshape(size, size, size) for table in (latency, rate)]
@@ -232,7 +250,7 @@ class _Probe:
         return points
 
     def _loggp(self, pair: tuple[int, int], curve: list[Point]) -> tuple[float, float, float, LogGP]:
-        """Processor time of a frame, of a byte in segments and in arrays; and LogGP's parameters."""
+        """Processor time of a frame, and of a byte in segments and in arrays; and LogGP's parameters."""
         seconds = {point.size: point.seconds for point in curve}
         sending, receiving = [], []
         for size in (*_OVERHEADS, _FRAME):
@@ -245,20 +263,35 @@ class _Probe:
             sending.append(every[pair[0], 0])
             receiving.append(every[pair[1], 0])
         both = (np.asarray(sending) + np.asarray(receiving)) / 2
-        frame_s, byte_s = line(_OVERHEADS, both[:-1].tolist())
-        array_byte_s = max(0.0, (both[-1] - frame_s) / _FRAME)
+        frame_s, _ = line(_OVERHEADS, both[:-1].tolist())
+        byte_s, array_byte_s = (
+            max(0.0, took / size - frame_s / _FRAME) for took, size in ((both[-2], _SEGMENT), (both[-1], _FRAME))
+        )
         gaps = []
         for _ in range(5):
-            for _, _, messages, took_s in self._stream([pair], 1, 0.01 * self._seconds, 2000, 0.0):
-                gaps.append(took_s / max(1, messages))
-        every = self._all([float(np.median(gaps)) if gaps else np.nan])
+            # Of the whole on both: a receiver that shares the sender's core begins late, and gets them all at once.
+            _, _, took_s, _ = native.stream(self._native, [pair], 1, _SMALL, 1.0 + self._seconds, 0.0)
+            gaps.append(took_s / _SMALL)
+        every = self._all([float(np.median(gaps))])
+        g_s = max(every[pair[0], 0], every[pair[1], 0])
         rate = self._rates([pair], _STREAMS * self._seconds)[0]
         latency_s = max(0.0, curve[0].seconds - sending[0] - receiving[0])
-        return frame_s, byte_s, array_byte_s, LogGP(latency_s, sending[0], receiving[0], every[pair[1], 0], 1 / rate)
+        return frame_s, byte_s, array_byte_s, LogGP(latency_s, sending[0], receiving[0], g_s, 1 / rate)
+
+    def _busy_byte_s(self, flows: Pairs, size: int, share: float) -> float:
+        """Processor time of a byte, at either end, of streams in which all ranks take part.
+
+        NaN where these wait for the network rather than for the processors: looking whether something came is no cost.
+        """
+        limit_s = _TOGETHER / 4 * self._seconds
+        _, sent, seconds, cpu_s = native.stream(self._native, flows, size, _MOST, limit_s, 0.0)
+        total = self._all([float(sent), seconds, cpu_s]).sum(axis=0)
+        bound = total[2] > _BUSY * share * total[1]
+        return float(total[2] / (2 * total[0])) if bound and total[0] > 0 else np.nan
 
     def _rates(self, flows: Pairs, limit_s: float) -> list[float]:
         """Bytes a second that come to each receiver, from all its senders together; by rank."""
-        received = self._stream(flows, _FRAME, limit_s)
+        received = self._stream(flows, limit_s)
         took_s = max((seconds for *_, seconds in received), default=0.0)
         mine = sum(bytes_ for _, bytes_, _, _ in received) / took_s if took_s > 0 else np.nan
         reached: list[float] = self._all([mine])[:, 0].tolist()

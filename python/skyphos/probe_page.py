@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from .page import CLAY, CUP, FAINT, INK, LINE, PALE, STYLE, bar, human_bytes, stroke, svg, text
-from .probe_words import host_names, micro, rack_names
+from .probe_words import host_names, micro
 from .profile_file import Measured
 
 __all__ = ["render"]
@@ -38,14 +40,14 @@ def render(found: Measured) -> str:
     True
     """
     profile, names = found.profile, host_names(found)
-    racks = rack_names(found)
+    racks = found.topology.racks
     facts = [
         ("ranks", f"{found.ranks} over {found.transport}"),
         ("hosts", ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")),
-        *([("racks", f"{len(racks)}")] if racks else []),
+        *([("racks", f"{len(racks)}")] if len(racks) > 1 else []),
         ("half of the best rate at", human_bytes(found.half_rate_bytes)),
         ("all exchange", f"{micro(profile.latency_s)}, {human_bytes(profile.rate)}/s"),
-        ("measured", f"{found.measured[:16].replace('T', ' ')} UTC, {found.seconds:.0f} s"),
+        ("measured", f"{found.measured[:16].replace('T', ' ')} UTC"),
     ]
     shown = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts)
     return _PAGE.format(
@@ -55,8 +57,35 @@ def render(found: Measured) -> str:
         maps=_maps(found),
         incast=_incast(found),
         numbers=_numbers(found),
-        racks="".join(f'<p class="key">Rack {k + 1}: <b>{escape(rack)}</b></p>' for k, rack in enumerate(racks)),
+        places=_places(found),
     )
+
+
+def _places(found: Measured) -> str:
+    """Which ranks are where, rack by rack."""
+    names, racks = host_names(found), found.topology.racks
+    lines = []
+    for number, rack in enumerate(racks, 1):
+        hosts = [f"{escape(names[host])}: <b>{_ranges(found.hosts[host].ranks)}</b>" for host in rack[:32]]
+        more = f" and {len(rack) - 32} more hosts" if len(rack) > 32 else ""
+        head = f"Rack {number}: " if len(racks) > 1 else "Ranks by host: "
+        lines.append(f'<p class="key">{head}{"; ".join(hosts)}{more}</p>')
+    return "".join(lines)
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    """Numbers as people list them.
+
+    >>> _ranges([0, 1, 2, 5])
+    '0–2, 5'
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1][1:] = [rank]
+        else:
+            runs.append([rank])
+    return ", ".join("–".join(map(str, run)) for run in runs)
 
 
 class _Axes:
@@ -125,17 +154,29 @@ def _curve(found: Measured) -> str:
     return svg(900, 420, parts, "Throughput against message size") + key
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """Ranks as they are shown, and how many of them each host and each rack has."""
+
+    order: list[int]
+    hosts: list[int]
+    racks: list[int]
+
+
 def _maps(found: Measured) -> str:
     """Latency and rate of every pair, ranks grouped by rack and host."""
     topology = found.topology
     groups = [list(found.hosts[host].ranks) for rack in topology.racks for host in rack]
-    names = [name for rack in topology.racks for name in (host_names(found)[host] for host in rack)]
     latency, rate = topology.latency_s, topology.rate
     if found.ranks > _MOST_ROWS and len(groups) > 1:
         latency, rate = _by_group(latency, groups), _by_group(rate, groups)
         groups = [[k] for k in range(len(groups))]
-    left = _heat(latency, groups, names, 0, micro, dark_is_high=True)
-    right = _heat(rate, groups, names, 470, lambda v: f"{human_bytes(v)}/s", dark_is_high=False)
+    ends = np.cumsum([0] + [len(rack) for rack in topology.racks])
+    sizes = [len(group) for group in groups]
+    racks = [sum(sizes[a:b]) for a, b in pairwise(ends)]
+    rows = _Rows([rank for group in groups for rank in group], sizes, racks)
+    left = _heat(latency, rows, 0, micro, dark_is_high=True)
+    right = _heat(rate, rows, 470, lambda v: f"{human_bytes(v)}/s", dark_is_high=False)
     heads = [
         text(0, 16, "latency: dark is far", "start"),
         text(470, 16, "rate of a stream: dark is slow", "start"),
@@ -156,14 +197,14 @@ def _by_group(matrix: Matrix, groups: Sequence[Sequence[int]]) -> Matrix:
 
 def _heat(
     matrix: Matrix,
-    groups: Sequence[Sequence[int]],
-    names: Sequence[str],
+    rows: _Rows,
     left: float,
     words: Callable[[float], str],
     *,
     dark_is_high: bool,
 ) -> list[str]:
-    order = [rank for group in groups for rank in group]
+    """A square of pairs; thin frames around each host's ranks, thick ones around each rack's."""
+    order = rows.order
     side = 400.0 / len(order)
     x0, y0 = left + 28, 48.0
     known = matrix[np.isfinite(matrix)]
@@ -189,20 +230,21 @@ def _heat(
         for i, a in enumerate(order):
             parts.append(text(x0 - 6, y0 + (i + 0.5) * side + 4, str(a), "end", "note"))
             parts.append(text(x0 + (i + 0.5) * side, y0 - 6, str(a), "middle", "note"))
-    # A frame around each host's own ranks.
-    start = 0
-    for group in groups:
-        if len(groups) > 1 and len(group) > 1:
-            x, y, size = x0 + start * side, y0 + start * side, len(group) * side
-            parts.append(
-                f'<rect x="{x:.1f}" y="{y:.1f}" width="{size:.1f}" height="{size:.1f}" fill="none" stroke="{INK}"/>'
-            )
-        start += len(group)
+    for sizes, width in ((rows.hosts, 1.0), (rows.racks, 2.5)):
+        start = 0
+        for count in sizes:
+            if len(sizes) > 1 and count > 1:
+                parts.append(_frame(x0 + start * side, y0 + start * side, count * side, width))
+            start += count
     if known.size:
         parts.append(text(x0, y0 + 424, f"{words(low)} to {words(high)}", "start", "note"))
-    if 1 < len(names) <= 8:
-        parts.append(text(x0 + 400, y0 + 424, "hosts: " + ", ".join(names), "end", "note"))
     return parts
+
+
+def _frame(x: float, y: float, size: float, width: float) -> str:
+    """A box around ranks that belong together."""
+    box = f'x="{x:.1f}" y="{y:.1f}" width="{size:.1f}" height="{size:.1f}"'
+    return f'<rect {box} fill="none" stroke="{INK}" stroke-width="{width}"/>'
 
 
 def _blend(depth: float) -> str:
@@ -293,6 +335,6 @@ _PAGE = """<!doctype html> <html lang="en"> <head> <meta charset="utf-8"> <meta 
 content="width=device-width, initial-scale=1"> <title>Probe · Skyphos</title> <style>{style}</style> </head> <body>
 <h1>What the <b>network</b> can do</h1> <dl>{facts}</dl> <h2>Throughput against message size</h2> <p class="lead">Half a
 round trip of messages through Skyphos's own frames. Smaller messages than the marked size waste more than half of the
-network (Kylix, Fig. 2).</p> {curve} <h2>Pairs of ranks</h2> {racks} {maps} <h2>Many to one</h2> <p class="lead">Bytes a
-second that reach one rank when several send to it at once.</p> {incast} <h2>Numbers</h2> {numbers} </body> </html>
+network (Kylix, Fig. 2).</p> {curve} <h2>Pairs of ranks</h2> {places} {maps} <h2>Many to one</h2> <p class="lead">Bytes
+a second that reach one rank when several send to it at once.</p> {incast} <h2>Numbers</h2> {numbers} </body> </html>
 """

@@ -6,8 +6,9 @@ import numpy as np
 
 from .page import human_bytes, human_seconds
 from .profile_file import Measured
+from .topology import scattered
 
-__all__ = ["host_names", "micro", "rack_names", "summary"]
+__all__ = ["host_names", "micro", "summary"]
 
 
 def micro(seconds: float) -> str:
@@ -19,10 +20,18 @@ def micro(seconds: float) -> str:
     >>> micro(2.5e-9), micro(4.2e-5), micro(0.25)
     ('2.50 ns', '42.0 µs', '250 ms')
     """
+    if seconds == 0:
+        return "≈ 0"
     for unit, scale in (("ns", 1e-9), ("µs", 1e-6)):
         if seconds < 1e3 * scale:
             number = seconds / scale
-            return f"{number:.2f} {unit}" if number < 10 else f"{number:.1f} {unit}" if number < 100 else f"{number:.0f} {unit}"
+            return (
+                f"{number:.2f} {unit}"
+                if number < 10
+                else f"{number:.1f} {unit}"
+                if number < 100
+                else f"{number:.0f} {unit}"
+            )
     return human_seconds(seconds)
 
 
@@ -30,13 +39,6 @@ def host_names(found: Measured) -> list[str]:
     """Names of the hosts; with their addresses where names repeat."""
     names = [host.name for host in found.hosts]
     return [f"{h.name} {h.address}" if names.count(h.name) > 1 else h.name for h in found.hosts]
-
-
-def rack_names(found: Measured) -> list[str]:
-    """Hosts of each rack, if there are several."""
-    names = host_names(found)
-    racks = found.topology.racks
-    return [", ".join(names[host] for host in rack) for rack in racks] if len(racks) > 1 else []
 
 
 def _share(found: Measured) -> str:
@@ -63,7 +65,10 @@ def summary(found: Measured) -> str:
         ("ranks", f"{found.ranks} on {where}, over {found.transport}"),
         ("latency of a pair", f"{micro(least)} to {micro(most)}; {micro(profile.latency_s)} when all ranks exchange"),
         ("rate of a pair", f"{human_bytes(slow)}/s to {human_bytes(fast)}/s, a stream one way"),
-        ("rate of a rank", f"{human_bytes(profile.rate)}/s each way, all at once; a stream alone {human_bytes(1 / loggp.G_s)}/s"),
+        (
+            "rate of a rank",
+            f"{human_bytes(profile.rate)}/s each way, all at once; a stream alone {human_bytes(1 / loggp.G_s)}/s",
+        ),
         ("half of the best rate", f"at messages of {human_bytes(found.half_rate_bytes)}"),
         (
             "LogGP",
@@ -75,7 +80,13 @@ def summary(found: Measured) -> str:
         ("copying memory", f"{human_bytes(found.machine['copy_rate'])}/s"),
         (
             "matrix products",
-            f"{found.machine['float32_gflops']:.1f} GFLOP/s float32, {found.machine['float64_gflops']:.1f} float64, a rank",
+            f"{found.machine['float32_gflops']:.1f} GFLOP/s a rank in float32, "
+            f"{found.machine['float64_gflops']:.1f} in float64",
         ),
+    ]
+    names = host_names(found)
+    lines += [
+        ("look at", f"{names[host]}: its ranks are farther from each other than from those of other hosts")
+        for host in scattered([host.ranks for host in found.hosts], topology.latency_s)
     ]
     return "\n".join(f"{name:<22} {words}" for name, words in lines)

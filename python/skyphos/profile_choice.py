@@ -1,8 +1,8 @@
 """Which profile a group begins with, and what of it holds where the group is not the one that was measured.
 
-In this order: the argument of :func:`skyphos.init`, ``SKYPHOS_PROFILE`` (a path, or ``none``), and the user's own file
-(:func:`.profile_file.default_path`) if it was measured on these very hosts. Only rank 0 looks; the others get its numbers, so that
-files that differ, or are on one machine only, cannot make ranks choose differently.
+In this order: the argument of :func:`skyphos.init`, ``SKYPHOS_PROFILE`` (a path, or ``none``), and the user's own
+file (:func:`default_path`) if it was measured on these very hosts. Only rank 0 looks; the others get its numbers, so
+that files that differ, or are on one machine only, cannot make ranks choose differently.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def default_path() -> str:
 
 
 def host_and_address(place: str) -> tuple[str, str]:
-    """Name and address of the host that a transport says a rank is on; of one inside this process this host's, and none.
+    """Name and address of the host that a transport says a rank is on; of one in this process this host's, none.
 
     Examples
     --------
@@ -69,6 +69,9 @@ def begin_with(comm: native.Comm, asked: ProfileSource | None) -> None:
             mine = _find(comm, asked)
         except SkyphosError as error:
             raise comm.fail_call(str(error)) from None
+        except Exception as error:  # a warning that is an error here, or whatever a file system says
+            comm.fail_call(f"rank 0 cannot take its profile: {error}")
+            raise
     native.agree_profile(comm, mine)
 
 
@@ -140,9 +143,10 @@ def read(source: ProfileSource) -> Profile | Measured:
 def fit(found: Measured, here: Sequence[tuple[str, str]], usable_cores: int) -> Fitted:
     """A profile as far as it holds for the ranks of another group.
 
-    Kernels, frames and bytes cost what was measured. A rank's share of a core, and of its host's link, follows from how many
-    ranks a host has now; on one host so does latency, for a rank that waits gets its turn after others. If one group is on
-    one host and the other on several, the network's numbers say nothing, and defaults take their place.
+    Kernels, frames and bytes cost what was measured. A rank's share of a core, and of its host's link, follows from
+    how many ranks a host has now; on one host so does latency, for a rank that waits gets its turn after others. If
+    one group is on one host and the other on several, the network's numbers say nothing, and defaults take their
+    place.
 
     Parameters
     ----------

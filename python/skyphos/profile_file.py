@@ -1,7 +1,8 @@
 """The file that ``skyphos probe`` writes: a profile for the planner, and all that was measured beside it.
 
-JSON: ``{"skyphos_profile": 1, "profile": {…}}`` is what :meth:`skyphos.planner.Profile.load` needs; the rest says where and when
-that was measured, and what pictures are drawn from. Bytes, seconds, and bytes a second; ``null`` for pairs that were not measured.
+JSON: ``{"skyphos_profile": 1, "profile": {…}}`` is what :meth:`skyphos.planner.Profile.load` needs; the rest says
+where and when that was measured, and what pictures are drawn from. Bytes, seconds, and bytes a second; ``null`` for
+pairs that were not measured.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,7 +36,7 @@ class Host:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Topology:
     """How near ranks are to each other.
 
@@ -53,8 +55,8 @@ class Topology:
 
 @dataclass(frozen=True)
 class Point:
-    """Messages of one size: ``seconds`` one way of a pair while others wait (median, quartiles ``low_s`` and ``high_s``), and
-    ``together_s`` while all ranks are in pairs at once."""
+    """Messages of one size: ``seconds`` one way of a pair while the others wait (median; ``low_s`` and ``high_s`` are
+    quartiles), and ``together_s`` while all ranks are in pairs at once."""
 
     size: int
     seconds: float
@@ -63,7 +65,7 @@ class Point:
     together_s: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Measured:
     """What :func:`skyphos.probe.probe` found.
 
@@ -140,8 +142,7 @@ class Measured:
         profile, found = read_profile(text, name)
         at = _Reader(found, name)
         hosts = [
-            Host(host.text("name"), host.text("address"), tuple(host.wholes("ranks")))
-            for host in at.parts("hosts")
+            Host(host.text("name"), host.text("address"), tuple(host.wholes("ranks"))) for host in at.parts("hosts")
         ]
         ranks = at.whole("ranks")
         if sorted(rank for host in hosts for rank in host.ranks) != list(range(ranks)):
@@ -154,7 +155,7 @@ class Measured:
             Point(p.whole("size"), *(p.number(k) for k in ("seconds", "low_s", "high_s", "together_s")))
             for p in at.parts("curve")
         ]
-        if not curve or any(a.size >= b.size for a, b in zip(curve, curve[1:], strict=False)):
+        if not curve or any(a.size >= b.size for a, b in pairwise(curve)):
             at.fail("curve", "must be a list of points of ascending size")
         return cls(
             profile=profile,
@@ -168,7 +169,7 @@ class Measured:
             curve=curve,
             half_rate_bytes=at.number("half_rate_bytes"),
             incast=[(step.whole("senders"), step.number("rate")) for step in at.parts("incast")],
-            machine={key: machine.number(key) for key in machine.keys()},
+            machine={key: machine.number(key) for key in machine.names()},
         )
 
 
@@ -202,7 +203,7 @@ class _Reader:
             self.fail(key, f"must be {what}, not {str(value)[:40]!r}")
         return value
 
-    def keys(self) -> list[str]:
+    def names(self) -> list[str]:
         return list(self._get(None, lambda v: isinstance(v, dict), "an object with names"))
 
     def text(self, key: str) -> str:

@@ -1,7 +1,7 @@
 """Who measures with whom, and when: the same on all ranks.
 
-A tournament: in each round every rank is in one pair at most, and after all rounds each pair had its turn (the circle method).
-Large groups take samples of it.
+A tournament: in each round every rank is in one pair at most, and after all rounds each pair had its turn (the circle
+method). Large groups take samples of it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ __all__ = ["incast_flows", "message_sizes", "neighbours", "pair_rounds", "tourna
 
 Pairs = list[tuple[int, int]]
 
-#: Ranks up to which each measures with every other, and hosts up to which one rank of each does.
-_ALL_RANKS, _ALL_HOSTS = 16, 32
+#: Ranks up to which each pair measures alone, those up to which each measures with every other, and hosts up to which
+#: one rank of each does.
+_ALONE, _ALL_RANKS, _ALL_HOSTS = 8, 16, 32
 
 
 def tournament(players: Sequence[int]) -> list[Pairs]:
@@ -48,21 +49,25 @@ def _some(rounds: list[Pairs], most: int) -> list[Pairs]:
 def pair_rounds(hosts: Sequence[Sequence[int]]) -> list[Pairs]:
     """Rounds of pairs to measure, for ranks by host.
 
-    All pairs of up to 16 ranks. Of more: one rank of each host with one of every other (of 32 rounds at most), the first ranks
-    within each host, and 15 rounds of all ranks.
+    All pairs of up to 16 ranks, of up to 8 one after the other. Of more: one rank of each host with one of every
+    other (of 32 rounds at most), the first ranks within each host, and 15 rounds of all ranks.
 
     Examples
     --------
     >>> from skyphos.schedule import pair_rounds
     >>> len(pair_rounds([[0, 1], [2, 3]])), len(pair_rounds([[k] for k in range(100)]))
-    (3, 47)
+    (6, 47)
     """
     ranks = sorted(rank for host in hosts for rank in host)
+    if len(ranks) <= _ALONE:
+        # What others do must not look like distance.
+        return [[pair] for pairs in tournament(ranks) for pair in pairs]
     if len(ranks) <= _ALL_RANKS:
         return tournament(ranks)
     rounds = _some(tournament([host[0] for host in hosts]), _ALL_HOSTS)
     inside = [tournament(host[:4]) for host in hosts if len(host) > 1]
-    rounds += [sum((own[k] for own in inside if k < len(own)), []) for k in range(max(map(len, inside), default=0))]
+    for turn in range(max(map(len, inside), default=0)):
+        rounds.append([pair for own in inside if turn < len(own) for pair in own[turn]])
     return rounds + _some(tournament(ranks), _ALL_RANKS - 1)
 
 
@@ -82,18 +87,20 @@ def neighbours(hosts: Sequence[Sequence[int]]) -> Pairs:
 
 
 def incast_flows(hosts: Sequence[Sequence[int]]) -> list[Pairs]:
-    """Flows of 1, 2, 4 … all other ranks to the first one, those of other hosts first.
+    """Flows of 1, 2, 4 … all ranks of other hosts to the first rank; on a single host of its other ranks.
 
     Examples
     --------
     >>> from skyphos.schedule import incast_flows
-    >>> incast_flows([[0, 1], [2], [3]])
-    [[(2, 0)], [(2, 0), (3, 0)], [(2, 0), (3, 0), (1, 0)]]
+    >>> incast_flows([[0, 1], [2], [3, 4]])
+    [[(2, 0)], [(2, 0), (3, 0)], [(2, 0), (3, 0), (4, 0)]]
+    >>> incast_flows([[0, 1, 2]])
+    [[(1, 0)], [(1, 0), (2, 0)]]
     """
     to = hosts[0][0]
     # One of each host, then the second of each …: links of their own as far as there are such.
     turns = range(max(map(len, hosts)))
-    others = [host[turn] for turn in turns for host in hosts[1:] if turn < len(host)] + list(hosts[0][1:])
+    others = [host[turn] for turn in turns for host in hosts[1:] if turn < len(host)] or list(hosts[0][1:])
     counts = [1 << k for k in range(len(others).bit_length()) if 1 << k < len(others)] + [len(others)]
     return [[(rank, to) for rank in others[:count]] for count in counts if others]
 

@@ -1,9 +1,9 @@
 """Which ranks are near to each other: hosts, and racks of hosts that measured times set apart.
 
-Hosts are named: ranks that say the same of their machine share one. Racks are found: hosts are joined, the nearest first, as
-long as the next ones are not much farther than those that were joined before (agglomerative clustering by average linkage,
-cut at the largest gap). What is near is told by latency; where that shows nothing, by rate, since a link that racks share
-may be slow without being long.
+Hosts are named: ranks that say the same of their machine share one. Racks are found: hosts are joined, the nearest
+first, as long as the next ones are not much farther than those that were joined before (agglomerative clustering by
+average linkage, cut at the largest gap). What is near is told by latency; where that shows nothing, by rate, since a
+link that racks share may be slow without being long.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["cluster", "groups", "racks"]
+__all__ = ["cluster", "groups", "racks", "scattered"]
 
 Matrix = npt.NDArray[np.float64]
 
-#: How many times farther hosts of other racks are, at least. Latencies of one network differ by less between measurements.
+#: How many times farther hosts of other racks are, at least. Latencies of one network differ by less between
+#: measurements.
 GAP = 1.6
 
 
@@ -65,7 +66,8 @@ def cluster(distance: Matrix, gap: float = GAP) -> list[list[int]]:
     [[0, 1], [2, 3]]
     """
     clusters = [[point] for point in range(len(distance))]
-    history, heights = [clusters], []
+    history = [clusters]
+    heights: list[float] = []
     while len(clusters) > 1:
         best, height = (0, 1), np.inf
         for i in range(len(clusters)):
@@ -85,6 +87,16 @@ def cluster(distance: Matrix, gap: float = GAP) -> list[list[int]]:
         return history[-1]
     # Before the merge that was so much farther.
     return history[int(np.argmax(jumps)) + 1]
+
+
+def _apart(distance: Matrix, found: list[list[int]]) -> bool:
+    """Whether all points of a cluster are nearer to each other than to any of another."""
+    mine = np.empty(len(distance), int)
+    for number, members in enumerate(found):
+        mine[members] = number
+    same = (mine[:, None] == mine) & ~np.eye(len(mine), dtype=bool)
+    with np.errstate(invalid="ignore"):
+        return bool(np.nanmax(distance[same]) < np.nanmin(distance[mine[:, None] != mine]))
 
 
 def racks(hosts: Sequence[Sequence[int]], latency_s: Matrix, rate: Matrix, gap: float = GAP) -> list[list[int]]:
@@ -119,8 +131,30 @@ def racks(hosts: Sequence[Sequence[int]], latency_s: Matrix, rate: Matrix, gap: 
                 if i != j and known.size:
                     between[i, j] = np.median(known)
         found = cluster(between, gap)
-        # Two hosts may be near by chance; racks are what most hosts have neighbours in.
+        # Two hosts may be near by chance; racks are what most hosts have neighbours in, all nearer than any others.
         neighboured = sum(len(rack) for rack in found if len(rack) > 1)
-        if len(found) > 1 and neighboured >= 0.75 * len(hosts):
+        if len(found) > 1 and neighboured >= 0.75 * len(hosts) and _apart(between, found):
             return found
     return [list(range(len(hosts)))]
+
+
+def scattered(hosts: Sequence[Sequence[int]], latency_s: Matrix) -> list[int]:
+    """Hosts whose own ranks are farther from each other than from the ranks of other hosts: are they one machine?
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skyphos.topology import scattered
+    >>> far = np.array([[0, 9, 5], [9, 0, 5], [5, 5, 0]]) * 1e-5
+    >>> scattered([[0, 1], [2]], far)
+    [0]
+    """
+    found = []
+    for place, host in enumerate(hosts):
+        others = [rank for other in hosts if other is not host for rank in other]
+        inside = latency_s[np.ix_(host, host)][~np.eye(len(host), dtype=bool)]
+        inside, outside = inside[np.isfinite(inside)], latency_s[np.ix_(host, others)]
+        outside = outside[np.isfinite(outside)]
+        if inside.size and outside.size and np.median(inside) > GAP * np.median(outside):
+            found.append(place)
+    return found

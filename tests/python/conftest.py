@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 import skyphos as sky
+from skyphos.probe import probe
+from skyphos.profile_file import Measured
 
 
 def on_all(size: int, body: Callable[[sky.Comm], Any], timeout: float = 30.0) -> list[Any]:
@@ -84,6 +86,22 @@ class Processes:
             if process.poll() is None:
                 process.kill()
             process.communicate()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_profile_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What `skyphos probe` once measured here must not change what tests see."""
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+    os.environ.pop("SKYPHOS_PROFILE", None)
+
+
+@pytest.fixture(scope="session")
+def found(no_profile_of_the_user: None) -> Measured:
+    """What a short probe of four ranks in this process says; each rank has the same."""
+    all_found = on_all(4, lambda comm: probe(comm, seconds=0.5))
+    assert len({one.to_json() for one in all_found}) == 1
+    measured: Measured = all_found[0]
+    return measured
 
 
 @pytest.fixture

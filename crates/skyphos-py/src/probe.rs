@@ -43,7 +43,7 @@ pub fn overhead(
 /// Sender, bytes, messages and seconds of a flow.
 type Received = (u32, u64, u64, f64);
 
-/// By flow what came, then the seconds of the whole and of the processor.
+/// By flow what came; then bytes sent, and the seconds of the whole and of the processor.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
 pub fn stream(
@@ -54,12 +54,12 @@ pub fn stream(
     most: u32,
     limit: f64,
     settle: f64,
-) -> PyResult<(Vec<Received>, f64, f64)> {
+) -> PyResult<(Vec<Received>, u64, f64, f64)> {
     let (limit, settle) = (seconds(py, limit)?, seconds(py, settle)?);
     let done = py.detach(|| comm.shared().stream(&flows, size, most, limit, settle));
     let done = done.map_err(|e| to_py(py, e))?;
     let received = done.received.iter().map(|r| (r.from, r.bytes, r.messages, r.seconds)).collect();
-    Ok((received, done.seconds, done.cpu_s))
+    Ok((received, done.sent_bytes, done.seconds, done.cpu_s))
 }
 
 /// The kernels' processor times by name, and the share of a core that this rank had meanwhile.

@@ -8,11 +8,13 @@
 //! 1997), each measured alone as Kielmann et al. (2000) do: a receiver passes time until the message must be there,
 //! so that it never pays for waiting. Each measurement is collective: ranks without a part in it wait at its end.
 
+mod messages;
+
 use crate::Comm;
+use messages::{Receiver, Sender};
+use skyphos_core::Endpoint;
 use skyphos_core::collectives::barrier::barrier_from;
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::slab::{CHUNK_BYTES, Payload};
-use skyphos_core::{Endpoint, Incoming, Outgoing};
 use skyphos_types::{Error, Result};
 use std::time::Duration;
 
@@ -45,126 +47,12 @@ pub struct Received {
 pub struct Streamed {
     /// By flow to this rank.
     pub received: Vec<Received>,
+    /// Bytes that this rank sent, all of them.
+    pub sent_bytes: u64,
     /// Seconds of the whole, and of this thread's processor in it.
     pub seconds: f64,
     /// See `seconds`.
     pub cpu_s: f64,
-}
-
-/// The chunks of a message, shared by all messages of a kind.
-struct Chunks {
-    more: Vec<Payload>,
-    last: Vec<Payload>,
-}
-
-impl Chunks {
-    fn new(ep: &Endpoint, bytes: usize) -> Chunks {
-        let message = |flag: u8| {
-            let starts = (0..bytes).step_by(CHUNK_BYTES);
-            let chunk = |start: usize| {
-                let mut slab = ep.chunk((bytes - start).min(CHUNK_BYTES));
-                slab.as_bytes_mut().fill(0);
-                slab.as_bytes_mut()[0] = flag;
-                slab.freeze()
-            };
-            starts.map(chunk).collect()
-        };
-        Chunks { more: message(0), last: message(1) }
-    }
-}
-
-/// Messages of one size to a peer.
-struct Sender<'a> {
-    ep: &'a Endpoint,
-    chunks: Chunks,
-    out: Outgoing,
-    /// Chunks of the present message that have gone, and whether it is the last.
-    next: usize,
-    last: bool,
-}
-
-impl<'a> Sender<'a> {
-    fn new(ep: &'a Endpoint, to: u32, bytes: usize) -> Sender<'a> {
-        let (chunks, out) = (Chunks::new(ep, bytes), Outgoing::open(to, DATA_ROUND));
-        Sender { ep, chunks, out, next: 0, last: false }
-    }
-
-    fn message(&self) -> &[Payload] {
-        if self.last { &self.chunks.last } else { &self.chunks.more }
-    }
-
-    /// Sends what may go now; whether the message is out.
-    fn push(&mut self) -> bool {
-        while self.next < self.message().len() && self.out.may_send(self.ep) {
-            let chunk = self.message()[self.next].clone();
-            self.out.push_shared(self.ep, chunk);
-            self.next += 1;
-        }
-        self.next == self.message().len()
-    }
-
-    fn begin(&mut self, last: bool) {
-        (self.next, self.last) = (0, last);
-    }
-
-    /// Completes when the message is out.
-    async fn send(&mut self, last: bool) -> Result<()> {
-        self.begin(last);
-        self.send_rest().await
-    }
-
-    /// Completes when the message that was begun is out.
-    async fn send_rest(&mut self) -> Result<()> {
-        while !self.push() {
-            self.ep.progress().await?;
-        }
-        Ok(())
-    }
-}
-
-/// Messages of one size from a peer.
-struct Receiver<'a> {
-    ep: &'a Endpoint,
-    from: u32,
-    bytes: usize,
-    into: Incoming,
-    /// Bytes of the present message, and whether it is the last.
-    came: usize,
-    last: bool,
-}
-
-impl<'a> Receiver<'a> {
-    fn new(ep: &'a Endpoint, from: u32, bytes: usize) -> Receiver<'a> {
-        Receiver { ep, from, bytes, into: Incoming::new(from, DATA_ROUND), came: 0, last: false }
-    }
-
-    /// Takes the next chunk, if it is there; its bytes and whether the message is complete.
-    fn take(&mut self) -> Result<Option<(usize, bool)>> {
-        let Some(chunk) = self.into.next(self.ep)? else { return Ok(None) };
-        if self.came == 0 {
-            self.last = chunk.as_bytes().first() == Some(&1);
-        }
-        self.came += chunk.len();
-        if self.came > self.bytes || chunk.is_empty() {
-            return Err(self.ep.corrupt(self.from, "a chunk that fits no message of the measurement"));
-        }
-        let complete = self.came == self.bytes;
-        if complete {
-            self.came = 0;
-        }
-        Ok(Some((chunk.len(), complete)))
-    }
-
-    /// Completes when a message is there; whether it is the last.
-    async fn receive(&mut self) -> Result<bool> {
-        loop {
-            match self.take()? {
-                Some((_, true)) => return Ok(self.last),
-                Some(_) => {}
-                None => self.ep.progress().await?,
-            }
-        }
-    }
 }
 
 /// Seconds of this thread's processor.
@@ -309,7 +197,7 @@ async fn stream_on(
         })
         .collect();
     barrier_from(ep, BEGIN_ROUND).await?;
-    let (begin, cpu_begin) = (ep.now(), cpu_s());
+    let (begin, cpu_begin, sent_before) = (ep.now(), cpu_s(), ep.traffic().sent_bytes);
     let window = (settle.as_secs_f64(), limit.as_secs_f64().max(settle.as_secs_f64()));
     out.iter_mut().for_each(|(sender, _)| sender.begin(most <= 1));
     loop {
@@ -337,8 +225,9 @@ async fn stream_on(
         }
     }
     let (seconds, cpu_s) = ((ep.now() - begin).as_secs_f64(), cpu_s() - cpu_begin);
+    let sent_bytes = ep.traffic().sent_bytes - sent_before;
     barrier_from(ep, END_ROUND).await?;
-    Ok(Streamed { received: into.iter().map(Watched::told).collect(), seconds, cpu_s })
+    Ok(Streamed { received: into.iter().map(Watched::told).collect(), sent_bytes, seconds, cpu_s })
 }
 
 impl Comm {
@@ -392,6 +281,7 @@ impl Comm {
 mod tests {
     use super::*;
     use crate::Settings;
+    use skyphos_core::slab::CHUNK_BYTES;
 
     fn on_all<R: Send>(size: u32, body: impl Fn(&Comm) -> R + Sync) -> Vec<R> {
         Comm::local(size, &Settings::default()).unwrap().map_ranks(|comm| body(&comm))
@@ -434,6 +324,7 @@ mod tests {
         // As many small messages as were asked for, but the one that opens the watch.
         let done = on_all(2, |comm| comm.stream(&[(0, 1)], 1, 64, SHORT * 100, Duration::ZERO).unwrap());
         assert_eq!((done[1].received[0].messages, done[1].received[0].bytes), (63, 63));
+        assert_eq!([done[0].sent_bytes, done[1].sent_bytes], [64, 0]);
     }
 
     #[test]

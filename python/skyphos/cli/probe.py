@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import NoReturn
 
 import click
 
@@ -18,15 +19,19 @@ _AGAIN = "a probe needs all ranks: see what ended it, then probe again"
 
 
 @click.command("probe")
-@click.option("-n", "n", type=click.IntRange(min=2), help="Ranks. Default: cores, at least 2; or the host file's slots.")
+@click.option(
+    "-n", "n", type=click.IntRange(min=2), help="Ranks. Default: cores, at least 2; or the host file's slots."
+)
 @click.option("--hostfile", type=click.Path(dir_okay=False), help="Lines of 'host [slots=N]'; ranks start over ssh.")
-@click.option("--output", metavar="PROFILE.json", help=f"Where the profile goes. Default: {default_path()}.")
+@click.option("--output", metavar="PROFILE.json", help=f"Where rank 0 writes the profile. Default: {default_path()}.")
 @click.option("--chart", metavar="FILE.html", help="Draw a page.")
 @click.option(
     "--seconds", type=click.FloatRange(0.5, 3600), default=10.0, show_default=True, help="About how long to measure."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the profile's file.")
-@click.option("--timeout", type=click.FloatRange(min=1), default=60.0, show_default=True, help="Seconds to wait for a rank.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=1), default=60.0, show_default=True, help="Seconds to wait for a rank."
+)
 @click.option("--ssh", default=None, metavar="COMMAND", help="ssh with options, if not plain 'ssh'.")
 @click.option("--python", default=None, metavar="PATH", help="Python on the hosts, if not at the same path as here.")
 def command(
@@ -52,7 +57,7 @@ def command(
     skyphos run --hostfile hosts -- skyphos probe
     """
     path = output or default_path()
-    _check(path, chart, make_folder=output is None)
+    _check(path, chart, make_folder=os.path.abspath(path) == default_path())
     place = bootstrap.discover()
     if place.launcher != "alone":
         if n is not None and n != place.world_size:
@@ -99,9 +104,11 @@ def _take_part(path: str, chart: str | None, seconds: float, as_json: bool, time
         # What an earlier probe said has no part in this one.
         os.environ["SKYPHOS_PROFILE"] = "none"
         comm = skyphos.init(timeout=timeout)
+    except (PeerLost, Timeout) as error:
+        _lost(error)
     except SkyphosError as error:
         # No group yet, so nobody else can say it.
-        click.echo(f"skyphos: {' '.join(str(error).split())}", err=True)
+        click.echo(f"skyphos: {_one_line(error)}", err=True)
         sys.exit(2 if isinstance(error, BadInput) else 1)
     with comm, Progress(1.0, shown=comm.rank == 0) as progress:
         try:
@@ -114,10 +121,14 @@ def _take_part(path: str, chart: str | None, seconds: float, as_json: bool, time
         click.echo(found.to_json().rstrip() if as_json else _summary(found, path, chart))
 
 
-def _lost(error: PeerLost | Timeout) -> None:
-    """Every rank that is left knows which one is not; the least of them says it."""
-    click.echo(f"skyphos: {' '.join(str(error).split())}: {_AGAIN}", err=True)
+def _lost(error: PeerLost | Timeout) -> NoReturn:
+    """Each rank that is left says which is not: rank 0 may be the one."""
+    click.echo(f"skyphos: {_one_line(error)}; {_AGAIN}", err=True)
     sys.exit(1)
+
+
+def _one_line(error: SkyphosError) -> str:
+    return " ".join(str(error).split())
 
 
 def _write(found: Measured, path: str, chart: str | None) -> None:

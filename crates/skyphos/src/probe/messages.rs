@@ -1,0 +1,122 @@
+//! Messages of one size after each other: all in one stream a direction, for the mailbox looks streams up one by one.
+
+use super::DATA_ROUND;
+use skyphos_core::slab::{CHUNK_BYTES, Payload};
+use skyphos_core::{Endpoint, Incoming, Outgoing};
+use skyphos_types::Result;
+
+/// The chunks of a message, shared by all messages of a kind.
+struct Chunks {
+    more: Vec<Payload>,
+    last: Vec<Payload>,
+}
+
+impl Chunks {
+    fn new(ep: &Endpoint, bytes: usize) -> Chunks {
+        let message = |flag: u8| {
+            let starts = (0..bytes).step_by(CHUNK_BYTES);
+            let chunk = |start: usize| {
+                let mut slab = ep.chunk((bytes - start).min(CHUNK_BYTES));
+                slab.as_bytes_mut().fill(0);
+                slab.as_bytes_mut()[0] = flag;
+                slab.freeze()
+            };
+            starts.map(chunk).collect()
+        };
+        Chunks { more: message(0), last: message(1) }
+    }
+}
+
+/// Messages of one size to a peer.
+pub(super) struct Sender<'a> {
+    ep: &'a Endpoint,
+    chunks: Chunks,
+    out: Outgoing,
+    /// Chunks of the present message that have gone, and whether it is the last.
+    next: usize,
+    pub(super) last: bool,
+}
+
+impl<'a> Sender<'a> {
+    pub(super) fn new(ep: &'a Endpoint, to: u32, bytes: usize) -> Sender<'a> {
+        let (chunks, out) = (Chunks::new(ep, bytes), Outgoing::open(to, DATA_ROUND));
+        Sender { ep, chunks, out, next: 0, last: false }
+    }
+
+    fn message(&self) -> &[Payload] {
+        if self.last { &self.chunks.last } else { &self.chunks.more }
+    }
+
+    /// Sends what may go now; whether the message is out.
+    pub(super) fn push(&mut self) -> bool {
+        while self.next < self.message().len() && self.out.may_send(self.ep) {
+            let chunk = self.message()[self.next].clone();
+            self.out.push_shared(self.ep, chunk);
+            self.next += 1;
+        }
+        self.next == self.message().len()
+    }
+
+    pub(super) fn begin(&mut self, last: bool) {
+        (self.next, self.last) = (0, last);
+    }
+
+    /// Completes when the message is out.
+    pub(super) async fn send(&mut self, last: bool) -> Result<()> {
+        self.begin(last);
+        self.send_rest().await
+    }
+
+    /// Completes when the message that was begun is out.
+    pub(super) async fn send_rest(&mut self) -> Result<()> {
+        while !self.push() {
+            self.ep.progress().await?;
+        }
+        Ok(())
+    }
+}
+
+/// Messages of one size from a peer.
+pub(super) struct Receiver<'a> {
+    pub(super) ep: &'a Endpoint,
+    pub(super) from: u32,
+    bytes: usize,
+    into: Incoming,
+    /// Bytes of the present message, and whether it is the last.
+    came: usize,
+    pub(super) last: bool,
+}
+
+impl<'a> Receiver<'a> {
+    pub(super) fn new(ep: &'a Endpoint, from: u32, bytes: usize) -> Receiver<'a> {
+        Receiver { ep, from, bytes, into: Incoming::new(from, DATA_ROUND), came: 0, last: false }
+    }
+
+    /// Takes the next chunk, if it is there; its bytes and whether the message is complete.
+    pub(super) fn take(&mut self) -> Result<Option<(usize, bool)>> {
+        let Some(chunk) = self.into.next(self.ep)? else { return Ok(None) };
+        if self.came == 0 {
+            self.last = chunk.as_bytes().first() == Some(&1);
+        }
+        self.came += chunk.len();
+        if self.came > self.bytes || chunk.is_empty() {
+            return Err(self.ep.corrupt(self.from, "a chunk that fits no message of the measurement"));
+        }
+        let complete = self.came == self.bytes;
+        if complete {
+            self.came = 0;
+        }
+        Ok(Some((chunk.len(), complete)))
+    }
+
+    /// Completes when a message is there; whether it is the last.
+    pub(super) async fn receive(&mut self) -> Result<bool> {
+        loop {
+            match self.take()? {
+                Some((_, true)) => return Ok(self.last),
+                Some(_) => {}
+                None => self.ep.progress().await?,
+            }
+        }
+    }
+}
