@@ -1,8 +1,8 @@
 """The graphs and the cluster of *Sparse Allreduce* and *Kylix*, as the simulator gets them.
 
-**Graphs** (*Kylix*, section VII): vertices n, edges, and the density of one of 64 random parts of the edges. With other
-numbers of parts the density follows from Proposition 4.1: a part of 1/m of the edges has features at 64/m times the rate
-of one of 1/64.
+**Graphs** (*Kylix*, section VII): vertices n, edges, and the density of one of 64 random parts of the edges. With
+other numbers of parts the density follows from Proposition 4.1: a part of 1/m of the edges has features at 64/m times
+the rate of one of 1/64.
 
 **Cluster.** Kylix's text has two readings of its Figure 2, on 10 Gbit/s: messages of 0.4 MB reach 30 % of the rate of
 those of 5 MB, which are the smallest efficient ones. If a message takes the link for g + s/R, its rate is
