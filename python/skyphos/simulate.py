@@ -47,6 +47,8 @@ class Network:
         By what share a transfer is slower for each further host that sends to the same one at once.
     ranks_per_host, hosts_per_rack : int
         0 hosts a rack: one rack.
+    dealt : bool
+        Ranks are dealt out to hosts in turn, rather than filling one after the other.
     cores : float
         Cores of a host, which its ranks share.
     uplink_rate : float, optional
@@ -79,6 +81,7 @@ class Network:
     packet_floor: float = 0.0
     incast: float = 0.0
     ranks_per_host: int = 1
+    dealt: bool = False
     hosts_per_rack: int = 0
     cores: float = 1.0
     uplink_rate: float | None = None

@@ -3,14 +3,16 @@
 //! A rank is a number of mixed radix with one digit a layer, the first layer's digit least. In layer
 //! i the d_i ranks that differ only in digit i talk to each other, and the one whose digit is c takes
 //! part c of the range they share. One layer of degree P is the direct algorithm, all 2s the binary
-//! butterfly. The first layer, which carries most, joins neighbouring ranks, which share a host.
+//! butterfly. The number is the rank's place in the order of the [`Topology`], so that the first layers, which carry most,
+//! join ranks of one host, and the next ones hosts of one rack.
 
+use crate::topology::Topology;
 use skyphos_types::{Error, Result};
 
 /// The group of one rank in one layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbours {
-    /// The ranks of the group, by digit; ascending.
+    /// The ranks of the group, by digit.
     pub members: Vec<u32>,
     /// This rank's digit.
     pub me: usize,
@@ -30,15 +32,18 @@ pub fn check_degrees(degrees: &[u32], size: u32) -> Result<()> {
     Ok(())
 }
 
-/// The neighbours of a rank, layer by layer.
-pub fn layers(degrees: &[u32], rank: u32) -> Vec<Neighbours> {
+/// The neighbours of a rank, layer by layer. With more than one layer digits are those of places in the topology's order.
+pub fn layers(degrees: &[u32], rank: u32, topology: &Topology) -> Vec<Neighbours> {
+    let placed = degrees.len() > 1;
+    let place = if placed { topology.place_of(rank) } else { rank };
+    let rank_at = |place: u32| if placed { topology.rank_at(place) } else { place };
     let mut stride = 1;
     degrees
         .iter()
         .map(|d| {
-            let digit = rank / stride % d;
-            let first = rank - digit * stride;
-            let members = (0..*d).map(|c| first + c * stride).collect();
+            let digit = place / stride % d;
+            let first = place - digit * stride;
+            let members = (0..*d).map(|c| rank_at(first + c * stride)).collect();
             stride *= d;
             Neighbours { members, me: digit as usize }
         })
@@ -54,14 +59,28 @@ mod tests {
         for degrees in [vec![12], vec![3, 4], vec![2, 3, 2], vec![1, 12], vec![11]] {
             let size: u32 = degrees.iter().product();
             check_degrees(&degrees, size).unwrap();
-            for rank in 0..size {
-                for (k, group) in layers(&degrees, rank).iter().enumerate() {
-                    assert_eq!(group.members[group.me], rank);
-                    for peer in &group.members {
-                        assert_eq!(layers(&degrees, *peer)[k].members, group.members);
+            let (dealt, one): (Vec<u32>, Vec<u32>) = (0..size).map(|rank| (rank % 4, 0)).unzip();
+            for topology in [Topology::flat(size), Topology::new(&dealt, &one).unwrap()] {
+                for rank in 0..size {
+                    for (k, group) in layers(&degrees, rank, &topology).iter().enumerate() {
+                        assert_eq!(group.members[group.me], rank);
+                        for peer in &group.members {
+                            assert_eq!(layers(&degrees, *peer, &topology)[k].members, group.members);
+                        }
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn the_first_layer_joins_ranks_of_one_host() {
+        // Two ranks on each of three hosts, dealt out in turn.
+        let topology = Topology::new(&[0, 1, 2, 0, 1, 2], &[0; 6]).unwrap();
+        for rank in 0..6 {
+            let layers = layers(&[2, 3], rank, &topology);
+            assert!(layers[0].members.iter().all(|peer| peer % 3 == rank % 3));
+            assert!(layers[1].members.iter().all(|peer| peer / 3 == rank / 3));
         }
     }
 

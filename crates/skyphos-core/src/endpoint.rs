@@ -10,6 +10,7 @@ use crate::frame::{CallSig, FrameKind, Header};
 use crate::mailbox::{Group, Mailbox, Next};
 use crate::node::Node;
 use crate::slab::{CHUNK_BYTES, Message, MessageMut, Payload, SlabMut};
+use crate::topology::Topology;
 use skyphos_types::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,6 +64,11 @@ impl Endpoint {
     /// Ranks in the group.
     pub fn size(&self) -> u32 {
         self.group.ranks.len() as u32
+    }
+
+    /// Where the group's ranks are.
+    pub fn topology(&self) -> &Topology {
+        &self.group.topology
     }
 
     /// The node under it.

@@ -15,6 +15,7 @@ pub mod node;
 pub mod plan;
 pub mod slab;
 pub mod stream;
+pub mod topology;
 pub mod transport;
 pub mod work;
 
@@ -22,6 +23,7 @@ pub use endpoint::{Endpoint, Incoming, Outgoing, Traffic};
 pub use mailbox::Group;
 pub use node::{Node, Settings};
 pub use plan::Plan;
+pub use topology::Topology;
 pub use work::{Call, Steps, Work};
 
 #[cfg(test)]
@@ -45,7 +47,7 @@ mod tests {
                     let (body, settings) = (&body, settings.clone());
                     scope.spawn(move || {
                         let node = Node::new(Box::new(transport), settings).unwrap();
-                        let group = Arc::new(Group { comm: 1, ranks: (0..size).collect(), me: rank as u32 });
+                        let group = Arc::new(Group::new(1, (0..size).collect(), rank as u32));
                         node.open_group(group.clone());
                         body(rank as u32, node, group)
                     })

@@ -7,6 +7,7 @@
 use crate::endpoint::WINDOW_BYTES;
 use crate::frame::{CallSig, Frame, FrameKind, Header};
 use crate::slab::{CHUNK_BYTES, Payload};
+use crate::topology::Topology;
 use crate::transport::Event;
 use skyphos_types::Error;
 use std::collections::{BTreeMap, VecDeque};
@@ -21,6 +22,16 @@ pub struct Group {
     pub ranks: Vec<u32>,
     /// This process's place in `ranks`.
     pub me: u32,
+    /// Where they are; all members must take the same to be true.
+    pub topology: Topology,
+}
+
+impl Group {
+    /// A group of ranks of which nothing is known.
+    pub fn new(comm: u64, ranks: Vec<u32>, me: u32) -> Group {
+        let topology = Topology::flat(ranks.len() as u32);
+        Group { comm, ranks, me, topology }
+    }
 }
 
 /// A message on its way in: chunks in order, as far as they have come.

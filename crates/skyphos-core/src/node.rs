@@ -10,6 +10,7 @@ use crate::endpoint::Endpoint;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::mailbox::{Group, Mailbox};
 use crate::slab::{Payload, Pool};
+use crate::topology::Topology;
 use crate::transport::{Event, Transport, Waker};
 use crate::work::{Call, Tasks};
 use skyphos_types::{Error, Result};
@@ -54,6 +55,7 @@ pub struct Node {
     size: u32,
     name: &'static str,
     addresses: Arc<[String]>,
+    topology: Topology,
     ranks_on_host: usize,
     transport: Mutex<Box<dyn Transport>>,
     /// Threads that want the transport while a driver may be asleep in it.
@@ -102,6 +104,7 @@ impl Node {
             knocking: AtomicUsize::new(0),
             state: Mutex::new(Drive { mail: Mailbox::new(addresses.clone()), driving: false, waiters: 0 }),
             addresses,
+            topology: transport.topology(),
             clock,
             pool: transport.pool(),
             transport: Mutex::new(transport),
@@ -133,6 +136,11 @@ impl Node {
     /// Host and address of a rank.
     pub fn address(&self, rank: u32) -> &str {
         &self.addresses[rank as usize]
+    }
+
+    /// Where the ranks are, as the transport knows it.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
     }
 
     /// Ranks that share this host.

@@ -13,6 +13,7 @@
 use crate::clock::Clock;
 use crate::frame::Frame;
 use crate::slab::Pool;
+use crate::topology::Topology;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +57,10 @@ pub trait Transport: Send {
     fn address(&self, rank: u32) -> String;
     /// How many ranks, this one included, share this host.
     fn ranks_on_host(&self) -> usize;
+    /// Where the ranks are, as far as the transport knows; the same on all.
+    fn topology(&self) -> Topology {
+        Topology::flat(self.size())
+    }
     /// The addresses of all ranks; many nodes of one process may share them.
     fn addresses(&self) -> Arc<[String]> {
         (0..self.size()).map(|rank| self.address(rank)).collect()

@@ -3,7 +3,7 @@
 //! Kylix §III, with what a rank holds between layers by Proposition 4.1 or any other model of unions, and the link taken by
 //! each message for a time of its own, which is why small messages do not pay (§II, its Figure 2).
 
-use crate::predict::{Stage, exchange, finished};
+use crate::predict::{Stage, exchange, finished, of_layer};
 use crate::profile::Profile;
 
 /// What is configured. All ranks must pass the same.
@@ -20,6 +20,8 @@ pub struct PlanWork<'a> {
     pub want: &'a dyn Fn(f64) -> f64,
     /// Whether ranks want what they contribute.
     pub same: bool,
+    /// Ranks of each host, which stand beside each other in the order in which layers are formed.
+    pub ranks_per_host: u32,
 }
 
 /// What degrees are predicted to cost a rank.
@@ -62,6 +64,7 @@ impl PlanWork<'_> {
         let mut joined = 1.0;
         for degree in degrees {
             let d = f64::from(*degree);
+            let profile = &of_layer(profile, self.ranks_per_host, joined * d);
             let share = (d - 1.0) / d;
             let held = |union: &dyn Fn(f64) -> f64| union(joined).clamp(0.0, n) / joined;
             let (out, want) = (held(self.out), held(self.want));
@@ -107,7 +110,15 @@ mod tests {
     fn messages_that_cost_make_layers_of_mixed_degrees() {
         let law = PowerLaw::from_density(60_000_000, 0.21, 1.1);
         let union = |m: f64| law.held(m) * m;
-        let work = PlanWork { ranks: 64, n: 60_000_000, row_bytes: 4, out: &union, want: &union, same: true };
+        let work = PlanWork {
+            ranks: 64,
+            n: 60_000_000,
+            row_bytes: 4,
+            out: &union,
+            want: &union,
+            same: true,
+            ranks_per_host: 1,
+        };
         let costly = Profile { message_s: 4e-3, ..Profile::network(1.25e9) };
         let best = &work.all(&costly, &factorisations(64))[0];
         assert!(

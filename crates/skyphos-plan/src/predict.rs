@@ -52,6 +52,8 @@ pub struct Work<'a> {
     pub union: &'a dyn Fn(f64) -> f64,
     /// Entries per position above which a part turns dense.
     pub dense_above: f64,
+    /// Ranks of each host, which stand beside each other in the order in which layers are formed.
+    pub ranks_per_host: u32,
 }
 
 /// What one rank does in a stage, the busiest where they differ.
@@ -251,6 +253,7 @@ impl Work<'_> {
             // What a rank holds before this layer, in a range of n / joined positions.
             let held = self.union(joined) / joined;
             let bytes = self.sparse_bytes(held, n / joined) * others;
+            let profile = &of_layer(profile, self.ranks_per_host, joined * d);
             let compute_s = held * k.encode_s * weight + self.fold_s(profile, held, d, n / joined / d);
             down.push(finished(profile, exchange(bytes, d - 1.0, compute_s)));
             joined *= d;
@@ -264,6 +267,7 @@ impl Work<'_> {
             let d = f64::from(*degree);
             let bytes = held * part_bytes * (d - 1.0);
             let last = held * d >= joined;
+            let profile = &of_layer(profile, self.ranks_per_host, joined / held);
             let place_s = self.place_s(profile, joined * part, dense, parts);
             let bitmap_s = if dense && parts == Parts::Auto { k.bitmap_s } else { 0.0 };
             let encode_s = if held == 1.0 { part * (k.encode_s * weight + bitmap_s) } else { 0.0 };
@@ -334,6 +338,12 @@ impl Work<'_> {
     }
 }
 
+/// What a layer's messages meet that joins so many ranks, those of the layers before it included.
+pub(crate) fn of_layer(profile: &Profile, ranks_per_host: u32, joined: f64) -> Profile {
+    let within = ranks_per_host.is_multiple_of(joined as u32);
+    if within && joined > 1.0 { profile.within_host() } else { *profile }
+}
+
 /// As many bytes to `others` as come from them, all at once.
 pub(crate) fn exchange(bytes: f64, others: f64, compute_s: f64) -> Stage {
     let (messages, senders) = (others, others);
@@ -380,7 +390,7 @@ mod tests {
     }
 
     fn work<'a>(ranks: u32, union: &'a dyn Fn(f64) -> f64) -> Work<'a> {
-        Work { ranks, n: N, row_bytes: 4, union, dense_above: 0.3 }
+        Work { ranks, n: N, row_bytes: 4, union, dense_above: 0.3, ranks_per_host: 1 }
     }
 
     /// Words, an index or a value each, by the bytes that they take here.

@@ -96,6 +96,10 @@ impl Default for Kernels {
     }
 }
 
+/// Bytes a second between ranks of one host, and seconds of a small message: loopback TCP.
+const HOST_RATE: f64 = 4e9;
+const HOST_LATENCY_S: f64 = 30e-6;
+
 impl Kernels {
     /// How much longer an entry takes whose row is of so many bytes, rather than 4: half of the time is its index.
     pub fn weight(row_bytes: usize) -> f64 {
@@ -203,7 +207,7 @@ impl Profile {
             // A rank that waits must be woken, and gets its turn after others (measured: 0.1 ms for a round of two
             // ranks on two cores, 0.3 ms of eight).
             latency_s: 80e-6 / cores,
-            rate: 4e9,
+            rate: HOST_RATE,
             incast: 0.0,
             cores,
             frame_s: 1.5e-6,
@@ -213,6 +217,12 @@ impl Profile {
             rows: RowKernels::default(),
             message_s: 0.0,
         }
+    }
+
+    /// The same for messages between ranks of one host, which pass no link.
+    pub fn within_host(&self) -> Profile {
+        let rate = self.rate.max(HOST_RATE);
+        Profile { rate, latency_s: self.latency_s.min(HOST_LATENCY_S), message_s: 0.0, incast: 0.0, ..*self }
     }
 
     /// Ranks on hosts of their own, on a network of this many bytes a second.

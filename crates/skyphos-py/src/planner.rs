@@ -78,7 +78,8 @@ pub fn predict_allreduce(
     let all = py.detach(|| {
         let curve = |m: f64| union.entries(m);
         let dense_above = DenseThreshold::Auto.density(n, row_bytes, n > 1 << 32);
-        Work { ranks, n, row_bytes, union: &curve, dense_above }.all(&profile, &factorisations(ranks))
+        Work { ranks, n, row_bytes, union: &curve, dense_above, ranks_per_host: 1 }
+            .all(&profile, &factorisations(ranks))
     });
     Ok(all
         .into_iter()
@@ -105,7 +106,7 @@ pub fn predict_plans(
     let (union, Numbers(profile)) = (union_of(n, model)?.at_divisors(ranks), profile);
     let all = py.detach(|| {
         let curve = |m: f64| union.entries(m);
-        let work = PlanWork { ranks, n, row_bytes, out: &curve, want: &curve, same: true };
+        let work = PlanWork { ranks, n, row_bytes, out: &curve, want: &curve, same: true, ranks_per_host: 1 };
         work.all(&profile, &factorisations(ranks))
     });
     let numbers = |stages: &[Stage]| stages.iter().map(stage_numbers).collect();

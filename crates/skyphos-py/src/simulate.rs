@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 pub struct Described {
     ranks: u32,
     ranks_per_host: u32,
+    dealt: bool,
     cores: f64,
     hosts_per_rack: u32,
     rate_out: f64,
@@ -40,6 +41,7 @@ impl Described {
         Ok(Network {
             ranks: self.ranks,
             ranks_per_host: self.ranks_per_host,
+            dealt: self.dealt,
             cores: self.cores,
             hosts_per_rack: self.hosts_per_rack,
             rate_out: self.rate_out,

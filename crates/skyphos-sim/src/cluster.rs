@@ -71,6 +71,7 @@ impl Cluster {
         };
         let shared = Arc::new(Shared {
             addresses: (0..network.ranks).map(place).collect(),
+            topology: network.topology()?,
             pool: Pool::default(),
             costs: network.costs,
             ranks_on_host: network.ranks_per_host.min(network.ranks) as usize,

@@ -3,19 +3,22 @@
 use crate::costs::Costs;
 use crate::distribution::Distribution;
 use crate::world::PACKET;
+use skyphos_core::Topology;
 use skyphos_plan::Profile;
 use skyphos_types::{Error, Result};
 
 /// Most ranks of a simulated cluster.
 pub const MOST_RANKS: u32 = 4096;
 
-/// A cluster. Ranks fill hosts, and hosts fill racks, in their order.
+/// A cluster. Ranks fill hosts, and hosts fill racks, in their order, unless said otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Network {
     /// Ranks.
     pub ranks: u32,
     /// Ranks of each host, which share its link and its cores.
     pub ranks_per_host: u32,
+    /// Whether ranks are dealt out to hosts in turn, rather than filling one after the other.
+    pub dealt: bool,
     /// Cores of each host.
     pub cores: f64,
     /// Hosts of each rack; 0: one rack, or a network that holds nobody back.
@@ -65,6 +68,7 @@ impl Network {
         Network {
             ranks,
             ranks_per_host: 1,
+            dealt: false,
             cores: 1.0,
             hosts_per_rack: 0,
             rate_out: rate,
@@ -131,7 +135,10 @@ impl Network {
 
     /// The host of a rank.
     pub fn host(&self, rank: u32) -> u32 {
-        rank / self.ranks_per_host
+        match self.dealt {
+            true => rank % self.hosts(),
+            false => rank / self.ranks_per_host,
+        }
     }
 
     /// The rack of a host.
@@ -166,6 +173,13 @@ impl Network {
             kernels,
             rows,
         }
+    }
+
+    /// Where ranks are.
+    pub fn topology(&self) -> Result<Topology> {
+        let hosts: Vec<u32> = (0..self.ranks).map(|rank| self.host(rank)).collect();
+        let racks: Vec<u32> = hosts.iter().map(|host| self.rack(*host)).collect();
+        Topology::new(&hosts, &racks)
     }
 
     /// How many times as long work takes where ranks share cores.

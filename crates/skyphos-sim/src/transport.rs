@@ -2,6 +2,7 @@
 
 use crate::costs::Costs;
 use crate::world::{World, nanoseconds};
+use skyphos_core::Topology;
 use skyphos_core::clock::{Clock, VirtualClock};
 use skyphos_core::frame::Frame;
 use skyphos_core::slab::Pool;
@@ -13,6 +14,7 @@ use std::time::Duration;
 pub(crate) struct Shared {
     pub(crate) world: Mutex<World>,
     pub(crate) addresses: Arc<[String]>,
+    pub(crate) topology: Topology,
     pub(crate) pool: Pool,
     pub(crate) costs: Costs,
     pub(crate) ranks_on_host: usize,
@@ -65,6 +67,10 @@ impl Transport for Sim {
 
     fn addresses(&self) -> Arc<[String]> {
         self.shared.addresses.clone()
+    }
+
+    fn topology(&self) -> Topology {
+        self.shared.topology.clone()
     }
 
     fn clock(&self) -> Clock {

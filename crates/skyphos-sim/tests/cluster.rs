@@ -31,7 +31,7 @@ fn run<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
         .map(|(rank, transport)| {
             let node = Node::new(transport, Cluster::settings()).unwrap();
             let ranks = (0..network.ranks).collect();
-            let group = Arc::new(Group { comm: 0, ranks, me: rank as u32 });
+            let group = Arc::new(Group::new(0, ranks, rank as u32));
             node.open_group(group.clone());
             let sig = CallSig::plain(CallKind::Barrier);
             node.prepare(&group, sig, false, |ep| body(rank as u32, ep))
@@ -133,7 +133,7 @@ fn a_call_that_cannot_end_says_who_waits() {
         .enumerate()
         .map(|(rank, transport)| {
             let node = Node::new(transport, Cluster::settings()).unwrap();
-            let group = Arc::new(Group { comm: 0, ranks: vec![0, 1, 2], me: rank as u32 });
+            let group = Arc::new(Group::new(0, vec![0, 1, 2], rank as u32));
             node.open_group(group.clone());
             node.prepare(&group, CallSig::plain(CallKind::Barrier), false, move |ep| async move {
                 match rank {

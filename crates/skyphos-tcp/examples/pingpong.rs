@@ -81,7 +81,7 @@ fn bench(
     say("128 KB both ways: plain blocking sockets, a thread for each", rate(plain_s));
 
     let node = Node::new(Box::new(tcp), Settings::default())?;
-    let group = Arc::new(Group { comm: 1, ranks: vec![0, 1], me: rank });
+    let group = Arc::new(Group::new(1, vec![0, 1], rank));
     node.open_group(group.clone());
     let sig = CallSig::plain(CallKind::Barrier);
     let other = 1 - rank;

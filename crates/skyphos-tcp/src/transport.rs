@@ -32,6 +32,7 @@ use crate::send::Outbox;
 use crate::sockets::{self, lost};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
+use skyphos_core::Topology;
 use skyphos_core::frame::{Frame, FrameKind, Header};
 use skyphos_core::slab::{Payload, Pool};
 use skyphos_core::transport::{Event, Transport, Waker};
@@ -65,6 +66,7 @@ struct Peer {
 pub struct Tcp {
     rank: u32,
     addresses: Vec<String>,
+    topology: Topology,
     ranks_on_host: usize,
     poll: Poll,
     ready: Events,
@@ -106,6 +108,10 @@ impl Tcp {
         Ok(Tcp {
             rank,
             addresses: seats.iter().map(|s| s.describe()).collect(),
+            topology: {
+                let machines: Vec<u32> = seats.iter().map(|s| s.machine as u32).collect();
+                Topology::new(&machines, &vec![0; size]).expect("one rack")
+            },
             ranks_on_host: seats.iter().filter(|s| s.machine == machine).count(),
             poll,
             ready: Events::with_capacity(EVENTS.min(size + 1)),
@@ -254,6 +260,10 @@ impl Transport for Tcp {
 
     fn ranks_on_host(&self) -> usize {
         self.ranks_on_host
+    }
+
+    fn topology(&self) -> Topology {
+        self.topology.clone()
     }
 
     fn post(&mut self, to: u32, frame: Frame) {

@@ -110,7 +110,7 @@ fn a_call_in_flight_raises_peer_lost_with_rank_and_address() {
     let tcp = rank_0(&mut place, 2);
     let address = tcp.address(1);
     let node = Node::new(Box::new(tcp), Settings { timeout: LONG, ..Settings::default() }).unwrap();
-    let group = Arc::new(Group { comm: 1, ranks: vec![0, 1], me: 0 });
+    let group = Arc::new(Group::new(1, vec![0, 1], 0));
     node.open_group(group.clone());
     let task = std::thread::spawn(move || node.call(&group, CallSig::plain(CallKind::Barrier), barrier));
     child.kill().unwrap();

@@ -18,6 +18,8 @@ pub struct Data<'a> {
     pub union: &'a dyn Fn(f64) -> f64,
     /// Entries per position above which a part turns dense.
     pub dense_above: f64,
+    /// Ranks of each host, if that is more than one and not all.
+    pub ranks_per_host: u32,
     /// What machine and network can do.
     pub profile: Profile,
     /// How much longer calls take than predicted, by algorithm.
@@ -90,8 +92,8 @@ pub fn predict(data: &Data<'_>, algorithm: Algorithm, degrees: &[u32]) -> Choice
 }
 
 fn work<'a>(data: &'a Data<'a>) -> Work<'a> {
-    let Data { ranks, n, row_bytes, union, dense_above, .. } = *data;
-    Work { ranks, n, row_bytes, union, dense_above }
+    let Data { ranks, n, row_bytes, union, dense_above, ranks_per_host, .. } = *data;
+    Work { ranks, n, row_bytes, union, dense_above, ranks_per_host }
 }
 
 /// The algorithm of a route, and the layers of a butterfly or a split.

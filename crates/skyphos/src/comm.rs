@@ -54,7 +54,8 @@ impl Comm {
     /// The group of all ranks of a connected transport.
     pub fn over(transport: Box<dyn Transport>, settings: Settings) -> Result<Comm> {
         let node = Node::new(transport, settings)?;
-        let group = Group { comm: 0, ranks: (0..node.size()).collect(), me: node.rank() };
+        let topology = node.topology().clone();
+        let group = Group { comm: 0, ranks: (0..node.size()).collect(), me: node.rank(), topology };
         Ok(Comm::of_group(node, group, None))
     }
 
@@ -217,7 +218,9 @@ impl Comm {
         let mut comm = self.group.comm ^ call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         comm = (comm ^ comm >> 29).wrapping_mul(0xb7e1_5162_8aed_2a6b) | 1;
         let ranks = members.iter().map(|(_, r)| self.group.ranks[*r as usize]).collect();
-        let group = Group { comm, ranks, me: me as u32 };
+        let places: Vec<u32> = members.iter().map(|(_, rank)| *rank).collect();
+        let topology = self.group.topology.of_group(&places);
+        let group = Group { comm, ranks, me: me as u32, topology };
         Ok(Some(Comm::of_group(self.node.clone(), group, self.profile())))
     }
 

@@ -8,6 +8,7 @@ use skyphos::{
     Algorithm, AllreduceOptions, Allreduced, Comm, DType, Form, IndexList, Quantize, QuantizeOptions, Real,
     ReduceOp, Scale, SparseVec, Split, Stage, View,
 };
+use skyphos_core::Topology;
 use skyphos_core::butterfly::layers;
 use skyphos_core::frame::Frame;
 use skyphos_core::local::{Local, local_group};
@@ -70,7 +71,7 @@ impl Case {
             _ => vec![self.size],
         };
         let (mut start, mut count) = (0, self.size as usize);
-        for group in layers(&degrees, rank) {
+        for group in layers(&degrees, rank, &Topology::flat(degrees.iter().product())) {
             count /= group.members.len();
             start += group.me * count;
         }

@@ -167,6 +167,30 @@ fn what_goes_wrong_takes_longer() {
     assert_eq!(with(Network { clock: Distribution::Uniform(0.0, 9.0), ..base }), quiet);
 }
 
+/// Where ranks of a host follow each other in the butterfly, the host sends what it has reduced over the network once.
+#[test]
+fn layers_join_ranks_of_one_host_first() {
+    let between_hosts = |degrees: &[u32], dealt: bool| {
+        let network = Network { ranks_per_host: 4, dealt, ..Network::new(16, 1e8, 5e-5) };
+        let watched = (0..16).collect();
+        let degrees = Some(degrees.to_vec());
+        let scenario =
+            Scenario { network: network.clone(), degrees, watched, ..scenario(16, Collective::Reduce) };
+        let phases = run(&scenario);
+        let ran = &phases.last().unwrap().ran;
+        let far =
+            |flight: &&skyphos::sim::record::Flight| network.host(flight.from) != network.host(flight.to);
+        let bytes: u64 = ran.record.flights.iter().filter(far).map(|flight| u64::from(flight.bytes)).sum();
+        (bytes as f64, ran.last())
+    };
+    let (aligned, fast) = between_hosts(&[4, 4], false);
+    let (direct, slow) = between_hosts(&[16], false);
+    assert!(aligned < 0.6 * direct && fast < slow, "{aligned} of {direct} bytes, {fast} and {slow} s");
+    // The placement does not matter: the topology knows it.
+    let (dealt, as_fast) = between_hosts(&[4, 4], true);
+    assert!((dealt / aligned - 1.0).abs() < 0.02 && (as_fast / fast - 1.0).abs() < 0.05, "{dealt} {as_fast}");
+}
+
 #[test]
 fn impossible_scenarios_are_refused() {
     let refused = |change: &dyn Fn(&mut Scenario)| {

@@ -42,6 +42,7 @@ __all__ = ["command"]
 @click.option("--message", type=float, default=None, metavar="SECONDS", help="For which each message takes a link.")
 @click.option("--incast", type=float, default=None, help="Slower by so much for each further sender.")
 @click.option("--ranks-per-host", type=click.IntRange(min=1), default=None)
+@click.option("--dealt", is_flag=True, default=None, help="Ranks are dealt out to hosts in turn.")
 @click.option("--cores", type=float, default=None, help="Of a host, shared by its ranks.")
 @click.option("--hosts-per-rack", type=click.IntRange(min=1), default=None)
 @click.option("--oversubscribed", type=float, default=None, metavar="TIMES", help="By what a rack's uplink is.")

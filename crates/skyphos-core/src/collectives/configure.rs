@@ -108,7 +108,7 @@ async fn run<T: Element>(ep: &Endpoint, request: Request, mut with: Option<Value
         Some(counted) => Sets::Counted(counted),
         None => Sets::Real { out: contribute.set.clone(), want: want.set.clone() },
     };
-    for (k, group) in layers(&degrees, ep.rank()).into_iter().enumerate() {
+    for (k, group) in layers(&degrees, ep.rank(), ep.topology()).into_iter().enumerate() {
         let bounds = split_ranges(lo, hi, group.members.len() as u32);
         let cut = Cut { members: group.members, me: group.me, bounds: &bounds };
         // Values ride along: the share of each member, in the order of its indices.

@@ -60,7 +60,7 @@ pub fn on_all<R: Send>(size: u32, body: impl Fn(u32, Arc<Node>, Arc<Group>) -> R
             let (body, settings) = (&body, settings.clone());
             scope.spawn(move || {
                 let node = Node::new(Box::new(transport), settings).unwrap();
-                let group = Arc::new(Group { comm: 1, ranks: (0..size).collect(), me: rank as u32 });
+                let group = Arc::new(Group::new(1, (0..size).collect(), rank as u32));
                 node.open_group(group.clone());
                 let result = body(rank as u32, node.clone(), group);
                 node.close();

@@ -66,7 +66,8 @@ impl Scenario {
     fn plan_degrees(&self, union: &Union) -> Vec<u32> {
         let curve = |m: f64| union.entries(m);
         let (ranks, n, row_bytes) = (self.network.ranks, self.n, self.row_bytes);
-        let work = PlanWork { ranks, n, row_bytes, out: &curve, want: &curve, same: true };
+        let ranks_per_host = self.network.ranks_per_host;
+        let work = PlanWork { ranks, n, row_bytes, out: &curve, want: &curve, same: true, ranks_per_host };
         work.all(&self.network.profile(), &factorisations(ranks)).swap_remove(0).degrees
     }
 

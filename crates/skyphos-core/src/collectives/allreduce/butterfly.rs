@@ -89,7 +89,7 @@ pub async fn reduce_scatter<T: Element>(
     let width = terms.shape.width;
     let mut held = Leaves { start: 0, count: ep.size() as usize };
     let mut part: Option<Part<T>> = None;
-    for (k, group) in layers(degrees, ep.rank()).into_iter().enumerate() {
+    for (k, group) in layers(degrees, ep.rank(), ep.topology()).into_iter().enumerate() {
         let degree = group.members.len();
         let density = match &part {
             None => view.nnz(width) as f64 / terms.n.max(1) as f64,
@@ -128,7 +128,7 @@ pub async fn allgather_parts<T: Element>(
     let Reduced { part, bounds } = reduced;
     let mut assembler =
         Assembler::new(bounds, terms.shape, terms.op.identity::<T>()?).quantised(terms.codec());
-    let groups = layers(degrees, ep.rank());
+    let groups = layers(degrees, ep.rank(), ep.topology());
     // Leaves held before each layer, from the top.
     let mut leaves = vec![Leaves { start: 0, count: ep.size() as usize }];
     for group in &groups {

@@ -1,0 +1,145 @@
+//! Where the ranks of a group are: which share a host, and which hosts share a rack.
+//!
+//! One object serves all that asks for it. Ranks stand in an order in which those of a host, and hosts of a rack, follow
+//! each other; a butterfly forms its layers in that order, so that the first ones join neighbours. Where the first layers'
+//! degrees multiply to the ranks of a host, each of its ranks sends its part of what the host holds over the network once.
+
+use skyphos_types::{Error, Result};
+use std::sync::Arc;
+
+/// See the module's text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// Host and rack of each rank, as numbers in the order in which they come first.
+    hosts: Arc<[u32]>,
+    racks: Arc<[u32]>,
+    /// The rank in each place, and the place of each rank; none where they are the same.
+    order: Option<Arc<Order>>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Order {
+    ranks: Vec<u32>,
+    places: Vec<u32>,
+}
+
+impl Topology {
+    /// Ranks of which nothing is known: each is on a host of its own, in one rack.
+    pub fn flat(size: u32) -> Topology {
+        Topology { hosts: (0..size).collect(), racks: (0..size).map(|_| 0).collect(), order: None }
+    }
+
+    /// Ranks on these hosts, in these racks; any numbers. A host is in one rack.
+    pub fn new(hosts: &[u32], racks: &[u32]) -> Result<Topology> {
+        if hosts.len() != racks.len() {
+            let message =
+                format!("{} hosts and {} racks: a topology has one of each a rank", hosts.len(), racks.len());
+            return Err(Error::bad_input(message));
+        }
+        let (hosts, racks) = (by_first(hosts), by_first(racks));
+        let mut rack_of = vec![None; hosts.len()];
+        for (rank, (host, rack)) in hosts.iter().zip(&racks).enumerate() {
+            if *rack_of[*host as usize].get_or_insert(*rack) != *rack {
+                let message = format!("rank {rank} is in another rack than other ranks of its host");
+                return Err(Error::bad_input(message));
+            }
+        }
+        let mut ranks: Vec<u32> = (0..hosts.len() as u32).collect();
+        ranks.sort_by_key(|rank| (racks[*rank as usize], hosts[*rank as usize], *rank));
+        let in_order = ranks.is_sorted();
+        let mut places = vec![0; ranks.len()];
+        (0..).zip(&ranks).for_each(|(place, rank)| places[*rank as usize] = place);
+        let order = (!in_order).then(|| Arc::new(Order { ranks, places }));
+        Ok(Topology { hosts: hosts.into(), racks: racks.into(), order })
+    }
+
+    /// That of a group of these ranks.
+    pub fn of_group(&self, ranks: &[u32]) -> Topology {
+        let pick = |all: &[u32]| -> Vec<u32> { ranks.iter().map(|rank| all[*rank as usize]).collect() };
+        Topology::new(&pick(&self.hosts), &pick(&self.racks)).expect("hosts keep their racks")
+    }
+
+    /// The host of each rank.
+    pub fn hosts(&self) -> &[u32] {
+        &self.hosts
+    }
+
+    /// The rack of each rank.
+    pub fn racks(&self) -> &[u32] {
+        &self.racks
+    }
+
+    /// The rank in a place of the order.
+    pub fn rank_at(&self, place: u32) -> u32 {
+        self.order.as_ref().map_or(place, |order| order.ranks[place as usize])
+    }
+
+    /// The place of a rank in the order.
+    pub fn place_of(&self, rank: u32) -> u32 {
+        self.order.as_ref().map_or(rank, |order| order.places[rank as usize])
+    }
+
+    /// Ranks of a host, if all hosts have as many; else 1, for then no layers can be formed of hosts.
+    pub fn ranks_per_host(&self) -> u32 {
+        even(&self.hosts)
+    }
+}
+
+impl Default for Topology {
+    fn default() -> Topology {
+        Topology::flat(0)
+    }
+}
+
+/// The same in numbers from 0 on, in the order in which they come first.
+fn by_first(names: &[u32]) -> Vec<u32> {
+    let mut seen = std::collections::BTreeMap::new();
+    names
+        .iter()
+        .map(|name| {
+            let next = seen.len() as u32;
+            *seen.entry(*name).or_insert(next)
+        })
+        .collect()
+}
+
+/// How often each number occurs, if all occur as often; else 1.
+fn even(numbers: &[u32]) -> u32 {
+    let mut counts = vec![0u32; numbers.iter().max().map_or(0, |most| *most as usize + 1)];
+    numbers.iter().for_each(|number| counts[*number as usize] += 1);
+    match counts.iter().all(|count| *count == counts[0]) {
+        true => counts.first().copied().unwrap_or(1),
+        false => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_and_racks_stay_together() {
+        // Dealt out in turn to four hosts in two racks.
+        let topology = Topology::new(&[7, 3, 9, 5, 7, 3, 9, 5], &[1, 2, 1, 2, 1, 2, 1, 2]).unwrap();
+        let order: Vec<u32> = (0..8).map(|place| topology.rank_at(place)).collect();
+        assert_eq!(order, [0, 4, 2, 6, 1, 5, 3, 7]);
+        assert!((0..8).all(|rank| topology.rank_at(topology.place_of(rank)) == rank));
+        assert_eq!(topology.ranks_per_host(), 2);
+        let group = topology.of_group(&[1, 0, 5, 4]);
+        assert_eq!((group.hosts(), group.racks()), (&[0, 1, 0, 1][..], &[0, 1, 0, 1][..]));
+        assert_eq!(topology.of_group(&[0, 1, 5]).ranks_per_host(), 1, "hosts of different sizes");
+    }
+
+    #[test]
+    fn ranks_in_order_need_none() {
+        let topology = Topology::new(&[0, 0, 1, 1], &[0, 0, 0, 0]).unwrap();
+        assert!(topology.order.is_none() && topology.place_of(3) == 3);
+        assert_eq!(Topology::flat(3), Topology::new(&[4, 5, 6], &[1, 1, 1]).unwrap());
+    }
+
+    #[test]
+    fn a_host_is_in_one_rack() {
+        assert!(Topology::new(&[0, 0], &[0, 1]).unwrap_err().to_string().contains("rank 1"));
+        assert!(Topology::new(&[0], &[]).is_err());
+    }
+}
