@@ -191,12 +191,14 @@ class Comm(AllreduceCollectives):
             Numbers an index. A row takes at most 128 KB.
         degrees : sequence of int, optional
             Degree of each layer of the butterfly, from the top; their product is the group's size. ``[size]``
-            is the direct algorithm. None: chosen by the papers' rule with ``min_packet``.
+            is the direct algorithm. None: chosen by the planner, from sizes and overlap of all ranks' sets and from
+            what network and machines can do; or by the papers' rule, if ``min_packet`` is given.
         missing : {"error", "identity"}
             An index that is wanted and that no rank contributes: an error on all ranks, or the identity of the
             operation as its value.
         min_packet : float, optional
-            Smallest message in bytes worth sending; only for ``degrees=None``. Default 65,536.
+            Smallest message in bytes worth sending: degrees are then chosen by the papers' rule (*Kylix*, section
+            IV).
         async_op : bool
             Return a :class:`Work` at once; its ``wait()`` returns the plan.
 

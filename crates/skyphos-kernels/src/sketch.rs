@@ -16,14 +16,16 @@ pub fn sketch(indices: Indices<'_>, k: usize) -> Vec<u64> {
         if hash < below {
             least.push(hash);
             if least.len() == 2 * k {
-                least.select_nth_unstable(k - 1);
+                least.sort_unstable();
+                least.dedup(); // an index may stand there more than once
                 least.truncate(k);
-                below = least[k - 1];
+                below = least.get(k - 1).copied().unwrap_or(u64::MAX);
             }
         }
     };
     with_indices!(indices, list => list.iter().for_each(|index| take(index.number())));
     least.sort_unstable();
+    least.dedup();
     least.truncate(k);
     least
 }
@@ -86,5 +88,6 @@ mod tests {
         want.truncate(K);
         assert_eq!(of(&(0..5_000).collect::<Vec<_>>()), want);
         assert_eq!(of(&(0..5_000).rev().collect::<Vec<_>>()), want);
+        assert_eq!(of(&(0..15_000).map(|k| k / 3).collect::<Vec<_>>()), want, "with repeats");
     }
 }

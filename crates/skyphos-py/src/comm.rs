@@ -78,8 +78,7 @@ type Shared = (Option<u64>, usize, Option<Vec<u32>>, bool, Option<f64>);
 
 fn options((n, width, degrees, identity, min_packet): Shared) -> ConfigureOptions {
     let missing = if identity { Missing::Identity } else { Missing::Error };
-    let min_packet_bytes = min_packet.unwrap_or(skyphos::DEFAULT_MIN_PACKET_BYTES);
-    ConfigureOptions { n, width, degrees, missing, min_packet_bytes }
+    ConfigureOptions { n, width, degrees, missing, min_packet_bytes: min_packet }
 }
 
 #[pymethods]

@@ -1,6 +1,8 @@
 //! Index sets known ahead: configure once, reduce many times; or both at once.
 
 use crate::Comm;
+use crate::degrees::{Asked, agree};
+use crate::observe::Observed;
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::allgather::allgather_bytes;
 use skyphos_core::collectives::configure::{self, Missing, Request};
@@ -9,15 +11,11 @@ use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::{Call, Endpoint, Plan};
 use skyphos_kernels::{BlockHash, Indices};
 use skyphos_plan::degrees::DEFAULT_ALPHA;
-use skyphos_plan::{Sizes, choose_degrees, predict_rows};
+use skyphos_plan::{Sizes, predict_rows};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard};
-
-/// Smallest message worth sending when nothing else is said. Over loopback and 1 Gbit/s links half of
-/// the full rate is reached at some tens of kilobytes; the papers' cluster needed 5 MB.
-pub const DEFAULT_MIN_PACKET_BYTES: f64 = 65536.0;
 
 /// Settings of [`Comm::configure`]. All ranks must pass the same.
 #[derive(Clone, Debug)]
@@ -26,23 +24,17 @@ pub struct ConfigureOptions {
     pub n: Option<u64>,
     /// Numbers an index.
     pub width: usize,
-    /// Degree of each layer; `None`: chosen by the papers' rule.
+    /// Degree of each layer; `None`: chosen by the planner.
     pub degrees: Option<Vec<u32>>,
     /// What becomes of an index that is wanted and nobody contributes.
     pub missing: Missing,
-    /// Smallest message worth sending, for the choice of degrees.
-    pub min_packet_bytes: f64,
+    /// Smallest message worth sending: degrees are then chosen by the papers' rule.
+    pub min_packet_bytes: Option<f64>,
 }
 
 impl Default for ConfigureOptions {
     fn default() -> ConfigureOptions {
-        ConfigureOptions {
-            n: None,
-            width: 1,
-            degrees: None,
-            missing: Missing::Error,
-            min_packet_bytes: DEFAULT_MIN_PACKET_BYTES,
-        }
+        ConfigureOptions { n: None, width: 1, degrees: None, missing: Missing::Error, min_packet_bytes: None }
     }
 }
 
@@ -58,7 +50,7 @@ impl ConfigureOptions {
         for d in self.degrees.iter().flatten() {
             extra = (extra ^ d).wrapping_mul(0x9e37_79b1).rotate_left(13);
         }
-        extra ^= (self.min_packet_bytes.to_bits() >> 32) as u32;
+        extra ^= self.min_packet_bytes.map_or(0, |bytes| (bytes.to_bits() >> 32) as u32 | 1);
         CallSig {
             kind,
             op: 0,
@@ -86,17 +78,18 @@ impl Comm {
         want: impl Into<Indices<'a>>,
         options: &ConfigureOptions,
     ) -> Result<Plan> {
-        let (contribute, want) = (contribute.into(), want.into());
+        let (contribute, want, seen) = (contribute.into(), want.into(), *self.observed());
         self.call(options.sig(CallKind::Configure), async |ep| {
-            let request = request(ep, contribute, want, options, 8).await?;
+            let request = request(ep, contribute, want, options, 8, seen).await?;
             configure::configure(ep, request).await
         })
     }
 
     /// [`Comm::configure`] that can go on by itself.
     pub fn configure_call(&self, sets: impl IndexSets, options: ConfigureOptions) -> Result<Call<Plan>> {
+        let seen = *self.observed();
         self.prepare(options.sig(CallKind::Configure), None, move |ep| async move {
-            let request = request(&ep, sets.contribute(), sets.want(), &options, 8).await?;
+            let request = request(&ep, sets.contribute(), sets.want(), &options, 8, seen).await?;
             configure::configure(&ep, request).await
         })
     }
@@ -146,9 +139,9 @@ impl Comm {
         op: &ReduceOp,
         options: &ConfigureOptions,
     ) -> Result<Plan> {
-        let (contribute, want) = (contribute.into(), want.into());
+        let (contribute, want, seen) = (contribute.into(), want.into(), *self.observed());
         self.call(options.sig_with::<T>(op), async |ep| {
-            let request = request(ep, contribute, want, options, size_of::<T>()).await?;
+            let request = request(ep, contribute, want, options, size_of::<T>(), seen).await?;
             configure::configure_reduce(ep, request, values, out, op).await
         })
     }
@@ -162,8 +155,10 @@ impl Comm {
         op: ReduceOp,
         options: ConfigureOptions,
     ) -> Result<Call<(Plan, Out)>> {
+        let seen = *self.observed();
         self.prepare(options.sig_with::<T>(&op), Some(&op.clone()), move |ep| async move {
-            let request = request(&ep, sets.contribute(), sets.want(), &options, size_of::<T>()).await?;
+            let request =
+                request(&ep, sets.contribute(), sets.want(), &options, size_of::<T>(), seen).await?;
             let (values, row) = (values.as_ref(), out.as_mut());
             let plan = configure::configure_reduce(&ep, request, values, row, &op).await?;
             Ok((plan, out))
@@ -232,6 +227,7 @@ async fn request(
     want: Indices<'_>,
     options: &ConfigureOptions,
     item_bytes: usize,
+    seen: Observed,
 ) -> Result<Request> {
     if let Some(degrees) = &options.degrees {
         check_degrees(degrees, ep.size())?;
@@ -242,27 +238,28 @@ async fn request(
     if options.n.is_some_and(|n| n > 1 << 63) {
         return Err(Error::bad_input(format!("n = {} is above 2^63", options.n.unwrap_or(0))));
     }
-    if options.min_packet_bytes.is_nan() || options.min_packet_bytes < 0.0 {
+    if options.min_packet_bytes.is_some_and(|bytes| bytes.is_nan() || bytes < 0.0) {
         return Err(Error::bad_input("min_packet must be 0 or more bytes"));
     }
-    // A prime (or single) group has one choice of degrees: nothing to agree on.
-    let one_choice = (2..ep.size()).all(|d| !ep.size().is_multiple_of(d));
-    let degrees = match &options.degrees {
-        Some(degrees) => Some(degrees.clone()),
-        None => one_choice.then(|| vec![ep.size()]),
-    };
-    let (n, degrees) = match (options.n, degrees) {
-        (Some(n), Some(degrees)) => (n, degrees),
-        (n, degrees) => {
-            let row_bytes = (options.width * item_bytes) as f64;
-            agree(ep, contribute, want, n, degrees, row_bytes, options.min_packet_bytes).await?
-        }
+    let n = match options.n {
+        Some(n) => n,
+        None => agree_n(ep, contribute, want).await?,
     };
     let hash = BlockHash::new(n, ep.size());
     let (contribute_len, want_len) = (contribute.len(), want.len());
     let same = contribute.is_same_memory(want);
     let contribute = contribute.prepare(n, hash, "contribute")?;
     let want = if same { contribute.clone() } else { want.prepare(n, hash, "want")? };
+    // A prime (or single) group has one choice of degrees: nothing to agree on.
+    let one_choice = (2..ep.size()).all(|d| !ep.size().is_multiple_of(d));
+    let degrees = match &options.degrees {
+        Some(degrees) => degrees.clone(),
+        None if one_choice => vec![ep.size()],
+        None => {
+            let (row_bytes, min_packet_bytes) = (options.width * item_bytes, options.min_packet_bytes);
+            agree(ep, &Asked { n, hash, row_bytes, min_packet_bytes }, (&contribute, &want), seen).await?
+        }
+    };
     Ok(Request {
         n,
         width: options.width,
@@ -289,38 +286,12 @@ pub(crate) fn custom_tag(op: &ReduceOp) -> u8 {
     }
 }
 
-/// One small allgather: the largest index and the mean sizes, from which all ranks choose alike.
-async fn agree(
-    ep: &Endpoint,
-    contribute: Indices<'_>,
-    want: Indices<'_>,
-    n: Option<u64>,
-    degrees: Option<Vec<u32>>,
-    row_bytes: f64,
-    min_packet_bytes: f64,
-) -> Result<(u64, Vec<u32>)> {
+/// One more than the largest index of all ranks.
+async fn agree_n(ep: &Endpoint, contribute: Indices<'_>, want: Indices<'_>) -> Result<u64> {
     let end = contribute.end().max(want.end()).min(1 << 63);
-    let mine = [end, contribute.len() as u64, want.len() as u64];
-    let block: Vec<u8> = mine.iter().flat_map(|v| v.to_le_bytes()).collect();
-    let all: Vec<[u64; 3]> = allgather_bytes(ep, 0, &block)
-        .await?
-        .iter()
-        .map(|b| [0, 8, 16].map(|k| u64::from_le_bytes(b[k..k + 8].try_into().expect("24 bytes"))))
-        .collect();
-    let n = n.unwrap_or_else(|| all.iter().map(|a| a[0]).max().unwrap_or(0));
-    let mean = |k: usize| all.iter().map(|a| a[k] as f64).sum::<f64>() / all.len() as f64;
-    let degrees = degrees.unwrap_or_else(|| {
-        let sizes = Sizes {
-            ranks: ep.size(),
-            n,
-            contribute: mean(1),
-            want: mean(2),
-            row_bytes,
-            alpha: DEFAULT_ALPHA,
-        };
-        choose_degrees(&sizes, min_packet_bytes)
-    });
-    Ok((n, degrees))
+    let all = allgather_bytes(ep, 0, &end.to_le_bytes()).await?;
+    let end_of = |b: &Vec<u8>| u64::from_le_bytes(b[..8].try_into().expect("8 bytes"));
+    Ok(all.iter().map(end_of).max().unwrap_or(0))
 }
 
 /// Rows that this rank is expected to send to others in each layer, down and up, by Kylix Prop. 4.1

@@ -8,6 +8,7 @@
 //! 1997), each measured alone as Kielmann et al. (2000) do: a receiver passes time until the message must be there,
 //! so that it never pays for waiting. Each measurement is collective: ranks without a part in it wait at its end.
 
+mod fan;
 mod messages;
 
 use crate::Comm;

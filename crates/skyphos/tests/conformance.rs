@@ -123,7 +123,7 @@ fn n_and_degrees_are_agreed_when_left_open() {
     for (_, make) in TRANSPORTS {
         let got = on_all(make(8), |comm| {
             let mine: Vec<u64> = (0..2000).map(|k| k * (1 + u64::from(comm.rank()))).collect();
-            let options = ConfigureOptions { min_packet_bytes: 3000.0, ..ConfigureOptions::default() };
+            let options = ConfigureOptions { min_packet_bytes: Some(3000.0), ..ConfigureOptions::default() };
             let plan = comm.configure(&mine, &mine, &options).unwrap();
             (plan.n, plan.degrees)
         });

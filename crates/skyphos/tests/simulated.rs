@@ -174,8 +174,13 @@ fn layers_join_ranks_of_one_host_first() {
         let network = Network { ranks_per_host: 4, dealt, ..Network::new(16, 1e8, 5e-5) };
         let watched = (0..16).collect();
         let degrees = Some(degrees.to_vec());
-        let scenario =
-            Scenario { network: network.clone(), degrees, watched, ..scenario(16, Collective::Reduce) };
+        let scenario = Scenario {
+            network: network.clone(),
+            degrees,
+            watched,
+            entries: 2e4,
+            ..scenario(16, Collective::Reduce)
+        };
         let phases = run(&scenario);
         let ran = &phases.last().unwrap().ran;
         let far =

@@ -2,6 +2,7 @@
 
 use super::Scenario;
 use super::data::Sampler;
+use super::probed::probe;
 use crate::algorithm::{Algorithm, AllreduceOptions};
 use crate::configure::{ConfigureOptions, IndexSets, SharedPlan};
 use crate::{Comm, Indices, SparseVec};
@@ -135,16 +136,17 @@ impl Ranks {
     pub(super) fn new(scenario: &Scenario, cluster: &Cluster) -> Result<Ranks> {
         let Scenario { n, entries, law, seed, sized, collective, .. } = *scenario;
         let without = sized || collective.is_dense() || collective == Collective::Barrier;
-        let sampler = Sampler::new(law, n, entries);
+        let (sampler, profile) = (Sampler::new(law, n, entries), probe(&scenario.network, seed)?);
         let one = |(rank, transport)| {
             let comm = Comm::over(transport, Cluster::settings())?;
+            comm.set_profile(Some(profile));
             let indices = if without { Vec::new() } else { sampler.draw(seed, rank) };
             Ok(Rank { comm, indices: Arc::new(indices), plan: Slot::default(), shared: None })
         };
         let all = (0..).zip(cluster.transports()).map(one).collect::<Result<_>>()?;
         let curve = law.union(n, entries).at_divisors(scenario.network.ranks);
         let degrees = scenario.degrees.clone().unwrap_or_else(|| match sized {
-            true => scenario.plan_degrees(&curve),
+            true => scenario.plan_degrees(&curve, &profile),
             false => Vec::new(),
         });
         let union: UnionSize = Arc::new(move |m| curve.entries(m));

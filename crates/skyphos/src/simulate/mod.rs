@@ -5,15 +5,17 @@
 
 mod calls;
 mod data;
+mod probed;
 mod rounds;
 
 pub use calls::Collective;
 pub use data::Law;
+pub use probed::probe;
 pub use rounds::name_of;
 
 use crate::algorithm::Algorithm;
 use calls::Ranks;
-use skyphos_plan::{PlanWork, Union, factorisations};
+use skyphos_plan::{PlanWork, Profile, Union, factorisations};
 use skyphos_sim::{Cluster, Network, Ran};
 use skyphos_types::{Error, Result};
 
@@ -62,13 +64,13 @@ pub struct Phase {
 }
 
 impl Scenario {
-    /// The degrees that the planner would choose for a plan, by the network as it is described.
-    fn plan_degrees(&self, union: &Union) -> Vec<u32> {
+    /// The degrees that the planner chooses for a plan, by what a probe finds.
+    fn plan_degrees(&self, union: &Union, profile: &Profile) -> Vec<u32> {
         let curve = |m: f64| union.entries(m);
         let (ranks, n, row_bytes) = (self.network.ranks, self.n, self.row_bytes);
         let ranks_per_host = self.network.ranks_per_host;
         let work = PlanWork { ranks, n, row_bytes, out: &curve, want: &curve, same: true, ranks_per_host };
-        work.all(&self.network.profile(), &factorisations(ranks)).swap_remove(0).degrees
+        work.all(profile, &factorisations(ranks)).swap_remove(0).degrees
     }
 
     /// Refuses what cannot be.

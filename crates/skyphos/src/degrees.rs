@@ -1,0 +1,209 @@
+//! Which degrees suit a plan: by the planner, from what all ranks say of their sets and of machine and network.
+//!
+//! Sets are held in the order of a hash that all ranks share, so what lies in a few windows of its range is the same sample
+//! of the index space on all of them, and the unions of samples say how much sets overlap. It is there for nothing once
+//! the sets are prepared.
+
+use crate::allreduce::ranks_per_host;
+use crate::observe::Observed;
+use skyphos_core::Endpoint;
+use skyphos_core::collectives::allgather::allgather_bytes;
+use skyphos_kernels::{Block, BlockHash, IndexSet, Prepared};
+use skyphos_plan::degrees::DEFAULT_ALPHA;
+use skyphos_plan::{PlanWork, Profile, Sizes, Union, choose_degrees, factorisations};
+use skyphos_types::Result;
+
+/// Round of the exchange; those of the agreement on n are before it.
+const ROUND: u32 = 0x40;
+
+/// Windows of the hashed range of which each rank tells its blocks.
+const WINDOWS: u64 = 8;
+
+/// What no block has for an id.
+const NONE: u64 = u64::MAX;
+
+/// Numbers that each rank says of itself before its samples: how much it puts out and wants, whether that is the same, and
+/// what of its profile may differ.
+const SAID: usize = 6;
+
+/// What to choose for, beside the sets.
+pub(crate) struct Asked {
+    pub(crate) n: u64,
+    pub(crate) hash: BlockHash,
+    /// Bytes of an index's values.
+    pub(crate) row_bytes: usize,
+    /// The least message that is worth sending, for the papers' rule; `None`: the planner.
+    pub(crate) min_packet_bytes: Option<f64>,
+}
+
+/// Degrees for these sets; the same on all ranks. Cost: ⌈log2 P⌉ α.
+pub(crate) async fn agree(
+    ep: &Endpoint,
+    asked: &Asked,
+    (contribute, want): (&Prepared, &Prepared),
+    seen: Observed,
+) -> Result<Vec<u32>> {
+    let start = seen.start(ep.size(), ep.node().on_one_host());
+    let same = contribute.set == want.set;
+    let counts = [contribute.set.len() as u64, want.set.len() as u64, u64::from(same)];
+    let mut mine: Vec<u64> = counts.to_vec();
+    mine.extend(seen.words(start)[..SAID - counts.len()].iter().map(|word| word.to_bits()));
+    let each = if asked.min_packet_bytes.is_some() { 0 } else { blocks_of_window(ep.size()) };
+    for set in [&contribute.set, &want.set] {
+        mine.extend(sample(set, asked.hash.range(), each));
+    }
+    let block: Vec<u8> = mine.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let all: Vec<Vec<u64>> = allgather_bytes(ep, ROUND, &block)
+        .await?
+        .iter()
+        .map(|b| b.chunks_exact(8).map(|v| u64::from_le_bytes(v.try_into().expect("8 bytes"))).collect())
+        .collect();
+    let mean = |k: usize| all.iter().map(|a| a[k] as f64).sum::<f64>() / all.len() as f64;
+    let (ranks, n) = (ep.size(), asked.n);
+    if let Some(least) = asked.min_packet_bytes {
+        let (contribute, want, row_bytes) = (mean(0), mean(1), asked.row_bytes as f64);
+        return Ok(choose_degrees(
+            &Sizes { ranks, n, contribute, want, row_bytes, alpha: DEFAULT_ALPHA },
+            least,
+        ));
+    }
+    let median = |k: usize| {
+        let mut said: Vec<f64> = all.iter().map(|a| f64::from_bits(a[k])).collect();
+        said.sort_by(f64::total_cmp);
+        said[said.len() / 2]
+    };
+    let profile = Profile { rate: median(3), cores: median(4), latency_s: median(5), ..start };
+    let same = all.iter().all(|a| a[2] == 1);
+    let length = 2 * each * WINDOWS as usize;
+    let union = |side: usize| {
+        let samples: Vec<&[u64]> = all.iter().map(|a| &a[SAID + side * length..][..length]).collect();
+        measured(mean(side), &samples, asked.hash.range(), each)
+    };
+    let out = union(0);
+    let wanted = if same { out.clone() } else { union(1) };
+    let work = PlanWork {
+        ranks,
+        n,
+        row_bytes: asked.row_bytes,
+        out: &|m| out.entries(m),
+        want: &|m| wanted.entries(m),
+        same,
+        ranks_per_host: ranks_per_host(ep),
+    };
+    Ok(work.all(&profile, &factorisations(ranks)).swap_remove(0).degrees)
+}
+
+/// Blocks that each rank tells of each window: all ranks hear all of them.
+fn blocks_of_window(ranks: u32) -> usize {
+    (256 / ranks as usize).clamp(1, 8)
+}
+
+/// The first blocks of each window, ids and masks; [`NONE`] where it has no more.
+fn sample(set: &IndexSet, range: u64, each: usize) -> impl Iterator<Item = u64> + '_ {
+    (0..if each == 0 { 0 } else { WINDOWS }).flat_map(move |window| {
+        let (lo, hi) = (range / WINDOWS * window, range / WINDOWS * (window + 1));
+        let hi = if window + 1 == WINDOWS { range } else { hi };
+        let blocks = &set.blocks()[set.blocks_between(lo, hi)];
+        let words = |k: usize| blocks.get(k).map_or([NONE, 0], |Block { id, mask }| [*id, *mask]);
+        (0..each).flat_map(words).collect::<Vec<_>>()
+    })
+}
+
+/// What unions of m ranks' sets hold, for every m that layers may join: as the samples of ranks beside each other say, on
+/// average.
+fn measured(mean: f64, samples: &[&[u64]], range: u64, each: usize) -> Union {
+    let ranks = samples.len();
+    // Where few blocks were told, what one set seems to hold is off as much as what a union does.
+    let one = estimate_mean(samples, 1, range, each);
+    let scale = if one > 0.0 { mean / one } else { 0.0 };
+    let mut points = vec![(1.0, mean)];
+    for joined in (2..=ranks).filter(|m| ranks.is_multiple_of(*m)) {
+        let found = estimate_mean(samples, joined, range, each) * scale;
+        let least = points[points.len() - 1].1;
+        points.push((joined as f64, found.clamp(least, (mean * joined as f64).max(least))));
+    }
+    Union::Measured(points)
+}
+
+fn estimate_mean(samples: &[&[u64]], joined: usize, range: u64, each: usize) -> f64 {
+    let groups = samples.chunks_exact(joined);
+    let count = groups.len() as f64;
+    groups.map(|group| estimate(group, range, each)).sum::<f64>() / count
+}
+
+/// Indices of the union of these ranks' sets, by the parts of windows of which all of them told all blocks.
+fn estimate(group: &[&[u64]], range: u64, each: usize) -> f64 {
+    let (mut found, mut covered) = (0u64, 0u64);
+    for window in 0..WINDOWS {
+        let lo = range / WINDOWS * window;
+        let hi = if window + 1 == WINDOWS { range } else { lo + range / WINDOWS };
+        let words = |sample: &&'_ [u64]| {
+            let start = window as usize * each * 2;
+            sample[start..start + each * 2].to_vec()
+        };
+        let told: Vec<Vec<u64>> = group.iter().map(words).collect();
+        // Whoever told as many as it may perhaps has more beyond the last.
+        let ends = told.iter().map(|words| match words[2 * each - 2] {
+            NONE => hi,
+            last => last + 1,
+        });
+        let end = ends.min().unwrap_or(hi);
+        let mut blocks: Vec<(u64, u64)> =
+            told.iter().flat_map(|words| words.chunks_exact(2).map(|w| (w[0], w[1]))).collect();
+        blocks.retain(|(id, _)| *id < end);
+        blocks.sort_unstable();
+        covered += end - lo;
+        let mut k = 0;
+        while k < blocks.len() {
+            let (id, mut mask) = blocks[k];
+            while k < blocks.len() && blocks[k].0 == id {
+                mask |= blocks[k].1;
+                k += 1;
+            }
+            found += u64::from(mask.count_ones());
+        }
+    }
+    found as f64 * range as f64 / covered.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skyphos_kernels::Indices;
+
+    fn curve(n: u64, sets: &[Vec<u64>]) -> Union {
+        let hash = BlockHash::new(n, sets.len() as u32);
+        let each = blocks_of_window(sets.len() as u32);
+        let samples: Vec<Vec<u64>> = sets
+            .iter()
+            .map(|set| {
+                let prepared = Indices::U64(set).prepare(n, hash, "test").unwrap();
+                sample(&prepared.set, hash.range(), each).collect()
+            })
+            .collect();
+        let views: Vec<&[u64]> = samples.iter().map(|s| &s[..]).collect();
+        let mean = sets.iter().map(Vec::len).sum::<usize>() as f64 / sets.len() as f64;
+        measured(mean, &views, hash.range(), each)
+    }
+
+    #[test]
+    fn unions_of_samples_are_those_of_the_sets() {
+        let n = 1 << 20;
+        let spread =
+            |rank: u64, step: u64| (0..n / step).map(|i| i * step + (i * 7919 + rank * 31) % step).collect();
+        for step in [2, 16, 300] {
+            let sets: Vec<Vec<u64>> = (0..8).map(|rank| spread(rank, step)).collect();
+            for joined in [1, 2, 4, 8] {
+                let mut all = sets[..joined].concat();
+                all.sort_unstable();
+                all.dedup();
+                let got = curve(n, &sets).entries(joined as f64);
+                assert!((got / all.len() as f64 - 1.0).abs() < 0.3, "{step}: {got} for {}", all.len());
+            }
+        }
+        let same: Vec<Vec<u64>> = (0..8).map(|_| spread(0, 100)).collect();
+        assert!((curve(n, &same).entries(8.0) / same[0].len() as f64 - 1.0).abs() < 1e-9);
+        let none: Vec<Vec<u64>> = (0..4).map(|_| vec![]).collect();
+        assert_eq!(curve(n, &none).entries(4.0), 0.0);
+    }
+}
