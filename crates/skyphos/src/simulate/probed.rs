@@ -2,7 +2,8 @@
 //!
 //! Exchanges of small and of large messages, with one other rank and with several ([`Comm::fan`]), tell the latency of a
 //! round, what each further message costs, the rate, and by how much senders slow each other down, all with the jitter
-//! that there is. The processors' times are those of the description, as a probe would have timed its kernels.
+//! that there is. The processors' times are those of the description and of the slowest of these ranks, as a probe would have
+//! timed its kernels on them.
 
 use crate::Comm;
 use skyphos_plan::Profile;
@@ -46,6 +47,7 @@ pub fn probe(network: &Network, seed: u64) -> Result<Profile> {
     let (one, many) = (typical(1, SMALL)?, typical(others, SMALL)?);
     let (one_large, many_large) = (typical(1, LARGE)?, typical(others, LARGE)?);
     let k = f64::from(others);
+    // Of a typical rank: the slowest ones are seen in all of these times alike.
     let frames_s = 2.0 * described.frame_s / described.cores;
     let carried_s = (one_large - one).max(1e-12);
     let crowd = (many_large - many).max(0.0) / (k * carried_s);
@@ -54,6 +56,8 @@ pub fn probe(network: &Network, seed: u64) -> Result<Profile> {
         message_s: ((many - one) / (k - 1.0) - frames_s).max(0.0),
         rate: LARGE as f64 / carried_s,
         incast: ((crowd - 1.0) / (k - 1.0)).max(0.0),
+        // A call ends when its slowest rank does.
+        cores: 1.0 / cluster.slowness().iter().copied().fold(1.0, f64::max),
         ..described
     })
 }
