@@ -109,7 +109,7 @@ impl Tcp {
             rank,
             addresses: seats.iter().map(|s| s.describe()).collect(),
             topology: {
-                let machines: Vec<u32> = seats.iter().map(|s| s.machine as u32).collect();
+                let machines: Vec<u32> = seats.iter().map(|s| s.machine).collect();
                 Topology::new(&machines, &vec![0; size]).expect("one rack")
             },
             ranks_on_host: seats.iter().filter(|s| s.machine == machine).count(),
