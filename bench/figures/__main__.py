@@ -19,7 +19,13 @@ if not __package__:  # started by its folder's name
 from figures.style import save_picture, save_record
 from lab.cluster import NoCluster, unavailable
 
-NAMES = ("sparcml_fig7", "sparcml_fig3", "kylix_fig2", "twister_table9")
+NAMES = (
+    "sparcml_fig7",
+    "sparcml_fig3",
+    "kylix_fig2",
+    "twister_table9",
+    "incast",
+)
 _BENCH = Path(__file__).resolve().parent.parent
 _DOCS = _BENCH.parent / "docs" / "figures"
 _QUICK = _BENCH / "lab" / "results"  # git leaves it alone
