@@ -25,6 +25,15 @@ NAMES = (
     "kylix_fig2",
     "twister_table9",
     "incast",
+    "kylix_fig4",
+    "kylix_fig5",
+    "kylix_fig6",
+    "kylix_fig9",
+    "kylix_skew",
+    "sparse_allreduce_fig3",
+    "sparse_allreduce_fig5",
+    "sparse_allreduce_fig6",
+    "sparse_allreduce_fig7",
 )
 _BENCH = Path(__file__).resolve().parent.parent
 _DOCS = _BENCH.parent / "docs" / "figures"

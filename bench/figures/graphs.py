@@ -12,7 +12,9 @@ g = 1.02 ms.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from math import prod
 from typing import Any
 
 from skyphos.planner import Profile, union_entries
@@ -64,8 +66,13 @@ def network(ranks: int, **other: Any) -> Network:
     return Network(ranks, **settings | other)
 
 
-def plan(graph: Graph, degrees: tuple[int, ...], on: Network, *, seed: int = 1, parts: int | None = None) -> Simulation:
-    """Configure and reduce one value a vertex, with lengths in place of data; ``parts``: of the edges, if not P."""
+def plan(
+    graph: Graph, degrees: Sequence[int] | None, on: Network, *, seed: int = 1, parts: int | None = None
+) -> Simulation:
+    """Configure and reduce one value a vertex, with lengths in place of data.
+
+    ``degrees``: None leaves them to the planner, as a plan of ours does. ``parts``: of the edges, if not P.
+    """
     return simulate(
         on,
         "reduce",
@@ -83,3 +90,33 @@ def idle() -> Profile:
     """Processors whose work takes no time: what is left is the network's."""
     free = dict.fromkeys((f.name for f in fields(Profile)), 0.0)
     return Profile(**free | {"rate": RATE, "cores": 1.0})
+
+
+def layer_bytes(graph: Graph, degrees: Sequence[int], parts: int = 64) -> list[float]:
+    """Bytes of all nodes' values at the top of each layer, and last those at the bottom (Proposition 4.1).
+
+    What *Kylix*'s Figure 5 counts: with what a node sends to itself, 4 bytes a value.
+    """
+    joined = [prod(degrees[:layer]) for layer in range(len(degrees) + 1)]
+    held = union_entries(joined, graph.n, graph.entries(parts), model="power_law", alpha=ALPHA)
+    return [4 * prod(degrees) * each / k for each, k in zip(held, joined, strict=True)]
+
+
+def factorisations(ranks: int, most: int | None = None) -> list[tuple[int, ...]]:
+    """All degrees of so many ranks, in every order; ``most``: at most so many layers."""
+    if ranks == 1:
+        return [()]
+    if most == 0:
+        return []
+    fewer = None if most is None else most - 1
+    return [
+        (first, *rest)
+        for first in range(ranks, 1, -1)
+        if ranks % first == 0
+        for rest in factorisations(ranks // first, fewer)
+    ]
+
+
+def layers(degrees: Sequence[int]) -> str:
+    """Degrees as people write them."""
+    return "×".join(map(str, degrees))

@@ -6,12 +6,12 @@ Two patterns of plain TCP flows (`lab.flows`) between 8 hosts:
 How much longer it takes than the bytes would, against k = 1, is the simulator's `incast`.
 
 *all to all*: each host has as many flows in and as many out as a rank of a layer has neighbours (1, 3, 7, 14, 63), and
-50.4 MB over them all: what a rank of 64 holds of *Kylix*'s Twitter graph. What counts here is how many messages wait for
-a time-out of TCP, and how long.
+50.4 MB over them all, which is what a rank of 64 holds of *Kylix*'s Twitter graph. What counts here is how many
+messages wait for a time-out of TCP, and how long.
 
-The switch's port to a host holds as much as ever comes, or few bytes, as switches have. Rates differ from the paper's
-10 Gbit/s (two cores carry no more), but what a port drops depends on packets and buffers, and TCP's least time-out is
-200 ms at any rate.
+The switch's port to a host holds 1 MB, or fewer bytes, as switches have. Rates differ from the paper's 10 Gbit/s (two
+cores carry no more), but what a port drops depends on packets and buffers, and TCP's least time-out is 200 ms at any
+rate: the time of the bytes shrinks with the link, that of a time-out does not.
 """
 
 from __future__ import annotations
@@ -34,13 +34,8 @@ NEEDS_ROOT = True
 HOSTS, FLOWS = 8, 9
 BURST = "2k"  # packets pass one by one
 TO_ONE_RATE, ALL_RATE = "250mbit", "100mbit"
-#: Bytes that a port holds (None: all), and TCP as of today or without the recovery it has learned since.
-SETTINGS: tuple[tuple[int | None, str], ...] = (
-    (None, "today"),
-    (512 << 10, "today"),
-    (128 << 10, "today"),
-    (128 << 10, "plain"),
-)
+#: Bytes that a port holds, and TCP as of today or without the recovery it has learned since.
+SETTINGS = ((1 << 20, "today"), (256 << 10, "today"), (128 << 10, "today"), (128 << 10, "plain"))
 #: Neighbours of each host, flows to each of them, and how often: layers of degree 2, 4, 8, about 16, and 64.
 RINGS = ((1, 1, 1), (3, 1, 2), (7, 1, 4), (7, 2, 2), (7, 9, 2))
 
@@ -108,10 +103,9 @@ def late_share(point: dict[str, Any]) -> float:
     return len(point["late_s"]) / point["messages"]
 
 
-def setting_name(port_buffer: int | None, tcp: str) -> str:
+def setting_name(port_buffer: int, tcp: str) -> str:
     """As people say it."""
-    port = "deep ports" if port_buffer is None else f"ports of {size_name(port_buffer)}"
-    return port + (", TCP as of 2012" if tcp == "plain" else "")
+    return f"ports of {size_name(port_buffer)}" + (", TCP as of 2012" if tcp == "plain" else "")
 
 
 def draw(entry: dict[str, Any]) -> Any:

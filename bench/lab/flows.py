@@ -27,6 +27,9 @@ PORT = 29_500
 _TCP_INFO_BYTES = 248
 _SYSTEM = Path("/proc/sys/net/ipv4")
 _AHEAD_S = 0.05
+#: That a connection may have in its host's own queue. The kernel's 4 MB, times many, would be there for longer than a
+#: time-out on links as slow as the lab's.
+_QUEUED_BYTES = 16 << 10
 _CHUNK = bytes(1 << 16)
 
 
@@ -123,10 +126,11 @@ class _Host:
 
     def __init__(self, host: int, flows: int, tcp: str) -> None:
         self.host, self.flows = host, flows
+        (_SYSTEM / "tcp_limit_output_bytes").write_text(str(_QUEUED_BYTES))
         if tcp == "plain":
             for name in ("tcp_early_retrans", "tcp_recovery"):
                 (_SYSTEM / name).write_text("0")
-        self.listener = socket.create_server(("0.0.0.0", PORT), backlog=1024)  # noqa: S104 - a namespace of its own
+        self.listener = socket.create_server(("0.0.0.0", PORT), backlog=1024)
         self.out: dict[int, list[socket.socket]] = {}
         self.into: dict[int, list[socket.socket]] = {}
 
