@@ -13,17 +13,19 @@ g = 1.02 ms.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import Any
 
-from skyphos.planner import Profile, union_entries
+from skyphos.planner import PlanPrediction, Profile, predict_plans, union_entries
 from skyphos.simulate import Network, Simulation, simulate
 
 #: Of the power laws. The paper: most graphs lie between 0.5 and 2, and it matters little.
 ALPHA = 1.1
 RATE = 10e9 / 8
 LATENCY_S = 100e-6
+#: Of the bytes that simulated links carry; the rest is around packets.
+_PAYLOAD = 1448 / 1538
 SMALL, EFFICIENT, SHARE = 0.4e6, 5e6, 0.3
 
 
@@ -84,6 +86,13 @@ def plan(
         seed=seed,
         watch=[],
     )
+
+
+def predictions(graph: Graph, on: Network) -> list[PlanPrediction]:
+    """What the planner expects of such a network, the fastest reduction first."""
+    known = {"latency_s": on.latency_s, "message_s": on.message_s, "rate": on.rate_out * _PAYLOAD, "incast": on.incast}
+    profile = replace(on.machine, **known)
+    return predict_plans(on.ranks, graph.n, graph.entries(on.ranks), profile=profile, alpha=ALPHA)
 
 
 def idle() -> Profile:
