@@ -29,7 +29,6 @@ NAMES = (
     "kylix_fig5",
     "kylix_fig6",
     "kylix_fig9",
-    "kylix_skew",
     "sparse_allreduce_fig3",
     "sparse_allreduce_fig5",
     "sparse_allreduce_fig6",

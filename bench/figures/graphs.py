@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import groupby
 from math import prod
 from typing import Any
 
@@ -24,6 +25,7 @@ from skyphos.simulate import Network, Simulation, simulate
 ALPHA = 1.1
 RATE = 10e9 / 8
 LATENCY_S = 100e-6
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 #: Of the bytes that simulated links carry; the rest is around packets.
 _PAYLOAD = 1448 / 1538
 SMALL, EFFICIENT, SHARE = 0.4e6, 5e6, 0.3
@@ -129,3 +131,9 @@ def factorisations(ranks: int, most: int | None = None) -> list[tuple[int, ...]]
 def layers(degrees: Sequence[int]) -> str:
     """Degrees as people write them."""
     return "×".join(map(str, degrees))
+
+
+def short_layers(degrees: Sequence[int]) -> str:
+    """Degrees with powers for those that repeat, as pictures have room for."""
+    groups = [(degree, len(list(same))) for degree, same in groupby(degrees)]
+    return "×".join(f"{degree}{str(count).translate(_RAISED) if count > 1 else ''}" for degree, count in groups)

@@ -109,8 +109,8 @@ def draw(entry: dict[str, Any]) -> Any:
     axes[1].set_title("low densities, logarithmic", fontsize=10)
     axes[0].set_title("all densities", fontsize=10)
     for each in axes:
-        each.set_xlabel("λ/λ₀.₉")
-        each.set_ylabel("density f(λ)")
+        each.set_xlabel(r"$\lambda / \lambda_{0.9}$")
+        each.set_ylabel(r"density $f(\lambda)$")
     handles, names = axes[0].get_legend_handles_labels()
     small = f"n = {entry['drawn_n']:,}"
     (dotted,) = axes[0].plot([], [], color="black", linewidth=1, linestyle=":")

@@ -19,7 +19,7 @@ NEEDS_ROOT = False
 RANKS = 64
 SMALLER = 1000
 #: How far what was counted may be from the proposition: lengths are rounded to values, drawn sets scatter.
-ROUNDING, CHANCE = 1e-4, 0.03
+ROUNDING, CHANCE = 1e-4, 0.01
 
 
 def counted(done: Simulation, degrees: tuple[int, ...]) -> list[float]:

@@ -142,7 +142,9 @@ def draw(entry: dict[str, Any]) -> Any:
                 if high > 1.01 * low:
                     each.errorbar(x, y, [[y - low], [high - y]], color="black", capsize=2, linewidth=0.9, zorder=4)
                 if point["configure_s"] is not None:
-                    each.plot(x, 1e3 * point["configure_s"], "_", color="black", markersize=8, zorder=5)
+                    y = 1e3 * point["configure_s"]
+                    for colour, width in (("white", 4), ("black", 1.6)):  # seen on bars of any colour
+                        each.plot(x, y, "_", color=colour, markersize=7, markeredgewidth=width, zorder=5)
             top = 1e3 * max(p["range_s"][1] for p in mine)
             words = f"direct {ratio(mine, 'direct'):.2g}×\nbinary {ratio(mine, 'binary'):.2g}×"
             each.annotate(words, (place, top), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=8)

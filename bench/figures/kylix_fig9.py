@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .graphs import GRAPHS, layers, network, plan
+from .graphs import GRAPHS, layers, network, plan, short_layers
 from .processor import products
 from .style import COLOURS, MARKERS, THEIRS, Tell, new, plain_numbers
 
@@ -68,19 +68,20 @@ def draw(entry: dict[str, Any]) -> Any:
         theirs = {"color": THEIRS, "marker": "*", "markersize": 13, "linestyle": ""}
         each.plot(64, entry["paper_s"][graph], label="the paper's iteration" if number == 0 else None, **theirs)
         for point in mine:
-            low = point["nodes"] > 64
             each.annotate(
-                layers(point["degrees"]),
+                short_layers(point["degrees"]),
                 (point["nodes"], point["communication_s"]),
-                xytext=(0, -10),
+                xytext=(-4, -5),
                 textcoords="offset points",
-                ha="right" if low else "center",
+                ha="right",
                 va="top",
-                fontsize=7,
-                rotation=40,
+                fontsize=7.5,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.8},
+                zorder=4,
             )
         each.set_yscale("log")
-        each.set_ylim(0.3 * min(p["communication_s"] for p in mine), None)
+        each.set_ylim(0.35 * min(p["communication_s"] for p in mine), None)
+        each.set_xlim(0.5 * nodes[0], 1.5 * nodes[-1])
         each.set_title(graph, fontsize=10)
         each.set_ylabel("seconds (logarithmic)" if number == 0 else "")
         speed = [total_s(mine[0]) / total_s(point) for point in mine]
@@ -91,8 +92,8 @@ def draw(entry: dict[str, Any]) -> Any:
     axes[-1].errorbar([64], [(low * high) ** 0.5], [[(low * high) ** 0.5 - low], [high - (low * high) ** 0.5]],
                       color=THEIRS, capsize=6, linewidth=3, label="the paper, 7 to 11", zorder=1)  # fmt: skip
     axes[-1].set_yscale("log", base=2)
-    axes[-1].set_ylim(0.8, 96)
-    plain_numbers(axes[-1].yaxis, [1, 2, 4, 8, 16, 32, 64])
+    axes[-1].set_ylim(0.8, 1.3 * nodes[-1] / nodes[0])
+    plain_numbers(axes[-1].yaxis, [2**power for power in range(11)])
     axes[-1].set_title(f"speed-up over {nodes[0]} nodes", fontsize=10)
     for each in axes:
         each.set_xscale("log", base=4)

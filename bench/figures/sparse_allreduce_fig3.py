@@ -59,10 +59,18 @@ def draw(entry: dict[str, Any]) -> Any:
     for size, star, name in zip(
         entry["paper_mb"], ("*", "P"), ("Sparse Allreduce, 64 nodes", "Kylix, 64 nodes"), strict=True
     ):
-        axes[1].plot(64, size, star, color=THEIRS, markersize=12, label=name, zorder=4)
+        axes[1].plot(64, size, star, color=THEIRS, markersize=9, label=name, zorder=4)
     axes[1].axhline(SMALL / 1e6, color="#777777", linestyle=":", linewidth=1)
-    words = f"{100 * SHARE:.0f} % of the full rate below here (Kylix, Fig. 2)"
-    axes[1].annotate(words, (nodes[0], SMALL / 1e6), xytext=(0, -4), textcoords="offset points", va="top", fontsize=8)
+    words = f"{100 * SHARE:.0f} % of the full rate (Kylix, Fig. 2)"
+    axes[1].annotate(
+        words,
+        (nodes[0], SMALL / 1e6),
+        xytext=(0, -4),
+        textcoords="offset points",
+        va="top",
+        fontsize=8,
+        color="#555555",
+    )
     axes[0].set_ylabel("ms of a reduction (logarithmic)")
     axes[1].set_ylabel("MB (logarithmic)")
     for each in axes:

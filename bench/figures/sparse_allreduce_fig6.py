@@ -64,11 +64,12 @@ def draw(entry: dict[str, Any]) -> Any:
             place = [point["degrees"] for point in mine].index(paper["best"]) if len(mine) > 1 else 0
             each.plot(1e3 * paper["seconds"], place, "*", color=THEIRS, markersize=12, zorder=5)
             each.annotate(f"the paper: {paper['best']}, {paper['seconds']} s", (1e3 * paper["seconds"], place),
-                          xytext=(0, -9), textcoords="offset points", ha="center", va="top", fontsize=8,
+                          xytext=(0, -7), textcoords="offset points", ha="center", va="top", fontsize=8,
                           color=THEIRS)  # fmt: skip
         each.set_yticks(range(len(mine)), [point["degrees"] for point in mine], fontsize=8)
         each.invert_yaxis()
-        each.set_xlim(0, 1.22 * max(1e3 * p["reduce_s"] for p in mine))
+        widest = max(p["reduce_s"] for p in mine)
+        each.set_xlim(0, 1e3 * max(1.22 * widest, 1.25 * paper["seconds"]))
         each.grid(axis="y", visible=False)
         each.set_xlabel("ms of a reduction")
         each.set_title(graph, fontsize=10)
