@@ -100,7 +100,7 @@ def _point(turns: Sequence[Turn], flows: int, size: int, rate: str) -> dict[str,
 
 def late_share(point: dict[str, Any]) -> float:
     """Share of messages that waited for a time-out."""
-    return len(point["late_s"]) / point["messages"]
+    return float(len(point["late_s"]) / point["messages"])
 
 
 def setting_name(port_buffer: int, tcp: str) -> str:

@@ -27,7 +27,8 @@ SURE = 0.8
 def measure(quick: bool, tell: Tell) -> dict[str, Any]:
     """Each skew, for several seeds."""
     skews, seeds = (SKEWS_S[::3], 2) if quick else (SKEWS_S, SEEDS)
-    points, clocks = [], []
+    points: list[dict[str, Any]] = []
+    clocks = []
     for choice, degrees in CHOICES.items():
         for skew in skews:
             times = [_reduce_s(degrees, seed, start=f"uniform(0, {skew})") for seed in range(1, seeds + 1)]

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from .graphs import ALPHA
+
+Integers = npt.NDArray[np.int64]
 
 #: A repetition that takes so many times the median was held up.
 HELD_UP = 1.25
@@ -70,8 +73,9 @@ def stragglers(times: Sequence[float]) -> Stragglers:
     return Stragglers(len(held_up) / len(relative), float(np.median(held_up)))
 
 
-def _power_law(rng: np.random.Generator, n: int, count: int) -> np.ndarray:
+def _power_law(rng: np.random.Generator, n: int, count: int) -> Integers:
     """Vertices by a power law, at random places."""
     weights = np.cumsum(np.arange(1, n + 1, dtype=np.float64) ** -ALPHA)
     drawn = np.searchsorted(weights, rng.random(count) * weights[-1])
-    return rng.permutation(n)[drawn]
+    placed: Integers = rng.permutation(n)[drawn]
+    return placed

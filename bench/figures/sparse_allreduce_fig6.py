@@ -20,7 +20,7 @@ PAPER_BEST, PAPER_S = "16×4", 0.44
 
 def measure(quick: bool, tell: Tell) -> dict[str, Any]:
     """All ordered factorisations."""
-    points = []
+    points: list[dict[str, Any]] = []
     for graph in GRAPHS[:1] if quick else GRAPHS:
         values = RANKS * graph.entries(RANKS)
         for degrees in factorisations(RANKS, 1 if quick else None):
@@ -38,8 +38,8 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
                 }
             )
         for key in ("network_s", "reduce_s"):
-            first = sorted((p for p in points if p["graph"] == graph.name), key=lambda p, key=key: float(p[key]))[:3]
-            tell(f"{graph.name}, {key}: " + ", ".join(f"{p['degrees']} {1e3 * p[key]:.0f} ms" for p in first))
+            first = sorted((p[key], p["degrees"]) for p in points if p["graph"] == graph.name)[:3]
+            tell(f"{graph.name}, {key}: " + ", ".join(f"{degrees} {1e3 * s:.0f} ms" for s, degrees in first))
     return {
         "ranks": RANKS,
         "points": points,

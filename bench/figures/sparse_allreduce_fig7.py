@@ -96,8 +96,9 @@ def draw(entry: dict[str, Any]) -> Any:
     shares = [p["reduce_s"] / alone for p in model]
     axes.plot(threads, shares, color=COLOURS[0], marker=MARKERS[0], label=label, zorder=3)
     for point, share in zip(model, shares, strict=True):
-        axes.annotate(f"{1e3 * point['reduce_s']:.0f} ms", (point["threads"], share), xytext=(0, -15),
-                      textcoords="offset points", ha="center", fontsize=8.5)  # fmt: skip
+        aside = (-6, 6) if point is model[0] else (14, -15)
+        axes.annotate(f"{1e3 * point['reduce_s']:.0f} ms", (point["threads"], share), xytext=aside,
+                      textcoords="offset points", ha="right", fontsize=8.5)  # fmt: skip
     first = here["points"][0]["median"]
     middle = [p["median"] / first for p in here["points"]]
     spread = [
