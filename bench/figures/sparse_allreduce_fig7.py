@@ -114,6 +114,7 @@ def draw(entry: dict[str, Any]) -> Any:
     axes.set_xscale("log", base=2)
     plain_numbers(axes.xaxis, threads)
     axes.set_ylim(0, 1.25)
+    axes.set_xlim(0.7, 20)
     axes.set_xlabel("threads (logarithmic)")
     axes.set_ylabel("time of a reduction, of one thread's")
     figure.legend(loc="outside lower center", ncols=1, fontsize=8.5, frameon=False)
