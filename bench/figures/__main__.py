@@ -19,7 +19,21 @@ if not __package__:  # started by its folder's name
 from figures.style import save_picture, save_record
 from lab.cluster import NoCluster, unavailable
 
-NAMES = ("sparcml_fig7", "sparcml_fig3", "kylix_fig2", "twister_table9")
+NAMES = (
+    "sparcml_fig7",
+    "sparcml_fig3",
+    "kylix_fig2",
+    "twister_table9",
+    "incast",
+    "kylix_fig4",
+    "kylix_fig5",
+    "kylix_fig6",
+    "kylix_fig9",
+    "sparse_allreduce_fig3",
+    "sparse_allreduce_fig5",
+    "sparse_allreduce_fig6",
+    "sparse_allreduce_fig7",
+)
 _BENCH = Path(__file__).resolve().parent.parent
 _DOCS = _BENCH.parent / "docs" / "figures"
 _QUICK = _BENCH / "lab" / "results"  # git leaves it alone

@@ -12,16 +12,22 @@ g = 1.02 ms.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
+from math import prod
 from typing import Any
 
-from skyphos.planner import Profile, union_entries
+from skyphos.planner import PlanPrediction, Profile, predict_plans, union_entries
 from skyphos.simulate import Network, Simulation, simulate
 
 #: Of the power laws. The paper: most graphs lie between 0.5 and 2, and it matters little.
 ALPHA = 1.1
 RATE = 10e9 / 8
 LATENCY_S = 100e-6
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+#: Of the bytes that simulated links carry; the rest is around packets.
+_PAYLOAD = 1448 / 1538
 SMALL, EFFICIENT, SHARE = 0.4e6, 5e6, 0.3
 
 
@@ -64,8 +70,13 @@ def network(ranks: int, **other: Any) -> Network:
     return Network(ranks, **settings | other)
 
 
-def plan(graph: Graph, degrees: tuple[int, ...], on: Network, *, seed: int = 1, parts: int | None = None) -> Simulation:
-    """Configure and reduce one value a vertex, with lengths in place of data; ``parts``: of the edges, if not P."""
+def plan(
+    graph: Graph, degrees: Sequence[int] | None, on: Network, *, seed: int = 1, parts: int | None = None
+) -> Simulation:
+    """Configure and reduce one value a vertex, with lengths in place of data.
+
+    ``degrees``: None leaves them to the planner, as a plan of ours does. ``parts``: of the edges, if not P.
+    """
     return simulate(
         on,
         "reduce",
@@ -79,7 +90,50 @@ def plan(graph: Graph, degrees: tuple[int, ...], on: Network, *, seed: int = 1, 
     )
 
 
+def predictions(graph: Graph, on: Network) -> list[PlanPrediction]:
+    """What the planner expects of such a network, the fastest reduction first."""
+    known = {"latency_s": on.latency_s, "message_s": on.message_s, "rate": on.rate_out * _PAYLOAD, "incast": on.incast}
+    profile = replace(on.machine, **known)
+    return predict_plans(on.ranks, graph.n, graph.entries(on.ranks), profile=profile, alpha=ALPHA)
+
+
 def idle() -> Profile:
     """Processors whose work takes no time: what is left is the network's."""
     free = dict.fromkeys((f.name for f in fields(Profile)), 0.0)
     return Profile(**free | {"rate": RATE, "cores": 1.0})
+
+
+def layer_bytes(graph: Graph, degrees: Sequence[int], parts: int = 64) -> list[float]:
+    """Bytes of all nodes' values at the top of each layer, and last those at the bottom (Proposition 4.1).
+
+    What *Kylix*'s Figure 5 counts: with what a node sends to itself, 4 bytes a value.
+    """
+    joined = [prod(degrees[:layer]) for layer in range(len(degrees) + 1)]
+    held = union_entries(joined, graph.n, graph.entries(parts), model="power_law", alpha=ALPHA)
+    return [4 * prod(degrees) * each / k for each, k in zip(held, joined, strict=True)]
+
+
+def factorisations(ranks: int, most: int | None = None) -> list[tuple[int, ...]]:
+    """All degrees of so many ranks, in every order; ``most``: at most so many layers."""
+    if ranks == 1:
+        return [()]
+    if most == 0:
+        return []
+    fewer = None if most is None else most - 1
+    return [
+        (first, *rest)
+        for first in range(ranks, 1, -1)
+        if ranks % first == 0
+        for rest in factorisations(ranks // first, fewer)
+    ]
+
+
+def layers(degrees: Sequence[int]) -> str:
+    """Degrees as people write them."""
+    return "×".join(map(str, degrees))
+
+
+def short_layers(degrees: Sequence[int]) -> str:
+    """Degrees with powers for those that repeat, as pictures have room for."""
+    groups = [(degree, len(list(same))) for degree, same in groupby(degrees)]
+    return "×".join(f"{degree}{str(count).translate(_RAISED) if count > 1 else ''}" for degree, count in groups)

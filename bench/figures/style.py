@@ -55,19 +55,19 @@ def save_record(path: Path, name: str, quick: bool, points: dict[str, Any]) -> d
     return entry
 
 
-def new(columns: int = 1, *, width: float = 7.5, height: float = 4.6) -> tuple[Any, list[Any]]:
-    """A figure with axes beside each other."""
+def new(columns: int = 1, *, rows: int = 1, width: float = 7.5, height: float = 4.6) -> tuple[Any, list[Any]]:
+    """A figure with axes beside each other, row by row."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, columns, figsize=(width, height), layout="constrained", squeeze=False)
-    for each in axes[0]:
+    figure, axes = pyplot.subplots(rows, columns, figsize=(width, height), layout="constrained", squeeze=False)
+    for each in axes.flat:
         each.spines[["top", "right"]].set_visible(False)
         each.grid(color="#e4e4e4", linewidth=0.7, zorder=0)
         each.set_axisbelow(True)
-    return figure, list(axes[0])
+    return figure, list(axes.flat)
 
 
 def plain_numbers(axis: Any, ticks: Sequence[float], names: Sequence[str] | None = None) -> None:

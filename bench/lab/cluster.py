@@ -56,8 +56,9 @@ class Cluster:
 
     interface = "eth0"
 
-    def __init__(self, hosts: int, rate: str, burst: str) -> None:
-        self.hosts, self.rate, self.burst = hosts, rate, burst
+    def __init__(self, hosts: int, rate: str, burst: str, port_buffer: int | None = None) -> None:
+        """``port_buffer``: bytes that may wait at the switch for a host; None: as many as ever come."""
+        self.hosts, self.rate, self.burst, self.port_buffer = hosts, rate, burst, port_buffer
         self.name = f"{_PREFIX}-{os.getpid()}"
 
     def address(self, host: int) -> str:
@@ -102,8 +103,10 @@ class Cluster:
                 _ip("-n", namespace, "link", "set", device, "up")
             _ip("-n", switch, "link", "set", port, "master", "br0")
             if self.rate != "none":
-                for namespace, device in ((name, "eth0"), (switch, port)):
-                    shaper = ("root", "tbf", "rate", self.rate, "burst", self.burst, "latency", _LATENCY)
+                waiting = ("latency", _LATENCY)
+                shallow = waiting if self.port_buffer is None else ("limit", str(self.port_buffer))
+                for namespace, device, room in ((name, "eth0", waiting), (switch, port, shallow)):
+                    shaper = ("root", "tbf", "rate", self.rate, "burst", self.burst, *room)
                     _check("tc", "-n", namespace, "qdisc", "add", "dev", device, *shaper)
 
     def _remove(self) -> None:

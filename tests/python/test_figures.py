@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import combinations, product
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from skyphos.planner import Profile
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli", reason="Python 3.10 does not read TOML")
 
-from figures import kylix_fig2, sparcml_fig3, sparcml_fig7, style  # noqa: E402
+from figures import (  # noqa: E402
+    graphs,
+    incast,
+    kylix_fig2,
+    kylix_fig4,
+    kylix_fig6,
+    lateness,
+    processor,
+    sparcml_fig3,
+    sparcml_fig7,
+    sparse_allreduce_fig7,
+    style,
+)
+from figures.__main__ import NAMES  # noqa: E402
 
+SIMULATED = [name for name in NAMES if name.startswith(("kylix_", "sparse_allreduce_")) and name != "kylix_fig2"]
 RECORDS = sorted((BENCH.parent / "docs" / "figures").glob("*.json"))
 needs_matplotlib = pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed: make lab")
 
@@ -60,6 +79,87 @@ def test_a_small_measurement() -> None:
     assert len(points) == len(said) * 2
     for point in points:
         assert point["allreduce"] == pytest.approx(point["expected"], rel=0.1)
+
+
+def test_the_cost_of_a_message_from_kylix_figure_2() -> None:
+    """Messages of 0.4 MB reach 30 % of the rate of those of 5 MB."""
+    more = graphs.message_bytes()
+    assert more == pytest.approx(1.2727e6, rel=1e-4)
+    assert 0.4e6 / (0.4e6 + more) == pytest.approx(0.3 * 5e6 / (5e6 + more))
+
+
+def test_all_ordered_factorisations() -> None:
+    assert graphs.factorisations(8) == [(8,), (4, 2), (2, 4), (2, 2, 2)]
+    assert graphs.factorisations(8, 2) == [(8,), (4, 2), (2, 4)]
+    assert len(graphs.factorisations(64)) == 32
+
+
+def test_bytes_of_layers_are_those_of_the_proposition() -> None:
+    """All nodes hold 64 D_0 n values at first, and n D_64 at the bottom, 4 bytes each."""
+    first, second, bottom = graphs.layer_bytes(graphs.YAHOO, (16, 4))
+    assert first == pytest.approx(64 * 0.035 * 1.4e9 * 4)
+    assert first > second > bottom
+    assert bottom < 4 * 1.4e9
+
+
+def test_the_density_curve_is_the_sum() -> None:
+    """With four indices and exponent 1: f(λ) = mean of 1 - exp(-λ/r)."""
+    reference = kylix_fig4.factor(1.0, 4)
+    assert sum(1 - math.exp(-reference / r) for r in range(1, 5)) / 4 == pytest.approx(0.9)
+    by_hand = sum(1 - math.exp(-0.2 * reference / r) for r in range(1, 5)) / 4
+    assert kylix_fig4.density(0.2, 4, 1.0)[0] == pytest.approx(by_hand, rel=1e-3)
+
+
+def test_lateness_passes_on_to_neighbours_only() -> None:
+    rng = np.random.default_rng(1)
+    late, none = np.zeros((2, 3)), np.zeros(1)
+    late[0, 1] = 1.0
+    assert lateness.pass_layer(late, 1, none, rng).tolist() == [[1, 1, 1], [0, 0, 0]]
+    assert lateness.pass_layer(late, 0, none, rng).tolist() == [[0, 1, 0], [0, 1, 0]]
+    # Every message is late: what comes of a layer is one of them, of a reduction two for each layer.
+    assert lateness.pass_layer(np.zeros((2, 3)), 1, np.full(1, 0.2), rng).tolist() == [[0.2] * 3] * 2
+    setting = {"all_to_all": [{"flows": 1, "messages": 4, "late_s": [0.2] * 4}]}
+    assert lateness.reduce_s((2, 3), setting, 2) == pytest.approx([0.8, 0.8])
+
+
+def test_late_messages_come_from_the_nearest_number_of_flows() -> None:
+    one, many = ({"flows": f, "messages": 4, "late_s": late} for f, late in ((3, []), (63, [0.2, 0.4])))
+    setting = {"all_to_all": [one, many]}
+    assert lateness.pool(setting, 7).tolist() == [0, 0, 0, 0]
+    assert lateness.pool(setting, 31).tolist() == [0.2, 0.4, 0, 0]
+    assert incast.late_share(many) == 0.5
+
+
+def test_stragglers() -> None:
+    assert processor.stragglers([1.0] * 8 + [2.0, 3.0]) == processor.Stragglers(0.2, 2.5)
+    assert processor.stragglers([1.0, 1.1, 0.9]) == processor.Stragglers(0.0, 1.0)
+
+
+def test_ratios_are_of_the_better_of_two() -> None:
+    points = [{"choice": c, "reduce_s": s} for c, s in (("direct", 6), ("paper", 3), ("ours", 2), ("binary", 5))]
+    assert (kylix_fig6.ratio(points, "direct"), kylix_fig6.ratio(points, "binary")) == (3, 2.5)
+
+
+def test_threads_leave_the_network_alone() -> None:
+    machine = Profile.network(1e9)
+    faster = sparse_allreduce_fig7.faster(machine, 4)
+    assert (faster.fold_s, faster.byte_s) == (machine.fold_s / 4, machine.byte_s / 4)
+    assert (faster.rate, faster.latency_s, faster.cores) == (machine.rate, machine.latency_s, machine.cores)
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_a_simulated_figure_in_short(name: str, tmp_path: Path) -> None:
+    figure = import_module(f"figures.{name}")
+    assert not figure.NEEDS_ROOT
+    said: list[str] = []
+    points = figure.measure(True, said.append)
+    assert said
+    entry = style.save_record(tmp_path / f"{name}.json", name, True, points)
+    read = json.loads((tmp_path / f"{name}.json").read_text())
+    assert read["figure"] == name
+    if find_spec("matplotlib"):
+        style.save_picture(figure.draw(read), tmp_path / f"{name}.png")
+        style.save_picture(figure.draw(entry), tmp_path / f"{name}.png")
 
 
 @needs_matplotlib

@@ -20,8 +20,8 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli", reason="Python 3.10 does not read TOML")
 
-from lab import data, floor, link, oracle, scenario, summary  # noqa: E402
-from lab.cluster import unavailable  # noqa: E402
+from lab import data, floor, flows, link, oracle, scenario, summary  # noqa: E402
+from lab.cluster import Cluster, unavailable  # noqa: E402
 from lab.contenders import CONTENDERS, make  # noqa: E402
 
 LIMIT_S = 120
@@ -237,3 +237,20 @@ def test_without_root_it_says_so() -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=LIMIT_S)
     assert "needs root" in said.stdout
+
+
+def test_time_outs_are_those_since() -> None:
+    """One time-out, then another that two more follow, each of which waits at least twice as long."""
+    before = flows._Waits(unacknowledged=0, retransmitted=5, time_outs=1, recoveries=1, time_out_s=0.2)
+    after = flows._Waits(unacknowledged=0, retransmitted=9, time_outs=5, recoveries=3, time_out_s=0.3)
+    assert after.stood_still_s(before) == pytest.approx(0.2 * (2 + 2 * 2))
+    assert before.stood_still_s(before) == 0
+
+
+@needs_cluster
+def test_flows_between_hosts() -> None:
+    with Cluster(3, "100mbit", "2k", 64 << 10) as cluster, flows.Flows(cluster, 2, "plain") as running:
+        turn = running.turn([[], [0], [0]], 2, 100_000)
+    assert turn.seconds >= 0.9 * link.seconds(4 * 100_000, 100e6)
+    assert len(turn.late_s) == 4
+    assert min(turn.late_s) >= 0

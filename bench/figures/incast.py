@@ -1,0 +1,134 @@
+"""Many senders at one port, measured in the lab: what *Kylix*'s Figure 6 needs and neither paper has.
+
+Two patterns of plain TCP flows (`lab.flows`) between 8 hosts:
+
+*to one*: k hosts, each with one message of 0.8 MB, send to one host at once; k = 1 to 7, and 63 messages of 7 hosts.
+How much longer it takes than the bytes would, against k = 1, is the simulator's `incast`.
+
+*all to all*: each host has as many flows in and as many out as a rank of a layer has neighbours (1 to 63), and
+50.4 MB over them all, which is what a rank of 64 holds of *Kylix*'s Twitter graph. What counts here is how many
+messages wait for a time-out of TCP, and how long.
+
+The switch's port to a host holds 1 MB, or fewer bytes, as switches have. Rates differ from the paper's 10 Gbit/s (two
+cores carry no more), but what a port drops depends on packets and buffers, and TCP's least time-out is 200 ms at any
+rate: the time of the bytes shrinks with the link, that of a time-out does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lab.cluster import Cluster
+from lab.flows import Flows, Turn
+from lab.link import rate_bits, seconds
+from skyphos.loggp import incast_share
+
+from .graphs import TWITTER
+from .style import COLOURS, MARKERS, Tell, new, plain_numbers, size_name
+
+TITLE = "Incast: many senders at one port"
+NEEDS_ROOT = True
+HOSTS, FLOWS = 8, 9
+BURST = "2k"  # packets pass one by one
+TO_ONE_RATE, ALL_RATE = "250mbit", "100mbit"
+#: Bytes that a port holds, and TCP as of today or without the recovery it has learned since.
+SETTINGS = ((1 << 20, "today"), (256 << 10, "today"), (128 << 10, "today"), (128 << 10, "plain"))
+#: Neighbours of each host, flows to each of them, and how often: layers of degree 2, 4, 8, about 16 and 32, 64.
+RINGS = ((1, 1, 1), (3, 1, 2), (7, 1, 4), (7, 2, 2), (7, 4, 2), (7, 9, 4))
+
+
+def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+    """Each buffer and each TCP, the two patterns."""
+    held = round(TWITTER.entries(64)) * 4
+    found = []
+    for port_buffer, tcp in SETTINGS[2:3] if quick else SETTINGS:
+        tell(f"{setting_name(port_buffer, tcp)}: to one, then all to all")
+        with Cluster(HOSTS, TO_ONE_RATE, BURST, port_buffer) as cluster, Flows(cluster, FLOWS, tcp) as flows:
+            to_one = _to_one(flows, held // 64, quick)
+        with Cluster(HOSTS, ALL_RATE, BURST, port_buffer) as cluster, Flows(cluster, FLOWS, tcp) as flows:
+            rings = [_ring(flows, held // 8, 7, 1, 1)] if quick else [_ring(flows, held, *ring) for ring in RINGS]
+        share = incast_share([p["senders"] for p in to_one], [p["bytes_per_s"] for p in to_one])
+        found.append({"port_buffer": port_buffer, "tcp": tcp, "incast": share, "to_one": to_one, "all_to_all": rings})
+        tell(f"incast {share:.4f}; " + ", ".join(f"{p['flows']}: {100 * late_share(p):.1f} % late" for p in rings))
+    return {
+        "hosts": HOSTS,
+        "held_bytes": held,
+        "message_bytes": held // 64,
+        "rates": {"to_one": TO_ONE_RATE, "all_to_all": ALL_RATE},
+        "settings": found,
+    }
+
+
+def _to_one(flows: Flows, size: int, quick: bool) -> list[dict[str, Any]]:
+    points = []
+    for hosts, each, times in [(k, 1, 10) for k in range(1, HOSTS)] + [(HOSTS - 1, FLOWS, 4)]:
+        targets = [[0] if 1 <= host <= hosts else [] for host in range(HOSTS)]
+        turns = [flows.turn(targets, each, size) for _ in range(2 if quick else times)]
+        points.append(_point(turns, hosts * each, size, TO_ONE_RATE) | {"senders": hosts * each})
+        if quick and hosts == 2:
+            break
+    return points
+
+
+def _ring(flows: Flows, held: int, neighbours: int, each: int, times: int) -> dict[str, Any]:
+    targets = [[(host + step) % HOSTS for step in range(1, neighbours + 1)] for host in range(HOSTS)]
+    size = held // (neighbours * each + 1)
+    turns = [flows.turn(targets, each, size) for _ in range(times)]
+    return _point(turns, neighbours * each, size, ALL_RATE)
+
+
+def _point(turns: Sequence[Turn], flows: int, size: int, rate: str) -> dict[str, Any]:
+    """Of one port's flows; ``late_s`` are the messages that were late, out of ``messages``."""
+    took = float(np.median([turn.seconds for turn in turns]))
+    late = [[round(s, 4) for s in turn.late_s] for turn in turns]
+    return {
+        "flows": flows,
+        "message_bytes": size,
+        "seconds": took,
+        "of_link": took / seconds(flows * size, rate_bits(rate)),
+        "bytes_per_s": flows * size / took,
+        "turns": len(turns),
+        "turns_with_time_outs": sum(any(one) for one in late),
+        "messages": sum(len(one) for one in late),
+        "late_s": [s for one in late for s in one if s > 0],
+        "retransmitted": sum(turn.retransmitted for turn in turns),
+    }
+
+
+def late_share(point: dict[str, Any]) -> float:
+    """Share of messages that waited for a time-out."""
+    return float(len(point["late_s"]) / point["messages"])
+
+
+def setting_name(port_buffer: int, tcp: str) -> str:
+    """As people say it."""
+    return f"ports of {size_name(port_buffer)}" + (", TCP as of 2012" if tcp == "plain" else "")
+
+
+def draw(entry: dict[str, Any]) -> Any:
+    """Times of many to one on the left, late messages of all to all on the right."""
+    figure, axes = new(2, width=10.5, height=4.8)
+    for number, found in enumerate(entry["settings"]):
+        look = {"color": COLOURS[2 * number], "marker": MARKERS[number], "markersize": 7 - number, "zorder": 3}
+        name = setting_name(found["port_buffer"], found["tcp"])
+        points = found["to_one"]
+        axes[0].plot([p["senders"] for p in points], [p["of_link"] for p in points], label=name, **look)
+        rings = found["all_to_all"]
+        axes[1].plot([p["flows"] for p in rings], [100 * late_share(p) for p in rings], **look)
+    axes[0].axhline(1, color="#777777", linestyle=":", linewidth=1)
+    axes[0].set_ylim(0, 1.1 * max(p["of_link"] for found in entry["settings"] for p in found["to_one"]))
+    axes[0].set_xlabel("messages to one host at once (logarithmic)")
+    axes[0].set_ylabel("time, of what the link needs for the bytes")
+    axes[0].set_title("to one", fontsize=10)
+    axes[1].set_xlabel("flows into and out of each host (logarithmic)")
+    axes[1].set_ylabel("% of messages that waited for a time-out")
+    axes[1].set_title("all to all", fontsize=10)
+    for each, ticks in zip(axes, ([1, 2, 3, 4, 5, 7, 63], [1, 3, 7, 14, 28, 63]), strict=True):
+        each.set_xscale("log", base=2)
+        plain_numbers(each.xaxis, ticks)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8.5, frameon=False)
+    figure.suptitle(TITLE, fontsize=12, fontweight="bold")
+    return figure

@@ -1,0 +1,233 @@
+"""Plain TCP flows between the lab's hosts: who sends to whom at once, how long it takes, and what TCP had to wait for.
+
+A process on each host (`python -m lab.flows HOST FLOWS TCP`) holds ``FLOWS`` connections to each other host and does
+what lines on its standard input say. Time-outs are the kernel's own count for each connection (`struct tcp_info`,
+Linux 6.7 and later). ``TCP`` is ``today``: cubic as the kernel has it; or ``plain``: cubic without the probes of a
+message's last packets and without recovery by time (`tcp_early_retrans`, `tcp_recovery`), which Linux had not yet when
+the papers were written.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .cluster import Cluster, NoCluster
+
+PORT = 29_500
+_TCP_INFO_BYTES = 248
+_SYSTEM = Path("/proc/sys/net/ipv4")
+_AHEAD_S = 0.05
+#: That a connection may have in its host's own queue. The kernel's 4 MB, times many, would be there for longer than a
+#: time-out on links as slow as the lab's.
+_QUEUED_BYTES = 16 << 10
+_CHUNK = bytes(1 << 16)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What happened when all sent at once.
+
+    Attributes
+    ----------
+    seconds : float
+        Until the last receiver had everything.
+    late_s : list of float
+        Of each flow: seconds that TCP stood still until time-outs ran out and were made good.
+    retransmitted : int
+        Packets sent again, of all flows.
+    """
+
+    seconds: float
+    late_s: list[float]
+    retransmitted: int
+
+
+class Flows:
+    """The processes of all hosts: a context manager that ends them."""
+
+    def __init__(self, cluster: Cluster, flows: int, tcp: str) -> None:
+        self.cluster = cluster
+        self.arguments = [str(flows), tcp]
+        self.running: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Flows:
+        folder = Path(__file__).resolve().parent.parent
+        try:
+            for host in range(self.cluster.hosts):
+                command = [sys.executable, "-m", "lab.flows", str(host), *self.arguments]
+                self.running.append(
+                    subprocess.Popen(
+                        self.cluster.command(host, command),
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        text=True,
+                        cwd=folder,
+                    )
+                )
+            self._answers()  # all listen
+            addresses = [self.cluster.address(host) for host in range(self.cluster.hosts)]
+            self._ask([addresses] * len(self.running))
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.running:
+            process.kill()
+        for process in self.running:
+            process.communicate()
+
+    def turn(self, targets: Sequence[Sequence[int]], flows: int, size: int) -> Turn:
+        """Every host sends ``size`` bytes over ``flows`` connections to each of its targets, all at once."""
+        begin = time.monotonic() + _AHEAD_S
+        words = []
+        for host in range(self.cluster.hosts):
+            senders = [other for other, its in enumerate(targets) if host in its]
+            words.append({"begin": begin, "to": list(targets[host]), "from": senders, "flows": flows, "size": size})
+        found = self._ask(words)
+        return Turn(
+            max(one["end"] for one in found) - begin,
+            [late for one in found for late in one["late_s"]],
+            sum(one["retransmitted"] for one in found),
+        )
+
+    def _ask(self, words: Sequence[Any]) -> list[Any]:
+        """A word to each host, and its answer."""
+        for process, word in zip(self.running, words, strict=True):
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(word) + "\n")
+            process.stdin.flush()
+        return self._answers()
+
+    def _answers(self) -> list[Any]:
+        answers = []
+        for process in self.running:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                raise NoCluster("a host's flows ended: its error is above")
+            answers.append(json.loads(line))
+        return answers
+
+
+class _Host:
+    """One host's connections: those that it made, to send, and those that others made to it."""
+
+    def __init__(self, host: int, flows: int, tcp: str) -> None:
+        self.host, self.flows = host, flows
+        (_SYSTEM / "tcp_limit_output_bytes").write_text(str(_QUEUED_BYTES))
+        if tcp == "plain":
+            for name in ("tcp_early_retrans", "tcp_recovery"):
+                (_SYSTEM / name).write_text("0")
+        self.listener = socket.create_server(("0.0.0.0", PORT), backlog=1024)
+        self.out: dict[int, list[socket.socket]] = {}
+        self.into: dict[int, list[socket.socket]] = {}
+
+    def connect(self, addresses: list[str]) -> None:
+        others = [host for host in range(len(addresses)) if host != self.host]
+        for other in others:
+            for _ in range(self.flows):
+                made = socket.create_connection((addresses[other], PORT))
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+                made.sendall(bytes([self.host]))
+                made.setblocking(False)
+                self.out.setdefault(other, []).append(made)
+        for _ in range(self.flows * len(others)):
+            came, _ = self.listener.accept()
+            self.into.setdefault(came.recv(1)[0], []).append(came)
+            came.setblocking(False)
+
+    def turn(self, word: dict[str, Any]) -> dict[str, Any]:
+        """Send and receive what the word says."""
+        flows, size = word["flows"], word["size"]
+        sending = {made.fileno(): made for other in word["to"] for made in self.out[other][:flows]}
+        coming = {came.fileno(): came for other in word["from"] for came in self.into[other][:flows]}
+        before = {number: _waits(made) for number, made in sending.items()}
+        to_send, to_come = dict.fromkeys(sending, size), dict.fromkeys(coming, size)
+        poll = select.epoll()
+        for number in sending:
+            poll.register(number, select.EPOLLOUT)
+        for number in coming:
+            poll.register(number, select.EPOLLIN)
+        time.sleep(max(0.0, word["begin"] - time.monotonic()))
+        end = word["begin"]
+        while to_send or to_come:
+            for number, _ in poll.poll():
+                if number in to_send:
+                    to_send[number] -= sending[number].send(_CHUNK[: to_send[number]])
+                    left = to_send
+                else:
+                    to_come[number] -= len(coming[number].recv(min(1 << 18, to_come[number])))
+                    end, left = time.monotonic(), to_come
+                if not left[number]:
+                    del left[number]
+                    poll.unregister(number)
+        waits = [(before[number], _settled(made)) for number, made in sending.items()]
+        return {
+            "end": end,
+            "late_s": [after.stood_still_s(since) for since, after in waits],
+            "retransmitted": sum(after.retransmitted - since.retransmitted for since, after in waits),
+        }
+
+
+@dataclass(frozen=True)
+class _Waits:
+    """Of one connection since it began; ``recoveries`` are time-outs that did not follow another."""
+
+    unacknowledged: int
+    retransmitted: int
+    time_outs: int
+    recoveries: int
+    time_out_s: float
+
+    def stood_still_s(self, since: _Waits) -> float:
+        """Each first time-out waits for the connection's own time, one that follows twice as long or more."""
+        first = self.recoveries - since.recoveries
+        following = self.time_outs - since.time_outs - first
+        return since.time_out_s * (first + 2 * following)
+
+
+def _waits(connection: socket.socket) -> _Waits:
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512)
+    if len(info) < _TCP_INFO_BYTES:
+        raise RuntimeError("this kernel does not count a connection's time-outs: Linux 6.7 and later do")
+    rto_us, unacknowledged = struct.unpack_from("=I", info, 8)[0], struct.unpack_from("=I", info, 24)[0]
+    (retransmitted,) = struct.unpack_from("=I", info, 100)
+    time_outs, recoveries = struct.unpack_from("=HH", info, 240)
+    return _Waits(unacknowledged, retransmitted, time_outs, recoveries, rto_us / 1e6)
+
+
+def _settled(connection: socket.socket) -> _Waits:
+    """When all that was sent has been acknowledged."""
+    while (waits := _waits(connection)).unacknowledged:
+        time.sleep(0.001)
+    return waits
+
+
+def main() -> None:
+    """Do what standard input says, a line each."""
+    host = _Host(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    _say("listening")
+    host.connect(json.loads(sys.stdin.readline()))
+    _say("connected")
+    for line in sys.stdin:
+        _say(host.turn(json.loads(line)))
+
+
+def _say(word: Any) -> None:
+    print(json.dumps(word), flush=True)
+
+
+if __name__ == "__main__":
+    main()
