@@ -33,6 +33,7 @@ NAMES = (
     "sparse_allreduce_fig5",
     "sparse_allreduce_fig6",
     "sparse_allreduce_fig7",
+    "kylix_skew",
 )
 _BENCH = Path(__file__).resolve().parent.parent
 _DOCS = _BENCH.parent / "docs" / "figures"

@@ -105,6 +105,19 @@ fn links_are_shared_and_uplinks_hold_back() {
 }
 
 #[test]
+fn nobody_leaves_a_barrier_before_the_last_has_entered() {
+    let mut network = Network::new(8, 1e9, 1e-6);
+    network.start = "uniform(0, 1)".parse().unwrap();
+    let ran = run(&network, 1, |_, ep| async move {
+        let entered = ep.now();
+        barrier(&ep).await?;
+        Ok(entered.as_secs_f64())
+    });
+    let last = ran.results.iter().map(|entered| *entered.as_ref().unwrap()).fold(0.0, f64::max);
+    assert!(last > 0.5 && ran.seconds.iter().all(|left| *left >= last), "{last}: {:?}", ran.seconds);
+}
+
+#[test]
 fn the_same_seed_gives_the_same_trace() {
     let mut network = Network::new(16, 1e8, 1e-4);
     network.jitter = "exponential(1e-4)".parse().unwrap();
