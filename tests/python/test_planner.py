@@ -140,6 +140,16 @@ def test_the_command_says_each_choice(tmp_path: pathlib.Path) -> None:
     assert len(run("--ranks", "64", "--size", "1e6", "--entries", "10", "--all").splitlines()) > 32
 
 
+def test_the_command_plans_degrees(tmp_path: pathlib.Path) -> None:
+    """Kylix's Twitter graph: a message that costs a millisecond makes layers of mixed degrees worth it."""
+    page = tmp_path / "plan.html"
+    twitter = ("--collective", "reduce", "--ranks", "64", "--size", "60e6", "--density", "0.21", "--alpha", "1.1")
+    said = run(*twitter, "--message", "5e-3", "--chart", str(page))
+    assert "Configured once" in said and "sample" not in said and "Lemma" not in said
+    assert "down 2" in said and "down 2" not in run(*twitter, "--message", "0", "--latency", "0")
+    assert "<svg" in page.read_text()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

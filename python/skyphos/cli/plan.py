@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import click
 
-from ..errors import BadInput
 from ..page import human_bytes, human_seconds
-from ..planner import Prediction, Profile, greedy_degrees, predict_allreduce, union_entries
-from .units import Size, parse_rate
+from ..planner import (
+    Prediction,
+    Profile,
+    Stage,
+    greedy_degrees,
+    predict_allreduce,
+    predict_plans,
+    union_entries,
+)
+from .units import Size, entries_of, parse_rate
 
 __all__ = ["command"]
+
+_NOTHING = Stage(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @click.command("plan")
 @click.option("--ranks", type=click.IntRange(min=1, max=1 << 20), required=True, help="Ranks in the group.")
 @click.option("--size", "n", type=Size(), required=True, help="Size of the index space, n; 60e6 is taken.")
+@click.option(
+    "--collective",
+    type=click.Choice(["allreduce", "reduce"]),
+    default="allreduce",
+    show_default=True,
+    help="Of changing indices, or of a plan that is configured once.",
+)
 @click.option("--density", type=float, default=None, help="Share of the indices that a rank has.")
 @click.option("--entries", type=Size(), default=None, help="Or how many it has.")
 @click.option("--alpha", type=float, default=None, help="Exponent of a power law. Without: indices drawn evenly.")
@@ -25,6 +42,7 @@ __all__ = ["command"]
 )
 @click.option("--rate", default="10Gbit", show_default=True, help="What a host's link carries each way.")
 @click.option("--latency", type=float, default=None, metavar="SECONDS", help="Of a small message.")
+@click.option("--message", type=float, default=None, metavar="SECONDS", help="For which each message takes a link.")
 @click.option("--one-host", is_flag=True, help="All ranks on this host, through loopback.")
 @click.option("--profile", "profile_path", type=click.Path(dir_okay=False), help="A profile instead of defaults.")
 @click.option(
@@ -37,12 +55,14 @@ def command(
     *,
     ranks: int,
     n: int,
+    collective: str,
     density: float | None,
     entries: int | None,
     alpha: float | None,
     row_bytes: int,
     rate: str,
     latency: float | None,
+    message: float | None,
     one_host: bool,
     profile_path: str | None,
     min_packet: str,
@@ -50,25 +70,29 @@ def command(
     as_json: bool,
     chart: str | None,
 ) -> None:
-    """Predict what an allreduce of sparse vectors costs by each algorithm.
+    """Predict what an allreduce of sparse vectors costs by each algorithm, or a plan by each choice of degrees.
 
     \b
     skyphos plan --ranks 64 --size 60e6 --density 0.21 --alpha 1.1
     skyphos plan --ranks 8 --size 16777216 --entries 131072 --rate 250Mbit
+    skyphos plan --collective reduce --ranks 64 --size 60e6 --density 0.21 --alpha 1.1 --message 1e-3
     """
-    if (density is None) == (entries is None):
-        raise BadInput("say how much a rank has: --density or --entries")
-    if density is not None and not 0 <= density <= 1:
-        raise BadInput(f"--density is a share between 0 and 1, not {density}")
-    count = float(entries if entries is not None else (density or 0.0) * n)
+    count = entries_of(n, density, entries)
     if profile_path is not None:
         profile = Profile.load(profile_path)
     else:
         profile = Profile.one_host(ranks) if one_host else Profile.network(parse_rate(rate))
-    if latency is not None:
-        profile = Profile(**(vars(profile) | {"latency_s": latency}))
+    given = {name: value for name, value in (("latency_s", latency), ("message_s", message)) if value is not None}
+    profile = replace(profile, **given)
     law = {"model": "uniform" if alpha is None else "power_law", "alpha": alpha or 0.0}
-    found = predict_allreduce(ranks, n, count, profile=profile, row_bytes=row_bytes, **law)  # type: ignore[arg-type]
+    configure_s = None
+    if collective == "reduce":
+        plans = predict_plans(ranks, n, count, profile=profile, row_bytes=row_bytes, **law)  # type: ignore[arg-type]
+        configure_s = plans[0].configure_seconds
+        # A reduction needs no sample: what is shown as one takes nothing.
+        found = [Prediction("butterfly", p.degrees, (_NOTHING, *p.reduce)) for p in plans]
+    else:
+        found = predict_allreduce(ranks, n, count, profile=profile, row_bytes=row_bytes, **law)  # type: ignore[arg-type]
     joined = union_entries([1, ranks], n, count, **law)  # type: ignore[arg-type]
     paper = greedy_degrees(
         ranks, n, count, min_packet_bytes=parse_rate(min_packet), row_bytes=row_bytes, alpha=alpha or 0.0
@@ -103,7 +127,9 @@ def command(
         _layers(best)
     if ranks > 1:
         click.echo(f"The papers' rule (messages of at least {min_packet}): degrees {'x'.join(map(str, paper))}.")
-    if ceiling > 0:
+    if configure_s is not None:
+        click.echo(f"Configured once, which takes {human_seconds(configure_s)}.")
+    elif ceiling > 0:
         click.echo(
             f"A sparse allreduce whose result must be dense is at most {2 / ceiling:,.3g} times faster than a dense "
             "one (SparCML, Lemma 5.2)."
@@ -111,13 +137,10 @@ def command(
 
 
 def _short(found: list[Prediction]) -> list[Prediction]:
-    """The three best butterflies, and all others."""
-    kept, butterflies = [], 0
-    for p in found:
-        butterflies += p.algorithm == "butterfly"
-        if p.algorithm != "butterfly" or butterflies <= 3:
-            kept.append(p)
-    return kept
+    """The three best butterflies and all others; of plans, which are nothing else, the eight best."""
+    butterflies = [p for p in found if p.algorithm == "butterfly"]
+    most = 3 if len(butterflies) < len(found) else 8
+    return [p for p in found if p.algorithm != "butterfly" or p in butterflies[:most]]
 
 
 def _layers(best: Prediction) -> None:
@@ -127,6 +150,8 @@ def _layers(best: Prediction) -> None:
     names = [f"down {k + 1}, degree {d}" for k, d in enumerate(best.degrees)]
     names += [f"up {k + 1}, degree {d}" for k, d in reversed(list(enumerate(best.degrees)))]
     for name, stage in zip(["sample", *names], best.stages, strict=True):
+        if stage == _NOTHING:
+            continue
         each = stage.sent_bytes / max(1.0, stage.messages)
         click.echo(
             f"  {name:<16} {human_seconds(stage.seconds):>10} {human_bytes(stage.sent_bytes):>10} "

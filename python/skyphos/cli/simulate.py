@@ -14,7 +14,7 @@ from ..page import human_bytes, human_seconds
 from ..planner import Profile
 from ..simulate import Network, Phase, Simulation, collectives, simulate
 from .output import check_writable, replacing
-from .units import Degrees, Size, parse_rate
+from .units import Degrees, Size, entries_of, parse_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,11 +87,7 @@ def command(
         return
     if n is None:
         raise BadInput("say how large the index space is: --size")
-    if (density is None) == (entries is None) and collective not in ("allreduce_dense", "barrier"):
-        raise BadInput("say how much a rank has: --density or --entries")
-    if density is not None and not 0 <= density <= 1:
-        raise BadInput(f"--density is a share between 0 and 1, not {density}")
-    count = float(entries if entries is not None else (density or 0.0) * n)
+    count = 0.0 if collective in ("allreduce_dense", "barrier") else entries_of(n, density, entries)
     network = _network(described, ranks, network_options)
     for path, ending in ((chart, ".html"), (trace, ".json")):
         if path is not None:

@@ -8,7 +8,7 @@ import click
 
 from ..errors import BadInput
 
-__all__ = ["Degrees", "Size", "parse_rate"]
+__all__ = ["Degrees", "Size", "entries_of", "parse_rate"]
 
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
@@ -47,6 +47,22 @@ class Size(click.ParamType[int]):
         if not 1 <= number < 2**63 or number != int(number):
             self.fail(f"{value!r} is no whole number of at least 1", param, ctx)
         return int(number) if "e" in str(value) or "." in str(value) else int(str(value))
+
+
+def entries_of(n: int, density: float | None, entries: int | None) -> float:
+    """How many of n indices a rank has, of which one or the other was said.
+
+    Examples
+    --------
+    >>> from skyphos.cli.units import entries_of
+    >>> entries_of(1000, 0.25, None), entries_of(1000, None, 7)
+    (250.0, 7.0)
+    """
+    if (density is None) == (entries is None):
+        raise BadInput("say how much a rank has: --density or --entries")
+    if density is not None and not 0 <= density <= 1:
+        raise BadInput(f"--density is a share between 0 and 1, not {density}")
+    return float(entries if entries is not None else (density or 0.0) * n)
 
 
 class Degrees(click.ParamType[tuple[int, ...]]):
