@@ -1,8 +1,9 @@
 """Child processes that live and die together, and the way that they do.
 
 A :class:`Supervisor` starts children, passes their output on line by line under a label, forwards signals, and when
-one child fails ends the others: SIGTERM, and after a grace SIGKILL. It is one loop over file descriptors in one
-thread, woken by pipes and by signals, with nothing to poll and nothing to wait for in vain.
+one child fails ends the others: after a moment for their last words SIGTERM, and after a grace SIGKILL. It is one
+loop over file descriptors in one thread, woken by pipes and by signals, with nothing to poll and nothing to wait for
+in vain.
 
 Children are process groups of their own, so that Ctrl-C at a terminal reaches them once, through the launcher, and
 so that a child can be ended together with what it started. On Linux the kernel kills a child whose launcher died,
@@ -43,6 +44,9 @@ _FORWARDED = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2)
 _LONGEST_LINE = 1 << 16
 _DRAIN_S = 1.0
 
+#: Seconds that children have to end by themselves after one has failed, before they are sent SIGTERM.
+_LAST_WORDS_S = 1.0
+
 
 @dataclass
 class Child:
@@ -79,6 +83,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._failed: int | None = None
         self._interrupted: int | None = None
+        self._term_at: float | None = None
         self._kill_at: float | None = None
         self._out_closed = False
 
@@ -182,10 +187,13 @@ class Supervisor:
             first child that failed.
         """
         while self.alive():
-            timeout = None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
+            due = [at for at in (self._term_at, self._kill_at) if at is not None]
+            timeout = max(0.0, min(due) - time.monotonic()) if due else None
             for key, _ in self._selector.select(timeout):
                 key.data(key.fd)
             self._note_failures()
+            if self._term_at is not None and time.monotonic() >= self._term_at:
+                self.end_all()
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self.end_all(signal.SIGKILL)
                 self._kill_at = None
@@ -199,6 +207,7 @@ class Supervisor:
         """Send every child a signal, and SIGKILL after the grace."""
         for child in self.alive():
             self.signal_child(child, number)
+        self._term_at = None
         self._kill_at = time.monotonic() + (0.0 if number == signal.SIGKILL else self._grace_s)
 
     def signal_child(self, child: Child, number: int) -> None:
@@ -217,7 +226,8 @@ class Supervisor:
                 self._failed = code
                 self.signal_child(child, signal.SIGTERM)  # what it started may still be there
                 if self._kill_at is None:
-                    self.end_all()
+                    # The others hear of it from each other, and can say what they were doing.
+                    self._term_at = time.monotonic() + _LAST_WORDS_S
 
     def _drain(self) -> None:
         """Pass on what ended children have left in their pipes; not for ever, should a grandchild go on writing."""
