@@ -79,7 +79,7 @@ def _times(found: Sequence[Prediction]) -> str:
 def _layers(best: Prediction) -> str:
     """Bytes of the best butterfly by layer, mirrored about an axis: the kylix."""
     depth = len(best.degrees)
-    down, up = best.stages[1 : 1 + depth], best.stages[1 + depth :]
+    down, up = best.stages[-2 * depth : -depth], best.stages[-depth:]
     numbered = [(k, d) for k, d in enumerate(best.degrees)]
     rows = [("▼", k, d, stage) for (k, d), stage in zip(numbered, down, strict=True)]
     rows += [("▲", k, d, stage) for (k, d), stage in zip(reversed(numbered), up, strict=True)]

@@ -209,7 +209,8 @@ class Prediction:
     degrees : tuple of int
         Layers of a butterfly.
     stages : tuple of Stage
-        One after the other; of a butterfly the sample of indices, then each layer down and up again.
+        One after the other; of a butterfly the sample of indices, unless it is a plan's, then each layer down and up
+        again.
     """
 
     algorithm: str

@@ -186,14 +186,6 @@ class Simulation:
         """Seconds of the last part."""
         return self.phases[-1].last_s
 
-    def write_trace(self, path: str) -> None:
-        """Write what the watched ranks did in the last part, for Perfetto."""
-        from .cli.output import check_writable, replacing
-
-        check_writable(path, (".json",))
-        with replacing(path) as file:
-            file.write(self.phases[-1].trace.encode())
-
 
 @dataclass(frozen=True)
 class _Asked:

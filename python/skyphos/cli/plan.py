@@ -11,7 +11,6 @@ from ..page import human_bytes, human_seconds
 from ..planner import (
     Prediction,
     Profile,
-    Stage,
     greedy_degrees,
     predict_allreduce,
     predict_plans,
@@ -20,8 +19,6 @@ from ..planner import (
 from .units import Size, entries_of, parse_rate
 
 __all__ = ["command"]
-
-_NOTHING = Stage(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @click.command("plan")
@@ -89,8 +86,7 @@ def command(
     if collective == "reduce":
         plans = predict_plans(ranks, n, count, profile=profile, row_bytes=row_bytes, **law)  # type: ignore[arg-type]
         configure_s = plans[0].configure_seconds
-        # A reduction needs no sample: what is shown as one takes nothing.
-        found = [Prediction("butterfly", p.degrees, (_NOTHING, *p.reduce)) for p in plans]
+        found = [Prediction("butterfly", p.degrees, p.reduce) for p in plans]
     else:
         found = predict_allreduce(ranks, n, count, profile=profile, row_bytes=row_bytes, **law)  # type: ignore[arg-type]
     joined = union_entries([1, ranks], n, count, **law)  # type: ignore[arg-type]
@@ -149,9 +145,8 @@ def _layers(best: Prediction) -> None:
     click.echo(f"  {'':<16} {'time':>10} {'sent':>10} {'messages':>9} {'each':>10}")
     names = [f"down {k + 1}, degree {d}" for k, d in enumerate(best.degrees)]
     names += [f"up {k + 1}, degree {d}" for k, d in reversed(list(enumerate(best.degrees)))]
-    for name, stage in zip(["sample", *names], best.stages, strict=True):
-        if stage == _NOTHING:
-            continue
+    # A plan needs no sample.
+    for name, stage in zip(["sample", *names][-len(best.stages) :], best.stages, strict=True):
         each = stage.sent_bytes / max(1.0, stage.messages)
         click.echo(
             f"  {name:<16} {human_seconds(stage.seconds):>10} {human_bytes(stage.sent_bytes):>10} "

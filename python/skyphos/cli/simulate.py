@@ -115,7 +115,8 @@ def command(
         with replacing(chart) as file:
             file.write(render(network, n, count, found).encode())
     if trace is not None:
-        found.write_trace(trace)
+        with replacing(trace) as file:
+            file.write(found.phases[-1].trace.encode())
     if as_json:
         click.echo(json.dumps([_record(phase) for phase in found.phases], indent=2))
         return
