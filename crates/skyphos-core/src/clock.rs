@@ -62,8 +62,6 @@ pub enum Effort {
     SetJoin {
         /// How many there are in all of them.
         indices: usize,
-        /// How many sets.
-        sets: usize,
     },
 }
 

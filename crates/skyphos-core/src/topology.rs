@@ -79,9 +79,10 @@ impl Topology {
         self.order.as_ref().map_or(rank, |order| order.places[rank as usize])
     }
 
-    /// Ranks of a host, if all hosts have as many; else 1, for then no layers can be formed of hosts.
+    /// Ranks of a host, if there are several hosts and all have as many; else 1, for then no layers can be formed of hosts.
     pub fn ranks_per_host(&self) -> u32 {
-        even(&self.hosts)
+        let ranks = even(&self.hosts);
+        if ranks as usize == self.hosts.len() { 1 } else { ranks }
     }
 }
 

@@ -113,15 +113,15 @@ impl Cluster {
         let begin = self.clocks.iter().map(|clock| clock.at()).max().unwrap_or(0);
         let mut steps: Vec<Option<Steps<R>>> =
             calls.into_iter().map(|call| Some(call.into_steps())).collect();
-        let mut enters = vec![begin; ranks];
         {
             let mut world = self.shared.world();
             world.record = Record::new(ranks as u32, watched.to_vec());
             for rank in 0..ranks as u32 {
                 let distribution = world.network.start;
                 let late = distribution.draw(&mut world.random);
-                enters[rank as usize] += nanoseconds(late);
-                world.wake(rank, enters[rank as usize]);
+                // Until then frames wait for it, as for one that works.
+                self.clocks[rank as usize].go_to(begin + nanoseconds(late));
+                world.wake(rank, begin + nanoseconds(late));
             }
         }
         let mut results: Vec<Option<Result<R>>> = (0..ranks).map(|_| None).collect();
@@ -129,11 +129,6 @@ impl Cluster {
         while left > 0 {
             let next = self.shared.world().run(|rank| self.clocks[rank as usize].at());
             let Some((rank, time)) = next else { return Err(stuck(&results)) };
-            if time < enters[rank as usize] {
-                // A frame came for a rank that is not in the call yet.
-                self.shared.world().wake(rank, enters[rank as usize]);
-                continue;
-            }
             let clock = &self.clocks[rank as usize];
             clock.go_to(time);
             polls += 1;

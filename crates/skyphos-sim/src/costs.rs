@@ -39,7 +39,7 @@ impl Costs {
             }
             Effort::Dense { bytes } => bytes as f64 * k.dense_byte_s,
             Effort::SetCode { indices } => indices as f64 * r.set_code_s,
-            Effort::SetJoin { indices, .. } => indices as f64 * r.set_join_s,
+            Effort::SetJoin { indices } => indices as f64 * r.set_join_s,
         }
     }
 }

@@ -256,7 +256,7 @@ async fn decide<T: Element>(
             row_bytes: width * size_of::<T>(),
             union: &|m| curve.entries(m),
             dense_above: terms::<T>(n, width, &view, op, options).shape.dense_above,
-            ranks_per_host: ranks_per_host(ep),
+            ranks_per_host: ep.topology().ranks_per_host(),
             profile,
             bias,
         };
@@ -285,12 +285,6 @@ async fn decide<T: Element>(
         _ => skyphos_core::stream::bounds(ep, split, view, width, n, ep.size()).await?,
     };
     Ok((Known { algorithm, degrees, bounds, choice }, sampled))
-}
-
-/// Ranks of each host as planners take it: where all are on one host nothing is nearer than anything else.
-pub(crate) fn ranks_per_host(ep: &Endpoint) -> u32 {
-    let ranks = ep.topology().ranks_per_host();
-    if ranks == ep.size() { 1 } else { ranks }
 }
 
 /// Entries of unions as a survey says, at powers of two and at all ranks.

@@ -4,7 +4,7 @@ use crate::Comm;
 use crate::degrees::{Asked, agree};
 use crate::observe::Observed;
 use skyphos_core::butterfly::check_degrees;
-use skyphos_core::collectives::allgather::allgather_bytes;
+use skyphos_core::collectives::allgather::allgather_numbers;
 use skyphos_core::collectives::configure::{self, Missing, Request};
 use skyphos_core::collectives::reduce::{self, Order};
 use skyphos_core::frame::{CallKind, CallSig};
@@ -289,9 +289,8 @@ pub(crate) fn custom_tag(op: &ReduceOp) -> u8 {
 /// One more than the largest index of all ranks.
 async fn agree_n(ep: &Endpoint, contribute: Indices<'_>, want: Indices<'_>) -> Result<u64> {
     let end = contribute.end().max(want.end()).min(1 << 63);
-    let all = allgather_bytes(ep, 0, &end.to_le_bytes()).await?;
-    let end_of = |b: &Vec<u8>| u64::from_le_bytes(b[..8].try_into().expect("8 bytes"));
-    Ok(all.iter().map(end_of).max().unwrap_or(0))
+    let all = allgather_numbers(ep, 0, &[end]).await?;
+    Ok(all.iter().map(|said| said[0]).max().unwrap_or(0))
 }
 
 /// Rows that this rank is expected to send to others in each layer, down and up, by Kylix Prop. 4.1

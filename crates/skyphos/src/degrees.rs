@@ -4,13 +4,13 @@
 //! of the index space on all of them, and the unions of samples say how much sets overlap. It is there for nothing once
 //! the sets are prepared.
 
-use crate::allreduce::ranks_per_host;
-use crate::observe::Observed;
+use crate::observe::{Observed, agreed};
 use skyphos_core::Endpoint;
-use skyphos_core::collectives::allgather::allgather_bytes;
+use skyphos_core::collectives::allgather::allgather_numbers;
+use skyphos_core::stream::median;
 use skyphos_kernels::{Block, BlockHash, IndexSet, Prepared};
 use skyphos_plan::degrees::DEFAULT_ALPHA;
-use skyphos_plan::{PlanWork, Profile, Sizes, Union, choose_degrees, factorisations};
+use skyphos_plan::{PlanWork, Sizes, Union, choose_degrees, factorisations};
 use skyphos_types::Result;
 
 /// Round of the exchange; those of the agreement on n are before it.
@@ -52,12 +52,7 @@ pub(crate) async fn agree(
     for set in [&contribute.set, &want.set] {
         mine.extend(sample(set, asked.hash.range(), each));
     }
-    let block: Vec<u8> = mine.iter().flat_map(|v| v.to_le_bytes()).collect();
-    let all: Vec<Vec<u64>> = allgather_bytes(ep, ROUND, &block)
-        .await?
-        .iter()
-        .map(|b| b.chunks_exact(8).map(|v| u64::from_le_bytes(v.try_into().expect("8 bytes"))).collect())
-        .collect();
+    let all = allgather_numbers(ep, ROUND, &mine).await?;
     let mean = |k: usize| all.iter().map(|a| a[k] as f64).sum::<f64>() / all.len() as f64;
     let (ranks, n) = (ep.size(), asked.n);
     if let Some(least) = asked.min_packet_bytes {
@@ -67,12 +62,9 @@ pub(crate) async fn agree(
             least,
         ));
     }
-    let median = |k: usize| {
-        let mut said: Vec<f64> = all.iter().map(|a| f64::from_bits(a[k])).collect();
-        said.sort_by(f64::total_cmp);
-        said[said.len() / 2]
-    };
-    let profile = Profile { rate: median(3), cores: median(4), latency_s: median(5), ..start };
+    let said = |k: usize| median(all.iter().map(|a| f64::from_bits(a[counts.len() + k])).collect());
+    // Corrections of allreduce's algorithms were not asked for.
+    let (profile, _) = agreed(start, |k| if counts.len() + k < SAID { said(k) } else { 0.0 });
     let same = all.iter().all(|a| a[2] == 1);
     let length = 2 * each * WINDOWS as usize;
     let union = |side: usize| {
@@ -88,7 +80,7 @@ pub(crate) async fn agree(
         out: &|m| out.entries(m),
         want: &|m| wanted.entries(m),
         same,
-        ranks_per_host: ranks_per_host(ep),
+        ranks_per_host: ep.topology().ranks_per_host(),
     };
     Ok(work.all(&profile, &factorisations(ranks)).swap_remove(0).degrees)
 }
@@ -98,11 +90,16 @@ fn blocks_of_window(ranks: u32) -> usize {
     (256 / ranks as usize).clamp(1, 8)
 }
 
+/// The ids of a window.
+fn bounds_of(window: u64, range: u64) -> (u64, u64) {
+    let lo = range / WINDOWS * window;
+    (lo, if window + 1 == WINDOWS { range } else { lo + range / WINDOWS })
+}
+
 /// The first blocks of each window, ids and masks; [`NONE`] where it has no more.
 fn sample(set: &IndexSet, range: u64, each: usize) -> impl Iterator<Item = u64> + '_ {
     (0..if each == 0 { 0 } else { WINDOWS }).flat_map(move |window| {
-        let (lo, hi) = (range / WINDOWS * window, range / WINDOWS * (window + 1));
-        let hi = if window + 1 == WINDOWS { range } else { hi };
+        let (lo, hi) = bounds_of(window, range);
         let blocks = &set.blocks()[set.blocks_between(lo, hi)];
         let words = |k: usize| blocks.get(k).map_or([NONE, 0], |Block { id, mask }| [*id, *mask]);
         (0..each).flat_map(words).collect::<Vec<_>>()
@@ -135,13 +132,9 @@ fn estimate_mean(samples: &[&[u64]], joined: usize, range: u64, each: usize) -> 
 fn estimate(group: &[&[u64]], range: u64, each: usize) -> f64 {
     let (mut found, mut covered) = (0u64, 0u64);
     for window in 0..WINDOWS {
-        let lo = range / WINDOWS * window;
-        let hi = if window + 1 == WINDOWS { range } else { lo + range / WINDOWS };
-        let words = |sample: &&'_ [u64]| {
-            let start = window as usize * each * 2;
-            sample[start..start + each * 2].to_vec()
-        };
-        let told: Vec<Vec<u64>> = group.iter().map(words).collect();
+        let (lo, hi) = bounds_of(window, range);
+        let told: Vec<&[u64]> =
+            group.iter().map(|sample| &sample[window as usize * each * 2..][..each * 2]).collect();
         // Whoever told as many as it may perhaps has more beyond the last.
         let ends = told.iter().map(|words| match words[2 * each - 2] {
             NONE => hi,

@@ -7,6 +7,16 @@
 use crate::endpoint::Endpoint;
 use skyphos_types::{Error, Result};
 
+/// Numbers of every rank, by rank; all have as many. Rounds as [`allgather_bytes`].
+pub async fn allgather_numbers(ep: &Endpoint, first_round: u32, mine: &[u64]) -> Result<Vec<Vec<u64>>> {
+    let block: Vec<u8> = mine.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let all = allgather_bytes(ep, first_round, &block).await?;
+    let numbers = |block: &Vec<u8>| {
+        block.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes"))).collect()
+    };
+    Ok(all.iter().map(numbers).collect())
+}
+
 /// Every rank's `block`, in rank order. All blocks must have the same length. Takes ⌈log2 P⌉ rounds
 /// from `first_round`.
 pub async fn allgather_bytes(ep: &Endpoint, first_round: u32, block: &[u8]) -> Result<Vec<Vec<u8>>> {

@@ -16,7 +16,7 @@
 
 use crate::butterfly::{check_degrees, layers};
 use crate::clock::Effort;
-use crate::collectives::allgather::allgather_bytes;
+use crate::collectives::allgather::allgather_numbers;
 use crate::collectives::configure_layer::{Cut, Unmet, fold_shares, go_down, go_up};
 use crate::collectives::reduce::{DOWN, UP, check_shapes, finish_mean};
 use crate::collectives::rows::{Source, Target, copy_repeats, stage_repeats};
@@ -200,7 +200,7 @@ fn meet(ep: &Endpoint, built: &mut [Layer], sets: &Sets) -> Unmet {
     if in_set == out_set {
         return met; // the third map is the identity
     }
-    ep.spend(Effort::SetJoin { indices: in_set.len(), sets: 1 });
+    ep.spend(Effort::SetJoin { indices: in_set.len() });
     let final_map = Locator::new(out_set).positions(in_set.blocks());
     let nobody = last.out_len as u32;
     let count = final_map.iter().filter(|p| **p == MISSING).count() as u64;
@@ -224,12 +224,9 @@ async fn missing_error(ep: &Endpoint, want: &IndexSet, hash: BlockHash, unmet: &
     let count = mine.len() as u64;
     mine.sort_unstable();
     mine.resize(EXAMPLES_EACH, u64::MAX);
-    let block: Vec<u8> = [count].iter().chain(&mine).flat_map(|v| v.to_le_bytes()).collect();
-    let blocks = allgather_bytes(ep, EXAMPLES, &block).await?;
+    mine.insert(0, count);
     let (mut requests, mut examples) = (0, Vec::new());
-    for (rank, block) in blocks.iter().enumerate() {
-        let numbers: Vec<u64> =
-            block.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes"))).collect();
+    for (rank, numbers) in allgather_numbers(ep, EXAMPLES, &mine).await?.iter().enumerate() {
         requests += numbers[0];
         let shown = (numbers[0] as usize).min(EXAMPLES_EACH);
         examples.extend(numbers[1..1 + shown].iter().map(|i| (*i, ep.world_rank(rank as u32))));

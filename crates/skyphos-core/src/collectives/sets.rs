@@ -130,26 +130,15 @@ impl Sets {
         }
     }
 
-    /// The blocks of both in a range of ids; only of real ones.
-    fn part(&self, lo: u64, hi: u64) -> Theirs<'_> {
-        let Sets::Real { out, want } = self else { return Theirs { outs: Cow::Borrowed(&[]), ins: None } };
-        let (outs, ins) =
-            (&out.blocks()[out.blocks_between(lo, hi)], &want.blocks()[want.blocks_between(lo, hi)]);
-        Theirs { outs: Cow::Borrowed(outs), ins: (ins != outs).then_some(Cow::Borrowed(ins)) }
-    }
-
     /// The encoding of the parts in a range of ids; `parts` is among how many equal ones.
     pub(crate) fn encode(&self, lo: u64, hi: u64, parts: usize) -> Code<'_> {
         match self {
-            Sets::Real { .. } => {
-                let Theirs { outs: Cow::Borrowed(outs), ins } = self.part(lo, hi) else {
-                    unreachable!("a part of this rank's own")
-                };
-                let want = ins.map(|ins| match ins {
-                    Cow::Borrowed(ins) => Encoding::new(ins, lo, hi),
-                    Cow::Owned(_) => unreachable!("a part of this rank's own"),
-                });
-                Code::Real { out: Encoding::new(outs, lo, hi), want }
+            Sets::Real { out, want } => {
+                let (outs, ins) = part(out, want, lo, hi);
+                Code::Real {
+                    out: Encoding::new(outs, lo, hi),
+                    want: ins.map(|ins| Encoding::new(ins, lo, hi)),
+                }
             }
             Sets::Counted(counted) => {
                 let bytes = |size: &UnionSize| counted.bytes(counted.each(size, parts) as f64, hi - lo);
@@ -169,9 +158,13 @@ impl Sets {
     ) -> Result<Joined> {
         let degree = parts.len();
         let counted = match self {
-            Sets::Real { .. } => {
+            Sets::Real { out, want } => {
+                let own = || {
+                    let (outs, ins) = part(out, want, lo, hi);
+                    Theirs { outs: Cow::Borrowed(outs), ins: ins.map(Cow::Borrowed) }
+                };
                 let all: Vec<Theirs<'_>> =
-                    parts.into_iter().map(|part| part.unwrap_or_else(|| self.part(lo, hi))).collect();
+                    parts.into_iter().map(|theirs| theirs.unwrap_or_else(own)).collect();
                 return join_real(ep, &all);
             }
             Sets::Counted(counted) => counted,
@@ -180,7 +173,7 @@ impl Sets {
         let side = |size: &UnionSize| {
             let each = counted.each(size, degree);
             let len = counted.held(size, joined) as usize;
-            ep.spend(Effort::SetJoin { indices: each * degree, sets: degree });
+            ep.spend(Effort::SetJoin { indices: each * degree });
             (len, vec![Map::Counted { len: each, into: len }; degree])
         };
         let (out_len, out_maps) = side(&counted.out);
@@ -191,6 +184,13 @@ impl Sets {
         let sets = Sets::Counted(Counted { joined, ..counted.clone() });
         Ok(Joined { sets, out_maps, in_maps, out_len, in_len })
     }
+}
+
+/// The blocks of both sets in a range of ids; `None`: the in-part is the out-part.
+fn part<'a>(out: &'a IndexSet, want: &'a IndexSet, lo: u64, hi: u64) -> (&'a [Block], Option<&'a [Block]>) {
+    let outs = &out.blocks()[out.blocks_between(lo, hi)];
+    let ins = &want.blocks()[want.blocks_between(lo, hi)];
+    (outs, (ins != outs).then_some(ins))
 }
 
 /// The sets in a message of real ones, after its first byte was split off, and the bytes they take.
@@ -243,6 +243,6 @@ fn join_side(ep: &Endpoint, parts: &[&[Block]]) -> Result<(IndexSet, Vec<Map>)> 
     let set = IndexSet::new(blocks);
     let locator = Locator::new(&set);
     let maps: Vec<Map> = parts.iter().map(|part| Map::Places(Arc::new(locator.positions(part)))).collect();
-    ep.spend(Effort::SetJoin { indices: maps.iter().map(Map::len).sum(), sets: parts.len() });
+    ep.spend(Effort::SetJoin { indices: maps.iter().map(Map::len).sum() });
     Ok((set, maps))
 }

@@ -16,7 +16,7 @@
 //! min(k, entries) largest sums, of equal magnitudes those of lower index, and the same bits on all ranks.
 //! Cost: 2 (P - 1) to 3 (P - 1) α, (bytes of the type + 3) ⌈log2 P⌉ α for control.
 
-use crate::collectives::allgather::allgather_bytes;
+use crate::collectives::allgather::allgather_numbers;
 use crate::collectives::allreduce::butterfly::{Reduced, allgather_parts, reduce_scatter};
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
@@ -59,7 +59,7 @@ pub async fn topk_allreduce<T: Magnitude>(
         (counts[me].iter().sum::<u64>() - own, counts.iter().map(|to| to[me]).sum::<u64>() - own);
     let Reduced { part, bounds } = reduce_scatter(ep, view, terms, &[ep.size()], bounds).await?;
     let part = keep_largest(ep, part, k).await?;
-    let held: Vec<u64> = numbers_of_all(ep, OWN, &[part.view().nnz(1) as u64]).await?.concat();
+    let held: Vec<u64> = allgather_numbers(ep, OWN, &[part.view().nnz(1) as u64]).await?.concat();
     let total: u64 = held.iter().sum();
     let crowded = held.iter().any(|own| *own * size > 2 * total.max(size));
     let (part, bounds, moved) =
@@ -69,16 +69,6 @@ pub async fn topk_allreduce<T: Magnitude>(
     sent += moved.0 + mine * (size - 1);
     received += moved.1 + (total - mine);
     Ok(Selected { form, sent_words: 2 * sent, received_words: 2 * received })
-}
-
-/// Numbers of every rank, by rank; all have as many.
-async fn numbers_of_all(ep: &Endpoint, round: u32, mine: &[u64]) -> Result<Vec<Vec<u64>>> {
-    let block: Vec<u8> = mine.iter().flat_map(|v| v.to_le_bytes()).collect();
-    let all = allgather_bytes(ep, round, &block).await?;
-    let numbers = |block: &Vec<u8>| {
-        block.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes"))).collect()
-    };
-    Ok(all.iter().map(numbers).collect())
 }
 
 /// Ranges none of which gets more than k + 2k/P entries (or P, the most that one index may have), and how many each
@@ -97,7 +87,7 @@ async fn fair_bounds<T: Magnitude>(
         let bounds = cut(ep, round, view, n, samples).await?;
         let places: Vec<u64> = bounds.iter().map(|b| indices.before(*b) as u64).collect();
         let mine: Vec<u64> = places.windows(2).map(|w| w[1] - w[0]).collect();
-        let counts = numbers_of_all(ep, round + 32, &mine).await?;
+        let counts = allgather_numbers(ep, round + 32, &mine).await?;
         let largest = (0..size as usize).map(|to| counts.iter().map(|c| c[to]).sum()).max().unwrap_or(0);
         // With a sample of every entry no cut is better.
         if largest <= most || samples as u64 >= k {
@@ -121,7 +111,7 @@ async fn keep_largest<T: Magnitude>(ep: &Endpoint, part: Part<T>, k: u64) -> Res
         for key in keys.iter().filter(|key| **key >> shift >> 8 == prefix) {
             mine[(*key >> shift) as usize & (DIGITS - 1)] += 1;
         }
-        let all = numbers_of_all(ep, DIGIT + 0x1_0000 * digit as u32, &mine).await?;
+        let all = allgather_numbers(ep, DIGIT + 0x1_0000 * digit as u32, &mine).await?;
         let (mut above, mut chosen) = (0, None);
         for value in (0..DIGITS).rev() {
             let here: u64 = all.iter().map(|h| h[value]).sum();
@@ -199,7 +189,7 @@ async fn balance<T: Magnitude>(
     }
     // Where a rank has no entry its range is empty: it begins where the next one's does.
     let first = all_indices.first().copied().unwrap_or(u64::MAX);
-    let mut bounds: Vec<u64> = numbers_of_all(ep, FIRST, &[first]).await?.concat();
+    let mut bounds: Vec<u64> = allgather_numbers(ep, FIRST, &[first]).await?.concat();
     bounds.push(terms.n);
     for rank in (0..size).rev() {
         bounds[rank] = bounds[rank].min(bounds[rank + 1]);

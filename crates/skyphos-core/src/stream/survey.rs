@@ -1,6 +1,6 @@
 //! What all ranks tell each other about their vectors before one is reduced: the same knowledge on all of them.
 
-use crate::collectives::allgather::allgather_bytes;
+use crate::collectives::allgather::allgather_numbers;
 use crate::endpoint::Endpoint;
 use crate::stream::split::cut_by_weight;
 use skyphos_kernels::stream::View;
@@ -36,6 +36,12 @@ pub struct Survey {
     said: Vec<Vec<f64>>,
 }
 
+/// The upper median; of none 0.
+pub fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or(0.0)
+}
+
 impl Survey {
     /// Entries of a rank, on average.
     pub fn mean_entries(&self) -> f64 {
@@ -44,9 +50,7 @@ impl Survey {
 
     /// The median of what ranks said in a place; of none 0.
     pub fn median(&self, place: usize) -> f64 {
-        let mut all: Vec<f64> = self.said.iter().filter_map(|said| said.get(place).copied()).collect();
-        all.sort_by(f64::total_cmp);
-        all.get(all.len() / 2).copied().unwrap_or(0.0)
+        median(self.said.iter().filter_map(|said| said.get(place).copied()).collect())
     }
 
     /// Entries that the union of so many ranks' vectors should have.
@@ -168,13 +172,10 @@ async fn survey_of<T: Element>(
     mine.resize(1 + samples, 0);
     mine.extend(said.iter().map(|number| number.to_bits()));
     mine.extend(hashes);
-    let block: Vec<u8> = mine.iter().flat_map(|v| v.to_le_bytes()).collect();
-    let all = allgather_bytes(ep, round, &block).await?;
+    let all = allgather_numbers(ep, round, &mine).await?;
     let mut survey =
         Survey { n, entries: Vec::new(), samples: Vec::new(), sketches: Vec::new(), said: Vec::new() };
-    for (rank, block) in all.iter().enumerate() {
-        let numbers: Vec<u64> =
-            block.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes"))).collect();
+    for (rank, numbers) in all.iter().enumerate() {
         if numbers.len() < 1 + samples + said.len() {
             return Err(ep.corrupt(rank as u32, "a sample that is too short"));
         }

@@ -144,9 +144,10 @@ impl Ranks {
             Ok(Rank { comm, indices: Arc::new(indices), plan: Slot::default(), shared: None })
         };
         let all = (0..).zip(cluster.transports()).map(one).collect::<Result<_>>()?;
+        let topology = scenario.network.topology()?;
         let curve = law.union(n, entries).at_divisors(scenario.network.ranks);
         let degrees = scenario.degrees.clone().unwrap_or_else(|| match sized {
-            true => scenario.plan_degrees(&curve, &profile),
+            true => scenario.plan_degrees(&curve, &profile, topology.ranks_per_host()),
             false => Vec::new(),
         });
         let union: UnionSize = Arc::new(move |m| curve.entries(m));

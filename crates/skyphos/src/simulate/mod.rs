@@ -65,10 +65,9 @@ pub struct Phase {
 
 impl Scenario {
     /// The degrees that the planner chooses for a plan, by what a probe finds.
-    fn plan_degrees(&self, union: &Union, profile: &Profile) -> Vec<u32> {
+    fn plan_degrees(&self, union: &Union, profile: &Profile, ranks_per_host: u32) -> Vec<u32> {
         let curve = |m: f64| union.entries(m);
         let (ranks, n, row_bytes) = (self.network.ranks, self.n, self.row_bytes);
-        let ranks_per_host = self.network.ranks_per_host;
         let work = PlanWork { ranks, n, row_bytes, out: &curve, want: &curve, same: true, ranks_per_host };
         work.all(profile, &factorisations(ranks)).swap_remove(0).degrees
     }

@@ -6,6 +6,7 @@
 //! timed its kernels on them.
 
 use crate::Comm;
+use skyphos_core::stream::median;
 use skyphos_plan::Profile;
 use skyphos_sim::{Cluster, Network};
 use skyphos_types::Result;
@@ -40,9 +41,7 @@ pub fn probe(network: &Network, seed: u64) -> Result<Profile> {
         let times = ran.results.into_iter().collect::<Result<Vec<_>>>()?;
         // A layer lasts until its last rank is done: the slowest of each exchange, the median of exchanges.
         let slowest = |turn: usize| times.iter().map(|t| t[turn]).fold(0.0, f64::max);
-        let mut all: Vec<f64> = (0..TIMES as usize).map(slowest).collect();
-        all.sort_by(f64::total_cmp);
-        Ok(all[all.len() / 2])
+        Ok(median((0..TIMES as usize).map(slowest).collect()))
     };
     let (one, many) = (typical(1, SMALL)?, typical(others, SMALL)?);
     let (one_large, many_large) = (typical(1, LARGE)?, typical(others, LARGE)?);
