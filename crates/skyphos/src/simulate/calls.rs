@@ -136,20 +136,22 @@ impl Ranks {
     pub(super) fn new(scenario: &Scenario, cluster: &Cluster) -> Result<Ranks> {
         let Scenario { n, entries, law, seed, sized, collective, .. } = *scenario;
         let without = sized || collective.is_dense() || collective == Collective::Barrier;
-        let (sampler, profile) = (Sampler::new(law, n, entries), probe(&scenario.network, seed)?);
+        let sampler = Sampler::new(law, n, entries);
+        let profile = scenario.asks_planner().then(|| probe(&scenario.network, seed)).transpose()?;
         let one = |(rank, transport)| {
             let comm = Comm::over(transport, Cluster::settings())?;
-            comm.set_profile(Some(profile));
+            comm.set_profile(profile);
             let indices = if without { Vec::new() } else { sampler.draw(seed, rank) };
             Ok(Rank { comm, indices: Arc::new(indices), plan: Slot::default(), shared: None })
         };
         let all = (0..).zip(cluster.transports()).map(one).collect::<Result<_>>()?;
-        let topology = scenario.network.topology()?;
         let curve = law.union(n, entries).at_divisors(scenario.network.ranks);
-        let degrees = scenario.degrees.clone().unwrap_or_else(|| match sized {
-            true => scenario.plan_degrees(&curve, &profile, topology.ranks_per_host()),
-            false => Vec::new(),
-        });
+        let degrees = match (&scenario.degrees, profile) {
+            (None, Some(profile)) if sized => {
+                scenario.plan_degrees(&curve, &profile, scenario.network.topology()?.ranks_per_host())
+            }
+            (degrees, _) => degrees.clone().unwrap_or_default(),
+        };
         let union: UnionSize = Arc::new(move |m| curve.entries(m));
         Ok(Ranks { all, settled: Slot::default(), degrees, union })
     }

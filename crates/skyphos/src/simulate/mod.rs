@@ -64,6 +64,17 @@ pub struct Phase {
 }
 
 impl Scenario {
+    /// Whether anything is left to the planner, which then needs a probe.
+    fn asks_planner(&self) -> bool {
+        match self.collective {
+            Collective::Configure | Collective::Reduce | Collective::ConfigureReduce => {
+                self.degrees.is_none()
+            }
+            Collective::Allreduce | Collective::AllreduceDense => self.algorithm == Algorithm::Auto,
+            _ => false,
+        }
+    }
+
     /// The degrees that the planner chooses for a plan, by what a probe finds.
     fn plan_degrees(&self, union: &Union, profile: &Profile, ranks_per_host: u32) -> Vec<u32> {
         let curve = |m: f64| union.entries(m);
