@@ -10,6 +10,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lab import data
 from lab.cluster import Cluster, Loopback
 from lab.conductor import Group, drain_seconds
@@ -118,14 +120,13 @@ class _Run:
         start_s = time.monotonic()
         kept, hopeless = self._hopeful(case)
         times: dict[str, list[float]] = {name: [] for name in kept}
-        turn_s = 0.0
+        order, turn_s = np.random.default_rng(case.seed), 0.0
         for turn in range(_MOST):
             if turn >= _FEWEST and turn % 2 == 0 and time.monotonic() - start_s + 2 * turn_s > self.settings.budget_s:
                 break
             turn_start_s = time.monotonic()
-            # Each is the first once: who comes after whom matters to caches.
-            for k in range(len(kept)):
-                name = kept[(turn + k) % len(kept)]
+            # Who comes after whom matters to caches, and to contenders whose threads go on for a while.
+            for name in order.permutation(kept).tolist():
                 times[name].append(self.once(name))
             turn_s = time.monotonic() - turn_start_s
         how: Any = self.group.tell("explain", "auto", limit_s=_LIMIT_S)[0]

@@ -64,6 +64,11 @@ class Comm(AllreduceCollectives):
         return profile_of(self._native)
 
     @property
+    def adapts(self) -> bool:
+        """Whether ``algorithm="auto"`` learns from calls (:func:`skyphos.init`); the same on all ranks."""
+        return self._native.adapts
+
+    @property
     def stats(self) -> Stats:
         """Seconds of the last :meth:`configure` or :meth:`configure_reduce` on this rank."""
         return self._stats

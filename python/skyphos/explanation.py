@@ -37,6 +37,9 @@ class Explanation:
         The algorithms that it passed over, the best first, with the seconds that they should have taken.
     notes : tuple of str
         What might be done better.
+    tried : tuple of (str, float)
+        The algorithms that earlier calls tried before this one was settled on, with the seconds that they took; empty
+        before that, and where nothing else was worth a try.
 
     Examples
     --------
@@ -63,6 +66,7 @@ class Explanation:
     predicted: Prediction | None = None
     others: tuple[tuple[str, float], ...] = ()
     notes: tuple[str, ...] = ()
+    tried: tuple[tuple[str, float], ...] = ()
 
     def __str__(self) -> str:
         form = "dense" if self.result_is_dense else "sparse"
@@ -83,13 +87,17 @@ class Explanation:
             if len(found.stages) > 1:
                 stages = ", ".join(f"{1e3 * s.seconds:.3g} ms {s.sent_bytes:,.0f} bytes" for s in found.stages)
                 lines.append(f"    by stage: {stages}")
-        if self.others:
-            lines.append("  passed over: " + ", ".join(f"{name} {1e3 * s:.3g} ms" for name, s in self.others))
+        for what, names in (("passed over", self.others), ("tried, and slower", self.tried)):
+            if names:
+                lines.append(f"  {what}: " + ", ".join(f"{name} {1e3 * s:.3g} ms" for name, s in names))
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
 
-#: Stages of the algorithm that `auto` chose; names, degrees and seconds of the next best.
-_Predicted = tuple[list[tuple[float, float, float, float, float, float]], list[tuple[str, list[int], float]]]
+#: Names, degrees and seconds of algorithms.
+_Timed = list[tuple[str, list[int], float]]
+
+#: Stages of the algorithm that `auto` chose; the next best; those that were tried.
+_Predicted = tuple[list[tuple[float, float, float, float, float, float]], _Timed, _Timed]
 
 #: Algorithm, degrees, dense threshold, bytes sent, frames sent, bytes received, prediction: from the native library.
 Told = tuple[str, list[int], float, int, int, int, _Predicted | None]
@@ -116,9 +124,12 @@ def explanation_of(asked: str, told: Told, entries: int, result_entries: int, is
         reason += f": {why.get(algorithm, 'what is quantised must have an owner')}"
     predicted: Prediction | None = None
     others: tuple[tuple[str, float], ...] = ()
+    tried: tuple[tuple[str, float], ...] = ()
     if found is not None:
         predicted = Prediction(algorithm, tuple(degrees), tuple(Stage(*stage) for stage in found[0]))
-        others = tuple((Prediction(name, tuple(d), ()).name, seconds) for name, d, seconds in found[1])
+        others, tried = _named(found[1]), _named(found[2])
+        if tried:
+            reason += "; it took least of those that were tried"
     notes = []
     if algorithm == "split_allgather" and result_entries > threshold:
         notes.append(
@@ -129,5 +140,9 @@ def explanation_of(asked: str, told: Told, entries: int, result_entries: int, is
         notes.append("the result is below the dense threshold: auto or split_allgather would move less")
     return Explanation(
         algorithm, reason, tuple(degrees), threshold, entries, result_entries, is_dense, sent, received, frames,
-        predicted, others, tuple(notes),
+        predicted, others, tuple(notes), tried,
     )  # fmt: skip
+
+
+def _named(timed: _Timed) -> tuple[tuple[str, float], ...]:
+    return tuple((Prediction(name, tuple(degrees), ()).name, seconds) for name, degrees, seconds in timed)

@@ -28,6 +28,7 @@ def init(
     socket_buffer: int | None = None,
     congestion_control: str | None = None,
     profile: ProfileSource | None = None,
+    adapt: bool | None = None,
 ) -> Comm:
     """Join the group that this process was started in.
 
@@ -60,6 +61,11 @@ def init(
         what calls observe refines it. Rank 0's counts for all ranks. Default: the file that SKYPHOS_PROFILE names
         (``none``: no file); else the user's own, if it is of these hosts; else defaults. A profile of other hosts
         warns once.
+    adapt : bool, optional
+        Whether ``algorithm="auto"`` learns from calls: where several algorithms should take about as long, the first
+        calls try them in turn, and the others go by the one that took least. False: it goes by data and profile
+        alone, so that each run of a program adds up in the same order. Rank 0's counts for all ranks. Default: True,
+        or False where SKYPHOS_ADAPT is ``0``.
 
     Returns
     -------
@@ -102,7 +108,7 @@ def init(
         socket_buffer,
         congestion_control,
     )
-    begin_with(native, profile)
+    begin_with(native, profile, adapt)
     return Comm(native)
 
 

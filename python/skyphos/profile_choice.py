@@ -55,24 +55,34 @@ class Fitted:
     differences: tuple[str, ...]
 
 
-def begin_with(comm: native.Comm, asked: ProfileSource | None) -> None:
-    """Give all ranks of a new group rank 0's profile, if it has one. Collective.
+def begin_with(comm: native.Comm, asked: ProfileSource | None, adapt: bool | None) -> None:
+    """Give all ranks of a new group rank 0's profile, if it has one, and whether calls are learned from. Collective.
 
     Raises
     ------
     BadInput
-        Rank 0's argument, or the file that ``SKYPHOS_PROFILE`` names, is no profile; on all ranks.
+        Rank 0's argument, or the file that ``SKYPHOS_PROFILE`` names, is no profile; SKYPHOS_ADAPT is neither 0 nor 1;
+        on all ranks.
     """
     mine = None
     if comm.rank == 0:
         try:
             mine = _find(comm, asked)
+            adapt = _adapt() if adapt is None else adapt
         except SkyphosError as error:
             raise comm.fail_call(str(error)) from None
         except Exception as error:  # a warning that is an error here, or whatever a file system says
             comm.fail_call(f"rank 0 cannot take its profile: {error}")
             raise
-    native.agree_profile(comm, mine)
+    native.agree_profile(comm, mine, bool(adapt))
+
+
+def _adapt() -> bool:
+    """Whether rank 0's environment lets ``auto`` learn from calls."""
+    named = os.environ.get("SKYPHOS_ADAPT", "").strip()
+    if named not in ("", "0", "1"):
+        raise BadInput(f"SKYPHOS_ADAPT must be 0 or 1, not {named!r}")
+    return named != "0"
 
 
 def _find(comm: native.Comm, asked: ProfileSource | None) -> Profile | None:

@@ -94,6 +94,11 @@ impl Comm {
     }
 
     #[getter]
+    fn adapts(&self) -> bool {
+        self.comm.adapts()
+    }
+
+    #[getter]
     fn transport(&self) -> &'static str {
         self.comm.transport()
     }

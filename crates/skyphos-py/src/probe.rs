@@ -76,9 +76,10 @@ pub fn agree_profile(
     py: Python<'_>,
     comm: &Comm,
     mine: Option<Numbers>,
+    adapt: bool,
 ) -> PyResult<Option<Vec<(&'static str, f64)>>> {
     let mine = mine.map(|Numbers(profile)| profile);
-    let agreed = py.detach(|| comm.shared().agree_profile(mine)).map_err(|e| to_py(py, e))?;
+    let agreed = py.detach(|| comm.shared().agree_profile(mine, adapt)).map_err(|e| to_py(py, e))?;
     Ok(agreed.map(named))
 }
 

@@ -89,17 +89,21 @@ pub(crate) fn parts<T: skyphos::Element + numpy::Element>(py: Python<'_>, vector
 /// Algorithm, degrees, dense threshold in entries, bytes sent, frames sent, bytes received, what was predicted.
 type Told = (&'static str, Vec<u32>, f64, u64, u64, u64, Option<Predicted>);
 
-/// Stages of the algorithm that `auto` chose, with times as they have been, and the next best ones: names, degrees and
-/// seconds.
-type Predicted = (Vec<StageNumbers>, Vec<(&'static str, Vec<u32>, f64)>);
+/// Names, degrees and seconds of algorithms.
+type Timed = Vec<(&'static str, Vec<u32>, f64)>;
+
+/// Stages of the algorithm that `auto` chose, with times as they have been; the next best; those that were tried.
+type Predicted = (Vec<StageNumbers>, Timed, Timed);
 
 fn told(how: Explanation, explain: bool) -> Told {
     let Traffic { sent_bytes, sent_frames, received_bytes } = how.traffic;
     let predicted = how.choice.filter(|_| explain).map(|choice| {
         let seen = |stage: &Stage| Stage { seconds: stage.seconds * choice.bias, ..*stage };
         let stages = choice.prediction.stages.iter().map(|stage| stage_numbers(&seen(stage))).collect();
-        let others = choice.others.iter().map(|(a, degrees, s)| (a.name(), degrees.clone(), *s)).collect();
-        (stages, others)
+        let timed = |all: &[(Algorithm, Vec<u32>, f64)]| {
+            all.iter().map(|(a, degrees, s)| (a.name(), degrees.clone(), *s)).collect::<Timed>()
+        };
+        (stages, timed(&choice.others), timed(&choice.tried))
     });
     let (name, threshold) = (how.algorithm.name(), how.dense_threshold);
     (name, how.degrees, threshold, sent_bytes, sent_frames, received_bytes, predicted)

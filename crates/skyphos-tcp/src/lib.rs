@@ -43,15 +43,16 @@ use skyphos_types::Result;
 /// rank that ended meanwhile or cannot be reached, `Interrupted`.
 pub fn connect(options: Options) -> Result<Tcp> {
     options.check()?;
-    let (rank, asked) = (options.rank, options.congestion_control.is_some());
+    let (rank, tuning) = (options.rank, options.tuning());
     let formed = match (options.world_size, rank) {
         (1, _) => Formed::alone(&options)?,
         (_, 0) => rendezvous::gather(options)?,
         _ => join::join(options)?,
     };
-    if !asked {
-        for stream in formed.streams.iter().flatten() {
-            // It fails only on a connection that is broken, which whoever uses it will find.
+    for stream in formed.streams.iter().flatten() {
+        // Both fail only on a connection that is broken, which whoever uses it will find.
+        let _ = sockets::widen_within_host(stream, &tuning);
+        if tuning.congestion.is_none() {
             let _ = sockets::give_long_path_to_bbr(stream);
         }
     }

@@ -28,6 +28,9 @@ const NEAR: usize = 4 * 1024;
 /// Payloads up to this size are small.
 const SMALL: usize = 16 * 1024;
 
+/// Frames with a larger payload come in bulk; of others each is an answer, which acknowledges.
+const BULK: usize = 1024;
+
 /// Bytes read of one peer before the others get their turn.
 const TURN: usize = 1 << 20;
 
@@ -65,11 +68,13 @@ pub(crate) struct Inbox {
     head_filled: usize,
     body: Option<Body>,
     ahead: usize,
+    /// Bytes of the last frame's payload.
+    last: usize,
 }
 
 impl Default for Inbox {
     fn default() -> Inbox {
-        Inbox { head: [0; HEADER_BYTES], head_filled: 0, body: None, ahead: FAR }
+        Inbox { head: [0; HEADER_BYTES], head_filled: 0, body: None, ahead: FAR, last: 0 }
     }
 }
 
@@ -107,6 +112,11 @@ impl Inbox {
                 return Stop::More;
             }
         }
+    }
+
+    /// Whether the last frame was of some size, so that the rest of it or another is probably to come.
+    pub(crate) fn in_bulk(&self) -> bool {
+        self.last > BULK
     }
 
     /// Bytes read, bytes asked for, and how many of the former went into the payload in progress.
@@ -163,7 +173,7 @@ impl Inbox {
     fn begin(&mut self, pool: &Pool) -> Result<(), Stop> {
         let (header, len, _) =
             Header::decode(&self.head).map_err(|e| Stop::Broken(format!("it sent damaged data: {e}")))?;
-        self.ahead = if len <= SMALL { FAR } else { NEAR };
+        (self.ahead, self.last) = (if len <= SMALL { FAR } else { NEAR }, len);
         self.body = Some(Body { header, slab: (len > 0).then(|| pool.take(len)), filled: 0, len });
         Ok(())
     }

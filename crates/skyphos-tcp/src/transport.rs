@@ -186,7 +186,11 @@ impl Tcp {
                     peer.broken = broken;
                     peer.unread = true;
                 }
-                (Stop::Drained, None) => {}
+                (Stop::Drained, None) => {
+                    if peer.inbox.in_bulk() {
+                        sockets::acknowledge_at_once(&*stream);
+                    }
+                }
                 (Stop::Drained, Some(cause)) | (Stop::Broken(_), Some(cause)) => {
                     lose(peer, from, &cause, false, events)
                 }

@@ -3,10 +3,10 @@
 use crate::Comm;
 use crate::algorithm::{Algorithm, AllreduceOptions, DenseThreshold};
 use crate::as_dense::{reduce_array, reduce_as_dense};
-use crate::choose::{Data, choose, predict};
+use crate::decide::{Basis, Decided, decide};
 use crate::explain::Explanation;
-use crate::memory::{Known, Size, Told};
-use crate::observe::{Observed, Stopwatch, agreed};
+use crate::memory::{Known, Learned, Size, Told};
+use crate::observe::Stopwatch;
 use crate::vectors::{Source, is_wide};
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::allreduce::butterfly::{Parts, butterfly};
@@ -14,13 +14,11 @@ use skyphos_core::collectives::allreduce::gather_and_sum::gather_and_sum;
 use skyphos_core::collectives::allreduce::recursive_doubling::recursive_doubling;
 use skyphos_core::collectives::allreduce::ring;
 use skyphos_core::frame::CallKind;
-use skyphos_core::stream::{Split, Survey, Terms, survey};
-use skyphos_core::{Call, Endpoint, Traffic};
+use skyphos_core::stream::{Split, Terms};
+use skyphos_core::{Call, Endpoint};
 use skyphos_kernels::BlockHash;
 use skyphos_kernels::stream::{Form, Shape, SparseVec, View, shuffle, unshuffle};
-use skyphos_plan::Union;
 use skyphos_types::{Element, Error, ReduceOp, Result};
-use std::sync::Arc;
 
 /// Calls of less are not watched closely: that would take longer than they tell.
 const WATCHED_BYTES: usize = 64 * 1024;
@@ -62,13 +60,13 @@ impl Comm {
         options: &AllreduceOptions,
     ) -> Result<Allreduced<T>> {
         let asked = options.sig::<T>(CallKind::Allreduce, op, n, width);
-        let (known, sig) = self.memory.recall(asked);
-        let seen = *self.observed();
+        let (recalled, sig) = self.memory.recall(asked);
+        let basis = Basis { recalled, seen: *self.observed() };
         let watch = Stopwatch::start(view.nnz(width) * size_of::<T>() >= WATCHED_BYTES);
-        let body = async |ep: &Endpoint| allreduce_on(ep, (n, width), view, op, options, known, seen).await;
-        let done = self.memory.after(asked, self.call(sig, body))?;
-        let Traffic { sent_bytes, received_bytes, .. } = done.explanation.traffic;
-        self.observed().note(&watch.stop(sent_bytes.max(received_bytes)), done.explanation.choice.as_deref());
+        let call = self.call(sig, async |ep| allreduce_on(ep, (n, width), view, op, options, basis).await);
+        let seen = watch.stop();
+        let done = self.memory.after(asked, call, seen.seconds)?;
+        self.observed().note(&seen, done.explanation.traffic, done.explanation.choice.as_deref());
         Ok(done)
     }
 
@@ -82,10 +80,10 @@ impl Comm {
         options: AllreduceOptions,
     ) -> Result<Call<Allreduced<T>>> {
         let asked = options.sig::<T>(CallKind::Allreduce, &op, n, width);
-        let (known, sig) = self.memory.recall(asked);
-        let seen = *self.observed();
+        let (recalled, sig) = self.memory.recall(asked);
+        let basis = Basis { recalled, seen: *self.observed() };
         self.prepare(sig, Some(&op.clone()), move |ep| async move {
-            allreduce_on(&ep, (n, width), x.view(), &op, &options, known, seen).await.map(|(done, _)| done)
+            allreduce_on(&ep, (n, width), x.view(), &op, &options, basis).await.map(|(done, _)| done)
         })
     }
 
@@ -126,8 +124,7 @@ async fn allreduce_on<T: Element>(
     view: View<'_, T>,
     op: &ReduceOp,
     options: &AllreduceOptions,
-    known: Option<Known>,
-    seen: Observed,
+    basis: Basis,
 ) -> Result<(Allreduced<T>, Told)> {
     op.check(T::DTYPE)?;
     view.check(n, width)?;
@@ -135,7 +132,7 @@ async fn allreduce_on<T: Element>(
         check_degrees(degrees, ep.size())?;
     }
     let mut sent = Vec::new();
-    let Ran { form, known, sampled, size } = if options.split == Split::Hash {
+    let Ran { form, known, learned, size } = if options.split == Split::Hash {
         if options.quantize.is_some() {
             return Err(Error::bad_input(
                 "split=\"hash\" moves values out of their buckets: not with quantize=",
@@ -144,12 +141,11 @@ async fn allreduce_on<T: Element>(
         let hash = BlockHash::new(n, ep.size());
         let shuffled = shuffle(view, width, hash);
         let of = (shuffled.n, width);
-        let ran = run(ep, of, shuffled.view(), op, options, None, known, seen).await?;
+        let ran = run(ep, of, shuffled.view(), op, options, None, basis).await?;
         Ran { form: unshuffle(ran.form, n, width, is_wide(n, &view), hash), ..ran }
     } else {
-        run(ep, (n, width), view, op, options, options.tell_sent.then_some(&mut sent), known, seen).await?
+        run(ep, (n, width), view, op, options, options.tell_sent.then_some(&mut sent), basis).await?
     };
-    let learned = sampled.then(|| known.clone());
     let Known { algorithm, degrees, choice, .. } = known;
     let degrees = if degrees.is_empty() { vec![ep.size()] } else { degrees };
     let dense_threshold = terms::<T>(n, width, &view, op, options).shape.dense_above * n as f64;
@@ -222,101 +218,17 @@ async fn quantised_dense<T: Element>(
     let options = AllreduceOptions { algorithm, ..options.clone() };
     let view = View::Dense { values, present: None };
     let Ran { form, known, .. } =
-        run(ep, (values.len() as u64, 1), view, op, &options, None, None, Observed::default()).await?;
+        run(ep, (values.len() as u64, 1), view, op, &options, None, Basis::default()).await?;
     let (Form::Sparse { values, .. } | Form::Dense { values, .. }) = form;
     out.copy_from_slice(&values);
     Ok(known.algorithm)
 }
 
-/// Which algorithm, and where ranges are cut: as `known`, as asked, or by a sample; whether a sample was taken.
-async fn decide<T: Element>(
-    ep: &Endpoint,
-    (n, width): (u64, usize),
-    view: View<'_, T>,
-    op: &ReduceOp,
-    options: &AllreduceOptions,
-    known: Option<Known>,
-    seen: Observed,
-) -> Result<(Known, bool)> {
-    if let Some(known) = known {
-        return Ok((known, false));
-    }
-    let mut algorithm = options.algorithm;
-    let mut degrees =
-        options.degrees.clone().filter(|_| algorithm == Algorithm::Butterfly).unwrap_or_default();
-    let (mut sample, mut choice) = (None, None);
-    if algorithm == Algorithm::Auto {
-        let default = seen.start(ep.size(), ep.node().on_one_host());
-        let survey = survey(ep, view, width, n, &seen.words(default)).await?;
-        let curve = union_curve(&survey, ep.size());
-        let (profile, bias) = agreed(default, |k| survey.median(k));
-        let data = Data {
-            ranks: ep.size(),
-            n,
-            row_bytes: width * size_of::<T>(),
-            union: &|m| curve.entries(m),
-            dense_above: terms::<T>(n, width, &view, op, options).shape.dense_above,
-            ranks_per_host: ep.topology().ranks_per_host(),
-            profile,
-            bias,
-        };
-        let mut chosen = choose(&data);
-        let able = match op {
-            ReduceOp::MeanPresent => Algorithm::SplitAllgather,
-            _ => options.quantize.map_or(chosen.algorithm, |q| q.or_one_that_can(chosen.algorithm)),
-        };
-        if let Some(layers) = options.degrees.as_ref().filter(|_| able == Algorithm::Butterfly) {
-            chosen = predict(&data, able, layers);
-        } else if able != chosen.algorithm {
-            chosen = predict(&data, able, &[ep.size()]);
-        }
-        (algorithm, degrees) = (able, chosen.degrees.clone());
-        (sample, choice) = (Some(survey), Some(Arc::new(chosen)));
-    }
-    check_algorithm(algorithm, op, options)?;
-    // Dense parts are as large as their ranges, whatever is in them.
-    let split = if algorithm == Algorithm::SplitAllgatherDense { Split::Even } else { options.split };
-    let whole =
-        matches!(algorithm, Algorithm::RecursiveDoubling | Algorithm::Allgather) || algorithm.is_dense();
-    let sampled = sample.is_some() || !whole && split == Split::Quantiles && ep.size() > 1;
-    let bounds = match sample {
-        _ if whole => Vec::new(),
-        Some(survey) if split == Split::Quantiles => survey.bounds(ep.size()),
-        _ => skyphos_core::stream::bounds(ep, split, view, width, n, ep.size()).await?,
-    };
-    Ok((Known { algorithm, degrees, bounds, choice }, sampled))
-}
-
-/// Entries of unions as a survey says, at powers of two and at all ranks.
-fn union_curve(survey: &Survey, ranks: u32) -> Union {
-    let powers = (0..=ranks.ilog2()).map(|k| 1u32 << k).chain(Some(ranks).filter(|p| !p.is_power_of_two()));
-    Union::Measured(powers.map(|m| (f64::from(m), survey.union(m))).collect())
-}
-
-/// Refuses an algorithm that cannot do what is asked.
-fn check_algorithm(algorithm: Algorithm, op: &ReduceOp, options: &AllreduceOptions) -> Result<()> {
-    if matches!(op, ReduceOp::MeanPresent) {
-        let one_layer = options.degrees.as_ref().is_none_or(|degrees| degrees.len() == 1);
-        match algorithm {
-            Algorithm::SplitAllgather | Algorithm::Allgather => {}
-            Algorithm::Butterfly if one_layer => {}
-            other => {
-                return Err(Error::bad_input(format!(
-                    "op=\"mean_present\" counts the ranks that had an entry, which algorithm={:?} loses on the way: use \
-                     split_allgather or allgather",
-                    other.name()
-                )));
-            }
-        }
-    }
-    options.quantize.map_or(Ok(()), |q| q.check_algorithm(algorithm))
-}
-
 struct Ran<T> {
     form: Form<T>,
-    /// What it relied on, and whether that was learned from a sample just now.
+    /// What it relied on, and what a sample said, if one was taken.
     known: Known,
-    sampled: bool,
+    learned: Option<Learned>,
     /// Of the result, if it says.
     size: Option<Size>,
 }
@@ -329,8 +241,7 @@ async fn run<T: Element>(
     op: &ReduceOp,
     options: &AllreduceOptions,
     sent: Option<&mut Vec<T>>,
-    known: Option<Known>,
-    seen: Observed,
+    basis: Basis,
 ) -> Result<Ran<T>> {
     let mut terms = terms::<T>(n, width, &view, op, options);
     let codec = options.quantize.map(|q| q.check(op, T::DTYPE, width)).transpose()?;
@@ -341,7 +252,8 @@ async fn run<T: Element>(
     if dense || asked_for {
         check_room::<T>(n, width)?;
     }
-    let (known, sampled) = decide(ep, (n, width), view, op, options, known, seen).await?;
+    let dense_above = terms.shape.dense_above;
+    let Decided { known, learned } = decide(ep, (n, width), view, dense_above, op, options, basis).await?;
     let (algorithm, bounds) = (known.algorithm, known.bounds.clone());
     let one_layer = [ep.size()];
     let degrees = if known.degrees.is_empty() { &one_layer[..] } else { &known.degrees };
@@ -364,5 +276,5 @@ async fn run<T: Element>(
     let says = !matches!(sum.form, Form::Dense { present: None, .. });
     let largest = || known.bounds.windows(2).map(|part| sum.nnz_between(part[0], part[1])).max().unwrap_or(0);
     let size = says.then(|| Size { entries: sum.nnz(), largest: largest() });
-    Ok(Ran { form: sum.form, known, sampled, size })
+    Ok(Ran { form: sum.form, known, learned, size })
 }

@@ -42,6 +42,8 @@ pub struct Choice {
     pub bias: f64,
     /// The next best, with the seconds that they should take.
     pub others: Vec<(Algorithm, Vec<u32>, f64)>,
+    /// What was tried before this one was settled on, with the seconds that a call took.
+    pub tried: Vec<(Algorithm, Vec<u32>, f64)>,
 }
 
 impl Choice {
@@ -52,26 +54,28 @@ impl Choice {
 }
 
 /// Others that a choice keeps.
-const OTHERS: usize = 6;
+pub(crate) const OTHERS: usize = 6;
 
 /// The choice behind `auto`: recursive doubling for small vectors, else the least predicted time of all algorithms and of
 /// butterflies with all degrees.
 pub fn choose(data: &Data<'_>) -> Choice {
+    let mut all = ranked(data);
+    let others = all[1..].iter().take(OTHERS);
+    let others = others.map(|other| (other.algorithm, other.degrees.clone(), other.seconds())).collect();
+    Choice { others, ..all.swap_remove(0) }
+}
+
+/// All that are worth a thought, the one with the least predicted time first.
+pub(crate) fn ranked(data: &Data<'_>) -> Vec<Choice> {
     let work = work(data);
     let entries = (data.union)(1.0);
     if data.ranks == 1 || entries * (data.row_bytes as f64 + 4.0) <= SMALL_BYTES {
-        return choice(work.predict(&data.profile, &Route::RecursiveDoubling), data);
+        return vec![choice(work.predict(&data.profile, &Route::RecursiveDoubling), data)];
     }
     let all = work.all(&data.profile, &factorisations(data.ranks)).into_iter();
     let mut all: Vec<Choice> = all.map(|prediction| choice(prediction, data)).collect();
     all.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
-    let mut all = all.into_iter();
-    let best = all.next().expect("some route");
-    let others = all.take(OTHERS).map(|other| {
-        let seconds = other.seconds();
-        (other.algorithm, other.degrees, seconds)
-    });
-    Choice { others: others.collect(), ..best }
+    all
 }
 
 /// What a named algorithm should cost.
@@ -114,5 +118,12 @@ pub fn of_route(route: &Route) -> (Algorithm, Vec<u32>) {
 
 fn choice(prediction: Prediction, data: &Data<'_>) -> Choice {
     let (algorithm, degrees) = of_route(&prediction.route);
-    Choice { algorithm, degrees, prediction, bias: data.bias[algorithm as usize], others: Vec::new() }
+    Choice {
+        algorithm,
+        degrees,
+        prediction,
+        bias: data.bias[algorithm as usize],
+        others: Vec::new(),
+        tried: Vec::new(),
+    }
 }

@@ -56,7 +56,7 @@ impl Comm {
         let node = Node::new(transport, settings)?;
         let topology = node.topology().clone();
         let group = Group { comm: 0, ranks: (0..node.size()).collect(), me: node.rank(), topology };
-        Ok(Comm::of_group(node, group, None))
+        Ok(Comm::of_group(node, group, Observed::default()))
     }
 
     /// Groups for `size` ranks of this process.
@@ -68,7 +68,7 @@ impl Comm {
         Ok(LocalRanks(comms.collect::<Result<_>>()?))
     }
 
-    fn of_group(node: Arc<Node>, group: Group, base: Option<Profile>) -> Comm {
+    fn of_group(node: Arc<Node>, group: Group, parent: Observed) -> Comm {
         let group = Arc::new(group);
         node.open_group(group.clone());
         Comm {
@@ -76,7 +76,7 @@ impl Comm {
             group,
             closed: AtomicBool::new(false),
             memory: Memory::default(),
-            observed: Mutex::new(Observed::with_base(base)),
+            observed: Mutex::new(Observed::begin_as(parent)),
         }
     }
 
@@ -95,16 +95,25 @@ impl Comm {
         self.observed().base = profile;
     }
 
-    /// Gives all ranks the profile of rank 0, whatever the others would have had. Collective; ⌈log2 P⌉ α.
-    pub fn agree_profile(&self, mine: Option<Profile>) -> Result<Option<Profile>> {
+    /// Whether `auto` learns from calls: tries what is predicted to take about as long, and keeps what took least. If not,
+    /// it goes by data and profile alone, so that each run of a program does the same.
+    pub fn adapts(&self) -> bool {
+        !self.observed().is_fixed()
+    }
+
+    /// Gives all ranks the profile of rank 0, and whether calls are learned from ([`Comm::adapts`]), whatever the others
+    /// would have had. Collective; ⌈log2 P⌉ α.
+    pub fn agree_profile(&self, mine: Option<Profile>, adapt: bool) -> Result<Option<Profile>> {
         let numbers = mine.map_or([0.0; Profile::LEN], |profile| profile.numbers());
-        let block: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let mut block: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        block.push(adapt.into());
         let all =
             self.call(CallSig::plain(CallKind::Profile), async |ep| allgather_bytes(ep, 0, &block).await)?;
         let word = |k: usize| f64::from_le_bytes(all[0][k * 8..][..8].try_into().expect("8 bytes"));
         // Of rank 0 without one they are zeros, which are none.
         let profile = Profile::from_numbers(std::array::from_fn(word));
         self.set_profile(profile);
+        self.observed().fixed = all[0].last() == Some(&0);
         Ok(profile)
     }
 
@@ -221,7 +230,8 @@ impl Comm {
         let places: Vec<u32> = members.iter().map(|(_, rank)| *rank).collect();
         let topology = self.group.topology.of_group(&places);
         let group = Group { comm, ranks, me: me as u32, topology };
-        Ok(Some(Comm::of_group(self.node.clone(), group, self.profile())))
+        let observed = *self.observed();
+        Ok(Some(Comm::of_group(self.node.clone(), group, observed)))
     }
 
     /// Leaves the group; later calls are refused. The last Comm of a process also closes the

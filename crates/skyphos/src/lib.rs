@@ -21,6 +21,7 @@ mod as_dense;
 mod choose;
 mod comm;
 mod configure;
+mod decide;
 mod degrees;
 mod explain;
 mod kernel_times;

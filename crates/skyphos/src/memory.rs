@@ -1,7 +1,11 @@
 //! What a call learned about the data of all ranks, so that the next one of its kind need not ask them again.
 //!
-//! A sample of all ranks' indices says which algorithm suits them and where ranges are best cut. It costs a small message
-//! in each of ⌈log2 P⌉ rounds, and data seldom changes from call to call. So blocking calls remember what they learned.
+//! A sample of all ranks' indices says which algorithms may suit them and where ranges are best cut. It costs a small
+//! message in each of ⌈log2 P⌉ rounds, and data seldom changes from call to call. So blocking calls remember what they
+//! learned.
+//!
+//! Where several algorithms are predicted to take about as long, the calls that follow try them in turn. Then another
+//! sample is taken, with which ranks tell what each took them, and all go on with the one of the least median.
 //!
 //! All ranks must remember the same. What is kept follows from samples and results, which all have; only blocking calls
 //! keep anything, so that every rank has it at the same place of its program; and each call tells the others by a number
@@ -22,7 +26,13 @@ const LATE: u32 = 64;
 /// By how much a result may have more or fewer entries than the one when the sample was taken.
 const DRIFT: f64 = 0.25;
 
-/// What a sample said.
+/// Ways that are tried, at most.
+pub(crate) const MOST_WAYS: usize = 4;
+
+/// A call that is expected to take less than the first number of seconds is tried so often by each way.
+const TRIES: [(f64, u32); 3] = [(2e-3, 3), (50e-3, 2), (f64::INFINITY, 1)];
+
+/// A way to do a call.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Known {
     /// The algorithm that suits the data, and its layers if they are not the caller's affair.
@@ -34,11 +44,40 @@ pub(crate) struct Known {
     pub(crate) choice: Option<Arc<Choice>>,
 }
 
+/// What a call is to go by.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Recalled {
+    /// How to do it; `None`: ask the others first.
+    pub(crate) known: Option<Known>,
+    /// What has been tried, where the others are to be asked again.
+    pub(crate) tried: Option<Tried>,
+}
+
+/// What calls took here.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Tried {
+    /// By each of these ways.
+    pub(crate) ways: Vec<Known>,
+    /// The least seconds; infinite where there was no call.
+    pub(crate) seconds: Vec<f64>,
+    /// What the only way took all ranks when it was settled on.
+    pub(crate) settled_s: Option<f64>,
+}
+
+/// What a sample said.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Learned {
+    /// Ways to do calls of this kind, the one that should be fastest first; the call that took the sample went by it.
+    pub(crate) ways: Vec<Known>,
+    /// See [`Tried::settled_s`].
+    pub(crate) settled_s: Option<f64>,
+}
+
 /// What a call tells beside its result.
 pub(crate) struct Told {
     /// What a sample said, if one was taken.
-    pub(crate) learned: Option<Known>,
-    /// Size of the result, unless it is dense and does not say.
+    pub(crate) learned: Option<Learned>,
+    /// Size of the result, unless it is dense and does not say: then what was learned serves few calls.
     pub(crate) size: Option<Size>,
 }
 
@@ -50,31 +89,41 @@ pub(crate) struct Size {
     pub(crate) largest: usize,
 }
 
-impl Size {
-    fn near(self, other: Size) -> bool {
-        let near = |a: usize, b: usize| (a as f64 - b as f64).abs() <= DRIFT * a.max(b) as f64;
-        near(self.entries, other.entries) && near(self.largest, other.largest)
-    }
+fn near(a: usize, b: usize) -> bool {
+    (a as f64 - b as f64).abs() <= DRIFT * a.max(b) as f64
 }
 
 struct Kept {
-    known: Known,
-    /// Of the result when the sample was taken.
-    size: Size,
+    tried: Tried,
+    /// Of the first result that says, and of the first by each way: parts differ.
+    entries: Option<usize>,
+    largest: Vec<Option<usize>>,
     /// Calls that used it, and after how many a new sample is due.
     uses: u32,
     most: u32,
 }
 
 impl Kept {
+    /// The way that the next call goes.
+    fn turn(&self) -> usize {
+        self.uses as usize % self.tried.ways.len()
+    }
+
+    /// Whether a way's result shows data as it was.
+    fn is_as_before(&mut self, way: usize, now: Size) -> bool {
+        let near = |before: &mut Option<usize>, now: usize| near(*before.get_or_insert(now), now);
+        near(&mut self.entries, now.entries) && near(&mut self.largest[way], now.largest)
+    }
+
     /// A number that differs where anything differs, and is never 0.
     fn stamp(&self) -> u32 {
-        let words =
-            [self.known.algorithm as u64, self.uses.into(), self.most.into(), self.size.entries as u64];
+        let words = [self.uses.into(), self.most.into(), self.entries.unwrap_or(0) as u64];
         let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-        let degrees = self.known.degrees.iter().map(|d| u64::from(*d));
-        (words.into_iter().chain(degrees).chain(self.known.bounds.iter().copied()).fold(1, mix) >> 32) as u32
-            | 1
+        let ways = self.tried.ways.iter().flat_map(|way| {
+            let degrees = way.degrees.iter().map(|d| u64::from(*d));
+            [way.algorithm as u64].into_iter().chain(degrees).chain(way.bounds.iter().copied())
+        });
+        (words.into_iter().chain(ways).fold(1, mix) >> 32) as u32 | 1
     }
 }
 
@@ -87,22 +136,22 @@ impl Memory {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known for a call, unless it should ask again, and the signature that says so to the others.
-    pub(crate) fn recall(&self, asked: CallSig) -> (Option<Known>, CallSig) {
-        match self.kept().get(&asked).filter(|kept| kept.uses < kept.most) {
-            Some(kept) => {
-                let extra = asked.extra.rotate_left(7) ^ kept.stamp();
-                (Some(kept.known.clone()), CallSig { extra, ..asked })
-            }
-            None => (None, asked),
-        }
+    /// What is known for a call, and the signature that says so to the others.
+    pub(crate) fn recall(&self, asked: CallSig) -> (Recalled, CallSig) {
+        let all = self.kept();
+        let Some(kept) = all.get(&asked) else { return (Recalled::default(), asked) };
+        let recalled = match kept.uses < kept.most {
+            true => Recalled { known: Some(kept.tried.ways[kept.turn()].clone()), tried: None },
+            false => Recalled { known: None, tried: Some(kept.tried.clone()) },
+        };
+        (recalled, CallSig { extra: asked.extra.rotate_left(7) ^ kept.stamp(), ..asked })
     }
 
-    /// Takes from a blocking call what it learned.
-    pub(crate) fn after<R>(&self, asked: CallSig, done: Result<(R, Told)>) -> Result<R> {
+    /// Takes from a blocking call what it learned, and how many seconds it took.
+    pub(crate) fn after<R>(&self, asked: CallSig, done: Result<(R, Told)>, seconds: f64) -> Result<R> {
         match done {
             Ok((result, Told { learned, size })) => {
-                self.keep(asked, learned, size);
+                self.keep(asked, learned, size, seconds);
                 Ok(result)
             }
             Err(error) => {
@@ -115,28 +164,53 @@ impl Memory {
     }
 
     /// A call relied on what was known, or took a sample that said `learned`; its result has this size.
-    fn keep(&self, asked: CallSig, learned: Option<Known>, size: Option<Size>) {
+    fn keep(&self, asked: CallSig, learned: Option<Learned>, size: Option<Size>, seconds: f64) {
         let mut all = self.kept();
-        let Some(size) = size else {
-            // A dense result does not say how much is in it.
-            all.remove(&asked);
-            return;
-        };
         match (learned, all.get_mut(&asked)) {
-            (Some(known), Some(before)) => {
-                let alike = known.algorithm == before.known.algorithm && size.near(before.size);
-                let most = if alike { (before.most * 2).min(LATE) } else { SOON };
-                *before = Kept { known, size, uses: 0, most };
+            (Some(learned), before) => {
+                let confirms = |before: &&mut Kept| {
+                    let entries = size.zip(before.entries);
+                    alike(before, &learned) && entries.is_some_and(|(now, before)| near(now.entries, before))
+                };
+                let most = match before.filter(confirms) {
+                    _ if learned.ways.len() > 1 => learned.ways.len() as u32 * tries(&learned.ways[0]),
+                    Some(before) => (before.most * 2).min(LATE),
+                    None => SOON,
+                };
+                let Learned { ways, settled_s } = learned;
+                let mut largest = vec![None; ways.len()];
+                largest[0] = size.map(|size| size.largest);
+                let tried = Tried { seconds: vec![f64::INFINITY; ways.len()], ways, settled_s };
+                all.insert(
+                    asked,
+                    Kept { tried, entries: size.map(|size| size.entries), largest, uses: 0, most },
+                );
             }
-            (Some(known), None) => {
-                all.insert(asked, Kept { known, size, uses: 0, most: SOON });
+            (None, Some(kept)) => {
+                let turn = kept.turn();
+                match size.is_none_or(|size| kept.is_as_before(turn, size)) {
+                    true => {
+                        kept.tried.seconds[turn] = kept.tried.seconds[turn].min(seconds);
+                        kept.uses += 1;
+                    }
+                    false => drop(all.remove(&asked)),
+                }
             }
-            (None, Some(kept)) if size.near(kept.size) => kept.uses += 1,
-            (None, _) => {
-                all.remove(&asked);
-            }
+            (None, None) => {}
         }
     }
+}
+
+/// How often each of several ways is tried, the first of which is expected to be the best.
+fn tries(best: &Known) -> u32 {
+    let seconds = best.choice.as_ref().map_or(0.0, |choice| choice.seconds());
+    TRIES.into_iter().find(|(below, _)| seconds < *below).map_or(1, |(_, tries)| tries)
+}
+
+/// Whether a sample confirms the only way there was.
+fn alike(before: &Kept, now: &Learned) -> bool {
+    let only = |ways: &[Known]| <&[Known; 1]>::try_from(ways).ok().map(|[way]| way.algorithm);
+    only(&before.tried.ways).is_some_and(|way| Some(way) == only(&now.ways))
 }
 
 #[cfg(test)]
@@ -152,19 +226,27 @@ mod tests {
         Known { algorithm, degrees: vec![], bounds: vec![0, 5, 9], choice: None }
     }
 
+    fn learned(algorithms: &[Algorithm]) -> Option<Learned> {
+        Some(Learned { ways: algorithms.iter().copied().map(known).collect(), settled_s: None })
+    }
+
+    fn has(memory: &Memory, sig: CallSig) -> bool {
+        memory.recall(sig).0 != Recalled::default()
+    }
+
     #[test]
     fn a_sample_serves_more_calls_each_time_it_is_confirmed() {
         let (memory, sig) = (Memory::default(), CallSig::plain(CallKind::Allreduce));
+        assert_eq!(memory.recall(sig), (Recalled::default(), sig));
         let mut served = Vec::new();
         for _ in 0..5 {
-            assert_eq!(memory.recall(sig), (None, sig));
-            memory.keep(sig, Some(known(Algorithm::Butterfly)), of(100));
+            memory.keep(sig, learned(&[Algorithm::Butterfly]), of(100), 1.0);
             let mut stamps = Vec::new();
-            while let (Some(found), with) = memory.recall(sig) {
+            while let (Recalled { known: Some(found), .. }, with) = memory.recall(sig) {
                 assert_eq!(found, known(Algorithm::Butterfly));
                 assert!(with.extra != sig.extra && !stamps.contains(&with.extra));
                 stamps.push(with.extra);
-                memory.keep(sig, None, of(90));
+                memory.keep(sig, None, of(90), 1.0);
             }
             served.push(stamps.len());
         }
@@ -172,27 +254,55 @@ mod tests {
     }
 
     #[test]
+    fn ways_are_tried_in_turn() {
+        let (memory, sig) = (Memory::default(), CallSig::plain(CallKind::Allreduce));
+        let ways = [Algorithm::Ring, Algorithm::Butterfly];
+        memory.keep(sig, learned(&ways), of(100), 9.0);
+        for (turn, seconds) in [3.0, 5.0, 2.0, 6.0, 4.0, 4.0].into_iter().enumerate() {
+            assert_eq!(memory.recall(sig).0.known, Some(known(ways[turn % 2])));
+            // Each way has parts of its own.
+            let largest = if turn % 2 == 0 { 50 } else { 0 };
+            memory.keep(sig, None, Some(Size { entries: 100, largest }), seconds);
+        }
+        let (recalled, with) = memory.recall(sig);
+        assert!(recalled.known.is_none() && with != sig);
+        let tried = recalled.tried.unwrap();
+        assert_eq!(tried.seconds, [2.0, 4.0]);
+        memory.keep(sig, learned(&[Algorithm::Ring]), of(100), 2.0);
+        for _ in 0..SOON {
+            assert_eq!(memory.recall(sig).0.known, Some(known(Algorithm::Ring)));
+            memory.keep(sig, None, of(100), 2.0);
+        }
+        assert!(memory.recall(sig).0.known.is_none());
+    }
+
+    #[test]
     fn other_data_is_noticed() {
         let (memory, sig) = (Memory::default(), CallSig::plain(CallKind::Allreduce));
-        let other = CallSig { n: 7, ..sig };
-        memory.keep(sig, Some(known(Algorithm::Ring)), of(100));
-        assert_eq!(memory.recall(other).0, None);
-        memory.keep(sig, None, of(300));
-        assert_eq!(memory.recall(sig).0, None, "three times the entries");
-        memory.keep(sig, Some(known(Algorithm::Ring)), of(100));
-        memory.keep(sig, None, Some(Size { entries: 100, largest: 90 }));
-        assert_eq!(memory.recall(sig).0, None, "most of it in one part");
-        memory.keep(sig, Some(known(Algorithm::Ring)), of(100));
-        memory.keep(sig, None, None);
-        assert_eq!(memory.recall(sig).0, None, "a dense result");
-        memory.keep(sig, Some(known(Algorithm::Ring)), of(0));
-        memory.keep(sig, None, of(0));
-        assert!(memory.recall(sig).0.is_some());
+        let (other, ring) = (CallSig { n: 7, ..sig }, || learned(&[Algorithm::Ring]));
+        memory.keep(sig, ring(), of(100), 1.0);
+        assert!(!has(&memory, other));
+        memory.keep(sig, None, of(300), 1.0);
+        assert!(!has(&memory, sig), "three times the entries");
+        memory.keep(sig, ring(), of(100), 1.0);
+        memory.keep(sig, None, Some(Size { entries: 100, largest: 90 }), 1.0);
+        assert!(!has(&memory, sig), "most of it in one part");
+        for _ in 0..3 {
+            memory.keep(sig, ring(), None, 1.0);
+            for _ in 0..SOON {
+                assert!(memory.recall(sig).0.known.is_some());
+                memory.keep(sig, None, None, 1.0);
+            }
+            assert!(memory.recall(sig).0.known.is_none(), "dense results confirm nothing");
+        }
+        memory.keep(sig, ring(), of(0), 1.0);
+        memory.keep(sig, None, of(0), 1.0);
+        assert!(has(&memory, sig));
         let differ =
             || Error::Mismatch { left: 0, left_call: String::new(), right: 1, right_call: String::new() };
-        assert!(memory.after::<()>(sig, Err(Error::bad_input("5 is no rank"))).is_err());
-        assert!(memory.recall(sig).0.is_some());
-        assert!(memory.after::<()>(sig, Err(differ())).is_err());
-        assert_eq!(memory.recall(sig).0, None);
+        assert!(memory.after::<()>(sig, Err(Error::bad_input("5 is no rank")), 1.0).is_err());
+        assert!(has(&memory, sig));
+        assert!(memory.after::<()>(sig, Err(differ()), 1.0).is_err());
+        assert!(!has(&memory, sig));
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! Each rank sees its own; ranks tell each other with a sample, and all go by the median.
 
+use crate::algorithm::Algorithm;
 use crate::choose::{Bias, Choice};
+use skyphos_core::Traffic;
 use skyphos_plan::{Prediction, Profile};
 use std::time::Instant;
 
@@ -15,8 +17,8 @@ const SMALL_BYTES: u64 = 16 * 1024;
 /// How much the last call counts.
 const FRESH: f64 = 0.3;
 
-/// How much a call counts that took longer than those before.
-const DISTURBED: f64 = 0.05;
+/// A call that took so much longer than those before counts as one that took that much longer: something disturbed it.
+const DISTURBED: f64 = 2.0;
 
 /// What an algorithm that was not tried yet must be better by, to be tried for another.
 const UNTRIED: f64 = 1.1;
@@ -32,6 +34,8 @@ const BUSY: f64 = 0.7;
 pub(crate) struct Observed {
     /// What a probe measured, to begin with instead of defaults. The same on all ranks.
     pub(crate) base: Option<Profile>,
+    /// Whether calls are not to be learned from. The same on all ranks.
+    pub(crate) fixed: bool,
     /// Bytes a second of the link: of a call that waited for it, or the most that was seen.
     rate: f64,
     /// Share of a core, of one that does what is predicted in the time that is predicted.
@@ -40,14 +44,16 @@ pub(crate) struct Observed {
     latency_s: f64,
     /// How much longer calls by each algorithm took than was predicted.
     bias: Bias,
+    /// Algorithms by which there was a large call.
+    warm: [bool; Algorithm::ALL.len()],
     /// Calls that were looked at.
     calls: u32,
 }
 
 impl Observed {
-    /// Nothing yet, but what a probe measured.
-    pub(crate) fn with_base(base: Option<Profile>) -> Observed {
-        Observed { base, ..Observed::default() }
+    /// Nothing yet, but what a group's parent was told to begin with.
+    pub(crate) fn begin_as(parent: Observed) -> Observed {
+        Observed { base: parent.base, fixed: parent.fixed, ..Observed::default() }
     }
 
     /// What this rank says in a survey: its profile as far as ranks may differ in it, and its corrections.
@@ -73,9 +79,17 @@ impl Observed {
         self.base.unwrap_or_else(|| default_profile(ranks, one_host))
     }
 
+    /// Whether choices go by data and profile alone.
+    pub(crate) fn is_fixed(&self) -> bool {
+        self.fixed
+    }
+
     /// Takes note of a call, and of what was predicted for it.
-    pub(crate) fn note(&mut self, call: &Seen, choice: Option<&Choice>) {
-        let Seen { seconds, busy_s, bytes } = *call;
+    pub(crate) fn note(&mut self, call: &Seen, traffic: Traffic, choice: Option<&Choice>) {
+        if self.fixed {
+            return;
+        }
+        let (Seen { seconds, busy_s }, bytes) = (*call, traffic.sent_bytes.max(traffic.received_bytes));
         let prediction = choice.map(|choice| &choice.prediction);
         self.calls += 1;
         if self.calls == 1 {
@@ -93,14 +107,17 @@ impl Observed {
         if bytes < LARGE_BYTES {
             return;
         }
+        // The first by an algorithm makes buffers, and finds connections cold.
+        if choice.is_some_and(|choice| !std::mem::replace(&mut self.warm[choice.algorithm as usize], true)) {
+            return;
+        }
         if let Some(work_s) = prediction.map(Prediction::work_s).filter(|s| *s > 0.0 && busy_s > 0.0) {
             self.cores = mix(self.cores, work_s / busy_s);
         }
         if let Some(choice) = choice.filter(|choice| choice.prediction.seconds() > 0.0) {
-            // What a call can take; a slower one was disturbed, or found its connections cold.
             let (seen, now) =
                 (&mut self.bias[choice.algorithm as usize], seconds / choice.prediction.seconds());
-            *seen = if *seen == 0.0 || now < *seen { now } else { *seen + DISTURBED * (now - *seen) };
+            *seen = mix(*seen, if *seen > 0.0 { now.min(DISTURBED * *seen) } else { now });
         }
         let rate = bytes as f64 / seconds;
         // What waited for a processor says nothing of the link, but that it carries as much.
@@ -125,8 +142,6 @@ pub(crate) struct Seen {
     pub(crate) seconds: f64,
     /// Time on a processor, or ready but waiting for one.
     pub(crate) busy_s: f64,
-    /// Sent or received, whichever is more.
-    pub(crate) bytes: u64,
 }
 
 /// A call's beginning.
@@ -141,10 +156,10 @@ impl Stopwatch {
         Stopwatch { busy_s: closely.then(busy_s).flatten(), start: Instant::now() }
     }
 
-    pub(crate) fn stop(self, bytes: u64) -> Seen {
+    pub(crate) fn stop(self) -> Seen {
         let seconds = self.start.elapsed().as_secs_f64();
         let busy_s = self.busy_s.and_then(|before| Some(busy_s()? - before)).unwrap_or(0.0);
-        Seen { seconds, busy_s, bytes }
+        Seen { seconds, busy_s }
     }
 }
 

@@ -11,14 +11,14 @@ fn on_all<R: Send>(size: u32, body: impl Fn(Comm) -> R + Sync) -> Vec<R> {
 fn rank_0s_profile_is_everyones_and_groups_inherit_it() {
     let of_rank = |rank: u32| Some(Profile::network(1e6 * f64::from(rank + 1)));
     let found = on_all(5, |comm| {
-        let agreed = comm.agree_profile(of_rank(comm.rank())).unwrap();
+        let agreed = comm.agree_profile(of_rank(comm.rank()), true).unwrap();
         let half = comm.split(Some(u64::from(comm.rank() % 2)), 0).unwrap().unwrap();
         (agreed, comm.profile(), half.profile())
     });
     assert!(found.iter().all(|all| *all == (of_rank(0), of_rank(0), of_rank(0))), "{found:?}");
     // Nor does one of another rank count where rank 0 has none.
     let found =
-        on_all(3, |comm| comm.agree_profile(of_rank(comm.rank()).filter(|_| comm.rank() > 0)).unwrap());
+        on_all(3, |comm| comm.agree_profile(of_rank(comm.rank()).filter(|_| comm.rank() > 0), true).unwrap());
     assert_eq!(found, [None, None, None]);
 }
 
@@ -27,7 +27,7 @@ fn auto_begins_with_it() {
     let (n, entries) = (1u64 << 20, 40_000u64);
     let chosen = |rate: f64, latency_s: f64| {
         let done = on_all(8, |comm| {
-            comm.agree_profile(Some(Profile { rate, latency_s, ..Profile::network(1e9) })).unwrap();
+            comm.agree_profile(Some(Profile { rate, latency_s, ..Profile::network(1e9) }), true).unwrap();
             let indices: Vec<u32> = (0..entries).map(|k| (k * 26 + u64::from(comm.rank())) as u32).collect();
             let values = vec![1f32; indices.len()];
             let view = View::Sparse { indices: Indices::U32(&indices), values: &values };

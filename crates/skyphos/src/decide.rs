@@ -1,0 +1,198 @@
+//! How an allreduce of sparse vectors is done: as earlier calls of its kind, as asked, or by a survey of all ranks.
+
+use crate::algorithm::{Algorithm, AllreduceOptions};
+use crate::choose::{Choice, Data, OTHERS, predict, ranked};
+use crate::memory::{Known, Learned, MOST_WAYS, Recalled, Tried};
+use crate::observe::{Observed, agreed};
+use skyphos_core::Endpoint;
+use skyphos_core::stream::{Split, Survey, bounds, survey};
+use skyphos_kernels::stream::View;
+use skyphos_plan::Union;
+use skyphos_types::{Element, Error, ReduceOp, Result};
+use std::sync::Arc;
+
+/// An algorithm that is predicted to take so much longer than the best one is worth a try: predictions are off by about
+/// as much.
+const WORTH_A_TRY: f64 = 1.7;
+
+/// The one that was settled on is doubted when calls take so much longer than they did then.
+const DOUBTFUL: f64 = 1.5;
+
+/// What a decision may rely on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Basis {
+    pub(crate) recalled: Recalled,
+    pub(crate) seen: Observed,
+}
+
+/// How a call is done.
+pub(crate) struct Decided {
+    pub(crate) known: Known,
+    /// What a sample said, if one was taken.
+    pub(crate) learned: Option<Learned>,
+}
+
+/// Decides how a call is done. `dense_above`: entries per position above which parts turn dense.
+pub(crate) async fn decide<T: Element>(
+    ep: &Endpoint,
+    (n, width): (u64, usize),
+    view: View<'_, T>,
+    dense_above: f64,
+    op: &ReduceOp,
+    options: &AllreduceOptions,
+    basis: Basis,
+) -> Result<Decided> {
+    let Recalled { known, tried } = basis.recalled;
+    if let Some(known) = known {
+        return Ok(Decided { known, learned: None });
+    }
+    if options.algorithm != Algorithm::Auto {
+        check_algorithm(options.algorithm, op, options)?;
+        let (algorithm, split) = (options.algorithm, split_for(options.algorithm, options.split));
+        let bounds = match has_ranges(algorithm) {
+            true => bounds(ep, split, view, width, n, ep.size()).await?,
+            false => Vec::new(),
+        };
+        let asked = options.degrees.clone().filter(|_| algorithm == Algorithm::Butterfly);
+        let known = Known { algorithm, degrees: asked.unwrap_or_default(), bounds, choice: None };
+        let sampled = has_ranges(algorithm) && split == Split::Quantiles && ep.size() > 1;
+        let learned = sampled.then(|| Learned { ways: vec![known.clone()], settled_s: None });
+        return Ok(Decided { known, learned });
+    }
+    let default = basis.seen.start(ep.size(), ep.node().on_one_host());
+    let mut said = basis.seen.words(default);
+    let words = said.len();
+    said.resize(words + MOST_WAYS, f64::INFINITY);
+    if let Some(tried) = &tried {
+        said[words..].iter_mut().zip(&tried.seconds).for_each(|(said, seconds)| *said = *seconds);
+    }
+    let survey = survey(ep, view, width, n, &said).await?;
+    let took = |way: usize| survey.median(words + way);
+    let (choices, settled_s) = {
+        let curve = union_curve(&survey, ep.size());
+        let (profile, bias) = agreed(default, |k| survey.median(k));
+        let data = Data {
+            ranks: ep.size(),
+            n,
+            row_bytes: width * size_of::<T>(),
+            union: &|m| curve.entries(m),
+            dense_above,
+            ranks_per_host: ep.topology().ranks_per_host(),
+            profile,
+            bias,
+        };
+        match tried.and_then(|tried| settle(&data, tried, took)) {
+            Some((choice, seconds)) => (vec![choice], Some(seconds)),
+            None => (worth_a_try(&data, op, options, !basis.seen.is_fixed()), None),
+        }
+    };
+    check_algorithm(choices[0].algorithm, op, options)?;
+    let ranges = match options.split {
+        Split::Quantiles => survey.bounds(ep.size()),
+        other => bounds(ep, other, view, width, n, ep.size()).await?,
+    };
+    let even = bounds(ep, Split::Even, view, width, n, ep.size()).await?;
+    let way = |choice: Choice| {
+        let (algorithm, degrees) = (choice.algorithm, choice.degrees.clone());
+        let bounds = match split_for(algorithm, options.split) {
+            _ if !has_ranges(algorithm) => Vec::new(),
+            Split::Even => even.clone(),
+            _ => ranges.clone(),
+        };
+        Known { algorithm, degrees, bounds, choice: Some(Arc::new(choice)) }
+    };
+    let ways: Vec<Known> = choices.into_iter().map(way).collect();
+    Ok(Decided { known: ways[0].clone(), learned: Some(Learned { ways, settled_s }) })
+}
+
+/// What all ranks settle on after tries: the one that took the least time, and what it took; `None` where there is nothing
+/// to go by. `took` has medians over the ranks.
+fn settle(data: &Data<'_>, tried: Tried, took: impl Fn(usize) -> f64) -> Option<(Choice, f64)> {
+    let Tried { ways, settled_s, .. } = tried;
+    let best = (0..ways.len()).min_by(|a, b| took(*a).total_cmp(&took(*b)))?;
+    let seconds = match (&ways[..], settled_s) {
+        ([_], None) => return None,
+        ([_], Some(before)) if took(0) > DOUBTFUL * before => return None,
+        ([_], Some(before)) => before,
+        _ => took(best),
+    };
+    let others = ways.iter().enumerate().filter(|(way, _)| ways.len() > 1 && *way != best);
+    let others = others.map(|(way, other)| (other.algorithm, other.degrees.clone(), took(way)));
+    let before = ways[best].choice.as_ref().map_or(&[][..], |choice| &choice.tried);
+    let tried = if ways.len() > 1 { others.collect() } else { before.to_vec() };
+    Some((Choice { tried, ..predict(data, ways[best].algorithm, &ways[best].degrees) }, seconds))
+}
+
+/// The algorithm that should be best, and, if `more`, those that are worth a try beside it, for what is asked.
+fn worth_a_try(data: &Data<'_>, op: &ReduceOp, options: &AllreduceOptions, more: bool) -> Vec<Choice> {
+    let all = ranked(data);
+    let others: Vec<_> = all.iter().map(|one| (one.algorithm, one.degrees.clone(), one.seconds())).collect();
+    let able = |algorithm: Algorithm| match op {
+        ReduceOp::MeanPresent => Algorithm::SplitAllgather,
+        _ => options.quantize.map_or(algorithm, |q| q.or_one_that_can(algorithm)),
+    };
+    let mut chosen: Vec<Choice> = Vec::new();
+    for mut choice in all {
+        let can = able(choice.algorithm);
+        match &options.degrees {
+            Some(layers) if can == Algorithm::Butterfly => choice = predict(data, can, layers),
+            _ if can != choice.algorithm => choice = predict(data, can, &[data.ranks]),
+            _ => {}
+        }
+        let worth = |best: &Choice| more && choice.seconds() <= WORTH_A_TRY * best.seconds();
+        if chosen.first().is_none_or(worth) && chosen.iter().all(|one| kind(one) != kind(&choice)) {
+            chosen.push(choice);
+        }
+        if chosen.len() == MOST_WAYS || !more {
+            break;
+        }
+    }
+    for choice in &mut chosen {
+        let rest = others
+            .iter()
+            .filter(|(algorithm, degrees, _)| *algorithm != choice.algorithm || *degrees != choice.degrees);
+        choice.others = rest.take(OTHERS).cloned().collect();
+    }
+    chosen
+}
+
+/// One of each kind is tried.
+fn kind(choice: &Choice) -> (Algorithm, bool) {
+    let algorithm = if choice.algorithm.is_dense() { Algorithm::Dense } else { choice.algorithm };
+    (algorithm, choice.degrees.len() > 1)
+}
+
+/// Whether each rank reduces a range.
+fn has_ranges(algorithm: Algorithm) -> bool {
+    !matches!(algorithm, Algorithm::RecursiveDoubling | Algorithm::Allgather) && !algorithm.is_dense()
+}
+
+/// Dense parts are as large as their ranges, whatever is in them.
+fn split_for(algorithm: Algorithm, split: Split) -> Split {
+    if algorithm == Algorithm::SplitAllgatherDense { Split::Even } else { split }
+}
+
+/// Entries of unions as a survey says, at powers of two and at all ranks.
+fn union_curve(survey: &Survey, ranks: u32) -> Union {
+    let powers = (0..=ranks.ilog2()).map(|k| 1u32 << k).chain(Some(ranks).filter(|p| !p.is_power_of_two()));
+    Union::Measured(powers.map(|m| (f64::from(m), survey.union(m))).collect())
+}
+
+/// Refuses an algorithm that cannot do what is asked.
+fn check_algorithm(algorithm: Algorithm, op: &ReduceOp, options: &AllreduceOptions) -> Result<()> {
+    if matches!(op, ReduceOp::MeanPresent) {
+        let one_layer = options.degrees.as_ref().is_none_or(|degrees| degrees.len() == 1);
+        match algorithm {
+            Algorithm::SplitAllgather | Algorithm::Allgather => {}
+            Algorithm::Butterfly if one_layer => {}
+            other => {
+                return Err(Error::bad_input(format!(
+                    "op=\"mean_present\" counts the ranks that had an entry, which algorithm={:?} loses on the way: use \
+                     split_allgather or allgather",
+                    other.name()
+                )));
+            }
+        }
+    }
+    options.quantize.map_or(Ok(()), |q| q.check_algorithm(algorithm))
+}
