@@ -99,6 +99,15 @@ impl Endpoint {
             .map_or(true, |version| version != self.seen.load(Ordering::Relaxed))
     }
 
+    /// The version of what has happened in the call up to which its collective has looked.
+    pub(crate) fn seen(&self) -> u64 {
+        self.seen.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_seen(&self, version: u64) {
+        self.seen.store(version, Ordering::Relaxed);
+    }
+
     /// Counts what has happened in the call so far.
     pub(crate) fn version(&self) -> Result<u64> {
         self.node.mail(|m| m.look(self.group.comm, self.call)).map_err(|(e, _)| e)

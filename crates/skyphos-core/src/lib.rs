@@ -4,6 +4,7 @@
 //! [`frame`], [`mailbox`](crate::Group), [`node`] (who drives), [`endpoint`] (what a collective
 //! sees), [`collectives::barrier`] (the simplest collective).
 
+mod both;
 pub mod butterfly;
 pub mod clock;
 pub mod collectives;

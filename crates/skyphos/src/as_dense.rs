@@ -44,17 +44,17 @@ pub(crate) async fn reduce_as_dense<T: Element>(
     let mut form = dense_form(shape, n, op.identity::<T>()?);
     let Form::Dense { values, present } = &mut form else { unreachable!("asked for") };
     view.put_into(values, present.as_deref_mut(), shape.width);
+    let bits = present.as_mut();
     match algorithm {
-        Algorithm::DenseRing => dense::ring_in_place(ep, op, values).await?,
-        Algorithm::DenseRabenseifner => dense::rabenseifner(ep, op, values).await?,
+        Algorithm::DenseRing => dense::with_bitmap(ep, dense::ring_in_place(ep, op, values), bits).await?,
+        Algorithm::DenseRabenseifner => {
+            dense::with_bitmap(ep, dense::rabenseifner(ep, op, values), bits).await?;
+        }
         _ => {
             let mut out = vec![T::ZERO; values.len()];
-            dense::direct(ep, op, values, &mut out).await?;
+            dense::with_bitmap(ep, dense::direct(ep, op, values, &mut out), bits).await?;
             *values = out;
         }
-    }
-    if let Some(bits) = present {
-        dense::unite(ep, bits).await?;
     }
     Ok(form)
 }

@@ -9,8 +9,8 @@ use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::quantised::open;
 use skyphos_kernels::stream::{
-    Form, IndexList, Offsets, QuantisedValues, STEP, Segment, Shape, dense_form, entries, put_rows,
-    set_ascending, set_run,
+    Form, IndexList, Offsets, QuantisedValues, STEP, Segment, Shape, dense_form, entries, put_entries,
+    set_run,
 };
 use skyphos_types::{Element, Result};
 
@@ -193,10 +193,7 @@ impl<T: Element> Assembler<T> {
                 }
                 (Form::Dense { values, present }, Offsets::Listed(_)) => {
                     let places = offsets[..listed].iter().map(|offset| (first + offset) as usize);
-                    put_rows(values, width, places.clone(), &rows[at * width..]);
-                    if let Some(bits) = present {
-                        set_ascending(bits, places);
-                    }
+                    put_entries(values, present.as_deref_mut(), width, places, &rows[at * width..]);
                 }
             }
             at += listed;

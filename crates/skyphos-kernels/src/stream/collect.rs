@@ -1,9 +1,9 @@
 //! From reduced blocks to a vector: entries side by side, or all rows once there are too many.
 
 use super::append::{Marked, append};
-use super::bits::{set_ascending, set_bits_between, set_marked};
+use super::bits::{set_bits_between, set_marked};
 use super::fold::Sink;
-use super::vector::{Form, IndexList, put_rows};
+use super::vector::{Form, IndexList, put_entries};
 use crate::simd;
 use skyphos_types::Element;
 
@@ -117,11 +117,9 @@ impl<T: Element> Collector<T> {
         let mut dense = self.empty_dense();
         let Form::Dense { values, present } = &mut dense else { unreachable!("just made") };
         if let Form::Sparse { indices, values: rows } = &self.form {
-            let places = indices.to_vec().into_iter().map(|index| (index - self.lo) as usize);
-            put_rows(values, self.shape.width, places.clone(), rows);
-            if let Some(bits) = present {
-                set_ascending(bits, places);
-            }
+            let places: Vec<usize> =
+                indices.to_vec().into_iter().map(|index| (index - self.lo) as usize).collect();
+            put_entries(values, present.as_deref_mut(), self.shape.width, places.iter().copied(), rows);
         }
         self.form = dense;
     }
@@ -172,10 +170,7 @@ impl<T: Element> Sink<T> for Collector<T> {
             }
             Form::Dense { values, present } => {
                 let places = offsets.iter().map(|offset| (base + u64::from(*offset) - self.lo) as usize);
-                put_rows(values, width, places.clone(), rows);
-                if let Some(bits) = present {
-                    set_ascending(bits, places);
-                }
+                put_entries(values, present.as_deref_mut(), width, places, rows);
             }
         }
     }

@@ -11,10 +11,10 @@ mod segment;
 mod shuffled;
 mod vector;
 
-pub use bits::{count_between, set_ascending, set_bits_between, set_run};
+pub use bits::{count_between, set_bits_between, set_run};
 pub use collect::{Collector, Shape, dense_form};
 pub use fold::{Fold, FoldError, Sink};
 pub use quantised::{NotFinite, QuantisedValues};
 pub use segment::{Encoder, HEAD_BYTES, Head, Next, Offsets, Places, Reader, STEP, Segment, entries};
 pub use shuffled::{shuffle, shuffled_len, unshuffle};
-pub use vector::{Form, IndexList, SparseVec, View, put_rows};
+pub use vector::{Form, IndexList, SparseVec, View, put_entries};

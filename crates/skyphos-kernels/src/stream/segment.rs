@@ -186,9 +186,13 @@ impl<'a, T: Pod, I: Index> Encoder<'a, T, I> {
                 GAPS => write_gaps(indices, &next.bits, out),
                 BITMAP => {
                     out.fill(0);
+                    let (mut place, mut word) = (0, 0u64);
                     for index in indices {
+                        // Each bit writes its word, so that nothing branches.
                         let at = (index.number() - next.head.first) as usize;
-                        out[at / 8] |= 1 << (at % 8);
+                        let kept = if at / 64 == place { word } else { 0 };
+                        (place, word) = (at / 64, kept | 1 << (at % 64));
+                        out[place * 8..][..8].copy_from_slice(&word.to_le_bytes());
                     }
                 }
                 RAW => {

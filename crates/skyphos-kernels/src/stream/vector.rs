@@ -1,6 +1,6 @@
 //! A sparse vector, or one that has turned dense, as collectives take and return it.
 
-use super::bits::{count_between, set_ascending, set_bits_between, set_run};
+use super::bits::{Ascending, count_between, set_bits_between, set_run};
 use crate::prepare::{Index, Indices};
 use skyphos_types::{Element, Error, Result};
 
@@ -182,16 +182,36 @@ pub fn put_rows<T: Copy>(all: &mut [T], width: usize, places: impl Iterator<Item
     }
 }
 
+/// Puts rows into their places, which ascend, and sets their bits. See [`Ascending`] for what `bits` may hold.
+pub fn put_entries<T: Copy>(
+    all: &mut [T],
+    bits: Option<&mut [u64]>,
+    width: usize,
+    places: impl DoubleEndedIterator<Item = usize> + Clone,
+    rows: &[T],
+) {
+    let Some(bits) = bits else { return put_rows(all, width, places, rows) };
+    let (Some(first), Some(last)) = (places.clone().next(), places.clone().next_back()) else { return };
+    let mut ascending = Ascending::new(bits, first, last);
+    if width == 1 {
+        for (place, value) in places.zip(rows) {
+            all[place] = *value;
+            ascending.set(bits, place);
+        }
+    } else {
+        put_rows(all, width, places.clone(), rows);
+        places.for_each(|place| ascending.set(bits, place));
+    }
+    ascending.finish(bits);
+}
+
 impl<T: Element> View<'_, T> {
-    /// Puts the entries into a dense form of `n` rows, over what it has there.
+    /// Puts the entries into a dense form of `n` rows without any.
     pub fn put_into(&self, values: &mut [T], present: Option<&mut [u64]>, width: usize) {
         match self {
             View::Sparse { indices, values: rows } => crate::with_indices!(*indices, list => {
                 let places = list.iter().map(|i| i.number() as usize);
-                put_rows(values, width, places.clone(), rows);
-                if let Some(bits) = present {
-                    set_ascending(bits, places);
-                }
+                put_entries(values, present, width, places, rows);
             }),
             View::Dense { values: rows, present: None } => {
                 values.copy_from_slice(rows);

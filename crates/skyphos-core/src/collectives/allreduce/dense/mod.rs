@@ -13,11 +13,15 @@ mod ring;
 
 pub use direct::direct;
 pub use parts::{direct_reduce_scatter, reduce_to_root};
-pub use rabenseifner::{rabenseifner, unite};
+pub use rabenseifner::rabenseifner;
+use rabenseifner::unite;
 pub use ring::{ring, ring_in_place, ring_reduce_scatter};
 
+use crate::both::both;
+use crate::endpoint::Endpoint;
 use skyphos_kernels::split_ranges;
-use skyphos_types::{Element, ReduceOp};
+use skyphos_types::{Element, ReduceOp, Result};
+use std::future::Future;
 use std::ops::Range;
 
 /// Rounds of the phases (plus the step).
@@ -26,6 +30,18 @@ const GATHER: u32 = 0x100_0000;
 
 /// Added to those of the bitmap that goes with an array.
 const BITMAP: u32 = 0x4000_0000;
+
+/// Runs an allreduce of an array, and meanwhile unites the bitmaps of all ranks in place.
+pub async fn with_bitmap(
+    ep: &Endpoint,
+    array: impl Future<Output = Result<()>>,
+    bits: Option<&mut Vec<u64>>,
+) -> Result<()> {
+    match bits {
+        Some(bits) => both(ep, array, unite(ep, bits)).await.map(drop),
+        None => array.await,
+    }
+}
 
 /// Even ranges of `len` numbers, one a rank.
 fn ranges(len: usize, parts: u32) -> Vec<Range<usize>> {

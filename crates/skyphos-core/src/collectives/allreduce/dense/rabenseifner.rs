@@ -68,7 +68,7 @@ pub async fn rabenseifner<T: Element>(ep: &Endpoint, op: &ReduceOp, array: &mut 
 }
 
 /// Unites the bitmaps of all ranks in place; beside an allreduce of the same call.
-pub async fn unite(ep: &Endpoint, bits: &mut [u64]) -> Result<()> {
+pub(super) async fn unite(ep: &Endpoint, bits: &mut [u64]) -> Result<()> {
     halve_and_double(ep, (BITMAP + REDUCE, BITMAP + GATHER), &ReduceOp::Or, bits).await
 }
 
