@@ -111,6 +111,7 @@ _WHY_AUTO = {
     "ring": "parts around a ring",
     "dense": "as arrays, for nearly every index is some rank's",
     "dense_ring": "as arrays around a ring, for nearly every index is some rank's",
+    "dense_rabenseifner": "as arrays by halves, for nearly every index is some rank's",
 }
 _WHY_ARRAY = {"dense": "a small array", "dense_ring": "a large array"}
 

@@ -87,6 +87,19 @@ pub(crate) unsafe fn numbers_u64(mask: u64, base: u64, to: *mut u64) {
     }
 }
 
+/// A bit for each of 1 to 64 marks, set where it is not 0.
+///
+/// # Safety
+/// The processor must have what [`crate::simd::with_avx512`] asks for.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
+pub(crate) unsafe fn bits_of(marks: &[u8]) -> u64 {
+    let there = u64::MAX >> (64 - marks.len());
+    // SAFETY: marks beyond the last are not read.
+    let marks = unsafe { _mm512_maskz_loadu_epi8(there, marks.as_ptr().cast()) };
+    _mm512_test_epi8_mask(marks, marks)
+}
+
 /// Puts values, one after the other, where the bits of `mask` are; others come from `blank`.
 ///
 /// # Safety

@@ -27,6 +27,8 @@ pub enum Route {
     DenseRing,
     /// Dense arrays, each rank one range, directly.
     DenseDirect,
+    /// Dense arrays by recursive halving and doubling (Rabenseifner 2004).
+    DenseHalving,
 }
 
 /// The form of a butterfly's reduced parts.
@@ -173,8 +175,9 @@ impl Work<'_> {
             Route::Butterfly { degrees, parts } => self.butterfly(profile, degrees, *parts),
             Route::Ring => self.ring(profile),
             Route::Allgather => self.allgather(profile),
-            Route::DenseRing => self.dense(profile, 2.0 * f64::from(self.ranks - 1), 1.0),
-            Route::DenseDirect => self.dense(profile, 2.0, f64::from(self.ranks - 1)),
+            Route::DenseRing => self.dense_ring(profile),
+            Route::DenseDirect => self.dense_direct(profile),
+            Route::DenseHalving => self.dense_halving(profile),
         };
         Prediction { route: route.clone(), stages }
     }
@@ -182,7 +185,7 @@ impl Work<'_> {
     /// Routes that may be best, with predictions, best first.
     pub fn all(&self, profile: &Profile, degrees: &[Vec<u32>]) -> Vec<Prediction> {
         let mut routes = vec![Route::RecursiveDoubling, Route::Ring, Route::Allgather];
-        routes.extend([Route::DenseRing, Route::DenseDirect]);
+        routes.extend([Route::DenseRing, Route::DenseDirect, Route::DenseHalving]);
         for parts in [Parts::Sparse, Parts::Dense] {
             routes.push(Route::Butterfly { degrees: vec![self.ranks], parts });
         }
@@ -317,23 +320,46 @@ impl Work<'_> {
         vec![finished(profile, exchange(bytes, p - 1.0, compute_s))]
     }
 
-    fn dense(&self, profile: &Profile, rounds: f64, senders: f64) -> Vec<Stage> {
+    /// Sent and received, of `array` bytes, by all that divide it among so many ranks.
+    fn twice_round(array: f64, ranks: f64) -> Stage {
+        let moved = 2.0 * array * (ranks - 1.0) / ranks;
+        let messages = 2.0 * (ranks - 1.0);
+        Stage { sent: moved, received: moved, messages, rounds: messages, senders: 1.0, ..Stage::default() }
+    }
+
+    /// The ring works in the buffers that come: each number is read, added and written.
+    fn dense_ring(&self, profile: &Profile) -> Vec<Stage> {
+        let bytes = self.n as f64 * self.row();
+        self.dense(profile, Self::twice_round(bytes, f64::from(self.ranks)), 2.0, 1.0)
+    }
+
+    /// Each range is copied as it goes out and as it comes, and the result has memory of its own.
+    fn dense_direct(&self, profile: &Profile) -> Vec<Stage> {
         let (bytes, p) = (self.n as f64 * self.row(), f64::from(self.ranks));
-        let moved = 2.0 * bytes * (p - 1.0) / p;
-        // Read, added and written; the ring works in the buffers that come.
-        let k = &profile.kernels;
-        let (passes, fresh) = if senders > 1.0 { (3.0, 2.0) } else { (2.0, 1.0) };
+        let stage = Stage { senders: p - 1.0, rounds: 2.0, ..Self::twice_round(bytes, p) };
+        self.dense(profile, stage, 3.0, 2.0)
+    }
+
+    /// Halves are copied as they go out. Ranks beyond the largest power of two hand everything to a partner, and get it
+    /// back.
+    fn dense_halving(&self, profile: &Profile) -> Vec<Stage> {
+        let (bytes, core) = (self.n as f64 * self.row(), 1u32 << self.ranks.ilog2());
+        let steps = 2.0 * f64::from(core.ilog2());
+        let all = Self::twice_round(bytes, f64::from(core));
+        let mut stage = Stage { messages: steps, rounds: steps, ..all };
+        if core < self.ranks {
+            (stage.sent, stage.received) = (stage.sent + bytes, stage.received + bytes);
+            (stage.messages, stage.rounds) = (stage.messages + 1.0, stage.rounds + 2.0);
+        }
+        self.dense(profile, stage, 3.0, 1.0)
+    }
+
+    /// Arrays, of whose bytes so many passes are made, and so many buffers are fresh.
+    fn dense(&self, profile: &Profile, stage: Stage, passes: f64, fresh: f64) -> Vec<Stage> {
+        let (bytes, k) = (self.n as f64 * self.row(), &profile.kernels);
         let array_s = bytes * (passes * k.dense_byte_s + fresh * k.fresh_byte_s);
         let compute_s = array_s + self.union(1.0) * k.place_s * self.weight();
         let profile = &Profile { byte_s: profile.array_byte_s, ..*profile };
-        let stage = Stage {
-            sent: moved,
-            received: moved,
-            messages: 2.0 * (p - 1.0),
-            senders,
-            rounds,
-            ..Stage::default()
-        };
         vec![finished(profile, Stage { compute_s, ..stage })]
     }
 }

@@ -89,7 +89,8 @@ pub fn predict(data: &Data<'_>, algorithm: Algorithm, degrees: &[u32]) -> Choice
         Algorithm::Auto | Algorithm::Butterfly => butterfly(degrees, Parts::Auto),
         Algorithm::Ring => Route::Ring,
         Algorithm::Allgather => Route::Allgather,
-        Algorithm::Dense | Algorithm::DenseRabenseifner => Route::DenseDirect,
+        Algorithm::Dense => Route::DenseDirect,
+        Algorithm::DenseRabenseifner => Route::DenseHalving,
         Algorithm::DenseRing => Route::DenseRing,
     };
     Choice { algorithm, ..choice(work(data).predict(&data.profile, &route), data) }
@@ -113,6 +114,7 @@ pub fn of_route(route: &Route) -> (Algorithm, Vec<u32>) {
         Route::Allgather => (Algorithm::Allgather, Vec::new()),
         Route::DenseRing => (Algorithm::DenseRing, Vec::new()),
         Route::DenseDirect => (Algorithm::Dense, Vec::new()),
+        Route::DenseHalving => (Algorithm::DenseRabenseifner, Vec::new()),
     }
 }
 

@@ -9,8 +9,8 @@ use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::quantised::open;
 use skyphos_kernels::stream::{
-    Form, IndexList, Offsets, QuantisedValues, STEP, Segment, Shape, dense_form, entries, put_entries,
-    set_run,
+    Form, IndexList, Offsets, QuantisedValues, STEP, Segment, Shape, dense_form, entries, list_bitmap,
+    put_bitmap, put_entries, set_run,
 };
 use skyphos_types::{Element, Result};
 
@@ -159,6 +159,17 @@ impl<T: Element> Assembler<T> {
         let start = leaf.start + place.entry as usize;
         if let Form::Sparse { values, .. } = &mut self.form {
             values[start * width..][..rows.len()].copy_from_slice(rows);
+        }
+        if segment.is_bitmap() {
+            match &mut self.form {
+                Form::Dense { values, present } if width == 1 => {
+                    return put_bitmap(&segment, values, present.as_deref_mut(), self.identity);
+                }
+                Form::Sparse { indices: IndexList::Narrow(list), .. } => {
+                    return list_bitmap(&segment, &mut list[start..start + count]);
+                }
+                _ => {}
+            }
         }
         let (mut reader, mut offsets, mut at) = (segment.reader(), [0; STEP], 0);
         while let Some(some) = reader.step(&segment, &mut offsets)? {

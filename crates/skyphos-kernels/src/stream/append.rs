@@ -188,17 +188,14 @@ fn append_runs<T: Element>(
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
 unsafe fn append_avx512<T: Element>(block: Marked<'_, T>, indices: &mut IndexList, values: &mut Vec<T>) {
-    use std::arch::x86_64::*;
     append_with(
         block,
         indices,
         values,
         #[inline(always)]
         |marks| {
-            let there = u64::MAX >> (64 - marks.len());
-            // SAFETY: marks beyond the last are not read.
-            let marks = unsafe { _mm512_maskz_loadu_epi8(there, marks.as_ptr().cast()) };
-            _mm512_test_epi8_mask(marks, marks)
+            // SAFETY: the caller has seen that the processor has these instructions.
+            unsafe { lanes::bits_of(marks) }
         },
         #[inline(always)]
         |base, mask, rows, indices, values| {

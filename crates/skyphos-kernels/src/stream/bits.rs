@@ -1,5 +1,9 @@
 //! Bitmaps of the rows that are entries: a bit a row, 64 a word.
 
+#[cfg(target_arch = "x86_64")]
+use crate::lanes;
+use crate::simd;
+
 /// Sets the bits of `count` rows from `from` on.
 pub fn set_run(bits: &mut [u64], from: usize, count: usize) {
     let end = from + count;
@@ -50,25 +54,42 @@ impl Ascending {
 
 /// Sets the bits of the rows from `from` on whose mark is 1, where the others' is 0.
 pub fn set_marked(bits: &mut [u64], from: usize, marks: &[u8]) {
-    let mut at = from;
-    for some in marks.chunks(64) {
-        let mut word = 0;
-        let mut whole = some.chunks_exact(8);
-        for (k, eight) in whole.by_ref().enumerate() {
-            // Byte j's lowest bit comes to bit 56 + j.
-            let eight = u64::from_le_bytes(eight.try_into().expect("8 bytes"));
-            word |= (eight.wrapping_mul(0x0102_0408_1020_4080) >> 56) << (8 * k);
-        }
-        let done = some.len() / 8 * 8;
-        for (k, mark) in whole.remainder().iter().enumerate() {
-            word |= u64::from(*mark) << (done + k);
-        }
-        let (place, shift) = (at / 64, at % 64);
-        bits[place] |= word << shift;
-        if shift > 0 && word >> (64 - shift) != 0 {
-            bits[place + 1] |= word >> (64 - shift);
-        }
-        at += some.len();
+    let level = simd::level();
+    for (k, some) in marks.chunks(64).enumerate() {
+        let word = match level {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `level` has seen that the processor has these instructions.
+            simd::Level::Avx512 => unsafe { lanes::bits_of(some) },
+            _ => bits_of(some),
+        };
+        set_word(bits, from + 64 * k, word);
+    }
+}
+
+/// A bit for each of up to 64 marks, which are 0 or 1.
+#[inline(always)]
+fn bits_of(marks: &[u8]) -> u64 {
+    let mut word = 0;
+    let mut whole = marks.chunks_exact(8);
+    for (k, eight) in whole.by_ref().enumerate() {
+        // Byte j's lowest bit comes to bit 56 + j.
+        let eight = u64::from_le_bytes(eight.try_into().expect("8 bytes"));
+        word |= (eight.wrapping_mul(0x0102_0408_1020_4080) >> 56) << (8 * k);
+    }
+    let done = marks.len() / 8 * 8;
+    for (k, mark) in whole.remainder().iter().enumerate() {
+        word |= u64::from(*mark) << (done + k);
+    }
+    word
+}
+
+/// Sets the bits of a word, whose first is that of row `at`.
+#[inline(always)]
+pub(super) fn set_word(bits: &mut [u64], at: usize, word: u64) {
+    let (place, shift) = (at / 64, at % 64);
+    bits[place] |= word << shift;
+    if shift > 0 && word >> (64 - shift) != 0 {
+        bits[place + 1] |= word >> (64 - shift);
     }
 }
 

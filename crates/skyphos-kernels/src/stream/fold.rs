@@ -14,6 +14,7 @@
 
 use super::few::{Few, Queue};
 use super::segment::{Offsets, Reader, STEP, Segment};
+use super::words::{SLACK, mark_word, take_word};
 use crate::simd;
 use skyphos_types::{Element, Error, ReduceOp};
 use std::collections::VecDeque;
@@ -87,6 +88,9 @@ pub(super) struct Source<B> {
     used: usize,
     listed: usize,
     run: (u64, usize),
+    /// Whether bitmaps are taken word by word, and the word that is being taken: its distance, and bits left.
+    by_words: bool,
+    word: (u64, u64),
     /// Entries of the first segment that have been used.
     entry: usize,
 }
@@ -109,6 +113,8 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
         let block = if few.is_some() { 64 } else { block };
         let identity = op.identity::<T>()?;
         let counted = matches!(op, ReduceOp::MeanPresent);
+        let by_words = few.is_none() && width == 1 && !counted;
+        let slack = if by_words { SLACK } else { 0 };
         let source = || Source {
             segments: VecDeque::new(),
             reached: lo,
@@ -117,6 +123,8 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
             used: 0,
             listed: 0,
             run: (0, 0),
+            by_words,
+            word: (0, 0),
             entry: 0,
         };
         Ok(Fold {
@@ -126,8 +134,8 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
             at: lo,
             block,
             identity,
-            rows: vec![identity; block * width],
-            marks: vec![0; block],
+            rows: vec![identity; block * width + slack],
+            marks: vec![0; block + slack],
             counts: vec![0; if counted { block } else { 0 }],
             few,
         })
@@ -210,24 +218,24 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
     }
 
     fn fold_block(&mut self, op: &ReduceOp, first: u64, end: u64) -> Result<(), FoldError> {
-        let (width, hi) = (self.width, self.hi);
+        let (width, hi, identity) = (self.width, self.hi, self.identity);
         for (number, source) in self.sources.iter_mut().enumerate() {
             let (marks, counts) = (&mut self.marks[..], &mut self.counts[..]);
             let mut block = Block { first, end, width, rows: &mut self.rows, marks, counts };
             let folded = match op {
                 ReduceOp::Sum | ReduceOp::Mean | ReduceOp::MeanPresent => {
-                    simd::dispatch!(fold_source(source, &mut block, T::add, hi))
+                    simd::dispatch!(fold_source(source, &mut block, T::add, hi, identity))
                 }
-                ReduceOp::Prod => simd::dispatch!(fold_source(source, &mut block, T::mul, hi)),
-                ReduceOp::Min => simd::dispatch!(fold_source(source, &mut block, T::least, hi)),
-                ReduceOp::Max => simd::dispatch!(fold_source(source, &mut block, T::greatest, hi)),
-                ReduceOp::Or => simd::dispatch!(fold_source(source, &mut block, T::or, hi)),
-                ReduceOp::And => simd::dispatch!(fold_source(source, &mut block, T::and, hi)),
+                ReduceOp::Prod => simd::dispatch!(fold_source(source, &mut block, T::mul, hi, identity)),
+                ReduceOp::Min => simd::dispatch!(fold_source(source, &mut block, T::least, hi, identity)),
+                ReduceOp::Max => simd::dispatch!(fold_source(source, &mut block, T::greatest, hi, identity)),
+                ReduceOp::Or => simd::dispatch!(fold_source(source, &mut block, T::or, hi, identity)),
+                ReduceOp::And => simd::dispatch!(fold_source(source, &mut block, T::and, hi, identity)),
                 ReduceOp::Custom(custom) => {
                     // The caller's operation works on whole arrays: the source's own block, then both.
                     let mut theirs = vec![self.identity; block.rows.len()];
                     block.rows = &mut theirs;
-                    let folded = fold_source(source, &mut block, |_, v| v, hi);
+                    let folded = fold_source(source, &mut block, |_, v| v, hi, identity);
                     let (mine, theirs) =
                         (bytemuck::cast_slice_mut(&mut self.rows), bytemuck::cast_slice(&theirs));
                     custom.combine(T::DTYPE, mine, theirs)?;
@@ -267,15 +275,28 @@ impl<B: AsRef<[u8]>> Source<B> {
             if self.run.1 > 0 {
                 return Ok(Some(segment.head.first + self.run.0));
             }
+            if self.word.1 != 0 {
+                return Ok(Some(segment.head.first + self.word.0 + u64::from(self.word.1.trailing_zeros())));
+            }
+            if self.by_words && segment.is_bitmap() {
+                match self.reader.step_word(&segment)? {
+                    Some(word) => self.word = word,
+                    None => self.pop(),
+                }
+                continue;
+            }
             match self.reader.step(&segment, &mut self.offsets)? {
                 Some(Offsets::Listed(count)) => (self.used, self.listed) = (0, count),
                 Some(Offsets::Run(at, count)) => self.run = (at, count),
-                None => {
-                    self.segments.pop_front();
-                    (self.reader, self.used, self.listed, self.entry) = (Reader::default(), 0, 0, 0);
-                }
+                None => self.pop(),
             }
         }
+    }
+
+    /// Lets go of the first segment.
+    fn pop(&mut self) {
+        self.segments.pop_front();
+        (self.reader, self.used, self.listed, self.entry) = (Reader::default(), 0, 0, 0);
     }
 }
 
@@ -312,8 +333,9 @@ fn fold_source<T: Element, B: AsRef<[u8]>>(
     block: &mut Block<'_, T>,
     op: impl Fn(T, T) -> T + Copy,
     hi: u64,
+    identity: T,
 ) -> Result<(), &'static str> {
-    let (row, width) = (block.width * size_of::<T>(), block.width);
+    let (row, width, level) = (block.width * size_of::<T>(), block.width, simd::level());
     while let Some(index) = source.peek(row, hi)? {
         if index >= block.end {
             break;
@@ -328,6 +350,27 @@ fn fold_source<T: Element, B: AsRef<[u8]>>(
             fold_run(block, start, count, values, op);
             source.run = (source.run.0 + count as u64, source.run.1 - count);
             count
+        } else if source.word.1 != 0 {
+            let mut taken = 0;
+            while source.word.0 < limit {
+                let (at, bits) = source.word;
+                // Words need not begin where blocks do.
+                let here = if at + 64 <= limit { bits } else { bits & ((1 << (limit - at)) - 1) };
+                let skip = block.first.saturating_sub(base + at);
+                let start = (base + at + skip - block.first) as usize;
+                take_word(level, here >> skip, &values[taken..], &mut block.rows[start..], identity, op);
+                mark_word(level, here >> skip, &mut block.marks[start..]);
+                taken += here.count_ones() as usize;
+                source.word.1 = bits & !here;
+                if source.word.1 != 0 {
+                    break;
+                }
+                match source.reader.step_word(&segment)? {
+                    Some(word) => source.word = word,
+                    None => break,
+                }
+            }
+            taken
         } else {
             let offsets = &source.offsets[source.used..source.listed];
             let all = offsets[offsets.len() - 1] < limit;

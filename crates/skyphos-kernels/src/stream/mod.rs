@@ -10,6 +10,7 @@ mod quantised;
 mod segment;
 mod shuffled;
 mod vector;
+mod words;
 
 pub use bits::{count_between, set_bits_between, set_run};
 pub use collect::{Collector, Shape, dense_form};
@@ -18,3 +19,4 @@ pub use quantised::{NotFinite, QuantisedValues};
 pub use segment::{Encoder, HEAD_BYTES, Head, Next, Offsets, Places, Reader, STEP, Segment, entries};
 pub use shuffled::{shuffle, shuffled_len, unshuffle};
 pub use vector::{Form, IndexList, SparseVec, View, put_entries};
+pub use words::{list_bitmap, put_bitmap};

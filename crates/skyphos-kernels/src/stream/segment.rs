@@ -283,6 +283,11 @@ impl<'a> Segment<'a> {
         bytemuck::cast_slice(self.values)
     }
 
+    /// Whether its indices are a bitmap.
+    pub fn is_bitmap(&self) -> bool {
+        self.head.form == BITMAP
+    }
+
     /// Begins to read the indices.
     pub fn reader(&self) -> Reader {
         Reader { entry: 0, at: 0, next: 0 }
@@ -390,6 +395,32 @@ impl Reader {
         }
         self.next = got.checked_sub(1).map_or(self.next, |k| out[k] + 1);
         Ok(got)
+    }
+
+    /// The next 64 positions that have entries, of a segment with a bitmap: the distance of the first, and a bit for each.
+    /// `None` at the end. Not to be mixed with [`Reader::step`] in a segment.
+    #[inline(always)]
+    pub(super) fn step_word(&mut self, segment: &Segment<'_>) -> Result<Option<(u64, u64)>, &'static str> {
+        let count = segment.head.count as usize;
+        while self.entry < count {
+            let bytes =
+                segment.indices.get(self.at * 8..self.at * 8 + 8).ok_or("a bitmap with too few bits")?;
+            let word = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+            let from = self.at as u64 * 64;
+            self.at += 1;
+            if word == 0 {
+                continue;
+            }
+            self.entry += word.count_ones() as usize;
+            if self.entry > count {
+                return Err("a bitmap with too many bits");
+            }
+            if from + 63 - u64::from(word.leading_zeros()) >= segment.head.end - segment.head.first {
+                return Err("a segment with entries beyond its end");
+            }
+            return Ok(Some((from, word)));
+        }
+        Ok(None)
     }
 
     fn step_raw(
