@@ -65,6 +65,10 @@ class Profile:
         Processor time that a plan takes to gather a row and to add one, and more for each of its bytes.
     set_code_s, set_join_s : float
         Of encoding an index of a configuration, and of joining it with others.
+    wake_s : float
+        Of a message that is waited for, beside its frames.
+    call_s : float
+        Seconds that each call takes beside, where ranks share processors: until all have had a turn.
     """
 
     latency_s: float
@@ -89,6 +93,8 @@ class Profile:
     row_byte_s: float = 0.1e-9
     set_code_s: float = 1.0e-9
     set_join_s: float = 4.0e-9
+    wake_s: float = 0.0
+    call_s: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -105,8 +111,8 @@ class Profile:
         Examples
         --------
         >>> from skyphos.planner import Profile
-        >>> Profile.one_host(8, cores=2).cores
-        0.25
+        >>> Profile.one_host(2, cores=2).cores
+        1.0
         """
         count = float(cores or os.cpu_count() or 1)
         return cls(**dict(native.default_profile(ranks, count, None)))
@@ -209,8 +215,7 @@ class Prediction:
     degrees : tuple of int
         Layers of a butterfly.
     stages : tuple of Stage
-        One after the other; of a butterfly the sample of indices, unless it is a plan's, then each layer down and up
-        again.
+        One after the other; of a butterfly each layer down and up again.
     """
 
     algorithm: str

@@ -84,8 +84,10 @@ pub struct Stage {
 pub struct Prediction {
     /// The route.
     pub route: Route,
-    /// Its stages.
+    /// Its stages. The first has what each call takes beside.
     pub stages: Vec<Stage>,
+    /// What that is.
+    pub call_s: f64,
 }
 
 impl Prediction {
@@ -120,6 +122,9 @@ const FRAME_BYTES: f64 = 128.0 * 1024.0;
 
 /// Bytes that a segment of a stream has; an overlapped stage is at least one behind the stage before.
 const SEGMENT_BYTES: f64 = 32.0 * 1024.0;
+
+/// Bytes of what a rank tells all others of its vector: entries, samples, a sketch, and what calls have shown.
+const SURVEY_BYTES: f64 = 1176.0;
 
 /// Bytes of a frame's head and a segment's.
 const HEAD_BYTES: f64 = 96.0;
@@ -168,9 +173,20 @@ impl Work<'_> {
         Kernels::weight(self.row_bytes)
     }
 
+    /// What it takes to ask all ranks what they hold: before a first call, and now and then later.
+    pub fn agreement(&self, profile: &Profile) -> Stage {
+        let (others, rounds) = (f64::from(self.ranks - 1), f64::from(self.ranks).log2().ceil());
+        let bytes = SURVEY_BYTES * others;
+        let (sent, received) = (bytes, bytes);
+        finished(
+            profile,
+            Stage { sent, received, messages: rounds, senders: 1.0, rounds, ..Stage::default() },
+        )
+    }
+
     /// Predicts one route.
     pub fn predict(&self, profile: &Profile, route: &Route) -> Prediction {
-        let stages = match route {
+        let mut stages = match route {
             Route::RecursiveDoubling => self.recursive_doubling(profile),
             Route::Butterfly { degrees, parts } => self.butterfly(profile, degrees, *parts),
             Route::Ring => self.ring(profile),
@@ -179,7 +195,9 @@ impl Work<'_> {
             Route::DenseDirect => self.dense_direct(profile),
             Route::DenseHalving => self.dense_halving(profile),
         };
-        Prediction { route: route.clone(), stages }
+        let call_s = if self.ranks > 1 { profile.call_s } else { 0.0 };
+        stages[0].seconds += call_s;
+        Prediction { route: route.clone(), stages, call_s }
     }
 
     /// Routes that may be best, with predictions, best first.
@@ -237,17 +255,6 @@ impl Work<'_> {
 
     fn butterfly(&self, profile: &Profile, degrees: &[u32], parts: Parts) -> Vec<Stage> {
         let (n, k, weight) = (self.n as f64, &profile.kernels, self.weight());
-        let survey = finished(
-            profile,
-            Stage {
-                sent: 520.0 * f64::from(self.ranks - 1),
-                received: 520.0 * f64::from(self.ranks - 1),
-                messages: f64::from(self.ranks).log2().ceil(),
-                senders: 1.0,
-                rounds: f64::from(self.ranks).log2().ceil(),
-                ..Stage::default()
-            },
-        );
         let (mut down, mut up) = (Vec::new(), Vec::new());
         let mut joined = 1.0;
         for degree in degrees {
@@ -278,7 +285,7 @@ impl Work<'_> {
             up.push(finished(profile, exchange(bytes, d - 1.0, compute_s)));
             held *= d;
         }
-        [survey].into_iter().chain(down).chain(up).collect()
+        down.into_iter().chain(up).collect()
     }
 
     /// Processor time of putting `entries` into the result, where parts come dense or sparse.
@@ -337,7 +344,7 @@ impl Work<'_> {
     fn dense_direct(&self, profile: &Profile) -> Vec<Stage> {
         let (bytes, p) = (self.n as f64 * self.row(), f64::from(self.ranks));
         let stage = Stage { senders: p - 1.0, rounds: 2.0, ..Self::twice_round(bytes, p) };
-        self.dense(profile, stage, 3.0, 2.0)
+        self.dense(profile, stage, 4.0, 2.0)
     }
 
     /// Halves are copied as they go out. Ranks beyond the largest power of two hand everything to a partner, and get it
@@ -351,7 +358,7 @@ impl Work<'_> {
             (stage.sent, stage.received) = (stage.sent + bytes, stage.received + bytes);
             (stage.messages, stage.rounds) = (stage.messages + 1.0, stage.rounds + 2.0);
         }
-        self.dense(profile, stage, 3.0, 1.0)
+        self.dense(profile, stage, 2.0, 1.0)
     }
 
     /// Arrays, of whose bytes so many passes are made, and so many buffers are fresh.
@@ -384,7 +391,8 @@ pub(crate) fn finished(profile: &Profile, stage: Stage) -> Stage {
     let wire = stage.sent.max(stage.received * crowd) / profile.rate + taken_s;
     let frames = |bytes: f64| stage.messages.max(bytes / FRAME_BYTES);
     let moving = (stage.sent + stage.received) * profile.byte_s
-        + (frames(stage.sent) + frames(stage.received)) * profile.frame_s;
+        + (frames(stage.sent) + frames(stage.received)) * profile.frame_s
+        + stage.messages * profile.wake_s;
     let work_s = moving + stage.compute_s;
     let seconds = wire.max(work_s / profile.cores) + stage.rounds * profile.latency_s;
     Stage { work_s, seconds, ..stage }
@@ -440,14 +448,10 @@ mod tests {
                 assert_eq!(doubling.rounds(), log);
                 let split = Route::Butterfly { degrees: vec![p], parts: Parts::Sparse };
                 let others = (ranks - 1.0) / ranks;
-                // The paper lets every rank end with k entries at most; the survey is on top.
-                bounds(&work.predict(&profile, &split), 2.0 * others * K, ranks * K * pair + 520.0 * ranks);
+                // The paper lets every rank end with k entries at most.
+                bounds(&work.predict(&profile, &split), 2.0 * others * K, ranks * K * pair);
                 let dsar = Route::Butterfly { degrees: vec![p], parts: Parts::Dense };
-                bounds(
-                    &work.predict(&profile, &dsar),
-                    others * N as f64,
-                    K * pair + others * N as f64 * 4.0 + 520.0 * ranks,
-                );
+                bounds(&work.predict(&profile, &dsar), others * N as f64, K * pair + others * N as f64 * 4.0);
                 let dense = work.predict(&profile, &Route::DenseRing);
                 assert_eq!(dense.sent(), 2.0 * others * N as f64 * 4.0);
             }

@@ -26,6 +26,10 @@ pub struct Profile {
     pub kernels: Kernels,
     /// Processor time of plans.
     pub rows: RowKernels,
+    /// Processor time of a message that is waited for, beside its frames: waking up, and whoever else ran meanwhile.
+    pub wake_s: f64,
+    /// Seconds that each call takes beside: until all ranks have had a turn, where they share processors.
+    pub call_s: f64,
 }
 
 /// Processor time of what plans do with rows and index sets.
@@ -80,18 +84,18 @@ pub struct Kernels {
 }
 
 impl Default for Kernels {
-    /// Measured on one core of a Zen 4 processor (`kernel_rates reduce`).
+    /// Measured on one core of a Zen 4 processor as a probe does, and fitted to calls of 2 to 8 ranks (`bench/regret`).
     fn default() -> Kernels {
         Kernels {
-            encode_s: 2.0e-9,
-            place_s: 2.0e-9,
-            merge_s: 2.4e-9,
-            merge_more_s: 0.6e-9,
-            block_s: 3.4e-9,
-            position_s: 0.1e-9,
-            dense_byte_s: 0.1e-9,
-            fresh_byte_s: 0.25e-9,
-            bitmap_s: 1.7e-9,
+            encode_s: 1.6e-9,
+            place_s: 1.7e-9,
+            merge_s: 1.0e-9,
+            merge_more_s: 0.8e-9,
+            block_s: 1.8e-9,
+            position_s: 0.3e-9,
+            dense_byte_s: 0.08e-9,
+            fresh_byte_s: 0.1e-9,
+            bitmap_s: 0.8e-9,
         }
     }
 }
@@ -108,7 +112,7 @@ impl Kernels {
 
     /// Names of its numbers, among [`Profile::NAMES`].
     pub const NAMES: [&'static str; 9] = {
-        let [_, _, _, _, _, _, _, _, kernels @ .., _, _, _, _, _] = Profile::NAMES;
+        let [_, _, _, _, _, _, _, _, kernels @ .., _, _, _, _, _, _, _] = Profile::NAMES;
         kernels
     };
 
@@ -140,7 +144,7 @@ impl Kernels {
 
 impl Profile {
     /// How many numbers it has.
-    pub const LEN: usize = 22;
+    pub const LEN: usize = 24;
 
     /// Names of its numbers, in the order of [`Profile::numbers`].
     pub const NAMES: [&'static str; Profile::LEN] = [
@@ -166,6 +170,8 @@ impl Profile {
         "row_byte_s",
         "set_code_s",
         "set_join_s",
+        "wake_s",
+        "call_s",
     ];
 
     /// Its numbers, for those who send or store them.
@@ -174,14 +180,15 @@ impl Profile {
         let network =
             [p.latency_s, p.message_s, p.rate, p.incast, p.cores, p.frame_s, p.byte_s, p.array_byte_s];
         let rows = [r.gather_s, r.fold_s, r.byte_s, r.set_code_s, r.set_join_s];
-        let mut all = network.into_iter().chain(p.kernels.numbers()).chain(rows);
+        let turns = [p.wake_s, p.call_s];
+        let mut all = network.into_iter().chain(p.kernels.numbers()).chain(rows).chain(turns);
         std::array::from_fn(|_| all.next().expect("as many as names"))
     }
 
     /// The profile of these numbers; `None` where one makes no sense.
     pub fn from_numbers(numbers: [f64; Profile::LEN]) -> Option<Profile> {
         let [latency_s, message_s, rate, incast, cores, frame_s, byte_s, array_byte_s, rest @ ..] = numbers;
-        let [kernels @ .., gather_s, fold_s, row_byte_s, set_code_s, set_join_s] = rest;
+        let [kernels @ .., gather_s, fold_s, row_byte_s, set_code_s, set_join_s, wake_s, call_s] = rest;
         let sound = numbers.iter().all(|x| x.is_finite() && *x >= 0.0) && rate > 0.0 && cores > 0.0;
         let kernels = Kernels::from_numbers(kernels);
         let rows = RowKernels { gather_s, fold_s, byte_s: row_byte_s, set_code_s, set_join_s };
@@ -196,6 +203,8 @@ impl Profile {
             array_byte_s,
             kernels,
             rows,
+            wake_s,
+            call_s,
         };
         sound.then_some(network)
     }
@@ -204,9 +213,7 @@ impl Profile {
     pub fn one_host(ranks: u32, cores: f64) -> Profile {
         let cores = (cores / f64::from(ranks.max(1))).min(1.0);
         Profile {
-            // A rank that waits must be woken, and gets its turn after others (measured: 0.1 ms for a round of two
-            // ranks on two cores, 0.3 ms of eight).
-            latency_s: 80e-6 / cores,
+            latency_s: 20e-6,
             rate: HOST_RATE,
             incast: 0.0,
             cores,
@@ -216,6 +223,9 @@ impl Profile {
             kernels: Kernels::default(),
             rows: RowKernels::default(),
             message_s: 0.0,
+            // Measured with small calls of 2, 4 and 8 ranks on 2 cores by all algorithms: 0.12, 0.35 and 1.3 ms.
+            wake_s: 12e-6,
+            call_s: 70e-6 / (cores * cores),
         }
     }
 
@@ -238,6 +248,8 @@ impl Profile {
             kernels: Kernels::default(),
             rows: RowKernels::default(),
             message_s: 0.0,
+            wake_s: 0.0,
+            call_s: 0.0,
         }
     }
 }
@@ -253,7 +265,7 @@ mod tests {
         // Each field has a place of its own.
         let distinct: [f64; Profile::LEN] = std::array::from_fn(|k| k as f64 + 1.0);
         assert_eq!(Profile::from_numbers(distinct).map(|p| p.numbers()), Some(distinct));
-        for (place, bad) in [(0, -1.0), (2, 0.0), (4, 0.0), (9, f64::NAN), (21, f64::INFINITY)] {
+        for (place, bad) in [(0, -1.0), (2, 0.0), (4, 0.0), (9, f64::NAN), (23, f64::INFINITY)] {
             let mut numbers = distinct;
             numbers[place] = bad;
             assert_eq!(Profile::from_numbers(numbers), None);

@@ -172,6 +172,8 @@ impl Network {
             array_byte_s: byte_s / 2.0,
             kernels,
             rows,
+            wake_s: 0.0,
+            call_s: 0.0,
         }
     }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// An algorithm that is predicted to take so much longer than the best one is worth a try: predictions are off by about
 /// as much.
-const WORTH_A_TRY: f64 = 1.7;
+const WORTH_A_TRY: f64 = 1.4;
 
 /// The one that was settled on is doubted when calls take so much longer than they did then.
 const DOUBTFUL: f64 = 1.5;

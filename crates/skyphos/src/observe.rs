@@ -20,9 +20,6 @@ const FRESH: f64 = 0.3;
 /// A call that took so much longer than those before counts as one that took that much longer: something disturbed it.
 const DISTURBED: f64 = 2.0;
 
-/// What an algorithm that was not tried yet must be better by, to be tried for another.
-const UNTRIED: f64 = 1.1;
-
 /// The most by which a prediction is taken to be wrong.
 const MOST_BIAS: f64 = 4.0;
 
@@ -40,8 +37,9 @@ pub(crate) struct Observed {
     rate: f64,
     /// Share of a core, of one that does what is predicted in the time that is predicted.
     cores: f64,
-    /// Seconds until a small message is there.
+    /// Seconds until a small message is there; where ranks share processors, what a small call takes beside.
     latency_s: f64,
+    call_s: f64,
     /// How much longer calls by each algorithm took than was predicted.
     bias: Bias,
     /// Algorithms by which there was a large call.
@@ -59,17 +57,16 @@ impl Observed {
     /// What this rank says in a survey: its profile as far as ranks may differ in it, and its corrections.
     pub(crate) fn words(self, default: Profile) -> Vec<f64> {
         let mine = self.refine(default);
-        [mine.rate, mine.cores, mine.latency_s].into_iter().chain(self.bias).collect()
+        [mine.rate, mine.cores, mine.latency_s, mine.call_s].into_iter().chain(self.bias).collect()
     }
 
     /// A profile in the light of what was seen.
     fn refine(self, profile: Profile) -> Profile {
         let known = |seen: f64, otherwise: f64| if seen > 0.0 { seen } else { otherwise };
-        Profile {
-            rate: known(self.rate, profile.rate),
-            cores: known(self.cores, profile.cores),
-            latency_s: known(self.latency_s, profile.latency_s),
-            ..profile
+        let (rate, cores) = (known(self.rate, profile.rate), known(self.cores, profile.cores));
+        match profile.call_s > 0.0 {
+            true => Profile { rate, cores, call_s: known(self.call_s, profile.call_s), ..profile },
+            false => Profile { rate, cores, latency_s: known(self.latency_s, profile.latency_s), ..profile },
         }
     }
 
@@ -100,9 +97,11 @@ impl Observed {
             false => now,
         };
         if bytes < SMALL_BYTES
-            && let Some(rounds) = prediction.map(Prediction::rounds).filter(|rounds| *rounds > 0.0)
+            && let Some(prediction) = prediction.filter(|prediction| prediction.rounds() > 0.0)
         {
-            self.latency_s = mix(self.latency_s, seconds / rounds);
+            self.latency_s = mix(self.latency_s, seconds / prediction.rounds());
+            let beside_s = seconds - (prediction.seconds() - prediction.call_s);
+            self.call_s = mix(self.call_s, beside_s.max(0.1 * seconds));
         }
         if bytes < LARGE_BYTES {
             return;
@@ -129,11 +128,13 @@ impl Observed {
 /// What all ranks go by: the medians of what they said (see [`Observed::words`]), and what `default` has that is the same
 /// on all of them.
 pub(crate) fn agreed(default: Profile, median: impl Fn(usize) -> f64) -> (Profile, Bias) {
-    let profile = Profile { rate: median(0), cores: median(1), latency_s: median(2), ..default };
-    let bias: Bias = std::array::from_fn(|k| median(3 + k));
-    let untried = if bias.iter().any(|seen| *seen > 0.0) { UNTRIED } else { 1.0 };
-    let known = |seen: f64| if seen > 0.0 { seen.clamp(1.0 / MOST_BIAS, MOST_BIAS) } else { untried };
-    (profile, bias.map(known))
+    let (latency_s, call_s) = (median(2), median(3));
+    let profile = Profile { rate: median(0), cores: median(1), latency_s, call_s, ..default };
+    let bias: Bias = std::array::from_fn(|k| median(4 + k));
+    let seen: Vec<f64> = bias.into_iter().filter(|seen| *seen > 0.0).map(f64::ln).collect();
+    // What slows those that were tried down slows all.
+    let others = (seen.iter().sum::<f64>() / seen.len().max(1) as f64).exp();
+    (profile, bias.map(|seen| if seen > 0.0 { seen } else { others }.clamp(1.0 / MOST_BIAS, MOST_BIAS)))
 }
 
 /// What one blocking call took on this rank.

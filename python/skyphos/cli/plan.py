@@ -145,8 +145,7 @@ def _layers(best: Prediction) -> None:
     click.echo(f"  {'':<16} {'time':>10} {'sent':>10} {'messages':>9} {'each':>10}")
     names = [f"down {k + 1}, degree {d}" for k, d in enumerate(best.degrees)]
     names += [f"up {k + 1}, degree {d}" for k, d in reversed(list(enumerate(best.degrees)))]
-    # A plan needs no sample.
-    for name, stage in zip(["sample", *names][-len(best.stages) :], best.stages, strict=True):
+    for name, stage in zip(names, best.stages, strict=True):
         each = stage.sent_bytes / max(1.0, stage.messages)
         click.echo(
             f"  {name:<16} {human_seconds(stage.seconds):>10} {human_bytes(stage.sent_bytes):>10} "
