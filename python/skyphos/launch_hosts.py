@@ -148,8 +148,8 @@ def run_hosts(
     env : mapping, optional
         The launcher's environment; default ``os.environ``.
     export : sequence of str
-        Names of variables that go to the hosts, besides ``SKYPHOS_PROFILE``, ``SKYPHOS_ADAPT``, ``PYTHONPATH``, ``OMP_*``, ``MKL_*`` and
-        ``OPENBLAS_*``.
+        Names of variables that go to the hosts, besides ``SKYPHOS_PROFILE``, ``SKYPHOS_ADAPT``, ``PYTHONPATH``,
+        ``OMP_*``, ``MKL_*`` and ``OPENBLAS_*``.
     prefix : bool
         Whether to put ``[rank]`` before each line of output.
     ssh : sequence of str

@@ -92,7 +92,8 @@ class Processes:
 def no_profile_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What `skyphos probe` once measured here must not change what tests see."""
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
-    os.environ.pop("SKYPHOS_PROFILE", None)
+    for name in ("SKYPHOS_PROFILE", "SKYPHOS_ADAPT"):
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="session")

@@ -211,3 +211,16 @@ def test_what_holds_for_another_group(found: Measured) -> None:
     assert (other.profile.rate, other.profile.encode_s) == (of.profile.rate, of.profile.encode_s)
     one = fit(of, [("a", "1")] * 4, 2)
     assert one.profile.rate == Profile.one_host(4, 2).rate and one.profile.encode_s == of.profile.encode_s
+
+
+def test_rank_0_says_whether_calls_are_learned_from(processes: Processes) -> None:
+    code = (
+        "x = sky.SparseVector(np.arange(30_000) * 7, np.ones(30_000, np.float32), 1_000_000)\n"
+        "hows = [comm.allreduce(x, explain=True)[1] for _ in range(24)]\n"
+        "say(comm.adapts, any(how.tried for how in hows), len({how.predicted for how in hows}) == 1)\n"
+    )
+    for adapt, want in (({}, "True True False"), ({1: "0", 2: "0"}, "True True False"), ({0: "0"}, "False False True")):
+        outs = profile_lines(processes, 3, code, SKYPHOS_ADAPT=adapt)
+        assert outs == [(want + "\n", "")] * 3, outs
+    for _, err in profile_lines(processes, 2, code, SKYPHOS_ADAPT={0: "maybe"}):
+        assert "BadInput" in err and "SKYPHOS_ADAPT" in err and "maybe" in err

@@ -124,7 +124,7 @@ const FRAME_BYTES: f64 = 128.0 * 1024.0;
 const SEGMENT_BYTES: f64 = 32.0 * 1024.0;
 
 /// Bytes of what a rank tells all others of its vector: entries, samples, a sketch, and what calls have shown.
-const SURVEY_BYTES: f64 = 1176.0;
+const SURVEY_BYTES: f64 = 1232.0;
 
 /// Bytes of a frame's head and a segment's.
 const HEAD_BYTES: f64 = 96.0;

@@ -5,7 +5,7 @@ use crate::choose::{Choice, Data, OTHERS, predict, ranked};
 use crate::memory::{Known, Learned, MOST_WAYS, Recalled, Tried};
 use crate::observe::{Observed, agreed};
 use skyphos_core::Endpoint;
-use skyphos_core::stream::{Split, Survey, bounds, survey};
+use skyphos_core::stream::{Split, Survey, bounds, median, survey};
 use skyphos_kernels::stream::View;
 use skyphos_plan::Union;
 use skyphos_types::{Element, Error, ReduceOp, Result};
@@ -67,10 +67,10 @@ pub(crate) async fn decide<T: Element>(
         said[words..].iter_mut().zip(&tried.seconds).for_each(|(said, seconds)| *said = *seconds);
     }
     let survey = survey(ep, view, width, n, &said).await?;
-    let took = |way: usize| survey.median(words + way);
+    let took = |way: usize| median(survey.said(words + way));
     let (choices, settled_s) = {
         let curve = union_curve(&survey, ep.size());
-        let (profile, bias) = agreed(default, |k| survey.median(k));
+        let (profile, bias) = agreed(default, |k| survey.said(k));
         let data = Data {
             ranks: ep.size(),
             n,

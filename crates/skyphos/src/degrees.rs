@@ -4,10 +4,9 @@
 //! of the index space on all of them, and the unions of samples say how much sets overlap. It is there for nothing once
 //! the sets are prepared.
 
-use crate::observe::{Observed, agreed};
+use crate::observe::{Observed, PROFILE_WORDS, agreed_profile};
 use skyphos_core::Endpoint;
 use skyphos_core::collectives::allgather::allgather_numbers;
-use skyphos_core::stream::median;
 use skyphos_kernels::{Block, BlockHash, IndexSet, Prepared};
 use skyphos_plan::degrees::DEFAULT_ALPHA;
 use skyphos_plan::{PlanWork, Sizes, Union, choose_degrees, factorisations};
@@ -24,7 +23,7 @@ const NONE: u64 = u64::MAX;
 
 /// Numbers that each rank says of itself before its samples: how much it puts out and wants, whether that is the same, and
 /// what of its profile may differ.
-const SAID: usize = 6;
+const SAID: usize = 3 + PROFILE_WORDS;
 
 /// What to choose for, beside the sets.
 pub(crate) struct Asked {
@@ -47,7 +46,7 @@ pub(crate) async fn agree(
     let same = contribute.set == want.set;
     let counts = [contribute.set.len() as u64, want.set.len() as u64, u64::from(same)];
     let mut mine: Vec<u64> = counts.to_vec();
-    mine.extend(seen.words(start)[..SAID - counts.len()].iter().map(|word| word.to_bits()));
+    mine.extend(seen.profile_words(start).iter().map(|word| word.to_bits()));
     let each = if asked.min_packet_bytes.is_some() { 0 } else { blocks_of_window(ep.size()) };
     for set in [&contribute.set, &want.set] {
         mine.extend(sample(set, asked.hash.range(), each));
@@ -62,9 +61,8 @@ pub(crate) async fn agree(
             least,
         ));
     }
-    let said = |k: usize| median(all.iter().map(|a| f64::from_bits(a[counts.len() + k])).collect());
-    // Corrections of allreduce's algorithms were not asked for.
-    let (profile, _) = agreed(start, |k| if counts.len() + k < SAID { said(k) } else { 0.0 });
+    let profile =
+        agreed_profile(start, |k| all.iter().map(|a| f64::from_bits(a[counts.len() + k])).collect());
     let same = all.iter().all(|a| a[2] == 1);
     let length = 2 * each * WINDOWS as usize;
     let union = |side: usize| {

@@ -5,6 +5,7 @@
 use crate::algorithm::Algorithm;
 use crate::choose::{Bias, Choice};
 use skyphos_core::Traffic;
+use skyphos_core::stream::median;
 use skyphos_plan::{Prediction, Profile};
 use std::time::Instant;
 
@@ -26,6 +27,12 @@ const MOST_BIAS: f64 = 4.0;
 /// A call whose processor was busy for a larger part of its time was not held back by the link.
 const BUSY: f64 = 0.7;
 
+/// Small calls that are remembered.
+const TURNS: usize = 8;
+
+/// Numbers that a rank says of its profile.
+pub(crate) const PROFILE_WORDS: usize = 3 + TURNS;
+
 /// What a rank has seen so far; 0 where nothing yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Observed {
@@ -37,15 +44,15 @@ pub(crate) struct Observed {
     rate: f64,
     /// Share of a core, of one that does what is predicted in the time that is predicted.
     cores: f64,
-    /// Seconds until a small message is there; where ranks share processors, what a small call takes beside.
-    latency_s: f64,
-    call_s: f64,
+    /// Of the last small calls.
+    turns: [Turn; TURNS],
     /// How much longer calls by each algorithm took than was predicted.
     bias: Bias,
     /// Algorithms by which there was a large call.
     warm: [bool; Algorithm::ALL.len()],
-    /// Calls that were looked at.
+    /// Calls that were looked at, and small ones among them.
     calls: u32,
+    small: u32,
 }
 
 impl Observed {
@@ -56,18 +63,15 @@ impl Observed {
 
     /// What this rank says in a survey: its profile as far as ranks may differ in it, and its corrections.
     pub(crate) fn words(self, default: Profile) -> Vec<f64> {
-        let mine = self.refine(default);
-        [mine.rate, mine.cores, mine.latency_s, mine.call_s].into_iter().chain(self.bias).collect()
+        self.profile_words(default).into_iter().chain(self.bias).collect()
     }
 
-    /// A profile in the light of what was seen.
-    fn refine(self, profile: Profile) -> Profile {
+    /// What of it is the profile's.
+    pub(crate) fn profile_words(self, default: Profile) -> [f64; PROFILE_WORDS] {
         let known = |seen: f64, otherwise: f64| if seen > 0.0 { seen } else { otherwise };
-        let (rate, cores) = (known(self.rate, profile.rate), known(self.cores, profile.cores));
-        match profile.call_s > 0.0 {
-            true => Profile { rate, cores, call_s: known(self.call_s, profile.call_s), ..profile },
-            false => Profile { rate, cores, latency_s: known(self.latency_s, profile.latency_s), ..profile },
-        }
+        let numbers = [known(self.rate, default.rate), known(self.cores, default.cores), waits(&default)];
+        let turns = self.turns.map(|turn| if default.call_s > 0.0 { turn.call_s } else { turn.latency_s });
+        std::array::from_fn(|k| numbers.get(k).copied().unwrap_or_else(|| turns[k - numbers.len()]))
     }
 
     /// What is known before any call has shown more. Ranks of one host may have different numbers of cores, and so
@@ -99,9 +103,10 @@ impl Observed {
         if bytes < SMALL_BYTES
             && let Some(prediction) = prediction.filter(|prediction| prediction.rounds() > 0.0)
         {
-            self.latency_s = mix(self.latency_s, seconds / prediction.rounds());
-            let beside_s = seconds - (prediction.seconds() - prediction.call_s);
-            self.call_s = mix(self.call_s, beside_s.max(0.1 * seconds));
+            let call_s = seconds - (prediction.seconds() - prediction.call_s);
+            let turn = Turn { latency_s: seconds / prediction.rounds(), call_s: call_s.max(0.1 * seconds) };
+            self.turns[self.small as usize % TURNS] = turn;
+            self.small = self.small.wrapping_add(1);
         }
         if bytes < LARGE_BYTES {
             return;
@@ -125,16 +130,32 @@ impl Observed {
     }
 }
 
-/// What all ranks go by: the medians of what they said (see [`Observed::words`]), and what `default` has that is the same
-/// on all of them.
-pub(crate) fn agreed(default: Profile, median: impl Fn(usize) -> f64) -> (Profile, Bias) {
-    let (latency_s, call_s) = (median(2), median(3));
-    let profile = Profile { rate: median(0), cores: median(1), latency_s, call_s, ..default };
-    let bias: Bias = std::array::from_fn(|k| median(4 + k));
+/// What all ranks go by, and what `default` has that is the same on all of them. `said(k)`: what each of them said in that
+/// place of its [`Observed::profile_words`].
+///
+/// Of numbers that change slowly the medians; of the last calls' times the longest, for a call is done when its last rank
+/// is, and then the median.
+pub(crate) fn agreed_profile(default: Profile, said: impl Fn(usize) -> Vec<f64>) -> Profile {
+    let longest = |turn: usize| said(PROFILE_WORDS - TURNS + turn).into_iter().fold(0.0, f64::max);
+    let seen: Vec<f64> = (0..TURNS).map(longest).filter(|s| *s > 0.0).collect();
+    let waits_s = if seen.is_empty() { median(said(2)) } else { median(seen) };
+    let profile = Profile { rate: median(said(0)), cores: median(said(1)), ..default };
+    match default.call_s > 0.0 {
+        true => Profile { call_s: waits_s, ..profile },
+        false => Profile { latency_s: waits_s, ..profile },
+    }
+}
+
+/// The same with corrections of algorithms, from [`Observed::words`].
+pub(crate) fn agreed(default: Profile, said: impl Fn(usize) -> Vec<f64>) -> (Profile, Bias) {
+    let bias: Bias = std::array::from_fn(|k| median(said(PROFILE_WORDS + k)));
     let seen: Vec<f64> = bias.into_iter().filter(|seen| *seen > 0.0).map(f64::ln).collect();
     // What slows those that were tried down slows all.
     let others = (seen.iter().sum::<f64>() / seen.len().max(1) as f64).exp();
-    (profile, bias.map(|seen| if seen > 0.0 { seen } else { others }.clamp(1.0 / MOST_BIAS, MOST_BIAS)))
+    (
+        agreed_profile(default, said),
+        bias.map(|seen| if seen > 0.0 { seen } else { others }.clamp(1.0 / MOST_BIAS, MOST_BIAS)),
+    )
 }
 
 /// What one blocking call took on this rank.
@@ -143,6 +164,18 @@ pub(crate) struct Seen {
     pub(crate) seconds: f64,
     /// Time on a processor, or ready but waiting for one.
     pub(crate) busy_s: f64,
+}
+
+/// What a small call shows of waiting: seconds until a message is there, and seconds beside all that is predicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Turn {
+    latency_s: f64,
+    call_s: f64,
+}
+
+/// Which of them is learned: between hosts the latency, among ranks that share processors the seconds beside.
+fn waits(profile: &Profile) -> f64 {
+    if profile.call_s > 0.0 { profile.call_s } else { profile.latency_s }
 }
 
 /// A call's beginning.

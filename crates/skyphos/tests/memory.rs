@@ -86,18 +86,63 @@ proptest! {
 
 #[test]
 fn no_sample_is_taken_again() {
-    let data = Data { count: 2_000, from: 5, step: 7 };
+    // So few that nothing else is tried.
+    let data = Data { count: 500, from: 5, step: 7 };
     let want = sum(data, 4);
     for (_, make) in TRANSPORTS {
         on_all(make(4), |comm| {
             let sent: Vec<u64> = (0..7).map(|_| allreduce(comm, data, Algorithm::Auto, &want)).collect();
-            // Two rounds of 147 numbers of each rank held so far.
-            let sample = (1 + 2) * 147 * 8;
+            // Two rounds of 154 numbers of each rank held so far.
+            let sample = (1 + 2) * 154 * 8;
             let [first, others @ .., again, last] = &sent[..] else { panic!("seven calls") };
             assert!(others.iter().chain([last]).all(|bytes| bytes + sample == *first), "{sent:?}");
             assert_eq!(again, first);
         });
     }
+}
+
+#[test]
+fn what_should_take_about_as_long_is_tried_and_one_is_settled_on() {
+    let data = Data { count: 2_500, from: 5, step: 7 };
+    let want = sum(data, 4);
+    for (_, make) in TRANSPORTS {
+        let done = on_all(make(4), |comm| {
+            let call = || {
+                let x = vector(data, comm.rank());
+                let done =
+                    comm.allreduce_and_tell(N, 1, x.view(), &ReduceOp::Sum, &AllreduceOptions::default());
+                let done = done.unwrap();
+                assert_eq!(done.sum.entries().0.len(), want.len());
+                done.explanation
+            };
+            let trying: Vec<_> = (0..2).map(|_| call().algorithm).collect();
+            let settled = (0..40).map(|_| call()).find(|how| !how.choice.as_ref().unwrap().tried.is_empty());
+            let settled = settled.expect("settled after at most 4 ways, three times each");
+            let algorithms: Vec<_> = (0..2 + 4 + 8).map(|_| call().algorithm).collect();
+            assert!(algorithms.iter().all(|algorithm| *algorithm == settled.algorithm));
+            (trying, settled.algorithm, settled.choice.unwrap().tried.clone())
+        });
+        assert!(done.windows(2).all(|two| two[0] == two[1]), "ranks tried other things: {done:?}");
+    }
+}
+
+#[test]
+fn nothing_is_tried_where_calls_are_not_learned_from() {
+    let data = Data { count: 2_500, from: 5, step: 7 };
+    on_all(tcp(4), |comm| {
+        comm.agree_profile(None, comm.rank() != 0).unwrap();
+        assert!(!comm.adapts() && !comm.split(Some(0), 0).unwrap().unwrap().adapts());
+        let calls: Vec<_> = (0..12)
+            .map(|_| {
+                let x = vector(data, comm.rank());
+                let options = AllreduceOptions::default();
+                let how =
+                    comm.allreduce_and_tell(N, 1, x.view(), &ReduceOp::Sum, &options).unwrap().explanation;
+                (how.algorithm, how.degrees, how.choice.unwrap().seconds())
+            })
+            .collect();
+        assert!(calls.windows(2).all(|two| two[0] == two[1]), "{calls:?}");
+    });
 }
 
 #[test]

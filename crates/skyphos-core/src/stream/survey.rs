@@ -48,9 +48,9 @@ impl Survey {
         self.entries.iter().map(|e| *e as f64).sum::<f64>() / self.entries.len() as f64
     }
 
-    /// The median of what ranks said in a place; of none 0.
-    pub fn median(&self, place: usize) -> f64 {
-        median(self.said.iter().filter_map(|said| said.get(place).copied()).collect())
+    /// What ranks said in a place.
+    pub fn said(&self, place: usize) -> Vec<f64> {
+        self.said.iter().filter_map(|said| said.get(place).copied()).collect()
     }
 
     /// Entries that the union of so many ranks' vectors should have.
@@ -233,6 +233,6 @@ mod tests {
     fn medians_of_what_was_said() {
         let mut survey = sampled(100, 1, &|_, _| 0, &|_| vec![0]);
         survey.said = vec![vec![1.0], vec![9.0], vec![2.0]];
-        assert_eq!((survey.median(0), survey.median(1)), (2.0, 0.0));
+        assert_eq!((median(survey.said(0)), median(survey.said(1))), (2.0, 0.0));
     }
 }
