@@ -1,0 +1,87 @@
+"""Degrees that the planner chooses against the best of all, on clusters that are not there.
+
+`python bench/degrees.py --ranks 64` simulates the graphs of *Kylix* on its cluster with late messages and slow nodes, once
+with the degrees that the planner chooses from what its probe measures in there, and once with each ordered
+factorisation of the number of nodes. Times are virtual, so a busy machine changes nothing. `bench/README.md` has the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import track
+
+sys.path[0] = str(Path(__file__).resolve().parent)
+
+from figures.graphs import GRAPHS, Graph, network, plan
+from skyphos.planner import Profile, predict_plans
+from skyphos.simulate import Network
+
+#: Messages are late by as much as half of what one takes, and one node in twenty is two to four times as slow.
+DISTURBED = {"jitter": "exponential(5e-4)", "straggler_share": 0.05, "straggler_slowness": "uniform(2, 4)"}
+
+
+@click.command()
+@click.option("--ranks", "sizes", multiple=True, type=int, default=(64, 256), show_default=True, help="Nodes.")
+@click.option("--graph", "names", multiple=True, type=click.Choice([g.name for g in GRAPHS]), help="One of them alone.")
+@click.option("--seeds", default=1, show_default=True, help="Clusters drawn of each kind; medians count.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="All times, as JSON.")
+def main(sizes: tuple[int, ...], *, names: tuple[str, ...], seeds: int, output: Path | None) -> None:
+    """Measure the planner's degrees against all others in the simulator."""
+    console = Console()
+    found = []
+    for ranks in sizes:
+        for graph in GRAPHS:
+            if names and graph.name not in names:
+                continue
+            one = _measure(graph, network(ranks, **DISTURBED), seeds, console)
+            found.append(one)
+            console.print(
+                f"{ranks} nodes, {graph.name}: chose {_written(one['chosen'])}, {1e3 * one['chosen_s']:.1f} ms; best of "
+                f"{len(one['all_s'])} {_written(one['best'])}, {1e3 * one['best_s']:.1f} ms: {one['regret']:.3f}",
+                highlight=False,
+            )
+            if output:
+                partial = output.with_suffix(".part")
+                partial.write_text(json.dumps(found, indent=1) + "\n")
+                partial.replace(output)
+
+
+def _written(degrees: list[int]) -> str:
+    return "x".join(map(str, degrees))
+
+
+def _measure(graph: Graph, on: Network, seeds: int, console: Console) -> dict[str, Any]:
+    """Seconds of a reduction by the chosen degrees and by all."""
+
+    def seconds(degrees: tuple[int, ...]) -> float:
+        return median(plan(graph, degrees, on, seed=seed).last_s for seed in range(1, seeds + 1))
+
+    chosen = plan(graph, None, on).phases[-1].degrees
+    # The planner's own list of all ordered factorisations; what it predicts does not matter here.
+    every = [p.degrees for p in predict_plans(on.ranks, graph.n, graph.entries(on.ranks), profile=Profile.network(1e9))]
+    label = f"{graph.name}, {on.ranks}"
+    all_s = {d: seconds(d) for d in track(every, label, console=console, transient=True)}
+    best = min(all_s, key=all_s.__getitem__)
+    return {
+        "graph": graph.name,
+        "ranks": on.ranks,
+        "seeds": seeds,
+        "disturbed": DISTURBED,
+        "chosen": list(chosen),
+        "chosen_s": all_s[tuple(chosen)],
+        "best": list(best),
+        "best_s": all_s[best],
+        "regret": all_s[tuple(chosen)] / all_s[best],
+        "all_s": {_written(list(d)): s for d, s in all_s.items()},
+    }
+
+
+if __name__ == "__main__":
+    main()
