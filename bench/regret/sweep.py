@@ -33,8 +33,11 @@ _BURST = "128k"
 _LIMIT_S = 300.0
 # A contender that takes so much longer than the best in its second call is out.
 _HOPELESS, _HOPELESS_S = 3.0, 2e-3
-# Iterations of a case, the first two of each contender aside, as the time allows.
-_FEWEST, _MOST = 4, 24
+# Iterations of a case, the first two of each contender aside, as the time allows; where a turn of all takes all the time,
+# calls last so long that little disturbs them.
+_FEWEST, _FEWEST_LONG, _MOST = 4, 2, 24
+# After a call that took so long another to warm up tells nothing.
+_WARM_S = 0.5
 
 Tell = Callable[[str], None]
 
@@ -122,7 +125,8 @@ class _Run:
         times: dict[str, list[float]] = {name: [] for name in kept}
         order, turn_s = np.random.default_rng(case.seed), 0.0
         for turn in range(_MOST):
-            if turn >= _FEWEST and turn % 2 == 0 and time.monotonic() - start_s + 2 * turn_s > self.settings.budget_s:
+            fewest = _FEWEST if turn_s < self.settings.budget_s / 2 else _FEWEST_LONG
+            if turn >= fewest and turn % 2 == 0 and time.monotonic() - start_s + 2 * turn_s > self.settings.budget_s:
                 break
             turn_start_s = time.monotonic()
             # Who comes after whom matters to caches, and to contenders whose threads go on for a while.
@@ -146,7 +150,7 @@ class _Run:
         self.arrays |= {(name, case.n): first[name] for name in self.names if name in _ARRAYS}
         least = min(first.values())
         hopeful = [name for name in self.names if name == "auto" or first[name] <= 2 * _HOPELESS * least + _HOPELESS_S]
-        second = {name: self.once(name) for name in hopeful}
+        second = {name: self.once(name) if first[name] < _WARM_S else first[name] for name in hopeful}
         least = min(second.values())
         best_array = min((name for name in DENSE if name in second), key=second.__getitem__, default=None)
         always = ("auto", best_array)

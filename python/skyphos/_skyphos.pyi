@@ -41,13 +41,13 @@ __all__ = [
     "union_entries",
 ]
 
-_Shared = tuple[int | None, int, list[int] | None, bool, float | None]
+_Shared = tuple[int | None, int, list[int] | None, bool, float | None, int | None]
 
 _Array = npt.NDArray[Any]
 
 _Quantised = tuple[int, int, str, str, int]
 
-_Settings = tuple[str, list[int] | None, str, int, _Quantised | None]
+_Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None]
 
 _Parts = tuple[_Array | None, _Array, _Array | None]
 

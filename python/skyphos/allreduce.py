@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _skyphos as native
-from .arguments import Op, as_array, as_out, as_same, identity_of, resolve_op
+from .arguments import Op, as_array, as_expected, as_out, as_same, identity_of, resolve_op
 from .errors import BadInput
 from .explanation import Told, explanation_of
 from .kinds import open_vector
@@ -37,7 +37,7 @@ Split = Literal["quantiles", "even", "hash"]
 _DENSE = frozenset(name for name in get_args(Algorithm) if name.startswith("dense"))
 _SPARSE = frozenset(get_args(Algorithm)) - _DENSE - {"auto"}
 _Quantised = tuple[int, int, str, str, int]
-_Settings = tuple[str, list[int] | None, str, int, _Quantised | None]
+_Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None]
 
 
 class AllreduceCollectives(VectorCollectives):
@@ -54,6 +54,7 @@ class AllreduceCollectives(VectorCollectives):
         split: Split = "quantiles",
         dense_threshold: int | Literal["paper"] | None = None,
         quantize: Quantize | None = None,
+        expected_nnz: int | None = None,
         prune: bool = False,
         keep_plan: bool = False,
         explain: bool = False,
@@ -90,6 +91,10 @@ class AllreduceCollectives(VectorCollectives):
             Move values in a few bits each (:class:`skyphos.Quantize`). For op sum and mean of floats.
             "result" needs an algorithm in which each part has an owner: not ``recursive_doubling``, ``allgather``,
             ``dense_ring`` or ``dense_rabenseifner``; ``auto`` picks one that has, for arrays DSAR.
+        expected_nnz : int, optional
+            Entries that the result should have: ``auto`` then need not ask the other ranks before a first call. All
+            ranks pass the same. A hint that is wrong costs time, not the result; one that turns out to be off by more
+            than a factor of two is not believed again.
         prune : bool
             Drop entries that cancelled to the operation's identity.
         keep_plan : bool
@@ -139,7 +144,7 @@ class AllreduceCollectives(VectorCollectives):
         try:
             native_op, identity = resolve_op(op)
             vector, back = open_vector(x)
-            settings = _allreduce_settings(algorithm, degrees, split, dense_threshold, quantize)
+            settings = _allreduce_settings(algorithm, degrees, split, dense_threshold, quantize, expected_nnz)
             is_array = isinstance(vector, np.ndarray)
             if isinstance(vector, np.ndarray) and algorithm in _SPARSE:
                 vector = SparseVector.from_dense(vector, keep_zeros=True)
@@ -265,6 +270,7 @@ def _allreduce_settings(
     split: str,
     threshold: int | Literal["paper"] | None,
     quantize: Quantize | None,
+    expected_nnz: int | None = None,
 ) -> _Settings:
     """Checks the settings that all ranks share; the native library knows the names."""
     layers = None if degrees is None else [index(d) for d in degrees]
@@ -273,13 +279,14 @@ def _allreduce_settings(
     if not isinstance(quantize, Quantize | None):
         raise BadInput(f"quantize must be a skyphos.Quantize or None, not {type(quantize).__name__}")
     quantised = None if quantize is None else quantize._native()
+    expected = as_expected(expected_nnz)
     if threshold is None:
-        return algorithm, layers, split, -1, quantised
+        return algorithm, layers, split, -1, quantised, expected
     if isinstance(threshold, str):
         if threshold != "paper":
             raise BadInput(f'dense_threshold must be a number of entries or "paper", not {threshold!r}')
-        return algorithm, layers, split, -2, quantised
+        return algorithm, layers, split, -2, quantised, expected
     entries = index(threshold)
     if not 0 <= entries < 2**63:
         raise BadInput(f"dense_threshold must not be negative, but is {entries}")
-    return algorithm, layers, split, entries, quantised
+    return algorithm, layers, split, entries, quantised, expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from .errors import BadInput
 __all__ = [
     "NAMED_UFUNCS",
     "as_array",
+    "as_expected",
     "as_indices",
     "as_out",
     "as_same",
@@ -140,3 +142,13 @@ def identity_of(op: Op, dtype: np.dtype[Any]) -> Any:
     if name is None:
         return getattr(op, "identity", 0)
     return known.get(name, 0)
+
+
+def as_expected(entries: int | None) -> int | None:
+    """A hint of how many entries there will be."""
+    if entries is None:
+        return None
+    number = index(entries)
+    if not 0 <= number < 2**63:
+        raise BadInput(f"expected_nnz must be a number of entries, not {entries}")
+    return number

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy.typing as npt
 
 from .allreduce import AllreduceCollectives
-from .arguments import Op, as_indices, as_out, as_values, resolve_op
+from .arguments import Op, as_expected, as_indices, as_out, as_values, resolve_op
 from .errors import BadInput
 from .plan import Plan, Stats
 from .planner import Profile, profile_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Comm"]
 
 Missing = Literal["error", "identity"]
-_Shared = tuple[int | None, int, list[int] | None, bool, float | None]
+_Shared = tuple[int | None, int, list[int] | None, bool, float | None, int | None]
 
 
 class Comm(AllreduceCollectives):
@@ -156,6 +156,7 @@ class Comm(AllreduceCollectives):
         degrees: Sequence[int] | None = None,
         missing: Missing = "error",
         min_packet: float | None = None,
+        expected_nnz: int | None = None,
         async_op: Literal[False] = False,
     ) -> Plan: ...
     @overload
@@ -169,6 +170,7 @@ class Comm(AllreduceCollectives):
         degrees: Sequence[int] | None = None,
         missing: Missing = "error",
         min_packet: float | None = None,
+        expected_nnz: int | None = None,
         async_op: Literal[True],
     ) -> Work[Plan]: ...
     def configure(
@@ -181,6 +183,7 @@ class Comm(AllreduceCollectives):
         degrees: Sequence[int] | None = None,
         missing: Missing = "error",
         min_packet: float | None = None,
+        expected_nnz: int | None = None,
         async_op: bool = False,
     ) -> Plan | Work[Plan]:
         """Tell the group which indices this rank has values for, and which it wants. Collective.
@@ -204,6 +207,9 @@ class Comm(AllreduceCollectives):
         min_packet : float, optional
             Smallest message in bytes worth sending: degrees are then chosen by the papers' rule (*Kylix*, section
             IV).
+        expected_nnz : int, optional
+            Indices that all ranks' sets have together: the planner then need not ask the other ranks for a sample.
+            A hint that is wrong costs time, not the result.
         async_op : bool
             Return a :class:`Work` at once; its ``wait()`` returns the plan.
 
@@ -234,7 +240,7 @@ class Comm(AllreduceCollectives):
         """
         try:
             contribute, want = as_indices(contribute, "contribute"), as_indices(want, "want")
-            shared = _shared(n, width, degrees, missing, min_packet)
+            shared = _shared(n, width, degrees, missing, min_packet, expected_nnz)
         except Exception as error:
             self._fail(error)
 
@@ -259,6 +265,7 @@ class Comm(AllreduceCollectives):
         degrees: Sequence[int] | None = None,
         missing: Missing = "error",
         min_packet: float | None = None,
+        expected_nnz: int | None = None,
         async_op: Literal[False] = False,
     ) -> npt.NDArray[Any]: ...
     @overload
@@ -275,6 +282,7 @@ class Comm(AllreduceCollectives):
         degrees: Sequence[int] | None = None,
         missing: Missing = "error",
         min_packet: float | None = None,
+        expected_nnz: int | None = None,
         async_op: Literal[True],
     ) -> Work[npt.NDArray[Any]]: ...
     def configure_reduce(
@@ -290,13 +298,14 @@ class Comm(AllreduceCollectives):
         degrees: Sequence[int] | None = None,
         missing: Missing = "error",
         min_packet: float | None = None,
+        expected_nnz: int | None = None,
         async_op: bool = False,
     ) -> npt.NDArray[Any] | Work[npt.NDArray[Any]]:
         """Configure and reduce in one pass down and up, for indices that change every time. Collective.
 
         Parameters
         ----------
-        contribute, want, n, width, degrees, missing, min_packet, async_op
+        contribute, want, n, width, degrees, missing, min_packet, expected_nnz, async_op
             As in :meth:`configure`.
         values, op, out
             As in :meth:`Plan.reduce`.
@@ -319,7 +328,7 @@ class Comm(AllreduceCollectives):
         try:
             native_op, identity = resolve_op(op)
             contribute, want = as_indices(contribute, "contribute"), as_indices(want, "want")
-            shared = _shared(n, width, degrees, missing, min_packet)
+            shared = _shared(n, width, degrees, missing, min_packet, expected_nnz)
             array = as_values(values, len(contribute), width, "contribute")
             result = as_out(out, len(want), array, width, contribute, want)
         except Exception as error:
@@ -338,7 +347,12 @@ class Comm(AllreduceCollectives):
 
 
 def _shared(
-    n: int | None, width: int, degrees: Sequence[int] | None, missing: str, min_packet: float | None
+    n: int | None,
+    width: int,
+    degrees: Sequence[int] | None,
+    missing: str,
+    min_packet: float | None,
+    expected_nnz: int | None,
 ) -> _Shared:
     """Checks the arguments that all ranks share."""
     n, width = None if n is None else index(n), index(width)
@@ -352,4 +366,4 @@ def _shared(
     if layers is not None and not all(0 < d < 2**32 for d in layers):
         raise BadInput(f"degrees must be positive, not {layers}")
     least = None if min_packet is None else float(min_packet)
-    return n, width, layers, missing == "identity", least
+    return n, width, layers, missing == "identity", least, as_expected(expected_nnz)

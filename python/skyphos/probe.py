@@ -41,6 +41,8 @@ _SEGMENT = 32 * 1024
 _OVERHEADS = (1, 1024, 8192, _SEGMENT)
 #: A rank whose processor was busy for a larger part of its share did not wait for the network.
 _BUSY = 0.8
+# A rank whose kernels take so many times as long as the median's is slow; less is noise.
+_SLOW = 1.5
 #: Shares of the time that is given: pairs, curves, overheads, streams, all at once, incast.
 _PAIRS, _CURVES, _STREAMS, _TOGETHER, _INCAST = 0.25, 0.3, 0.08, 0.1, 0.17
 _TEXT_BYTES = 512
@@ -314,7 +316,8 @@ def measure_machine(comm: Comm) -> tuple[dict[str, float], float, dict[str, floa
     kernels : dict
         Processor seconds of each kernel, as in :class:`skyphos.planner.Profile`; medians over the ranks.
     share : float
-        Share of a core that a rank has, at most 1.
+        Share of a core that a rank has, at most 1; of one as fast as the median's. Where a rank's kernels take half as
+        long again as those of most, the slowest rank's: a call is done when its last rank is.
     machine : dict
         Usable ``cores`` of a host; ``copy_rate``, bytes a second that a rank copies; ``float32_gflops`` and
         ``float64_gflops`` of its matrix products.
@@ -324,12 +327,21 @@ def measure_machine(comm: Comm) -> tuple[dict[str, float], float, dict[str, floa
     for dtype in (np.float32, np.float64):
         found.append(_gemm_gflops(comm, dtype))
     found.append(float(usable_cores()))
-    medians = np.median(np.asarray(comm.allgather(np.asarray(found))), axis=0).tolist()
-    *kernel_s, share, float32, float64, cores = medians
+    each = np.asarray(comm.allgather(np.asarray(found)))
+    *kernel_s, share, float32, float64, cores = np.median(each, axis=0).tolist()
+    slowness = float(_slowness(each[:, : len(times)]).max())
+    share /= slowness if slowness > _SLOW else 1.0
     kernels = {name: seconds for (name, _), seconds in zip(times, kernel_s, strict=True)}
     copy_rate = share / kernels["dense_byte_s"]
     machine = {"cores": cores, "copy_rate": copy_rate, "float32_gflops": float32, "float64_gflops": float64}
     return kernels, share, machine
+
+
+def _slowness(kernel_s: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """How many times as long as the median rank's each rank's kernels take: the geometric mean over kernels."""
+    told = kernel_s[:, (kernel_s > 0).all(axis=0)]
+    ratios: npt.NDArray[np.float64] = np.exp(np.log(told / np.median(told, axis=0)).mean(axis=1))
+    return ratios
 
 
 def _gemm_gflops(comm: Comm, dtype: Any, n: int = 512) -> float:

@@ -164,3 +164,26 @@ def test_rows_too_wide_are_refused_by_name() -> None:
             comm.allreduce(sky.SparseVector([1], np.ones((1, 40_000), np.float32), 5))
 
     on_all(2, body)
+
+
+def test_hints_change_no_result_and_bad_ones_are_refused() -> None:
+    n = 100_000
+
+    def body(comm: sky.Comm) -> None:
+        want = sum(vector(r, n, 3000).to_dense() for r in range(comm.size))
+        mine = vector(comm.rank, n, 3000)
+        for hint in (0, 10, 11_000, n):
+            for _ in range(3):
+                np.testing.assert_allclose(comm.allreduce(mine, expected_nnz=hint).to_dense(), want)
+            plan = comm.configure(mine.indices, mine.indices, n=n, expected_nnz=hint)
+            np.testing.assert_allclose(plan.reduce(mine.values), want[mine.indices])
+        for wrong in (n + 1, -1, 2**63, 0.5):
+            with pytest.raises((sky.BadInput, TypeError)):
+                comm.allreduce(mine, expected_nnz=wrong)  # type: ignore[arg-type]
+        with pytest.raises(sky.BadInput, match="expected_nnz"):
+            comm.configure(mine.indices, mine.indices, n=n, expected_nnz=-1)
+        hint = 500 if comm.rank == 0 else 600
+        with pytest.raises(sky.Mismatch):
+            comm.allreduce(mine, expected_nnz=hint)
+
+    on_all(4, body)

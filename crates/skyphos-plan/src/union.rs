@@ -35,6 +35,14 @@ impl Union {
         }
     }
 
+    /// Sets drawn evenly, whose union of so many has so many entries.
+    pub fn drawn_evenly(n: u64, entries: f64, sets: u32) -> Union {
+        let all = (entries / n.max(1) as f64).clamp(0.0, 1.0);
+        // 1 - (1 - all)^(1/m), precise for small densities too; full unions tell nothing, and are taken for nearly full.
+        let one = -((-all.min(1.0 - 1e-9)).ln_1p() / f64::from(sets.max(1))).exp_m1();
+        Union::Uniform { n, entries: one * n as f64 }
+    }
+
     /// The same at the numbers that divide `ranks`, found once: all that butterflies ask for.
     pub fn at_divisors(&self, ranks: u32) -> Union {
         let divisors = (1..=ranks).filter(|m| ranks.is_multiple_of(*m)).map(f64::from);

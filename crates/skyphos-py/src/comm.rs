@@ -74,11 +74,11 @@ impl Comm {
 }
 
 /// Arguments of `configure` that all ranks share.
-type Shared = (Option<u64>, usize, Option<Vec<u32>>, bool, Option<f64>);
+type Shared = (Option<u64>, usize, Option<Vec<u32>>, bool, Option<f64>, Option<u64>);
 
-fn options((n, width, degrees, identity, min_packet): Shared) -> ConfigureOptions {
+fn options((n, width, degrees, identity, min_packet_bytes, expected_nnz): Shared) -> ConfigureOptions {
     let missing = if identity { Missing::Identity } else { Missing::Error };
-    ConfigureOptions { n, width, degrees, missing, min_packet_bytes: min_packet }
+    ConfigureOptions { n, width, degrees, missing, min_packet_bytes, expected_nnz }
 }
 
 #[pymethods]
@@ -147,7 +147,7 @@ impl Comm {
         to_py(py, error)
     }
 
-    /// `shared`: (n, width, degrees, missing is identity, min_packet).
+    /// `shared`: (n, width, degrees, missing is identity, min_packet, expected_nnz).
     fn configure(
         &self,
         py: Python<'_>,

@@ -22,10 +22,12 @@ use skyphos::{
 pub(crate) type Parts<'py> = (Option<Bound<'py, PyAny>>, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
 
 /// Settings that all ranks share: algorithm, degrees, split, dense threshold (-1: automatic, -2: the paper's), what
-/// is quantised.
-type Settings = (String, Option<Vec<u32>>, String, i64, Option<Quantised>);
+/// is quantised, entries that the result should have.
+type Settings = (String, Option<Vec<u32>>, String, i64, Option<Quantised>, Option<u64>);
 
-fn options((algorithm, degrees, split, threshold, quantised): Settings) -> Result<AllreduceOptions> {
+fn options(
+    (algorithm, degrees, split, threshold, quantised, expected_nnz): Settings,
+) -> Result<AllreduceOptions> {
     let split = match split.as_str() {
         "even" => Split::Even,
         "quantiles" => Split::Quantiles,
@@ -42,7 +44,16 @@ fn options((algorithm, degrees, split, threshold, quantised): Settings) -> Resul
         entries => DenseThreshold::Entries(entries.max(0) as u64),
     };
     let (algorithm, quantize) = (Algorithm::from_name(&algorithm)?, quantised.map(quantize).transpose()?);
-    Ok(AllreduceOptions { algorithm, degrees, split, dense_threshold, quantize, tell_sent: false })
+    let sent = false;
+    Ok(AllreduceOptions {
+        algorithm,
+        degrees,
+        split,
+        dense_threshold,
+        quantize,
+        tell_sent: sent,
+        expected_nnz,
+    })
 }
 
 /// An operation and settings from Python; what makes no sense fails the group's next call.
@@ -171,7 +182,7 @@ pub fn allreduce_dense(
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let settings = (algorithm, None, "quantiles".to_owned(), -1, quantised);
+    let settings = (algorithm, None, "quantiles".to_owned(), -1, quantised, None);
     let (op, options) = op_and_options(py, comm, op, identity, settings)?;
     let mut arrays = or_fail(py, comm, ValueArrays::new(values, out))?;
     with_values!(&mut arrays, |numbers, result| {
@@ -196,7 +207,7 @@ pub fn reduce_scatter<'py>(
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let settings = ("auto".to_owned(), None, split, -1, None);
+    let settings = ("auto".to_owned(), None, split, -1, None, None);
     let (op, options) = op_and_options(py, comm, op, identity, settings)?;
     with_vector!(
         py,

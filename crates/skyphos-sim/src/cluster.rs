@@ -49,17 +49,28 @@ impl<R> Ran<R> {
     }
 }
 
+/// How many times as long work takes on each rank of a cluster, and by how many nanoseconds its clock is ahead.
+fn drawn(network: &Network, seed: u64) -> impl Iterator<Item = (f64, i64)> + '_ {
+    let mut random = Pcg64::seed_from_u64(seed ^ 0x51ed_270b_9c3f_a1e5);
+    (0..network.ranks).map(move |_| {
+        let slow = random.random::<f64>() < network.stragglers.share;
+        let drawn = network.stragglers.slowness.draw(&mut random).max(1.0);
+        let slowness = network.sharing() * if slow { drawn } else { 1.0 };
+        (slowness, nanoseconds(network.clock.draw(&mut random)) as i64)
+    })
+}
+
+/// How many times as long work takes on the slowest rank of a cluster.
+pub fn slowest(network: &Network, seed: u64) -> f64 {
+    drawn(network, seed).map(|(slowness, _)| slowness).fold(1.0, f64::max)
+}
+
 impl Cluster {
     /// A cluster in which all that is drawn follows from `seed`. `sized`: of lengths alone, without data.
     pub fn new(network: Network, seed: u64, sized: bool) -> Result<Cluster> {
         network.check()?;
-        let mut random = Pcg64::seed_from_u64(seed ^ 0x51ed_270b_9c3f_a1e5);
         let (mut clocks, mut all_slowness) = (Vec::new(), Vec::new());
-        for _ in 0..network.ranks {
-            let slow = random.random::<f64>() < network.stragglers.share;
-            let drawn = network.stragglers.slowness.draw(&mut random).max(1.0);
-            let slowness = network.sharing() * if slow { drawn } else { 1.0 };
-            let ahead = nanoseconds(network.clock.draw(&mut random)) as i64;
+        for (slowness, ahead) in drawn(&network, seed) {
             let costs = network.costs;
             let price = move |effort| nanoseconds(costs.seconds(effort) * slowness);
             clocks.push(Arc::new(VirtualClock::new(ahead, price, sized)));
@@ -92,11 +103,6 @@ impl Cluster {
     /// Settings for nodes here: one thread, and no hurry.
     pub fn settings() -> Settings {
         Settings { timeout: FOR_EVER, ..Settings::default() }
-    }
-
-    /// How many times as long work takes on each rank.
-    pub fn slowness(&self) -> &[f64] {
-        &self.slowness
     }
 
     /// Runs a call that all ranks have made, from when all were ready. Of the ranks in `watched`, ascending, every frame and stretch of work is kept.

@@ -17,7 +17,7 @@ pub mod trace;
 mod transport;
 mod world;
 
-pub use cluster::{Cluster, Ran};
+pub use cluster::{Cluster, Ran, slowest};
 pub use costs::Costs;
 pub use distribution::Distribution;
 pub use network::{Network, Stragglers};

@@ -121,6 +121,8 @@ pub struct AllreduceOptions {
     pub dense_threshold: DenseThreshold,
     /// What is quantised, if anything.
     pub quantize: Option<QuantizeOptions>,
+    /// Entries that the result should have: `Auto` need not ask the other ranks before a first call.
+    pub expected_nnz: Option<u64>,
     /// Whether [`Allreduced::sent`](crate::Allreduced::sent) is wanted on this rank.
     pub tell_sent: bool,
 }
@@ -135,7 +137,8 @@ impl AllreduceOptions {
             DenseThreshold::Paper => mix(1),
             DenseThreshold::Entries(entries) => mix((entries ^ entries >> 32) as u32 | 2),
         }
-        self.quantize.iter().flat_map(QuantizeOptions::words).for_each(mix);
+        self.quantize.iter().flat_map(QuantizeOptions::words).for_each(&mut mix);
+        self.expected_nnz.iter().for_each(|entries| mix((entries ^ entries >> 32) as u32 ^ 3));
         CallSig {
             kind,
             op: op.code(),

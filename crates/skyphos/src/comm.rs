@@ -1,7 +1,7 @@
 //! A group of ranks and its collectives.
 
 use crate::memory::Memory;
-use crate::observe::Observed;
+use crate::observe::{Observed, own_cores};
 use skyphos_core::collectives::allgather::allgather_bytes;
 use skyphos_core::collectives::barrier::barrier;
 use skyphos_core::frame::{CallKind, CallSig};
@@ -106,6 +106,7 @@ impl Comm {
     pub fn agree_profile(&self, mine: Option<Profile>, adapt: bool) -> Result<Option<Profile>> {
         let numbers = mine.map_or([0.0; Profile::LEN], |profile| profile.numbers());
         let mut block: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        block.extend(own_cores().to_le_bytes());
         block.push(adapt.into());
         let all =
             self.call(CallSig::plain(CallKind::Profile), async |ep| allgather_bytes(ep, 0, &block).await)?;
@@ -113,7 +114,9 @@ impl Comm {
         // Of rank 0 without one they are zeros, which are none.
         let profile = Profile::from_numbers(std::array::from_fn(word));
         self.set_profile(profile);
-        self.observed().fixed = all[0].last() == Some(&0);
+        let mut observed = self.observed();
+        (observed.host_cores, observed.fixed) = (Some(word(Profile::LEN)), all[0].last() == Some(&0));
+        drop(observed);
         Ok(profile)
     }
 

@@ -30,11 +30,20 @@ pub struct ConfigureOptions {
     pub missing: Missing,
     /// Smallest message worth sending: degrees are then chosen by the papers' rule.
     pub min_packet_bytes: Option<f64>,
+    /// Indices that all ranks' sets should have together: the planner then need not ask the other ranks.
+    pub expected_nnz: Option<u64>,
 }
 
 impl Default for ConfigureOptions {
     fn default() -> ConfigureOptions {
-        ConfigureOptions { n: None, width: 1, degrees: None, missing: Missing::Error, min_packet_bytes: None }
+        ConfigureOptions {
+            n: None,
+            width: 1,
+            degrees: None,
+            missing: Missing::Error,
+            min_packet_bytes: None,
+            expected_nnz: None,
+        }
     }
 }
 
@@ -51,6 +60,7 @@ impl ConfigureOptions {
             extra = (extra ^ d).wrapping_mul(0x9e37_79b1).rotate_left(13);
         }
         extra ^= self.min_packet_bytes.map_or(0, |bytes| (bytes.to_bits() >> 32) as u32 | 1);
+        extra ^= self.expected_nnz.map_or(0, |nnz| (nnz ^ nnz >> 32) as u32 | 1).rotate_left(7);
         CallSig {
             kind,
             op: 0,
@@ -256,8 +266,9 @@ async fn request(
         Some(degrees) => degrees.clone(),
         None if one_choice => vec![ep.size()],
         None => {
-            let (row_bytes, min_packet_bytes) = (options.width * item_bytes, options.min_packet_bytes);
-            agree(ep, &Asked { n, hash, row_bytes, min_packet_bytes }, (&contribute, &want), seen).await?
+            let ConfigureOptions { width, min_packet_bytes, expected_nnz, .. } = *options;
+            let asked = Asked { n, hash, row_bytes: width * item_bytes, min_packet_bytes, expected_nnz };
+            agree(ep, &asked, (&contribute, &want), seen).await?
         }
     };
     Ok(Request {

@@ -1,13 +1,13 @@
 //! How an allreduce of sparse vectors is done: as earlier calls of its kind, as asked, or by a survey of all ranks.
 
 use crate::algorithm::{Algorithm, AllreduceOptions};
-use crate::choose::{Choice, Data, OTHERS, predict, ranked};
+use crate::choose::{Bias, Choice, Data, OTHERS, predict, ranked};
 use crate::memory::{Known, Learned, MOST_WAYS, Recalled, Tried};
 use crate::observe::{Observed, agreed};
 use skyphos_core::Endpoint;
 use skyphos_core::stream::{Split, Survey, bounds, median, survey};
 use skyphos_kernels::stream::View;
-use skyphos_plan::Union;
+use skyphos_plan::{Profile, Union};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::sync::Arc;
 
@@ -56,40 +56,37 @@ pub(crate) async fn decide<T: Element>(
         let asked = options.degrees.clone().filter(|_| algorithm == Algorithm::Butterfly);
         let known = Known { algorithm, degrees: asked.unwrap_or_default(), bounds, choice: None };
         let sampled = has_ranges(algorithm) && split == Split::Quantiles && ep.size() > 1;
-        let learned = sampled.then(|| Learned { ways: vec![known.clone()], settled_s: None });
+        let learned = sampled.then(|| Learned { ways: vec![known.clone()], settled_s: None, hint: None });
         return Ok(Decided { known, learned });
     }
-    let default = basis.seen.start(ep.size(), ep.node().on_one_host());
-    let mut said = basis.seen.words(default);
-    let words = said.len();
-    said.resize(words + MOST_WAYS, f64::INFINITY);
-    if let Some(tried) = &tried {
-        said[words..].iter_mut().zip(&tried.seconds).for_each(|(said, seconds)| *said = *seconds);
-    }
-    let survey = survey(ep, view, width, n, &said).await?;
-    let took = |way: usize| median(survey.said(words + way));
+    let grounds = match options.expected_nnz {
+        Some(entries) if tried.is_none() && basis.seen.starts_alike() => {
+            Grounds::hinted(ep, n, entries, basis.seen)?
+        }
+        _ => Grounds::asked(ep, view, width, n, basis.seen, tried.as_ref()).await?,
+    };
     let (choices, settled_s) = {
-        let curve = union_curve(&survey, ep.size());
-        let (profile, bias) = agreed(default, |k| survey.said(k));
         let data = Data {
             ranks: ep.size(),
             n,
             row_bytes: width * size_of::<T>(),
-            union: &|m| curve.entries(m),
+            union: &|m| grounds.curve.entries(m),
             dense_above,
             ranks_per_host: ep.topology().ranks_per_host(),
-            profile,
-            bias,
+            profile: grounds.profile,
+            bias: grounds.bias,
         };
-        match tried.and_then(|tried| settle(&data, tried, took)) {
+        match tried.and_then(|tried| settle(&data, tried, &grounds.took)) {
             Some((choice, seconds)) => (vec![choice], Some(seconds)),
             None => (worth_a_try(&data, op, options, !basis.seen.is_fixed()), None),
         }
     };
     check_algorithm(choices[0].algorithm, op, options)?;
-    let ranges = match options.split {
-        Split::Quantiles => survey.bounds(ep.size()),
-        other => bounds(ep, other, view, width, n, ep.size()).await?,
+    let cut = choices.iter().any(|choice| has_ranges(choice.algorithm));
+    let ranges = match (options.split, grounds.survey) {
+        _ if !cut => Vec::new(),
+        (Split::Quantiles, Some(survey)) => survey.bounds(ep.size()),
+        (split, _) => bounds(ep, split, view, width, n, ep.size()).await?,
     };
     let even = bounds(ep, Split::Even, view, width, n, ep.size()).await?;
     let way = |choice: Choice| {
@@ -102,14 +99,66 @@ pub(crate) async fn decide<T: Element>(
         Known { algorithm, degrees, bounds, choice: Some(Arc::new(choice)) }
     };
     let ways: Vec<Known> = choices.into_iter().map(way).collect();
-    Ok(Decided { known: ways[0].clone(), learned: Some(Learned { ways, settled_s }) })
+    let learned = Learned { ways, settled_s, hint: options.expected_nnz.filter(|_| grounds.hinted) };
+    Ok(Decided { known: learned.ways[0].clone(), learned: Some(learned) })
+}
+
+/// What a choice goes by. The same on all ranks.
+struct Grounds {
+    /// Entries of unions.
+    curve: Union,
+    profile: Profile,
+    bias: Bias,
+    /// Seconds that each way took that was tried: the median of what ranks said.
+    took: Vec<f64>,
+    survey: Option<Survey>,
+    hinted: bool,
+}
+
+impl Grounds {
+    /// Asks all ranks. Cost: ⌈log2 P⌉ α.
+    async fn asked<T: Element>(
+        ep: &Endpoint,
+        view: View<'_, T>,
+        width: usize,
+        n: u64,
+        seen: Observed,
+        tried: Option<&Tried>,
+    ) -> Result<Grounds> {
+        let default = seen.start(ep.size(), ep.node().on_one_host());
+        let mut said = seen.words(default);
+        let words = said.len();
+        said.extend(tried.iter().flat_map(|tried| &tried.seconds));
+        said.resize(words + MOST_WAYS, f64::INFINITY);
+        let survey = survey(ep, view, width, n, &said).await?;
+        let (profile, bias) = agreed(default, |k| survey.said(k));
+        let took = (0..MOST_WAYS).map(|way| median(survey.said(words + way))).collect();
+        let curve = union_curve(&survey, ep.size());
+        Ok(Grounds { curve, profile, bias, took, survey: Some(survey), hinted: false })
+    }
+
+    /// Believes that the result has so many entries, drawn evenly, without asking anybody.
+    fn hinted(ep: &Endpoint, n: u64, entries: u64, seen: Observed) -> Result<Grounds> {
+        if entries > n {
+            return Err(Error::bad_input(format!(
+                "expected_nnz={entries} entries, in an index space of n={n}"
+            )));
+        }
+        let curve = Union::drawn_evenly(n, entries as f64, ep.size());
+        let profile = seen.start(ep.size(), ep.node().on_one_host());
+        let bias = std::array::from_fn(|_| 1.0);
+        Ok(Grounds { curve, profile, bias, took: Vec::new(), survey: None, hinted: true })
+    }
 }
 
 /// What all ranks settle on after tries: the one that took the least time, and what it took; `None` where there is nothing
 /// to go by. `took` has medians over the ranks.
-fn settle(data: &Data<'_>, tried: Tried, took: impl Fn(usize) -> f64) -> Option<(Choice, f64)> {
-    let Tried { ways, settled_s, .. } = tried;
+fn settle(data: &Data<'_>, tried: Tried, took: &[f64]) -> Option<(Choice, f64)> {
+    let (Tried { ways, settled_s, .. }, took) = (tried, |way: usize| took[way]);
     let best = (0..ways.len()).min_by(|a, b| took(*a).total_cmp(&took(*b)))?;
+    if !took(best).is_finite() {
+        return None; // nothing was tried
+    }
     let seconds = match (&ways[..], settled_s) {
         ([_], None) => return None,
         ([_], Some(before)) if took(0) > DOUBTFUL * before => return None,

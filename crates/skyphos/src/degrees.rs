@@ -9,8 +9,8 @@ use skyphos_core::Endpoint;
 use skyphos_core::collectives::allgather::allgather_numbers;
 use skyphos_kernels::{Block, BlockHash, IndexSet, Prepared};
 use skyphos_plan::degrees::DEFAULT_ALPHA;
-use skyphos_plan::{PlanWork, Sizes, Union, choose_degrees, factorisations};
-use skyphos_types::Result;
+use skyphos_plan::{PlanWork, Profile, Sizes, Union, choose_degrees, factorisations};
+use skyphos_types::{Error, Result};
 
 /// Round of the exchange; those of the agreement on n are before it.
 const ROUND: u32 = 0x40;
@@ -33,6 +33,8 @@ pub(crate) struct Asked {
     pub(crate) row_bytes: usize,
     /// The least message that is worth sending, for the papers' rule; `None`: the planner.
     pub(crate) min_packet_bytes: Option<f64>,
+    /// Indices of all ranks' sets together; `None`: they are asked.
+    pub(crate) expected_nnz: Option<u64>,
 }
 
 /// Degrees for these sets; the same on all ranks. Cost: ⌈log2 P⌉ α.
@@ -43,6 +45,18 @@ pub(crate) async fn agree(
     seen: Observed,
 ) -> Result<Vec<u32>> {
     let start = seen.start(ep.size(), ep.node().on_one_host());
+    if let Some(entries) =
+        asked.expected_nnz.filter(|_| asked.min_packet_bytes.is_none() && seen.starts_alike())
+    {
+        if entries > asked.n {
+            let n = asked.n;
+            return Err(Error::bad_input(format!(
+                "expected_nnz={entries} indices, in an index space of n={n}"
+            )));
+        }
+        let curve = Union::drawn_evenly(asked.n, entries as f64, ep.size());
+        return Ok(best(ep, asked, &start, (&curve, &curve), true));
+    }
     let same = contribute.set == want.set;
     let counts = [contribute.set.len() as u64, want.set.len() as u64, u64::from(same)];
     let mut mine: Vec<u64> = counts.to_vec();
@@ -71,16 +85,27 @@ pub(crate) async fn agree(
     };
     let out = union(0);
     let wanted = if same { out.clone() } else { union(1) };
+    Ok(best(ep, asked, &profile, (&out, &wanted), same))
+}
+
+/// The degrees with the least predicted time of a reduction; `same`: all want what they put out.
+fn best(
+    ep: &Endpoint,
+    asked: &Asked,
+    profile: &Profile,
+    (out, want): (&Union, &Union),
+    same: bool,
+) -> Vec<u32> {
     let work = PlanWork {
-        ranks,
-        n,
+        ranks: ep.size(),
+        n: asked.n,
         row_bytes: asked.row_bytes,
         out: &|m| out.entries(m),
-        want: &|m| wanted.entries(m),
+        want: &|m| want.entries(m),
         same,
         ranks_per_host: ep.topology().ranks_per_host(),
     };
-    Ok(work.all(&profile, &factorisations(ranks)).swap_remove(0).degrees)
+    work.all(profile, &factorisations(ep.size())).swap_remove(0).degrees
 }
 
 /// Blocks that each rank tells of each window: all ranks hear all of them.

@@ -19,6 +19,9 @@ use skyphos_types::{Error, Result};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// By how many times a hint may be off before the others are asked after all.
+const MISLED: f64 = 2.0;
+
 /// Calls after which a sample is taken again: the first time, and at most.
 const SOON: u32 = 4;
 const LATE: u32 = 64;
@@ -71,6 +74,8 @@ pub(crate) struct Learned {
     pub(crate) ways: Vec<Known>,
     /// See [`Tried::settled_s`].
     pub(crate) settled_s: Option<f64>,
+    /// Entries that the result should have, where nobody was asked.
+    pub(crate) hint: Option<u64>,
 }
 
 /// What a call tells beside its result.
@@ -87,6 +92,10 @@ pub(crate) struct Size {
     pub(crate) entries: usize,
     /// Entries of the largest part.
     pub(crate) largest: usize,
+}
+
+fn within(times: f64, a: usize, b: usize) -> bool {
+    a.max(b) as f64 <= times * a.min(b).max(1) as f64
 }
 
 fn near(a: usize, b: usize) -> bool {
@@ -177,7 +186,9 @@ impl Memory {
                     Some(before) => (before.most * 2).min(LATE),
                     None => SOON,
                 };
-                let Learned { ways, settled_s } = learned;
+                let Learned { ways, settled_s, hint } = learned;
+                let off = |hint: u64| size.is_some_and(|size| !within(MISLED, size.entries, hint as usize));
+                let most = if hint.is_some_and(off) { 0 } else { most };
                 let mut largest = vec![None; ways.len()];
                 largest[0] = size.map(|size| size.largest);
                 let tried = Tried { seconds: vec![f64::INFINITY; ways.len()], ways, settled_s };
@@ -227,7 +238,7 @@ mod tests {
     }
 
     fn learned(algorithms: &[Algorithm]) -> Option<Learned> {
-        Some(Learned { ways: algorithms.iter().copied().map(known).collect(), settled_s: None })
+        Some(Learned { ways: algorithms.iter().copied().map(known).collect(), settled_s: None, hint: None })
     }
 
     fn has(memory: &Memory, sig: CallSig) -> bool {
@@ -251,6 +262,17 @@ mod tests {
             served.push(stamps.len());
         }
         assert_eq!(served, [4, 8, 16, 32, 64]);
+    }
+
+    #[test]
+    fn a_hint_that_misleads_is_not_believed_twice() {
+        let (memory, sig) = (Memory::default(), CallSig::plain(CallKind::Allreduce));
+        let hinted = |hint| learned(&[Algorithm::Ring]).map(|l| Learned { hint: Some(hint), ..l });
+        memory.keep(sig, hinted(150), of(100), 1.0);
+        assert!(memory.recall(sig).0.known.is_some());
+        memory.keep(sig, hinted(10_000), of(100), 1.0);
+        let (recalled, with) = memory.recall(sig);
+        assert!(recalled.known.is_none() && recalled.tried.is_some() && with != sig);
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub(crate) struct Observed {
     pub(crate) base: Option<Profile>,
     /// Whether calls are not to be learned from. The same on all ranks.
     pub(crate) fixed: bool,
+    /// Cores of a host, where all ranks go by the same number.
+    pub(crate) host_cores: Option<f64>,
     /// Bytes a second of the link: of a call that waited for it, or the most that was seen.
     rate: f64,
     /// Share of a core, of one that does what is predicted in the time that is predicted.
@@ -58,7 +60,8 @@ pub(crate) struct Observed {
 impl Observed {
     /// Nothing yet, but what a group's parent was told to begin with.
     pub(crate) fn begin_as(parent: Observed) -> Observed {
-        Observed { base: parent.base, fixed: parent.fixed, ..Observed::default() }
+        let Observed { base, fixed, host_cores, .. } = parent;
+        Observed { base, fixed, host_cores, ..Observed::default() }
     }
 
     /// What this rank says in a survey: its profile as far as ranks may differ in it, and its corrections.
@@ -77,7 +80,15 @@ impl Observed {
     /// What is known before any call has shown more. Ranks of one host may have different numbers of cores, and so
     /// latency, of defaults; all else is the same on all ranks.
     pub(crate) fn start(self, ranks: u32, one_host: bool) -> Profile {
-        self.base.unwrap_or_else(|| default_profile(ranks, one_host))
+        self.base.unwrap_or_else(|| match one_host {
+            true => Profile::one_host(ranks, self.host_cores.unwrap_or_else(own_cores)),
+            false => Profile::network(DEFAULT_RATE),
+        })
+    }
+
+    /// Whether all ranks start with the same, so that what follows from it needs no agreement.
+    pub(crate) fn starts_alike(&self) -> bool {
+        self.base.is_some() || self.host_cores.is_some()
     }
 
     /// Whether choices go by data and profile alone.
@@ -204,13 +215,9 @@ fn busy_s() -> Option<f64> {
     Some(numbers.next()? + numbers.next()?).map(|nanoseconds| nanoseconds / 1e9)
 }
 
-/// The profile of a group that was never measured.
-fn default_profile(ranks: u32, one_host: bool) -> Profile {
-    let cores = std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
-    match one_host {
-        true => Profile::one_host(ranks, cores),
-        false => Profile::network(DEFAULT_RATE),
-    }
+/// Cores that this process may use.
+pub(crate) fn own_cores() -> f64 {
+    std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64)
 }
 
 /// What a link carries until a call has shown it: 1 Gbit/s.

@@ -127,6 +127,35 @@ fn what_should_take_about_as_long_is_tried_and_one_is_settled_on() {
 }
 
 #[test]
+fn a_hint_saves_the_first_sample_and_a_wrong_one_is_not_believed_again() {
+    let data = Data { count: 500, from: 5, step: 7 };
+    let want = sum(data, 4);
+    on_all(tcp(4), |comm| {
+        let call = |expected_nnz| {
+            let (x, options) =
+                (vector(data, comm.rank()), AllreduceOptions { expected_nnz, ..Default::default() });
+            let done = comm.allreduce_and_tell(N, 1, x.view(), &ReduceOp::Sum, &options).unwrap();
+            assert_eq!(done.sum.entries().0.len(), want.len());
+            done.explanation.traffic.sent_bytes
+        };
+        // Ranks that may start from other numbers ask all the same.
+        let (asked, known) = (call(Some(want.len() as u64)), call(None));
+        assert_eq!(asked, known);
+        comm.agree_profile(None, true).unwrap();
+        let right = call(Some(want.len() as u64 + 1));
+        assert!(right < asked, "{right} bytes with a hint, {asked} without");
+        assert_eq!(call(Some(want.len() as u64 + 1)), right);
+        let misled = call(Some(N));
+        assert!(misled > asked, "{misled} bytes, where nearly every index should be some rank's");
+        assert_eq!([call(Some(N)), call(Some(N))], [asked, right], "after a wrong one");
+        let (x, expected_nnz) = (vector(data, comm.rank()), Some(N + 1));
+        let options = AllreduceOptions { expected_nnz, ..AllreduceOptions::default() };
+        let error = comm.allreduce(N, 1, x.view(), &ReduceOp::Sum, &options).unwrap_err();
+        assert!(error.to_string().contains("expected_nnz"), "{error}");
+    });
+}
+
+#[test]
 fn nothing_is_tried_where_calls_are_not_learned_from() {
     let data = Data { count: 2_500, from: 5, step: 7 };
     on_all(tcp(4), |comm| {

@@ -2,13 +2,13 @@
 //!
 //! Exchanges of small and of large messages, with one other rank and with several ([`Comm::fan`]), tell the latency of a
 //! round, what each further message costs, the rate, and by how much senders slow each other down, all with the jitter
-//! that there is. The processors' times are those of the description and of the slowest of these ranks, as a probe would have
+//! that there is. The processors' times are those of the description and of the slowest rank of all, as a probe would have
 //! timed its kernels on them.
 
 use crate::Comm;
 use skyphos_core::stream::median;
 use skyphos_plan::Profile;
-use skyphos_sim::{Cluster, Network};
+use skyphos_sim::{Cluster, Network, slowest};
 use skyphos_types::Result;
 
 /// Ranks that take part, and to how many of them each sends.
@@ -55,8 +55,8 @@ pub fn probe(network: &Network, seed: u64) -> Result<Profile> {
         message_s: ((many - one) / (k - 1.0) - frames_s).max(0.0),
         rate: LARGE as f64 / carried_s,
         incast: ((crowd - 1.0) / (k - 1.0)).max(0.0),
-        // A call ends when its slowest rank does.
-        cores: 1.0 / cluster.slowness().iter().copied().fold(1.0, f64::max),
+        // A call ends when its slowest rank does: all of them time their kernels, at once.
+        cores: 1.0 / slowest(network, seed),
         ..described
     })
 }
