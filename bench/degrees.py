@@ -1,14 +1,13 @@
 """Degrees that the planner chooses against the best of all, on clusters that are not there.
 
-`python bench/degrees.py --ranks 64` simulates the graphs of *Kylix* on its cluster with late messages and slow nodes, once
-with the degrees that the planner chooses from what its probe measures in there, and once with each ordered
-factorisation of the number of nodes. Times are virtual, so a busy machine changes nothing. `bench/README.md` has the rest.
+`python bench/degrees.py --ranks 64` simulates the graphs of *Kylix* on its cluster with late messages and slow nodes,
+once with the degrees that the planner chooses from what its probe measures in there, and once with each ordered
+factorisation of the number of nodes. Times are virtual, so a busy machine changes nothing.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,8 +15,6 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.progress import track
-
-sys.path[0] = str(Path(__file__).resolve().parent)
 
 from figures.graphs import GRAPHS, Graph, network, plan
 from skyphos.planner import Profile, predict_plans
@@ -43,8 +40,8 @@ def main(sizes: tuple[int, ...], *, names: tuple[str, ...], seeds: int, output: 
             one = _measure(graph, network(ranks, **DISTURBED), seeds, console)
             found.append(one)
             console.print(
-                f"{ranks} nodes, {graph.name}: chose {_written(one['chosen'])}, {1e3 * one['chosen_s']:.1f} ms; best of "
-                f"{len(one['all_s'])} {_written(one['best'])}, {1e3 * one['best_s']:.1f} ms: {one['regret']:.3f}",
+                f"{ranks} nodes, {graph.name}: chose {_written(one['chosen'])}, {1e3 * one['chosen_s']:.1f} ms; best "
+                f"of {len(one['all_s'])} {_written(one['best'])}, {1e3 * one['best_s']:.1f} ms: {one['regret']:.3f}",
                 highlight=False,
             )
             if output:

@@ -33,7 +33,7 @@ _BURST = "128k"
 _LIMIT_S = 300.0
 # A contender that takes so much longer than the best in its second call is out.
 _HOPELESS, _HOPELESS_S = 3.0, 2e-3
-# Iterations of a case, the first two of each contender aside, as the time allows; where a turn of all takes all the time,
+# Iterations of a case, the first two of each contender aside, as the time allows; where a turn of all takes all of it,
 # calls last so long that little disturbs them.
 _FEWEST, _FEWEST_LONG, _MOST = 4, 2, 24
 # After a call that took so long another to warm up tells nothing.

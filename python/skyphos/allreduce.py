@@ -144,7 +144,9 @@ class AllreduceCollectives(VectorCollectives):
         try:
             native_op, identity = resolve_op(op)
             vector, back = open_vector(x)
-            settings = _allreduce_settings(algorithm, degrees, split, dense_threshold, quantize, expected_nnz)
+            settings = _allreduce_settings(
+                algorithm, degrees, split, dense_threshold, quantize, expected_nnz=expected_nnz
+            )
             is_array = isinstance(vector, np.ndarray)
             if isinstance(vector, np.ndarray) and algorithm in _SPARSE:
                 vector = SparseVector.from_dense(vector, keep_zeros=True)
@@ -270,6 +272,7 @@ def _allreduce_settings(
     split: str,
     threshold: int | Literal["paper"] | None,
     quantize: Quantize | None,
+    *,
     expected_nnz: int | None = None,
 ) -> _Settings:
     """Checks the settings that all ranks share; the native library knows the names."""

@@ -240,7 +240,7 @@ class Comm(AllreduceCollectives):
         """
         try:
             contribute, want = as_indices(contribute, "contribute"), as_indices(want, "want")
-            shared = _shared(n, width, degrees, missing, min_packet, expected_nnz)
+            shared = _shared(n, width, degrees, missing, min_packet=min_packet, expected_nnz=expected_nnz)
         except Exception as error:
             self._fail(error)
 
@@ -328,7 +328,7 @@ class Comm(AllreduceCollectives):
         try:
             native_op, identity = resolve_op(op)
             contribute, want = as_indices(contribute, "contribute"), as_indices(want, "want")
-            shared = _shared(n, width, degrees, missing, min_packet, expected_nnz)
+            shared = _shared(n, width, degrees, missing, min_packet=min_packet, expected_nnz=expected_nnz)
             array = as_values(values, len(contribute), width, "contribute")
             result = as_out(out, len(want), array, width, contribute, want)
         except Exception as error:
@@ -351,6 +351,7 @@ def _shared(
     width: int,
     degrees: Sequence[int] | None,
     missing: str,
+    *,
     min_packet: float | None,
     expected_nnz: int | None,
 ) -> _Shared:

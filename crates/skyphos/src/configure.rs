@@ -1,6 +1,7 @@
 //! Index sets known ahead: configure once, reduce many times; or both at once.
 
 use crate::Comm;
+use crate::decide::check_hint;
 use crate::degrees::{Asked, agree};
 use crate::observe::Observed;
 use skyphos_core::butterfly::check_degrees;
@@ -256,6 +257,7 @@ async fn request(
         None => agree_n(ep, contribute, want).await?,
     };
     let hash = BlockHash::new(n, ep.size());
+    check_hint(n, options.expected_nnz)?;
     let (contribute_len, want_len) = (contribute.len(), want.len());
     let same = contribute.is_same_memory(want);
     let contribute = contribute.prepare(n, hash, "contribute")?;

@@ -42,6 +42,7 @@ pub(crate) async fn decide<T: Element>(
     options: &AllreduceOptions,
     basis: Basis,
 ) -> Result<Decided> {
+    check_hint(n, options.expected_nnz)?;
     let Recalled { known, tried } = basis.recalled;
     if let Some(known) = known {
         return Ok(Decided { known, learned: None });
@@ -61,7 +62,7 @@ pub(crate) async fn decide<T: Element>(
     }
     let grounds = match options.expected_nnz {
         Some(entries) if tried.is_none() && basis.seen.starts_alike() => {
-            Grounds::hinted(ep, n, entries, basis.seen)?
+            Grounds::hinted(ep, n, entries, basis.seen)
         }
         _ => Grounds::asked(ep, view, width, n, basis.seen, tried.as_ref()).await?,
     };
@@ -103,6 +104,16 @@ pub(crate) async fn decide<T: Element>(
     Ok(Decided { known: learned.ways[0].clone(), learned: Some(learned) })
 }
 
+/// Refuses a hint that cannot be.
+pub(crate) fn check_hint(n: u64, expected_nnz: Option<u64>) -> Result<()> {
+    match expected_nnz.filter(|entries| *entries > n) {
+        Some(entries) => {
+            Err(Error::bad_input(format!("expected_nnz={entries} entries, in an index space of n={n}")))
+        }
+        None => Ok(()),
+    }
+}
+
 /// What a choice goes by. The same on all ranks.
 struct Grounds {
     /// Entries of unions.
@@ -138,16 +149,11 @@ impl Grounds {
     }
 
     /// Believes that the result has so many entries, drawn evenly, without asking anybody.
-    fn hinted(ep: &Endpoint, n: u64, entries: u64, seen: Observed) -> Result<Grounds> {
-        if entries > n {
-            return Err(Error::bad_input(format!(
-                "expected_nnz={entries} entries, in an index space of n={n}"
-            )));
-        }
+    fn hinted(ep: &Endpoint, n: u64, entries: u64, seen: Observed) -> Grounds {
         let curve = Union::drawn_evenly(n, entries as f64, ep.size());
         let profile = seen.start(ep.size(), ep.node().on_one_host());
         let bias = std::array::from_fn(|_| 1.0);
-        Ok(Grounds { curve, profile, bias, took: Vec::new(), survey: None, hinted: true })
+        Grounds { curve, profile, bias, took: Vec::new(), survey: None, hinted: true }
     }
 }
 

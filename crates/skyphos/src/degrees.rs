@@ -10,7 +10,7 @@ use skyphos_core::collectives::allgather::allgather_numbers;
 use skyphos_kernels::{Block, BlockHash, IndexSet, Prepared};
 use skyphos_plan::degrees::DEFAULT_ALPHA;
 use skyphos_plan::{PlanWork, Profile, Sizes, Union, choose_degrees, factorisations};
-use skyphos_types::{Error, Result};
+use skyphos_types::Result;
 
 /// Round of the exchange; those of the agreement on n are before it.
 const ROUND: u32 = 0x40;
@@ -48,12 +48,6 @@ pub(crate) async fn agree(
     if let Some(entries) =
         asked.expected_nnz.filter(|_| asked.min_packet_bytes.is_none() && seen.starts_alike())
     {
-        if entries > asked.n {
-            let n = asked.n;
-            return Err(Error::bad_input(format!(
-                "expected_nnz={entries} indices, in an index space of n={n}"
-            )));
-        }
         let curve = Union::drawn_evenly(asked.n, entries as f64, ep.size());
         return Ok(best(ep, asked, &start, (&curve, &curve), true));
     }
