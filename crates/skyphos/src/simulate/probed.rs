@@ -15,9 +15,10 @@ use skyphos_types::Result;
 const RANKS: u32 = 64;
 const OTHERS: u32 = 16;
 
-/// Bytes of small and of large messages, and how often each exchange is done.
+/// Bytes of small messages, of large ones to many, and of two sizes to one; how often each exchange is done.
 const SMALL: usize = 64;
 const LARGE: usize = 1 << 20;
+const ONE: [usize; 2] = [2 << 20, 8 << 20];
 const TIMES: u32 = 8;
 
 /// A profile of the cluster, as a probe on its first ranks finds it.
@@ -35,30 +36,40 @@ pub fn probe(network: &Network, seed: u64) -> Result<Profile> {
         .map(|transport| Comm::over(transport, Cluster::settings()))
         .collect::<Result<_>>()?;
     let others = OTHERS.min(ranks - 1);
-    let mut typical = |k: u32, bytes: usize| -> Result<f64> {
+    let mut exchange = |k: u32, bytes: usize| -> Result<Seen> {
         let calls = comms.iter().map(|comm| comm.fan_call(k, bytes, TIMES)).collect::<Result<_>>()?;
         let ran = cluster.run(calls, &[], |_, _| true)?;
         let times = ran.results.into_iter().collect::<Result<Vec<_>>>()?;
-        // A layer lasts until its last rank is done: the slowest of each exchange, the median of exchanges.
-        let slowest = |turn: usize| times.iter().map(|t| t[turn]).fold(0.0, f64::max);
-        Ok(median((0..TIMES as usize).map(slowest).collect()))
+        let turns = |of: fn(Vec<f64>) -> f64| {
+            let turn = |turn: usize| of(times.iter().map(|t| t[turn]).collect());
+            median((0..TIMES as usize).map(turn).collect())
+        };
+        Ok(Seen { slowest: turns(|t| t.into_iter().fold(0.0, f64::max)), typical: turns(median) })
     };
-    let (one, many) = (typical(1, SMALL)?, typical(others, SMALL)?);
-    let (one_large, many_large) = (typical(1, LARGE)?, typical(others, LARGE)?);
+    let (one, many, many_large) = (exchange(1, SMALL)?, exchange(others, SMALL)?, exchange(others, LARGE)?);
+    let [some, more] = [exchange(1, ONE[0])?.typical, exchange(1, ONE[1])?.typical];
     let k = f64::from(others);
     // Of a typical rank: the slowest ones are seen in all of these times alike.
     let frames_s = 2.0 * described.frame_s / described.cores;
-    let carried_s = (one_large - one).max(1e-12);
-    let crowd = (many_large - many).max(0.0) / (k * carried_s);
+    // Slow ranks hold their processors up, not links: that is what `cores` says.
+    let rate = (ONE[1] - ONE[0]) as f64 / (more - some).max(1e-12);
+    let crowd = (many_large.typical - many.typical).max(0.0) / (k * LARGE as f64 / rate);
     Ok(Profile {
-        latency_s: one,
-        message_s: ((many - one) / (k - 1.0) - frames_s).max(0.0),
-        rate: LARGE as f64 / carried_s,
+        // A layer lasts until its last rank is done.
+        latency_s: one.slowest,
+        message_s: ((many.slowest - one.slowest) / (k - 1.0) - frames_s).max(0.0),
+        rate,
         incast: ((crowd - 1.0) / (k - 1.0)).max(0.0),
         // A call ends when its slowest rank does: all of them time their kernels, at once.
         cores: 1.0 / slowest(network, seed),
         ..described
     })
+}
+
+/// Seconds of an exchange, of several the median: of the slowest rank and of the median one.
+struct Seen {
+    slowest: f64,
+    typical: f64,
 }
 
 #[cfg(test)]
