@@ -111,8 +111,8 @@ class Profile:
         Examples
         --------
         >>> from skyphos.planner import Profile
-        >>> Profile.one_host(2, cores=2).cores
-        1.0
+        >>> Profile.one_host(8, cores=2).cores
+        0.25
         """
         count = float(cores or os.cpu_count() or 1)
         return cls(**dict(native.default_profile(ranks, count, None)))

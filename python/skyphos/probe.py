@@ -329,10 +329,10 @@ def measure_machine(comm: Comm) -> tuple[dict[str, float], float, dict[str, floa
     found.append(float(usable_cores()))
     each = np.asarray(comm.allgather(np.asarray(found)))
     *kernel_s, share, float32, float64, cores = np.median(each, axis=0).tolist()
-    slowness = float(_slowness(each[:, : len(times)]).max())
-    share /= slowness if slowness > _SLOW else 1.0
     kernels = {name: seconds for (name, _), seconds in zip(times, kernel_s, strict=True)}
     copy_rate = share / kernels["dense_byte_s"]
+    slowness = float(_slowness(each[:, : len(times)]).max())
+    share /= slowness if slowness > _SLOW else 1.0
     machine = {"cores": cores, "copy_rate": copy_rate, "float32_gflops": float32, "float64_gflops": float64}
     return kernels, share, machine
 

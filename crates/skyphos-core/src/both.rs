@@ -3,8 +3,8 @@
 use crate::endpoint::Endpoint;
 use skyphos_types::Result;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
 
 /// Runs both until they are done, or one fails. They must use other rounds.
 ///
@@ -14,43 +14,45 @@ pub(crate) async fn both<A, B>(
     a: impl Future<Output = Result<A>>,
     b: impl Future<Output = Result<B>>,
 ) -> Result<(A, B)> {
-    let (mut a, mut b) = (pin!(a), pin!(b));
-    let (mut of_a, mut of_b) = (None, None);
-    let start = ep.seen();
-    let (mut seen_a, mut seen_b) = (start, start);
+    let (a, b) = (pin!(a), pin!(b));
+    let (mut a, mut b) =
+        (Part { work: a, done: None, seen: ep.seen() }, Part { work: b, done: None, seen: ep.seen() });
     poll_fn(|cx| {
         loop {
-            if of_a.is_none() {
-                ep.set_seen(seen_a);
-                match a.as_mut().poll(cx) {
-                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                    Poll::Ready(Ok(done)) => of_a = Some(done),
-                    Poll::Pending => seen_a = ep.seen(),
-                }
+            if let Err(error) = a.go_on(ep, cx).and_then(|()| b.go_on(ep, cx)) {
+                return Poll::Ready(Err(error));
             }
-            if of_b.is_none() {
-                ep.set_seen(seen_b);
-                match b.as_mut().poll(cx) {
-                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                    Poll::Ready(Ok(done)) => of_b = Some(done),
-                    Poll::Pending => seen_b = ep.seen(),
-                }
-            }
-            match (of_a.take(), of_b.take()) {
+            match (a.done.take(), b.done.take()) {
                 (Some(a), Some(b)) => return Poll::Ready(Ok((a, b))),
-                (None, None) if seen_a != seen_b => {} // something came between them
-                (a, b) => {
+                (None, None) if a.seen != b.seen => {} // something came between them
+                (of_a, of_b) => {
                     // Whoever is done needs to see no more.
-                    if a.is_some() {
-                        ep.set_seen(seen_b);
-                    } else if b.is_some() {
-                        ep.set_seen(seen_a);
-                    }
-                    (of_a, of_b) = (a, b);
+                    ep.set_seen(if of_a.is_some() { b.seen } else { a.seen });
+                    (a.done, b.done) = (of_a, of_b);
                     return Poll::Pending;
                 }
             }
         }
     })
     .await
+}
+
+/// One of the two, what came of it, and up to where it has seen what happened.
+struct Part<'a, F, R> {
+    work: Pin<&'a mut F>,
+    done: Option<R>,
+    seen: u64,
+}
+
+impl<F: Future<Output = Result<R>>, R> Part<'_, F, R> {
+    fn go_on(&mut self, ep: &Endpoint, cx: &mut Context<'_>) -> Result<()> {
+        if self.done.is_none() {
+            ep.set_seen(self.seen);
+            match self.work.as_mut().poll(cx) {
+                Poll::Ready(done) => self.done = Some(done?),
+                Poll::Pending => self.seen = ep.seen(),
+            }
+        }
+        Ok(())
+    }
 }

@@ -6,8 +6,8 @@ use skyphos_plan::{Parts, Prediction, Profile, Route, Work, factorisations};
 /// Largest vector (mean over the ranks) for which nothing but the number of rounds counts.
 const SMALL_BYTES: f64 = 16.0 * 1024.0;
 
-/// What [`choose`] looks at. The same on all ranks.
-pub struct Data<'a> {
+/// What a choice looks at. The same on all ranks.
+pub(crate) struct Data<'a> {
     /// Ranks in the group.
     pub ranks: u32,
     /// Rows of the vector, and bytes of a row.
@@ -56,16 +56,8 @@ impl Choice {
 /// Others that a choice keeps.
 pub(crate) const OTHERS: usize = 6;
 
-/// The choice behind `auto`: recursive doubling for small vectors, else the least predicted time of all algorithms and of
-/// butterflies with all degrees.
-pub fn choose(data: &Data<'_>) -> Choice {
-    let mut all = ranked(data);
-    let others = all[1..].iter().take(OTHERS);
-    let others = others.map(|other| (other.algorithm, other.degrees.clone(), other.seconds())).collect();
-    Choice { others, ..all.swap_remove(0) }
-}
-
-/// All that are worth a thought, the one with the least predicted time first.
+/// All choices of `auto`, the one with the least predicted time first: recursive doubling alone for small vectors, else all
+/// algorithms, and butterflies with all degrees.
 pub(crate) fn ranked(data: &Data<'_>) -> Vec<Choice> {
     let work = work(data);
     let entries = (data.union)(1.0);
@@ -79,7 +71,7 @@ pub(crate) fn ranked(data: &Data<'_>) -> Vec<Choice> {
 }
 
 /// What a named algorithm should cost.
-pub fn predict(data: &Data<'_>, algorithm: Algorithm, degrees: &[u32]) -> Choice {
+pub(crate) fn predict(data: &Data<'_>, algorithm: Algorithm, degrees: &[u32]) -> Choice {
     let butterfly = |degrees: &[u32], parts| Route::Butterfly { degrees: degrees.to_vec(), parts };
     let one_layer = [data.ranks];
     let route = match algorithm {

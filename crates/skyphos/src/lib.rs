@@ -36,7 +36,7 @@ mod vectors;
 pub use algorithm::{Algorithm, AllreduceOptions, DenseThreshold, choose_allgather};
 pub use allreduce::Allreduced;
 pub use arrays::ArrayMove;
-pub use choose::{Choice, Data, choose, of_route};
+pub use choose::{Choice, of_route};
 pub use comm::{Comm, LocalRanks};
 pub use configure::{ConfigureOptions, IndexSets, SharedPlan, predicted_rows};
 pub use explain::Explanation;

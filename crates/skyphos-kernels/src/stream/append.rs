@@ -5,21 +5,12 @@
 //! where the processor can. Rows of neighbours are copied together. Cost: a step for 64 marks, and one for each entry
 //! or each 16 positions of a filled word.
 
+use super::bits::bits_of;
 use super::vector::IndexList;
 #[cfg(target_arch = "x86_64")]
 use crate::lanes;
 use crate::simd;
 use skyphos_types::Element;
-
-/// Bit k of the result: whether mark k is set. Marks are 0 or 1.
-#[inline(always)]
-fn mask_of(marks: &[u8]) -> u64 {
-    let byte = |eight: &[u8]| {
-        let word = u64::from_le_bytes(eight.try_into().expect("8 marks"));
-        word.wrapping_mul(0x0102_0408_1020_4080) >> 56
-    };
-    marks.chunks_exact(8).rev().fold(0, |mask, eight| mask << 8 | byte(eight))
-}
 
 /// Appends the rows that have a mark.
 pub(super) fn append<T: Element>(
@@ -33,7 +24,7 @@ pub(super) fn append<T: Element>(
         // SAFETY: `level` has seen that the processor has these instructions.
         simd::Level::Avx512 => unsafe { append_avx512(block, indices, values) },
         level => {
-            simd::dispatch!(level => append_with(block, indices, values, mask_of_some, append_bits))
+            simd::dispatch!(level => append_with(block, indices, values, bits_of, append_bits))
         }
     }
 }
@@ -132,16 +123,6 @@ fn positions<const AT_ONCE: usize>(words: &[u64], starts: &[u32], room: &mut [u3
         }
         end += count;
     }
-}
-
-#[inline(always)]
-fn mask_of_some(marks: &[u8]) -> u64 {
-    if let Ok(whole) = <&[u8; 64]>::try_from(marks) {
-        return mask_of(whole);
-    }
-    let mut padded = [0u8; 64];
-    padded[..marks.len()].copy_from_slice(marks);
-    mask_of(&padded)
 }
 
 #[inline(always)]

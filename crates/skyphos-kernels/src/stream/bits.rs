@@ -68,7 +68,7 @@ pub fn set_marked(bits: &mut [u64], from: usize, marks: &[u8]) {
 
 /// A bit for each of up to 64 marks, which are 0 or 1.
 #[inline(always)]
-fn bits_of(marks: &[u8]) -> u64 {
+pub(super) fn bits_of(marks: &[u8]) -> u64 {
     let mut word = 0;
     let mut whole = marks.chunks_exact(8);
     for (k, eight) in whole.by_ref().enumerate() {
