@@ -334,10 +334,10 @@ impl Work<'_> {
         Stage { sent: moved, received: moved, messages, rounds: messages, senders: 1.0, ..Stage::default() }
     }
 
-    /// The ring works in the buffers that come: each number is read, added and written.
+    /// The ring works in the buffers that come: entries are added there, and results copied once.
     fn dense_ring(&self, profile: &Profile) -> Vec<Stage> {
         let bytes = self.n as f64 * self.row();
-        self.dense(profile, Self::twice_round(bytes, f64::from(self.ranks)), 2.0, 1.0)
+        self.dense(profile, Self::twice_round(bytes, f64::from(self.ranks)), 1.0, 1.0)
     }
 
     /// Each range is copied as it goes out and as it comes, and the result has memory of its own.

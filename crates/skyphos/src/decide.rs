@@ -15,6 +15,12 @@ use std::sync::Arc;
 /// as much.
 const WORTH_A_TRY: f64 = 1.4;
 
+/// One that took so much longer than the best one is not tried again.
+const WORTH_ANOTHER_TRY: f64 = 1.25;
+
+/// Rounds of tries.
+const ROUNDS: u32 = 3;
+
 /// The one that was settled on is doubted when calls take so much longer than they did then.
 const DOUBTFUL: f64 = 1.5;
 
@@ -57,7 +63,7 @@ pub(crate) async fn decide<T: Element>(
         let asked = options.degrees.clone().filter(|_| algorithm == Algorithm::Butterfly);
         let known = Known { algorithm, degrees: asked.unwrap_or_default(), bounds, choice: None };
         let sampled = has_ranges(algorithm) && split == Split::Quantiles && ep.size() > 1;
-        let learned = sampled.then(|| Learned { ways: vec![known.clone()], settled_s: None, hint: None });
+        let learned = sampled.then(|| Learned { next: Tried::begin(vec![known.clone()]), hint: None });
         return Ok(Decided { known, learned });
     }
     let grounds = match options.expected_nnz {
@@ -66,7 +72,7 @@ pub(crate) async fn decide<T: Element>(
         }
         _ => Grounds::asked(ep, view, width, n, basis.seen, tried.as_ref()).await?,
     };
-    let (choices, settled_s) = {
+    let Next { choices, seconds, settled_s, rounds } = {
         let data = Data {
             ranks: ep.size(),
             n,
@@ -77,10 +83,9 @@ pub(crate) async fn decide<T: Element>(
             profile: grounds.profile,
             bias: grounds.bias,
         };
-        match tried.and_then(|tried| settle(&data, tried, &grounds.took)) {
-            Some((choice, seconds)) => (vec![choice], Some(seconds)),
-            None => (worth_a_try(&data, op, options, !basis.seen.is_fixed()), None),
-        }
+        tried
+            .and_then(|tried| settle(&data, tried, &grounds.took))
+            .unwrap_or_else(|| Next::begin(worth_a_try(&data, op, options, !basis.seen.is_fixed())))
     };
     check_algorithm(choices[0].algorithm, op, options)?;
     let cut = choices.iter().any(|choice| has_ranges(choice.algorithm));
@@ -100,8 +105,10 @@ pub(crate) async fn decide<T: Element>(
         Known { algorithm, degrees, bounds, choice: Some(Arc::new(choice)) }
     };
     let ways: Vec<Known> = choices.into_iter().map(way).collect();
-    let learned = Learned { ways, settled_s, hint: options.expected_nnz.filter(|_| grounds.hinted) };
-    Ok(Decided { known: learned.ways[0].clone(), learned: Some(learned) })
+    let known = ways[0].clone();
+    let hint = options.expected_nnz.filter(|_| grounds.hinted);
+    let learned = Learned { next: Tried { ways, seconds, settled_s, rounds }, hint };
+    Ok(Decided { known, learned: Some(learned) })
 }
 
 /// Refuses a hint that cannot be.
@@ -157,25 +164,53 @@ impl Grounds {
     }
 }
 
-/// What all ranks settle on after tries: the one that took the least time, and what it took; `None` where there is nothing
-/// to go by. `took` has medians over the ranks.
-fn settle(data: &Data<'_>, tried: Tried, took: &[f64]) -> Option<(Choice, f64)> {
-    let (Tried { ways, settled_s, .. }, took) = (tried, |way: usize| took[way]);
-    let best = (0..ways.len()).min_by(|a, b| took(*a).total_cmp(&took(*b)))?;
-    if !took(best).is_finite() {
-        return None; // nothing was tried
+/// How the next calls are done: by each of `choices` in turn. The rest is as in [`Tried`].
+struct Next {
+    choices: Vec<Choice>,
+    seconds: Vec<f64>,
+    settled_s: Option<f64>,
+    rounds: u32,
+}
+
+impl Next {
+    fn begin(choices: Vec<Choice>) -> Next {
+        Next { seconds: vec![f64::INFINITY; choices.len()], choices, settled_s: None, rounds: 0 }
     }
-    let seconds = match (&ways[..], settled_s) {
+}
+
+/// What comes after tries: those that took not much longer than the best one are tried again, until one is left, or all
+/// ranks settle on the one that took the least time. `None` where there is nothing to go by. `took` has medians over the
+/// ranks.
+fn settle(data: &Data<'_>, tried: Tried, took: &[f64]) -> Option<Next> {
+    let Tried { ways, seconds, settled_s, rounds } = tried;
+    let mut order: Vec<usize> = (0..ways.len()).collect();
+    order.sort_by(|a, b| took[*a].total_cmp(&took[*b]));
+    let best_s = order.first().map(|best| took[*best]).filter(|s| s.is_finite())?;
+    let only_s = match (&ways[..], settled_s) {
         ([_], None) => return None,
-        ([_], Some(before)) if took(0) > DOUBTFUL * before => return None,
-        ([_], Some(before)) => before,
-        _ => took(best),
+        ([_], Some(before)) if best_s > DOUBTFUL * before => return None,
+        ([_], settled_s) => settled_s,
+        _ => None,
     };
-    let others = ways.iter().enumerate().filter(|(way, _)| ways.len() > 1 && *way != best);
-    let others = others.map(|(way, other)| (other.algorithm, other.degrees.clone(), took(way)));
-    let before = ways[best].choice.as_ref().map_or(&[][..], |choice| &choice.tried);
-    let tried = if ways.len() > 1 { others.collect() } else { before.to_vec() };
-    Some((Choice { tried, ..predict(data, ways[best].algorithm, &ways[best].degrees) }, seconds))
+    let close = order.iter().take_while(|way| took[**way] <= WORTH_ANOTHER_TRY * best_s).count();
+    let left = if rounds + 1 < ROUNDS { close } else { 1 };
+    let said = |way: &usize| (ways[*way].algorithm, ways[*way].degrees.clone(), took[*way]);
+    let before = ways[order[0]].choice.as_ref().map_or(&[][..], |choice| &choice.tried);
+    let out: Vec<_> = before.iter().cloned().chain(order[left..].iter().map(said)).collect();
+    let again = |way: &usize| Choice {
+        tried: out.clone(),
+        ..predict(data, ways[*way].algorithm, &ways[*way].degrees)
+    };
+    Some(Next {
+        choices: order[..left].iter().map(again).collect(),
+        seconds: if left > 1 {
+            order[..left].iter().map(|way| seconds[*way]).collect()
+        } else {
+            vec![f64::INFINITY]
+        },
+        settled_s: (left == 1).then(|| only_s.unwrap_or(best_s)),
+        rounds: rounds + 1,
+    })
 }
 
 /// The algorithm that should be best, and, if `more`, those that are worth a try beside it, for what is asked.

@@ -5,7 +5,8 @@
 //! learned.
 //!
 //! Where several algorithms are predicted to take about as long, the calls that follow try them in turn. Then another
-//! sample is taken, with which ranks tell what each took them, and all go on with the one of the least median.
+//! sample is taken, with which ranks tell what each took them. Those that took clearly longer are left out, the others
+//! are tried again, and in the end all go on with the one of the least median.
 //!
 //! All ranks must remember the same. What is kept follows from samples and results, which all have; only blocking calls
 //! keep anything, so that every rank has it at the same place of its program; and each call tells the others by a number
@@ -32,8 +33,8 @@ const DRIFT: f64 = 0.25;
 /// Ways that are tried, at most.
 pub(crate) const MOST_WAYS: usize = 4;
 
-/// A call that is expected to take less than the first number of seconds is tried so often by each way.
-const TRIES: [(f64, u32); 3] = [(2e-3, 3), (50e-3, 2), (f64::INFINITY, 1)];
+/// A call that is expected to take less than the first number of seconds is tried so often by each way in each round.
+const TRIES: [(f64, u32); 2] = [(2e-3, 2), (f64::INFINITY, 1)];
 
 /// A way to do a call.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,15 +66,22 @@ pub(crate) struct Tried {
     pub(crate) seconds: Vec<f64>,
     /// What the only way took all ranks when it was settled on.
     pub(crate) settled_s: Option<f64>,
+    /// Rounds of tries before this one.
+    pub(crate) rounds: u32,
+}
+
+impl Tried {
+    /// Nothing yet.
+    pub(crate) fn begin(ways: Vec<Known>) -> Tried {
+        Tried { seconds: vec![f64::INFINITY; ways.len()], ways, settled_s: None, rounds: 0 }
+    }
 }
 
 /// What a sample said.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Learned {
     /// Ways to do calls of this kind, the one that should be fastest first; the call that took the sample went by it.
-    pub(crate) ways: Vec<Known>,
-    /// See [`Tried::settled_s`].
-    pub(crate) settled_s: Option<f64>,
+    pub(crate) next: Tried,
     /// Entries that the result should have, where nobody was asked.
     pub(crate) hint: Option<u64>,
 }
@@ -126,13 +134,15 @@ impl Kept {
 
     /// A number that differs where anything differs, and is never 0.
     fn stamp(&self) -> u32 {
-        let words = [self.uses.into(), self.most.into(), self.entries.unwrap_or(0) as u64];
+        let Kept { tried, uses, most, .. } = self;
+        let words =
+            [*uses, *most, tried.rounds].map(u64::from).into_iter().chain(self.entries.map(|n| n as u64));
         let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
         let ways = self.tried.ways.iter().flat_map(|way| {
             let degrees = way.degrees.iter().map(|d| u64::from(*d));
             [way.algorithm as u64].into_iter().chain(degrees).chain(way.bounds.iter().copied())
         });
-        (words.into_iter().chain(ways).fold(1, mix) >> 32) as u32 | 1
+        (words.chain(ways).fold(1, mix) >> 32) as u32 | 1
     }
 }
 
@@ -182,16 +192,17 @@ impl Memory {
                     alike(before, &learned) && entries.is_some_and(|(now, before)| near(now.entries, before))
                 };
                 let most = match before.filter(confirms) {
-                    _ if learned.ways.len() > 1 => learned.ways.len() as u32 * tries(&learned.ways[0]),
+                    _ if learned.next.ways.len() > 1 => {
+                        learned.next.ways.len() as u32 * tries(&learned.next.ways[0])
+                    }
                     Some(before) => (before.most * 2).min(LATE),
                     None => SOON,
                 };
-                let Learned { ways, settled_s, hint } = learned;
+                let Learned { next: tried, hint } = learned;
                 let off = |hint: u64| size.is_some_and(|size| !within(MISLED, size.entries, hint as usize));
                 let most = if hint.is_some_and(off) { 0 } else { most };
-                let mut largest = vec![None; ways.len()];
+                let mut largest = vec![None; tried.ways.len()];
                 largest[0] = size.map(|size| size.largest);
-                let tried = Tried { seconds: vec![f64::INFINITY; ways.len()], ways, settled_s };
                 all.insert(
                     asked,
                     Kept { tried, entries: size.map(|size| size.entries), largest, uses: 0, most },
@@ -221,7 +232,7 @@ fn tries(best: &Known) -> u32 {
 /// Whether a sample confirms the only way there was.
 fn alike(before: &Kept, now: &Learned) -> bool {
     let only = |ways: &[Known]| <&[Known; 1]>::try_from(ways).ok().map(|[way]| way.algorithm);
-    only(&before.tried.ways).is_some_and(|way| Some(way) == only(&now.ways))
+    only(&before.tried.ways).is_some_and(|way| Some(way) == only(&now.next.ways))
 }
 
 #[cfg(test)]
@@ -238,7 +249,8 @@ mod tests {
     }
 
     fn learned(algorithms: &[Algorithm]) -> Option<Learned> {
-        Some(Learned { ways: algorithms.iter().copied().map(known).collect(), settled_s: None, hint: None })
+        let next = Tried::begin(algorithms.iter().copied().map(known).collect());
+        Some(Learned { next, hint: None })
     }
 
     fn has(memory: &Memory, sig: CallSig) -> bool {

@@ -145,15 +145,15 @@ impl Observed {
 /// place of its [`Observed::profile_words`].
 ///
 /// Of numbers that change slowly the medians; of the last calls' times the longest, for a call is done when its last rank
-/// is, and then the median.
+/// is, and then the median. Ranks that share processors wait for each other, which says nothing of links or their own
+/// work: there, only corrections of algorithms say more.
 pub(crate) fn agreed_profile(default: Profile, said: impl Fn(usize) -> Vec<f64>) -> Profile {
     let longest = |turn: usize| said(PROFILE_WORDS - TURNS + turn).into_iter().fold(0.0, f64::max);
     let seen: Vec<f64> = (0..TURNS).map(longest).filter(|s| *s > 0.0).collect();
     let waits_s = if seen.is_empty() { median(said(2)) } else { median(seen) };
-    let profile = Profile { rate: median(said(0)), cores: median(said(1)), ..default };
     match default.call_s > 0.0 {
-        true => Profile { call_s: waits_s, ..profile },
-        false => Profile { latency_s: waits_s, ..profile },
+        true => Profile { call_s: waits_s, ..default },
+        false => Profile { rate: median(said(0)), cores: median(said(1)), latency_s: waits_s, ..default },
     }
 }
 

@@ -26,15 +26,15 @@ pub(crate) fn numbers<'a, T: Element>(
     })
 }
 
-/// Passes stretches around: `stretch(s)` is sent in step s and `stretch(s + 1)` received, for s in `0..steps`; the first
-/// is `own`. `take(s, chunk, place)` gets each chunk of step s, whole numbers that belong to `place`, and returns what
-/// goes on in step s + 1.
+/// Passes stretches around: `stretch(s)` is sent in step s and `stretch(s + 1)` received, for s in `0..steps`. The first
+/// is this rank's own: `own(place, chunk)` writes the numbers that belong to `place`. `take(s, chunk, place)` gets each
+/// chunk of step s, whole numbers, and returns what goes on in step s + 1.
 pub(crate) async fn around<T: Element>(
     ep: &Endpoint,
     steps: usize,
     round: impl Fn(usize) -> u32,
     stretch: impl Fn(usize) -> Range<usize>,
-    own: &[T],
+    mut own: impl FnMut(Range<usize>, &mut [T]) -> Result<()>,
     mut take: impl FnMut(usize, Payload, Range<usize>) -> Result<Payload>,
 ) -> Result<()> {
     let (me, size) = (ep.rank(), ep.size());
@@ -46,10 +46,11 @@ pub(crate) async fn around<T: Element>(
     loop {
         let mut moved = false;
         while let Some(part) = sends.first().and_then(|send| send.next_range(ep, CHUNK_BYTES)) {
-            let part = part.start / size_of::<T>()..part.end / size_of::<T>();
-            let mut chunk = ep.chunk(part.len() * size_of::<T>());
+            let mut chunk = ep.chunk(part.len());
+            let first = stretch(0).start;
+            let place = first + part.start / size_of::<T>()..first + part.end / size_of::<T>();
             ep.spend(Effort::Dense { bytes: 2 * chunk.len() });
-            chunk.as_slice_mut().copy_from_slice(&own[part]);
+            own(place, chunk.as_slice_mut())?;
             sends[0].push(ep, chunk);
             moved = true;
         }

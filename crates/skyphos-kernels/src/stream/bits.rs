@@ -21,34 +21,57 @@ pub fn set_run(bits: &mut [u64], from: usize, count: usize) {
     bits[last] |= tail;
 }
 
-/// Sets the bits of rows that ascend, one by one. In words between the first's and the last's no other bit may be set.
+/// Sets the bits of rows that ascend, one by one.
 ///
-/// Where a word ends is hard to foresee for a processor, so each bit writes its word, and nothing branches.
+/// Where many rows share a word, each would wait for the one before it; and where the word ends is hard to foresee for a
+/// processor. So each row writes a mark of its own, and a block of marks becomes bits at once.
 pub struct Ascending {
-    place: usize,
-    word: u64,
-    /// What the last row's word had.
-    last: u64,
+    /// Whether rows are so many that marks pay.
+    marked: bool,
+    /// The row of the first mark, which begins a word.
+    base: usize,
+    marks: [u8; Self::BLOCK],
 }
 
 impl Ascending {
-    /// For rows from `first` to `last`.
-    pub fn new(bits: &[u64], first: usize, last: usize) -> Ascending {
-        Ascending { place: first / 64, word: bits[first / 64], last: bits[last / 64] }
+    /// Marks at once; they stay in the L1 cache.
+    const BLOCK: usize = 4096;
+
+    /// Positions a row above which marks cost more than they save.
+    const SPARSE: usize = 64;
+
+    /// For `count` rows from `first` to `last`.
+    pub fn new(count: usize, first: usize, last: usize) -> Ascending {
+        let marked = (last - first) / Self::SPARSE < count;
+        Ascending { marked, base: first / 64 * 64, marks: [0; Self::BLOCK] }
     }
 
-    /// Sets the next row's bit.
+    /// Sets the next row's bit, in time.
     #[inline(always)]
     pub fn set(&mut self, bits: &mut [u64], row: usize) {
-        let place = row / 64;
-        let kept = if place == self.place { self.word } else { 0 };
-        (self.place, self.word) = (place, kept | 1 << (row % 64));
-        bits[place] = self.word;
+        if !self.marked {
+            bits[row / 64] |= 1 << (row % 64);
+            return;
+        }
+        if row - self.base >= Self::BLOCK {
+            self.flush(bits);
+            self.base = row / 64 * 64;
+        }
+        self.marks[row - self.base] = 1;
     }
 
     /// Ends with the last row.
-    pub fn finish(self, bits: &mut [u64]) {
-        bits[self.place] |= self.last;
+    pub fn finish(mut self, bits: &mut [u64]) {
+        if self.marked {
+            self.flush(bits);
+        }
+    }
+
+    #[inline(never)]
+    fn flush(&mut self, bits: &mut [u64]) {
+        let count = Self::BLOCK.min(64 * bits.len() - self.base);
+        set_marked(bits, self.base, &self.marks[..count]);
+        self.marks.fill(0);
     }
 }
 
@@ -147,18 +170,30 @@ mod tests {
             prop_assert_eq!(marked, want);
             let rows = || (from..from + marks.len()).step_by(3);
             if let (Some(first), Some(last)) = (rows().next(), rows().next_back()) {
-                let mut listed = before;
-                listed[(first / 64 + 1).min(last / 64)..last / 64].fill(0);
-                let mut want = listed;
-                let mut ascending = Ascending::new(&listed, first, last);
-                rows().for_each(|k| ascending.set(&mut listed, k));
-                ascending.finish(&mut listed);
-                rows().for_each(|k| set(&mut want, k));
-                prop_assert_eq!(listed, want);
+                for count in [rows().count(), 0] {
+                    let (mut listed, mut want) = (before, before);
+                    let mut ascending = Ascending::new(count, first, last);
+                    rows().for_each(|k| ascending.set(&mut listed, k));
+                    ascending.finish(&mut listed);
+                    rows().for_each(|k| set(&mut want, k));
+                    prop_assert_eq!(listed, want);
+                }
             }
             let (end, bit) = (from + marks.len(), |k: &usize| before[k / 64] >> (k % 64) & 1 == 1);
             prop_assert_eq!(set_bits_between(&before, from, end), (from..end).filter(bit).collect::<Vec<_>>());
             prop_assert_eq!(count_between(&before, from, end), (from..end).filter(bit).count());
+        }
+    }
+
+    #[test]
+    fn rows_of_many_blocks() {
+        for step in [1, 3, 50, 63, 64, 65, 1000] {
+            let mut bits = vec![0u64; 500];
+            let rows: Vec<usize> = (70..32_000).step_by(step).collect();
+            let mut ascending = Ascending::new(rows.len(), rows[0], rows[rows.len() - 1]);
+            rows.iter().for_each(|row| ascending.set(&mut bits, *row));
+            ascending.finish(&mut bits);
+            assert_eq!(set_bits_between(&bits, 0, 32_000), rows, "step {step}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Sparse streams: entries of ascending index on the wire, and their reduction as they come.
 
+mod addend;
 mod append;
 mod bitpack;
 mod bits;
@@ -12,6 +13,7 @@ mod shuffled;
 mod vector;
 mod words;
 
+pub use addend::Addend;
 pub use bits::{count_between, set_bits_between, set_run};
 pub use collect::{Collector, Shape, dense_form};
 pub use fold::{Fold, FoldError, Sink};

@@ -2,6 +2,7 @@
 
 use super::bits::{Ascending, count_between, set_bits_between, set_run};
 use crate::prepare::{Index, Indices};
+use crate::simd;
 use skyphos_types::{Element, Error, Result};
 
 /// Bytes of a row at most: a frame of 128 KB has room for one, its index and the head.
@@ -182,7 +183,7 @@ pub fn put_rows<T: Copy>(all: &mut [T], width: usize, places: impl Iterator<Item
     }
 }
 
-/// Puts rows into their places, which ascend, and sets their bits. See [`Ascending`] for what `bits` may hold.
+/// Puts rows into their places, which ascend, and sets their bits.
 pub fn put_entries<T: Copy>(
     all: &mut [T],
     bits: Option<&mut [u64]>,
@@ -192,7 +193,7 @@ pub fn put_entries<T: Copy>(
 ) {
     let Some(bits) = bits else { return put_rows(all, width, places, rows) };
     let (Some(first), Some(last)) = (places.clone().next(), places.clone().next_back()) else { return };
-    let mut ascending = Ascending::new(bits, first, last);
+    let mut ascending = Ascending::new(rows.len() / width, first, last);
     if width == 1 {
         for (place, value) in places.zip(rows) {
             all[place] = *value;
@@ -203,6 +204,20 @@ pub fn put_entries<T: Copy>(
         places.for_each(|place| ascending.set(bits, place));
     }
     ascending.finish(bits);
+}
+
+/// The first place after which an index does not ascend.
+#[inline(always)]
+fn descent<I: Index>(list: &[I]) -> Option<usize> {
+    // Pairs at a time that are compared without a look at each.
+    const PIECE: usize = 256;
+    let falls = |from: usize, to: usize| {
+        let pairs = list[from..to].iter().zip(&list[from + 1..=to]);
+        pairs.fold(false, |any, (a, b)| any | (a >= b))
+    };
+    let pairs = list.len().saturating_sub(1);
+    let piece = (0..pairs).step_by(PIECE).find(|from| falls(*from, (from + PIECE).min(pairs)))?;
+    (piece..pairs).find(|k| list[*k] >= list[k + 1])
 }
 
 impl<T: Element> View<'_, T> {
@@ -228,6 +243,24 @@ impl<T: Element> View<'_, T> {
                 }
             }
         }
+    }
+
+    /// A bit for each of `n` rows: whether it is an entry.
+    pub fn bitmap(&self, n: u64, width: usize) -> Vec<u64> {
+        let mut bits = vec![0; n.div_ceil(64) as usize];
+        match self {
+            View::Sparse { indices, .. } => crate::with_indices!(*indices, list => {
+                if let (Some(first), Some(last)) = (list.first(), list.last()) {
+                    let (first, last) = (first.number() as usize, last.number() as usize);
+                    let mut ascending = Ascending::new(list.len(), first, last);
+                    list.iter().for_each(|index| ascending.set(&mut bits, index.number() as usize));
+                    ascending.finish(&mut bits);
+                }
+            }),
+            View::Dense { values, present: None } => set_run(&mut bits, 0, values.len() / width),
+            View::Dense { present: Some(held), .. } => bits.copy_from_slice(held),
+        }
+        bits
     }
 
     /// Number of entries.
@@ -300,7 +333,7 @@ impl Indices<'_> {
     pub fn check_ascending(self, n: u64) -> Result<()> {
         fn check<I: Index>(list: &[I], n: u64) -> Result<()> {
             let outside = |i: &&I| i.get().is_none_or(|i| i >= n);
-            if let Some(place) = list.windows(2).position(|w| w[0] >= w[1]) {
+            if let Some(place) = simd::dispatch!(descent(list)) {
                 let (a, b) = (list[place], list[place + 1]);
                 return Err(Error::bad_input(format!(
                     "indices must ascend, but indices[{place}] = {a} and indices[{}] = {b}",

@@ -116,14 +116,16 @@ pub async fn allgather_arrays(ep: &Endpoint, schedule: Schedule, own: &[u8], out
     out[block(me)].copy_from_slice(own);
     if schedule == Schedule::Ring {
         let of = |step: usize| block((me + 2 * size - step as u32) % size);
-        // Only the first stretch is this rank's own.
-        let own_at = |step: usize| if step == 0 { 0..own.len() } else { of(step) };
+        let first = block(me).start;
         return around::<u8>(
             ep,
             size as usize - 1,
             |step| step as u32,
-            own_at,
-            own,
+            of,
+            |place, chunk| {
+                chunk.copy_from_slice(&own[place.start - first..place.end - first]);
+                Ok(())
+            },
             |_, chunk, place| {
                 out[place].copy_from_slice(chunk.as_bytes());
                 Ok(chunk)

@@ -15,7 +15,7 @@ pub use direct::direct;
 pub use parts::{direct_reduce_scatter, reduce_to_root};
 pub use rabenseifner::rabenseifner;
 use rabenseifner::unite;
-pub use ring::{ring, ring_in_place, ring_reduce_scatter};
+pub use ring::{ring, ring_of_entries, ring_reduce_scatter};
 
 use crate::both::both;
 use crate::endpoint::Endpoint;
@@ -32,13 +32,13 @@ const GATHER: u32 = 0x100_0000;
 const BITMAP: u32 = 0x4000_0000;
 
 /// Runs an allreduce of an array, and meanwhile unites the bitmaps of all ranks in place.
-pub async fn with_bitmap(
+pub async fn with_bitmap<R>(
     ep: &Endpoint,
-    array: impl Future<Output = Result<()>>,
+    array: impl Future<Output = Result<R>>,
     bits: Option<&mut Vec<u64>>,
-) -> Result<()> {
+) -> Result<R> {
     match bits {
-        Some(bits) => both(ep, array, unite(ep, bits)).await.map(drop),
+        Some(bits) => both(ep, array, unite(ep, bits)).await.map(|(array, ())| array),
         None => array.await,
     }
 }

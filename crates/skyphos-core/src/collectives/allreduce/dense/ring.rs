@@ -3,28 +3,40 @@
 use super::{GATHER, REDUCE, finish, ranges};
 use crate::collectives::around::around;
 use crate::endpoint::Endpoint;
-use skyphos_kernels::fold_all;
+use skyphos_kernels::stream::Addend;
+use skyphos_kernels::{Pieces, fold_all};
 use skyphos_types::{Element, ReduceOp, Result};
 use std::ops::Range;
 
 /// Reduces `values` of all ranks into `out`.
 pub async fn ring<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out: &mut [T]) -> Result<()> {
-    let (size, first) = (ep.size() as usize, first_range(ep, values.len()));
-    pass(ep, op, values.len(), &values[first], 2 * (size - 1), from_to(op, values, out, 0)).await
+    let steps = 2 * (ep.size() as usize - 1);
+    pass(ep, op, values.len(), steps, copied(values), from_to(op, values, out, 0)).await
 }
 
-/// Reduces `array` of all ranks where it is. A number is written after all ranks have read it.
-pub async fn ring_in_place<T: Element>(ep: &Endpoint, op: &ReduceOp, array: &mut [T]) -> Result<()> {
-    let (size, first) = (ep.size() as usize, first_range(ep, array.len()));
-    let own = array[first].to_vec();
-    pass(ep, op, array.len(), &own, 2 * (size - 1), |what, place| match what {
-        Do::Add(sum) => fold_all(op, sum, &array[place]),
+/// Reduces the vectors of all ranks, which have `len` numbers, to an array. Only the first range that a rank sends is made
+/// an array of; its other entries are added to what comes.
+pub async fn ring_of_entries<T: Element>(
+    ep: &Endpoint,
+    op: &ReduceOp,
+    vector: &Addend<'_, T>,
+    len: usize,
+) -> Result<Vec<T>> {
+    let (steps, identity) = (2 * (ep.size() as usize - 1), op.identity::<T>()?);
+    let mut all = Pieces::new(len);
+    let own = |place: Range<usize>, chunk: &mut [T]| {
+        chunk.fill(identity);
+        vector.fold_onto(op, chunk, place.start)
+    };
+    pass(ep, op, len, steps, own, |what, place| match what {
+        Do::Add(sum) => vector.fold_onto(op, sum, place.start),
         Do::Keep(result) => {
-            array[place].copy_from_slice(result);
+            all.put(place.start, result);
             Ok(())
         }
     })
-    .await
+    .await?;
+    Ok(all.finish().expect("each step brought its whole range"))
 }
 
 /// Reduces this rank's range of `values` of all ranks into `out`.
@@ -35,8 +47,8 @@ pub async fn ring_reduce_scatter<T: Element>(
     out: &mut [T],
 ) -> Result<()> {
     let mine = ranges(values.len(), ep.size())[ep.rank() as usize].clone();
-    let (size, first) = (ep.size() as usize, first_range(ep, values.len()));
-    pass(ep, op, values.len(), &values[first], size - 1, from_to(op, values, out, mine.start)).await
+    let steps = ep.size() as usize - 1;
+    pass(ep, op, values.len(), steps, copied(values), from_to(op, values, out, mine.start)).await
 }
 
 /// What is to be done with numbers of a place.
@@ -69,23 +81,27 @@ fn sent_in(ep: &Endpoint, step: usize) -> usize {
     (me + 3 * size - step - 1) % size
 }
 
-/// The first range it sends.
-fn first_range(ep: &Endpoint, len: usize) -> Range<usize> {
-    ranges(len, ep.size())[sent_in(ep, 0)].clone()
+/// Takes numbers from where they are.
+fn copied<T: Element>(values: &[T]) -> impl FnMut(Range<usize>, &mut [T]) -> Result<()> {
+    |place, chunk| {
+        chunk.copy_from_slice(&values[place]);
+        Ok(())
+    }
 }
 
-/// The ring, of which the first P - 1 steps reduce and the others spread the result. `own`: the first range it sends.
+/// The ring, of which the first P - 1 steps reduce and the others spread the result. `own` is as in [`around`].
 async fn pass<T: Element>(
     ep: &Endpoint,
     op: &ReduceOp,
     len: usize,
-    own: &[T],
     steps: usize,
+    mut own: impl FnMut(Range<usize>, &mut [T]) -> Result<()>,
     mut act: impl FnMut(Do<'_, T>, Range<usize>) -> Result<()>,
 ) -> Result<()> {
     let size = ep.size() as usize;
     if size == 1 {
-        let mut all = own.to_vec();
+        let mut all = vec![T::ZERO; len];
+        own(0..len, &mut all)?;
         finish(op, &mut all, 1);
         return act(Do::Keep(&all), 0..len);
     }
