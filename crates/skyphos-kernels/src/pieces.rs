@@ -1,0 +1,80 @@
+//! An array that is written piece by piece, in any order, without being cleared first.
+
+use bytemuck::Pod;
+use std::ops::Range;
+
+/// See the module's text.
+pub struct Pieces<T> {
+    /// Empty: its numbers are in the spare room.
+    room: Vec<T>,
+    len: usize,
+    written: Vec<Range<usize>>,
+}
+
+impl<T: Pod> Pieces<T> {
+    /// Room for `len` numbers.
+    pub fn new(len: usize) -> Pieces<T> {
+        Pieces { room: Vec::with_capacity(len), len, written: Vec::new() }
+    }
+
+    /// Writes numbers from position `at` on. Panics where that is outside.
+    pub fn put(&mut self, at: usize, numbers: &[T]) {
+        let place = at..at + numbers.len();
+        for (slot, number) in
+            self.room.spare_capacity_mut()[..self.len][place.clone()].iter_mut().zip(numbers)
+        {
+            slot.write(*number);
+        }
+        match self.written.last_mut() {
+            Some(last) if last.end == at => last.end = place.end,
+            _ => self.written.push(place),
+        }
+    }
+
+    /// The array, if every number of it was written.
+    pub fn finish(mut self) -> Option<Vec<T>> {
+        self.written.sort_unstable_by_key(|place| place.start);
+        let mut reached = 0;
+        for place in &self.written {
+            if place.start > reached {
+                return None;
+            }
+            reached = reached.max(place.end);
+        }
+        if reached < self.len {
+            return None;
+        }
+        // SAFETY: there is room for so many, and each has been written.
+        unsafe { self.room.set_len(self.len) };
+        Some(self.room)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn whole_once_all_is_written(mut cuts in prop::collection::vec(0usize..200, 0..12), left_out in 0usize..13,
+                                     seed in 0u64..100) {
+            cuts.extend([0, 200]);
+            cuts.sort_unstable();
+            let all: Vec<u32> = (0..200).collect();
+            let mut places: Vec<Range<usize>> = cuts.windows(2).map(|w| w[0]..w[1]).collect();
+            let missing = left_out < places.len() && !places.remove(left_out).is_empty();
+            places.sort_by_key(|place| (place.start as u64 * 7919 + seed) % 101);
+            let mut pieces = Pieces::new(200);
+            places.iter().for_each(|place| pieces.put(place.start, &all[place.clone()]));
+            let found = pieces.finish();
+            prop_assert_eq!(found, (!missing).then_some(all));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "out of range")]
+    fn outside() {
+        Pieces::new(4).put(2, &[1u8; 3]);
+    }
+}
