@@ -19,6 +19,7 @@ from .plan import LayerVolume, Plan, Stats
 from .quantize import Quantize
 from .sparse_vector import SparseVector
 from .topk import TopK
+from .topology import Topology
 from .work import Work
 
 __version__ = "0.1.0"
@@ -38,6 +39,7 @@ __all__ = [
     "Stats",
     "Timeout",
     "TopK",
+    "Topology",
     "Work",
     "init",
     "local",

@@ -11,12 +11,14 @@ __all__ = [
     "Plan",
     "SimulatedPhase",
     "Work",
-    "agree_profile",
+    "allgather",
     "allreduce",
     "allreduce_dense",
     "alltoall",
+    "begin_with",
     "connect_tcp",
     "default_profile",
+    "fan",
     "gather",
     "get_profile",
     "greedy_degrees",
@@ -25,8 +27,9 @@ __all__ = [
     "move_arrays",
     "overhead",
     "ping",
-    "predict_allreduce",
+    "predict_agreement",
     "predict_plans",
+    "predict_reductions",
     "reduce",
     "reduce_arrays",
     "reduce_scatter",
@@ -70,12 +73,22 @@ def topk_quantise(values: _Array, how: tuple[int, int, int], place: tuple[int, i
 def topk_allreduce(comm: Comm, n: int, vector: _Parts, k: int, op: Any, async_op: bool) -> Any: ...
 def topk_put_back(residual: _Array, indices: _Array, picked: _Array, sent: _Array) -> None: ...
 def reduce_scatter(
-    comm: Comm, n: int, width: int, vector: _Parts, op: Any, identity: Any, split: str, async_op: bool
+    comm: Comm,
+    n: int,
+    width: int,
+    vector: _Parts,
+    op: Any,
+    identity: Any,
+    degrees: list[int] | None,
+    expected_nnz: int | None,
+    explain: bool,
+    async_op: bool,
 ) -> Any: ...
 def reduce(
     comm: Comm, n: int, width: int, vector: _Parts, op: Any, identity: Any, root: int, async_op: bool
 ) -> Any: ...
-def gather(comm: Comm, n: int, width: int, vector: _Parts, root: int | None, schedule: str, async_op: bool) -> Any: ...
+def allgather(comm: Comm, n: int, width: int, vector: _Parts, schedule: str, async_op: bool) -> Any: ...
+def gather(comm: Comm, n: int, width: int, vector: _Parts, root: int, async_op: bool) -> Any: ...
 def alltoall(
     comm: Comm, n: int, width: int, vectors: list[_Parts], root: int | None, like: _Array, async_op: bool
 ) -> Any: ...
@@ -116,6 +129,8 @@ class Comm:
     def size(self) -> int: ...
     @property
     def adapts(self) -> bool: ...
+    @property
+    def topology(self) -> tuple[list[int], list[int]]: ...
     @property
     def transport(self) -> str: ...
     @property
@@ -191,12 +206,14 @@ def default_profile(ranks: int, cores: float, rate: float | None) -> list[tuple[
 def union_entries(
     n: int, model: tuple[str, float, float, list[tuple[float, float]]], ranks: list[float]
 ) -> list[float]: ...
-def predict_allreduce(
+def predict_agreement(ranks: int, profile: Any) -> tuple[float, float, float, float, float, float]: ...
+def predict_reductions(
     ranks: int,
     n: int,
     row_bytes: int,
     model: tuple[str, float, float, list[tuple[float, float]]],
     profile: Any,
+    to_parts: bool,
 ) -> list[tuple[str, list[int], list[tuple[float, float, float, float, float, float]]]]: ...
 def predict_plans(
     ranks: int,
@@ -220,6 +237,7 @@ def stream(
     comm: Comm, flows: list[tuple[int, int]], size: int, most: int, limit: float, settle: float
 ) -> tuple[list[tuple[int, int, int, float]], int, float, float]: ...
 def kernel_times(comm: Comm) -> tuple[list[tuple[str, float]], float]: ...
-def agree_profile(comm: Comm, mine: Any, adapt: bool) -> list[tuple[str, float]] | None: ...
+def fan(comm: Comm, k: int, bytes: int, times: int) -> list[float]: ...
+def begin_with(comm: Comm, mine: Any, adapt: bool, topology: tuple[list[int], list[int]] | None) -> Comm: ...
 def set_profile(comm: Comm, profile: Any) -> None: ...
 def get_profile(comm: Comm) -> list[tuple[str, float]] | None: ...

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _skyphos as native
-from .arguments import Op, as_array, as_expected, as_out, as_same, identity_of, resolve_op
+from .arguments import Op, as_array, as_degrees, as_expected, as_out, as_same, identity_of, resolve_op
 from .errors import BadInput
-from .explanation import Told, explanation_of
+from .explanation import WHY_ARRAY, Told, explanation_of
 from .kinds import open_vector
 from .quantize import Quantize
 from .sparse_vector import SparseVector
@@ -167,7 +167,7 @@ class AllreduceCollectives(VectorCollectives):
                 reduced = back(result.reshape(array.shape))
                 if not explain:
                     return reduced
-                return reduced, explanation_of(algorithm, told, array.size, array.size, True)
+                return reduced, explanation_of(algorithm, told, array.size, array.size, is_dense=True, why=WHY_ARRAY)
 
             return perform(done, async_op, finish_array)
         arrays = _arrays(vector)
@@ -185,7 +185,7 @@ class AllreduceCollectives(VectorCollectives):
                 comm: Any = self  # a Comm, which configures
                 returned.append(comm.configure(vector.indices, reduced.indices, n=vector.n, width=vector.width))
             if explain:
-                returned.append(explanation_of(algorithm, told, vector.nnz, reduced.nnz, reduced.is_dense))
+                returned.append(explanation_of(algorithm, told, vector.nnz, reduced.nnz, is_dense=reduced.is_dense))
             return tuple(returned) if len(returned) > 1 else returned[0]
 
         return perform(done, async_op, finish)
@@ -276,9 +276,7 @@ def _allreduce_settings(
     expected_nnz: int | None = None,
 ) -> _Settings:
     """Checks the settings that all ranks share; the native library knows the names."""
-    layers = None if degrees is None else [index(d) for d in degrees]
-    if layers is not None and not all(0 < d < 2**32 for d in layers):
-        raise BadInput(f"degrees must be positive, not {layers}")
+    layers = as_degrees(degrees)
     if not isinstance(quantize, Quantize | None):
         raise BadInput(f"quantize must be a skyphos.Quantize or None, not {type(quantize).__name__}")
     quantised = None if quantize is None else quantize._native()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
@@ -14,6 +14,7 @@ from .errors import BadInput
 __all__ = [
     "NAMED_UFUNCS",
     "as_array",
+    "as_degrees",
     "as_expected",
     "as_indices",
     "as_out",
@@ -142,6 +143,16 @@ def identity_of(op: Op, dtype: np.dtype[Any]) -> Any:
     if name is None:
         return getattr(op, "identity", 0)
     return known.get(name, 0)
+
+
+def as_degrees(degrees: Sequence[int] | None) -> list[int] | None:
+    """Layers of a butterfly; the native library knows their product."""
+    if degrees is None:
+        return None
+    layers = [index(d) for d in degrees]
+    if not all(0 < d < 2**32 for d in layers):
+        raise BadInput(f"degrees must be positive, not {layers}")
+    return layers
 
 
 def as_expected(entries: int | None) -> int | None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy.typing as npt
 
 from .allreduce import AllreduceCollectives
-from .arguments import Op, as_expected, as_indices, as_out, as_values, resolve_op
+from .arguments import Op, as_degrees, as_expected, as_indices, as_out, as_values, resolve_op
 from .errors import BadInput
 from .plan import Plan, Stats
 from .planner import Profile, profile_of
+from .topology import Topology
 from .work import Work, perform
 
 if TYPE_CHECKING:
@@ -67,6 +68,19 @@ class Comm(AllreduceCollectives):
     def adapts(self) -> bool:
         """Whether ``algorithm="auto"`` learns from calls (:func:`skyphos.init`); the same on all ranks."""
         return self._native.adapts
+
+    @property
+    def topology(self) -> Topology:
+        """Which ranks share a host, and which hosts a rack (:func:`skyphos.init`); without measured times.
+
+        Examples
+        --------
+        >>> import skyphos as sky
+        >>> with sky.init() as comm:
+        ...     comm.topology
+        Topology(1 rank on 1 host in 1 rack)
+        """
+        return Topology.of(*self._native.topology)
 
     @property
     def stats(self) -> Stats:
@@ -363,8 +377,6 @@ def _shared(
         raise BadInput(f"width must be at least 1, not {width}")
     if missing not in ("error", "identity"):
         raise BadInput(f'missing must be "error" or "identity", not {missing!r}')
-    layers = None if degrees is None else [index(d) for d in degrees]
-    if layers is not None and not all(0 < d < 2**32 for d in layers):
-        raise BadInput(f"degrees must be positive, not {layers}")
+    layers = as_degrees(degrees)
     least = None if min_packet is None else float(min_packet)
     return n, width, layers, missing == "identity", least, as_expected(expected_nnz)

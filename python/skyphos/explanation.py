@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .planner import Prediction, Stage
@@ -11,18 +12,18 @@ __all__ = ["Explanation"]
 
 @dataclass(frozen=True)
 class Explanation:
-    """What an allreduce did on this rank; ``print`` it.
+    """What a collective did on this rank; ``print`` it.
 
     Attributes
     ----------
     algorithm : str
-        The algorithm that ran.
+        The algorithm that ran; of an allgather its schedule.
     reason : str
         Why this one.
     degrees : tuple of int
         Layers of a butterfly or a split.
     dense_threshold : float
-        Entries above which a vector turns dense (δ).
+        Entries above which a vector turns dense (δ); 0 where none does.
     entries, result_entries : int
         Entries of this rank's vector, and of the result.
     result_is_dense : bool
@@ -73,8 +74,8 @@ class Explanation:
         layers = f", degrees {'x'.join(map(str, self.degrees))}" if len(self.degrees) > 1 else ""
         lines = [
             f"{self.algorithm}{layers}: {self.reason}",
-            f"  entries: {self.entries:,} here, {self.result_entries:,} in the result ({form}); "
-            f"dense above {self.dense_threshold:,.0f}",
+            f"  entries: {self.entries:,} here, {self.result_entries:,} in the result ({form})"
+            + (f"; dense above {self.dense_threshold:,.0f}" if self.dense_threshold else ""),
             f"  sent: {self.sent_bytes:,} bytes in {self.sent_frames:,} frames; "
             f"received: {self.received_bytes:,} bytes",
         ]
@@ -113,15 +114,32 @@ _WHY_AUTO = {
     "dense_ring": "as arrays around a ring, for nearly every index is some rank's",
     "dense_rabenseifner": "as arrays by halves, for nearly every index is some rank's",
 }
-_WHY_ARRAY = {"dense": "a small array", "dense_ring": "a large array"}
+#: Reasons of other collectives.
+WHY_ARRAY = {"dense": "a small array", "dense_ring": "a large array"}
 
 
-def explanation_of(asked: str, told: Told, entries: int, result_entries: int, is_dense: bool) -> Explanation:
-    """Put together what the native library told and what the caller knows."""
+WHY_SCHEDULE = {
+    "direct": "from each to each at once",
+    "ring": "around a ring, which copies least",
+    "recursive_doubling": "twice as many at a time, in fewer messages",
+    "bruck": "twice as many at a time, in fewer messages",
+}
+WHY_PARTS = {"butterfly": "the layers that should take the least time"}
+
+
+def explanation_of(
+    asked: str,
+    told: Told,
+    entries: int,
+    result_entries: int,
+    *,
+    is_dense: bool,
+    why: Mapping[str, str] = _WHY_AUTO,
+) -> Explanation:
+    """Put together what the native library told and what the caller knows; ``why`` has the reasons of ``auto``."""
     algorithm, degrees, threshold, sent, frames, received, found = told
     reason = f'asked for "{asked}"'
     if asked == "auto":
-        why = _WHY_ARRAY if threshold == 0 else _WHY_AUTO
         reason += f": {why.get(algorithm, 'what is quantised must have an owner')}"
     predicted: Prediction | None = None
     others: tuple[tuple[str, float], ...] = ()

@@ -8,7 +8,7 @@ from . import _skyphos
 from .bootstrap import discover
 from .comm import Comm
 from .errors import BadInput
-from .profile_choice import ProfileSource, begin_with
+from .profile_choice import ProfileSource, TopologySource, begin_with
 
 __all__ = ["init", "local"]
 
@@ -29,6 +29,7 @@ def init(
     congestion_control: str | None = None,
     profile: ProfileSource | None = None,
     adapt: bool | None = None,
+    topology: TopologySource | None = None,
 ) -> Comm:
     """Join the group that this process was started in.
 
@@ -66,6 +67,11 @@ def init(
         calls try them in turn, and the others go by the one that took least. False: it goes by data and profile
         alone, so that each run of a program adds up in the same order. Rank 0's counts for all ranks. Default: True,
         or False where SKYPHOS_ADAPT is ``0``.
+    topology : Topology or path, optional
+        Which ranks share a host, and which hosts a rack, for layers of butterflies: :class:`skyphos.Topology`, a file
+        of hosts and their racks (:meth:`skyphos.Topology.load`), or what ``skyphos probe`` wrote. Rank 0's counts for
+        all ranks. Default: the file that SKYPHOS_TOPOLOGY names (``none``: no file); else the racks that the profile in
+        use has, if it is of these hosts; else hosts as the transport tells them apart, in one rack.
 
     Returns
     -------
@@ -74,7 +80,8 @@ def init(
     Raises
     ------
     BadInput
-        Settings that are partial or contradict each other, or a profile that is damaged.
+        Settings that are partial or contradict each other; a profile that is damaged; a topology of other ranks, or
+        one that says nothing of a host.
     Timeout
         Ranks did not come; names them.
     Refused
@@ -108,8 +115,7 @@ def init(
         socket_buffer,
         congestion_control,
     )
-    begin_with(native, profile, adapt)
-    return Comm(native)
+    return Comm(begin_with(native, profile, adapt, topology))
 
 
 def local(size: int, *, timeout: float = 300.0, threads: int | None = None) -> list[Comm]:

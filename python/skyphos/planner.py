@@ -24,8 +24,10 @@ __all__ = [
     "Profile",
     "Stage",
     "greedy_degrees",
+    "predict_agreement",
     "predict_allreduce",
     "predict_plans",
+    "predict_reduce_scatter",
     "union_entries",
 ]
 
@@ -369,12 +371,62 @@ def predict_allreduce(
     >>> best.seconds < others[-1].seconds
     True
     """
+    _check(ranks, row_bytes)
+    of = _model(n, entries, model, alpha, curve)
+    return _predictions(native.predict_reductions(ranks, n, row_bytes, of, profile, False))
+
+
+def predict_reduce_scatter(
+    ranks: int,
+    n: int,
+    entries: float,
+    *,
+    profile: Profile,
+    row_bytes: int = 4,
+    model: Model = "uniform",
+    alpha: float = 1.0,
+    curve: Sequence[tuple[float, float]] | None = None,
+) -> list[Prediction]:
+    """Predict a reduce-scatter with every choice of degrees, the fastest first.
+
+    Arguments are those of :func:`predict_allreduce`.
+
+    Examples
+    --------
+    >>> from skyphos.planner import Profile, predict_reduce_scatter
+    >>> [found.degrees for found in predict_reduce_scatter(4, 2**20, 1000, profile=Profile.network(1e9))]
+    [(4,), (2, 2)]
+    """
+    _check(ranks, row_bytes)
+    of = _model(n, entries, model, alpha, curve)
+    return _predictions(native.predict_reductions(ranks, n, row_bytes, of, profile, True))
+
+
+def predict_agreement(ranks: int, *, profile: Profile) -> Stage:
+    """Predict what it takes to ask all ranks what they hold, as ``auto`` does before a first call, and seldom later.
+
+    Examples
+    --------
+    >>> from skyphos.planner import Profile, predict_agreement
+    >>> predict_agreement(64, profile=Profile.network(1e9)).rounds
+    6.0
+    """
+    _check(ranks, 1)
+    return Stage(*native.predict_agreement(ranks, profile))
+
+
+def _check(ranks: int, row_bytes: int) -> None:
     if ranks < 1 or row_bytes < 1:
         raise BadInput(f"{ranks} ranks and rows of {row_bytes} bytes: both must be at least 1")
-    numbers = native.predict_allreduce(ranks, n, row_bytes, _model(n, entries, model, alpha, curve), profile)
+
+
+_Routes = list[tuple[str, list[int], list[tuple[float, float, float, float, float, float]]]]
+
+
+def _predictions(routes: _Routes) -> list[Prediction]:
     return [
         Prediction(algorithm, tuple(degrees), tuple(Stage(*stage) for stage in stages))
-        for algorithm, degrees, stages in numbers
+        for algorithm, degrees, stages in routes
     ]
 
 
@@ -417,8 +469,7 @@ def predict_plans(
     >>> len(best.degrees) > 1, len(others)
     (True, 31)
     """
-    if ranks < 1 or row_bytes < 1:
-        raise BadInput(f"{ranks} ranks and rows of {row_bytes} bytes: both must be at least 1")
+    _check(ranks, row_bytes)
     numbers = native.predict_plans(ranks, n, row_bytes, _model(n, entries, model, alpha, curve), profile)
     return [
         PlanPrediction(

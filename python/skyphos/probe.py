@@ -24,9 +24,9 @@ from .launch import cores as usable_cores
 from .loggp import LogGP, half_rate_bytes, incast_share, line
 from .planner import Profile
 from .profile_choice import host_and_address
-from .profile_file import Host, Measured, Point, Topology
+from .profile_file import Host, Measured, Point
 from .schedule import Pairs, incast_flows, message_sizes, neighbours, pair_rounds, tournament
-from .topology import groups, racks
+from .topology import Topology, groups, racks
 
 __all__ = ["measure_machine", "probe"]
 
@@ -45,6 +45,8 @@ _BUSY = 0.8
 _SLOW = 1.5
 #: Shares of the time that is given: pairs, curves, overheads, streams, all at once, incast.
 _PAIRS, _CURVES, _STREAMS, _TOGETHER, _INCAST = 0.25, 0.3, 0.08, 0.1, 0.17
+#: Ranks to which each sends at once, bytes of such a message, and how often.
+_FAN, _FAN_BYTES, _FANS = 16, 64, 50
 _TEXT_BYTES = 512
 #: Messages of a stream of small ones: a receiver that is late holds them all.
 _SMALL = 2000
@@ -130,14 +132,16 @@ class _Probe:
         )
         self._say("many to one", _INCAST)
         incast = self._incast(incast_flows(ranks))
+        self._say("one to many", 0.03)
+        waits = self._waits(round_s, 2 * frame_s / share) if len(hosts) > 1 else self._turns(frame_s, share)
         profile = Profile(
-            latency_s=round_s,
             rate=all_rate,
             incast=incast_share([k for k, _ in incast], [reached for _, reached in incast]),
             cores=share,
             frame_s=frame_s,
             byte_s=byte_s,
             array_byte_s=array_byte_s,
+            **waits,
             **kernels,
         )
         measured = Measured(
@@ -147,7 +151,7 @@ class _Probe:
             transport=comm.transport,
             measured=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             seconds=time.perf_counter() - begin,
-            topology=Topology(racks(ranks, latency, rate), latency, rate),
+            topology=Topology([list(of) for of in ranks], racks(ranks, latency, rate), latency, rate),
             loggp=loggp,
             curve=curve,
             half_rate_bytes=half_rate_bytes([p.size for p in curve], [p.seconds for p in curve], 1 / loggp.G_s),
@@ -212,6 +216,31 @@ class _Probe:
                 times.append((time.perf_counter() - start) / rounds)
             go_on = bool(self._all([float(time.perf_counter() < until)])[0, 0])
         return float(np.median(self._all([float(np.median(times))])))
+
+    def _fans(self) -> tuple[float, float | None]:
+        """Seconds of an exchange of small messages with one other rank, and what each further one adds.
+
+        Of the slowest rank, for an exchange is done when its last rank is; medians of several exchanges.
+        """
+        others = min(_FAN, self._comm.size - 1)
+        took = [
+            float(np.median(self._all(native.fan(self._native, k, _FAN_BYTES, _FANS)).max(axis=0)))
+            for k in sorted({1, others})
+        ]
+        return took[0], max(0.0, took[-1] - took[0]) / (others - 1) if others > 1 else None
+
+    def _waits(self, round_s: float, frames_s: float) -> dict[str, float]:
+        """What messages between hosts cost beside their bytes: ``frames_s`` of the processors is known."""
+        _, more_s = self._fans()
+        return {"latency_s": round_s, "message_s": max(0.0, (more_s or 0.0) - frames_s)}
+
+    def _turns(self, frame_s: float, share: float) -> dict[str, float]:
+        """What messages cost ranks of one host, which have the processor in turn."""
+        default = Profile.one_host(1, share)
+        one_s, more_s = self._fans()
+        wake_s = default.wake_s if more_s is None else max(0.0, more_s * share - 2 * frame_s)
+        call_s = one_s - (2 * frame_s + wake_s) / share - default.latency_s
+        return {"latency_s": default.latency_s, "wake_s": wake_s, "call_s": max(1e-6, call_s)}
 
     def _pairs(self, turns: list[Pairs]) -> tuple[Numbers, Numbers]:
         """Latency in seconds, and rate in bytes a second, of each pair that had its turn; NaN of others."""

@@ -1,8 +1,10 @@
-"""Which profile a group begins with, and what of it holds where the group is not the one that was measured.
+"""Which profile and topology a group begins with, and what of a profile holds where the group is not the one that was
+measured.
 
 In this order: the argument of :func:`skyphos.init`, ``SKYPHOS_PROFILE`` (a path, or ``none``), and the user's own
-file (:func:`default_path`) if it was measured on these very hosts. Only rank 0 looks; the others get its numbers, so
-that files that differ, or are on one machine only, cannot make ranks choose differently.
+file (:func:`default_path`) if it was measured on these very hosts. Racks: the argument, ``SKYPHOS_TOPOLOGY``, and those
+of that profile, if it is of these hosts. Only rank 0 looks; the others get its numbers, so that files that differ, or
+are on one machine only, cannot make ranks choose differently.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ from .planner import Profile, read_profile, read_text
 # What reads files is imported where there is one: most programs begin without.
 if TYPE_CHECKING:
     from .profile_file import Measured
+    from .topology import Topology
 
-__all__ = ["Fitted", "ProfileSource", "begin_with", "default_path", "fit", "host_and_address", "read"]
+__all__ = ["Fitted", "ProfileSource", "TopologySource", "begin_with", "default_path", "fit", "host_and_address", "read"]
 
 #: What :func:`skyphos.init` takes.
 ProfileSource: TypeAlias = "Profile | Measured | str | os.PathLike[str]"
+TopologySource: TypeAlias = "Topology | str | os.PathLike[str]"
 
 
 def default_path() -> str:
@@ -55,26 +59,40 @@ class Fitted:
     differences: tuple[str, ...]
 
 
-def begin_with(comm: native.Comm, asked: ProfileSource | None, adapt: bool | None) -> None:
-    """Give all ranks of a new group rank 0's profile, if it has one, and whether calls are learned from. Collective.
+@dataclass(frozen=True)
+class _Begin:
+    """What rank 0 begins with."""
+
+    profile: Profile | None = None
+    adapt: bool = True
+    topology: Topology | None = None
+
+
+def begin_with(
+    comm: native.Comm, profile: ProfileSource | None, adapt: bool | None, topology: TopologySource | None
+) -> native.Comm:
+    """Give all ranks of a new group rank 0's profile and topology, if it has them, and whether calls are learned from.
+
+    Collective. Returns the group to use: where there is a topology, another one.
 
     Raises
     ------
     BadInput
-        Rank 0's argument, or the file that ``SKYPHOS_PROFILE`` names, is no profile; SKYPHOS_ADAPT is neither 0 nor 1;
-        on all ranks.
+        Rank 0's arguments, or the files that SKYPHOS_PROFILE and SKYPHOS_TOPOLOGY name, make no sense; SKYPHOS_ADAPT is
+        neither 0 nor 1; on all ranks.
     """
-    mine = None
+    begin = _Begin()
+    numbers: tuple[list[int], list[int]] | None = None
     if comm.rank == 0:
         try:
-            mine = _find(comm, asked)
-            adapt = _adapt() if adapt is None else adapt
+            begin = _find(comm, profile, adapt, topology)
+            numbers = None if begin.topology is None else begin.topology.numbers()
         except SkyphosError as error:
             raise comm.fail_call(str(error)) from None
         except Exception as error:  # a warning that is an error here, or whatever a file system says
-            comm.fail_call(f"rank 0 cannot take its profile: {error}")
+            comm.fail_call(f"rank 0 cannot take its profile or topology: {error}")
             raise
-    native.agree_profile(comm, mine, bool(adapt))
+    return native.begin_with(comm, begin.profile, begin.adapt, numbers)
 
 
 def _adapt() -> bool:
@@ -85,19 +103,29 @@ def _adapt() -> bool:
     return named != "0"
 
 
-def _find(comm: native.Comm, asked: ProfileSource | None) -> Profile | None:
-    """Rank 0's profile for this group."""
+def _find(
+    comm: native.Comm, profile: ProfileSource | None, adapt: bool | None, topology: TopologySource | None
+) -> _Begin:
+    """What rank 0 says for this group."""
     here = [host_and_address(comm.address(rank)) for rank in range(comm.size)]
+    found, measured = _find_profile(here, profile)
+    return _Begin(found, _adapt() if adapt is None else adapt, _find_topology(here, topology, measured))
+
+
+def _find_profile(
+    here: Sequence[tuple[str, str]], asked: ProfileSource | None
+) -> tuple[Profile | None, Measured | None]:
+    """The profile, and what was measured beside it."""
     if asked is None:
         named = os.environ.get("SKYPHOS_PROFILE", "").strip()
         if named.lower() == "none":
-            return None
+            return None, None
         if not named:
             return _users_own(here)
         asked = named
     found = read(asked)
     if isinstance(found, Profile):
-        return found
+        return found, None
     from .launch import cores
 
     fitted = fit(found, here, cores())
@@ -106,27 +134,53 @@ def _find(comm: native.Comm, asked: ProfileSource | None) -> Profile | None:
         warnings.warn(
             f"{what} was measured on another group: {'; '.join(fitted.differences)}. It is used with care; "
             "`skyphos probe` measures this one.",
-            stacklevel=5,
+            stacklevel=6,
         )
-    return fitted.profile
+    return fitted.profile, found
 
 
-def _users_own(here: Sequence[tuple[str, str]]) -> Profile | None:
+def _find_topology(
+    here: Sequence[tuple[str, str]], asked: TopologySource | None, measured: Measured | None
+) -> Topology | None:
+    """The topology that somebody says or measured; None: hosts are told apart, and nothing else."""
+    from .topology import Topology
+
+    if asked is None:
+        named = os.environ.get("SKYPHOS_TOPOLOGY", "").strip()
+        if named.lower() == "none":
+            return None
+        asked = named or None
+    if asked is None:
+        known = measured is not None and {host.name for host in measured.hosts} == {name for name, _ in here}
+        if measured is None or not known or len(measured.topology.racks) == 1:
+            return None
+        rack_of = {measured.hosts[host].name: k for k, rack in enumerate(measured.topology.racks) for host in rack}
+        return Topology.of([f"{name} {address}" for name, address in here], [rack_of[name] for name, _ in here])
+    if isinstance(asked, str | os.PathLike):
+        return Topology.load(asked, here)
+    if not isinstance(asked, Topology):
+        raise BadInput(f"topology must be a path or a skyphos.Topology, not {type(asked).__name__}")
+    if asked.size != len(here):
+        raise BadInput(f"the topology is of {asked.size} ranks, and this group has {len(here)}")
+    return asked
+
+
+def _users_own(here: Sequence[tuple[str, str]]) -> tuple[Profile | None, Measured | None]:
     """The user's own file, if it is of these hosts. Nobody asked for it, so it stops nothing."""
     path = default_path()
     if not os.path.exists(path):
-        return None
+        return None, None
     from .launch import cores
     from .profile_file import Measured
 
     try:
         found = Measured.load(path)
     except BadInput as error:
-        warnings.warn(f"not used: {error}", stacklevel=6)
-        return None
+        warnings.warn(f"not used: {error}", stacklevel=7)
+        return None, None
     if {host.name for host in found.hosts} != {name for name, _ in here}:
-        return None
-    return fit(found, here, cores()).profile
+        return None, None
+    return fit(found, here, cores()).profile, found
 
 
 def read(source: ProfileSource) -> Profile | Measured:

@@ -16,15 +16,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .errors import BadInput
 from .loggp import LogGP
 from .planner import FORMAT, Profile, read_profile, read_text
+from .topology import Matrix, Topology
 
-__all__ = ["Host", "Measured", "Point", "Topology"]
-
-Matrix = npt.NDArray[np.float64]
+__all__ = ["Host", "Measured", "Point"]
 
 
 @dataclass(frozen=True)
@@ -34,23 +32,6 @@ class Host:
     name: str
     address: str
     ranks: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Topology:
-    """How near ranks are to each other.
-
-    Attributes
-    ----------
-    racks : list of list of int
-        Hosts, by place, that belong together.
-    latency_s, rate : arrays of shape (P, P)
-        Seconds until a small message is there, and bytes a second of a stream, of each pair; NaN where not measured.
-    """
-
-    racks: list[list[int]]
-    latency_s: Matrix
-    rate: Matrix
 
 
 @dataclass(frozen=True)
@@ -164,7 +145,12 @@ class Measured:
             transport=at.text("transport"),
             measured=at.text("measured"),
             seconds=at.number("seconds"),
-            topology=Topology(rack_list, topology.matrix("latency_s", ranks), topology.matrix("rate", ranks)),
+            topology=Topology(
+                [list(host.ranks) for host in hosts],
+                rack_list,
+                topology.matrix("latency_s", ranks),
+                topology.matrix("rate", ranks),
+            ),
             loggp=LogGP(**{field.name: loggp.number(field.name) for field in fields(LogGP)}),
             curve=curve,
             half_rate_bytes=at.number("half_rate_bytes"),

@@ -1,4 +1,4 @@
-"""Which ranks are near to each other: hosts, and racks of hosts that measured times set apart.
+"""Which ranks are near to each other: hosts, and racks of hosts that a file names or measured times set apart.
 
 Hosts are named: ranks that say the same of their machine share one. Racks are found: hosts are joined, the nearest
 first, as long as the next ones are not much farther than those that were joined before (agglomerative clustering by
@@ -8,19 +8,165 @@ link that racks share may be slow without being long.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["cluster", "groups", "racks", "scattered"]
+from .errors import BadInput
+
+__all__ = ["Topology", "cluster", "groups", "racks", "scattered"]
 
 Matrix = npt.NDArray[np.float64]
 
 #: How many times farther hosts of other racks are, at least. Latencies of one network differ by less between
 #: measurements.
 GAP = 1.6
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """Where the ranks of a group are, and how near to each other.
+
+    A butterfly forms its layers by it: first the ranks of a host talk to each other, then the hosts of a rack. Where
+    the first layers' degrees multiply to the ranks of a host, each host sends a reduced entry over the network once.
+
+    Attributes
+    ----------
+    hosts : list of list of int
+        Ranks of each host.
+    racks : list of list of int
+        Hosts, by their place in ``hosts``, that are together.
+    latency_s, rate : array of shape (P, P), or (0, 0) where nothing was measured
+        Seconds until a small message is there, and bytes a second of a stream, of each pair; NaN where not measured.
+
+    Examples
+    --------
+    >>> import skyphos as sky
+    >>> sky.Topology.of(["n1", "n2", "n1", "n2"], racks=["left", "right", "left", "right"])
+    Topology(4 ranks on 2 hosts in 2 racks)
+    """
+
+    hosts: list[list[int]]
+    racks: list[list[int]]
+    latency_s: Matrix = field(default_factory=lambda: np.empty((0, 0)))
+    rate: Matrix = field(default_factory=lambda: np.empty((0, 0)))
+
+    @classmethod
+    def of(cls, hosts: Sequence[object], racks: Sequence[object] | None = None) -> Topology:
+        """From the name of each rank's host, and of its rack; without racks all hosts are in one.
+
+        Raises
+        ------
+        BadInput
+            Another number of racks than of hosts; a host in two racks.
+        """
+        names = [str(host) for host in hosts]
+        if not names:
+            raise BadInput("a topology has at least one rank")
+        if racks is None:
+            racks = [""] * len(names)
+        if len(racks) != len(names):
+            raise BadInput(f"{len(names)} hosts and {len(racks)} racks: a topology has one of each a rank")
+        found = groups(names)
+        for ranks in found:
+            different = {str(racks[rank]) for rank in ranks}
+            if len(different) > 1:
+                raise BadInput(f"host {names[ranks[0]]} is in more than one rack: {', '.join(sorted(different))}")
+        return cls(found, groups([str(racks[ranks[0]]) for ranks in found]))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], hosts: Sequence[tuple[str, str]]) -> Topology:
+        """Read the racks of a group's hosts from a file.
+
+        Parameters
+        ----------
+        path : path
+            Lines of a host's name or address and its rack's name, ``#`` before what is for people; or what
+            ``skyphos probe`` wrote.
+        hosts : sequence of (str, str)
+            Name and address of each rank's host.
+
+        Raises
+        ------
+        BadInput
+            The file cannot be read or understood, or says nothing of a host, or two things.
+        """
+        name = os.fspath(path)
+        from .planner import read_text
+
+        text = read_text(name)
+        if text.lstrip().startswith("{"):
+            from .profile_file import Measured
+
+            found = Measured.from_text(text, name)
+            rack_of = {
+                key: str(number)
+                for number, rack in enumerate(found.topology.racks)
+                for host in rack
+                for key in (found.hosts[host].name, found.hosts[host].address)
+            }
+        else:
+            rack_of = _racks_in(text, name)
+        racks = []
+        for rank, (host, address) in enumerate(hosts):
+            if host not in rack_of and address not in rack_of:
+                raise BadInput(f"{name}: rank {rank} runs on {host} ({address}), of which it says nothing")
+            racks.append(rack_of[host] if host in rack_of else rack_of[address])
+        return cls.of([f"{host} {address}" for host, address in hosts], racks)
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return sum(len(ranks) for ranks in self.hosts)
+
+    def numbers(self) -> tuple[list[int], list[int]]:
+        """The number of each rank's host, and of its rack.
+
+        Raises
+        ------
+        BadInput
+            A rank, or a host's place, is there twice or missing.
+
+        Examples
+        --------
+        >>> from skyphos.topology import Topology
+        >>> Topology([[0, 2], [1]], [[0], [1]]).numbers()
+        ([0, 1, 0], [0, 1, 0])
+        """
+        if sorted(chain(*self.hosts)) != list(range(self.size)):
+            raise BadInput(f"hosts must have each of the ranks 0 to {self.size - 1} once, not {self.hosts}")
+        if sorted(chain(*self.racks)) != list(range(len(self.hosts))):
+            raise BadInput(f"racks must have each of the hosts 0 to {len(self.hosts) - 1} once, not {self.racks}")
+        host_of = {rank: host for host, ranks in enumerate(self.hosts) for rank in ranks}
+        rack_of = {host: rack for rack, hosts in enumerate(self.racks) for host in hosts}
+        ordered = [host_of[rank] for rank in range(self.size)]
+        return ordered, [rack_of[host] for host in ordered]
+
+    def __repr__(self) -> str:
+        def count(of: Sequence[object], what: str) -> str:
+            return f"{len(of)} {what}{'s' * (len(of) != 1)}"
+
+        ranks = count(range(self.size), "rank")
+        return f"Topology({ranks} on {count(self.hosts, 'host')} in {count(self.racks, 'rack')})"
+
+
+def _racks_in(text: str, name: str) -> dict[str, str]:
+    """Racks of hosts, from lines of both."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        if len(words) != 2:
+            raise BadInput(f"{name}:{number}: a line has a host and its rack, not {line.strip()!r}")
+        host, rack = words
+        if found.setdefault(host, rack) != rack:
+            raise BadInput(f"{name}:{number}: {host} is in rack {found[host]} already")
+    return found
 
 
 def groups(names: Sequence[str]) -> list[list[int]]:

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _skyphos as native
-from .arguments import Op, as_array, resolve_op
+from .arguments import Op, as_array, as_degrees, as_expected, resolve_op
 from .errors import BadInput
+from .explanation import WHY_PARTS, WHY_SCHEDULE, Told, explanation_of
 from .kinds import open_vector
 from .sparse_vector import SparseVector
 from .work import perform
@@ -56,18 +57,36 @@ class VectorCollectives:
             raise BadInput(f"there is no rank {rank} in a group of {self.size}")
         return range(n * rank // self.size, n * (rank + 1) // self.size)
 
-    def reduce_scatter(self, x: Any, *, op: Op = "sum", async_op: bool = False) -> Any:
+    def reduce_scatter(
+        self,
+        x: Any,
+        *,
+        op: Op = "sum",
+        degrees: Sequence[int] | None = None,
+        expected_nnz: int | None = None,
+        explain: bool = False,
+        async_op: bool = False,
+    ) -> Any:
         """Reduce the vectors of all ranks; each rank gets the part that it owns. Collective.
 
         Parameters
         ----------
         x, op, async_op
             As in :meth:`allreduce`.
+        degrees : sequence of int, optional
+            Layers of the butterfly for sparse vectors; their product is the group's size. None: those that are
+            predicted to take the least time, as for an :meth:`allreduce` by ``auto``. In the first layer ranks that are
+            far apart talk to each other, so that each ends with its own range.
+        expected_nnz : int, optional
+            Entries that the whole reduction should have, as in :meth:`allreduce`.
+        explain : bool
+            Also return an :class:`Explanation` (of sparse vectors).
 
         Returns
         -------
         The kind that came in. A SparseVector has the entries of :meth:`owned_range`, which its ``owned`` says; of a
-        dense array it is the array of the owned part (of the flattened array).
+        dense array it is the array of the owned part (of the flattened array). With ``explain`` a tuple: that, and the
+        explanation.
 
         Examples
         --------
@@ -77,20 +96,31 @@ class VectorCollectives:
         >>> y, y.owned
         (SparseVector(n=10, nnz=1, float64), range(0, 10))
         """
+        try:
+            layers, expected = as_degrees(degrees), as_expected(expected_nnz)
+            if _is_dense_kind(x) and (layers or explain):
+                raise BadInput("degrees= and explain= are for sparse vectors")
+        except Exception as error:
+            self._fail(error)
         if _is_dense_kind(x):
             array, back = self._opened_array(x)
             out = np.empty(len(self.owned_range(array.size)), array.dtype)
             done = native.reduce_arrays(self._native, array, out, *self._op(op), None, async_op)
             return perform(done, async_op, lambda _: back(out))
         vector, back, op_pair = self._opened(x, op)
-        arrays = _arrays(vector)
-        done = native.reduce_scatter(self._native, vector.n, vector.width, arrays, *op_pair, "even", async_op)
+        call = (self._native, vector.n, vector.width, _arrays(vector), *op_pair, layers, expected)
+        done = native.reduce_scatter(*call, explain, async_op)
 
-        def finish(result: tuple[_Parts, tuple[int, int]]) -> Any:
-            parts, (low, high) = result
+        def finish(result: tuple[_Parts, tuple[int, int], Told]) -> Any:
+            parts, (low, high), told = result
             part = _vector(parts, vector)
             part._owned = range(low, high)
-            return back(part)
+            returned = back(part)
+            if not explain:
+                return returned
+            asked = "auto" if layers is None else "degrees"
+            how = explanation_of(asked, told, vector.nnz, part.nnz, is_dense=part.is_dense, why=WHY_PARTS)
+            return returned, how
 
         return perform(done, async_op, finish)
 
@@ -130,7 +160,7 @@ class VectorCollectives:
 
         return perform(done, async_op, finish)
 
-    def allgather(self, x: Any, *, algorithm: Schedule = "auto", async_op: bool = False) -> Any:
+    def allgather(self, x: Any, *, algorithm: Schedule = "auto", explain: bool = False, async_op: bool = False) -> Any:
         """Get the vectors of all ranks. Collective.
 
         Parameters
@@ -140,13 +170,17 @@ class VectorCollectives:
         algorithm : str
             ``direct`` (one round), ``ring``, ``recursive_doubling``, ``bruck``, ``neighbour_exchange`` or
             ``dissemination``; the last four move more at a time in fewer messages. ``auto``: ``ring`` for arrays of
-            128 KB or more, else ``direct``.
+            128 KB or more, else what is predicted to take the least time; of sparse vectors for items as large as the
+            last blocking call's of this n and dtype brought.
+        explain : bool
+            Also return an :class:`Explanation`.
         async_op : bool
             As in :meth:`allreduce`.
 
         Returns
         -------
-        list, one a rank; of arrays one array with a new first axis of length P.
+        list, one a rank; of arrays one array with a new first axis of length P. With ``explain`` a tuple: that, and the
+        explanation.
 
         Examples
         --------
@@ -155,14 +189,27 @@ class VectorCollectives:
         ...     comm.allgather(np.array([1.0, 2.0]))
         array([[1., 2.]])
         """
+
+        def told_too(result: Any, told: Told, entries: int, gathered: int, is_dense: bool) -> Any:
+            if not explain:
+                return result
+            return result, explanation_of(algorithm, told, entries, gathered, is_dense=is_dense, why=WHY_SCHEDULE)
+
         if _is_dense_kind(x):
             array, back = self._opened_array(x)
             out = np.empty((self.size, *array.shape), array.dtype)
             done = native.move_arrays(self._native, "allgather", array, out, 0, algorithm, async_op)
-            return perform(done, async_op, lambda _: back(out))
+            return perform(done, async_op, lambda told: told_too(back(out), told, array.size, out.size, True))
         vector, back, _ = self._opened(x, "sum")
-        done = native.gather(self._native, vector.n, vector.width, _arrays(vector), None, algorithm, async_op)
-        return perform(done, async_op, lambda all_parts: [back(_vector(parts, vector)) for parts in all_parts])
+        done = native.allgather(self._native, vector.n, vector.width, _arrays(vector), algorithm, async_op)
+
+        def finish(result: tuple[list[_Parts], Told]) -> Any:
+            all_parts, told = result
+            gathered = [_vector(parts, vector) for parts in all_parts]
+            entries = sum(one.nnz for one in gathered)
+            return told_too([back(one) for one in gathered], told, vector.nnz, entries, False)
+
+        return perform(done, async_op, finish)
 
     def gather(self, x: Any, *, root: int = 0, async_op: bool = False) -> Any:
         """Get the vectors of all ranks on one of them. Collective.
@@ -185,7 +232,7 @@ class VectorCollectives:
             done = native.move_arrays(self._native, "gather", array, out, root, "direct", async_op)
             return perform(done, async_op, lambda _: back(out) if self.rank == root else None)
         vector, back, _ = self._opened(x, "sum")
-        done = native.gather(self._native, vector.n, vector.width, _arrays(vector), root, "direct", async_op)
+        done = native.gather(self._native, vector.n, vector.width, _arrays(vector), root, async_op)
 
         def finish(all_parts: list[_Parts]) -> Any:
             return [back(_vector(parts, vector)) for parts in all_parts] if self.rank == root else None

@@ -35,6 +35,10 @@ class Processes:
     def __init__(self) -> None:
         self.all: list[subprocess.Popen[str]] = []
 
+    def lines(self, size: int, code: str, **changes: dict[int, str]) -> list[tuple[str, str]]:
+        """What the ranks of a group print, and what they say of errors; arguments as of :meth:`start`."""
+        return [rank.communicate(timeout=60) for rank in self.start(size, code, **changes)]
+
     def start(
         self,
         size: int,

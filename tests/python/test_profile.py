@@ -116,11 +116,6 @@ def test_the_page_of_any_group(found: Measured, ranks: int) -> None:
 # Who takes it.
 
 
-def profile_lines(processes: Processes, size: int, code: str, **changes: dict[int, str]) -> list[tuple[str, str]]:
-    started = processes.start(size, code, **changes)
-    return [rank.communicate(timeout=60) for rank in started]
-
-
 SAY = "p = comm.profile\nsay(None if p is None else (p.latency_s, p.rate, p.cores))\n"
 
 
@@ -137,7 +132,7 @@ def test_rank_0s_profile_is_everyones(found: Measured, tmp_path: pathlib.Path, p
         "x = sky.SparseVector(np.arange(30_000) * 7, np.ones(30_000, np.float32), 1_000_000)\n"
         "y, how = comm.allreduce(x, explain=True)\nsay(how.algorithm, y.nnz, half.allreduce(x).nnz)\n"
     )
-    outs = profile_lines(processes, 4, code, SKYPHOS_PROFILE=places)
+    outs = processes.lines(4, code, SKYPHOS_PROFILE=places)
     assert len({out for out, _ in outs}) == 1, outs
     p = one.profile
     assert outs[0][0].splitlines()[:2] == [str((p.latency_s, p.rate, p.cores)), "True True"], outs
@@ -148,22 +143,22 @@ def test_a_profile_of_other_hosts_warns_once(found: Measured, tmp_path: pathlib.
     path = tmp_path / "p.json"
     path.write_text(replace(found, hosts=[Host("elsewhere", "10.0.0.1", (0, 1, 2, 3))]).to_json())
     everywhere = {rank: str(path) for rank in range(2)}
-    outs = profile_lines(processes, 2, SAY, SKYPHOS_PROFILE=everywhere)
+    outs = processes.lines(2, SAY, SKYPHOS_PROFILE=everywhere)
     assert outs[0][0] == outs[1][0] != "None\n"
     assert "elsewhere" in outs[0][1] and HERE in outs[0][1] and "4 ranks a host" in outs[0][1]
     assert outs[0][1].count("Warning") == 1 and not outs[1][1]
     # Where warnings are errors nobody waits.
-    outs = profile_lines(processes, 2, SAY, SKYPHOS_PROFILE=everywhere, PYTHONWARNINGS={0: "error"})
+    outs = processes.lines(2, SAY, SKYPHOS_PROFILE=everywhere, PYTHONWARNINGS={0: "error"})
     assert "UserWarning" in outs[0][1] and "cannot take its profile" in outs[1][1]
 
 
 def test_a_damaged_profile_fails_all_ranks(tmp_path: pathlib.Path, processes: Processes) -> None:
     path = tmp_path / "p.json"
     path.write_text('{"skyphos_profile": 1, "profile": {}}')
-    for _, err in profile_lines(processes, 3, SAY, SKYPHOS_PROFILE={rank: str(path) for rank in range(3)}):
+    for _, err in processes.lines(3, SAY, SKYPHOS_PROFILE={rank: str(path) for rank in range(3)}):
         assert "BadInput" in err and str(path) in err and "latency_s" in err
     # Files of ranks other than 0 do not count.
-    for out, err in profile_lines(processes, 2, SAY, SKYPHOS_PROFILE={1: str(path)}):
+    for out, err in processes.lines(2, SAY, SKYPHOS_PROFILE={1: str(path)}):
         assert (out, err) == ("None\n", "")
 
 
@@ -175,13 +170,13 @@ def test_the_users_own_profile_is_for_these_hosts(
     own.parent.mkdir()
     for name, taken in ((HERE, True), ("elsewhere", False)):
         own.write_text(replace(found, hosts=[Host(name, "127.0.0.1", (0, 1, 2, 3))]).to_json())
-        for out, err in profile_lines(processes, 2, SAY):
+        for out, err in processes.lines(2, SAY):
             assert ((out != "None\n"), err) == (taken, "")
     own.write_text("{")
-    outs = profile_lines(processes, 2, SAY)
+    outs = processes.lines(2, SAY)
     assert [out for out, _ in outs] == ["None\n"] * 2 and "not used" in outs[0][1]
     own.write_text(replace(found, hosts=[Host(HERE, "127.0.0.1", (0, 1, 2, 3))]).to_json())
-    assert all(out == "None\n" for out, _ in profile_lines(processes, 2, SAY, SKYPHOS_PROFILE={0: "none"}))
+    assert all(out == "None\n" for out, _ in processes.lines(2, SAY, SKYPHOS_PROFILE={0: "none"}))
 
 
 def test_a_profile_as_an_argument(processes: Processes) -> None:
@@ -193,7 +188,7 @@ def test_a_profile_as_an_argument(processes: Processes) -> None:
         "comm = sky.init(rank=rank, world_size=2, rendezvous=f'127.0.0.1:{port}', profile=mine)\n"
         "say(comm.profile.rate, comm.dup().profile.rate)\n"
     )
-    assert profile_lines(processes, 2, code) == [("1000000.0 1000000.0\n", "")] * 2
+    assert processes.lines(2, code) == [("1000000.0 1000000.0\n", "")] * 2
     with pytest.raises(sky.BadInput, match="path or a"):
         read(7)  # type: ignore[arg-type]
     assert on_all(2, lambda comm: comm.profile) == [None, None]
@@ -216,11 +211,11 @@ def test_what_holds_for_another_group(found: Measured) -> None:
 def test_rank_0_says_whether_calls_are_learned_from(processes: Processes) -> None:
     code = (
         "x = sky.SparseVector(np.arange(30_000) * 7, np.ones(30_000, np.float32), 1_000_000)\n"
-        "hows = [comm.allreduce(x, explain=True)[1] for _ in range(24)]\n"
+        "hows = [comm.allreduce(x, explain=True)[1] for _ in range(40)]\n"
         "say(comm.adapts, any(how.tried for how in hows), len({how.predicted for how in hows}) == 1)\n"
     )
     for adapt, want in (({}, "True True False"), ({1: "0", 2: "0"}, "True True False"), ({0: "0"}, "False False True")):
-        outs = profile_lines(processes, 3, code, SKYPHOS_ADAPT=adapt)
+        outs = processes.lines(3, code, SKYPHOS_ADAPT=adapt)
         assert outs == [(want + "\n", "")] * 3, outs
-    for _, err in profile_lines(processes, 2, code, SKYPHOS_ADAPT={0: "maybe"}):
+    for _, err in processes.lines(2, code, SKYPHOS_ADAPT={0: "maybe"}):
         assert "BadInput" in err and "SKYPHOS_ADAPT" in err and "maybe" in err

@@ -171,6 +171,52 @@ def test_reduce_scatter_and_reduce(size: int) -> None:
     np.testing.assert_array_equal(got[-1][2].to_dense(), total)
 
 
+@pytest.mark.parametrize("degrees", [None, [4], [2, 2]])
+def test_layers_of_a_reduce_scatter(degrees: list[int] | None) -> None:
+    def body(comm: sky.Comm) -> tuple[Any, ...]:
+        return comm.reduce_scatter(vector(comm.rank), degrees=degrees, expected_nnz=400, explain=True)
+
+    total = sum(vector(rank).to_dense() for rank in range(4))
+    for rank, (part, how) in enumerate(on_all(4, body)):
+        assert part.owned == range(250 * rank, 250 * (rank + 1))
+        np.testing.assert_array_equal(part.to_dense()[part.owned], total[part.owned])
+        assert int(np.prod(how.degrees)) == 4 and (degrees is None or list(how.degrees) == degrees)
+        assert (how.predicted is None) == (degrees is not None)
+        assert "dense above" not in str(how) and f"{part.nnz} in the result" in str(how)
+
+
+def test_layers_that_cannot_be() -> None:
+    def body(comm: sky.Comm) -> None:
+        x = vector(comm.rank)
+        with pytest.raises(sky.BadInput, match="size 4"):
+            comm.reduce_scatter(x, degrees=[3, 2])
+        with pytest.raises(sky.BadInput, match="positive"):
+            comm.reduce_scatter(x, degrees=[-2, -2])
+        with pytest.raises(sky.BadInput, match="mean_present"):
+            comm.reduce_scatter(x, degrees=[2, 2], op="mean_present")
+        with pytest.raises(sky.BadInput, match="sparse vectors"):
+            comm.reduce_scatter(x.to_dense(), explain=True)
+        with pytest.raises(sky.BadInput, match="expected_nnz"):
+            comm.reduce_scatter(x, expected_nnz=1001)
+
+    on_all(4, body)
+
+
+def test_how_an_allgather_went() -> None:
+    def body(comm: sky.Comm) -> list[sky.Explanation]:
+        x, array = vector(comm.rank), vector(comm.rank).to_dense()
+        found = [comm.allgather(x, explain=True)[1] for _ in range(3)]
+        return [*found, comm.allgather(array, explain=True)[1], comm.allgather(x, algorithm="ring", explain=True)[1]]
+
+    all_found = on_all(4, body)
+    for found in all_found:
+        assert [how.algorithm for how in found] == [how.algorithm for how in all_found[0]]
+        assert all(how.algorithm in SCHEDULES for how in found)
+        assert found[-1].algorithm == "ring" and 'asked for "ring"' in str(found[-1])
+        assert all(how.sent_bytes > 0 for how in found)
+        assert found[0].result_entries == sum(vector(rank).nnz for rank in range(4))
+
+
 @pytest.mark.parametrize("algorithm", SCHEDULES)
 def test_allgather(algorithm: Any) -> None:
     def body(comm: sky.Comm) -> tuple[list[sky.SparseVector], np.ndarray]:

@@ -50,9 +50,43 @@ pub fn layers(degrees: &[u32], rank: u32, topology: &Topology) -> Vec<Neighbours
         .collect()
 }
 
+/// The same for a reduction that leaves rank r with part r: ranks that are far apart talk first.
+pub fn layers_by_rank(degrees: &[u32], rank: u32) -> Vec<Neighbours> {
+    let mut stride: u32 = degrees.iter().product();
+    degrees
+        .iter()
+        .map(|d| {
+            stride /= d;
+            let digit = rank / stride % d;
+            let first = rank - digit * stride;
+            Neighbours { members: (0..*d).map(|c| first + c * stride).collect(), me: digit as usize }
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn by_rank_each_ends_with_its_own_part() {
+        for degrees in [vec![12], vec![3, 4], vec![4, 3], vec![2, 3, 2], vec![1, 12]] {
+            let size: u32 = degrees.iter().product();
+            for rank in 0..size {
+                let (mut part, mut parts) = (0, size);
+                for group in layers_by_rank(&degrees, rank) {
+                    assert_eq!(group.members[group.me], rank);
+                    for peer in &group.members {
+                        let theirs = layers_by_rank(&degrees, *peer);
+                        assert!(theirs.iter().any(|layer| layer.members == group.members));
+                    }
+                    parts /= group.members.len() as u32;
+                    part += group.me as u32 * parts;
+                }
+                assert_eq!(part, rank);
+            }
+        }
+    }
 
     #[test]
     fn groups_partition_the_ranks_and_agree() {

@@ -18,6 +18,6 @@ pub mod union;
 pub use degrees::{Sizes, choose_degrees, predict_rows};
 pub use density::PowerLaw;
 pub use plans::{PlanPrediction, PlanWork};
-pub use predict::{Parts, Prediction, Route, Stage, Work, factorisations};
+pub use predict::{Parts, Prediction, Route, Stage, Work, agreement, factorisations};
 pub use profile::{Kernels, Profile, RowKernels};
 pub use union::Union;

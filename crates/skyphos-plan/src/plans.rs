@@ -3,7 +3,7 @@
 //! Kylix §III, with what a rank holds between layers by Proposition 4.1 or any other model of unions, and the link taken by
 //! each message for a time of its own, which is why small messages do not pay (§II, its Figure 2).
 
-use crate::predict::{Stage, exchange, finished, of_layer};
+use crate::predict::{Stage, exchange, within};
 use crate::profile::Profile;
 
 /// What is configured. All ranks must pass the same.
@@ -64,21 +64,21 @@ impl PlanWork<'_> {
         let mut joined = 1.0;
         for degree in degrees {
             let d = f64::from(*degree);
-            let profile = &of_layer(profile, self.ranks_per_host, joined * d);
+            let profile = &within(profile, self.ranks_per_host, (joined * d) as u32);
             let share = (d - 1.0) / d;
             let held = |union: &dyn Fn(f64) -> f64| union(joined).clamp(0.0, n) / joined;
             let (out, want) = (held(self.out), held(self.want));
             // Gathered into messages, then folded, those of this rank too.
             let compute_s = out * (share * row_s(k.gather_s) + row_s(k.fold_s));
-            down.push(finished(profile, exchange(out * share * row, d - 1.0, compute_s)));
+            down.push(exchange(out * share * row, d - 1.0, compute_s).timed(profile));
             let compute_s = want * (1.0 + share) * row_s(k.gather_s);
-            up.push(finished(profile, exchange(want * share * row, d - 1.0, compute_s)));
+            up.push(exchange(want * share * row, d - 1.0, compute_s).timed(profile));
             let both = if self.same { out } else { out + want };
             let positions = n / joined;
             let bytes = set_bytes(out, positions) + if self.same { 0.0 } else { set_bytes(want, positions) };
             let compute_s = both * (share * k.set_code_s + k.set_join_s);
-            sets.push(finished(profile, exchange(bytes * share, d - 1.0, compute_s)));
-            answers.push(finished(profile, exchange(9.0 * (d - 1.0), d - 1.0, 0.0)));
+            sets.push(exchange(bytes * share, d - 1.0, compute_s).timed(profile));
+            answers.push(exchange(9.0 * (d - 1.0), d - 1.0, 0.0).timed(profile));
             joined *= d;
         }
         let down_and_up =

@@ -79,6 +79,23 @@ pub struct Stage {
     pub seconds: f64,
 }
 
+impl Stage {
+    /// With the time that it takes.
+    pub fn timed(self, profile: &Profile) -> Stage {
+        let stage = self;
+        let crowd = 1.0 + profile.incast * (stage.senders - 1.0).max(0.0);
+        let taken_s = stage.messages * profile.message_s;
+        let wire = stage.sent.max(stage.received * crowd) / profile.rate + taken_s;
+        let frames = |bytes: f64| stage.messages.max(bytes / FRAME_BYTES);
+        let moving = (stage.sent + stage.received) * profile.byte_s
+            + (frames(stage.sent) + frames(stage.received)) * profile.frame_s
+            + stage.messages * profile.wake_s;
+        let work_s = moving + stage.compute_s;
+        let seconds = wire.max(work_s / profile.cores) + stage.rounds * profile.latency_s;
+        Stage { work_s, seconds, ..stage }
+    }
+}
+
 /// What a route is predicted to cost a rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
@@ -173,20 +190,9 @@ impl Work<'_> {
         Kernels::weight(self.row_bytes)
     }
 
-    /// What it takes to ask all ranks what they hold: before a first call, and now and then later.
-    pub fn agreement(&self, profile: &Profile) -> Stage {
-        let (others, rounds) = (f64::from(self.ranks - 1), f64::from(self.ranks).log2().ceil());
-        let bytes = SURVEY_BYTES * others;
-        let (sent, received) = (bytes, bytes);
-        finished(
-            profile,
-            Stage { sent, received, messages: rounds, senders: 1.0, rounds, ..Stage::default() },
-        )
-    }
-
     /// Predicts one route.
     pub fn predict(&self, profile: &Profile, route: &Route) -> Prediction {
-        let mut stages = match route {
+        let stages = match route {
             Route::RecursiveDoubling => self.recursive_doubling(profile),
             Route::Butterfly { degrees, parts } => self.butterfly(profile, degrees, *parts),
             Route::Ring => self.ring(profile),
@@ -195,9 +201,14 @@ impl Work<'_> {
             Route::DenseDirect => self.dense_direct(profile),
             Route::DenseHalving => self.dense_halving(profile),
         };
+        self.with_call(profile, route.clone(), stages)
+    }
+
+    /// With what each call takes beside.
+    fn with_call(&self, profile: &Profile, route: Route, mut stages: Vec<Stage>) -> Prediction {
         let call_s = if self.ranks > 1 { profile.call_s } else { 0.0 };
         stages[0].seconds += call_s;
-        Prediction { route: route.clone(), stages, call_s }
+        Prediction { route, stages, call_s }
     }
 
     /// Routes that may be best, with predictions, best first.
@@ -239,35 +250,59 @@ impl Work<'_> {
         }
         let segment = SEGMENT_BYTES.min(self.sparse_bytes(self.union(1.0), n));
         all.compute_s = all.compute_s.max(0.0);
-        let mut last = finished(profile, all);
+        let mut last = all.timed(profile);
         // Each round is a segment behind the one before.
         last.seconds += all.rounds * segment * (1.0 / profile.rate + profile.byte_s / profile.cores);
         if extra > 0 {
-            let first = finished(profile, stages.remove(0));
+            let first = stages.remove(0).timed(profile);
             let total = self.union(f64::from(self.ranks));
             let bytes = self.sparse_bytes(total, n);
             let compute_s = total * (k.encode_s + k.place_s) * self.weight();
             let out = Stage { sent: bytes, messages: 1.0, rounds: 1.0, ..Stage::default() };
-            return vec![first, last, finished(profile, Stage { compute_s, ..out })];
+            return vec![first, last, Stage { compute_s, ..out }.timed(profile)];
         }
         vec![last]
     }
 
-    fn butterfly(&self, profile: &Profile, degrees: &[u32], parts: Parts) -> Vec<Stage> {
-        let (n, k, weight) = (self.n as f64, &profile.kernels, self.weight());
-        let (mut down, mut up) = (Vec::new(), Vec::new());
-        let mut joined = 1.0;
+    /// Predicts a reduction that leaves each rank its own part, through layers that join ranks far apart first.
+    pub fn reduce_scatter(&self, profile: &Profile, degrees: &[u32]) -> Prediction {
+        let mut span = self.ranks;
+        let near = |degree: u32| {
+            let found = within(profile, self.ranks_per_host, span);
+            span /= degree;
+            found
+        };
+        let stages = self.down(degrees, near);
+        let route = Route::Butterfly { degrees: degrees.to_vec(), parts: Parts::Sparse };
+        self.with_call(profile, route, stages)
+    }
+
+    /// Layers of a reduction; `profile(d)` is what the next one, of this degree, meets.
+    fn down(&self, degrees: &[u32], mut profile: impl FnMut(u32) -> Profile) -> Vec<Stage> {
+        let (n, k) = (self.n as f64, self.weight());
+        let (mut stages, mut joined) = (Vec::new(), 1.0);
         for degree in degrees {
             let d = f64::from(*degree);
-            let others = (d - 1.0) / d;
             // What a rank holds before this layer, in a range of n / joined positions.
             let held = self.union(joined) / joined;
-            let bytes = self.sparse_bytes(held, n / joined) * others;
-            let profile = &of_layer(profile, self.ranks_per_host, joined * d);
-            let compute_s = held * k.encode_s * weight + self.fold_s(profile, held, d, n / joined / d);
-            down.push(finished(profile, exchange(bytes, d - 1.0, compute_s)));
+            let bytes = self.sparse_bytes(held, n / joined) * (d - 1.0) / d;
+            let profile = profile(*degree);
+            let encode_s = held * profile.kernels.encode_s * k;
+            let compute_s = encode_s + self.fold_s(&profile, held, d, n / joined / d);
+            stages.push(exchange(bytes, d - 1.0, compute_s).timed(&profile));
             joined *= d;
         }
+        stages
+    }
+
+    fn butterfly(&self, profile: &Profile, degrees: &[u32], parts: Parts) -> Vec<Stage> {
+        let (n, k, weight) = (self.n as f64, &profile.kernels, self.weight());
+        let mut spans = 1;
+        let mut all = self.down(degrees, |degree| {
+            spans *= degree;
+            within(profile, self.ranks_per_host, spans)
+        });
+        let joined = f64::from(spans);
         let part = self.union(joined) / joined;
         let part_bytes = self.part_bytes(part, n / joined, parts);
         let dense = parts == Parts::Dense || part > self.dense_above * n / joined && parts == Parts::Auto;
@@ -277,15 +312,15 @@ impl Work<'_> {
             let d = f64::from(*degree);
             let bytes = held * part_bytes * (d - 1.0);
             let last = held * d >= joined;
-            let profile = &of_layer(profile, self.ranks_per_host, joined / held);
+            let profile = &within(profile, self.ranks_per_host, (joined / held) as u32);
             let place_s = self.place_s(profile, joined * part, dense, parts);
             let bitmap_s = if dense && parts == Parts::Auto { k.bitmap_s } else { 0.0 };
             let encode_s = if held == 1.0 { part * (k.encode_s * weight + bitmap_s) } else { 0.0 };
             let compute_s = encode_s + if last { place_s } else { 0.0 };
-            up.push(finished(profile, exchange(bytes, d - 1.0, compute_s)));
+            all.push(exchange(bytes, d - 1.0, compute_s).timed(profile));
             held *= d;
         }
-        down.into_iter().chain(up).collect()
+        all
     }
 
     /// Processor time of putting `entries` into the result, where parts come dense or sparse.
@@ -316,7 +351,7 @@ impl Work<'_> {
         let part = total / p;
         all.compute_s += self.place_s(profile, total, part > self.dense_above * n / p, Parts::Auto);
         all.received = all.sent;
-        vec![finished(profile, all)]
+        vec![all.timed(profile)]
     }
 
     fn allgather(&self, profile: &Profile) -> Vec<Stage> {
@@ -324,7 +359,7 @@ impl Work<'_> {
         let own = self.union(1.0);
         let bytes = self.sparse_bytes(own, n) * (p - 1.0);
         let compute_s = own * k.encode_s * self.weight() + self.fold_s(profile, own * p, p, n);
-        vec![finished(profile, exchange(bytes, p - 1.0, compute_s))]
+        vec![exchange(bytes, p - 1.0, compute_s).timed(profile)]
     }
 
     /// Sent and received, of `array` bytes, by all that divide it among so many ranks.
@@ -367,14 +402,14 @@ impl Work<'_> {
         let array_s = bytes * (passes * k.dense_byte_s + fresh * k.fresh_byte_s);
         let compute_s = array_s + self.union(1.0) * k.place_s * self.weight();
         let profile = &Profile { byte_s: profile.array_byte_s, ..*profile };
-        vec![finished(profile, Stage { compute_s, ..stage })]
+        vec![Stage { compute_s, ..stage }.timed(profile)]
     }
 }
 
-/// What a layer's messages meet that joins so many ranks, those of the layers before it included.
-pub(crate) fn of_layer(profile: &Profile, ranks_per_host: u32, joined: f64) -> Profile {
-    let within = ranks_per_host.is_multiple_of(joined as u32);
-    if within && joined > 1.0 { profile.within_host() } else { *profile }
+/// What messages meet among so many ranks that follow each other.
+pub(crate) fn within(profile: &Profile, ranks_per_host: u32, span: u32) -> Profile {
+    let near = ranks_per_host.is_multiple_of(span) && span > 1;
+    if near { profile.within_host() } else { *profile }
 }
 
 /// As many bytes to `others` as come from them, all at once.
@@ -384,18 +419,11 @@ pub(crate) fn exchange(bytes: f64, others: f64, compute_s: f64) -> Stage {
     Stage { sent, received, messages, senders, rounds: 1.0, compute_s, ..Stage::default() }
 }
 
-/// The stage with its time.
-pub(crate) fn finished(profile: &Profile, stage: Stage) -> Stage {
-    let crowd = 1.0 + profile.incast * (stage.senders - 1.0).max(0.0);
-    let taken_s = stage.messages * profile.message_s;
-    let wire = stage.sent.max(stage.received * crowd) / profile.rate + taken_s;
-    let frames = |bytes: f64| stage.messages.max(bytes / FRAME_BYTES);
-    let moving = (stage.sent + stage.received) * profile.byte_s
-        + (frames(stage.sent) + frames(stage.received)) * profile.frame_s
-        + stage.messages * profile.wake_s;
-    let work_s = moving + stage.compute_s;
-    let seconds = wire.max(work_s / profile.cores) + stage.rounds * profile.latency_s;
-    Stage { work_s, seconds, ..stage }
+/// What it takes to ask so many ranks what they hold: before a first call, and now and then later.
+pub fn agreement(ranks: u32, profile: &Profile) -> Stage {
+    let (bytes, rounds) = (SURVEY_BYTES * f64::from(ranks - 1), f64::from(ranks).log2().ceil());
+    let (sent, received, messages, senders) = (bytes, bytes, rounds, 1.0);
+    Stage { sent, received, messages, senders, rounds, ..Stage::default() }.timed(profile)
 }
 
 /// Every ordered factorisation of P into factors of at least 2; [1] for one rank.

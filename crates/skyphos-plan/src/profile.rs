@@ -110,12 +110,6 @@ impl Kernels {
         0.5 + row_bytes as f64 / 8.0
     }
 
-    /// Names of its numbers, among [`Profile::NAMES`].
-    pub const NAMES: [&'static str; 9] = {
-        let [_, _, _, _, _, _, _, _, kernels @ .., _, _, _, _, _, _, _] = Profile::NAMES;
-        kernels
-    };
-
     /// Its numbers, in the order of the fields.
     pub fn numbers(&self) -> [f64; 9] {
         let k = self;

@@ -64,7 +64,7 @@ pub struct Comm {
 }
 
 impl Comm {
-    fn new(comm: skyphos::Comm) -> Comm {
+    pub(crate) fn new(comm: skyphos::Comm) -> Comm {
         Comm { comm: Arc::new(comm) }
     }
 
@@ -96,6 +96,13 @@ impl Comm {
     #[getter]
     fn adapts(&self) -> bool {
         self.comm.adapts()
+    }
+
+    /// Numbers of each rank's host and rack.
+    #[getter]
+    fn topology(&self) -> (Vec<u32>, Vec<u32>) {
+        let topology = self.comm.topology();
+        (topology.hosts().to_vec(), topology.racks().to_vec())
     }
 
     #[getter]

@@ -29,14 +29,17 @@ mod _skyphos {
     #[pymodule_export]
     use crate::plan::Plan;
     #[pymodule_export]
-    use crate::planner::{default_profile, greedy_degrees, predict_allreduce, predict_plans, union_entries};
+    use crate::planner::{
+        default_profile, greedy_degrees, predict_agreement, predict_plans, predict_reductions, union_entries,
+    };
     #[pymodule_export]
-    use crate::probe::{agree_profile, get_profile, kernel_times, overhead, ping, set_profile, stream};
+    use crate::probe::{begin_with, fan, get_profile, kernel_times, overhead, ping, set_profile, stream};
     #[pymodule_export]
     use crate::simulate::{SimulatedPhase, simulate, simulated_collectives};
     #[pymodule_export]
     use crate::stream::{
-        allreduce, allreduce_dense, alltoall, gather, move_arrays, reduce, reduce_arrays, reduce_scatter,
+        allgather, allreduce, allreduce_dense, alltoall, gather, move_arrays, reduce, reduce_arrays,
+        reduce_scatter,
     };
     #[pymodule_export]
     use crate::topk::{topk_allreduce, topk_put_back, topk_quantise, topk_take};

@@ -2,9 +2,9 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use skyphos::planner::{PlanWork, PowerLaw, Profile, Union, Work, choose_degrees, factorisations};
-use skyphos::planner::{Sizes, Stage};
-use skyphos::{DenseThreshold, of_route};
+use skyphos::planner::{PlanWork, PowerLaw, Prediction, Profile, Sizes, Stage, Union, Work};
+use skyphos::planner::{agreement, choose_degrees, factorisations};
+use skyphos::{Algorithm, DenseThreshold, of_route};
 
 /// A `skyphos.planner.Profile`: read by the names of its fields.
 pub struct Numbers(pub Profile);
@@ -64,30 +64,43 @@ pub fn union_entries(n: u64, model: Model, ranks: Vec<f64>) -> PyResult<Vec<f64>
     Ok(ranks.into_iter().map(|m| union.entries(m)).collect())
 }
 
-/// Name, degrees and stages of every route, the fastest first.
+/// Name, degrees and stages of every route of an allreduce, or of a reduce-scatter, the fastest first.
 #[pyfunction]
-pub fn predict_allreduce(
+#[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
+pub fn predict_reductions(
     py: Python<'_>,
     ranks: u32,
     n: u64,
     row_bytes: usize,
     model: Model,
     profile: Numbers,
+    to_parts: bool,
 ) -> PyResult<Vec<RouteNumbers>> {
     let (union, Numbers(profile)) = (union_of(n, model)?, profile);
     let all = py.detach(|| {
         let curve = |m: f64| union.entries(m);
         let dense_above = DenseThreshold::Auto.density(n, row_bytes, n > 1 << 32);
-        Work { ranks, n, row_bytes, union: &curve, dense_above, ranks_per_host: 1 }
-            .all(&profile, &factorisations(ranks))
+        let work = Work { ranks, n, row_bytes, union: &curve, dense_above, ranks_per_host: 1 };
+        let degrees = factorisations(ranks);
+        if !to_parts {
+            return work.all(&profile, &degrees);
+        }
+        let mut all: Vec<Prediction> = degrees.iter().map(|d| work.reduce_scatter(&profile, d)).collect();
+        all.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+        all
     });
-    Ok(all
-        .into_iter()
-        .map(|prediction| {
-            let (algorithm, degrees) = of_route(&prediction.route);
-            (algorithm.name(), degrees, prediction.stages.iter().map(stage_numbers).collect())
-        })
-        .collect())
+    let route = |prediction: Prediction| {
+        let (algorithm, degrees) = of_route(&prediction.route);
+        let name = if to_parts { Algorithm::Butterfly } else { algorithm }.name();
+        (name, degrees, prediction.stages.iter().map(stage_numbers).collect())
+    };
+    Ok(all.into_iter().map(route).collect())
+}
+
+/// What it takes to ask all ranks what they hold.
+#[pyfunction]
+pub fn predict_agreement(ranks: u32, profile: Numbers) -> StageNumbers {
+    stage_numbers(&agreement(ranks, &profile.0))
 }
 
 /// Degrees, and stages of the configuration and of a reduction.

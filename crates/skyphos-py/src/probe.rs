@@ -1,10 +1,11 @@
 //! Measurements for `skyphos.probe`.
 
 use crate::comm::Comm;
-use crate::errors::to_py;
+use crate::errors::{or_fail, to_py};
 use crate::planner::{Numbers, named};
 use pyo3::prelude::*;
-use skyphos::Error;
+use skyphos::planner::Profile;
+use skyphos::{Error, KernelTimes, Topology};
 use std::time::Duration;
 
 fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
@@ -62,25 +63,41 @@ pub fn stream(
     Ok((received, done.sent_bytes, done.seconds, done.cpu_s))
 }
 
+/// Seconds of each of so many exchanges in which each rank gives the next `k` ranks a message.
+#[pyfunction]
+pub fn fan(py: Python<'_>, comm: &Comm, k: u32, bytes: usize, times: u32) -> PyResult<Vec<f64>> {
+    py.detach(|| comm.shared().fan(k, bytes, times)).map_err(|e| to_py(py, e))
+}
+
 /// The kernels' processor times by name, and the share of a core that this rank had meanwhile.
 #[pyfunction]
 pub fn kernel_times(py: Python<'_>, comm: &Comm) -> PyResult<(Vec<(&'static str, f64)>, f64)> {
     let found = py.detach(|| comm.shared().kernel_times()).map_err(|e| to_py(py, e))?;
-    let names = skyphos::planner::Kernels::NAMES;
-    Ok((names.into_iter().zip(found.kernels.numbers()).collect(), found.cores))
+    let KernelTimes { kernels, rows, cores } = found;
+    let of_kernels = |(name, _): &(&'static str, f64)| KernelTimes::NAMES.contains(name);
+    let all = named(Profile { kernels, rows, ..Profile::network(1.0) });
+    Ok((all.into_iter().filter(of_kernels).collect(), cores))
 }
 
-/// Gives all ranks the profile of rank 0; by name.
+/// Gives all ranks the profile of rank 0, whether calls are learned from, and its topology (host and rack of each rank);
+/// the group to use.
 #[pyfunction]
-pub fn agree_profile(
+pub fn begin_with(
     py: Python<'_>,
-    comm: &Comm,
+    comm: Py<Comm>,
     mine: Option<Numbers>,
     adapt: bool,
-) -> PyResult<Option<Vec<(&'static str, f64)>>> {
+    topology: Option<(Vec<u32>, Vec<u32>)>,
+) -> PyResult<Py<Comm>> {
+    let shared = comm.get().shared().clone();
     let mine = mine.map(|Numbers(profile)| profile);
-    let agreed = py.detach(|| comm.shared().agree_profile(mine, adapt)).map_err(|e| to_py(py, e))?;
-    Ok(agreed.map(named))
+    let topology = topology.map(|(hosts, racks)| Topology::new(&hosts, &racks)).transpose();
+    let topology = or_fail(py, &shared, topology.map_err(|error| to_py(py, error)))?;
+    let begun = py.detach(|| shared.begin_with(mine, adapt, topology.as_ref()));
+    match begun.map_err(|error| to_py(py, error))? {
+        Some(placed) => Py::new(py, Comm::new(placed)),
+        None => Ok(comm),
+    }
 }
 
 /// Sets the profile of one rank of a group inside this process.

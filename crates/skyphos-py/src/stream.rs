@@ -15,7 +15,8 @@ use pyo3::prelude::*;
 use skyphos::planner::Stage;
 use skyphos::{
     Algorithm, AllreduceOptions, Allreduced, ArrayMove, DType, DenseThreshold, Error, Explanation, Form,
-    IndexList, ReduceOp, Result, Schedule, Source, SparseVec, Split, Traffic, choose_allgather, with_element,
+    Gathered, IndexList, ReduceOp, Result, Scattered, Schedule, ScheduleChoice, Source, SparseVec, Split,
+    Traffic, with_element,
 };
 
 /// The parts of a vector: indices, values and bitmap; indices are None for a dense one.
@@ -192,7 +193,7 @@ pub fn allreduce_dense(
     })
 }
 
-/// `Comm.reduce_scatter`: this rank's entries, and its range.
+/// `Comm.reduce_scatter`: this rank's entries, its range, and how.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
 pub fn reduce_scatter<'py>(
@@ -203,20 +204,28 @@ pub fn reduce_scatter<'py>(
     vector: Arrays<'py>,
     op: &Bound<'py, PyAny>,
     identity: &Bound<'py, PyAny>,
-    split: String,
+    degrees: Option<Vec<u32>>,
+    expected_nnz: Option<u64>,
+    explain: bool,
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let settings = ("auto".to_owned(), None, split, -1, None, None);
+    let settings = ("auto".to_owned(), degrees, "even".to_owned(), -1, None, expected_nnz);
     let (op, options) = op_and_options(py, comm, op, identity, settings)?;
-    with_vector!(
-        py,
-        comm,
-        vector,
-        async_op,
-        |T, x| comm.reduce_scatter_call(n, width, x, op, options),
-        |py, (part, owned)| (parts::<T>(py, part), (owned.start, owned.end)).into_py_any(py)
-    )
+    let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
+    with_element!(dtype, T => {
+        let x = or_fail(py, comm, Vector::<T>::new(&vector))?;
+        let convert = move |py: Python<'_>, done: Scattered<T>| {
+            let owned = (done.owned.start, done.owned.end);
+            (parts(py, done.part), owned, told(done.explanation, explain)).into_py_any(py)
+        };
+        if async_op {
+            return perform(py, comm, comm.reduce_scatter_call(n, width, x, op, options), true, convert);
+        }
+        // The next call may rely on what this one learned.
+        let done = py.detach(|| comm.reduce_scatter_and_tell(n, width, x.view(), &op, &options));
+        convert(py, done.map_err(|error| to_py(py, error))?)
+    })
 }
 
 /// `Comm.reduce`: the result on `root`, None elsewhere.
@@ -256,32 +265,60 @@ fn schedule_of(name: &str) -> PyResult<Option<Schedule>> {
     })
 }
 
-/// `Comm.allgather` (`root` is None) by a schedule, or `Comm.gather`: the vectors of all ranks.
+/// How an allgather of one kind is told as an allreduce is.
+fn told_of_schedule(choice: &ScheduleChoice, traffic: Traffic) -> Told {
+    let predicted = choice.predicted.as_ref().map(|stage| {
+        let others = choice.others.iter().map(|(schedule, s)| (schedule.name(), Vec::new(), *s));
+        (vec![stage_numbers(stage)], others.collect(), Vec::new())
+    });
+    let Traffic { sent_bytes, sent_frames, received_bytes } = traffic;
+    (choice.schedule.name(), Vec::new(), 0.0, sent_bytes, sent_frames, received_bytes, predicted)
+}
+
+/// `Comm.allgather` by a schedule: the vectors of all ranks, and how.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
+pub fn allgather<'py>(
+    py: Python<'py>,
+    comm: &Comm,
+    n: u64,
+    width: usize,
+    vector: Arrays<'py>,
+    schedule: &str,
+    async_op: bool,
+) -> PyResult<Py<PyAny>> {
+    let comm = comm.shared();
+    let schedule = or_fail(py, comm, schedule_of(schedule))?;
+    let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
+    with_element!(dtype, T => {
+        let x = or_fail(py, comm, Vector::<T>::new(&vector))?;
+        let convert = |py: Python<'_>, done: Gathered<T>| {
+            let told = told_of_schedule(&done.choice, done.traffic);
+            (all_parts::<T>(py, done.vectors), told).into_py_any(py)
+        };
+        if async_op {
+            return perform(py, comm, comm.allgather_call(n, width, x, schedule), true, convert);
+        }
+        let done = py.detach(|| comm.allgather_and_tell(n, width, x.view(), schedule));
+        convert(py, done.map_err(|error| to_py(py, error))?)
+    })
+}
+
+/// `Comm.gather`: the vectors of all ranks on `root`.
+#[pyfunction]
 pub fn gather<'py>(
     py: Python<'py>,
     comm: &Comm,
     n: u64,
     width: usize,
     vector: Arrays<'py>,
-    root: Option<u32>,
-    schedule: &str,
+    root: u32,
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let schedule = or_fail(py, comm, schedule_of(schedule))?.unwrap_or(Schedule::Direct);
-    with_vector!(
-        py,
-        comm,
-        vector,
-        async_op,
-        |T, x| match root {
-            None => comm.allgather_call(n, width, x, schedule),
-            Some(root) => comm.gather_call(n, width, x, root),
-        },
-        |py, all| all_parts::<T>(py, all).into_py_any(py)
-    )
+    with_vector!(py, comm, vector, async_op, |T, x| comm.gather_call(n, width, x, root), |py, all| {
+        all_parts::<T>(py, all).into_py_any(py)
+    })
 }
 
 /// `Comm.alltoall` (`root` is None), or `Comm.scatter`, of one vector a rank. `like` has the dtype.
@@ -309,7 +346,7 @@ pub fn alltoall<'py>(
     })
 }
 
-/// `Comm.allgather`, `gather`, `alltoall` or `scatter` of arrays, into `out`; `root` counts where there is one.
+/// `Comm.allgather`, `gather`, `alltoall` or `scatter` of arrays, into `out`, and how; `root` counts where there is one.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
 pub fn move_arrays(
@@ -323,15 +360,13 @@ pub fn move_arrays(
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
+    let bytes = || values.getattr("nbytes").and_then(|bytes| bytes.extract());
+    let choice = match (what, or_fail(py, comm, schedule_of(schedule))?) {
+        ("allgather", None) => comm.schedule_of_arrays(or_fail(py, comm, bytes())?),
+        (_, named) => ScheduleChoice::named(named.unwrap_or(Schedule::Direct)),
+    };
     let what = match what {
-        "allgather" => {
-            let named = or_fail(py, comm, schedule_of(schedule))?;
-            let bytes = || values.getattr("nbytes").and_then(|bytes| bytes.extract());
-            ArrayMove::Allgather(match named {
-                Some(schedule) => schedule,
-                None => choose_allgather(or_fail(py, comm, bytes())?),
-            })
-        }
+        "allgather" => ArrayMove::Allgather(choice.schedule),
         "gather" => ArrayMove::Gather { root },
         "alltoall" => ArrayMove::Alltoall,
         _ => ArrayMove::Scatter { root },
@@ -340,7 +375,9 @@ pub fn move_arrays(
     with_values!(&mut arrays, |numbers, result| {
         let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
         let call = comm.move_arrays_call(what, numbers, result);
-        perform(py, comm, call, async_op, |py, _| ().into_py_any(py))
+        perform(py, comm, call, async_op, move |py, (_, traffic)| {
+            told_of_schedule(&choice, traffic).into_py_any(py)
+        })
     })
 }
 

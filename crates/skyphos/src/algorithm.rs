@@ -2,7 +2,6 @@
 
 use crate::configure::custom_tag;
 use crate::quantize::QuantizeOptions;
-use skyphos_core::collectives::gather::Schedule;
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::stream::Split;
@@ -157,14 +156,5 @@ pub fn choose_dense(ranks: u32, bytes: usize) -> Algorithm {
     match bytes / ranks as usize >= CHUNK_BYTES {
         true => Algorithm::DenseRing,
         false => Algorithm::Dense,
-    }
-}
-
-/// The rule behind `auto` for an allgather of arrays of `bytes`: where each fills a chunk, around a ring, which copies
-/// least; else directly.
-pub fn choose_allgather(bytes: usize) -> Schedule {
-    match bytes >= CHUNK_BYTES {
-        true => Schedule::Ring,
-        false => Schedule::Direct,
     }
 }

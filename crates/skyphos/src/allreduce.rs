@@ -3,10 +3,10 @@
 use crate::Comm;
 use crate::algorithm::{Algorithm, AllreduceOptions, DenseThreshold};
 use crate::as_dense::{reduce_array, reduce_as_dense};
+use crate::choose::Reduction;
 use crate::decide::{Basis, Decided, decide};
 use crate::explain::Explanation;
 use crate::memory::{Known, Learned, Size, Told};
-use crate::observe::Stopwatch;
 use crate::vectors::{Source, is_wide};
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::allreduce::butterfly::{Parts, butterfly};
@@ -19,9 +19,6 @@ use skyphos_core::{Call, Endpoint};
 use skyphos_kernels::BlockHash;
 use skyphos_kernels::stream::{Form, Shape, SparseVec, View, shuffle, unshuffle};
 use skyphos_types::{Element, Error, ReduceOp, Result};
-
-/// Calls of less are not watched closely: that would take longer than they tell.
-const WATCHED_BYTES: usize = 64 * 1024;
 
 /// A reduced vector, and how it came about.
 #[derive(Clone, Debug)]
@@ -60,14 +57,11 @@ impl Comm {
         options: &AllreduceOptions,
     ) -> Result<Allreduced<T>> {
         let asked = options.sig::<T>(CallKind::Allreduce, op, n, width);
-        let (recalled, sig) = self.memory.recall(asked);
-        let basis = Basis { recalled, seen: *self.observed() };
-        let watch = Stopwatch::start(view.nnz(width) * size_of::<T>() >= WATCHED_BYTES);
-        let call = self.call(sig, async |ep| allreduce_on(ep, (n, width), view, op, options, basis).await);
-        let seen = watch.stop();
-        let done = self.memory.after(asked, call, seen.seconds)?;
-        self.observed().note(&seen, done.explanation.traffic, done.explanation.choice.as_deref());
-        Ok(done)
+        let bytes = view.nnz(width) * size_of::<T>();
+        let body = async |ep: &Endpoint, basis| allreduce_on(ep, (n, width), view, op, options, basis).await;
+        self.remembered(asked, bytes, body, |done| {
+            (done.explanation.traffic, done.explanation.choice.as_deref())
+        })
     }
 
     /// [`Comm::allreduce_and_tell`] that can go on by itself.
@@ -79,9 +73,7 @@ impl Comm {
         op: ReduceOp,
         options: AllreduceOptions,
     ) -> Result<Call<Allreduced<T>>> {
-        let asked = options.sig::<T>(CallKind::Allreduce, &op, n, width);
-        let (recalled, sig) = self.memory.recall(asked);
-        let basis = Basis { recalled, seen: *self.observed() };
+        let (basis, sig) = self.basis(options.sig::<T>(CallKind::Allreduce, &op, n, width));
         self.prepare(sig, Some(&op.clone()), move |ep| async move {
             allreduce_on(&ep, (n, width), x.view(), &op, &options, basis).await.map(|(done, _)| done)
         })
@@ -253,7 +245,9 @@ async fn run<T: Element>(
         check_room::<T>(n, width)?;
     }
     let dense_above = terms.shape.dense_above;
-    let Decided { known, learned } = decide(ep, (n, width), view, dense_above, op, options, basis).await?;
+    let what = Reduction::ToAll;
+    let Decided { known, learned, .. } =
+        decide(ep, what, (n, width), view, dense_above, op, options, basis).await?;
     let (algorithm, bounds) = (known.algorithm, known.bounds.clone());
     let one_layer = [ep.size()];
     let degrees = if known.degrees.is_empty() { &one_layer[..] } else { &known.degrees };

@@ -11,7 +11,7 @@ use skyphos_core::collectives::gather::{
     Schedule, allgather_arrays, alltoall_arrays, gather_equal_arrays, scatter_arrays,
 };
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::{Call, Endpoint};
+use skyphos_core::{Call, Endpoint, Traffic};
 use skyphos_kernels::split_ranges;
 use skyphos_types::{Element, Error, ReduceOp, Result};
 
@@ -150,17 +150,17 @@ impl Comm {
         self.call(sig, async |ep| move_on(ep, what, values, out).await)
     }
 
-    /// [`Comm::move_arrays`] that can go on by itself; gives `out` back.
+    /// [`Comm::move_arrays`] that can go on by itself; gives `out` back, and what moved.
     pub fn move_arrays_call<T: Element, Out: AsMut<[T]> + Send + 'static>(
         &self,
         what: ArrayMove,
         values: impl AsRef<[T]> + Send + 'static,
         mut out: Out,
-    ) -> Result<Call<Out>> {
+    ) -> Result<Call<(Out, Traffic)>> {
         let sig = what.sig::<T>(self.size(), values.as_ref().len(), out.as_mut().len());
         self.prepare(sig, None, move |ep| async move {
             move_on(&ep, what, values.as_ref(), out.as_mut()).await?;
-            Ok(out)
+            Ok((out, ep.traffic()))
         })
     }
 }

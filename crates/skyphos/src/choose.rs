@@ -6,8 +6,19 @@ use skyphos_plan::{Parts, Prediction, Profile, Route, Work, factorisations};
 /// Largest vector (mean over the ranks) for which nothing but the number of rounds counts.
 const SMALL_BYTES: f64 = 16.0 * 1024.0;
 
+/// What is to be done with sparse vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reduction {
+    /// An allreduce.
+    ToAll,
+    /// A reduce-scatter.
+    ToParts,
+}
+
 /// What a choice looks at. The same on all ranks.
 pub(crate) struct Data<'a> {
+    /// What is chosen for.
+    pub what: Reduction,
     /// Ranks in the group.
     pub ranks: u32,
     /// Rows of the vector, and bytes of a row.
@@ -56,22 +67,32 @@ impl Choice {
 /// Others that a choice keeps.
 pub(crate) const OTHERS: usize = 6;
 
-/// All choices of `auto`, the one with the least predicted time first: recursive doubling alone for small vectors, else all
-/// algorithms, and butterflies with all degrees.
+/// All choices of `auto`, the one with the least predicted time first: butterflies with all degrees, and for an allreduce
+/// all other algorithms, but recursive doubling alone for small vectors.
 pub(crate) fn ranked(data: &Data<'_>) -> Vec<Choice> {
-    let work = work(data);
+    let (work, degrees) = (work(data), factorisations(data.ranks));
+    if data.what == Reduction::ToParts {
+        return sorted(degrees.iter().map(|d| predict(data, Algorithm::Butterfly, d)).collect());
+    }
     let entries = (data.union)(1.0);
     if data.ranks == 1 || entries * (data.row_bytes as f64 + 4.0) <= SMALL_BYTES {
         return vec![choice(work.predict(&data.profile, &Route::RecursiveDoubling), data)];
     }
-    let all = work.all(&data.profile, &factorisations(data.ranks)).into_iter();
-    let mut all: Vec<Choice> = all.map(|prediction| choice(prediction, data)).collect();
+    let all = work.all(&data.profile, &degrees).into_iter();
+    sorted(all.map(|prediction| choice(prediction, data)).collect())
+}
+
+fn sorted(mut all: Vec<Choice>) -> Vec<Choice> {
     all.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
     all
 }
 
 /// What a named algorithm should cost.
 pub(crate) fn predict(data: &Data<'_>, algorithm: Algorithm, degrees: &[u32]) -> Choice {
+    if data.what == Reduction::ToParts {
+        let prediction = work(data).reduce_scatter(&data.profile, degrees);
+        return Choice { algorithm, bias: 1.0, ..choice(prediction, data) };
+    }
     let butterfly = |degrees: &[u32], parts| Route::Butterfly { degrees: degrees.to_vec(), parts };
     let one_layer = [data.ranks];
     let route = match algorithm {

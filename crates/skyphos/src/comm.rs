@@ -2,16 +2,20 @@
 
 use crate::memory::Memory;
 use crate::observe::{Observed, own_cores};
-use skyphos_core::collectives::allgather::allgather_bytes;
+use skyphos_core::collectives::allgather::{allgather_bytes, allgather_numbers};
 use skyphos_core::collectives::barrier::barrier;
+use skyphos_core::collectives::gather::scatter_arrays;
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::local::local_group;
 use skyphos_core::transport::Transport;
-use skyphos_core::{Call, Endpoint, Group, Node, Settings};
+use skyphos_core::{Call, Endpoint, Group, Node, Settings, Topology};
 use skyphos_plan::Profile;
 use skyphos_types::{Error, ReduceOp, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Round from which ranks tell each other their places.
+const PLACES: u32 = 0x1000;
 
 /// A group of ranks. All its methods but the getters are collective: every rank must call the same
 /// ones in the same order, or all of them get [`Error::Mismatch`].
@@ -104,10 +108,31 @@ impl Comm {
     /// Gives all ranks the profile of rank 0, and whether calls are learned from ([`Comm::adapts`]), whatever the others
     /// would have had. Collective; ⌈log2 P⌉ α.
     pub fn agree_profile(&self, mine: Option<Profile>, adapt: bool) -> Result<Option<Profile>> {
+        self.agree(mine, adapt, false).map(|(profile, _)| profile)
+    }
+
+    /// [`Comm::agree_profile`], and where rank 0 passes a topology, a group of the same ranks that goes by it; then this one
+    /// is closed. Collective.
+    pub fn begin_with(
+        &self,
+        mine: Option<Profile>,
+        adapt: bool,
+        topology: Option<&Topology>,
+    ) -> Result<Option<Comm>> {
+        let (_, placed) = self.agree(mine, adapt, topology.is_some())?;
+        if !placed {
+            return Ok(None);
+        }
+        let comm = self.with_topology(topology)?;
+        self.close();
+        Ok(Some(comm))
+    }
+
+    fn agree(&self, mine: Option<Profile>, adapt: bool, more: bool) -> Result<(Option<Profile>, bool)> {
         let numbers = mine.map_or([0.0; Profile::LEN], |profile| profile.numbers());
         let mut block: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
         block.extend(own_cores().to_le_bytes());
-        block.push(adapt.into());
+        block.extend([u8::from(adapt), u8::from(more)]);
         let all =
             self.call(CallSig::plain(CallKind::Profile), async |ep| allgather_bytes(ep, 0, &block).await)?;
         let word = |k: usize| f64::from_le_bytes(all[0][k * 8..][..8].try_into().expect("8 bytes"));
@@ -115,9 +140,51 @@ impl Comm {
         let profile = Profile::from_numbers(std::array::from_fn(word));
         self.set_profile(profile);
         let mut observed = self.observed();
-        (observed.host_cores, observed.fixed) = (Some(word(Profile::LEN)), all[0].last() == Some(&0));
+        let [.., adapts, more] = all[0][..] else { unreachable!("as many bytes as here") };
+        (observed.host_cores, observed.fixed) = (Some(word(Profile::LEN)), adapts == 0);
         drop(observed);
-        Ok(profile)
+        Ok((profile, more == 1))
+    }
+
+    /// The same ranks as another group, which goes by rank 0's topology. Collective; a message from rank 0 to each, and
+    /// ⌈log2 P⌉ α.
+    pub fn with_topology(&self, mine: Option<&Topology>) -> Result<Comm> {
+        let of = |topology: &Topology| -> Vec<u8> {
+            let pairs = topology.hosts().iter().zip(topology.racks());
+            pairs.flat_map(|(host, rack)| [host.to_le_bytes(), rack.to_le_bytes()]).flatten().collect()
+        };
+        let mine = mine.filter(|_| self.rank() == 0).map_or_else(Vec::new, of);
+        let (all, call) = self.call(CallSig::plain(CallKind::Split), async |ep| {
+            if self.rank() == 0 && mine.len() != 8 * ep.size() as usize {
+                let ranks = mine.len() / 8;
+                let message = format!("rank 0 has a topology of {ranks} ranks, of {}", ep.size());
+                return Err(Error::bad_input(message));
+            }
+            let mut own = [0; 8];
+            scatter_arrays(ep, 0, &mine, &mut own).await?;
+            Ok((allgather_numbers(ep, PLACES, &[u64::from_le_bytes(own)]).await?, ep.call_number()))
+        })?;
+        let words: Vec<u64> = all.into_iter().flatten().collect();
+        let half = |shift: u32| words.iter().map(|word| (word >> shift) as u32).collect::<Vec<_>>();
+        let topology = Topology::new(&half(0), &half(32))?;
+        let everyone: Vec<u32> = (0..self.size()).collect();
+        Ok(self.regroup(call, &everyone, topology))
+    }
+
+    /// A group of these ranks, which a call of this one agreed on.
+    fn regroup(&self, call: u64, members: &[u32], topology: Topology) -> Comm {
+        // All members derive the same number from this group's and the call's.
+        let mut comm = self.group.comm ^ call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        comm = (comm ^ comm >> 29).wrapping_mul(0xb7e1_5162_8aed_2a6b) | 1;
+        let me = members.iter().position(|r| *r == self.rank()).expect("this rank is a member") as u32;
+        let ranks = members.iter().map(|r| self.group.ranks[*r as usize]).collect();
+        let observed = *self.observed();
+        Comm::of_group(self.node.clone(), Group { comm, ranks, me, topology }, observed)
+    }
+
+    /// Where the group's ranks are.
+    pub fn topology(&self) -> &Topology {
+        &self.group.topology
     }
 
     /// This process's rank in the group.
@@ -225,16 +292,9 @@ impl Comm {
             }
         }
         members.sort_unstable();
-        let me = members.iter().position(|(_, r)| *r == self.rank()).expect("this rank named the color");
-        // The new group's number: all members derive the same from the parent's and the call's.
-        let mut comm = self.group.comm ^ call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        comm = (comm ^ comm >> 29).wrapping_mul(0xb7e1_5162_8aed_2a6b) | 1;
-        let ranks = members.iter().map(|(_, r)| self.group.ranks[*r as usize]).collect();
         let places: Vec<u32> = members.iter().map(|(_, rank)| *rank).collect();
         let topology = self.group.topology.of_group(&places);
-        let group = Group { comm, ranks, me: me as u32, topology };
-        let observed = *self.observed();
-        Ok(Some(Comm::of_group(self.node.clone(), group, observed)))
+        Ok(Some(self.regroup(call, &places, topology)))
     }
 
     /// Leaves the group; later calls are refused. The last Comm of a process also closes the

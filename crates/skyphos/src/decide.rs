@@ -1,7 +1,7 @@
-//! How an allreduce of sparse vectors is done: as earlier calls of its kind, as asked, or by a survey of all ranks.
+//! How a reduction of sparse vectors is done: as earlier calls of its kind, as asked, or by a survey of all ranks.
 
 use crate::algorithm::{Algorithm, AllreduceOptions};
-use crate::choose::{Bias, Choice, Data, OTHERS, predict, ranked};
+use crate::choose::{Bias, Choice, Data, OTHERS, Reduction, predict, ranked};
 use crate::memory::{Known, Learned, MOST_WAYS, Recalled, Tried};
 use crate::observe::{Observed, agreed};
 use skyphos_core::Endpoint;
@@ -36,11 +36,21 @@ pub(crate) struct Decided {
     pub(crate) known: Known,
     /// What a sample said, if one was taken.
     pub(crate) learned: Option<Learned>,
+    /// Entries that the reduction should have, if all were asked.
+    pub(crate) entries: Option<u64>,
+}
+
+impl Decided {
+    fn by(known: Known, learned: Option<Learned>) -> Decided {
+        Decided { known, learned, entries: None }
+    }
 }
 
 /// Decides how a call is done. `dense_above`: entries per position above which parts turn dense.
+#[allow(clippy::too_many_arguments, reason = "one call and what it relies on")]
 pub(crate) async fn decide<T: Element>(
     ep: &Endpoint,
+    what: Reduction,
     (n, width): (u64, usize),
     view: View<'_, T>,
     dense_above: f64,
@@ -51,7 +61,7 @@ pub(crate) async fn decide<T: Element>(
     check_hint(n, options.expected_nnz)?;
     let Recalled { known, tried } = basis.recalled;
     if let Some(known) = known {
-        return Ok(Decided { known, learned: None });
+        return Ok(Decided::by(known, None));
     }
     if options.algorithm != Algorithm::Auto {
         check_algorithm(options.algorithm, op, options)?;
@@ -64,7 +74,7 @@ pub(crate) async fn decide<T: Element>(
         let known = Known { algorithm, degrees: asked.unwrap_or_default(), bounds, choice: None };
         let sampled = has_ranges(algorithm) && split == Split::Quantiles && ep.size() > 1;
         let learned = sampled.then(|| Learned { next: Tried::begin(vec![known.clone()]), hint: None });
-        return Ok(Decided { known, learned });
+        return Ok(Decided::by(known, learned));
     }
     let grounds = match options.expected_nnz {
         Some(entries) if tried.is_none() && basis.seen.starts_alike() => {
@@ -74,6 +84,7 @@ pub(crate) async fn decide<T: Element>(
     };
     let Next { choices, seconds, settled_s, rounds } = {
         let data = Data {
+            what,
             ranks: ep.size(),
             n,
             row_bytes: width * size_of::<T>(),
@@ -106,9 +117,10 @@ pub(crate) async fn decide<T: Element>(
     };
     let ways: Vec<Known> = choices.into_iter().map(way).collect();
     let known = ways[0].clone();
+    let entries = (!grounds.hinted).then(|| grounds.curve.entries(f64::from(ep.size())) as u64);
     let hint = options.expected_nnz.filter(|_| grounds.hinted);
     let learned = Learned { next: Tried { ways, seconds, settled_s, rounds }, hint };
-    Ok(Decided { known, learned: Some(learned) })
+    Ok(Decided { known, learned: Some(learned), entries })
 }
 
 /// Refuses a hint that cannot be.
@@ -269,7 +281,7 @@ fn union_curve(survey: &Survey, ranks: u32) -> Union {
 }
 
 /// Refuses an algorithm that cannot do what is asked.
-fn check_algorithm(algorithm: Algorithm, op: &ReduceOp, options: &AllreduceOptions) -> Result<()> {
+pub(crate) fn check_algorithm(algorithm: Algorithm, op: &ReduceOp, options: &AllreduceOptions) -> Result<()> {
     if matches!(op, ReduceOp::MeanPresent) {
         let one_layer = options.degrees.as_ref().is_none_or(|degrees| degrees.len() == 1);
         match algorithm {

@@ -1,4 +1,4 @@
-//! What an allreduce did.
+//! What a reduction did.
 
 use crate::algorithm::Algorithm;
 use crate::choose::Choice;
@@ -12,7 +12,7 @@ pub struct Explanation {
     pub algorithm: Algorithm,
     /// Layers, where it is a butterfly.
     pub degrees: Vec<u32>,
-    /// Entries above which a vector turns dense (δ), if the schedule lets it.
+    /// Entries above which a vector turns dense (δ), if the schedule lets it; 0: it never does.
     pub dense_threshold: f64,
     /// Bytes and frames.
     pub traffic: Traffic,

@@ -1,11 +1,12 @@
-//! How long the kernels of an allreduce take on this machine: the numbers of [`Kernels`], measured by the code that collectives
-//! run, on evenly drawn indices.
+//! How long kernels take on this machine: the numbers of [`Kernels`], measured by the code that an allreduce runs, on evenly
+//! drawn indices, and those of `row_times.rs`.
 //!
 //! All ranks measure at once, for those of one host share its memory and caches when they compute. Times are the
 //! processor's, so that a rank that shares its core measures the same kernels; its share of a core is told apart.
 
 use crate::Comm;
 use crate::probe::cpu_s;
+use crate::row_times;
 use skyphos_core::Endpoint;
 use skyphos_core::collectives::barrier::barrier_from;
 use skyphos_core::frame::{CallKind, CallSig};
@@ -13,13 +14,13 @@ use skyphos_core::slab::Payload;
 use skyphos_core::stream::{Assembler, encode};
 use skyphos_kernels::Indices;
 use skyphos_kernels::stream::{Collector, Fold, Form, Shape, View, dense_form};
-use skyphos_plan::Kernels;
+use skyphos_plan::{Kernels, RowKernels};
 use skyphos_types::{ReduceOp, Result};
 use std::hint::black_box;
 use std::time::Instant;
 
 /// Entries of a vector, and positions that make it sparse enough to be merged, or dense enough for blocks.
-const ENTRIES: usize = 1 << 16;
+pub(crate) const ENTRIES: usize = 1 << 16;
 const FAR: u64 = ENTRIES as u64 * 256;
 const MIDDLE: u64 = ENTRIES as u64 * 16;
 const NEAR: u64 = ENTRIES as u64 * 2;
@@ -38,12 +39,22 @@ const END_ROUND: u32 = 0x100;
 pub struct KernelTimes {
     /// Processor time of each kernel.
     pub kernels: Kernels,
+    /// Those of plans.
+    pub rows: RowKernels,
     /// Share of a core that this rank had while all ranks measured.
     pub cores: f64,
 }
 
+impl KernelTimes {
+    /// Names of its kernels, among [`skyphos_plan::Profile::NAMES`].
+    pub const NAMES: [&'static str; 14] = {
+        let [_, _, _, _, _, _, _, _, kernels @ .., _, _] = skyphos_plan::Profile::NAMES;
+        kernels
+    };
+}
+
 /// The median of the processor's seconds.
-fn median_s(mut run: impl FnMut()) -> f64 {
+pub(crate) fn median_s(mut run: impl FnMut()) -> f64 {
     let mut times: Vec<f64> = (0..RUNS)
         .map(|_| {
             let start = cpu_s();
@@ -56,7 +67,7 @@ fn median_s(mut run: impl FnMut()) -> f64 {
 }
 
 /// Ascending indices below `n`, evenly drawn, one in each of equal stretches.
-fn drawn(n: u64, seed: u64) -> Vec<u32> {
+pub(crate) fn drawn(n: u64, seed: u64) -> Vec<u32> {
     let stretch = n / ENTRIES as u64;
     let mut random = seed.wrapping_mul(2).wrapping_add(1);
     (0..ENTRIES as u64)
@@ -181,10 +192,10 @@ impl Comm {
         self.call(CallSig::plain(CallKind::Measure), async |ep| {
             barrier_from(ep, 0).await?;
             let (start, cpu_start) = (Instant::now(), cpu_s());
-            let kernels = measure(ep)?;
+            let (kernels, rows) = (measure(ep)?, row_times::measure()?);
             let cores = (cpu_s() - cpu_start) / start.elapsed().as_secs_f64();
             barrier_from(ep, END_ROUND).await?;
-            Ok(KernelTimes { kernels, cores: cores.min(1.0) })
+            Ok(KernelTimes { kernels, rows, cores: cores.min(1.0) })
         })
     }
 }

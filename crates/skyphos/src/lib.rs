@@ -15,6 +15,7 @@
 //! ```
 
 mod algorithm;
+mod allgather;
 mod allreduce;
 mod arrays;
 mod as_dense;
@@ -29,11 +30,15 @@ mod memory;
 mod observe;
 mod probe;
 mod quantize;
+mod reduce_scatter;
+mod remember;
+mod row_times;
 pub mod simulate;
 mod topk_allreduce;
 mod vectors;
 
-pub use algorithm::{Algorithm, AllreduceOptions, DenseThreshold, choose_allgather};
+pub use algorithm::{Algorithm, AllreduceOptions, DenseThreshold};
+pub use allgather::{Gathered, ScheduleChoice};
 pub use allreduce::Allreduced;
 pub use arrays::ArrayMove;
 pub use choose::{Choice, of_route};
@@ -43,13 +48,14 @@ pub use explain::Explanation;
 pub use kernel_times::KernelTimes;
 pub use probe::{Flows, Pairs, Received, Streamed};
 pub use quantize::{QuantizeOptions, Stage};
+pub use reduce_scatter::Scattered;
 pub use skyphos_core::collectives::configure::Missing;
 pub use skyphos_core::collectives::gather::Schedule;
 pub use skyphos_core::collectives::reduce::Order;
 pub use skyphos_core::plan::{Plan, Stats, Volume};
 pub use skyphos_core::stream::Split;
 pub use skyphos_core::transport::Transport;
-pub use skyphos_core::{Call, Node, Settings, Traffic, Work};
+pub use skyphos_core::{Call, Node, Settings, Topology, Traffic, Work};
 pub use skyphos_kernels::stream::{Form, IndexList, SparseVec, View};
 pub use skyphos_kernels::{
     Draw, Indices, Magnitude, Quantize, Scale, Select, put_back, quantise_in_place, take_topk,

@@ -18,7 +18,7 @@ use crate::choose::Choice;
 use skyphos_core::frame::CallSig;
 use skyphos_types::{Error, Result};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// By how many times a hint may be off before the others are asked after all.
 const MISLED: f64 = 2.0;
@@ -148,11 +148,46 @@ impl Kept {
 
 /// What calls of a group have learned, by what they asked for.
 #[derive(Default)]
-pub(crate) struct Memory(Mutex<HashMap<CallSig, Kept>>);
+pub(crate) struct Memory {
+    kept: Mutex<HashMap<CallSig, Kept>>,
+    /// Mean bytes of what was gathered.
+    items: Mutex<HashMap<CallSig, u64>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Memory {
-    fn kept(&self) -> std::sync::MutexGuard<'_, HashMap<CallSig, Kept>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn kept(&self) -> MutexGuard<'_, HashMap<CallSig, Kept>> {
+        locked(&self.kept)
+    }
+
+    /// Mean bytes of the items that the last blocking allgather of this kind brought.
+    pub(crate) fn item_bytes(&self, asked: &CallSig) -> Option<u64> {
+        locked(&self.items).get(asked).copied()
+    }
+
+    /// Takes from a blocking allgather how large its items were.
+    pub(crate) fn after_items<R>(
+        &self,
+        asked: CallSig,
+        done: Result<R>,
+        bytes: impl Fn(&R) -> u64,
+    ) -> Result<R> {
+        match &done {
+            Ok(result) => drop(locked(&self.items).insert(asked, bytes(result))),
+            Err(error) => self.forget_if_apart(error),
+        }
+        done
+    }
+
+    /// If ranks did not call the same, perhaps they do not know the same.
+    fn forget_if_apart(&self, error: &Error) {
+        if matches!(error, Error::Mismatch { .. }) {
+            self.kept().clear();
+            locked(&self.items).clear();
+        }
     }
 
     /// What is known for a call, and the signature that says so to the others.
@@ -174,9 +209,7 @@ impl Memory {
                 Ok(result)
             }
             Err(error) => {
-                if matches!(error, Error::Mismatch { .. }) {
-                    self.kept().clear(); // perhaps ranks do not know the same
-                }
+                self.forget_if_apart(&error);
                 Err(error)
             }
         }
@@ -292,7 +325,7 @@ mod tests {
         let (memory, sig) = (Memory::default(), CallSig::plain(CallKind::Allreduce));
         let ways = [Algorithm::Ring, Algorithm::Butterfly];
         memory.keep(sig, learned(&ways), of(100), 9.0);
-        for (turn, seconds) in [3.0, 5.0, 2.0, 6.0, 4.0, 4.0].into_iter().enumerate() {
+        for (turn, seconds) in [3.0, 5.0, 2.0, 6.0].into_iter().enumerate() {
             assert_eq!(memory.recall(sig).0.known, Some(known(ways[turn % 2])));
             // Each way has parts of its own.
             let largest = if turn % 2 == 0 { 50 } else { 0 };
@@ -301,7 +334,7 @@ mod tests {
         let (recalled, with) = memory.recall(sig);
         assert!(recalled.known.is_none() && with != sig);
         let tried = recalled.tried.unwrap();
-        assert_eq!(tried.seconds, [2.0, 4.0]);
+        assert_eq!(tried.seconds, [2.0, 5.0]);
         memory.keep(sig, learned(&[Algorithm::Ring]), of(100), 2.0);
         for _ in 0..SOON {
             assert_eq!(memory.recall(sig).0.known, Some(known(Algorithm::Ring)));

@@ -1,24 +1,22 @@
-//! Reduce-scatter, reduce, allgather, gather, alltoall and scatter of sparse vectors: each collective once, as an
-//! async function, and two ways to call it.
+//! Reduce, gather, alltoall and scatter of sparse vectors: each collective once, as an async function, and two ways to
+//! call it.
 
 use crate::Comm;
 use crate::algorithm::AllreduceOptions;
 use crate::allreduce::terms;
 use crate::configure::custom_tag;
 use crate::quantize::refuse;
-use skyphos_core::collectives::allreduce::butterfly::{Parts, reduce_scatter};
-use skyphos_core::collectives::gather::{self, Item, Schedule};
+use skyphos_core::collectives::gather::{self, Item};
 use skyphos_core::collectives::reduce_to_root::reduce_to_root;
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::stream::{Assembler, Split, bounds, encode};
+use skyphos_core::stream::{Assembler, bounds, encode};
 use skyphos_core::{Call, Endpoint};
 use skyphos_kernels::Indices;
 use skyphos_kernels::stream::{Form, Shape, SparseVec, View};
 use skyphos_types::{Element, Error, ReduceOp, Result};
-use std::ops::Range;
 
 /// A call without an operation.
-fn plain<T: Element>(kind: CallKind, n: u64, width: usize, extra: u32) -> CallSig {
+pub(crate) fn plain<T: Element>(kind: CallKind, n: u64, width: usize, extra: u32) -> CallSig {
     let width = u32::try_from(width).unwrap_or(u32::MAX);
     CallSig { kind, op: 0, dtype: T::DTYPE as u8, flags: 0, width, n, extra }
 }
@@ -70,32 +68,6 @@ impl<T: Element> Source<T> for std::sync::Arc<SparseVec<T>> {
     }
 }
 
-/// The entries of this rank's range, and the range.
-type Share<T> = (SparseVec<T>, Range<u64>);
-
-async fn reduce_scatter_on<T: Element>(
-    ep: &Endpoint,
-    (n, width): (u64, usize),
-    view: View<'_, T>,
-    op: &ReduceOp,
-    options: &AllreduceOptions,
-) -> Result<Share<T>> {
-    refuse(&options.quantize, "reduce_scatter")?;
-    op.check(T::DTYPE)?;
-    view.check(n, width)?;
-    if options.split == Split::Hash {
-        return Err(Error::bad_input(
-            "reduce_scatter gives each rank a range of indices: split by \"even\" or \"quantiles\"",
-        ));
-    }
-    let terms = terms::<T>(n, width, &view, op, options);
-    let down = Parts::Sparse.terms(terms);
-    let bounds = bounds(ep, options.split, view, width, n, ep.size()).await?;
-    let reduced = reduce_scatter(ep, view, down, &[ep.size()], bounds).await?;
-    let range = reduced.part.lo..reduced.part.hi;
-    Ok((SparseVec { n, width, form: reduced.part.form }, range))
-}
-
 async fn reduce_to_root_on<T: Element>(
     ep: &Endpoint,
     (n, width): (u64, usize),
@@ -114,7 +86,7 @@ async fn reduce_to_root_on<T: Element>(
     Ok(form.map(|form| SparseVec { n, width, form }))
 }
 
-fn decode_all<T: Element>(
+pub(crate) fn decode_all<T: Element>(
     ep: &Endpoint,
     n: u64,
     width: usize,
@@ -122,17 +94,6 @@ fn decode_all<T: Element>(
     items: &[Item],
 ) -> Result<Vec<SparseVec<T>>> {
     (0..).zip(items).map(|(rank, item)| decode(ep, rank, n, width, wide, item)).collect()
-}
-
-async fn allgather_on<T: Element>(
-    ep: &Endpoint,
-    (n, width): (u64, usize),
-    view: View<'_, T>,
-    schedule: Schedule,
-) -> Result<Vec<SparseVec<T>>> {
-    view.check(n, width)?;
-    let items = gather::allgather(ep, schedule, encode(ep, view, width, 0, 0, n)).await?;
-    decode_all(ep, n, width, is_wide(n, &view), &items)
 }
 
 async fn gather_on<T: Element>(
@@ -190,36 +151,6 @@ fn views<T: Element>(sources: &[impl Source<T>]) -> Vec<View<'_, T>> {
 }
 
 impl Comm {
-    /// The reduction of all ranks' vectors, of which each rank gets the entries of its own range; ranges are even.
-    ///
-    /// Collective. Returns the entries, sparse, and the range.
-    pub fn reduce_scatter<T: Element>(
-        &self,
-        n: u64,
-        width: usize,
-        view: View<'_, T>,
-        op: &ReduceOp,
-        options: &AllreduceOptions,
-    ) -> Result<Share<T>> {
-        let sig = options.sig::<T>(CallKind::ReduceScatter, op, n, width);
-        self.call(sig, async |ep| reduce_scatter_on(ep, (n, width), view, op, options).await)
-    }
-
-    /// [`Comm::reduce_scatter`] that can go on by itself.
-    pub fn reduce_scatter_call<T: Element>(
-        &self,
-        n: u64,
-        width: usize,
-        x: impl Source<T>,
-        op: ReduceOp,
-        options: AllreduceOptions,
-    ) -> Result<Call<Share<T>>> {
-        let sig = options.sig::<T>(CallKind::ReduceScatter, &op, n, width);
-        self.prepare(sig, Some(&op.clone()), move |ep| async move {
-            reduce_scatter_on(&ep, (n, width), x.view(), &op, &options).await
-        })
-    }
-
     /// The reduction of all ranks' vectors on `root`; `None` elsewhere. Collective.
     pub fn reduce_to_root<T: Element>(
         &self,
@@ -248,34 +179,6 @@ impl Comm {
         self.prepare(sig, Some(&op.clone()), move |ep| async move {
             reduce_to_root_on(&ep, (n, width), x.view(), &op, root, &options).await
         })
-    }
-
-    /// The vectors of all ranks, in rank order. Collective.
-    pub fn allgather<T: Element>(
-        &self,
-        n: u64,
-        width: usize,
-        view: View<'_, T>,
-        schedule: Schedule,
-    ) -> Result<Vec<SparseVec<T>>> {
-        let sig = plain::<T>(CallKind::Allgather, n, width, schedule as u32);
-        self.call(sig, async |ep| allgather_on(ep, (n, width), view, schedule).await)
-    }
-
-    /// [`Comm::allgather`] that can go on by itself.
-    pub fn allgather_call<T: Element>(
-        &self,
-        n: u64,
-        width: usize,
-        x: impl Source<T>,
-        schedule: Schedule,
-    ) -> Result<Call<Vec<SparseVec<T>>>> {
-        let sig = plain::<T>(CallKind::Allgather, n, width, schedule as u32);
-        self.prepare(
-            sig,
-            None,
-            move |ep| async move { allgather_on(&ep, (n, width), x.view(), schedule).await },
-        )
     }
 
     /// The vectors of all ranks on `root`, in rank order; none elsewhere. Collective.

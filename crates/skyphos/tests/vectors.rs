@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{MakeGroup, combine, local, on_all, tcp};
+use common::{MakeGroup, combine, factorisations, local, on_all, tcp};
 use proptest::prelude::*;
 use skyphos::{
     AllreduceOptions, DType, Element, Form, IndexList, ReduceOp, Schedule, SparseVec, Split, View,
@@ -84,9 +84,18 @@ fn reduced<T: Element>(case: &Case) -> BTreeMap<u64, Vec<T>> {
 fn check<T: Element>(case: &Case, make: MakeGroup) {
     let (n, width, all) = (case.n, case.width, reduced::<T>(case));
     let options = AllreduceOptions { split: case.split, ..AllreduceOptions::default() };
+    let layers = factorisations(case.size);
+    let layered = layers[case.root as usize * 7 % layers.len()].clone();
+    let layered = AllreduceOptions { degrees: Some(layered), ..options.clone() };
     let got = on_all(make(case.size), |comm| {
         let (me, mine) = (comm.rank(), vector::<T>(case, comm.rank()));
         let (part, owned) = comm.reduce_scatter(n, width, mine.view(), &case.op, &options).unwrap();
+        // What was learned, and layers that are asked for, change nothing.
+        for options in [&options, &layered] {
+            let done = comm.reduce_scatter_and_tell(n, width, mine.view(), &case.op, options).unwrap();
+            assert_eq!((map_of(&done.part), &done.owned), (map_of(&part), &owned));
+            assert_eq!(done.explanation.degrees.iter().product::<u32>(), case.size);
+        }
         let on_root = comm.reduce_to_root(n, width, mine.view(), &case.op, case.root, &options).unwrap();
         assert_eq!(on_root.is_some(), me == case.root);
         if let Some(result) = on_root {
@@ -100,14 +109,12 @@ fn check<T: Element>(case: &Case, make: MakeGroup) {
                 _ => assert_eq!(map_of(&result), all),
             }
         }
-        for (rank, theirs) in (0..).zip(comm.allgather(n, width, mine.view(), case.schedule).unwrap()) {
-            assert_eq!(
-                map_of(&theirs),
-                map_of(&vector::<T>(case, rank)),
-                "{:?} from {rank} at {me}",
-                case.schedule
-            );
-            assert_eq!(theirs.is_dense(), n > 0 && theirs.nnz() as u64 == n);
+        for schedule in [Some(case.schedule), None, None] {
+            for (rank, theirs) in (0..).zip(comm.allgather(n, width, mine.view(), schedule).unwrap()) {
+                let want = map_of(&vector::<T>(case, rank));
+                assert_eq!(map_of(&theirs), want, "{schedule:?} from {rank} at {me}");
+                assert_eq!(theirs.is_dense(), n > 0 && theirs.nnz() as u64 == n);
+            }
         }
         let gathered = comm.gather(n, width, mine.view(), case.root).unwrap();
         assert_eq!(gathered.len(), if me == case.root { case.size as usize } else { 0 });
@@ -171,7 +178,7 @@ fn what_a_rank_sent_arrives_though_it_calls_nothing_more() {
         let large = SparseVec::dense(1, vec![comm.rank() as f32; 16 << 20]);
         let small = SparseVec::new(16 << 20, 1, IndexList::Narrow(vec![3]), vec![1.0]).unwrap();
         let mine = if comm.rank() == 0 { &large } else { &small };
-        comm.allgather(16 << 20, 1, mine.view(), Schedule::Direct).unwrap();
+        comm.allgather(16 << 20, 1, mine.view(), Some(Schedule::Direct)).unwrap();
         match comm.rank() {
             // Had its part early, and is busy with other things until the other is done.
             0 => wait.lock().unwrap().recv_timeout(std::time::Duration::from_secs(20)).unwrap(),

@@ -35,8 +35,12 @@ fn start(comm: &Comm, which: usize, x: Arc<SparseVec<f64>>) -> Result<Box<dyn Fn
     let options = AllreduceOptions::default();
     Ok(match which % 9 {
         0 => text(comm.barrier_call()?.start()),
-        1 => text(comm.allgather_call(n, 1, x, Schedule::Bruck)?.start()),
-        2 => text(comm.reduce_scatter_call(n, 1, x, ReduceOp::Max, options)?.start()),
+        1 => text(comm.allgather_call(n, 1, x, Some(Schedule::Bruck))?.map(|done| done.vectors).start()),
+        2 => text(
+            comm.reduce_scatter_call(n, 1, x, ReduceOp::Max, options)?
+                .map(|done| (done.part, done.owned))
+                .start(),
+        ),
         3 => text(comm.reduce_to_root_call(n, 1, x, ReduceOp::Sum, 0, options)?.start()),
         4 => text(comm.alltoall_call(n, 1, vec![x; comm.size() as usize])?.start()),
         5 => {
@@ -61,7 +65,7 @@ fn blocking(comm: &Comm, which: usize, x: &SparseVec<f64>) -> String {
     let (n, v, options) = (x.n, x.view(), AllreduceOptions::default());
     match which % 9 {
         0 => format!("{:?}", comm.barrier()),
-        1 => format!("{:?}", comm.allgather(n, 1, v, Schedule::Bruck)),
+        1 => format!("{:?}", comm.allgather(n, 1, v, Some(Schedule::Bruck))),
         2 => format!("{:?}", comm.reduce_scatter(n, 1, v, &ReduceOp::Max, &options)),
         3 => format!("{:?}", comm.reduce_to_root(n, 1, v, &ReduceOp::Sum, 0, &options)),
         4 => format!("{:?}", comm.alltoall(n, 1, &vec![v; comm.size() as usize])),
@@ -189,7 +193,8 @@ fn another_order_of_calls_is_a_mismatch() {
     let got = on_all(local(3), |comm| {
         let x = vector(1000, comm.rank(), 3);
         let barrier = |comm: &Comm| comm.barrier_call().unwrap().start();
-        let gather = |comm: &Comm| comm.allgather_call(1000, 1, x.clone(), Schedule::Ring).unwrap().start();
+        let gather =
+            |comm: &Comm| comm.allgather_call(1000, 1, x.clone(), Some(Schedule::Ring)).unwrap().start();
         if comm.rank() == 1 {
             let (b, a) = (gather(comm), barrier(comm));
             (a.wait().unwrap_err().to_string(), b.wait().unwrap_err().to_string())

@@ -12,8 +12,10 @@ from ..planner import (
     Prediction,
     Profile,
     greedy_degrees,
+    predict_agreement,
     predict_allreduce,
     predict_plans,
+    predict_reduce_scatter,
     union_entries,
 )
 from .units import Size, entries_of, parse_rate
@@ -26,10 +28,10 @@ __all__ = ["command"]
 @click.option("--size", "n", type=Size(), required=True, help="Size of the index space, n; 60e6 is taken.")
 @click.option(
     "--collective",
-    type=click.Choice(["allreduce", "reduce"]),
+    type=click.Choice(["allreduce", "reduce_scatter", "reduce"]),
     default="allreduce",
     show_default=True,
-    help="Of changing indices, or of a plan that is configured once.",
+    help="The first two of changing indices; reduce: of a plan that is configured once.",
 )
 @click.option("--density", type=float, default=None, help="Share of the indices that a rank has.")
 @click.option("--entries", type=Size(), default=None, help="Or how many it has.")
@@ -67,7 +69,8 @@ def command(
     as_json: bool,
     chart: str | None,
 ) -> None:
-    """Predict what an allreduce of sparse vectors costs by each algorithm, or a plan by each choice of degrees.
+    """Predict what an allreduce of sparse vectors costs by each algorithm, or a reduce-scatter or a plan by each choice
+    of degrees.
 
     \b
     skyphos plan --ranks 64 --size 60e6 --density 0.21 --alpha 1.1
@@ -88,7 +91,8 @@ def command(
         configure_s = plans[0].configure_seconds
         found = [Prediction("butterfly", p.degrees, p.reduce) for p in plans]
     else:
-        found = predict_allreduce(ranks, n, count, profile=profile, row_bytes=row_bytes, **law)  # type: ignore[arg-type]
+        predict = predict_allreduce if collective == "allreduce" else predict_reduce_scatter
+        found = predict(ranks, n, count, profile=profile, row_bytes=row_bytes, **law)  # type: ignore[arg-type]
     joined = union_entries([1, ranks], n, count, **law)  # type: ignore[arg-type]
     paper = greedy_degrees(
         ranks, n, count, min_packet_bytes=parse_rate(min_packet), row_bytes=row_bytes, alpha=alpha or 0.0
@@ -103,12 +107,31 @@ def command(
     if as_json:
         click.echo(json.dumps([_record(p) for p in found], indent=2))
         return
-    shown = found if everything else _short(found)
     ceiling = joined[1] / n
     click.echo(
         f"{ranks} ranks, n = {n:,}, {count:,.0f} entries a rank ({count / n:.3g}), {joined[1]:,.0f} in the result "
         f"({ceiling:.3g})"
     )
+    _table(found, everything)
+    best = next((p for p in found if p.algorithm == "butterfly" and p.degrees != (1,)), None)
+    if best is not None:
+        _layers(best)
+    if ranks > 1:
+        click.echo(f"The papers' rule (messages of at least {min_packet}): degrees {'x'.join(map(str, paper))}.")
+    if configure_s is not None:
+        click.echo(f"Configured once, which takes {human_seconds(configure_s)}.")
+    else:
+        _asking(ranks, profile)
+    if collective == "allreduce" and ceiling > 0:
+        click.echo(
+            f"A sparse allreduce whose result must be dense is at most {2 / ceiling:,.3g} times faster than a dense "
+            "one (SparCML, Lemma 5.2)."
+        )
+
+
+def _table(found: list[Prediction], everything: bool) -> None:
+    """A line for each prediction."""
+    shown = found if everything else _short(found)
     click.echo(f"{'':2}{'algorithm':<28} {'time':>10} {'sent':>10} {'messages':>9} {'rounds':>7}")
     for k, p in enumerate(shown):
         mark = "* " if k == 0 else "  "
@@ -118,17 +141,15 @@ def command(
         )
     if not everything and len(shown) < len(found):
         click.echo(f"  … and {len(found) - len(shown)} slower butterflies (--all)")
-    best = next((p for p in found if p.algorithm == "butterfly" and p.degrees != (1,)), None)
-    if best is not None:
-        _layers(best)
+
+
+def _asking(ranks: int, profile: Profile) -> None:
+    """What it takes to agree on a choice."""
     if ranks > 1:
-        click.echo(f"The papers' rule (messages of at least {min_packet}): degrees {'x'.join(map(str, paper))}.")
-    if configure_s is not None:
-        click.echo(f"Configured once, which takes {human_seconds(configure_s)}.")
-    elif ceiling > 0:
+        asking = predict_agreement(ranks, profile=profile)
         click.echo(
-            f"A sparse allreduce whose result must be dense is at most {2 / ceiling:,.3g} times faster than a dense "
-            "one (SparCML, Lemma 5.2)."
+            f"Before a first call all ranks are asked what they hold: {human_seconds(asking.seconds)}, "
+            f"{human_bytes(asking.sent_bytes)} (expected_nnz= saves that)."
         )
 
 
@@ -144,7 +165,8 @@ def _layers(best: Prediction) -> None:
     click.echo(f"{best.name}, by layer:")
     click.echo(f"  {'':<16} {'time':>10} {'sent':>10} {'messages':>9} {'each':>10}")
     names = [f"down {k + 1}, degree {d}" for k, d in enumerate(best.degrees)]
-    names += [f"up {k + 1}, degree {d}" for k, d in reversed(list(enumerate(best.degrees)))]
+    if len(best.stages) > len(names):
+        names += [f"up {k + 1}, degree {d}" for k, d in reversed(list(enumerate(best.degrees)))]
     for name, stage in zip(names, best.stages, strict=True):
         each = stage.sent_bytes / max(1.0, stage.messages)
         click.echo(

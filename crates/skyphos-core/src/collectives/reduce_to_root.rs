@@ -3,6 +3,7 @@
 //! Every rank reduces a P-th, so that the root is not the one to add everything up. Cost: 2 (P - 1) α; the root
 //! gets its part of the inputs and (P - 1)/P of the result.
 
+use crate::butterfly::layers_by_rank;
 use crate::collectives::allreduce::butterfly::reduce_scatter;
 use crate::collectives::barrier::barrier_from;
 use crate::endpoint::Endpoint;
@@ -23,7 +24,8 @@ pub async fn reduce_to_root<T: Element>(
     bounds: Vec<u64>,
     root: u32,
 ) -> Result<Option<Form<T>>> {
-    let reduced = reduce_scatter(ep, view, terms, &[ep.size()], bounds).await?;
+    let all = layers_by_rank(&[ep.size()], ep.rank());
+    let reduced = reduce_scatter(ep, view, terms, &all, bounds).await?;
     let (part, me) = (&reduced.part, ep.rank());
     let own = part.encode(ep, terms.shape.width, part.lo, part.hi);
     if me != root {

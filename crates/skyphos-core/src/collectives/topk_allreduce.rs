@@ -16,6 +16,7 @@
 //! min(k, entries) largest sums, of equal magnitudes those of lower index, and the same bits on all ranks.
 //! Cost: 2 (P - 1) to 3 (P - 1) α, (bytes of the type + 3) ⌈log2 P⌉ α for control.
 
+use crate::butterfly::layers_by_rank;
 use crate::collectives::allgather::allgather_numbers;
 use crate::collectives::allreduce::butterfly::{Reduced, allgather_parts, reduce_scatter};
 use crate::endpoint::Endpoint;
@@ -57,7 +58,8 @@ pub async fn topk_allreduce<T: Magnitude>(
     let own: u64 = counts[me][me];
     let (mut sent, mut received) =
         (counts[me].iter().sum::<u64>() - own, counts.iter().map(|to| to[me]).sum::<u64>() - own);
-    let Reduced { part, bounds } = reduce_scatter(ep, view, terms, &[ep.size()], bounds).await?;
+    let all = layers_by_rank(&[ep.size()], ep.rank());
+    let Reduced { part, bounds } = reduce_scatter(ep, view, terms, &all, bounds).await?;
     let part = keep_largest(ep, part, k).await?;
     let held: Vec<u64> = allgather_numbers(ep, OWN, &[part.view().nnz(1) as u64]).await?.concat();
     let total: u64 = held.iter().sum();
@@ -65,7 +67,7 @@ pub async fn topk_allreduce<T: Magnitude>(
     let (part, bounds, moved) =
         if crowded { balance(ep, part, &held, terms).await? } else { (part, bounds, (0, 0)) };
     let mine = part.view().nnz(1) as u64;
-    let form = allgather_parts(ep, &Reduced { part, bounds }, terms, &[ep.size()]).await?;
+    let form = allgather_parts(ep, &Reduced { part, bounds }, terms, &all).await?;
     sent += moved.0 + mine * (size - 1);
     received += moved.1 + (total - mine);
     Ok(Selected { form, sent_words: 2 * sent, received_words: 2 * received })

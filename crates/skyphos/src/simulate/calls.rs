@@ -7,7 +7,6 @@ use crate::algorithm::{Algorithm, AllreduceOptions};
 use crate::configure::{ConfigureOptions, IndexSets, SharedPlan};
 use crate::{Comm, Indices, SparseVec};
 use skyphos_core::collectives::configure::{Missing, Request, configure};
-use skyphos_core::collectives::gather::Schedule;
 use skyphos_core::collectives::reduce::{Order, reduce_sized};
 use skyphos_core::collectives::sets::{Counted, UnionSize};
 use skyphos_core::frame::{CallKind, CallSig};
@@ -241,9 +240,16 @@ impl Rank {
                     }
                 }))
             }
-            "reduce_scatter" => Ok(comm.reduce_scatter_call(n, width, x(), op, allreduce)?.map(drop)),
+            "reduce_scatter" => {
+                let call = comm.reduce_scatter_call(n, width, x(), op, allreduce)?;
+                Ok(call.map(move |done| {
+                    if first {
+                        put(&settled, (Algorithm::Butterfly, done.explanation.degrees));
+                    }
+                }))
+            }
             "reduce_to_root" => Ok(comm.reduce_to_root_call(n, width, x(), op, 0, allreduce)?.map(drop)),
-            "allgather" => Ok(comm.allgather_call(n, width, x(), Schedule::Direct)?.map(drop)),
+            "allgather" => Ok(comm.allgather_call(n, width, x(), None)?.map(drop)),
             "gather" => Ok(comm.gather_call(n, width, x(), 0)?.map(drop)),
             "alltoall" => {
                 let size = comm.size() as usize;

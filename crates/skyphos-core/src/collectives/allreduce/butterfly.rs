@@ -11,7 +11,7 @@
 //!
 //! SSAR keeps every part sparse, DSAR makes every part dense; otherwise a part has the form that suits it.
 
-use crate::butterfly::layers;
+use crate::butterfly::{Neighbours, layers};
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::{Assembler, Part, Terms, exchange, exchange_and_fold};
@@ -77,19 +77,19 @@ pub struct Reduced<T> {
     pub bounds: Vec<u64>,
 }
 
-/// Down: every rank ends with the reduction of its own range. With more than one layer `mean_present` cannot be
-/// had: how many ranks had an entry is lost on the way.
+/// Down, through these groups: every rank ends with the reduction of its own range. With more than one layer
+/// `mean_present` cannot be had: how many ranks had an entry is lost on the way.
 pub async fn reduce_scatter<T: Element>(
     ep: &Endpoint,
     view: View<'_, T>,
     terms: Terms<'_>,
-    degrees: &[u32],
+    groups: &[Neighbours],
     bounds: Vec<u64>,
 ) -> Result<Reduced<T>> {
     let width = terms.shape.width;
     let mut held = Leaves { start: 0, count: ep.size() as usize };
     let mut part: Option<Part<T>> = None;
-    for (k, group) in layers(degrees, ep.rank(), ep.topology()).into_iter().enumerate() {
+    for (k, group) in groups.iter().enumerate() {
         let degree = group.members.len();
         let density = match &part {
             None => view.nnz(width) as f64 / terms.n.max(1) as f64,
@@ -123,15 +123,14 @@ pub async fn allgather_parts<T: Element>(
     ep: &Endpoint,
     reduced: &Reduced<T>,
     terms: Terms<'_>,
-    degrees: &[u32],
+    groups: &[Neighbours],
 ) -> Result<Form<T>> {
     let Reduced { part, bounds } = reduced;
     let mut assembler =
         Assembler::new(bounds, terms.shape, terms.op.identity::<T>()?).quantised(terms.codec());
-    let groups = layers(degrees, ep.rank(), ep.topology());
     // Leaves held before each layer, from the top.
     let mut leaves = vec![Leaves { start: 0, count: ep.size() as usize }];
-    for group in &groups {
+    for group in groups {
         leaves.push(leaves[leaves.len() - 1].of(group.members.len(), group.me));
     }
     let mut held = terms.encode_result(ep, part)?;
@@ -183,7 +182,8 @@ pub async fn butterfly<T: Element>(
     parts: Parts,
 ) -> Result<Form<T>> {
     let down = parts.terms(terms);
-    let reduced = reduce_scatter(ep, view, down, degrees, bounds).await?;
+    let groups = layers(degrees, ep.rank(), ep.topology());
+    let reduced = reduce_scatter(ep, view, down, &groups, bounds).await?;
     let up = if parts == Parts::Auto { terms } else { down };
-    allgather_parts(ep, &reduced, up, degrees).await
+    allgather_parts(ep, &reduced, up, &groups).await
 }

@@ -1,0 +1,183 @@
+//! Allgather of sparse vectors: by the schedule that should take the least time for items as large as the last ones.
+
+use crate::Comm;
+use crate::vectors::{Source, decode_all, is_wide, plain};
+use skyphos_core::collectives::gather::{Item, Schedule, allgather};
+use skyphos_core::frame::{CallKind, CallSig};
+use skyphos_core::slab::CHUNK_BYTES;
+use skyphos_core::stream::encode;
+use skyphos_core::{Call, Endpoint, Traffic};
+use skyphos_kernels::stream::{SparseVec, View};
+use skyphos_plan::{Profile, Stage};
+use skyphos_types::{Element, Result};
+
+/// How large an item is taken to be of which nothing is known.
+const USUAL_BYTES: u64 = 16 * 1024;
+
+/// A schedule, and what it should cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScheduleChoice {
+    /// The schedule.
+    pub schedule: Schedule,
+    /// What was predicted, where `auto` chose.
+    pub predicted: Option<Stage>,
+    /// The next best, with the seconds that they should take.
+    pub others: Vec<(Schedule, f64)>,
+}
+
+impl ScheduleChoice {
+    /// The one that was asked for.
+    pub fn named(schedule: Schedule) -> ScheduleChoice {
+        ScheduleChoice { schedule, predicted: None, others: Vec::new() }
+    }
+
+    /// The one of the least predicted time, for items of so many bytes.
+    pub fn best(profile: &Profile, ranks: u32, item_bytes: f64) -> ScheduleChoice {
+        let doubling = if ranks.is_power_of_two() { Schedule::RecursiveDoubling } else { Schedule::Bruck };
+        let candidates = [Schedule::Direct, doubling, Schedule::Ring];
+        let mut all =
+            candidates.map(|schedule| (schedule, stage(schedule, ranks, item_bytes).timed(profile)));
+        all.sort_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds));
+        let others = all[1..].iter().map(|(schedule, stage)| (*schedule, stage.seconds)).collect();
+        ScheduleChoice { schedule: all[0].0, predicted: Some(all[0].1), others }
+    }
+}
+
+/// What a rank does by a schedule.
+fn stage(schedule: Schedule, ranks: u32, item_bytes: f64) -> Stage {
+    let (others, halvings) = (f64::from(ranks - 1), f64::from(ranks.next_power_of_two().ilog2()));
+    let (messages, rounds, senders) = match schedule {
+        Schedule::Direct => (others, 1.0, others),
+        Schedule::Ring => (others, others, 1.0),
+        _ => (halvings, halvings, 1.0),
+    };
+    let bytes = others * item_bytes;
+    Stage { sent: bytes, received: bytes, messages, rounds, senders, ..Stage::default() }
+}
+
+/// The vectors of all ranks, and how they came.
+#[derive(Clone, Debug)]
+pub struct Gathered<T> {
+    /// In rank order.
+    pub vectors: Vec<SparseVec<T>>,
+    /// By which schedule.
+    pub choice: ScheduleChoice,
+    /// What that moved on this rank.
+    pub traffic: Traffic,
+    /// Bytes of an item: their mean.
+    item_bytes: u64,
+}
+
+impl Comm {
+    /// The schedule that `auto` takes for an allgather of arrays of `bytes`: where each fills a chunk, around a ring, which
+    /// copies least; else as predicted.
+    pub fn schedule_of_arrays(&self, bytes: usize) -> ScheduleChoice {
+        match bytes >= CHUNK_BYTES {
+            true => ScheduleChoice::named(Schedule::Ring),
+            false => self.best_schedule(bytes as f64),
+        }
+    }
+
+    fn best_schedule(&self, item_bytes: f64) -> ScheduleChoice {
+        let seen = *self.observed();
+        match seen.starts_alike() {
+            true => {
+                let profile = seen.start(self.size(), self.node().on_one_host());
+                ScheduleChoice::best(&profile, self.size(), item_bytes)
+            }
+            // Ranks may think differently of their machines.
+            false => ScheduleChoice::named(Schedule::Direct),
+        }
+    }
+
+    /// What an allgather goes by, the call without that, and with it.
+    fn plan_allgather<T: Element>(
+        &self,
+        n: u64,
+        width: usize,
+        schedule: Option<Schedule>,
+    ) -> (ScheduleChoice, CallSig, CallSig) {
+        let sig = |number: u32| plain::<T>(CallKind::Allgather, n, width, number);
+        let asked = sig(u32::MAX);
+        let choice = match schedule {
+            Some(schedule) => ScheduleChoice::named(schedule),
+            None => self.best_schedule(self.memory.item_bytes(&asked).unwrap_or(USUAL_BYTES) as f64),
+        };
+        let number = choice.schedule as u32;
+        (choice, asked, sig(number))
+    }
+
+    /// The vectors of all ranks, in rank order; by the schedule that should take the least time, if none is named.
+    /// Collective.
+    pub fn allgather<T: Element>(
+        &self,
+        n: u64,
+        width: usize,
+        view: View<'_, T>,
+        schedule: Option<Schedule>,
+    ) -> Result<Vec<SparseVec<T>>> {
+        self.allgather_and_tell(n, width, view, schedule).map(|done| done.vectors)
+    }
+
+    /// [`Comm::allgather`], and how it was done.
+    pub fn allgather_and_tell<T: Element>(
+        &self,
+        n: u64,
+        width: usize,
+        view: View<'_, T>,
+        schedule: Option<Schedule>,
+    ) -> Result<Gathered<T>> {
+        let (choice, asked, sig) = self.plan_allgather::<T>(n, width, schedule);
+        let call = self.call(sig, async |ep| allgather_on(ep, (n, width), view, choice).await);
+        self.memory.after_items(asked, call, |done| done.item_bytes)
+    }
+
+    /// [`Comm::allgather_and_tell`] that can go on by itself.
+    pub fn allgather_call<T: Element>(
+        &self,
+        n: u64,
+        width: usize,
+        x: impl Source<T>,
+        schedule: Option<Schedule>,
+    ) -> Result<Call<Gathered<T>>> {
+        let (choice, _, sig) = self.plan_allgather::<T>(n, width, schedule);
+        self.prepare(
+            sig,
+            None,
+            move |ep| async move { allgather_on(&ep, (n, width), x.view(), choice).await },
+        )
+    }
+}
+
+async fn allgather_on<T: Element>(
+    ep: &Endpoint,
+    (n, width): (u64, usize),
+    view: View<'_, T>,
+    choice: ScheduleChoice,
+) -> Result<Gathered<T>> {
+    view.check(n, width)?;
+    let items = allgather(ep, choice.schedule, encode(ep, view, width, 0, 0, n)).await?;
+    let bytes = |item: &Item| item.iter().map(|segment| segment.len() as u64).sum::<u64>();
+    let item_bytes = items.iter().map(bytes).sum::<u64>() / items.len() as u64;
+    let vectors = decode_all(ep, n, width, is_wide(n, &view), &items)?;
+    Ok(Gathered { vectors, choice, traffic: ep.traffic(), item_bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_messages_where_they_cost_and_one_round_where_waiting_does() {
+        let network = Profile { incast: 0.0, ..Profile::network(1.25e9) };
+        let best = |profile: &Profile, ranks, bytes| ScheduleChoice::best(profile, ranks, bytes).schedule;
+        let costly = Profile { message_s: 1e-3, latency_s: 1e-6, ..network };
+        assert_eq!(best(&costly, 64, 100.0), Schedule::RecursiveDoubling);
+        assert_eq!(best(&costly, 65, 100.0), Schedule::Bruck);
+        let far = Profile { latency_s: 0.1, ..network };
+        assert_eq!(best(&far, 64, 100.0), Schedule::Direct);
+        let choice = ScheduleChoice::best(&network, 8, 1000.0);
+        assert_eq!(choice.predicted.unwrap().sent, 7000.0);
+        assert!(choice.others.iter().all(|(_, seconds)| *seconds >= choice.predicted.unwrap().seconds));
+    }
+}

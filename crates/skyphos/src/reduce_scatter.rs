@@ -1,0 +1,130 @@
+//! Reduce-scatter of sparse vectors, through the layers that should take the least time.
+
+use crate::Comm;
+use crate::algorithm::{Algorithm, AllreduceOptions};
+use crate::allreduce::terms;
+use crate::choose::Reduction;
+use crate::decide::{Basis, Decided, check_algorithm, decide};
+use crate::explain::Explanation;
+use crate::memory::{Known, Size, Told};
+use crate::quantize::refuse;
+use crate::vectors::Source;
+use skyphos_core::butterfly::{check_degrees, layers_by_rank};
+use skyphos_core::collectives::allreduce::butterfly::{Parts, reduce_scatter};
+use skyphos_core::frame::CallKind;
+use skyphos_core::stream::{Split, bounds};
+use skyphos_core::{Call, Endpoint};
+use skyphos_kernels::stream::{SparseVec, View};
+use skyphos_plan::factorisations;
+use skyphos_types::{Element, Error, ReduceOp, Result};
+use std::ops::Range;
+
+/// A rank's part of a reduction, and how it came about.
+#[derive(Clone, Debug)]
+pub struct Scattered<T> {
+    /// The entries of this rank's range, sparse.
+    pub part: SparseVec<T>,
+    /// The range.
+    pub owned: Range<u64>,
+    /// What was done.
+    pub explanation: Explanation,
+}
+
+impl Comm {
+    /// The reduction of all ranks' vectors, of which rank r gets the entries of the r-th range; ranges are as
+    /// `options.split` has them.
+    ///
+    /// Collective. Returns the entries, sparse, and the range. Layers are those of `options.degrees`; if there are none,
+    /// those that should take the least time, of which the first join ranks that are far apart.
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        n: u64,
+        width: usize,
+        view: View<'_, T>,
+        op: &ReduceOp,
+        options: &AllreduceOptions,
+    ) -> Result<(SparseVec<T>, Range<u64>)> {
+        self.reduce_scatter_and_tell(n, width, view, op, options).map(|done| (done.part, done.owned))
+    }
+
+    /// [`Comm::reduce_scatter`], and what it did.
+    pub fn reduce_scatter_and_tell<T: Element>(
+        &self,
+        n: u64,
+        width: usize,
+        view: View<'_, T>,
+        op: &ReduceOp,
+        options: &AllreduceOptions,
+    ) -> Result<Scattered<T>> {
+        let asked = options.sig::<T>(CallKind::ReduceScatter, op, n, width);
+        let bytes = view.nnz(width) * size_of::<T>();
+        let body =
+            async |ep: &Endpoint, basis| reduce_scatter_on(ep, (n, width), view, op, options, basis).await;
+        // Predictions of parts say nothing of those of whole vectors.
+        self.remembered(asked, bytes, body, |done| (done.explanation.traffic, None))
+    }
+
+    /// [`Comm::reduce_scatter_and_tell`] that can go on by itself.
+    pub fn reduce_scatter_call<T: Element>(
+        &self,
+        n: u64,
+        width: usize,
+        x: impl Source<T>,
+        op: ReduceOp,
+        options: AllreduceOptions,
+    ) -> Result<Call<Scattered<T>>> {
+        let (basis, sig) = self.basis(options.sig::<T>(CallKind::ReduceScatter, &op, n, width));
+        self.prepare(sig, Some(&op.clone()), move |ep| async move {
+            reduce_scatter_on(&ep, (n, width), x.view(), &op, &options, basis).await.map(|(done, _)| done)
+        })
+    }
+}
+
+async fn reduce_scatter_on<T: Element>(
+    ep: &Endpoint,
+    (n, width): (u64, usize),
+    view: View<'_, T>,
+    op: &ReduceOp,
+    options: &AllreduceOptions,
+    basis: Basis,
+) -> Result<(Scattered<T>, Told)> {
+    refuse(&options.quantize, "reduce_scatter")?;
+    op.check(T::DTYPE)?;
+    view.check(n, width)?;
+    if options.split == Split::Hash {
+        return Err(Error::bad_input(
+            "reduce_scatter gives each rank a range of indices: split by \"even\" or \"quantiles\"",
+        ));
+    }
+    if let Some(degrees) = &options.degrees {
+        check_degrees(degrees, ep.size())?;
+        check_algorithm(Algorithm::Butterfly, op, options)?;
+    }
+    let terms = terms::<T>(n, width, &view, op, options);
+    let Decided { known, learned, entries } = match options.degrees.clone().or_else(|| one_layer(ep, op)) {
+        Some(degrees) => {
+            let bounds = bounds(ep, options.split, view, width, n, ep.size()).await?;
+            let known = Known { algorithm: Algorithm::Butterfly, degrees, bounds, choice: None };
+            Decided { known, learned: None, entries: None }
+        }
+        None => {
+            let above = terms.shape.dense_above;
+            decide(ep, Reduction::ToParts, (n, width), view, above, op, options, basis).await?
+        }
+    };
+    let Known { algorithm, degrees, bounds, choice } = known;
+    let groups = layers_by_rank(&degrees, ep.rank());
+    let part = reduce_scatter(ep, view, Parts::Sparse.terms(terms), &groups, bounds).await?.part;
+    let traffic = ep.traffic();
+    let explanation = Explanation { algorithm, degrees, dense_threshold: 0.0, traffic, choice };
+    let (owned, part) = (part.lo..part.hi, SparseVec { n, width, form: part.form });
+    // No rank sees the whole result: a sample is confirmed by the next one.
+    let size = entries.map(|entries| Size { entries: entries as usize, largest: 0 });
+    Ok((Scattered { part, owned, explanation }, Told { learned, size }))
+}
+
+/// Where there is but one choice.
+fn one_layer(ep: &Endpoint, op: &ReduceOp) -> Option<Vec<u32>> {
+    let one = matches!(op, ReduceOp::MeanPresent) || factorisations(ep.size()).len() == 1;
+    one.then(|| vec![ep.size()])
+}

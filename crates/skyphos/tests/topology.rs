@@ -1,0 +1,68 @@
+//! A topology that rank 0 brings: all ranks have it, layers go by it, and results do not change.
+
+mod common;
+
+use common::{local, on_all, tcp};
+use skyphos::{Algorithm, AllreduceOptions, ReduceOp, SparseVec, Topology};
+
+/// Two ranks on each of three hosts, dealt out in turn; the third host is in a rack of its own.
+fn dealt() -> Topology {
+    Topology::new(&[0, 1, 2, 0, 1, 2], &[0, 0, 1, 0, 0, 1]).unwrap()
+}
+
+fn sum(comm: &skyphos::Comm) -> (Vec<f32>, Vec<u32>) {
+    let n = 900u64;
+    let indices: Vec<u32> = (0..300).map(|k| k * 3 + comm.rank() % 3).collect();
+    let x = SparseVec::new(n, 1, skyphos::IndexList::Narrow(indices), vec![1f32; 300]).unwrap();
+    let options = AllreduceOptions {
+        algorithm: Algorithm::Butterfly,
+        degrees: Some(vec![2, 3]),
+        ..AllreduceOptions::default()
+    };
+    let done = comm.allreduce_and_tell(n, 1, x.view(), &ReduceOp::Sum, &options).unwrap();
+    (done.sum.to_dense(0.0), done.explanation.degrees)
+}
+
+#[test]
+fn all_ranks_go_by_rank_0s() {
+    for make in [local, tcp] {
+        on_all(make(6), |comm| {
+            let here = comm.topology().clone();
+            // What others bring does not count.
+            let other = Topology::flat(6);
+            let mine = if comm.rank() == 0 { dealt() } else { other };
+            let placed = comm.with_topology(Some(&mine)).unwrap();
+            assert_eq!(placed.topology(), &dealt());
+            assert_eq!(comm.topology(), &here, "the group it came from keeps its own");
+            assert_eq!(sum(&placed), (vec![2.0; 900], vec![2, 3]));
+            assert_eq!(sum(comm), sum(&placed));
+            let half = placed.split(Some(u64::from(comm.rank() < 3)), 0).unwrap().unwrap();
+            assert_eq!(half.topology(), &Topology::new(&[0, 1, 2], &[0, 0, 1]).unwrap());
+        });
+    }
+}
+
+#[test]
+fn a_group_begins_with_it_and_the_first_one_is_closed() {
+    on_all(tcp(6), |comm| {
+        let mine = (comm.rank() == 0).then(dealt);
+        let placed = comm.begin_with(None, true, mine.as_ref()).unwrap().unwrap();
+        assert!(comm.is_closed() && placed.topology() == &dealt());
+        assert!(comm.barrier().unwrap_err().to_string().contains("closed"));
+        assert_eq!(sum(&placed).0, vec![2.0; 900]);
+        placed.close();
+    });
+    on_all(local(3), |comm| {
+        let mine = (comm.rank() == 1).then(|| Topology::flat(3));
+        assert!(comm.begin_with(None, true, mine.as_ref()).unwrap().is_none(), "only rank 0 says");
+    });
+}
+
+#[test]
+fn one_of_another_group_is_refused_on_all_ranks() {
+    on_all(local(4), |comm| {
+        let error = comm.with_topology(Some(&dealt())).err().unwrap().to_string();
+        assert!(error.contains("6 ranks, of 4"), "{error}");
+        comm.barrier().unwrap();
+    });
+}
