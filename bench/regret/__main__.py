@@ -1,7 +1,12 @@
-"""`python bench/regret`: the sweep, its table, and what it comes to. `bench/README.md` has the rest."""
+"""`python bench/regret`: the sweep, its table, and what it comes to. `bench/README.md` has the rest.
+
+`--stored` measures nothing, and shows what is stored. Each place's table is stored beside its times.
+"""
 
 from __future__ import annotations
 
+import io
+import json
 import signal
 import sys
 from importlib.util import find_spec
@@ -32,6 +37,7 @@ _RESULTS = Path(__file__).resolve().parent / "results"
 @click.option("--log2n", multiple=True, type=click.Choice([str(n.bit_length() - 1) for n in SIZES]), help="Sizes.")
 @click.option("--density", multiple=True, type=click.Choice([f"{d:g}" for d in DENSITIES]), help="Densities.")
 @click.option("--seconds", default=6.0, show_default=True, help="Time for the iterations of a case.")
+@click.option("--stored", is_flag=True, help="Show what is stored instead.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=_RESULTS, help="Folder of results.")
 def main(
     places: tuple[str, ...],
@@ -41,13 +47,18 @@ def main(
     log2n: tuple[str, ...],
     density: tuple[str, ...],
     seconds: float,
+    stored: bool,
     output: Path,
 ) -> None:
     """Measure `auto` against every fixed choice."""
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(143))
     console = Console(width=None if sys.stdout.isatty() else 150)
-    reason = unavailable()
     places = places or ("250mbit", "host")
+    if stored:
+        for place in places:
+            _show(place, _stored(output / f"{place}.json"), console, output)
+        return
+    reason = unavailable()
     if reason and places != ("host",):
         raise click.ClickException(reason)
 
@@ -74,10 +85,31 @@ def main(
     except NoCluster as error:
         raise click.ClickException(str(error)) from None
     for place, all_scores in scores.items():
-        _show(place, all_scores, console)
+        _show(place, all_scores, console, output)
 
 
-def _show(place: str, scores: list[Score], console: Console) -> None:
+def _stored(path: Path) -> list[Score]:
+    """What an earlier sweep left."""
+    if not path.exists():
+        raise click.ClickException(f"{path} is not there: run without --stored first")
+    keys = ("place", "times_s", "chosen", "predicted_s", "hopeless_s")
+    found = json.loads(path.read_text())["cases"]
+    return [score(Measured(Case(**one["case"]), *(one[key] for key in keys))) for one in found]
+
+
+def _show(place: str, scores: list[Score], console: Console, output: Path) -> None:
+    """Print the table, and store it."""
+    page = Console(file=io.StringIO(), width=150)
+    for to in (console, page):
+        _print(place, scores, to)
+    assert isinstance(page.file, io.StringIO)
+    text = "\n".join(line.rstrip() for line in page.file.getvalue().splitlines())
+    partial = output / f"{place}.txt.part"
+    partial.write_text(text + "\n")
+    partial.replace(output / f"{place}.txt")
+
+
+def _print(place: str, scores: list[Score], console: Console) -> None:
     table = Table(title=f"auto against the best fixed choice, {place}", box=None)
     for heading in ("case", "auto chose", "auto ms", "best fixed", "ms", "ratio", "best dense", "ms", "predicted"):
         table.add_column(heading, justify="left" if heading in ("case", "auto chose", "best fixed") else "right")

@@ -75,7 +75,8 @@ def test_a_group_begins_with_rank_0s(tmp_path: pathlib.Path, processes: Processe
     path.write_text("elsewhere only\n")
     for _, err in processes.lines(3, code, SKYPHOS_TOPOLOGY={0: str(path)}):
         assert "BadInput" in err and str(path) in err and "rank 0 runs on" in err
-    assert [err for _, err in processes.lines(2, code, SKYPHOS_TOPOLOGY={0: "none", 1: str(path)})] == [""] * 2
+    outs = processes.lines(2, "say(comm.topology)\n", SKYPHOS_TOPOLOGY={0: "none", 1: str(path)})
+    assert outs == [("Topology(2 ranks on 1 host in 1 rack)\n", "")] * 2
 
 
 def test_racks_of_a_profile_count_where_it_is_of_these_hosts(

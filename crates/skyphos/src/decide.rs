@@ -11,9 +11,9 @@ use skyphos_plan::{Profile, Union};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::sync::Arc;
 
-/// An algorithm that is predicted to take so much longer than the best one is worth a try: predictions are off by about
-/// as much.
-const WORTH_A_TRY: f64 = 1.4;
+/// An algorithm that is predicted to take so much longer than the best one is worth a try, where a call should take less
+/// than the first number of seconds: predictions are off by about as much, those of long calls by less.
+const WORTH_A_TRY: [(f64, f64); 2] = [(50e-3, 1.4), (f64::INFINITY, 1.15)];
 
 /// One that took so much longer than the best one is not tried again.
 const WORTH_ANOTHER_TRY: f64 = 1.25;
@@ -241,7 +241,11 @@ fn worth_a_try(data: &Data<'_>, op: &ReduceOp, options: &AllreduceOptions, more:
             _ if can != choice.algorithm => choice = predict(data, can, &[data.ranks]),
             _ => {}
         }
-        let worth = |best: &Choice| more && choice.seconds() <= WORTH_A_TRY * best.seconds();
+        let worth = |best: &Choice| {
+            let times =
+                WORTH_A_TRY.into_iter().find(|(below, _)| best.seconds() < *below).map_or(1.0, |(_, t)| t);
+            more && choice.seconds() <= times * best.seconds()
+        };
         if chosen.first().is_none_or(worth) && chosen.iter().all(|one| kind(one) != kind(&choice)) {
             chosen.push(choice);
         }

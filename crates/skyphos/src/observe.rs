@@ -71,9 +71,12 @@ impl Observed {
 
     /// What of it is the profile's.
     pub(crate) fn profile_words(self, default: Profile) -> [f64; PROFILE_WORDS] {
-        let known = |seen: f64, otherwise: f64| if seen > 0.0 { seen } else { otherwise };
+        // Ranks that share processors wait for each other, which says nothing of links or of their own work: there, only
+        // corrections of algorithms say more.
+        let shared = default.call_s > 0.0;
+        let known = |seen: f64, otherwise: f64| if seen > 0.0 && !shared { seen } else { otherwise };
         let numbers = [known(self.rate, default.rate), known(self.cores, default.cores), waits(&default)];
-        let turns = self.turns.map(|turn| if default.call_s > 0.0 { turn.call_s } else { turn.latency_s });
+        let turns = self.turns.map(|turn| if shared { turn.call_s } else { turn.latency_s });
         std::array::from_fn(|k| numbers.get(k).copied().unwrap_or_else(|| turns[k - numbers.len()]))
     }
 
@@ -145,15 +148,15 @@ impl Observed {
 /// place of its [`Observed::profile_words`].
 ///
 /// Of numbers that change slowly the medians; of the last calls' times the longest, for a call is done when its last rank
-/// is, and then the median. Ranks that share processors wait for each other, which says nothing of links or their own
-/// work: there, only corrections of algorithms say more.
+/// is, and then the median.
 pub(crate) fn agreed_profile(default: Profile, said: impl Fn(usize) -> Vec<f64>) -> Profile {
     let longest = |turn: usize| said(PROFILE_WORDS - TURNS + turn).into_iter().fold(0.0, f64::max);
     let seen: Vec<f64> = (0..TURNS).map(longest).filter(|s| *s > 0.0).collect();
     let waits_s = if seen.is_empty() { median(said(2)) } else { median(seen) };
+    let profile = Profile { rate: median(said(0)), cores: median(said(1)), ..default };
     match default.call_s > 0.0 {
-        true => Profile { call_s: waits_s, ..default },
-        false => Profile { rate: median(said(0)), cores: median(said(1)), latency_s: waits_s, ..default },
+        true => Profile { call_s: waits_s, ..profile },
+        false => Profile { latency_s: waits_s, ..profile },
     }
 }
 
