@@ -133,7 +133,10 @@ class _Probe:
         self._say("many to one", _INCAST)
         incast = self._incast(incast_flows(ranks))
         self._say("one to many", 0.03)
-        waits = self._waits(round_s, 2 * frame_s / share) if len(hosts) > 1 else self._turns(frame_s, share)
+        if len(hosts) > 1:
+            waits = self._waits(round_s, 2 * frame_s / share)
+        else:
+            waits = self._turns(curve[0].seconds, frame_s, share)
         profile = Profile(
             rate=all_rate,
             incast=incast_share([k for k, _ in incast], [reached for _, reached in incast]),
@@ -234,13 +237,12 @@ class _Probe:
         _, more_s = self._fans()
         return {"latency_s": round_s, "message_s": max(0.0, (more_s or 0.0) - frames_s)}
 
-    def _turns(self, frame_s: float, share: float) -> dict[str, float]:
-        """What messages cost ranks of one host, which have the processor in turn."""
-        default = Profile.one_host(1, share)
+    def _turns(self, latency_s: float, frame_s: float, share: float) -> dict[str, float]:
+        """What messages cost ranks of one host, which have the processor in turn; ``latency_s`` is a pair's alone."""
         one_s, more_s = self._fans()
-        wake_s = default.wake_s if more_s is None else max(0.0, more_s * share - 2 * frame_s)
-        call_s = one_s - (2 * frame_s + wake_s) / share - default.latency_s
-        return {"latency_s": default.latency_s, "wake_s": wake_s, "call_s": max(1e-6, call_s)}
+        wake_s = Profile.one_host(1, share).wake_s if more_s is None else max(0.0, more_s * share - 2 * frame_s)
+        call_s = one_s - (2 * frame_s + wake_s) / share - latency_s
+        return {"latency_s": latency_s, "wake_s": wake_s, "call_s": max(1e-6, call_s)}
 
     def _pairs(self, turns: list[Pairs]) -> tuple[Numbers, Numbers]:
         """Latency in seconds, and rate in bytes a second, of each pair that had its turn; NaN of others."""

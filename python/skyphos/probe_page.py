@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .page import CLAY, CUP, FAINT, INK, LINE, PALE, STYLE, bar, human_bytes, stroke, svg, text
-from .probe_words import host_names, micro
+from .probe_words import host_names, micro, together
 from .profile_file import Measured
 
 __all__ = ["render"]
@@ -46,7 +46,7 @@ def render(found: Measured) -> str:
         ("hosts", ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")),
         *([("racks", f"{len(racks)}")] if len(racks) > 1 else []),
         ("half of the best rate at", human_bytes(found.half_rate_bytes)),
-        ("all exchange", f"{micro(profile.latency_s)}, {human_bytes(profile.rate)}/s"),
+        ("all exchange", f"{together(profile)}; {human_bytes(profile.rate)}/s"),
         ("measured", f"{found.measured[:16].replace('T', ' ')} UTC"),
     ]
     shown = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts)
@@ -285,9 +285,12 @@ def _numbers(found: Measured) -> str:
         ("G", micro(loggp.G_s), f"a byte of a stream of large ones: {human_bytes(1 / loggp.G_s)}/s"),
         ("All ranks at once", ""),
         ("latency", micro(p.latency_s), "until a small message is there"),
+        ("message", micro(p.message_s), "for which each takes a link, whatever its length"),
+        ("call", micro(p.call_s), "more, where ranks share processors: until all have had a turn"),
         ("rate", f"{human_bytes(p.rate)}/s", "of a rank's link, each way"),
         ("cores", f"{p.cores:.2f}", "share of a core that a rank has"),
         ("Processor time", ""),
+        ("wake", micro(p.wake_s), "of a message that is waited for"),
         ("frame", micro(p.frame_s), "of a frame, at either end"),
         ("byte", micro(p.byte_s), "of a byte in frames of up to 32 KB, at either end"),
         ("array byte", micro(p.array_byte_s), "of a byte in frames of 128 KB"),
@@ -298,6 +301,11 @@ def _numbers(found: Measured) -> str:
         ("dense byte", micro(p.dense_byte_s), "of an array, read, added or copied"),
         ("fresh byte", micro(p.fresh_byte_s), "of an array, given by the system and cleared"),
         ("bitmap", micro(p.bitmap_s), "an entry more, where an array has a bitmap"),
+        ("gather", micro(p.gather_s), "a row of a plan into a message"),
+        ("fold", micro(p.fold_s), "a row that came, onto a sum"),
+        ("row byte", micro(p.row_byte_s), "more of either, for each byte of a row"),
+        ("set code", micro(p.set_code_s), "an index of a configuration, to the wire or from it"),
+        ("set join", micro(p.set_join_s), "an index, with those of other ranks"),
         ("Machine, a rank while all compute", ""),
         ("copy", f"{human_bytes(machine['copy_rate'])}/s", "memory"),
         ("float32", f"{machine['float32_gflops']:.1f} GFLOP/s", "matrix product, 512 × 512"),

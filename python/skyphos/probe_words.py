@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from .page import human_bytes, human_seconds
+from .planner import Profile
 from .profile_file import Measured
 from .topology import scattered
 
-__all__ = ["host_names", "micro", "summary"]
+__all__ = ["host_names", "micro", "summary", "together"]
 
 
 def micro(seconds: float) -> str:
@@ -41,6 +42,13 @@ def host_names(found: Measured) -> list[str]:
     return [f"{h.name} {h.address}" if names.count(h.name) > 1 else h.name for h in found.hosts]
 
 
+def together(profile: Profile) -> str:
+    """What waiting is when all ranks exchange."""
+    if profile.call_s > 0:
+        return f"{micro(profile.call_s)} more a call, until all ranks have had a turn"
+    return f"{micro(profile.latency_s)} when all ranks exchange"
+
+
 def _share(found: Measured) -> str:
     """With a word where the hosts did something else meanwhile."""
     could = min(1.0, found.machine["cores"] / max(len(host.ranks) for host in found.hosts))
@@ -63,7 +71,7 @@ def summary(found: Measured) -> str:
     where = f"{hosts} host{'s' * (hosts > 1)}" + (f" in {racks} racks" if racks > 1 else "")
     lines = [
         ("ranks", f"{found.ranks} on {where}, over {found.transport}"),
-        ("latency of a pair", f"{micro(least)} to {micro(most)}; {micro(profile.latency_s)} when all ranks exchange"),
+        ("latency of a pair", f"{micro(least)} to {micro(most)}; {together(profile)}"),
         ("rate of a pair", f"{human_bytes(slow)}/s to {human_bytes(fast)}/s, a stream one way"),
         (
             "rate of a rank",

@@ -19,6 +19,7 @@ import pytest
 import skyphos as sky
 from conftest import Processes, on_all
 from skyphos.loggp import half_rate_bytes, incast_share, line
+from skyphos.planner import Profile
 from skyphos.probe import probe
 from skyphos.probe_words import summary
 from skyphos.profile_choice import default_path
@@ -57,6 +58,10 @@ def test_the_command_measures_writes_and_draws(tmp_path: pathlib.Path) -> None:
     assert all(point.low_s <= point.seconds <= point.high_s for point in found.curve)
     assert 1 < found.half_rate_bytes < max(times)
     pairs = ~np.eye(3, dtype=bool)
+    default = Profile.network(1e9)
+    assert found.profile.call_s > 0 and found.profile.message_s == 0, "ranks of one host pass no link"
+    assert 0 < found.profile.set_join_s < 1e-6 and found.profile.set_join_s != default.set_join_s
+    assert 0 < found.profile.gather_s + found.profile.row_byte_s < 1e-6
     assert (found.topology.latency_s[pairs] > 0).all() and (found.topology.rate[pairs] > 1e6).all()
     assert np.isnan(found.topology.latency_s.diagonal()).all()
     assert [senders for senders, _ in found.incast] == [1, 2]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
+from regret.__main__ import main
 from regret.cases import DENSITIES, KINDS, RANKS, SIZES, Case, cases, inputs
 from regret.score import score, summary
 from regret.sweep import Measured
@@ -53,3 +56,16 @@ def test_inputs_have_the_density_that_was_asked_for(kind: str, density: float) -
 
 def test_every_case_is_swept() -> None:
     assert sum(1 for ranks in RANKS for _ in cases(ranks)) == len(RANKS) * len(SIZES) * len(DENSITIES) * len(KINDS)
+
+
+def test_a_table_from_what_is_stored(tmp_path: Path) -> None:
+    times = {"auto": [4e-3] * 4, "ring": [2e-3] * 4, "dense_ring": [1e-3] * 4}
+    one = {"case": CASE.record(), "place": "host", "times_s": times, "chosen": "ring", "predicted_s": 3e-3}
+    (tmp_path / "host.json").write_text(json.dumps({"cases": [one | {"hopeless_s": {"gloo": 9.0}}]}))
+    shown = CliRunner().invoke(main, ["--stored", "--place", "host", "--output", str(tmp_path)])
+    assert shown.exit_code == 0 and "geometric mean 2.000" in shown.output
+    table = (tmp_path / "host.txt").read_text()
+    assert CASE.name() in table and "2.00 !" in table and "off by 25%" in table
+    assert list(tmp_path.glob("*.part")) == []
+    missing = CliRunner().invoke(main, ["--stored", "--place", "250mbit", "--output", str(tmp_path)])
+    assert missing.exit_code == 1 and "250mbit.json is not there" in missing.output
