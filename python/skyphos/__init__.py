@@ -13,7 +13,7 @@ Importing this package imports NumPy and nothing else; graphs (:mod:`skyphos.gra
 
 from .comm import Comm
 from .errors import BadInput, Mismatch, PeerLost, Refused, SkyphosError, Timeout
-from .explanation import Explanation
+from .explanation import Explanation, PlanExplanation
 from .group import init, local
 from .plan import LayerVolume, Plan, Stats
 from .quantize import Quantize
@@ -32,6 +32,7 @@ __all__ = [
     "Mismatch",
     "PeerLost",
     "Plan",
+    "PlanExplanation",
     "Quantize",
     "Refused",
     "SkyphosError",

@@ -164,6 +164,16 @@ class Comm:
 @final
 class Plan:
     @property
+    def considered(
+        self,
+    ) -> list[
+        tuple[
+            list[int],
+            list[tuple[float, float, float, float, float, float]],
+            list[tuple[float, float, float, float, float, float]],
+        ]
+    ]: ...
+    @property
     def n(self) -> int: ...
     @property
     def width(self) -> int: ...

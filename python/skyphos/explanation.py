@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .planner import Prediction, Stage
+from .planner import PlanPrediction, Prediction, Stage
 
-__all__ = ["Explanation"]
+__all__ = ["Explanation", "PlanExplanation"]
 
 
 @dataclass(frozen=True)
@@ -82,17 +82,74 @@ class Explanation:
         if self.predicted is not None:
             found = self.predicted
             lines.append(
-                f"  predicted: {1e3 * found.seconds:.3g} ms, {found.sent_bytes:,.0f} bytes in "
+                f"  predicted: {_ms(found.seconds)}, {found.sent_bytes:,.0f} bytes in "
                 f"{found.messages:.0f} messages"
             )
             if len(found.stages) > 1:
-                stages = ", ".join(f"{1e3 * s.seconds:.3g} ms {s.sent_bytes:,.0f} bytes" for s in found.stages)
+                stages = ", ".join(f"{_ms(s.seconds)} {s.sent_bytes:,.0f} bytes" for s in found.stages)
                 lines.append(f"    by stage: {stages}")
         for what, names in (("passed over", self.others), ("tried, and slower", self.tried)):
             if names:
-                lines.append(f"  {what}: " + ", ".join(f"{name} {1e3 * s:.3g} ms" for name, s in names))
+                lines.append(f"  {what}: " + ", ".join(f"{name} {_ms(s)}" for name, s in names))
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
+
+@dataclass(frozen=True)
+class PlanExplanation:
+    """Why a plan has its degrees; ``print`` it.
+
+    Attributes
+    ----------
+    degrees : tuple of int
+        Degree of each layer.
+    reason : str
+    predicted : PlanPrediction or None
+        What configuration and reduction should take, layer by layer; None where degrees were not chosen by that.
+    others : tuple of PlanPrediction
+        The next best degrees.
+    """
+
+    degrees: tuple[int, ...]
+    reason: str
+    predicted: PlanPrediction | None
+    others: tuple[PlanPrediction, ...]
+
+    @classmethod
+    def of(cls, degrees: tuple[int, ...], considered: _Considered) -> PlanExplanation:
+        """Put together what the native library considered."""
+        found = [
+            PlanPrediction(tuple(layers), tuple(Stage(*s) for s in configure), tuple(Stage(*s) for s in reduce))
+            for layers, configure, reduce in considered
+        ]
+        if not found:
+            return cls(degrees, "they were named, or there is no other choice", None, ())
+        if not found[0].reduce:
+            return cls(degrees, "the papers' rule for messages of at least min_packet bytes", None, ())
+        return cls(degrees, "the least predicted time of a reduction", found[0], tuple(found[1:]))
+
+    def __str__(self) -> str:
+        lines = [f"degrees {'x'.join(map(str, self.degrees))}: {self.reason}"]
+        if self.predicted is not None:
+            found = self.predicted
+            lines.append(f"  predicted: {_ms(found.seconds)} a reduction, {_ms(found.configure_seconds)} to configure")
+            ways = [f"down {k + 1}" for k in range(len(self.degrees))]
+            ways += [f"up {k + 1}" for k in reversed(range(len(self.degrees)))]
+            lines += [
+                f"    {way}: {_ms(stage.seconds)}, {stage.sent_bytes:,.0f} bytes in {stage.messages:.0f} messages"
+                for way, stage in zip(ways, found.reduce, strict=True)
+            ]
+        if self.others:
+            lines.append("  passed over: " + ", ".join(f"{other.name} {_ms(other.seconds)}" for other in self.others))
+        return "\n".join(lines)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
+
+
+#: Degrees, and stages of configurations and reductions.
+_Stages = list[tuple[float, float, float, float, float, float]]
+_Considered = list[tuple[list[int], _Stages, _Stages]]
 
 #: Names, degrees and seconds of algorithms.
 _Timed = list[tuple[str, list[int], float]]

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from .arguments import Op, as_out, as_values, resolve_op
 from .errors import BadInput
+from .explanation import PlanExplanation
 from .work import Work, perform
 
 if TYPE_CHECKING:
@@ -130,6 +131,18 @@ class Plan:
     def degrees(self) -> tuple[int, ...]:
         """Degree of each layer of the butterfly, from the top."""
         return tuple(self._native.degrees)
+
+    def explain(self) -> PlanExplanation:
+        """Why it has these degrees, and what its layers should take. Not collective.
+
+        Examples
+        --------
+        >>> import skyphos as sky
+        >>> with sky.init() as comm:
+        ...     print(comm.configure([3], [3], n=10).explain())
+        degrees 1: they were named, or there is no other choice
+        """
+        return PlanExplanation.of(self.degrees, self._native.considered)
 
     @property
     def volume(self) -> list[LayerVolume]:

@@ -187,3 +187,21 @@ def test_hints_change_no_result_and_bad_ones_are_refused() -> None:
             comm.allreduce(mine, expected_nnz=hint)
 
     on_all(4, body)
+
+
+def test_why_a_plan_has_its_degrees() -> None:
+    def body(comm: sky.Comm) -> list[sky.PlanExplanation]:
+        indices = vector(comm.rank, 5_000, 300).indices
+        settings: list[dict[str, Any]] = [{}, {"degrees": [2, 2]}, {"min_packet": 100.0}, {"expected_nnz": 1000}]
+        return [comm.configure(indices, indices, n=5_000, **more).explain() for more in settings]
+
+    all_found = on_all(4, body)
+    assert all(str(found[k]) == str(all_found[0][k]) for found in all_found for k in range(4))
+    chosen, named, papers, hinted = all_found[0]
+    for how in (chosen, hinted):
+        assert how.predicted is not None and how.predicted.degrees == how.degrees and len(how.others) == 1
+        assert {how.degrees, how.others[0].degrees} == {(4,), (2, 2)}
+        assert how.predicted.seconds <= how.others[0].seconds and len(how.predicted.reduce) == 2 * len(how.degrees)
+        assert "passed over" in str(how) and "down 1" in str(how) and "to configure" in str(how)
+    assert named.degrees == (2, 2) and named.predicted is None and "named" in str(named)
+    assert papers.predicted is None and "papers' rule" in str(papers)

@@ -139,6 +139,20 @@ pub struct Volume {
     pub config_bytes: u64,
 }
 
+/// What a layer is predicted to take: bytes sent and received, messages, rounds, processor seconds, seconds.
+pub type Expected = [f64; 6];
+
+/// Degrees that a plan has or might have had, and what they were predicted to take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Considered {
+    /// Degree of each layer.
+    pub degrees: Vec<u32>,
+    /// Of the configuration, each layer down, then up.
+    pub configure: Vec<Expected>,
+    /// The same of a reduction.
+    pub reduce: Vec<Expected>,
+}
+
 /// A configured reduction: send values along `contribute`, get them along `want`.
 #[derive(Debug)]
 pub struct Plan {
@@ -160,6 +174,8 @@ pub struct Plan {
     pub contribute_len: usize,
     /// Length of the user's `want`.
     pub want_len: usize,
+    /// Where degrees were chosen by a prediction: these, and the next best.
+    pub considered: Vec<Considered>,
     /// The layers, from the top.
     pub layers: Vec<Layer>,
     /// How many ranks put out each index of this rank's bottom range; made when first needed.

@@ -4,9 +4,10 @@ use crate::arrays::{ValueArrays, with_values};
 use crate::errors::{or_fail, to_py};
 use crate::op::reduce_op;
 use crate::owned::{Numbers, NumbersMut};
+use crate::planner::PlanNumbers;
 use crate::work::perform;
 use pyo3::prelude::*;
-use skyphos::{Order, SharedPlan};
+use skyphos::{Considered, Order, SharedPlan};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ pub struct Plan {
     width: usize,
     n: u64,
     degrees: Vec<u32>,
+    considered: Vec<Considered>,
     contribute_len: usize,
     want_len: usize,
 }
@@ -29,6 +31,7 @@ impl Plan {
             width: plan.width,
             n: plan.n,
             degrees: plan.degrees.clone(),
+            considered: plan.considered.clone(),
             contribute_len: plan.contribute_len,
             want_len: plan.want_len,
             plan: SharedPlan::new(plan),
@@ -55,6 +58,14 @@ impl Plan {
     #[getter]
     fn degrees(&self) -> Vec<u32> {
         self.degrees.clone()
+    }
+
+    /// Degrees, and layers of the configuration and of a reduction: the ones it has first, then the next best.
+    #[getter]
+    fn considered(&self) -> Vec<PlanNumbers> {
+        let numbers = |layers: &[[f64; 6]]| layers.iter().map(|layer| (*layer).into()).collect();
+        let all = self.considered.iter();
+        all.map(|c| (c.degrees.clone(), numbers(&c.configure), numbers(&c.reduce))).collect()
     }
 
     #[getter]

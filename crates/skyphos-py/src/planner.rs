@@ -104,7 +104,7 @@ pub fn predict_agreement(ranks: u32, profile: Numbers) -> StageNumbers {
 }
 
 /// Degrees, and stages of the configuration and of a reduction.
-type PlanNumbers = (Vec<u32>, Vec<StageNumbers>, Vec<StageNumbers>);
+pub(crate) type PlanNumbers = (Vec<u32>, Vec<StageNumbers>, Vec<StageNumbers>);
 
 /// Every ordered factorisation as layers of a plan in which all want what they contribute, the fastest reduction first.
 #[pyfunction]

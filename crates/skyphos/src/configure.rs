@@ -264,13 +264,15 @@ async fn request(
     let want = if same { contribute.clone() } else { want.prepare(n, hash, "want")? };
     // A prime (or single) group has one choice of degrees: nothing to agree on.
     let one_choice = (2..ep.size()).all(|d| !ep.size().is_multiple_of(d));
+    let mut considered = Vec::new();
     let degrees = match &options.degrees {
         Some(degrees) => degrees.clone(),
         None if one_choice => vec![ep.size()],
         None => {
             let ConfigureOptions { width, min_packet_bytes, expected_nnz, .. } = *options;
             let asked = Asked { n, hash, row_bytes: width * item_bytes, min_packet_bytes, expected_nnz };
-            agree(ep, &asked, (&contribute, &want), seen).await?
+            considered = agree(ep, &asked, (&contribute, &want), seen).await?;
+            considered[0].degrees.clone()
         }
     };
     Ok(Request {
@@ -283,6 +285,7 @@ async fn request(
         contribute_len,
         want,
         want_len,
+        considered,
         // The call's number: the same on all ranks, whatever failed before.
         id: ep.call_number() as u32,
         counted: None,

@@ -4,12 +4,14 @@
 //! of the index space on all of them, and the unions of samples say how much sets overlap. It is there for nothing once
 //! the sets are prepared.
 
+use crate::choose::OTHERS;
 use crate::observe::{Observed, PROFILE_WORDS, agreed_profile};
 use skyphos_core::Endpoint;
 use skyphos_core::collectives::allgather::allgather_numbers;
+use skyphos_core::plan::Considered;
 use skyphos_kernels::{Block, BlockHash, IndexSet, Prepared};
 use skyphos_plan::degrees::DEFAULT_ALPHA;
-use skyphos_plan::{PlanWork, Profile, Sizes, Union, choose_degrees, factorisations};
+use skyphos_plan::{PlanWork, Profile, Sizes, Stage, Union, choose_degrees, factorisations};
 use skyphos_types::Result;
 
 /// Round of the exchange; those of the agreement on n are before it.
@@ -37,13 +39,13 @@ pub(crate) struct Asked {
     pub(crate) expected_nnz: Option<u64>,
 }
 
-/// Degrees for these sets; the same on all ranks. Cost: ⌈log2 P⌉ α.
+/// Degrees for these sets, and then the next best; the same on all ranks. Cost: ⌈log2 P⌉ α.
 pub(crate) async fn agree(
     ep: &Endpoint,
     asked: &Asked,
     (contribute, want): (&Prepared, &Prepared),
     seen: Observed,
-) -> Result<Vec<u32>> {
+) -> Result<Vec<Considered>> {
     let start = seen.start(ep.size(), ep.node().on_one_host());
     if let Some(entries) =
         asked.expected_nnz.filter(|_| asked.min_packet_bytes.is_none() && seen.starts_alike())
@@ -64,10 +66,9 @@ pub(crate) async fn agree(
     let (ranks, n) = (ep.size(), asked.n);
     if let Some(least) = asked.min_packet_bytes {
         let (contribute, want, row_bytes) = (mean(0), mean(1), asked.row_bytes as f64);
-        return Ok(choose_degrees(
-            &Sizes { ranks, n, contribute, want, row_bytes, alpha: DEFAULT_ALPHA },
-            least,
-        ));
+        let sizes = Sizes { ranks, n, contribute, want, row_bytes, alpha: DEFAULT_ALPHA };
+        let degrees = choose_degrees(&sizes, least);
+        return Ok(vec![Considered { degrees, configure: Vec::new(), reduce: Vec::new() }]);
     }
     let profile =
         agreed_profile(start, |k| all.iter().map(|a| f64::from_bits(a[counts.len() + k])).collect());
@@ -82,14 +83,14 @@ pub(crate) async fn agree(
     Ok(best(ep, asked, &profile, (&out, &wanted), same))
 }
 
-/// The degrees with the least predicted time of a reduction; `same`: all want what they put out.
+/// The degrees with the least predicted time of a reduction, and the next best; `same`: all want what they put out.
 fn best(
     ep: &Endpoint,
     asked: &Asked,
     profile: &Profile,
     (out, want): (&Union, &Union),
     same: bool,
-) -> Vec<u32> {
+) -> Vec<Considered> {
     let work = PlanWork {
         ranks: ep.size(),
         n: asked.n,
@@ -99,7 +100,17 @@ fn best(
         same,
         ranks_per_host: ep.topology().ranks_per_host(),
     };
-    work.all(profile, &factorisations(ep.size())).swap_remove(0).degrees
+    let numbers = |stages: &[Stage]| {
+        let of = |s: &Stage| [s.sent, s.received, s.messages, s.rounds, s.compute_s, s.seconds];
+        stages.iter().map(of).collect()
+    };
+    let all = work.all(profile, &factorisations(ep.size())).into_iter().take(1 + OTHERS);
+    all.map(|p| Considered {
+        configure: numbers(&p.configure),
+        reduce: numbers(&p.reduce),
+        degrees: p.degrees,
+    })
+    .collect()
 }
 
 /// Blocks that each rank tells of each window: all ranks hear all of them.

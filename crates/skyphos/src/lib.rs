@@ -52,7 +52,7 @@ pub use reduce_scatter::Scattered;
 pub use skyphos_core::collectives::configure::Missing;
 pub use skyphos_core::collectives::gather::Schedule;
 pub use skyphos_core::collectives::reduce::Order;
-pub use skyphos_core::plan::{Plan, Stats, Volume};
+pub use skyphos_core::plan::{Considered, Plan, Stats, Volume};
 pub use skyphos_core::stream::Split;
 pub use skyphos_core::transport::Transport;
 pub use skyphos_core::{Call, Node, Settings, Topology, Traffic, Work};

@@ -22,7 +22,7 @@ use crate::collectives::reduce::{DOWN, UP, check_shapes, finish_mean};
 use crate::collectives::rows::{Source, Target, copy_repeats, stage_repeats};
 use crate::collectives::sets::{Counted, Sets};
 use crate::endpoint::Endpoint;
-use crate::plan::{Layer, Map, Memory, Plan, Stats};
+use crate::plan::{Considered, Layer, Map, Memory, Plan, Stats};
 use crate::slab::AlignedVec;
 use skyphos_kernels::{BLOCK_BITS, BlockHash, IndexSet, Locator, MISSING, Prepared, split_ranges};
 use skyphos_types::{Element, Error, ReduceOp, Result};
@@ -64,6 +64,8 @@ pub struct Request {
     pub want: Prepared,
     /// Length of the array it came from.
     pub want_len: usize,
+    /// See [`Plan::considered`].
+    pub considered: Vec<Considered>,
     /// Number for the plan, the same on all ranks.
     pub id: u32,
     /// In a simulation without data: how many indices there are instead of the sets, which are empty.
@@ -184,6 +186,7 @@ async fn run<T: Element>(ep: &Endpoint, request: Request, mut with: Option<Value
         want,
         contribute_len: request.contribute_len,
         want_len: request.want_len,
+        considered: request.considered,
         layers: built,
         present: None,
         memory: Memory::default(),

@@ -298,6 +298,7 @@ impl Rank {
             joined: 1,
         };
         let request = Request {
+            considered: Vec::new(),
             n,
             width: 1,
             degrees: degrees.to_vec(),

@@ -71,6 +71,8 @@ impl Scenario {
                 self.degrees.is_none()
             }
             Collective::Allreduce | Collective::AllreduceDense => self.algorithm == Algorithm::Auto,
+            Collective::ReduceScatter => self.degrees.is_none(),
+            Collective::Allgather => true,
             _ => false,
         }
     }
