@@ -82,8 +82,7 @@ class Explanation:
         if self.predicted is not None:
             found = self.predicted
             lines.append(
-                f"  predicted: {_ms(found.seconds)}, {found.sent_bytes:,.0f} bytes in "
-                f"{found.messages:.0f} messages"
+                f"  predicted: {_ms(found.seconds)}, {found.sent_bytes:,.0f} bytes in {found.messages:.0f} messages"
             )
             if len(found.stages) > 1:
                 stages = ", ".join(f"{_ms(s.seconds)} {s.sent_bytes:,.0f} bytes" for s in found.stages)
