@@ -284,10 +284,13 @@ class PlanPrediction:
 
 Model = Literal["uniform", "power_law"]
 
+#: Model, entries of one rank, exponent, and the points of a measured curve.
+_Union = tuple[str, float, float, list[tuple[float, float]]]
+
 
 def _model(
     n: int, entries: float, model: Model, alpha: float, curve: Sequence[tuple[float, float]] | None
-) -> tuple[str, float, float, list[tuple[float, float]]]:
+) -> _Union:
     if n < 1 or not 0 <= entries <= n:
         raise BadInput(f"{entries:g} entries of an index space of {n}: pass n of at least 1, and at most n entries")
     if not (math.isfinite(alpha) and 0 <= alpha <= 10):
@@ -371,9 +374,7 @@ def predict_allreduce(
     >>> best.seconds < others[-1].seconds
     True
     """
-    _check(ranks, row_bytes)
-    of = _model(n, entries, model, alpha, curve)
-    return _predictions(native.predict_reductions(ranks, n, row_bytes, of, profile, False))
+    return _reductions(ranks, n, row_bytes, _model(n, entries, model, alpha, curve), profile, to_parts=False)
 
 
 def predict_reduce_scatter(
@@ -397,9 +398,7 @@ def predict_reduce_scatter(
     >>> [found.degrees for found in predict_reduce_scatter(4, 2**20, 1000, profile=Profile.network(1e9))]
     [(4,), (2, 2)]
     """
-    _check(ranks, row_bytes)
-    of = _model(n, entries, model, alpha, curve)
-    return _predictions(native.predict_reductions(ranks, n, row_bytes, of, profile, True))
+    return _reductions(ranks, n, row_bytes, _model(n, entries, model, alpha, curve), profile, to_parts=True)
 
 
 def predict_agreement(ranks: int, *, profile: Profile) -> Stage:
@@ -420,13 +419,13 @@ def _check(ranks: int, row_bytes: int) -> None:
         raise BadInput(f"{ranks} ranks and rows of {row_bytes} bytes: both must be at least 1")
 
 
-_Routes = list[tuple[str, list[int], list[tuple[float, float, float, float, float, float]]]]
-
-
-def _predictions(routes: _Routes) -> list[Prediction]:
+def _reductions(
+    ranks: int, n: int, row_bytes: int, of: _Union, profile: Profile, *, to_parts: bool
+) -> list[Prediction]:
+    _check(ranks, row_bytes)
     return [
         Prediction(algorithm, tuple(degrees), tuple(Stage(*stage) for stage in stages))
-        for algorithm, degrees, stages in routes
+        for algorithm, degrees, stages in native.predict_reductions(ranks, n, row_bytes, of, profile, to_parts)
     ]
 
 

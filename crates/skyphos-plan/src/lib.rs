@@ -3,7 +3,8 @@
 //! [`density`]: how many indices a union of power-law sets holds (Kylix, Proposition 4.1).
 //! [`union`]: the same for evenly drawn indices and for curves that were measured.
 //! [`degrees`]: the papers' rule for layer degrees (Kylix §III-D, §IV).
-//! [`profile`]: what machine and network can do. [`predict`]: time, bytes and rounds of each way to allreduce.
+//! [`profile`]: what machine and network can do. [`stage`]: how long a stage of a collective takes there.
+//! [`predict`]: time, bytes and rounds of each way to allreduce.
 //! [`plans`]: the same of a configuration and its reductions, by degrees.
 //!
 //! Nothing here communicates; whoever calls it on several ranks must give all the same numbers.
@@ -13,11 +14,13 @@ pub mod density;
 pub mod plans;
 pub mod predict;
 pub mod profile;
+pub mod stage;
 pub mod union;
 
 pub use degrees::{Sizes, choose_degrees, predict_rows};
 pub use density::PowerLaw;
 pub use plans::{PlanPrediction, PlanWork};
-pub use predict::{Parts, Prediction, Route, Stage, Work, agreement, factorisations};
+pub use predict::{Parts, Prediction, Route, Work, agreement, factorisations};
 pub use profile::{Kernels, Profile, RowKernels};
+pub use stage::Stage;
 pub use union::Union;

@@ -3,8 +3,9 @@
 //! Kylix §III, with what a rank holds between layers by Proposition 4.1 or any other model of unions, and the link taken by
 //! each message for a time of its own, which is why small messages do not pay (§II, its Figure 2).
 
-use crate::predict::{Stage, exchange, within};
+use crate::predict::within;
 use crate::profile::Profile;
+use crate::stage::{Stage, exchange};
 
 /// What is configured. All ranks must pass the same.
 pub struct PlanWork<'a> {

@@ -6,6 +6,7 @@
 //! what a union of m ranks' indices holds is asked from a function, whatever model it is of.
 
 use crate::profile::{Kernels, Profile};
+use crate::stage::{Stage, exchange};
 
 /// A way to allreduce.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,44 +59,6 @@ pub struct Work<'a> {
     pub ranks_per_host: u32,
 }
 
-/// What one rank does in a stage, the busiest where they differ.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Stage {
-    /// Bytes that leave, and that come.
-    pub sent: f64,
-    /// See `sent`.
-    pub received: f64,
-    /// Messages that it sends.
-    pub messages: f64,
-    /// Ranks that send to it at once.
-    pub senders: f64,
-    /// Messages that wait for each other.
-    pub rounds: f64,
-    /// Processor time of encoding, adding and placing.
-    pub compute_s: f64,
-    /// Processor time of all, messages included.
-    pub work_s: f64,
-    /// Seconds that the stage takes.
-    pub seconds: f64,
-}
-
-impl Stage {
-    /// With the time that it takes.
-    pub fn timed(self, profile: &Profile) -> Stage {
-        let stage = self;
-        let crowd = 1.0 + profile.incast * (stage.senders - 1.0).max(0.0);
-        let taken_s = stage.messages * profile.message_s;
-        let wire = stage.sent.max(stage.received * crowd) / profile.rate + taken_s;
-        let frames = |bytes: f64| stage.messages.max(bytes / FRAME_BYTES);
-        let moving = (stage.sent + stage.received) * profile.byte_s
-            + (frames(stage.sent) + frames(stage.received)) * profile.frame_s
-            + stage.messages * profile.wake_s;
-        let work_s = moving + stage.compute_s;
-        let seconds = wire.max(work_s / profile.cores) + stage.rounds * profile.latency_s;
-        Stage { work_s, seconds, ..stage }
-    }
-}
-
 /// What a route is predicted to cost a rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
@@ -134,9 +97,6 @@ impl Prediction {
     }
 }
 
-/// Bytes of the largest frame.
-const FRAME_BYTES: f64 = 128.0 * 1024.0;
-
 /// Bytes that a segment of a stream has; an overlapped stage is at least one behind the stage before.
 const SEGMENT_BYTES: f64 = 32.0 * 1024.0;
 
@@ -145,6 +105,11 @@ const SURVEY_BYTES: f64 = 1232.0;
 
 /// Bytes of a frame's head and a segment's.
 const HEAD_BYTES: f64 = 96.0;
+
+fn fastest_first(mut all: Vec<Prediction>) -> Vec<Prediction> {
+    all.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+    all
+}
 
 impl Work<'_> {
     fn row(&self) -> f64 {
@@ -219,9 +184,12 @@ impl Work<'_> {
             routes.push(Route::Butterfly { degrees: vec![self.ranks], parts });
         }
         routes.extend(degrees.iter().map(|d| Route::Butterfly { degrees: d.clone(), parts: Parts::Auto }));
-        let mut all: Vec<Prediction> = routes.iter().map(|route| self.predict(profile, route)).collect();
-        all.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
-        all
+        fastest_first(routes.iter().map(|route| self.predict(profile, route)).collect())
+    }
+
+    /// Reductions that leave each rank its own part through each of these layers, with predictions, best first.
+    pub fn all_reduce_scatters(&self, profile: &Profile, degrees: &[Vec<u32>]) -> Vec<Prediction> {
+        fastest_first(degrees.iter().map(|d| self.reduce_scatter(profile, d)).collect())
     }
 
     fn recursive_doubling(&self, profile: &Profile) -> Vec<Stage> {
@@ -249,7 +217,6 @@ impl Work<'_> {
             all.compute_s += held * k.encode_s * self.weight() + self.fold_s(profile, 2.0 * held, 2.0, n);
         }
         let segment = SEGMENT_BYTES.min(self.sparse_bytes(self.union(1.0), n));
-        all.compute_s = all.compute_s.max(0.0);
         let mut last = all.timed(profile);
         // Each round is a segment behind the one before.
         last.seconds += all.rounds * segment * (1.0 / profile.rate + profile.byte_s / profile.cores);
@@ -267,27 +234,26 @@ impl Work<'_> {
     /// Predicts a reduction that leaves each rank its own part, through layers that join ranks far apart first.
     pub fn reduce_scatter(&self, profile: &Profile, degrees: &[u32]) -> Prediction {
         let mut span = self.ranks;
-        let near = |degree: u32| {
-            let found = within(profile, self.ranks_per_host, span);
+        let stages = self.down(degrees, |degree| {
+            let met = within(profile, self.ranks_per_host, span);
             span /= degree;
-            found
-        };
-        let stages = self.down(degrees, near);
+            met
+        });
         let route = Route::Butterfly { degrees: degrees.to_vec(), parts: Parts::Sparse };
         self.with_call(profile, route, stages)
     }
 
-    /// Layers of a reduction; `profile(d)` is what the next one, of this degree, meets.
-    fn down(&self, degrees: &[u32], mut profile: impl FnMut(u32) -> Profile) -> Vec<Stage> {
-        let (n, k) = (self.n as f64, self.weight());
+    /// Layers of a reduction; `met_by(d)` says what messages of the next one, of this degree, meet.
+    fn down(&self, degrees: &[u32], mut met_by: impl FnMut(u32) -> Profile) -> Vec<Stage> {
+        let n = self.n as f64;
         let (mut stages, mut joined) = (Vec::new(), 1.0);
         for degree in degrees {
             let d = f64::from(*degree);
             // What a rank holds before this layer, in a range of n / joined positions.
             let held = self.union(joined) / joined;
             let bytes = self.sparse_bytes(held, n / joined) * (d - 1.0) / d;
-            let profile = profile(*degree);
-            let encode_s = held * profile.kernels.encode_s * k;
+            let profile = met_by(*degree);
+            let encode_s = held * profile.kernels.encode_s * self.weight();
             let compute_s = encode_s + self.fold_s(&profile, held, d, n / joined / d);
             stages.push(exchange(bytes, d - 1.0, compute_s).timed(&profile));
             joined *= d;
@@ -410,13 +376,6 @@ impl Work<'_> {
 pub(crate) fn within(profile: &Profile, ranks_per_host: u32, span: u32) -> Profile {
     let near = ranks_per_host.is_multiple_of(span) && span > 1;
     if near { profile.within_host() } else { *profile }
-}
-
-/// As many bytes to `others` as come from them, all at once.
-pub(crate) fn exchange(bytes: f64, others: f64, compute_s: f64) -> Stage {
-    let (messages, senders) = (others, others);
-    let (sent, received) = (bytes, bytes);
-    Stage { sent, received, messages, senders, rounds: 1.0, compute_s, ..Stage::default() }
 }
 
 /// What it takes to ask so many ranks what they hold: before a first call, and now and then later.

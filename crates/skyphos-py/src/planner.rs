@@ -82,12 +82,7 @@ pub fn predict_reductions(
         let dense_above = DenseThreshold::Auto.density(n, row_bytes, n > 1 << 32);
         let work = Work { ranks, n, row_bytes, union: &curve, dense_above, ranks_per_host: 1 };
         let degrees = factorisations(ranks);
-        if !to_parts {
-            return work.all(&profile, &degrees);
-        }
-        let mut all: Vec<Prediction> = degrees.iter().map(|d| work.reduce_scatter(&profile, d)).collect();
-        all.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
-        all
+        if to_parts { work.all_reduce_scatters(&profile, &degrees) } else { work.all(&profile, &degrees) }
     });
     let route = |prediction: Prediction| {
         let (algorithm, degrees) = of_route(&prediction.route);

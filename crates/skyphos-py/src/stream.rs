@@ -45,14 +45,13 @@ fn options(
         entries => DenseThreshold::Entries(entries.max(0) as u64),
     };
     let (algorithm, quantize) = (Algorithm::from_name(&algorithm)?, quantised.map(quantize).transpose()?);
-    let sent = false;
     Ok(AllreduceOptions {
         algorithm,
         degrees,
         split,
         dense_threshold,
         quantize,
-        tell_sent: sent,
+        tell_sent: false,
         expected_nnz,
     })
 }
@@ -122,7 +121,23 @@ fn told(how: Explanation, explain: bool) -> Told {
 }
 
 /// Makes a call from a vector's arrays, for the type of its numbers, and performs it.
+///
+/// With `now` that is done instead where nobody asks for a call that goes on by itself: it can rely on what earlier calls
+/// learned, and tell the next one.
 macro_rules! with_vector {
+    ($py:ident, $comm:ident, $vector:ident, $async_op:ident, |$T:ident, $x:ident| $call:expr,
+     now $now:expr, $convert:expr) => {{
+        let dtype = or_fail($py, $comm, dtype_of(&$vector.1))?;
+        with_element!(dtype, $T => {
+            let $x = or_fail($py, $comm, Vector::<$T>::new(&$vector))?;
+            let convert = $convert;
+            if $async_op {
+                return perform($py, $comm, $call, true, convert);
+            }
+            let done = $py.detach(|| $now);
+            convert($py, done.map_err(|error| to_py($py, error))?)
+        })
+    }};
     ($py:ident, $comm:ident, $vector:ident, $async_op:ident, |$T:ident, $x:ident| $call:expr, $convert:expr) => {{
         let dtype = or_fail($py, $comm, dtype_of(&$vector.1))?;
         with_element!(dtype, $T => {
@@ -152,20 +167,18 @@ pub fn allreduce<'py>(
     let comm = comm.shared();
     let (op, options) = op_and_options(py, comm, op, identity, settings)?;
     let options = AllreduceOptions { tell_sent, ..options };
-    let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
-    with_element!(dtype, T => {
-        let x = or_fail(py, comm, Vector::<T>::new(&vector))?;
-        let convert = move |py: Python<'_>, done: Allreduced<T>| {
+    with_vector!(
+        py,
+        comm,
+        vector,
+        async_op,
+        |T, x| comm.allreduce_call(n, width, x, op, options),
+        now comm.allreduce_and_tell(n, width, x.view(), &op, &options),
+        move |py: Python<'_>, done: Allreduced<T>| {
             let sent = tell_sent.then(|| done.sent.into_pyarray(py));
             (parts(py, done.sum), told(done.explanation, explain), sent).into_py_any(py)
-        };
-        if async_op {
-            return perform(py, comm, comm.allreduce_call(n, width, x, op, options), true, convert);
         }
-        // The next call may rely on what this one learned.
-        let done = py.detach(|| comm.allreduce_and_tell(n, width, x.view(), &op, &options));
-        convert(py, done.map_err(|error| to_py(py, error))?)
-    })
+    )
 }
 
 /// `Comm.allreduce` of a dense array into `out`.
@@ -212,20 +225,18 @@ pub fn reduce_scatter<'py>(
     let comm = comm.shared();
     let settings = ("auto".to_owned(), degrees, "even".to_owned(), -1, None, expected_nnz);
     let (op, options) = op_and_options(py, comm, op, identity, settings)?;
-    let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
-    with_element!(dtype, T => {
-        let x = or_fail(py, comm, Vector::<T>::new(&vector))?;
-        let convert = move |py: Python<'_>, done: Scattered<T>| {
+    with_vector!(
+        py,
+        comm,
+        vector,
+        async_op,
+        |T, x| comm.reduce_scatter_call(n, width, x, op, options),
+        now comm.reduce_scatter_and_tell(n, width, x.view(), &op, &options),
+        move |py: Python<'_>, done: Scattered<T>| {
             let owned = (done.owned.start, done.owned.end);
             (parts(py, done.part), owned, told(done.explanation, explain)).into_py_any(py)
-        };
-        if async_op {
-            return perform(py, comm, comm.reduce_scatter_call(n, width, x, op, options), true, convert);
         }
-        // The next call may rely on what this one learned.
-        let done = py.detach(|| comm.reduce_scatter_and_tell(n, width, x.view(), &op, &options));
-        convert(py, done.map_err(|error| to_py(py, error))?)
-    })
+    )
 }
 
 /// `Comm.reduce`: the result on `root`, None elsewhere.
@@ -289,19 +300,18 @@ pub fn allgather<'py>(
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     let schedule = or_fail(py, comm, schedule_of(schedule))?;
-    let dtype = or_fail(py, comm, dtype_of(&vector.1))?;
-    with_element!(dtype, T => {
-        let x = or_fail(py, comm, Vector::<T>::new(&vector))?;
-        let convert = |py: Python<'_>, done: Gathered<T>| {
+    with_vector!(
+        py,
+        comm,
+        vector,
+        async_op,
+        |T, x| comm.allgather_call(n, width, x, schedule),
+        now comm.allgather_and_tell(n, width, x.view(), schedule),
+        |py: Python<'_>, done: Gathered<T>| {
             let told = told_of_schedule(&done.choice, done.traffic);
             (all_parts::<T>(py, done.vectors), told).into_py_any(py)
-        };
-        if async_op {
-            return perform(py, comm, comm.allgather_call(n, width, x, schedule), true, convert);
         }
-        let done = py.detach(|| comm.allgather_and_tell(n, width, x.view(), schedule));
-        convert(py, done.map_err(|error| to_py(py, error))?)
-    })
+    )
 }
 
 /// `Comm.gather`: the vectors of all ranks on `root`.

@@ -101,6 +101,10 @@ pub trait Element: Pod + Send + Sync + PartialEq + std::fmt::Debug {
     const LOWEST: Self;
     /// All bits set: identity of `and`.
     const ALL_BITS: Self;
+    /// What leaves every number as it is when added to it, and is the sum of no others: −0.0. Integers have none.
+    const ABSENT: Option<Self>;
+    /// Whether this is [`Element::ABSENT`], bit by bit.
+    fn is_absent(self) -> bool;
     /// a + b.
     fn add(self, other: Self) -> Self;
     /// a · b.
@@ -126,6 +130,9 @@ macro_rules! element_int {
             const HIGHEST: Self = <$t>::MAX;
             const LOWEST: Self = <$t>::MIN;
             const ALL_BITS: Self = !0;
+            const ABSENT: Option<Self> = None;
+            #[inline(always)]
+            fn is_absent(self) -> bool { false }
             #[inline(always)]
             fn add(self, other: Self) -> Self { self.wrapping_add(other) }
             #[inline(always)]
@@ -154,6 +161,9 @@ macro_rules! element_float {
             const HIGHEST: Self = <$t>::INFINITY;
             const LOWEST: Self = <$t>::NEG_INFINITY;
             const ALL_BITS: Self = 0.0;
+            const ABSENT: Option<Self> = Some(-0.0);
+            #[inline(always)]
+            fn is_absent(self) -> bool { self.to_bits() == (-0.0 as $t).to_bits() }
             #[inline(always)]
             fn add(self, other: Self) -> Self { self + other }
             #[inline(always)]

@@ -78,6 +78,11 @@ macro_rules! element_half {
             const HIGHEST: Self = <$t>::INFINITY;
             const LOWEST: Self = <$t>::NEG_INFINITY;
             const ALL_BITS: Self = <$t>::ZERO;
+            const ABSENT: Option<Self> = Some(<$t>::NEG_ZERO);
+            #[inline(always)]
+            fn is_absent(self) -> bool {
+                self.to_bits() == <$t>::NEG_ZERO.to_bits()
+            }
             #[inline(always)]
             fn add(self, other: Self) -> Self {
                 $narrow($widen(self) + $widen(other))

@@ -6,7 +6,10 @@ use skyphos_core::Endpoint;
 use skyphos_core::clock::Effort;
 use skyphos_core::collectives::allreduce::dense;
 use skyphos_core::stream::Terms;
-use skyphos_kernels::stream::{Addend, Form, View, dense_form};
+use skyphos_kernels::Pieces;
+use skyphos_kernels::stream::{
+    Addend, Form, Shape, View, absent_number, as_entries, mark_entries, told_apart, without_sign,
+};
 use skyphos_types::{Element, ReduceOp, Result};
 
 /// Reduces `values` of all ranks into `out`, which is as long. Returns the schedule that was used; `None` if
@@ -34,33 +37,87 @@ pub(crate) async fn reduce_array<T: Element>(
     Ok(Some(algorithm))
 }
 
-/// Reduces sparse vectors as arrays, and a bitmap of who had an entry beside them.
+/// Reduces sparse vectors as arrays. Where the numbers of the array cannot say what is an entry, a bitmap goes beside it.
 pub(crate) async fn reduce_as_dense<T: Element>(
     ep: &Endpoint,
     algorithm: Algorithm,
     view: View<'_, T>,
     terms: Terms<'_>,
 ) -> Result<Form<T>> {
-    let Terms { op, n, shape, .. } = terms;
+    let Terms { op, shape, .. } = terms;
     let entries = view.nnz(shape.width);
     ep.spend(Effort::Place { entries, row_bytes: shape.width * size_of::<T>() });
-    if algorithm == Algorithm::DenseRing {
-        let vector = Addend::new(view, n, shape.width, op)?;
-        let mut present = shape.with_present.then(|| vector.bitmap().to_vec());
-        let array = dense::ring_of_entries(ep, op, &vector, n as usize * shape.width);
-        let values = dense::with_bitmap(ep, array, present.as_mut()).await?;
+    match absent_number::<T>(op).filter(|_| shape.with_present) {
+        Some(absent) => {
+            let values = as_entries(view.values());
+            told_by_numbers(ep, algorithm, view.with_values(&values), terms, absent).await
+        }
+        None => told_by_bitmap(ep, algorithm, view, terms).await,
+    }
+}
+
+async fn told_by_numbers<T: Element>(
+    ep: &Endpoint,
+    algorithm: Algorithm,
+    view: View<'_, T>,
+    Terms { op, n, shape: Shape { width, .. }, .. }: Terms<'_>,
+    absent: T,
+) -> Result<Form<T>> {
+    let len = n as usize * width;
+    if algorithm != Algorithm::DenseRing {
+        let mut values = vec![absent; len];
+        view.put_into(&mut values, None, width);
+        let mut values = reduce_in_place(ep, algorithm, op, values).await?;
+        let present = Some(told_apart(&mut values, width));
         return Ok(Form::Dense { values, present });
     }
-    let mut form = dense_form(shape, n, op.identity::<T>()?);
-    let Form::Dense { values, present } = &mut form else { unreachable!("asked for") };
-    view.put_into(values, present.as_deref_mut(), shape.width);
-    let bits = present.as_mut();
-    if algorithm == Algorithm::DenseRabenseifner {
-        dense::with_bitmap(ep, dense::rabenseifner(ep, op, values), bits).await?;
-    } else {
-        let mut out = vec![T::ZERO; values.len()];
-        dense::with_bitmap(ep, dense::direct(ep, op, values, &mut out), bits).await?;
-        *values = out;
+    let vector = Addend::new(view, n, width, absent);
+    let (mut values, mut present) = (Pieces::new(len), vec![0; n.div_ceil(64) as usize]);
+    dense::ring_of_entries(ep, op, &vector, len, |first, piece| {
+        mark_entries(&mut present, piece, first, width);
+        values.put(first, piece, without_sign);
+    })
+    .await?;
+    Ok(Form::Dense { values: whole(values), present: Some(present) })
+}
+
+async fn told_by_bitmap<T: Element>(
+    ep: &Endpoint,
+    algorithm: Algorithm,
+    view: View<'_, T>,
+    Terms { op, n, shape, .. }: Terms<'_>,
+) -> Result<Form<T>> {
+    let (len, identity) = (n as usize * shape.width, op.identity::<T>()?);
+    if algorithm != Algorithm::DenseRing {
+        let mut values = vec![identity; len];
+        let mut present = shape.with_present.then(|| vec![0; n.div_ceil(64) as usize]);
+        view.put_into(&mut values, present.as_deref_mut(), shape.width);
+        let reduced = reduce_in_place(ep, algorithm, op, values);
+        let values = dense::with_bitmap(ep, reduced, present.as_mut()).await?;
+        return Ok(Form::Dense { values, present });
     }
-    Ok(form)
+    let vector = Addend::new(view, n, shape.width, identity);
+    let (mut values, mut present) = (Pieces::new(len), shape.with_present.then(|| vector.bitmap().to_vec()));
+    let ring = dense::ring_of_entries(ep, op, &vector, len, |first, piece| values.put(first, piece, |v| v));
+    dense::with_bitmap(ep, ring, present.as_mut()).await?;
+    Ok(Form::Dense { values: whole(values), present })
+}
+
+fn whole<T: Element>(values: Pieces<T>) -> Vec<T> {
+    values.finish().expect("each step of the ring brought its whole range")
+}
+
+async fn reduce_in_place<T: Element>(
+    ep: &Endpoint,
+    algorithm: Algorithm,
+    op: &ReduceOp,
+    mut values: Vec<T>,
+) -> Result<Vec<T>> {
+    if algorithm == Algorithm::DenseRabenseifner {
+        dense::rabenseifner(ep, op, &mut values).await?;
+        return Ok(values);
+    }
+    let mut out = vec![T::ZERO; values.len()];
+    dense::direct(ep, op, &values, &mut out).await?;
+    Ok(out)
 }

@@ -72,17 +72,16 @@ pub(crate) const OTHERS: usize = 6;
 pub(crate) fn ranked(data: &Data<'_>) -> Vec<Choice> {
     let (work, degrees) = (work(data), factorisations(data.ranks));
     if data.what == Reduction::ToParts {
-        return sorted(degrees.iter().map(|d| predict(data, Algorithm::Butterfly, d)).collect());
+        let all = work.all_reduce_scatters(&data.profile, &degrees).into_iter();
+        return all.map(|prediction| choice_to_parts(prediction, data)).collect();
     }
     let entries = (data.union)(1.0);
     if data.ranks == 1 || entries * (data.row_bytes as f64 + 4.0) <= SMALL_BYTES {
         return vec![choice(work.predict(&data.profile, &Route::RecursiveDoubling), data)];
     }
     let all = work.all(&data.profile, &degrees).into_iter();
-    sorted(all.map(|prediction| choice(prediction, data)).collect())
-}
-
-fn sorted(mut all: Vec<Choice>) -> Vec<Choice> {
+    let mut all: Vec<Choice> = all.map(|prediction| choice(prediction, data)).collect();
+    // What calls have taken changes the order of predictions.
     all.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
     all
 }
@@ -90,8 +89,7 @@ fn sorted(mut all: Vec<Choice>) -> Vec<Choice> {
 /// What a named algorithm should cost.
 pub(crate) fn predict(data: &Data<'_>, algorithm: Algorithm, degrees: &[u32]) -> Choice {
     if data.what == Reduction::ToParts {
-        let prediction = work(data).reduce_scatter(&data.profile, degrees);
-        return Choice { algorithm, bias: 1.0, ..choice(prediction, data) };
+        return choice_to_parts(work(data).reduce_scatter(&data.profile, degrees), data);
     }
     let butterfly = |degrees: &[u32], parts| Route::Butterfly { degrees: degrees.to_vec(), parts };
     let one_layer = [data.ranks];
@@ -129,6 +127,11 @@ pub fn of_route(route: &Route) -> (Algorithm, Vec<u32>) {
         Route::DenseDirect => (Algorithm::Dense, Vec::new()),
         Route::DenseHalving => (Algorithm::DenseRabenseifner, Vec::new()),
     }
+}
+
+/// Of a reduce-scatter: layers of a butterfly, of which no call has told how long it took.
+fn choice_to_parts(prediction: Prediction, data: &Data<'_>) -> Choice {
+    Choice { algorithm: Algorithm::Butterfly, bias: 1.0, ..choice(prediction, data) }
 }
 
 fn choice(prediction: Prediction, data: &Data<'_>) -> Choice {

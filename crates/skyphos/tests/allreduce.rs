@@ -5,8 +5,8 @@ mod common;
 use common::{MakeGroup, combine, factorisations, local, on_all, tcp};
 use proptest::prelude::*;
 use skyphos::{
-    Algorithm, AllreduceOptions, Comm, DType, DenseThreshold, Element, Form, IndexList, ReduceOp, Result,
-    SparseVec, Split, View, with_element,
+    Algorithm, AllreduceOptions, Comm, DType, DenseThreshold, Element, Form, IndexList, Indices, ReduceOp,
+    Result, SparseVec, Split, View, with_element,
 };
 use std::collections::BTreeMap;
 
@@ -96,11 +96,12 @@ fn cases() -> impl Strategy<Value = Case> {
         })
 }
 
-/// A small value, so that sums and products are exact in every type.
+/// A small value, so that sums and products are exact in every type; zeros of both signs.
 fn value<T: Element>(rank: usize, index: u64, column: usize, op: &ReduceOp) -> T {
     let k = (rank as u64 * 31 + index % 1000 * 7 + column as u64 * 3) % 4;
     let steps = if matches!(op, ReduceOp::Prod) { 1 + k % 2 } else { k };
-    (0..steps).fold(T::ZERO, |v, _| v.add(T::ONE))
+    let zero = T::ABSENT.filter(|_| index.is_multiple_of(2)).unwrap_or(T::ZERO);
+    (0..steps).fold(zero, |v, _| v.add(T::ONE))
 }
 
 fn input<T: Element>(case: &Case, rank: usize) -> SparseVec<T> {
@@ -174,6 +175,13 @@ fn check<T: Element>(case: &Case, make: MakeGroup) {
             Algorithm::SplitAllgatherDense => assert!(result.is_dense(), "DSAR turns dense"),
             dense if dense.is_dense() => assert!(result.is_dense(), "it is reduced as an array"),
             _ => {}
+        }
+        if let Form::Dense { values, present: Some(bits) } = &result.form {
+            let identity = case.op.identity::<T>().unwrap();
+            for (k, row) in values.chunks(case.width).enumerate() {
+                let blank = row.iter().all(|v| *v == identity && v.is_absent() == identity.is_absent());
+                assert!(bits[k / 64] >> (k % 64) & 1 == 1 || blank, "rank {rank}, index {k} in {case:?}");
+            }
         }
         let (indices, values) = result.entries();
         let dsar = case.options.algorithm == Algorithm::SplitAllgatherDense;
@@ -268,6 +276,23 @@ fn many_segments_at_every_size_and_algorithm() {
                     }
                 });
             }
+        }
+    }
+}
+
+/// A mean that is too small for its type is 0, and still an entry.
+#[test]
+fn a_mean_that_underflows() {
+    for (_, make) in TRANSPORTS {
+        let all: Vec<Comm> = make(4);
+        for algorithm in dense() {
+            let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
+            on_all_again(&all, |comm| {
+                let (index, value) = ([u64::from(comm.rank()) * 300], [-f32::from_bits(1)]);
+                let view = View::Sparse { indices: Indices::U64(&index), values: &value };
+                let mean = comm.allreduce(1000, 1, view, &ReduceOp::Mean, &options).unwrap();
+                assert_eq!(mean.entries(), (vec![0, 300, 600, 900], vec![0.0; 4]), "{algorithm:?}");
+            });
         }
     }
 }

@@ -15,7 +15,8 @@ use skyphos_types::{Element, ReduceOp, Result};
 pub struct Addend<'a, T> {
     view: View<'a, T>,
     width: usize,
-    identity: T,
+    /// Changes nothing that it is added to.
+    blank: T,
     /// A bit for each row: whether it is an entry.
     bits: Vec<u64>,
     /// Entries before every so many words.
@@ -26,8 +27,8 @@ pub struct Addend<'a, T> {
 const COUNTED: usize = 64;
 
 impl<'a, T: Element> Addend<'a, T> {
-    /// A vector of `n` rows of `width` numbers.
-    pub fn new(view: View<'a, T>, n: u64, width: usize, op: &ReduceOp) -> Result<Addend<'a, T>> {
+    /// A vector of `n` rows of `width` numbers, for an operation that `blank` changes nothing in.
+    pub fn new(view: View<'a, T>, n: u64, width: usize, blank: T) -> Addend<'a, T> {
         let bits = view.bitmap(n, width);
         let mut count = 0;
         let count_on = |words: &[u64]| {
@@ -36,7 +37,12 @@ impl<'a, T: Element> Addend<'a, T> {
             before
         };
         let before = bits.chunks(COUNTED).map(count_on).collect();
-        Ok(Addend { view, width, identity: op.identity()?, bits, before })
+        Addend { view, width, blank, bits, before }
+    }
+
+    /// What an array is full of before anything is added.
+    pub fn blank(&self) -> T {
+        self.blank
     }
 
     /// A bit for each row: whether it is an entry.
@@ -61,7 +67,7 @@ impl<'a, T: Element> Addend<'a, T> {
             ReduceOp::And => self.fold(T::and, acc, first),
             ReduceOp::Custom(_) => {
                 // The caller's operation works on whole arrays.
-                let mut others = vec![self.identity; acc.len()];
+                let mut others = vec![self.blank; acc.len()];
                 self.fold(|_, number| number, &mut others, first);
                 fold_all(op, acc, &others)?;
             }
@@ -73,7 +79,7 @@ impl<'a, T: Element> Addend<'a, T> {
         match self.view {
             View::Sparse { values, .. } if self.width == 1 => {
                 let values = &values[self.entries_before(first)..];
-                simd::dispatch!(fold_words(&self.bits, values, acc, first, self.identity, op));
+                simd::dispatch!(fold_words(&self.bits, values, acc, first, self.blank, op));
             }
             _ => self.fold_rows(op, acc, first),
         }
@@ -167,7 +173,7 @@ mod tests {
                 1 => View::Dense { values: &dense, present: Some(&bits) },
                 _ => View::Dense { values: &dense, present: None },
             };
-            let addend = Addend::new(view, n as u64, width, op).unwrap();
+            let addend = Addend::new(view, n as u64, width, op.identity().unwrap());
             prop_assert_eq!(addend.bitmap(), &bits[..]);
             for stretch in cuts.windows(2) {
                 let first = stretch[0];

@@ -1,5 +1,6 @@
 //! Sparse streams: entries of ascending index on the wire, and their reduction as they come.
 
+mod absent;
 mod addend;
 mod append;
 mod bitpack;
@@ -13,6 +14,7 @@ mod shuffled;
 mod vector;
 mod words;
 
+pub use absent::{absent_number, as_entries, mark_entries, told_apart, without_sign};
 pub use addend::Addend;
 pub use bits::{count_between, set_bits_between, set_run};
 pub use collect::{Collector, Shape, dense_form};

@@ -220,7 +220,7 @@ fn descent<I: Index>(list: &[I]) -> Option<usize> {
     (piece..pairs).find(|k| list[*k] >= list[k + 1])
 }
 
-impl<T: Element> View<'_, T> {
+impl<'a, T: Element> View<'a, T> {
     /// Puts the entries into a dense form of `n` rows without any.
     pub fn put_into(&self, values: &mut [T], present: Option<&mut [u64]>, width: usize) {
         match self {
@@ -242,6 +242,24 @@ impl<T: Element> View<'_, T> {
                     bits.iter_mut().zip(*held).for_each(|(bits, held)| *bits |= held);
                 }
             }
+        }
+    }
+
+    /// All numbers.
+    pub fn values(&self) -> &'a [T] {
+        match self {
+            View::Sparse { values, .. } | View::Dense { values, .. } => values,
+        }
+    }
+
+    /// The same with other numbers.
+    pub fn with_values<'b>(&self, values: &'b [T]) -> View<'b, T>
+    where
+        'a: 'b,
+    {
+        match *self {
+            View::Sparse { indices, .. } => View::Sparse { indices, values },
+            View::Dense { present, .. } => View::Dense { values, present },
         }
     }
 

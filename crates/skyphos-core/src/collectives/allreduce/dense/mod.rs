@@ -50,7 +50,8 @@ fn ranges(len: usize, parts: u32) -> Vec<Range<usize>> {
 
 fn finish<T: Element>(op: &ReduceOp, part: &mut [T], size: u32) {
     if matches!(op, ReduceOp::Mean | ReduceOp::MeanPresent) {
-        // Of dense arrays every rank has every entry.
-        part.iter_mut().for_each(|v| *v = v.divide(u64::from(size)));
+        // Of dense arrays every rank has every entry. A quotient that is too small for the type is not taken for absent.
+        let mean = |v: T| if v.is_absent() { v } else { v.divide(u64::from(size)).add(T::ZERO) };
+        part.iter_mut().for_each(|v| *v = mean(*v));
     }
 }

@@ -3,8 +3,8 @@
 use super::{GATHER, REDUCE, finish, ranges};
 use crate::collectives::around::around;
 use crate::endpoint::Endpoint;
+use skyphos_kernels::fold_all;
 use skyphos_kernels::stream::Addend;
-use skyphos_kernels::{Pieces, fold_all};
 use skyphos_types::{Element, ReduceOp, Result};
 use std::ops::Range;
 
@@ -14,29 +14,28 @@ pub async fn ring<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out: &
     pass(ep, op, values.len(), steps, copied(values), from_to(op, values, out, 0)).await
 }
 
-/// Reduces the vectors of all ranks, which have `len` numbers, to an array. Only the first range that a rank sends is made
-/// an array of; its other entries are added to what comes.
+/// Reduces the vectors of all ranks to an array of `len` numbers: `keep` gets each piece of it once, with the number that it
+/// begins with. Only the first range that a rank sends is made an array of; its other entries are added to what comes.
 pub async fn ring_of_entries<T: Element>(
     ep: &Endpoint,
     op: &ReduceOp,
     vector: &Addend<'_, T>,
     len: usize,
-) -> Result<Vec<T>> {
-    let (steps, identity) = (2 * (ep.size() as usize - 1), op.identity::<T>()?);
-    let mut all = Pieces::new(len);
+    mut keep: impl FnMut(usize, &[T]),
+) -> Result<()> {
+    let steps = 2 * (ep.size() as usize - 1);
     let own = |place: Range<usize>, chunk: &mut [T]| {
-        chunk.fill(identity);
+        chunk.fill(vector.blank());
         vector.fold_onto(op, chunk, place.start)
     };
     pass(ep, op, len, steps, own, |what, place| match what {
         Do::Add(sum) => vector.fold_onto(op, sum, place.start),
         Do::Keep(result) => {
-            all.put(place.start, result);
+            keep(place.start, result);
             Ok(())
         }
     })
-    .await?;
-    Ok(all.finish().expect("each step brought its whole range"))
+    .await
 }
 
 /// Reduces this rank's range of `values` of all ranks into `out`.
