@@ -44,6 +44,9 @@ __all__ = [
     "union_entries",
 ]
 
+# Bytes sent and received, messages, rounds, processor seconds, seconds.
+_Stage = tuple[float, float, float, float, float, float]
+
 _Shared = tuple[int | None, int, list[int] | None, bool, float | None, int | None]
 
 _Array = npt.NDArray[Any]
@@ -169,8 +172,8 @@ class Plan:
     ) -> list[
         tuple[
             list[int],
-            list[tuple[float, float, float, float, float, float]],
-            list[tuple[float, float, float, float, float, float]],
+            list[_Stage],
+            list[_Stage],
         ]
     ]: ...
     @property
@@ -216,7 +219,7 @@ def default_profile(ranks: int, cores: float, rate: float | None) -> list[tuple[
 def union_entries(
     n: int, model: tuple[str, float, float, list[tuple[float, float]]], ranks: list[float]
 ) -> list[float]: ...
-def predict_agreement(ranks: int, profile: Any) -> tuple[float, float, float, float, float, float]: ...
+def predict_agreement(ranks: int, profile: Any) -> _Stage: ...
 def predict_reductions(
     ranks: int,
     n: int,
@@ -224,7 +227,7 @@ def predict_reductions(
     model: tuple[str, float, float, list[tuple[float, float]]],
     profile: Any,
     to_parts: bool,
-) -> list[tuple[str, list[int], list[tuple[float, float, float, float, float, float]]]]: ...
+) -> list[tuple[str, list[int], list[_Stage]]]: ...
 def predict_plans(
     ranks: int,
     n: int,
@@ -234,8 +237,8 @@ def predict_plans(
 ) -> list[
     tuple[
         list[int],
-        list[tuple[float, float, float, float, float, float]],
-        list[tuple[float, float, float, float, float, float]],
+        list[_Stage],
+        list[_Stage],
     ]
 ]: ...
 def greedy_degrees(

@@ -154,7 +154,7 @@ _Considered = list[tuple[list[int], _Stages, _Stages]]
 _Timed = list[tuple[str, list[int], float]]
 
 #: Stages of the algorithm that `auto` chose; the next best; those that were tried.
-_Predicted = tuple[list[tuple[float, float, float, float, float, float]], _Timed, _Timed]
+_Predicted = tuple[_Stages, _Timed, _Timed]
 
 #: Algorithm, degrees, dense threshold, bytes sent, frames sent, bytes received, prediction: from the native library.
 Told = tuple[str, list[int], float, int, int, int, _Predicted | None]

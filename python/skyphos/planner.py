@@ -288,9 +288,7 @@ Model = Literal["uniform", "power_law"]
 _Union = tuple[str, float, float, list[tuple[float, float]]]
 
 
-def _model(
-    n: int, entries: float, model: Model, alpha: float, curve: Sequence[tuple[float, float]] | None
-) -> _Union:
+def _model(n: int, entries: float, model: Model, alpha: float, curve: Sequence[tuple[float, float]] | None) -> _Union:
     if n < 1 or not 0 <= entries <= n:
         raise BadInput(f"{entries:g} entries of an index space of {n}: pass n of at least 1, and at most n entries")
     if not (math.isfinite(alpha) and 0 <= alpha <= 10):

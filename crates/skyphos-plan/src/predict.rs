@@ -100,8 +100,12 @@ impl Prediction {
 /// Bytes that a segment of a stream has; an overlapped stage is at least one behind the stage before.
 const SEGMENT_BYTES: f64 = 32.0 * 1024.0;
 
-/// Bytes of what a rank tells all others of its vector: entries, samples, a sketch, and what calls have shown.
-const SURVEY_BYTES: f64 = 1232.0;
+/// Bytes of what each of so many ranks tells all others of its vector: entries, samples, a sketch, and what calls have
+/// shown.
+fn survey_bytes(ranks: u32) -> f64 {
+    let each = (4096 / ranks.max(1)).clamp(16, 64);
+    8.0 * f64::from(26 + 2 * each)
+}
 
 /// Bytes of a frame's head and a segment's.
 const HEAD_BYTES: f64 = 96.0;
@@ -380,7 +384,7 @@ pub(crate) fn within(profile: &Profile, ranks_per_host: u32, span: u32) -> Profi
 
 /// What it takes to ask so many ranks what they hold: before a first call, and now and then later.
 pub fn agreement(ranks: u32, profile: &Profile) -> Stage {
-    let (bytes, rounds) = (SURVEY_BYTES * f64::from(ranks - 1), f64::from(ranks).log2().ceil());
+    let (bytes, rounds) = (survey_bytes(ranks) * f64::from(ranks - 1), f64::from(ranks).log2().ceil());
     let (sent, received, messages, senders) = (bytes, bytes, rounds, 1.0);
     Stage { sent, received, messages, senders, rounds, ..Stage::default() }.timed(profile)
 }

@@ -27,6 +27,11 @@ pub struct Stage {
 }
 
 impl Stage {
+    /// Bytes sent and received, messages, rounds, processor seconds, seconds.
+    pub fn numbers(&self) -> [f64; 6] {
+        [self.sent, self.received, self.messages, self.rounds, self.compute_s, self.seconds]
+    }
+
     /// With the time that it takes.
     pub fn timed(self, profile: &Profile) -> Stage {
         let stage = self;

@@ -51,7 +51,7 @@ fn union_of(n: u64, (kind, entries, alpha, points): Model) -> PyResult<Union> {
 pub(crate) type StageNumbers = (f64, f64, f64, f64, f64, f64);
 
 pub(crate) fn stage_numbers(s: &Stage) -> StageNumbers {
-    (s.sent, s.received, s.messages, s.rounds, s.compute_s, s.seconds)
+    s.numbers().into()
 }
 
 /// Name, degrees and stages.

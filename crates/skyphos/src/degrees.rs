@@ -100,10 +100,7 @@ fn best(
         same,
         ranks_per_host: ep.topology().ranks_per_host(),
     };
-    let numbers = |stages: &[Stage]| {
-        let of = |s: &Stage| [s.sent, s.received, s.messages, s.rounds, s.compute_s, s.seconds];
-        stages.iter().map(of).collect()
-    };
+    let numbers = |stages: &[Stage]| stages.iter().map(Stage::numbers).collect();
     let all = work.all(profile, &factorisations(ep.size())).into_iter().take(1 + OTHERS);
     all.map(|p| Considered {
         configure: numbers(&p.configure),

@@ -7,18 +7,18 @@ use skyphos_kernels::stream::View;
 use skyphos_kernels::{Index, sketch, union_of, with_indices};
 use skyphos_types::{Element, Result};
 
-/// Indices that each rank gives as a sample.
-const SAMPLES: usize = 64;
-
-/// Hashes that each rank gives as a sketch of its indices.
-const SKETCH: usize = 64;
+/// Indices that each of so many ranks gives as a sample, and hashes as a sketch: many ranks know as much of all with
+/// fewer each.
+fn said_of_each(ranks: u32) -> usize {
+    (4096 / ranks.max(1) as usize).clamp(16, 64)
+}
 
 /// Fills the place of hashes that there are not.
 const NO_HASH: u64 = u64::MAX;
 
-/// By how much the sketches' union must differ from that of indices drawn apart before it is believed more: three times
-/// the error of a sketch.
-const DOUBT: f64 = 3.0 / 8.0;
+/// By how many times a sketch's error the sketches' union must differ from that of indices drawn apart before it is
+/// believed more.
+const DOUBT: f64 = 3.0;
 
 /// Rounds from here on are the sample's.
 const SAMPLE_ROUND: u32 = 0x400;
@@ -26,6 +26,8 @@ const SAMPLE_ROUND: u32 = 0x400;
 /// What a sample of all ranks' indices tells; the same on all ranks.
 pub struct Survey {
     n: u64,
+    /// Samples, and hashes in a sketch, of each rank.
+    each: usize,
     /// Entries of each rank.
     entries: Vec<u64>,
     /// Sampled indices in order, with the entries of the rank that each is of.
@@ -66,8 +68,8 @@ impl Survey {
         let groups = self.sketches.chunks_exact(ranks.max(1) as usize);
         let count = groups.len().max(1) as f64;
         let sketched: f64 =
-            groups.map(|group| union_of(group.iter().map(|s| &s[..]), SKETCH)).sum::<f64>() / count;
-        match (sketched - apart).abs() > DOUBT / count.sqrt() * apart {
+            groups.map(|group| union_of(group.iter().map(|s| &s[..]), self.each)).sum::<f64>() / count;
+        match (sketched - apart).abs() > DOUBT / (self.each as f64 * count).sqrt() * apart {
             true => sketched,
             false => apart,
         }
@@ -80,7 +82,7 @@ impl Survey {
             let start = if k == 0 { 0 } else { window[0].0 };
             let end = samples.get((k + 1) * group).map_or(self.n, |(index, _)| *index);
             // Each sample stands for a share of its rank's entries.
-            let entries = window.iter().map(|(_, of)| *of as f64).sum::<f64>() / SAMPLES as f64;
+            let entries = window.iter().map(|(_, of)| *of as f64).sum::<f64>() / self.each as f64;
             let span = (end - start).max(1) as f64;
             let density = (entries / group as f64 / span).min(1.0);
             Stretch { window, entries, union: span * (1.0 - (1.0 - density).powi(ranks as i32)) }
@@ -120,12 +122,13 @@ pub async fn survey<T: Element>(
     n: u64,
     said: &[f64],
 ) -> Result<Survey> {
+    let each = said_of_each(ep.size());
     let mut hashes = match view {
-        View::Sparse { indices, .. } => sketch(indices, SKETCH),
+        View::Sparse { indices, .. } => sketch(indices, each),
         View::Dense { .. } => Vec::new(),
     };
-    hashes.resize(SKETCH, NO_HASH);
-    survey_of(ep, SAMPLE_ROUND, (view, width, n), SAMPLES, hashes, said).await
+    hashes.resize(each, NO_HASH);
+    survey_of(ep, SAMPLE_ROUND, (view, width, n), each, hashes, said).await
 }
 
 /// A survey without sketches.
@@ -135,7 +138,7 @@ pub(super) async fn sample<T: Element>(
     width: usize,
     n: u64,
 ) -> Result<Survey> {
-    survey_of(ep, SAMPLE_ROUND, (view, width, n), SAMPLES, Vec::new(), &[]).await
+    survey_of(ep, SAMPLE_ROUND, (view, width, n), said_of_each(ep.size()), Vec::new(), &[]).await
 }
 
 /// Bounds of one range a rank with about equally many entries, by `samples` indices a rank.
@@ -173,8 +176,14 @@ async fn survey_of<T: Element>(
     mine.extend(said.iter().map(|number| number.to_bits()));
     mine.extend(hashes);
     let all = allgather_numbers(ep, round, &mine).await?;
-    let mut survey =
-        Survey { n, entries: Vec::new(), samples: Vec::new(), sketches: Vec::new(), said: Vec::new() };
+    let mut survey = Survey {
+        n,
+        each: samples,
+        entries: Vec::new(),
+        samples: Vec::new(),
+        sketches: Vec::new(),
+        said: Vec::new(),
+    };
     for (rank, numbers) in all.iter().enumerate() {
         if numbers.len() < 1 + samples + said.len() {
             return Err(ep.corrupt(rank as u32, "a sample that is too short"));
@@ -207,8 +216,8 @@ mod tests {
         let mut samples: Vec<_> =
             (0..4).flat_map(|r| (0..64).map(move |k| (r, k))).map(|(r, k)| (index(r, k), count)).collect();
         samples.sort_unstable();
-        let sketches = (0..4).map(|r| sketch(Indices::U64(&all(r)), SKETCH)).collect();
-        Survey { n, entries: vec![count; 4], samples, sketches, said: vec![vec![]; 4] }
+        let sketches = (0..4).map(|r| sketch(Indices::U64(&all(r)), 64)).collect();
+        Survey { n, each: 64, entries: vec![count; 4], samples, sketches, said: vec![vec![]; 4] }
     }
 
     #[test]
@@ -227,6 +236,26 @@ mod tests {
         // The same indices on all ranks, spread: only sketches tell.
         let same = sampled(n, count, &|_, k| k * n / 64 + n / 128, &|_| spread(0));
         assert!((same.union(4) / 10_000.0 - 1.0).abs() < 0.4, "{}", same.union(4));
+    }
+
+    #[test]
+    fn many_ranks_say_less_each() {
+        assert_eq!([1, 8, 64, 128, 4096].map(said_of_each), [64, 64, 64, 32, 16]);
+        // 512 ranks with the same 1,000 of 2^30 indices, and with some of their own.
+        let (n, ranks, each) = (1 << 30, 512u64, said_of_each(512));
+        for (step, want) in [(0, 1000.0), (1 << 20, 512_000.0)] {
+            let list = |r: u64| (0..1000u64).map(|i| i * 1001 + r * step).collect::<Vec<u64>>();
+            let sketches = (0..ranks).map(|r| sketch(Indices::U64(&list(r)), each)).collect();
+            let mut samples: Vec<_> = (0..ranks)
+                .flat_map(|r| (0..each).map(move |k| (r, k)))
+                .map(|(r, k)| (list(r)[(2 * k + 1) * 1000 / (2 * each)], 1000))
+                .collect();
+            samples.sort_unstable();
+            let (entries, said) = (vec![1000; 512], vec![vec![]; 512]);
+            let survey = Survey { n, each, entries, samples, sketches, said };
+            let got = survey.union(512);
+            assert!((got / want - 1.0).abs() < 0.6, "{got} for {want}");
+        }
     }
 
     #[test]
