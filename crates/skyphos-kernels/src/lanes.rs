@@ -49,6 +49,39 @@ pub(crate) unsafe fn squeeze<T: Copy>(mask: u64, from: *const T, to: *mut T) {
     }
 }
 
+/// Copies 64 floats; those that are −0.0 become 0. A bit for each of the others.
+///
+/// # Safety
+/// The processor must have what [`crate::simd::with_avx512`] asks for; 64 floats of 2, 4 or 8 bytes must be there, and
+/// room for as many.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
+pub(crate) unsafe fn unsigned<T: Copy>(from: *const T, to: *mut T) -> u64 {
+    let (lanes, mut word) = (64 / size_of::<T>(), 0);
+    for part in (0..64).step_by(lanes) {
+        // SAFETY: a vector of the 64.
+        let (v, to) = unsafe { (_mm512_loadu_si512(from.add(part).cast()), to.add(part).cast()) };
+        let (some, v) = match size_of::<T>() {
+            8 => {
+                let some = _mm512_cmpneq_epi64_mask(v, _mm512_set1_epi64(i64::MIN));
+                (u64::from(some), _mm512_maskz_mov_epi64(some, v))
+            }
+            4 => {
+                let some = _mm512_cmpneq_epi32_mask(v, _mm512_set1_epi32(i32::MIN));
+                (u64::from(some), _mm512_maskz_mov_epi32(some, v))
+            }
+            _ => {
+                let some = _mm512_cmpneq_epi16_mask(v, _mm512_set1_epi16(i16::MIN));
+                (u64::from(some), _mm512_maskz_mov_epi16(some, v))
+            }
+        };
+        // SAFETY: the same of the room.
+        unsafe { _mm512_storeu_si512(to, v) };
+        word |= some << part;
+    }
+    word
+}
+
 /// `base` and the number of each bit of `mask`, added.
 ///
 /// # Safety

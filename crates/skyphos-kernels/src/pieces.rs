@@ -1,6 +1,9 @@
 //! An array that is written piece by piece, in any order, without being cleared first.
 
+use crate::stream::read_off;
 use bytemuck::Pod;
+use skyphos_types::Element;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// See the module's text.
@@ -17,17 +20,35 @@ impl<T: Pod> Pieces<T> {
         Pieces { room: Vec::with_capacity(len), len, written: Vec::new() }
     }
 
-    /// Writes numbers from position `at` on, as `changed` makes them. Panics where that is outside.
-    #[inline]
-    pub fn put(&mut self, at: usize, numbers: &[T], changed: impl Fn(T) -> T) {
+    /// Writes numbers from position `at` on. Panics where that is outside.
+    pub fn put(&mut self, at: usize, numbers: &[T]) {
         let place = at..at + numbers.len();
-        for (slot, number) in
-            self.room.spare_capacity_mut()[..self.len][place.clone()].iter_mut().zip(numbers)
-        {
-            slot.write(changed(*number));
+        for (slot, number) in self.slots(&place).iter_mut().zip(numbers) {
+            slot.write(*number);
         }
+        self.note(place);
+    }
+
+    /// The same of an array that tells entries by the sign of zero: absent numbers as 0, and a bit for each row that
+    /// begins here and is an entry.
+    pub fn put_entries(&mut self, at: usize, numbers: &[T], width: usize, bits: &mut [u64])
+    where
+        T: Element,
+    {
+        let place = at..at + numbers.len();
+        let to = self.slots(&place).as_mut_ptr().cast::<T>();
+        // SAFETY: there are as many slots as numbers.
+        unsafe { read_off(numbers.as_ptr(), to, numbers.len(), bits, at, width) };
+        self.note(place);
+    }
+
+    fn slots(&mut self, place: &Range<usize>) -> &mut [MaybeUninit<T>] {
+        &mut self.room.spare_capacity_mut()[..self.len][place.clone()]
+    }
+
+    fn note(&mut self, place: Range<usize>) {
         match self.written.last_mut() {
-            Some(last) if last.end == at => last.end = place.end,
+            Some(last) if last.end == place.start => last.end = place.end,
             _ => self.written.push(place),
         }
     }
@@ -67,15 +88,15 @@ mod tests {
             let missing = left_out < places.len() && !places.remove(left_out).is_empty();
             places.sort_by_key(|place| (place.start as u64 * 7919 + seed) % 101);
             let mut pieces = Pieces::new(200);
-            places.iter().for_each(|place| pieces.put(place.start, &all[place.clone()], |number| number ^ 5));
+            places.iter().for_each(|place| pieces.put(place.start, &all[place.clone()]));
             let found = pieces.finish();
-            prop_assert_eq!(found, (!missing).then(|| all.iter().map(|number| number ^ 5).collect()));
+            prop_assert_eq!(found, (!missing).then_some(all));
         }
     }
 
     #[test]
     #[should_panic(expected = "out of range")]
     fn outside() {
-        Pieces::new(4).put(2, &[1u8; 3], |number| number);
+        Pieces::new(4).put(2, &[1u8; 3]);
     }
 }

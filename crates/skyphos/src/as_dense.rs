@@ -7,9 +7,7 @@ use skyphos_core::clock::Effort;
 use skyphos_core::collectives::allreduce::dense;
 use skyphos_core::stream::Terms;
 use skyphos_kernels::Pieces;
-use skyphos_kernels::stream::{
-    Addend, Form, Shape, View, absent_number, as_entries, mark_entries, told_apart, without_sign,
-};
+use skyphos_kernels::stream::{Addend, Form, Shape, View, absent_number, as_entries, tell_apart};
 use skyphos_types::{Element, ReduceOp, Result};
 
 /// Reduces `values` of all ranks into `out`, which is as long. Returns the schedule that was used; `None` if
@@ -68,14 +66,13 @@ async fn told_by_numbers<T: Element>(
         let mut values = vec![absent; len];
         view.put_into(&mut values, None, width);
         let mut values = reduce_in_place(ep, algorithm, op, values).await?;
-        let present = Some(told_apart(&mut values, width));
+        let present = Some(tell_apart(&mut values, width));
         return Ok(Form::Dense { values, present });
     }
-    let vector = Addend::new(view, n, width, absent);
+    let vector = Addend::new(view, width, absent);
     let (mut values, mut present) = (Pieces::new(len), vec![0; n.div_ceil(64) as usize]);
     dense::ring_of_entries(ep, op, &vector, len, |first, piece| {
-        mark_entries(&mut present, piece, first, width);
-        values.put(first, piece, without_sign);
+        values.put_entries(first, piece, width, &mut present);
     })
     .await?;
     Ok(Form::Dense { values: whole(values), present: Some(present) })
@@ -96,9 +93,10 @@ async fn told_by_bitmap<T: Element>(
         let values = dense::with_bitmap(ep, reduced, present.as_mut()).await?;
         return Ok(Form::Dense { values, present });
     }
-    let vector = Addend::new(view, n, shape.width, identity);
-    let (mut values, mut present) = (Pieces::new(len), shape.with_present.then(|| vector.bitmap().to_vec()));
-    let ring = dense::ring_of_entries(ep, op, &vector, len, |first, piece| values.put(first, piece, |v| v));
+    let vector = Addend::new(view, shape.width, identity);
+    let (mut values, mut present) =
+        (Pieces::new(len), shape.with_present.then(|| view.bitmap(n, shape.width)));
+    let ring = dense::ring_of_entries(ep, op, &vector, len, |first, piece| values.put(first, piece));
     dense::with_bitmap(ep, ring, present.as_mut()).await?;
     Ok(Form::Dense { values: whole(values), present })
 }

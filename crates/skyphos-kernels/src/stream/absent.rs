@@ -4,7 +4,9 @@
 //! underflow, as sums of floats are multiples of the least one. So the array itself says which rows are entries, and no
 //! bitmap travels beside it. An entry that is −0.0 goes as 0.
 
-use super::bits::set_marked;
+use super::bits::{bits_of, set_word};
+#[cfg(target_arch = "x86_64")]
+use crate::lanes;
 use crate::simd;
 use skyphos_types::{Element, ReduceOp};
 use std::borrow::Cow;
@@ -24,54 +26,94 @@ pub fn as_entries<T: Element>(values: &[T]) -> Cow<'_, [T]> {
         values.chunks(BLOCK).any(|block| block.iter().fold(false, |found, v| found | v.is_absent()))
     }
     match simd::dispatch!(some_absent(values)) {
-        true => Cow::Owned(values.iter().map(|v| without_sign(*v)).collect()),
+        true => Cow::Owned(values.iter().map(|v| settled(*v)).collect()),
         false => Cow::Borrowed(values),
     }
 }
 
-/// Sets the bits of the rows that are entries, of those that begin among `numbers`, the first of which is number `first`
-/// of all.
-pub fn mark_entries<T: Element>(bits: &mut [u64], numbers: &[T], first: usize, width: usize) {
-    #[inline(always)]
-    fn mark<T: Element>(marks: &mut [u8], firsts: impl Iterator<Item = T>) {
-        marks.iter_mut().zip(firsts).for_each(|(mark, number)| *mark = u8::from(!number.is_absent()));
-    }
-    #[inline(always)]
-    fn mark_singles<T: Element>(marks: &mut [u8], numbers: &[T]) {
-        mark(marks, numbers.iter().copied());
-    }
-    let mut marks = [0; BLOCK];
-    let from = first.next_multiple_of(width);
-    let Some(numbers) = numbers.get(from - first..) else { return };
-    for (k, rows) in numbers.chunks(BLOCK * width).enumerate() {
-        let marks = &mut marks[..rows.len().div_ceil(width)];
-        match width {
-            1 => simd::dispatch!(mark_singles(marks, rows)),
-            _ => mark(marks, rows.iter().step_by(width).copied()),
-        }
-        set_marked(bits, from / width + k * BLOCK, marks);
-    }
+/// Numbers that are absent become 0.
+#[inline(always)]
+fn settled<T: Element>(number: T) -> T {
+    number.add(T::ZERO)
 }
 
 /// Turns an array into the values of a dense vector, in place, and says which rows are entries.
-pub fn told_apart<T: Element>(values: &mut [T], width: usize) -> Vec<u64> {
+pub fn tell_apart<T: Element>(values: &mut [T], width: usize) -> Vec<u64> {
     let mut bits = vec![0; (values.len() / width).div_ceil(64)];
-    for (k, block) in values.chunks_mut(BLOCK).enumerate() {
-        mark_entries(&mut bits, block, k * BLOCK, width);
-        block.iter_mut().for_each(|number| *number = without_sign(*number));
-    }
+    let (numbers, count) = (values.as_mut_ptr(), values.len());
+    // SAFETY: they are read and written in place.
+    unsafe { read_off(numbers, numbers, count, &mut bits, 0, width) };
     bits
 }
 
-/// 0 for what is absent.
+/// Copies numbers of an array, the first of which is number `first` of all; what is absent becomes 0. Sets the bits of the
+/// rows that are entries, of those that begin here.
+///
+/// # Safety
+/// `count` numbers must be there to be read, and there must be room for as many: the same, or apart. All are written.
+#[allow(unused_unsafe, reason = "the macro has blocks of its own")]
+pub(crate) unsafe fn read_off<T: Element>(
+    from: *const T,
+    to: *mut T,
+    count: usize,
+    bits: &mut [u64],
+    first: usize,
+    width: usize,
+) {
+    if width == 1 {
+        let level = simd::level();
+        // SAFETY: as the caller says.
+        return unsafe { simd::dispatch!(level => read_off_singles(level, from, to, count, bits, first)) };
+    }
+    for k in 0..count {
+        // SAFETY: as the caller says.
+        let number = unsafe { from.add(k).read() };
+        let (row, column) = ((first + k) / width, (first + k) % width);
+        if column == 0 && !number.is_absent() {
+            bits[row / 64] |= 1 << (row % 64);
+        }
+        // SAFETY: as the caller says.
+        unsafe { to.add(k).write(settled(number)) };
+    }
+}
+
+/// [`read_off`] of rows of one number.
 #[inline(always)]
-pub fn without_sign<T: Element>(number: T) -> T {
-    number.add(T::ZERO)
+unsafe fn read_off_singles<T: Element>(
+    level: simd::Level,
+    from: *const T,
+    to: *mut T,
+    count: usize,
+    bits: &mut [u64],
+    first: usize,
+) {
+    for k in (0..count).step_by(64) {
+        // SAFETY: what the caller's numbers have left.
+        let (some, from, to) = unsafe { ((count - k).min(64), from.add(k), to.add(k)) };
+        let word = match level {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `level` has seen that the processor has these instructions; there are 64 numbers.
+            simd::Level::Avx512 if some == 64 && size_of::<T>() > 1 => unsafe { lanes::unsigned(from, to) },
+            _ => {
+                let mut marks = [0u8; 64];
+                for (k, mark) in marks[..some].iter_mut().enumerate() {
+                    // SAFETY: there are so many.
+                    let number = unsafe { from.add(k).read() };
+                    *mark = u8::from(!number.is_absent());
+                    // SAFETY: and room for them.
+                    unsafe { to.add(k).write(settled(number)) };
+                }
+                bits_of(&marks[..some])
+            }
+        };
+        set_word(bits, first + k, word);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Pieces;
     use proptest::prelude::*;
     use skyphos_types::with_real;
 
@@ -103,10 +145,14 @@ mod tests {
                 let mut cuts = cuts.iter().map(|cut| (*cut).min(sum.len())).chain([0, sum.len()]).collect::<Vec<_>>();
                 cuts.sort_unstable();
                 let mut bits = vec![0; want.len()];
-                cuts.windows(2).for_each(|cut| mark_entries(&mut bits, &sum[cut[0]..cut[1]], cut[0], width));
+                let mut pieces = Pieces::new(sum.len());
+                for cut in cuts.windows(2) {
+                    pieces.put_entries(cut[0], &sum[cut[0]..cut[1]], width, &mut bits);
+                }
                 prop_assert_eq!(&bits, &want);
-                prop_assert_eq!(&told_apart(&mut sum, width), &want);
+                prop_assert_eq!(&tell_apart(&mut sum, width), &want);
                 prop_assert!(sum.iter().all(|v| !v.is_absent()));
+                prop_assert_eq!(pieces.finish(), Some(sum));
             }, else unreachable!("all are floats"));
         }
     }

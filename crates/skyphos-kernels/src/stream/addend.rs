@@ -1,14 +1,11 @@
 //! A vector that is added to stretches of an array, one after the other.
 //!
-//! Cost: for indices in a list one pass over them to make a bitmap; then a step for 64 positions and one for each entry
-//! or each 16 positions.
+//! Cost: a step for each entry in a stretch.
 
-use super::bits::{count_between, set_bits_between};
+use super::bits::set_bits_between;
 use super::vector::View;
-use super::words::take_word;
 use crate::fold::fold_all;
 use crate::prepare::Index;
-use crate::simd;
 use skyphos_types::{Element, ReduceOp, Result};
 
 /// See the module's text.
@@ -17,37 +14,17 @@ pub struct Addend<'a, T> {
     width: usize,
     /// Changes nothing that it is added to.
     blank: T,
-    /// A bit for each row: whether it is an entry.
-    bits: Vec<u64>,
-    /// Entries before every so many words.
-    before: Vec<usize>,
 }
 
-/// Words after which entries are counted.
-const COUNTED: usize = 64;
-
 impl<'a, T: Element> Addend<'a, T> {
-    /// A vector of `n` rows of `width` numbers, for an operation that `blank` changes nothing in.
-    pub fn new(view: View<'a, T>, n: u64, width: usize, blank: T) -> Addend<'a, T> {
-        let bits = view.bitmap(n, width);
-        let mut count = 0;
-        let count_on = |words: &[u64]| {
-            let before = count;
-            count += words.iter().map(|word| word.count_ones() as usize).sum::<usize>();
-            before
-        };
-        let before = bits.chunks(COUNTED).map(count_on).collect();
-        Addend { view, width, blank, bits, before }
+    /// A vector of rows of `width` numbers, for an operation that `blank` changes nothing in.
+    pub fn new(view: View<'a, T>, width: usize, blank: T) -> Addend<'a, T> {
+        Addend { view, width, blank }
     }
 
     /// What an array is full of before anything is added.
     pub fn blank(&self) -> T {
         self.blank
-    }
-
-    /// A bit for each row: whether it is an entry.
-    pub fn bitmap(&self) -> &[u64] {
-        &self.bits
     }
 
     /// `acc ⊕=` the entries' numbers that lie in `first..first + acc.len()` of all rows side by side. A row may lie in it
@@ -77,18 +54,10 @@ impl<'a, T: Element> Addend<'a, T> {
 
     fn fold(&self, op: impl Fn(T, T) -> T + Copy, acc: &mut [T], first: usize) {
         match self.view {
-            View::Sparse { values, .. } if self.width == 1 => {
-                let values = &values[self.entries_before(first)..];
-                simd::dispatch!(fold_words(&self.bits, values, acc, first, self.blank, op));
+            View::Sparse { indices, values } if self.width == 1 => {
+                crate::with_indices!(indices, list => fold_singles(op, acc, first, list, values));
             }
             _ => self.fold_rows(op, acc, first),
-        }
-    }
-
-    fn entries_before(&self, row: usize) -> usize {
-        match self.before.get(row / 64 / COUNTED) {
-            Some(before) => before + count_between(&self.bits, row / 64 / COUNTED * COUNTED * 64, row),
-            None => 0, // there are none after it
         }
     }
 
@@ -104,8 +73,9 @@ impl<'a, T: Element> Addend<'a, T> {
                 let numbers = values[held.start * width..].chunks_exact(width);
                 places.zip(numbers).for_each(|(at, row)| fold_row(op, acc, first, at, row));
             }),
-            View::Dense { values, .. } => {
-                for row in set_bits_between(&self.bits, rows.start, rows.end) {
+            View::Dense { values, present } => {
+                let bits = present.expect("without a bitmap it is an array");
+                for row in set_bits_between(bits, rows.start, rows.end) {
                     fold_row(op, acc, first, row * width, &values[row * width..][..width]);
                 }
             }
@@ -113,29 +83,19 @@ impl<'a, T: Element> Addend<'a, T> {
     }
 }
 
-/// Adds the first of `values`, one for each bit from `first` on, to their places.
-#[inline(always)]
-fn fold_words<T: Element>(
-    bits: &[u64],
-    mut values: &[T],
+/// Adds entries of one number, those that lie inside.
+fn fold_singles<T: Element, I: Index>(
+    op: impl Fn(T, T) -> T,
     acc: &mut [T],
     first: usize,
-    identity: T,
-    op: impl Fn(T, T) -> T + Copy,
+    list: &[I],
+    values: &[T],
 ) {
-    let (end, level) = (first + acc.len(), simd::level());
-    for (place, word) in (first / 64..end.div_ceil(64)).zip(&bits[first / 64..]) {
-        let at = (place * 64).max(first);
-        let mut word = word >> (at - place * 64);
-        let rows = &mut acc[at - first..];
-        let level = if rows.len() < 64 {
-            word &= u64::MAX >> (64 - rows.len());
-            simd::Level::Baseline
-        } else {
-            level
-        };
-        take_word(level, word, values, rows, identity, op);
-        values = &values[word.count_ones() as usize..];
+    let below = |row: usize| list.partition_point(|index| (index.number() as usize) < row);
+    let held = below(first)..below(first + acc.len());
+    for (index, value) in list[held.clone()].iter().zip(&values[held]) {
+        let slot = &mut acc[index.number() as usize - first];
+        *slot = op(*slot, *value);
     }
 }
 
@@ -173,8 +133,8 @@ mod tests {
                 1 => View::Dense { values: &dense, present: Some(&bits) },
                 _ => View::Dense { values: &dense, present: None },
             };
-            let addend = Addend::new(view, n as u64, width, op.identity().unwrap());
-            prop_assert_eq!(addend.bitmap(), &bits[..]);
+            prop_assert_eq!(view.bitmap(n as u64, width), bits.clone());
+            let addend = Addend::new(view, width, op.identity().unwrap());
             for stretch in cuts.windows(2) {
                 let first = stretch[0];
                 let start: Vec<u64> = (first..stretch[1]).map(|k| number(k + 5)).collect();

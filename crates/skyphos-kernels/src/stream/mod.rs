@@ -14,7 +14,8 @@ mod shuffled;
 mod vector;
 mod words;
 
-pub use absent::{absent_number, as_entries, mark_entries, told_apart, without_sign};
+pub(crate) use absent::read_off;
+pub use absent::{absent_number, as_entries, tell_apart};
 pub use addend::Addend;
 pub use bits::{count_between, set_bits_between, set_run};
 pub use collect::{Collector, Shape, dense_form};
