@@ -5,29 +5,45 @@
 //! many indices there are: (k - 1) / h_k, to 1/√k or so. A set with fewer than k indices is held whole.
 
 use crate::prepare::{Index, Indices};
-use crate::with_indices;
+use crate::{simd, with_indices};
 
 /// The `k` least distinct hashes of a set, in order.
 pub fn sketch(indices: Indices<'_>, k: usize) -> Vec<u64> {
-    let mut least = Vec::with_capacity(2 * k);
-    let mut below = u64::MAX;
-    let mut take = |index: u64| {
-        let hash = mix(index);
-        if hash < below {
-            least.push(hash);
+    with_indices!(indices, list => simd::dispatch!(least_hashes(list, k)))
+}
+
+/// Hashes that are made at once, by vectors.
+const BLOCK: usize = 64;
+
+#[inline(always)]
+fn least_hashes<I: Index>(list: &[I], k: usize) -> Vec<u64> {
+    let (mut least, mut below) = (Vec::with_capacity(2 * k), u64::MAX);
+    for block in list.chunks(BLOCK) {
+        let mut hashes = [u64::MAX; BLOCK];
+        hashes.iter_mut().zip(block).for_each(|(hash, index)| *hash = mix(index.number()));
+        // After the first blocks few hashes are small enough.
+        if !hashes.iter().fold(false, |any, hash| any | (*hash < below)) {
+            continue;
+        }
+        for hash in hashes {
+            if hash < below {
+                least.push(hash);
+            }
             if least.len() == 2 * k {
-                least.sort_unstable();
-                least.dedup(); // an index may stand there more than once
-                least.truncate(k);
+                leave(&mut least, k);
                 below = least.get(k - 1).copied().unwrap_or(u64::MAX);
             }
         }
-    };
-    with_indices!(indices, list => list.iter().for_each(|index| take(index.number())));
-    least.sort_unstable();
-    least.dedup();
-    least.truncate(k);
+    }
+    leave(&mut least, k);
     least
+}
+
+/// Leaves the `k` least, each once: an index may stand there more than once.
+fn leave(hashes: &mut Vec<u64>, k: usize) {
+    hashes.sort_unstable();
+    hashes.dedup();
+    hashes.truncate(k);
 }
 
 /// Elements of the union of sets of which these are sketches of `k`.
@@ -42,6 +58,7 @@ pub fn union_of<'a>(sketches: impl Iterator<Item = &'a [u64]>, k: usize) -> f64 
 }
 
 /// A hash that spreads any indices over all 64 bits, each to one of its own (the finaliser of SplitMix64).
+#[inline(always)]
 fn mix(index: u64) -> u64 {
     let mut hash = index.wrapping_add(0x9e37_79b9_7f4a_7c15);
     hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,6 +1,7 @@
 //! What `auto` does with sparse vectors: the algorithm that should take the least time, by the planner's model.
 
 use crate::algorithm::Algorithm;
+use crate::corrections::Corrections;
 use skyphos_plan::{Parts, Prediction, Profile, Route, Work, factorisations};
 
 /// Largest vector (mean over the ranks) for which nothing but the number of rounds counts.
@@ -33,12 +34,9 @@ pub(crate) struct Data<'a> {
     pub ranks_per_host: u32,
     /// What machine and network can do.
     pub profile: Profile,
-    /// How much longer calls take than predicted, by algorithm.
-    pub bias: Bias,
+    /// How much longer calls take than predicted.
+    pub corrections: Corrections,
 }
-
-/// A number for each algorithm.
-pub type Bias = [f64; Algorithm::ALL.len()];
 
 /// What was chosen, and what it should cost.
 #[derive(Clone, Debug, PartialEq)]
@@ -139,8 +137,8 @@ fn choice(prediction: Prediction, data: &Data<'_>) -> Choice {
     Choice {
         algorithm,
         degrees,
+        bias: data.corrections.times(algorithm, prediction.seconds()),
         prediction,
-        bias: data.bias[algorithm as usize],
         others: Vec::new(),
         tried: Vec::new(),
     }

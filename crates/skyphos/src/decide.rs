@@ -1,11 +1,12 @@
 //! How a reduction of sparse vectors is done: as earlier calls of its kind, as asked, or by a survey of all ranks.
 
 use crate::algorithm::{Algorithm, AllreduceOptions};
-use crate::choose::{Bias, Choice, Data, OTHERS, Reduction, predict, ranked};
+use crate::choose::{Choice, Data, OTHERS, Reduction, predict, ranked};
+use crate::corrections::Corrections;
 use crate::memory::{Known, Learned, MOST_WAYS, Recalled, Tried};
 use crate::observe::{Observed, agreed};
 use skyphos_core::Endpoint;
-use skyphos_core::stream::{Split, Survey, bounds, median, survey};
+use skyphos_core::stream::{Split, Survey, bounds, largest, survey};
 use skyphos_kernels::stream::View;
 use skyphos_plan::{Profile, Union};
 use skyphos_types::{Element, Error, ReduceOp, Result};
@@ -92,7 +93,7 @@ pub(crate) async fn decide<T: Element>(
             dense_above,
             ranks_per_host: ep.topology().ranks_per_host(),
             profile: grounds.profile,
-            bias: grounds.bias,
+            corrections: grounds.corrections,
         };
         tried
             .and_then(|tried| settle(&data, tried, &grounds.took))
@@ -138,8 +139,8 @@ struct Grounds {
     /// Entries of unions.
     curve: Union,
     profile: Profile,
-    bias: Bias,
-    /// Seconds that each way took that was tried: the median of what ranks said.
+    corrections: Corrections,
+    /// Seconds that each way took that was tried: of the slowest rank, for a call is done when its last rank is.
     took: Vec<f64>,
     survey: Option<Survey>,
     hinted: bool,
@@ -161,18 +162,18 @@ impl Grounds {
         said.extend(tried.iter().flat_map(|tried| &tried.seconds));
         said.resize(words + MOST_WAYS, f64::INFINITY);
         let survey = survey(ep, view, width, n, &said).await?;
-        let (profile, bias) = agreed(default, |k| survey.said(k));
-        let took = (0..MOST_WAYS).map(|way| median(survey.said(words + way))).collect();
+        let (profile, corrections) = agreed(default, |k| survey.said(k));
+        let took = (0..MOST_WAYS).map(|way| largest(survey.said(words + way))).collect();
         let curve = union_curve(&survey, ep.size());
-        Ok(Grounds { curve, profile, bias, took, survey: Some(survey), hinted: false })
+        Ok(Grounds { curve, profile, corrections, took, survey: Some(survey), hinted: false })
     }
 
     /// Believes that the result has so many entries, drawn evenly, without asking anybody.
     fn hinted(ep: &Endpoint, n: u64, entries: u64, seen: Observed) -> Grounds {
         let curve = Union::drawn_evenly(n, entries as f64, ep.size());
         let profile = seen.start(ep.size(), ep.node().on_one_host());
-        let bias = std::array::from_fn(|_| 1.0);
-        Grounds { curve, profile, bias, took: Vec::new(), survey: None, hinted: true }
+        let corrections = Corrections::default();
+        Grounds { curve, profile, corrections, took: Vec::new(), survey: None, hinted: true }
     }
 }
 
@@ -191,8 +192,8 @@ impl Next {
 }
 
 /// What comes after tries: those that took not much longer than the best one are tried again, until one is left, or all
-/// ranks settle on the one that took the least time. `None` where there is nothing to go by. `took` has medians over the
-/// ranks.
+/// ranks settle on the one that took the least time. `None` where there is nothing to go by. `took` is of the slowest
+/// rank.
 fn settle(data: &Data<'_>, tried: Tried, took: &[f64]) -> Option<Next> {
     let Tried { ways, seconds, settled_s, rounds } = tried;
     let mut order: Vec<usize> = (0..ways.len()).collect();
@@ -262,9 +263,12 @@ fn worth_a_try(data: &Data<'_>, op: &ReduceOp, options: &AllreduceOptions, more:
     chosen
 }
 
-/// One of each kind is tried.
+/// One of each kind is tried. Of those for arrays the ring, which copies least, and one of few rounds.
 fn kind(choice: &Choice) -> (Algorithm, bool) {
-    let algorithm = if choice.algorithm.is_dense() { Algorithm::Dense } else { choice.algorithm };
+    let algorithm = match choice.algorithm {
+        Algorithm::DenseRabenseifner => Algorithm::Dense,
+        other => other,
+    };
     (algorithm, choice.degrees.len() > 1)
 }
 

@@ -22,6 +22,8 @@ mod as_dense;
 mod choose;
 mod comm;
 mod configure;
+mod corrections;
+
 mod decide;
 mod degrees;
 mod explain;

@@ -3,9 +3,10 @@
 //! Each rank sees its own; ranks tell each other with a sample, and all go by the median.
 
 use crate::algorithm::Algorithm;
-use crate::choose::{Bias, Choice};
+use crate::choose::Choice;
+use crate::corrections::Corrections;
 use skyphos_core::Traffic;
-use skyphos_core::stream::median;
+use skyphos_core::stream::{largest, median};
 use skyphos_plan::{Prediction, Profile};
 use std::time::Instant;
 
@@ -17,12 +18,6 @@ const SMALL_BYTES: u64 = 16 * 1024;
 
 /// How much the last call counts.
 const FRESH: f64 = 0.3;
-
-/// A call that took so much longer than those before counts as one that took that much longer: something disturbed it.
-const DISTURBED: f64 = 2.0;
-
-/// The most by which a prediction is taken to be wrong.
-const MOST_BIAS: f64 = 4.0;
 
 /// A call whose processor was busy for a larger part of its time was not held back by the link.
 const BUSY: f64 = 0.7;
@@ -49,7 +44,7 @@ pub(crate) struct Observed {
     /// Of the last small calls.
     turns: [Turn; TURNS],
     /// How much longer calls by each algorithm took than was predicted.
-    bias: Bias,
+    corrections: Corrections,
     /// Algorithms by which there was a large call.
     warm: [bool; Algorithm::ALL.len()],
     /// Calls that were looked at, and small ones among them.
@@ -66,7 +61,7 @@ impl Observed {
 
     /// What this rank says in a survey: its profile as far as ranks may differ in it, and its corrections.
     pub(crate) fn words(self, default: Profile) -> Vec<f64> {
-        self.profile_words(default).into_iter().chain(self.bias).collect()
+        self.profile_words(default).into_iter().chain(self.corrections.words()).collect()
     }
 
     /// What of it is the profile's.
@@ -133,9 +128,7 @@ impl Observed {
             self.cores = mix(self.cores, work_s / busy_s);
         }
         if let Some(choice) = choice.filter(|choice| choice.prediction.seconds() > 0.0) {
-            let (seen, now) =
-                (&mut self.bias[choice.algorithm as usize], seconds / choice.prediction.seconds());
-            *seen = mix(*seen, if *seen > 0.0 { now.min(DISTURBED * *seen) } else { now });
+            self.corrections.note(choice.algorithm, choice.prediction.seconds(), seconds);
         }
         let rate = bytes as f64 / seconds;
         // What waited for a processor says nothing of the link, but that it carries as much.
@@ -150,7 +143,7 @@ impl Observed {
 /// Of numbers that change slowly the medians; of the last calls' times the longest, for a call is done when its last rank
 /// is, and then the median.
 pub(crate) fn agreed_profile(default: Profile, said: impl Fn(usize) -> Vec<f64>) -> Profile {
-    let longest = |turn: usize| said(PROFILE_WORDS - TURNS + turn).into_iter().fold(0.0, f64::max);
+    let longest = |turn: usize| largest(said(PROFILE_WORDS - TURNS + turn));
     let seen: Vec<f64> = (0..TURNS).map(longest).filter(|s| *s > 0.0).collect();
     let waits_s = if seen.is_empty() { median(said(2)) } else { median(seen) };
     let profile = Profile { rate: median(said(0)), cores: median(said(1)), ..default };
@@ -161,15 +154,8 @@ pub(crate) fn agreed_profile(default: Profile, said: impl Fn(usize) -> Vec<f64>)
 }
 
 /// The same with corrections of algorithms, from [`Observed::words`].
-pub(crate) fn agreed(default: Profile, said: impl Fn(usize) -> Vec<f64>) -> (Profile, Bias) {
-    let bias: Bias = std::array::from_fn(|k| median(said(PROFILE_WORDS + k)));
-    let seen: Vec<f64> = bias.into_iter().filter(|seen| *seen > 0.0).map(f64::ln).collect();
-    // What slows those that were tried down slows all.
-    let others = (seen.iter().sum::<f64>() / seen.len().max(1) as f64).exp();
-    (
-        agreed_profile(default, said),
-        bias.map(|seen| if seen > 0.0 { seen } else { others }.clamp(1.0 / MOST_BIAS, MOST_BIAS)),
-    )
+pub(crate) fn agreed(default: Profile, said: impl Fn(usize) -> Vec<f64>) -> (Profile, Corrections) {
+    (agreed_profile(default, &said), Corrections::agreed(|k| said(PROFILE_WORDS + k)))
 }
 
 /// What one blocking call took on this rank.

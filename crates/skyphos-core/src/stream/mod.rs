@@ -11,5 +11,5 @@ pub use assemble::Assembler;
 pub use part::{Part, Terms, exchange_and_fold};
 pub use quantised::{PART_BUCKETS, Precision, QuantisedInput, RESULT_BUCKETS, check_finite, open};
 pub use split::{Split, bounds};
-pub use survey::{Survey, cut, median, survey};
+pub use survey::{Survey, cut, largest, median, survey};
 pub use wire::{SEGMENT_BYTES, encode, exchange};

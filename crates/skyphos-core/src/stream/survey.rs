@@ -44,6 +44,11 @@ pub fn median(mut numbers: Vec<f64>) -> f64 {
     numbers.get(numbers.len() / 2).copied().unwrap_or(0.0)
 }
 
+/// The largest; of none 0.
+pub fn largest(numbers: Vec<f64>) -> f64 {
+    numbers.into_iter().fold(0.0, f64::max)
+}
+
 impl Survey {
     /// Entries of a rank, on average.
     pub fn mean_entries(&self) -> f64 {
