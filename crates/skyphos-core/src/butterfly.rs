@@ -64,6 +64,25 @@ pub fn layers_by_rank(degrees: &[u32], rank: u32) -> Vec<Neighbours> {
         .collect()
 }
 
+/// Which part of the whole a rank ends with, if it takes part c of each layer's range where its digit is c.
+pub fn part_of(layers: &[Neighbours]) -> u32 {
+    layers.iter().fold(0, |part, group| part * group.members.len() as u32 + group.me as u32)
+}
+
+/// The rank that ends with a part through [`layers`].
+pub fn rank_of_part(degrees: &[u32], part: u32, topology: &Topology) -> u32 {
+    if degrees.len() == 1 {
+        return part;
+    }
+    let (mut rest, mut parts, mut stride, mut place) = (part, degrees.iter().product::<u32>(), 1, 0);
+    for d in degrees {
+        parts /= d;
+        place += rest / parts * stride;
+        (rest, stride) = (rest % parts, stride * d);
+    }
+    topology.rank_at(place)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,17 +92,15 @@ mod tests {
         for degrees in [vec![12], vec![3, 4], vec![4, 3], vec![2, 3, 2], vec![1, 12]] {
             let size: u32 = degrees.iter().product();
             for rank in 0..size {
-                let (mut part, mut parts) = (0, size);
-                for group in layers_by_rank(&degrees, rank) {
+                let all = layers_by_rank(&degrees, rank);
+                assert_eq!(part_of(&all), rank);
+                for group in all {
                     assert_eq!(group.members[group.me], rank);
                     for peer in &group.members {
                         let theirs = layers_by_rank(&degrees, *peer);
                         assert!(theirs.iter().any(|layer| layer.members == group.members));
                     }
-                    parts /= group.members.len() as u32;
-                    part += group.me as u32 * parts;
                 }
-                assert_eq!(part, rank);
             }
         }
     }
@@ -95,6 +112,8 @@ mod tests {
             check_degrees(&degrees, size).unwrap();
             let (dealt, one): (Vec<u32>, Vec<u32>) = (0..size).map(|rank| (rank % 4, 0)).unzip();
             for topology in [Topology::flat(size), Topology::new(&dealt, &one).unwrap()] {
+                let part = |rank| part_of(&layers(&degrees, rank, &topology));
+                assert!((0..size).all(|rank| rank_of_part(&degrees, part(rank), &topology) == rank));
                 for rank in 0..size {
                     for (k, group) in layers(&degrees, rank, &topology).iter().enumerate() {
                         assert_eq!(group.members[group.me], rank);

@@ -235,14 +235,22 @@ impl Work<'_> {
         vec![last]
     }
 
-    /// Predicts a reduction that leaves each rank its own part, through layers that join ranks far apart first.
+    /// Predicts a reduction that leaves each rank its own part. Where hosts have several ranks, several layers go by the
+    /// topology, and parts to their ranks in the end.
     pub fn reduce_scatter(&self, profile: &Profile, degrees: &[u32]) -> Prediction {
-        let mut span = self.ranks;
-        let stages = self.down(degrees, |degree| {
-            let met = within(profile, self.ranks_per_host, span);
-            span /= degree;
-            met
+        let mut spans = 1;
+        let mut stages = self.down(degrees, |degree| {
+            spans *= degree;
+            within(profile, self.ranks_per_host, spans)
         });
+        if degrees.len() > 1 && self.ranks_per_host > 1 {
+            let ranks = f64::from(self.ranks);
+            let part = self.union(ranks) / ranks;
+            let bytes = self.sparse_bytes(part, self.n as f64 / ranks);
+            let k = &profile.kernels;
+            let compute_s = part * (k.encode_s + k.place_s) * self.weight();
+            stages.push(exchange(bytes, 1.0, compute_s).timed(profile));
+        }
         let route = Route::Butterfly { degrees: degrees.to_vec(), parts: Parts::Sparse };
         self.with_call(profile, route, stages)
     }

@@ -77,7 +77,9 @@ pub(crate) fn ranked(data: &Data<'_>) -> Vec<Choice> {
     if data.ranks == 1 || entries * (data.row_bytes as f64 + 4.0) <= SMALL_BYTES {
         return vec![choice(work.predict(&data.profile, &Route::RecursiveDoubling), data)];
     }
-    let all = work.all(&data.profile, &degrees).into_iter();
+    // DSAR forgets which rows are entries: only who names it gets that.
+    let forgets = |route: &Route| matches!(route, Route::Butterfly { parts: Parts::Dense, .. });
+    let all = work.all(&data.profile, &degrees).into_iter().filter(|one| !forgets(&one.route));
     let mut all: Vec<Choice> = all.map(|prediction| choice(prediction, data)).collect();
     // What calls have taken changes the order of predictions.
     all.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
@@ -141,5 +143,33 @@ fn choice(prediction: Prediction, data: &Data<'_>) -> Choice {
         prediction,
         others: Vec::new(),
         tried: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_chosen_tells_which_rows_are_entries() {
+        let n = 1 << 24;
+        for (ranks, density) in [(2, 0.01f64), (4, 0.1), (8, 0.3), (8, 0.9)] {
+            for profile in [Profile::one_host(ranks, 2.0), Profile::network(31e6)] {
+                let data = Data {
+                    what: Reduction::ToAll,
+                    ranks,
+                    n,
+                    row_bytes: 4,
+                    union: &|m| n as f64 * (1.0 - (1.0 - density).powf(m)),
+                    dense_above: 0.3,
+                    ranks_per_host: 1,
+                    profile,
+                    corrections: Corrections::default(),
+                };
+                let all = ranked(&data);
+                assert!(all.len() > 6 && all.is_sorted_by(|a, b| a.seconds() <= b.seconds()));
+                assert!(all.iter().all(|one| one.algorithm != Algorithm::SplitAllgatherDense));
+            }
+        }
     }
 }

@@ -10,7 +10,7 @@ use crate::memory::{Known, Size, Told};
 use crate::quantize::refuse;
 use crate::vectors::Source;
 use skyphos_core::butterfly::{check_degrees, layers_by_rank};
-use skyphos_core::collectives::allreduce::butterfly::{Parts, reduce_scatter};
+use skyphos_core::collectives::allreduce::butterfly::{Parts, reduce_scatter, reduce_scatter_by_topology};
 use skyphos_core::frame::CallKind;
 use skyphos_core::stream::{Split, bounds};
 use skyphos_core::{Call, Endpoint};
@@ -35,7 +35,8 @@ impl Comm {
     /// `options.split` has them.
     ///
     /// Collective. Returns the entries, sparse, and the range. Layers are those of `options.degrees`; if there are none,
-    /// those that should take the least time, of which the first join ranks that are far apart.
+    /// those that should take the least time. Where hosts have several ranks each, the first layers join those, and ranges go
+    /// to their ranks in the end.
     pub fn reduce_scatter<T: Element>(
         &self,
         n: u64,
@@ -113,8 +114,13 @@ async fn reduce_scatter_on<T: Element>(
         }
     };
     let Known { algorithm, degrees, bounds, choice } = known;
-    let groups = layers_by_rank(&degrees, ep.rank());
-    let part = reduce_scatter(ep, view, Parts::Sparse.terms(terms), &groups, bounds).await?.part;
+    let terms = Parts::Sparse.terms(terms);
+    let part = if degrees.len() > 1 && ep.topology().ranks_per_host() > 1 {
+        reduce_scatter_by_topology(ep, view, terms, &degrees, bounds).await?
+    } else {
+        let groups = layers_by_rank(&degrees, ep.rank());
+        reduce_scatter(ep, view, terms, &groups, bounds).await?.part
+    };
     let traffic = ep.traffic();
     let explanation = Explanation { algorithm, degrees, dense_threshold: 0.0, traffic, choice };
     let (owned, part) = (part.lo..part.hi, SparseVec { n, width, form: part.form });

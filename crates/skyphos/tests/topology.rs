@@ -3,7 +3,7 @@
 mod common;
 
 use common::{local, on_all, tcp};
-use skyphos::{Algorithm, AllreduceOptions, ReduceOp, SparseVec, Topology};
+use skyphos::{Algorithm, AllreduceOptions, ReduceOp, SparseVec, Split, Topology};
 
 /// Two ranks on each of three hosts, dealt out in turn; the third host is in a rack of its own.
 fn dealt() -> Topology {
@@ -38,6 +38,36 @@ fn all_ranks_go_by_rank_0s() {
             assert_eq!(sum(comm), sum(&placed));
             let half = placed.split(Some(u64::from(comm.rank() < 3)), 0).unwrap().unwrap();
             assert_eq!(half.topology(), &Topology::new(&[0, 1, 2], &[0, 0, 1]).unwrap());
+        });
+    }
+}
+
+/// Ranks of a host that have the same entries send them over the network once, and each rank still gets its own range.
+#[test]
+fn reduce_scatter_goes_by_it() {
+    let n = 9_000u64;
+    for make in [local, tcp] {
+        on_all(make(6), |comm| {
+            let placed = comm.with_topology(Some(&dealt())).unwrap();
+            // Ranks 0 and 3 share a host, and so on.
+            let indices: Vec<u32> = (0..3000).map(|k| k * 3 + comm.rank() % 3).collect();
+            let values: Vec<f32> = indices.iter().map(|i| *i as f32).collect();
+            let x = SparseVec::new(n, 1, skyphos::IndexList::Narrow(indices), values).unwrap();
+            for degrees in [vec![6], vec![2, 3], vec![3, 2]] {
+                let options = AllreduceOptions {
+                    degrees: Some(degrees),
+                    split: Split::Even,
+                    ..AllreduceOptions::default()
+                };
+                for comm in [comm, &placed] {
+                    let (part, owned) =
+                        comm.reduce_scatter(n, 1, x.view(), &ReduceOp::Sum, &options).unwrap();
+                    let rank = u64::from(comm.rank());
+                    assert_eq!(owned, rank * 1500..(rank + 1) * 1500);
+                    let want: Vec<f32> = owned.clone().map(|i| 2.0 * i as f32).collect();
+                    assert_eq!(part.entries(), (owned.collect(), want), "{options:?}");
+                }
+            }
         });
     }
 }

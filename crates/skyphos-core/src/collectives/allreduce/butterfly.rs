@@ -11,7 +11,7 @@
 //!
 //! SSAR keeps every part sparse, DSAR makes every part dense; otherwise a part has the form that suits it.
 
-use crate::butterfly::{Neighbours, layers};
+use crate::butterfly::{Neighbours, layers, part_of, rank_of_part};
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::{Assembler, Part, Terms, exchange, exchange_and_fold};
@@ -21,6 +21,8 @@ use skyphos_types::{Element, ReduceOp, Result};
 /// Rounds going down and up (plus the layer).
 const DOWN: u32 = 0x100;
 const UP: u32 = 0x200;
+/// Round in which ranges go to their ranks.
+const HAND_OVER: u32 = 0x300;
 
 /// The form of the parts that are passed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +118,33 @@ pub async fn reduce_scatter<T: Element>(
     let mut part = part.expect("at least one layer");
     part.finish(terms.op, ep.size(), width)?;
     Ok(Reduced { part, bounds })
+}
+
+/// The reduction of this rank's own range, the one of its number, through layers that go by the topology: what hosts hold in
+/// common crosses the network once. Layers leave a rank with the range of its place in them, which then goes to the rank
+/// whose it is.
+pub async fn reduce_scatter_by_topology<T: Element>(
+    ep: &Endpoint,
+    view: View<'_, T>,
+    terms: Terms<'_>,
+    degrees: &[u32],
+    bounds: Vec<u64>,
+) -> Result<Part<T>> {
+    let me = ep.rank();
+    let groups = layers(degrees, me, ep.topology());
+    let (to, from) = (part_of(&groups), rank_of_part(degrees, me, ep.topology()));
+    let Reduced { part, bounds } = reduce_scatter(ep, view, terms, &groups, bounds).await?;
+    if to == me {
+        return Ok(part); // and no other rank has this one's
+    }
+    let held = part.encode(ep, terms.shape.width, part.lo, part.hi);
+    let mine = &bounds[me as usize..=me as usize + 1];
+    let mut assembler = Assembler::new(mine, terms.shape, terms.op.identity::<T>()?);
+    let sends = [(to, held.as_slice())];
+    exchange(ep, HAND_OVER, &sends, &[from], |_, segment| assembler.take(ep, from, 0, segment).map(drop))
+        .await?;
+    assembler.check_complete(ep, from, 0)?;
+    Ok(Part { lo: mine[0], hi: mine[1], form: assembler.finish(), counts: Vec::new() })
 }
 
 /// Up: everyone's range to everyone, quantised if the terms say so: this rank keeps what the others get.
