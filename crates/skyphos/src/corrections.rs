@@ -6,8 +6,8 @@
 use crate::algorithm::Algorithm;
 use skyphos_core::stream::largest;
 
-/// How much the last call counts.
-const FRESH: f64 = 0.3;
+/// How much the last call counts, here and in what [`crate::observe`] keeps.
+pub(crate) const FRESH: f64 = 0.3;
 
 /// A call that took so much longer than those before counts as one that took that much longer: something disturbed it.
 const DISTURBED: f64 = 2.0;

@@ -6,7 +6,7 @@
 //!
 //! Where several algorithms are predicted to take about as long, the calls that follow try them in turn. Then another
 //! sample is taken, with which ranks tell what each took them. Those that took clearly longer are left out, the others
-//! are tried again, and in the end all go on with the one of the least median.
+//! are tried again, and in the end all go on with the one whose slowest rank took least.
 //!
 //! All ranks must remember the same. What is kept follows from samples and results, which all have; only blocking calls
 //! keep anything, so that every rank has it at the same place of its program; and each call tells the others by a number

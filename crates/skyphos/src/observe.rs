@@ -4,7 +4,7 @@
 
 use crate::algorithm::Algorithm;
 use crate::choose::Choice;
-use crate::corrections::Corrections;
+use crate::corrections::{Corrections, FRESH};
 use skyphos_core::Traffic;
 use skyphos_core::stream::{largest, median};
 use skyphos_plan::{Prediction, Profile};
@@ -15,9 +15,6 @@ const LARGE_BYTES: u64 = 256 * 1024;
 
 /// Calls that move so little take as long as their messages wait for each other.
 const SMALL_BYTES: u64 = 16 * 1024;
-
-/// How much the last call counts.
-const FRESH: f64 = 0.3;
 
 /// A call whose processor was busy for a larger part of its time was not held back by the link.
 const BUSY: f64 = 0.7;
