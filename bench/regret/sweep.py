@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -32,10 +33,14 @@ _ARRAYS = (*DENSE, *AS_DENSE, "gloo", "split_allgather_dense")
 _BURST = "128k"
 _LIMIT_S = 300.0
 # A contender that takes so much longer than the best in its second call is out.
-_HOPELESS, _HOPELESS_S = 3.0, 2e-3
+_HOPELESS, _HOPELESS_S = 2.0, 2e-3
 # Iterations of a case, the first two of each contender aside, as the time allows; where a turn of all takes all of it,
 # calls last so long that little disturbs them.
 _FEWEST, _FEWEST_LONG, _MOST = 4, 2, 24
+# In a turn that lasts, those that take little of it are called so often at most, within such a share of it.
+_AGAIN, _AGAIN_SHARE, _LASTS_S = 4, 0.05, 0.5
+# What an iteration takes beside the call.
+_BESIDE_S = 0.015
 # After a call that took so long another to warm up tells nothing.
 _WARM_S = 0.5
 
@@ -120,8 +125,8 @@ class _Run:
         return self.group.iterate(name, _LIMIT_S, self.settings.drain_s, check).longest_s
 
     def measure(self, case: Case) -> Measured:
-        start_s = time.monotonic()
         kept, hopeless = self._hopeful(case)
+        start_s = time.monotonic()
         times: dict[str, list[float]] = {name: [] for name in kept}
         order, turn_s = np.random.default_rng(case.seed), 0.0
         for turn in range(_MOST):
@@ -131,7 +136,8 @@ class _Run:
             turn_start_s = time.monotonic()
             # Who comes after whom matters to caches, and to contenders whose threads go on for a while.
             for name in order.permutation(kept).tolist():
-                times[name].append(self.once(name))
+                for _ in range(_calls(times[name], turn_s)):
+                    times[name].append(self.once(name))
             turn_s = time.monotonic() - turn_start_s
         how: Any = self.group.tell("explain", "auto", limit_s=_LIMIT_S)[0]
         predicted_s = how.predicted and how.predicted.seconds
@@ -156,6 +162,13 @@ class _Run:
         always = ("auto", best_array)
         kept = [name for name in hopeful if name in always or second[name] <= _HOPELESS * least + _HOPELESS_S]
         return kept, {name: second.get(name, first[name]) for name in self.names if name not in kept}
+
+
+def _calls(times: Sequence[float], turn_s: float) -> int:
+    """Calls of one contender in the next turn: of short ones few would say little."""
+    if not times or turn_s < _LASTS_S:
+        return 1
+    return min(_AGAIN, max(1, int(_AGAIN_SHARE * turn_s / (median(times) + _BESIDE_S))))
 
 
 def _store(case: Case, folder: Path) -> None:

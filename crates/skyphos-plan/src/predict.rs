@@ -104,7 +104,7 @@ const SEGMENT_BYTES: f64 = 32.0 * 1024.0;
 /// shown. As many of each as `said_of_each` in `skyphos_core::stream::survey` has.
 fn survey_bytes(ranks: u32) -> f64 {
     let each = (4096 / ranks.max(1)).clamp(16, 64);
-    8.0 * f64::from(36 + 2 * each)
+    8.0 * f64::from(40 + 2 * each)
 }
 
 /// Bytes of a frame's head and a segment's.

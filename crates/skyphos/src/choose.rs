@@ -49,6 +49,8 @@ pub struct Choice {
     pub prediction: Prediction,
     /// See `prediction`.
     pub bias: f64,
+    /// What it was predicted with.
+    pub profile: Profile,
     /// The next best, with the seconds that they should take.
     pub others: Vec<(Algorithm, Vec<u32>, f64)>,
     /// What was tried before this one was settled on, with the seconds that a call took.
@@ -59,6 +61,11 @@ impl Choice {
     /// Seconds that it should take.
     pub fn seconds(&self) -> f64 {
         self.prediction.seconds() * self.bias
+    }
+
+    /// Seconds of messages that wait and of work, that it should take if bytes took none.
+    pub(crate) fn beside_bytes_s(&self) -> f64 {
+        self.prediction.rounds() * self.profile.latency_s + self.prediction.work_s() / self.profile.cores
     }
 }
 
@@ -141,6 +148,7 @@ fn choice(prediction: Prediction, data: &Data<'_>) -> Choice {
         degrees,
         bias: data.corrections.times(algorithm, prediction.seconds()),
         prediction,
+        profile: data.profile,
         others: Vec::new(),
         tried: Vec::new(),
     }

@@ -3,7 +3,7 @@
 use crate::algorithm::{Algorithm, AllreduceOptions};
 use crate::choose::{Choice, Data, OTHERS, Reduction, predict, ranked};
 use crate::corrections::Corrections;
-use crate::memory::{Known, Learned, MOST_WAYS, Recalled, Tried};
+use crate::memory::{Known, Learned, MOST_TRIES, MOST_WAYS, Recalled, Tried, is_short, nothing};
 use crate::observe::{Observed, agreed};
 use skyphos_core::Endpoint;
 use skyphos_core::stream::{Split, Survey, bounds, largest, survey};
@@ -19,8 +19,14 @@ const WORTH_A_TRY: [(f64, f64); 2] = [(50e-3, 1.4), (f64::INFINITY, 1.15)];
 /// One that took so much longer than the best one is not tried again.
 const WORTH_ANOTHER_TRY: f64 = 1.25;
 
-/// Rounds of tries.
-const ROUNDS: u32 = 3;
+/// Ways that are tried again, at most.
+const AGAIN: usize = 2;
+
+/// Rounds of tries: of short calls, and of others.
+const ROUNDS: [u32; 2] = [3, 2];
+
+/// The link is another one than was thought when it carries so many times as much, or as little.
+const ANOTHER_LINK: f64 = 1.5;
 
 /// The one that was settled on is doubted when calls take so much longer than they did then.
 const DOUBTFUL: f64 = 1.5;
@@ -83,7 +89,7 @@ pub(crate) async fn decide<T: Element>(
         }
         _ => Grounds::asked(ep, view, width, n, basis.seen, tried.as_ref()).await?,
     };
-    let Next { choices, seconds, settled_s, rounds } = {
+    let Next { choices, took, settled_s, rounds } = {
         let data = Data {
             what,
             ranks: ep.size(),
@@ -96,7 +102,7 @@ pub(crate) async fn decide<T: Element>(
             corrections: grounds.corrections,
         };
         tried
-            .and_then(|tried| settle(&data, tried, &grounds.took))
+            .and_then(|tried| settle(&data, tried, &grounds.took, || worth_a_try(&data, op, options, true)))
             .unwrap_or_else(|| Next::begin(worth_a_try(&data, op, options, !basis.seen.is_fixed())))
     };
     check_algorithm(choices[0].algorithm, op, options)?;
@@ -120,7 +126,8 @@ pub(crate) async fn decide<T: Element>(
     let known = ways[0].clone();
     let entries = (!grounds.hinted).then(|| grounds.curve.entries(f64::from(ep.size())) as u64);
     let hint = options.expected_nnz.filter(|_| grounds.hinted);
-    let learned = Learned { next: Tried { ways, seconds, settled_s, rounds }, hint };
+    let next = Tried { here: nothing(ways.len()), ways, took, settled_s, rounds };
+    let learned = Learned { next, hint };
     Ok(Decided { known, learned: Some(learned), entries })
 }
 
@@ -140,7 +147,8 @@ struct Grounds {
     curve: Union,
     profile: Profile,
     corrections: Corrections,
-    /// Seconds that each way took that was tried: of the slowest rank, for a call is done when its last rank is.
+    /// Seconds that each way took that was tried, the least of this round's calls: of the slowest rank, for a call is done
+    /// when its last rank is.
     took: Vec<f64>,
     survey: Option<Survey>,
     hinted: bool,
@@ -159,11 +167,13 @@ impl Grounds {
         let default = seen.start(ep.size(), ep.node().on_one_host());
         let mut said = seen.words(default);
         let words = said.len();
-        said.extend(tried.iter().flat_map(|tried| &tried.seconds));
-        said.resize(words + MOST_WAYS, f64::INFINITY);
+        said.extend(tried.iter().flat_map(|tried| tried.here.as_flattened()));
+        said.resize(words + MOST_WAYS * MOST_TRIES, f64::INFINITY);
         let survey = survey(ep, view, width, n, &said).await?;
         let (profile, corrections) = agreed(default, |k| survey.said(k));
-        let took = (0..MOST_WAYS).map(|way| largest(survey.said(words + way))).collect();
+        let call_s = |way: usize, k: usize| largest(survey.said(words + MOST_TRIES * way + k));
+        let least = |way| (0..MOST_TRIES).map(|k| call_s(way, k)).fold(f64::INFINITY, f64::min);
+        let took = (0..MOST_WAYS).map(least).collect();
         let curve = union_curve(&survey, ep.size());
         Ok(Grounds { curve, profile, corrections, took, survey: Some(survey), hinted: false })
     }
@@ -180,50 +190,60 @@ impl Grounds {
 /// How the next calls are done: by each of `choices` in turn. The rest is as in [`Tried`].
 struct Next {
     choices: Vec<Choice>,
-    seconds: Vec<f64>,
+    took: Vec<f64>,
     settled_s: Option<f64>,
     rounds: u32,
 }
 
 impl Next {
     fn begin(choices: Vec<Choice>) -> Next {
-        Next { seconds: vec![f64::INFINITY; choices.len()], choices, settled_s: None, rounds: 0 }
+        Next { took: vec![f64::INFINITY; choices.len()], choices, settled_s: None, rounds: 0 }
     }
 }
 
-/// What comes after tries: those that took not much longer than the best one are tried again, until one is left, or all
-/// ranks settle on the one that took the least time. `None` where there is nothing to go by. `took` is of the slowest
-/// rank.
-fn settle(data: &Data<'_>, tried: Tried, took: &[f64]) -> Option<Next> {
-    let Tried { ways, seconds, settled_s, rounds } = tried;
+/// What comes after tries: the best are tried again unless one was clearly better, and in the end all ranks settle on the
+/// one that took the least time. `None` where there is nothing to go by. `now`: what the last round took the slowest rank.
+/// `anew`: what would be tried if nothing had been.
+fn settle(data: &Data<'_>, tried: Tried, now: &[f64], anew: impl FnOnce() -> Vec<Choice>) -> Option<Next> {
+    let Tried { ways, took, settled_s, rounds, .. } = tried;
+    let took: Vec<f64> = took.iter().zip(now).map(|(before, now)| before.min(*now)).collect();
     let mut order: Vec<usize> = (0..ways.len()).collect();
     order.sort_by(|a, b| took[*a].total_cmp(&took[*b]));
     let best_s = order.first().map(|best| took[*best]).filter(|s| s.is_finite())?;
     let only_s = match (&ways[..], settled_s) {
         ([_], None) => return None,
-        ([_], Some(before)) if best_s > DOUBTFUL * before => return None,
+        ([_], Some(before)) if now[0] > DOUBTFUL * before => return None,
         ([_], settled_s) => settled_s,
         _ => None,
     };
     let close = order.iter().take_while(|way| took[**way] <= WORTH_ANOTHER_TRY * best_s).count();
-    let left = if rounds + 1 < ROUNDS { close } else { 1 };
+    let more_rounds = rounds + 1 < ROUNDS[usize::from(!is_short(best_s))];
+    let left = if more_rounds { close.min(AGAIN) } else { 1 };
+    let before = ways[order[0]].choice.as_ref();
     let said = |way: &usize| (ways[*way].algorithm, ways[*way].degrees.clone(), took[*way]);
-    let before = ways[order[0]].choice.as_ref().map_or(&[][..], |choice| &choice.tried);
-    let out: Vec<_> = before.iter().cloned().chain(order[left..].iter().map(said)).collect();
-    let again = |way: &usize| Choice {
-        tried: out.clone(),
-        ..predict(data, ways[*way].algorithm, &ways[*way].degrees)
+    let out = before.map_or(&[][..], |choice| &choice.tried).iter().cloned();
+    let out: Vec<_> = out.chain(order[left..].iter().map(said)).collect();
+    let again = |way: &usize| {
+        let known = &ways[*way];
+        let others = known.choice.iter().flat_map(|choice| &choice.others);
+        let others = others.map(|(a, d, _)| (*a, d.clone(), predict(data, *a, d).seconds())).collect();
+        Choice { tried: out.clone(), others, ..predict(data, known.algorithm, &known.degrees) }
     };
-    Some(Next {
-        choices: order[..left].iter().map(again).collect(),
-        seconds: if left > 1 {
-            order[..left].iter().map(|way| seconds[*way]).collect()
-        } else {
-            vec![f64::INFINITY]
-        },
-        settled_s: (left == 1).then(|| only_s.unwrap_or(best_s)),
-        rounds: rounds + 1,
-    })
+    let mut choices: Vec<Choice> = order[..left].iter().map(again).collect();
+    let mut took: Vec<f64> = order[..left].iter().map(|way| took[*way]).collect();
+    let rate = before.map_or(data.profile.rate, |choice| choice.profile.rate);
+    let is_another_link = (rate / data.profile.rate).ln().abs() > ANOTHER_LINK.ln();
+    if more_rounds && rounds == 0 && is_another_link {
+        // What was thought to be slow may be fast.
+        let is_new = |one: &Choice| {
+            ways.iter().all(|way| way.algorithm != one.algorithm || way.degrees != one.degrees)
+        };
+        let better = anew().into_iter().filter(|one| is_new(one) && one.seconds() < best_s);
+        choices.extend(better.take(MOST_WAYS - left).map(|one| Choice { tried: out.clone(), ..one }));
+        took.resize(choices.len(), f64::INFINITY);
+    }
+    let settled_s = (choices.len() == 1).then(|| only_s.unwrap_or(best_s));
+    Some(Next { choices, took, settled_s, rounds: rounds + 1 })
 }
 
 /// The algorithm that should be best, and, if `more`, those that are worth a try beside it, for what is asked.

@@ -33,8 +33,11 @@ const DRIFT: f64 = 0.25;
 /// Ways that are tried, at most.
 pub(crate) const MOST_WAYS: usize = 4;
 
-/// A call that is expected to take less than the first number of seconds is tried so often by each way in each round.
-const TRIES: [(f64, u32); 2] = [(2e-3, 2), (f64::INFINITY, 1)];
+/// How often calls are tried by each way in a round, at most.
+pub(crate) const MOST_TRIES: usize = 2;
+
+/// Shorter calls are tried so often, others once.
+const SHORT_S: f64 = 2e-3;
 
 /// A way to do a call.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,8 +65,10 @@ pub(crate) struct Recalled {
 pub(crate) struct Tried {
     /// By each of these ways.
     pub(crate) ways: Vec<Known>,
-    /// The least seconds; infinite where there was no call.
-    pub(crate) seconds: Vec<f64>,
+    /// Seconds of each call since all were asked; infinite where there was none.
+    pub(crate) here: Vec<[f64; MOST_TRIES]>,
+    /// The least seconds of rounds before, each those of the slowest rank; infinite where there was none.
+    pub(crate) took: Vec<f64>,
     /// What the only way took all ranks when it was settled on.
     pub(crate) settled_s: Option<f64>,
     /// Rounds of tries before this one.
@@ -73,8 +78,14 @@ pub(crate) struct Tried {
 impl Tried {
     /// Nothing yet.
     pub(crate) fn begin(ways: Vec<Known>) -> Tried {
-        Tried { seconds: vec![f64::INFINITY; ways.len()], ways, settled_s: None, rounds: 0 }
+        let took = vec![f64::INFINITY; ways.len()];
+        Tried { here: nothing(ways.len()), ways, took, settled_s: None, rounds: 0 }
     }
+}
+
+/// No call by any of so many ways.
+pub(crate) fn nothing(ways: usize) -> Vec<[f64; MOST_TRIES]> {
+    vec![[f64::INFINITY; MOST_TRIES]; ways]
 }
 
 /// What a sample said.
@@ -225,9 +236,7 @@ impl Memory {
                     alike(before, &learned) && entries.is_some_and(|(now, before)| near(now.entries, before))
                 };
                 let most = match before.filter(confirms) {
-                    _ if learned.next.ways.len() > 1 => {
-                        learned.next.ways.len() as u32 * tries(&learned.next.ways[0])
-                    }
+                    _ if learned.next.ways.len() > 1 => learned.next.ways.len() as u32 * tries(&learned.next),
                     Some(before) => (before.most * 2).min(LATE),
                     None => SOON,
                 };
@@ -245,7 +254,10 @@ impl Memory {
                 let turn = kept.turn();
                 match size.is_none_or(|size| kept.is_as_before(turn, size)) {
                     true => {
-                        kept.tried.seconds[turn] = kept.tried.seconds[turn].min(seconds);
+                        let round = kept.uses as usize / kept.tried.ways.len();
+                        // The only one is called many times.
+                        let call = &mut kept.tried.here[turn][round.min(MOST_TRIES - 1)];
+                        *call = call.min(seconds);
                         kept.uses += 1;
                     }
                     false => drop(all.remove(&asked)),
@@ -257,9 +269,15 @@ impl Memory {
 }
 
 /// How often each of several ways is tried, the first of which is expected to be the best.
-fn tries(best: &Known) -> u32 {
-    let seconds = best.choice.as_ref().map_or(0.0, |choice| choice.seconds());
-    TRIES.into_iter().find(|(below, _)| seconds < *below).map_or(1, |(_, tries)| tries)
+fn tries(next: &Tried) -> u32 {
+    let expected_s = next.ways[0].choice.as_ref().map_or(0.0, |choice| choice.seconds());
+    let seconds = next.took.iter().copied().fold(f64::INFINITY, f64::min);
+    if is_short(if seconds.is_finite() { seconds } else { expected_s }) { MOST_TRIES as u32 } else { 1 }
+}
+
+/// Whether calls of so many seconds are tried more often, for little disturbs them much.
+pub(crate) fn is_short(seconds: f64) -> bool {
+    seconds < SHORT_S
 }
 
 /// Whether a sample confirms the only way there was.
@@ -334,7 +352,7 @@ mod tests {
         let (recalled, with) = memory.recall(sig);
         assert!(recalled.known.is_none() && with != sig);
         let tried = recalled.tried.unwrap();
-        assert_eq!(tried.seconds, [2.0, 5.0]);
+        assert_eq!(tried.here, [[3.0, 2.0], [5.0, 6.0]]);
         memory.keep(sig, learned(&[Algorithm::Ring]), of(100), 2.0);
         for _ in 0..SOON {
             assert_eq!(memory.recall(sig).0.known, Some(known(Algorithm::Ring)));

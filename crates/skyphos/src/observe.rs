@@ -4,14 +4,21 @@
 
 use crate::algorithm::Algorithm;
 use crate::choose::Choice;
-use crate::corrections::{Corrections, FRESH};
+use crate::corrections::{Calls, Corrections, Last};
 use skyphos_core::Traffic;
 use skyphos_core::stream::{largest, median};
-use skyphos_plan::{Prediction, Profile};
+use skyphos_plan::Profile;
 use std::time::Instant;
 
-/// Calls that move less say nothing about rates.
+/// Calls that move less say nothing about rates, unless nothing but their bytes should take time.
 const LARGE_BYTES: u64 = 256 * 1024;
+const FAIR_BYTES: u64 = 64 * 1024;
+
+/// The part of a call that may be taken for something else.
+const LITTLE: f64 = 0.25;
+
+/// How much the last call counts in what changes slowly.
+const FRESH: f64 = 0.3;
 
 /// Calls that move so little take as long as their messages wait for each other.
 const SMALL_BYTES: u64 = 16 * 1024;
@@ -34,14 +41,15 @@ pub(crate) struct Observed {
     pub(crate) fixed: bool,
     /// Cores of a host, where all ranks go by the same number.
     pub(crate) host_cores: Option<f64>,
-    /// Bytes a second of the link: of a call that waited for it, or the most that was seen.
-    rate: f64,
+    /// Bytes a second of the link: of the last calls that waited for it, and the most of those that did not.
+    rates: Last<f64>,
+    most_rate: f64,
     /// Share of a core, of one that does what is predicted in the time that is predicted.
     cores: f64,
     /// Of the last small calls.
     turns: [Turn; TURNS],
     /// How much longer calls by each algorithm took than was predicted.
-    corrections: Corrections,
+    corrections: Calls,
     /// Algorithms by which there was a large call.
     warm: [bool; Algorithm::ALL.len()],
     /// Calls that were looked at, and small ones among them.
@@ -67,7 +75,7 @@ impl Observed {
         // corrections of algorithms say more.
         let shared = default.call_s > 0.0;
         let known = |seen: f64, otherwise: f64| if seen > 0.0 && !shared { seen } else { otherwise };
-        let numbers = [known(self.rate, default.rate), known(self.cores, default.cores), waits(&default)];
+        let numbers = [known(self.rate(), default.rate), known(self.cores, default.cores), waits(&default)];
         let turns = self.turns.map(|turn| if shared { turn.call_s } else { turn.latency_s });
         std::array::from_fn(|k| numbers.get(k).copied().unwrap_or_else(|| turns[k - numbers.len()]))
     }
@@ -114,23 +122,42 @@ impl Observed {
             self.turns[self.small as usize % TURNS] = turn;
             self.small = self.small.wrapping_add(1);
         }
-        if bytes < LARGE_BYTES {
+        if bytes < SMALL_BYTES {
             return;
-        }
-        // The first by an algorithm makes buffers, and finds connections cold.
-        if choice.is_some_and(|choice| !std::mem::replace(&mut self.warm[choice.algorithm as usize], true)) {
-            return;
-        }
-        if let Some(work_s) = prediction.map(Prediction::work_s).filter(|s| *s > 0.0 && busy_s > 0.0) {
-            self.cores = mix(self.cores, work_s / busy_s);
-        }
-        if let Some(choice) = choice.filter(|choice| choice.prediction.seconds() > 0.0) {
-            self.corrections.note(choice.algorithm, choice.prediction.seconds(), seconds);
         }
         let rate = bytes as f64 / seconds;
         // What waited for a processor says nothing of the link, but that it carries as much.
-        let held_back = busy_s < BUSY * seconds;
-        self.rate = if held_back { mix(self.rate, rate) } else { self.rate.max(rate) };
+        let held_back = busy_s > 0.0 && busy_s < BUSY * seconds;
+        let waits_s = choice.map_or(f64::INFINITY, Choice::beside_bytes_s);
+        if held_back && (bytes >= LARGE_BYTES || bytes >= FAIR_BYTES && waits_s < LITTLE * seconds) {
+            self.rates.note(rate);
+        } else if bytes >= LARGE_BYTES {
+            self.most_rate = self.most_rate.max(rate);
+        }
+        // The first by an algorithm makes buffers, and finds connections cold.
+        let Some(choice) =
+            choice.filter(|one| std::mem::replace(&mut self.warm[one.algorithm as usize], true))
+        else {
+            return;
+        };
+        let (work_s, predicted_s) = (choice.prediction.work_s(), choice.prediction.seconds());
+        if bytes >= LARGE_BYTES && work_s > 0.0 && busy_s > 0.0 {
+            self.cores = mix(self.cores, work_s / busy_s);
+        }
+        // The link was taken for another one: that is mended by its rate.
+        let profile = &choice.profile;
+        let mistaken_s = match profile.call_s > 0.0 || self.rate() == 0.0 {
+            true => 0.0,
+            false => (bytes as f64 / profile.rate - bytes as f64 / self.rate()).abs(),
+        };
+        if predicted_s > 0.0 && mistaken_s < LITTLE * seconds {
+            self.corrections.note(choice.algorithm, predicted_s, seconds);
+        }
+    }
+
+    /// Bytes a second of the link; 0 where nothing was seen yet.
+    fn rate(&self) -> f64 {
+        self.rates.median().max(self.most_rate)
     }
 }
 
