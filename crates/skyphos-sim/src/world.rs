@@ -240,7 +240,7 @@ impl World {
         if here == there {
             let latency = nanoseconds(network.host_latency_s);
             let (_, end) = self.host_links[here as usize].carry(time, bytes);
-            self.shrink(from, to, payload);
+            self.gone(from, to, payload, end);
             self.flying[number as usize].as_mut().expect("on its way").left = end;
             return self.at(end + latency, Kind::Come(number));
         }
@@ -257,15 +257,20 @@ impl World {
             (head, tail) = (head.max(pair.head), tail.max(pair.tail));
             (pair.head, pair.tail) = (head, tail);
         }
-        match payload >= WATCHED_BYTES {
-            true => self.at(end, Kind::Left { from, to, bytes: payload as u32 }),
-            false => {
-                self.shrink(from, to, payload);
-            }
-        }
+        self.gone(from, to, payload, end);
         let flying = self.flying[number as usize].as_mut().expect("on its way");
         (flying.left, flying.tail) = (start, tail);
         self.at(head, if other_rack { Kind::Up(number) } else { Kind::Enter(number) });
+    }
+
+    /// A frame with so many bytes will have left its sender at a moment.
+    fn gone(&mut self, from: u32, to: u32, bytes: usize, end: u64) {
+        match bytes >= WATCHED_BYTES {
+            true => self.at(end, Kind::Left { from, to, bytes: bytes as u32 }),
+            false => {
+                self.shrink(from, to, bytes);
+            }
+        }
     }
 
     /// Takes bytes off a backlog; whether it is now half or less of what it was.

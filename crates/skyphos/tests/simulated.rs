@@ -215,3 +215,13 @@ fn impossible_scenarios_are_refused() {
         refused(&|s| (s.algorithm, s.degrees) = (Algorithm::Butterfly, Some(vec![3, 2]))).contains("size 4")
     );
 }
+
+/// A rank of such a host that waits for its own messages to leave is told when they have.
+#[test]
+fn hosts_of_several_ranks_are_probed_too() {
+    for (collective, dealt) in [(Collective::Allreduce, false), (Collective::ReduceScatter, true)] {
+        let network = Network { ranks_per_host: 4, dealt, ..Network::new(8, 1e8, 5e-5) };
+        let phases = run(&Scenario { network, n: 1_000_000, entries: 5e4, ..scenario(8, collective) });
+        assert!(phases.last().unwrap().ran.last() > 0.0);
+    }
+}

@@ -16,6 +16,7 @@ pub fn name_of(phase: &str, algorithm: Algorithm, round: u32) -> String {
         (_, 0x100..0x140) => step("down", round - 0xff),
         (_, 0x140..0x200) => step("count", round - 0x13f),
         (_, 0x200..0x300) => step("up", round - 0x1ff),
+        ("reduce_scatter", 0x300..0x400) => "hand over".to_owned(),
         (_, 0x300..0x400) => "examples".to_owned(),
         (_, 0x1000..0x100_0000) => "reduce".to_owned(),
         (_, 0x100_0000..) => "gather".to_owned(),
