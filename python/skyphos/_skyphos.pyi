@@ -122,6 +122,7 @@ def connect_tcp(
     listen_fd: int | None,
     socket_buffer: int | None,
     congestion_control: str | None,
+    heartbeat: float,
 ) -> Comm: ...
 
 @final

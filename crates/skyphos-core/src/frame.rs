@@ -28,6 +28,9 @@ pub const HEADER_BYTES: usize = 64;
 const MAGIC: [u8; 2] = *b"SY";
 const VERSION: u8 = 1;
 
+/// Rounds with this bit move arrays: in whole chunks, which are not copied on their way.
+pub const ARRAYS: u32 = 0x2000_0000;
+
 /// What a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

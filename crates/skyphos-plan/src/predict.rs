@@ -397,18 +397,39 @@ pub fn agreement(ranks: u32, profile: &Profile) -> Stage {
     Stage { sent, received, messages, senders, rounds, ..Stage::default() }.timed(profile)
 }
 
-/// Every ordered factorisation of P into factors of at least 2; [1] for one rank.
+/// Factorisations that are looked at, if no more: all of every number up to 2,879, and of most beyond.
+const MOST_FACTORISATIONS: u64 = 20_000;
+
+/// Every ordered factorisation of P into factors of at least 2; [1] for one rank. Where there are too many, those whose
+/// factors do not rise: what a rank holds shrinks from layer to layer, and so do the degrees that suit it.
 pub fn factorisations(ranks: u32) -> Vec<Vec<u32>> {
     if ranks <= 1 {
         return vec![vec![1]];
     }
-    let mut all = vec![vec![ranks]];
-    for first in (2..ranks).filter(|d| ranks.is_multiple_of(*d)) {
-        for rest in factorisations(ranks / first) {
-            all.push([vec![first], rest].concat());
-        }
+    let divisors: Vec<u32> = (1..=ranks).filter(|d| ranks.is_multiple_of(*d)).collect();
+    // Of each divisor: by what its first factor leaves.
+    let mut counts: Vec<u64> = vec![1];
+    for (k, whole) in divisors.iter().enumerate().skip(1) {
+        let rests = divisors[..k].iter().zip(&counts).filter(|(rest, _)| whole.is_multiple_of(**rest));
+        counts.push(rests.map(|(_, count)| count).fold(0, |sum, count| sum.saturating_add(*count)));
     }
+    let falling = counts[counts.len() - 1] > MOST_FACTORISATIONS;
+    let (mut all, mut begun) = (Vec::new(), Vec::new());
+    factorise(ranks, &divisors, falling, &mut begun, &mut all);
     all
+}
+
+/// Adds those that begin with `begun` and go on with factors of `left`.
+fn factorise(left: u32, divisors: &[u32], falling: bool, begun: &mut Vec<u32>, all: &mut Vec<Vec<u32>>) {
+    if left == 1 {
+        return all.push(begun.clone());
+    }
+    let most = if falling { begun.last().copied().unwrap_or(left) } else { left };
+    for factor in divisors.iter().copied().filter(|d| *d > 1 && *d <= most && left.is_multiple_of(*d)) {
+        begun.push(factor);
+        factorise(left / factor, divisors, falling, begun, all);
+        begun.pop();
+    }
 }
 
 #[cfg(test)]
@@ -494,10 +515,17 @@ mod tests {
     fn factorisations_are_all() {
         assert_eq!(factorisations(1), [[1]]);
         assert_eq!(factorisations(7), [[7]]);
-        let eight = [vec![8], vec![2, 4], vec![2, 2, 2], vec![4, 2]];
+        let eight = [vec![2, 2, 2], vec![2, 4], vec![4, 2], vec![8]];
         assert_eq!(factorisations(8), eight);
         // Ordered factorisations of 2^10 are the compositions of 10.
         assert_eq!(factorisations(1024).len(), 512);
         assert!(factorisations(360).iter().all(|d| d.iter().product::<u32>() == 360));
+        // Too many of them: those that do not rise, of 2^20 the partitions of 20.
+        let falling = factorisations(1 << 20);
+        assert_eq!(falling.len(), 627);
+        assert!(
+            falling.iter().all(|d| d.is_sorted_by(|a, b| a >= b) && d.iter().product::<u32>() == 1 << 20)
+        );
+        assert!(factorisations(2880).len() > 20 && factorisations(30_240).len() < 10_000);
     }
 }

@@ -234,7 +234,7 @@ impl Profile {
         Profile {
             latency_s: 50e-6,
             rate,
-            incast: 0.02,
+            incast: 0.0025,
             cores: 1.0,
             frame_s: 3e-6,
             byte_s: 0.5e-9,

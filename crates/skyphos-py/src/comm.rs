@@ -12,10 +12,14 @@ use skyphos::{ConfigureOptions, Error, Missing, Settings};
 use std::sync::Arc;
 use std::time::Duration;
 
+fn duration(py: Python<'_>, name: &str, seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).ok().filter(|t| !t.is_zero()).ok_or_else(|| {
+        to_py(py, Error::bad_input(format!("{name} must be a positive number of seconds, not {seconds}")))
+    })
+}
+
 fn settings(py: Python<'_>, timeout: f64, threads: usize) -> PyResult<Settings> {
-    let timeout = Duration::try_from_secs_f64(timeout).ok().filter(|t| !t.is_zero()).ok_or_else(|| {
-        to_py(py, Error::bad_input(format!("timeout must be a positive number of seconds, not {timeout}")))
-    })?;
+    let timeout = duration(py, "timeout", timeout)?;
     Ok(Settings { timeout, threads, interrupted: Some(interrupted) })
 }
 
@@ -41,6 +45,7 @@ pub fn connect_tcp(
     listen_fd: Option<i32>,
     socket_buffer: Option<usize>,
     congestion_control: Option<String>,
+    heartbeat: f64,
 ) -> PyResult<Comm> {
     let settings = settings(py, timeout, threads)?;
     let mut options = skyphos::tcp::Options::new(rank, world_size, rendezvous);
@@ -49,6 +54,7 @@ pub fn connect_tcp(
     options.listen_fd = listen_fd;
     options.socket_buffer = socket_buffer;
     options.congestion_control = congestion_control;
+    options.heartbeat = duration(py, "heartbeat", heartbeat)?;
     options.interrupted = Some(interrupted);
     let comm = py.detach(|| {
         let transport = skyphos::tcp::connect(options)?;

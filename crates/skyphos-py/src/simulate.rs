@@ -3,7 +3,6 @@
 use crate::errors::to_py;
 use crate::planner::Numbers;
 use pyo3::prelude::*;
-use skyphos::planner::Profile;
 use skyphos::sim::trace::trace;
 use skyphos::sim::{Costs, Network, Stragglers};
 use skyphos::simulate::{Collective, Law, Phase, Scenario, name_of, simulate as run};
@@ -37,7 +36,7 @@ pub struct Described {
 
 impl Described {
     fn network(self) -> Result<Network, Error> {
-        let Numbers(Profile { frame_s, byte_s, kernels, rows, .. }) = self.machine;
+        let Numbers(machine) = self.machine;
         Ok(Network {
             ranks: self.ranks,
             ranks_per_host: self.ranks_per_host,
@@ -60,7 +59,7 @@ impl Described {
             },
             start: self.start.parse()?,
             clock: self.clock.parse()?,
-            costs: Costs { frame_s, byte_s, kernels, rows },
+            costs: Costs::of(&machine),
         })
     }
 }

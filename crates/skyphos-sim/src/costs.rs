@@ -1,6 +1,7 @@
 //! What work costs a simulated processor.
 
 use skyphos_core::clock::Effort;
+use skyphos_core::frame::ARRAYS;
 use skyphos_plan::{Kernels, Profile, RowKernels};
 
 /// Processor time of messages and of the kernels, of a core that does nothing else.
@@ -10,6 +11,8 @@ pub struct Costs {
     pub frame_s: f64,
     /// Seconds of a byte at either end.
     pub byte_s: f64,
+    /// The same of arrays.
+    pub array_byte_s: f64,
     /// Of the kernels of streams and arrays.
     pub kernels: Kernels,
     /// Of plans.
@@ -19,12 +22,23 @@ pub struct Costs {
 impl Default for Costs {
     /// Those of a rank with a core of its own on a network: see [`Profile::network`].
     fn default() -> Costs {
-        let Profile { frame_s, byte_s, kernels, rows, .. } = Profile::network(1e9);
-        Costs { frame_s, byte_s, kernels, rows }
+        Costs::of(&Profile::network(1e9))
     }
 }
 
 impl Costs {
+    /// What a profile says of them.
+    pub fn of(profile: &Profile) -> Costs {
+        let Profile { frame_s, byte_s, array_byte_s, kernels, rows, .. } = *profile;
+        Costs { frame_s, byte_s, array_byte_s, kernels, rows }
+    }
+
+    /// Seconds of a frame at either end.
+    pub fn frame(&self, round: u32, bytes: usize) -> f64 {
+        let byte_s = if round & ARRAYS == 0 { self.byte_s } else { self.array_byte_s };
+        self.frame_s + bytes as f64 * byte_s
+    }
+
     /// Seconds that a piece of work takes.
     pub fn seconds(&self, effort: Effort) -> f64 {
         let (k, r) = (&self.kernels, &self.rows);

@@ -158,7 +158,7 @@ impl Network {
 
     /// What a planner would know of it: what is typical, without jitter and stragglers.
     pub fn profile(&self) -> Profile {
-        let Costs { frame_s, byte_s, kernels, rows } = self.costs;
+        let Costs { frame_s, byte_s, array_byte_s, kernels, rows } = self.costs;
         let shared = f64::from(self.ranks_per_host.min(self.ranks));
         let payload = PACKET.1 / (PACKET.0 + PACKET.1);
         Profile {
@@ -169,7 +169,7 @@ impl Network {
             cores: 1.0 / self.sharing(),
             frame_s,
             byte_s,
-            array_byte_s: byte_s / 2.0,
+            array_byte_s,
             kernels,
             rows,
             wake_s: 0.0,

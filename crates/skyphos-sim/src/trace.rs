@@ -1,14 +1,11 @@
 //! A simulated call as a trace that Perfetto and chrome://tracing open.
 //!
-//! The format is the Trace Event Format: one process a host, in it a track for each rank's work, one for its rounds, and
-//! one for the frames that its link carries.
+//! The format is the Trace Event Format: one process a host, in it tracks for each rank's work, for its rounds, and for the
+//! frames that it sends, as many of each as overlap.
 
 use crate::cluster::Ran;
 use crate::network::Network;
 use serde::Serialize;
-
-/// Tracks of a rank.
-const TRACKS: u32 = 3;
 
 #[derive(Serialize)]
 struct Event {
@@ -42,6 +39,29 @@ impl Args {
     }
 }
 
+/// A piece of a track.
+struct Slice {
+    name: String,
+    from: u64,
+    to: u64,
+    args: Args,
+}
+
+/// Shares slices out to as few lanes as there must be, so that those of a lane follow each other: viewers drop what
+/// overlaps.
+fn lanes(mut slices: Vec<Slice>) -> Vec<Vec<Slice>> {
+    slices.sort_by_key(|slice| (slice.from, slice.to));
+    let mut lanes: Vec<Vec<Slice>> = Vec::new();
+    for slice in slices {
+        let free = |lane: &&mut Vec<Slice>| lane.last().is_none_or(|last| last.to <= slice.from);
+        match lanes.iter_mut().find(free) {
+            Some(lane) => lane.push(slice),
+            None => lanes.push(vec![slice]),
+        }
+    }
+    lanes
+}
+
 /// The trace of what the watched ranks did in a call, as JSON. `name_of` tells what a round is called.
 pub fn trace<R>(network: &Network, ran: &Ran<R>, name_of: impl Fn(u32) -> String) -> String {
     let micros = |at: u64| at.saturating_sub(ran.begin) as f64 / 1e3;
@@ -49,47 +69,37 @@ pub fn trace<R>(network: &Network, ran: &Ran<R>, name_of: impl Fn(u32) -> String
     let mut put = |event: Event| {
         lines.push(serde_json::to_string(&event).expect("names and numbers"));
     };
-    let watched = || ran.record.watched.iter().copied();
-    for rank in watched() {
+    let mut tracks = 0;
+    for rank in ran.record.watched.iter().copied() {
         let pid = network.host(rank);
-        let called =
-            |what: &str, name: String| Args { name: Some(format!("{what}{name}")), ..Args::default() };
-        let meta = |name: &str, tid, args| Event {
-            name: name.to_owned(),
-            ph: "M",
-            pid,
-            tid,
-            ts: None,
-            dur: None,
-            args,
+        let meta = |name: &str, tid, called: String| {
+            let args = Args { name: Some(called), ..Args::default() };
+            Event { name: name.to_owned(), ph: "M", pid, tid, ts: None, dur: None, args }
         };
-        put(meta("process_name", 0, called("host ", pid.to_string())));
-        let tracks = ["work", "rounds", "link"];
-        for (k, track) in (0..).zip(tracks) {
-            put(meta("thread_name", rank * TRACKS + k, called("rank ", format!("{rank} {track}"))));
-        }
-    }
-    let slice = |name, rank: u32, track: u32, from: u64, to: u64, args| Event {
-        name,
-        ph: "X",
-        pid: network.host(rank),
-        tid: rank * TRACKS + track,
-        ts: Some(micros(from)),
-        dur: Some(to.saturating_sub(from) as f64 / 1e3),
-        args,
-    };
-    for busy in &ran.record.busy {
-        put(slice("work".to_owned(), busy.rank, 0, busy.from, busy.to, Args::default()));
-    }
-    for rank in watched() {
-        for (number, round) in &ran.record.rounds[rank as usize] {
+        put(meta("process_name", tracks, format!("host {pid}")));
+        let busy = ran.record.busy.iter().filter(|busy| busy.rank == rank);
+        let work =
+            busy.map(|b| Slice { name: "work".to_owned(), from: b.from, to: b.to, args: Args::default() });
+        let rounds = ran.record.rounds[rank as usize].iter().map(|(number, round)| {
             let args = Args { bytes: Some(round.sent), messages: Some(round.messages), ..Args::default() };
-            put(slice(name_of(*number), rank, 1, round.first, round.last, args));
+            Slice { name: name_of(*number), from: round.first, to: round.last, args }
+        });
+        let flights = ran.record.flights.iter().filter(|flight| flight.from == rank).map(|flight| {
+            let args = Args { to: Some(flight.to), bytes: Some(flight.bytes.into()), ..Args::default() };
+            Slice { name: name_of(flight.round), from: flight.left, to: flight.came, args }
+        });
+        let all = [("work", work.collect()), ("rounds", rounds.collect()), ("sent", flights.collect())];
+        for (track, slices) in all {
+            for (k, lane) in lanes(slices).into_iter().enumerate() {
+                let number = if k == 0 { String::new() } else { format!(" ({})", k + 1) };
+                put(meta("thread_name", tracks, format!("rank {rank} {track}{number}")));
+                for Slice { name, from, to, args } in lane {
+                    let (ts, dur) = (Some(micros(from)), Some(to.saturating_sub(from) as f64 / 1e3));
+                    put(Event { name, ph: "X", pid, tid: tracks, ts, dur, args });
+                }
+                tracks += 1;
+            }
         }
-    }
-    for flight in &ran.record.flights {
-        let args = Args { to: Some(flight.to), bytes: Some(flight.bytes.into()), ..Args::default() };
-        put(slice(name_of(flight.round), flight.from, 2, flight.left, flight.came, args));
     }
     format!("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{}\n]}}\n", lines.join(",\n"))
 }

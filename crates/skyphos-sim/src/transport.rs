@@ -38,8 +38,7 @@ pub(crate) struct Sim {
 impl Sim {
     /// A frame takes its time of the processor, at either end.
     fn handle(&self, frame: &Frame) {
-        let costs = &self.shared.costs;
-        let seconds = costs.frame_s + frame.payload.len() as f64 * costs.byte_s;
+        let seconds = self.shared.costs.frame(frame.header.round, frame.payload.len());
         self.clock.pass(nanoseconds(seconds * self.slowness));
     }
 }

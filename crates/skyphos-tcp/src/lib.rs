@@ -17,6 +17,7 @@ mod lobby;
 mod mesh;
 mod message;
 mod options;
+mod pulse;
 mod receive;
 mod rendezvous;
 mod send;
@@ -43,7 +44,7 @@ use skyphos_types::Result;
 /// rank that ended meanwhile or cannot be reached, `Interrupted`.
 pub fn connect(options: Options) -> Result<Tcp> {
     options.check()?;
-    let (rank, tuning) = (options.rank, options.tuning());
+    let (rank, tuning, heartbeat) = (options.rank, options.tuning(), options.heartbeat);
     let formed = match (options.world_size, rank) {
         (1, _) => Formed::alone(&options)?,
         (_, 0) => rendezvous::gather(options)?,
@@ -56,7 +57,7 @@ pub fn connect(options: Options) -> Result<Tcp> {
             let _ = sockets::give_long_path_to_bbr(stream);
         }
     }
-    Tcp::new(rank, formed)
+    Tcp::new(rank, formed, heartbeat)
 }
 
 /// What bring-up leaves: who sits where, and a connection to each other rank.

@@ -1,5 +1,6 @@
 //! What a rank must know to find its group.
 
+use crate::pulse;
 use crate::sockets::{Tuning, refuses_congestion_control};
 use skyphos_types::{Error, Result};
 use std::net::IpAddr;
@@ -35,12 +36,15 @@ pub struct Options {
     /// Congestion control of the connections, by the system's name for it; `None`: the system's, but not BBR on
     /// short paths.
     pub congestion_control: Option<String>,
+    /// How long nothing may be heard of a rank's host before the rank is lost: at least 2 s. A rank that is merely slow or
+    /// stopped is not, for its system answers.
+    pub heartbeat: Duration,
     /// Asked at least every 100 ms: has the user interrupted?
     pub interrupted: Option<fn() -> bool>,
 }
 
 impl Options {
-    /// The usual settings: no token, 300 s, addresses and buffers chosen by themselves.
+    /// The usual settings: no token, 300 s, a heartbeat of 10 s, addresses and buffers chosen by themselves.
     pub fn new(rank: u32, world_size: u32, rendezvous: impl Into<String>) -> Options {
         Options {
             rank,
@@ -52,6 +56,7 @@ impl Options {
             interface: None,
             socket_buffer: None,
             congestion_control: None,
+            heartbeat: Duration::from_secs(10),
             interrupted: None,
         }
     }
@@ -80,6 +85,13 @@ impl Options {
             return Err(Error::bad_input(format!(
                 "rank {rank} in a group of {world_size}: ranks are 0 to {}",
                 world_size - 1
+            )));
+        }
+        if self.heartbeat < pulse::LEAST {
+            return Err(Error::bad_input(format!(
+                "heartbeat={} s: at least {} s, for systems ask each other once a second at most",
+                self.heartbeat.as_secs_f64(),
+                pulse::LEAST.as_secs()
             )));
         }
         if let Some(name) = &self.congestion_control
@@ -122,6 +134,7 @@ impl std::fmt::Debug for Options {
             .field("interface", &self.interface)
             .field("socket_buffer", &self.socket_buffer)
             .field("congestion_control", &self.congestion_control)
+            .field("heartbeat", &self.heartbeat)
             .finish_non_exhaustive()
     }
 }

@@ -11,12 +11,9 @@ use std::time::Duration;
 /// millisecond, and a dropped SYN costs a second. The kernel caps it at net.core.somaxconn.
 const WAITING: i32 = 4096;
 
-/// A peer whose host vanished (power, cable) while nothing was being sent is noticed after
-/// 15 s + 3 × 5 s. A stopped or busy process does not matter: its kernel answers.
-const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
-    .with_time(Duration::from_secs(15))
-    .with_interval(Duration::from_secs(5))
-    .with_retries(3);
+/// During bring-up a peer whose host vanished is noticed after as many seconds more as this is tried.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+const KEEP_ALIVE_TRIES: u32 = 5;
 
 /// The addresses that "host:port" stands for.
 pub(crate) fn resolve(place: &str) -> io::Result<Vec<SocketAddr>> {
@@ -127,11 +124,18 @@ pub(crate) fn begin_connect(address: SocketAddr, tuning: &Tuning) -> io::Result<
     }
 }
 
-/// What every connection of a group has: no delay for small frames, notice of vanished hosts.
+/// What every connection of a group has: no delay for small frames, notice of hosts that have vanished.
 pub(crate) fn prepare(stream: impl AsFd) -> io::Result<()> {
     let socket = SockRef::from(&stream);
     socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_keepalive(&KEEPALIVE)
+    keep_alive(stream, KEEP_ALIVE)
+}
+
+/// Lets the kernel ask a peer of which nothing was heard for so long, and again and again until it answers. A process that is
+/// stopped or busy does not matter: its kernel answers.
+pub(crate) fn keep_alive(stream: impl AsFd, every: Duration) -> io::Result<()> {
+    let keep_alive = TcpKeepalive::new().with_time(every).with_interval(every).with_retries(KEEP_ALIVE_TRIES);
+    SockRef::from(&stream).set_tcp_keepalive(&keep_alive)
 }
 
 /// Round trip below which a path lies within a cluster.
@@ -178,13 +182,18 @@ pub(crate) fn acknowledge_at_once(stream: impl AsFd) {
 
 /// The time to the peer's system and back, as the kernel has measured it.
 fn round_trip(stream: &TcpStream) -> io::Result<Duration> {
+    Ok(Duration::from_micros(u64::from(info(stream)?.tcpi_rtt)))
+}
+
+/// What the kernel knows of a connection.
+pub(crate) fn info(stream: impl AsFd) -> io::Result<libc::tcp_info> {
     // SAFETY: all of its fields are numbers, for which zero is fine.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes to `info`.
     let failed = unsafe {
         libc::getsockopt(
-            stream.as_raw_fd(),
+            stream.as_fd().as_raw_fd(),
             libc::IPPROTO_TCP,
             libc::TCP_INFO,
             (&raw mut info).cast(),
@@ -192,7 +201,7 @@ fn round_trip(stream: &TcpStream) -> io::Result<Duration> {
         )
     };
     match failed {
-        0 => Ok(Duration::from_micros(u64::from(info.tcpi_rtt))),
+        0 => Ok(info),
         _ => Err(io::Error::last_os_error()),
     }
 }

@@ -24,7 +24,7 @@ fn tcp(rank: u32, stream: TcpStream) -> Tcp {
     let seat = |k: u32| Seat { machine: k, address: ([127, 0, 0, 1], 9).into(), host: format!("h{k}") };
     let mut streams = vec![Some(stream)];
     streams.insert(rank as usize, None);
-    Tcp::new(rank, Formed { seats: vec![seat(0), seat(1)], streams }).unwrap()
+    Tcp::new(rank, Formed { seats: vec![seat(0), seat(1)], streams }, Duration::from_secs(10)).unwrap()
 }
 
 fn pair() -> (Tcp, Tcp) {

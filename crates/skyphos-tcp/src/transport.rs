@@ -21,12 +21,13 @@
 //! Socket buffers are left to the kernel unless set. It takes up to 4 MB ahead of a slow link, so that
 //! data moves while the caller computes; control frames overtake only what is still queued here.
 //!
-//! **Not promised**: notice of a host that vanishes while data is on its way to it, sooner than the
-//! kernel gives up (minutes; 30 s when nothing was being sent). The time-out of calls covers that.
+//! A peer whose process ends is noticed by its connection's end, one whose host or link is gone by its silence (`pulse`),
+//! both while somebody waits.
 
 use crate::Formed;
 use crate::lobby::system;
 use crate::options::FOR_EVER;
+use crate::pulse::{self, Pulse};
 use crate::receive::{Desk, FAR, Inbox, Stop, discard};
 use crate::send::Outbox;
 use crate::sockets::{self, lost};
@@ -81,10 +82,11 @@ pub struct Tcp {
     relieved: Vec<u32>,
     pool: Pool,
     buffer: Box<[u8]>,
+    pulse: Pulse,
 }
 
 impl Tcp {
-    pub(crate) fn new(rank: u32, formed: Formed) -> Result<Tcp> {
+    pub(crate) fn new(rank: u32, formed: Formed, heartbeat: Duration) -> Result<Tcp> {
         let failed = |e| system("cannot take over the connections", &e);
         let Formed { seats, streams } = formed;
         let size = streams.len();
@@ -96,6 +98,8 @@ impl Tcp {
                 None => None,
                 Some(stream) => {
                     let mut stream = TcpStream::from_std(stream);
+                    // It fails only on a connection that is broken, which whoever uses it will find.
+                    let _ = pulse::beat(&stream, heartbeat);
                     let interest = Interest::READABLE | Interest::WRITABLE;
                     poll.registry().register(&mut stream, Token(peer), interest).map_err(failed)?;
                     Some(stream)
@@ -123,6 +127,7 @@ impl Tcp {
             relieved: Vec::new(),
             pool: Pool::default(),
             buffer: vec![0; FAR].into(),
+            pulse: Pulse::new(heartbeat, size),
         })
     }
 
@@ -199,6 +204,16 @@ impl Tcp {
             }
             peer.unread
         });
+    }
+
+    /// Reports peers of whose hosts nothing was heard for too long.
+    fn feel(&mut self, events: &mut Vec<Event>) {
+        for (rank, peer) in self.peers.iter_mut().enumerate() {
+            let silent = peer.stream.as_ref().and_then(|stream| self.pulse.lost(rank, stream));
+            if let Some(silent) = silent {
+                lose(peer, rank as u32, &Pulse::cause(silent), false, events);
+            }
+        }
     }
 
     /// Whether everything for a peer is written, its end marked, and acknowledged by its system.
@@ -313,6 +328,9 @@ impl Transport for Tcp {
             let Ok(woken) = self.wait(pause, events) else { return };
             self.read(events);
             let Some(until) = until else { return };
+            if self.pulse.due() {
+                self.feel(events);
+            }
             left = until.saturating_duration_since(Instant::now());
             if woken || events.len() > before || left.is_zero() {
                 return;

@@ -72,6 +72,7 @@ pub(crate) async fn decide<T: Element>(
     }
     if options.algorithm != Algorithm::Auto {
         check_algorithm(options.algorithm, op, options)?;
+        check_layers(options)?;
         let (algorithm, split) = (options.algorithm, split_for(options.algorithm, options.split));
         let bounds = match has_ranges(algorithm) {
             true => bounds(ep, split, view, width, n, ep.size()).await?,
@@ -306,6 +307,18 @@ fn split_for(algorithm: Algorithm, split: Split) -> Split {
 fn union_curve(survey: &Survey, ranks: u32) -> Union {
     let powers = (0..=ranks.ilog2()).map(|k| 1u32 << k).chain(Some(ranks).filter(|p| !p.is_power_of_two()));
     Union::Measured(powers.map(|m| (f64::from(m), survey.union(m))).collect())
+}
+
+/// Refuses layers of an algorithm that has none.
+fn check_layers(options: &AllreduceOptions) -> Result<()> {
+    match options.algorithm {
+        Algorithm::Butterfly => Ok(()),
+        _ if options.degrees.is_none() => Ok(()),
+        other => Err(Error::bad_input(format!(
+            "degrees= are the layers of algorithm=\"butterfly\"; {:?} has none",
+            other.name()
+        ))),
+    }
 }
 
 /// Refuses an algorithm that cannot do what is asked.

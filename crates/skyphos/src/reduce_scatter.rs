@@ -15,7 +15,6 @@ use skyphos_core::frame::CallKind;
 use skyphos_core::stream::{Split, bounds};
 use skyphos_core::{Call, Endpoint};
 use skyphos_kernels::stream::{SparseVec, View};
-use skyphos_plan::factorisations;
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::ops::Range;
 
@@ -131,6 +130,8 @@ async fn reduce_scatter_on<T: Element>(
 
 /// Where there is but one choice.
 fn one_layer(ep: &Endpoint, op: &ReduceOp) -> Option<Vec<u32>> {
-    let one = matches!(op, ReduceOp::MeanPresent) || factorisations(ep.size()).len() == 1;
-    one.then(|| vec![ep.size()])
+    let size = ep.size();
+    let is_prime = (2..).take_while(|d| d * d <= size).all(|d| !size.is_multiple_of(d));
+    let one = matches!(op, ReduceOp::MeanPresent) || is_prime;
+    one.then(|| vec![size])
 }

@@ -77,7 +77,8 @@ fn cases() -> impl Strategy<Value = Case> {
                 {
                     algorithm = Algorithm::SplitAllgather;
                 }
-                let degrees = Some(degrees.get(&factorisations(size)).clone());
+                let layered = matches!(algorithm, Algorithm::Auto | Algorithm::Butterfly);
+                let degrees = layered.then(|| degrees.get(&factorisations(size)).clone());
                 let dense_threshold = match dense_threshold {
                     DenseThreshold::Entries(_) if !small => DenseThreshold::Auto,
                     threshold => threshold,

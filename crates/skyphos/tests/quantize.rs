@@ -51,7 +51,8 @@ impl Case {
 
     /// Even ranges, so that the oracle knows them.
     fn options(&self, quantize: Option<QuantizeOptions>) -> AllreduceOptions {
-        let degrees = Some(self.degrees.clone());
+        let layered = matches!(self.algorithm, Algorithm::Butterfly | Algorithm::Auto);
+        let degrees = layered.then(|| self.degrees.clone());
         let (algorithm, split) = (self.algorithm, Split::Even);
         AllreduceOptions { algorithm, degrees, split, quantize, ..AllreduceOptions::default() }
     }

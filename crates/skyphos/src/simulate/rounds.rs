@@ -1,15 +1,23 @@
 //! What the rounds of a collective are called.
 
 use crate::algorithm::Algorithm;
+use skyphos_core::frame::ARRAYS;
+
+/// As `name_of` looks at the round that nobody waits for.
+const ANNOUNCE: u32 = u32::MAX & !ARRAYS;
 
 /// The name of a round, as frames number it: rounds of one layer or step have one name.
 pub fn name_of(phase: &str, algorithm: Algorithm, round: u32) -> String {
+    let (arrays, round) = (round & ARRAYS != 0, round & !ARRAYS);
     let step = |name: &str, k: u32| format!("{name} {k}");
     let doubling = phase == "allreduce" && algorithm == Algorithm::RecursiveDoubling;
     match (phase, round) {
-        (_, u32::MAX) => "announce".to_owned(),
+        (_, ANNOUNCE) => "announce".to_owned(),
         ("topk_allreduce", 0x600..) => "select".to_owned(),
+        (_, 0x400..0x500) if arrays => "move".to_owned(),
         (_, 0x400..0x500) => "sample".to_owned(),
+        (_, 0x500..0x600) => "end".to_owned(),
+        ("configure" | "reduce" | "configure_reduce", 0x40..0x80) => "degrees".to_owned(),
         _ if doubling && round == 0x100 => "in".to_owned(),
         _ if doubling && round == 0x101 => "out".to_owned(),
         _ if doubling => step("round", round.trailing_zeros() + 1),

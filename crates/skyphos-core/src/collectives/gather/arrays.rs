@@ -7,13 +7,14 @@ use super::{END, Parcel, Schedule, rounds};
 use crate::collectives::around::around;
 use crate::collectives::barrier::barrier_from;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::frame::ARRAYS;
 use crate::slab::CHUNK_BYTES;
 use skyphos_types::{Error, Result};
 use std::ops::Range;
 
 /// The one round of the collectives that have one; what goes to a root may follow something else.
-const ROUND: u32 = 0x400;
-const TO_ROOT: u32 = 0x401;
+const ROUND: u32 = ARRAYS | 0x400;
+const TO_ROOT: u32 = ARRAYS | 0x401;
 
 /// Bytes of an array and where each rank's block of them lies.
 struct Blocks<A, F> {

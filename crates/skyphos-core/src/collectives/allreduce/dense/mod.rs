@@ -19,14 +19,15 @@ pub use ring::{ring, ring_of_entries, ring_reduce_scatter};
 
 use crate::both::both;
 use crate::endpoint::Endpoint;
+use crate::frame::ARRAYS;
 use skyphos_kernels::split_ranges;
 use skyphos_types::{Element, ReduceOp, Result};
 use std::future::Future;
 use std::ops::Range;
 
 /// Rounds of the phases (plus the step).
-const REDUCE: u32 = 0x1000;
-const GATHER: u32 = 0x100_0000;
+const REDUCE: u32 = ARRAYS | 0x1000;
+const GATHER: u32 = ARRAYS | 0x100_0000;
 
 /// Added to those of the bitmap that goes with an array.
 const BITMAP: u32 = 0x4000_0000;
