@@ -69,6 +69,14 @@ class Cluster:
         """What to start to run a command on a host."""
         return ["ip", "netns", "exec", self._host(host), *arguments]
 
+    def cut(self, host: int) -> None:
+        """Cut a host off silently, as if its cable behind the switch were pulled."""
+        _ip("-n", f"{self.name}-sw", "link", "set", f"p{host}", "nomaster")
+
+    def heal(self, host: int) -> None:
+        """Mend what :meth:`cut` did."""
+        _ip("-n", f"{self.name}-sw", "link", "set", f"p{host}", "master", "br0")
+
     def __enter__(self) -> Cluster:
         reason = unavailable()
         if reason is not None:

@@ -185,7 +185,10 @@ class AllreduceCollectives(VectorCollectives):
                 comm: Any = self  # a Comm, which configures
                 returned.append(comm.configure(vector.indices, reduced.indices, n=vector.n, width=vector.width))
             if explain:
-                returned.append(explanation_of(algorithm, told, vector.nnz, reduced.nnz, is_dense=reduced.is_dense))
+                counts = (vector.nnz, reduced.nnz)
+                limited = quantize is not None or degrees is not None or op == "mean_present"
+                how = explanation_of(algorithm, told, *counts, is_dense=reduced.is_dense, limited=limited)
+                returned.append(how)
             return tuple(returned) if len(returned) > 1 else returned[0]
 
         return perform(done, async_op, finish)

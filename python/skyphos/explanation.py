@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -35,12 +36,13 @@ class Explanation:
     predicted : Prediction or None
         What ``auto`` expected, stage by stage; None where the algorithm was named.
     others : tuple of (str, float)
-        The algorithms that it passed over, the best first, with the seconds that they should have taken.
+        The algorithms that it passed over, with the seconds that they should have taken. What tries took decides over
+        such predictions, so some may be less than that of the one that ran; ``reason`` says so.
     notes : tuple of str
         What might be done better.
     tried : tuple of (str, float)
-        The algorithms that earlier calls tried before this one was settled on, with the seconds that they took; empty
-        before that, and where nothing else was worth a try.
+        The algorithms that earlier calls tried before this one was settled on, with the seconds that they took: this
+        one took at most the least of them. Empty before that, and where nothing else was worth a try.
 
     Examples
     --------
@@ -87,7 +89,7 @@ class Explanation:
             if len(found.stages) > 1:
                 stages = ", ".join(f"{_ms(s.seconds)} {s.sent_bytes:,.0f} bytes" for s in found.stages)
                 lines.append(f"    by stage: {stages}")
-        for what, names in (("passed over", self.others), ("tried, and slower", self.tried)):
+        for what, names in (("passed over (predicted)", self.others), ("tried, and slower (measured)", self.tried)):
             if names:
                 lines.append(f"  {what}: " + ", ".join(f"{name} {_ms(s)}" for name, s in names))
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
@@ -191,8 +193,12 @@ def explanation_of(
     *,
     is_dense: bool,
     why: Mapping[str, str] = _WHY_AUTO,
+    limited: bool = False,
 ) -> Explanation:
-    """Put together what the native library told and what the caller knows; ``why`` has the reasons of ``auto``."""
+    """Put together what the native library told and what the caller knows.
+
+    ``why`` has the reasons of ``auto``; ``limited``: what was asked for leaves it not all algorithms or degrees.
+    """
     algorithm, degrees, threshold, sent, frames, received, found = told
     reason = f'asked for "{asked}"'
     if asked == "auto":
@@ -203,8 +209,7 @@ def explanation_of(
     if found is not None:
         predicted = Prediction(algorithm, tuple(degrees), tuple(Stage(*stage) for stage in found[0]))
         others, tried = _named(found[1]), _named(found[2])
-        if tried:
-            reason += "; it took least of those that were tried"
+        reason += _not_by_prediction(predicted, others, tried, limited=limited)
     notes = []
     if algorithm == "split_allgather" and result_entries > threshold:
         notes.append(
@@ -217,6 +222,26 @@ def explanation_of(
         algorithm, reason, tuple(degrees), threshold, entries, result_entries, is_dense, sent, received, frames,
         predicted, others, tuple(notes), tried,
     )  # fmt: skip
+
+
+def _not_by_prediction(
+    predicted: Prediction,
+    others: tuple[tuple[str, float], ...],
+    tried: tuple[tuple[str, float], ...],
+    *,
+    limited: bool,
+) -> str:
+    """Why another algorithm than the one with the least predicted time may run."""
+    least, least_s = min(others, key=lambda other: other[1], default=("", math.inf))
+    is_least = predicted.seconds <= least_s * (1 + 1e-9)
+    if tried:
+        took = f"; it took least of those that were tried, at most {_ms(min(seconds for _, seconds in tried))}"
+        return took if is_least else f"{took}, which counts more than that {least} was predicted to take less"
+    if is_least:
+        return ""
+    if limited:
+        return f"; what was asked for may rule out {least}, which was predicted to take less"
+    return f"; a try, for it should take about as long as {least}"
 
 
 def _named(timed: _Timed) -> tuple[tuple[str, float], ...]:

@@ -12,6 +12,11 @@ from .profile_choice import ProfileSource, TopologySource, begin_with
 
 __all__ = ["init", "local"]
 
+# What may say how a group begins, beside arguments. A group of one has nothing to gain from the user's own profile.
+_BEGIN = ("SKYPHOS_PROFILE", "SKYPHOS_ADAPT", "SKYPHOS_TOPOLOGY")
+
+_HEARTBEAT_S = 10.0
+
 # Each rank of an in-process group needs a thread of the caller's.
 _MOST_LOCAL = 4096
 
@@ -27,6 +32,7 @@ def init(
     threads: int | None = None,
     socket_buffer: int | None = None,
     congestion_control: str | None = None,
+    heartbeat: float = _HEARTBEAT_S,
     profile: ProfileSource | None = None,
     adapt: bool | None = None,
     topology: TopologySource | None = None,
@@ -57,11 +63,15 @@ def init(
         TCP's congestion control, by the system's name (``"cubic"``, ``"bbr"``). Default: the system's, but Cubic or
         Reno in place of BBR where a round trip takes less than 5 ms: BBR adapts too slowly to flows that start and
         stop within milliseconds.
+    heartbeat : float, default 10.0
+        Seconds, 2 or more, in which nothing may be heard of another host before its ranks are lost: it is down, or the
+        link to it is cut. Their systems answer for ranks that are merely slow, or stopped. A process that ends is
+        noticed at once.
     profile : Profile, Measured or path, optional
         What machines and network can do, as ``skyphos probe`` measured it: ``algorithm="auto"`` begins with it, and
         what calls observe refines it. Rank 0's counts for all ranks. Default: the file that SKYPHOS_PROFILE names
         (``none``: no file); else the user's own, if it is of these hosts; else defaults. A profile of other hosts
-        warns once.
+        warns once. A group of one takes only what is named.
     adapt : bool, optional
         Whether ``algorithm="auto"`` learns from calls: where several algorithms should take about as long, the first
         calls try them in turn, and the others go by the one that took least. False: it goes by data and profile
@@ -99,7 +109,13 @@ def init(
         raise BadInput(f'transport must be "tcp", not {transport!r}')
     threads = _threads(threads, place.local_size)
     if place.world_size == 1:
-        return Comm(_skyphos.local(1, timeout, threads)[0])
+        if socket_buffer is not None or congestion_control is not None or heartbeat != _HEARTBEAT_S:
+            # Nobody to talk to, but settings that larger groups refuse are refused here too.
+            sockets = (None, socket_buffer, congestion_control, heartbeat)
+            _skyphos.connect_tcp(0, 1, "", None, timeout, threads, *sockets).close()
+        alone = _skyphos.local(1, timeout, threads)[0]
+        named = any(given is not None for given in (profile, adapt, topology, *map(os.environ.get, _BEGIN)))
+        return Comm(begin_with(alone, profile, adapt, topology) if named else alone)
     if place.rendezvous is None:
         raise BadInput(f"a group of {place.world_size} needs a rendezvous: pass rendezvous= or set SKYPHOS_RENDEZVOUS")
     if place.listen_fd is not None:  # belongs to this group from now on; a later init must not take it again
@@ -114,6 +130,7 @@ def init(
         place.listen_fd,
         socket_buffer,
         congestion_control,
+        heartbeat,
     )
     return Comm(begin_with(native, profile, adapt, topology))
 

@@ -298,6 +298,8 @@ def _model(n: int, entries: float, model: Model, alpha: float, curve: Sequence[t
     if curve is None:
         return model, float(entries), float(alpha), []
     points = [(float(m), float(count)) for m, count in curve]
+    if any(not 0 <= number < math.inf for point in points for number in point):
+        raise BadInput("ranks and entries of a curve of unions are numbers of at least 0")
     if not points or any(b[0] <= a[0] or b[1] < a[1] for a, b in pairwise(points)):
         raise BadInput("a curve of unions is pairs of ranks and entries, both ascending")
     return "measured", float(entries), 0.0, points
@@ -317,7 +319,7 @@ def union_entries(
     Parameters
     ----------
     ranks : sequence of float
-        Numbers of ranks.
+        Numbers of ranks, of at least 0; fractions are taken.
     n : int
         Size of the index space.
     entries : float
@@ -327,13 +329,21 @@ def union_entries(
     curve : sequence of (ranks, entries), optional
         A measured curve instead.
 
+    Raises
+    ------
+    BadInput
+        Numbers of ranks below 0, or others that make no sense.
+
     Examples
     --------
     >>> from skyphos.planner import union_entries
     >>> [round(x, 2) for x in union_entries([1, 2, 8], n=512, entries=16)]
     [16.0, 31.5, 114.84]
     """
-    return native.union_entries(n, _model(n, entries, model, alpha, curve), [float(m) for m in ranks])
+    counts = [float(m) for m in ranks]
+    if wrong := [m for m in counts if not 0 <= m < math.inf]:
+        raise BadInput(f"a union is of 0 ranks or more, not of {wrong[0]:g}")
+    return native.union_entries(n, _model(n, entries, model, alpha, curve), counts)
 
 
 def predict_allreduce(
@@ -352,7 +362,8 @@ def predict_allreduce(
     Parameters
     ----------
     ranks : int
-        Ranks in the group.
+        Ranks in the group. Of a number with more than 20,000 ordered factorisations only those whose degrees do not
+        rise are looked at.
     n, entries, model, alpha, curve
         As in :func:`union_entries`.
     profile : Profile
@@ -448,7 +459,7 @@ def predict_plans(
     Returns
     -------
     list of PlanPrediction
-        All ordered factorisations of ``ranks``, the fastest reduction first.
+        All ordered factorisations of ``ranks`` (as in :func:`predict_allreduce`), the fastest reduction first.
 
     Raises
     ------

@@ -10,6 +10,7 @@ are on one machine only, cannot make ranks choose differently.
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
     from .profile_file import Measured
     from .topology import Topology
 
-__all__ = ["Fitted", "ProfileSource", "TopologySource", "begin_with", "default_path", "fit", "host_and_address", "read"]
+__all__ = [
+    "Fitted", "ProfileSource", "TopologySource",
+    "begin_with", "default_path", "fit", "host_and_address", "host_words", "read",
+]  # fmt: skip
 
 #: What :func:`skyphos.init` takes.
 ProfileSource: TypeAlias = "Profile | Measured | str | os.PathLike[str]"
@@ -131,10 +135,9 @@ def _find_profile(
     fitted = fit(found, here, cores())
     if fitted.differences:
         what = f"the profile {os.fspath(asked)}" if isinstance(asked, str | os.PathLike) else "the profile"
-        warnings.warn(
+        _warn(
             f"{what} was measured on another group: {'; '.join(fitted.differences)}. It is used with care; "
-            "`skyphos probe` measures this one.",
-            stacklevel=6,
+            "`skyphos probe` measures this one."
         )
     return fitted.profile, found
 
@@ -176,11 +179,19 @@ def _users_own(here: Sequence[tuple[str, str]]) -> tuple[Profile | None, Measure
     try:
         found = Measured.load(path)
     except BadInput as error:
-        warnings.warn(f"not used: {error}", stacklevel=7)
+        _warn(f"not used: {error}")
         return None, None
     if {host.name for host in found.hosts} != {name for name, _ in here}:
         return None, None
     return fit(found, here, cores()).profile, found
+
+
+def _warn(words: str) -> None:
+    """Warn of it at the line that called this package, however deep it is in here."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(words, stacklevel=level)
 
 
 def read(source: ProfileSource) -> Profile | Measured:
@@ -231,7 +242,7 @@ def fit(found: Measured, here: Sequence[tuple[str, str]], usable_cores: int) -> 
     ranks_before, ranks_now = max(len(host.ranks) for host in found.hosts), max(counts.values())
     differences = []
     if before != now:
-        differences.append(f"it is of {_hosts(before)}, and this group runs on {_hosts(now)}")
+        differences.append(f"it is of {host_words(before)}, and this group runs on {host_words(now)}")
     if ranks_before != ranks_now:
         differences.append(f"it had up to {ranks_before} ranks a host, and this group has up to {ranks_now}")
     profile = found.profile
@@ -254,7 +265,15 @@ def fit(found: Measured, here: Sequence[tuple[str, str]], usable_cores: int) -> 
 DEFAULT_RATE = 118e6
 
 
-def _hosts(names: Counter[str]) -> str:
-    """Names for people: the first few, with how many there are of each."""
+def host_words(names: Counter[str]) -> str:
+    """Names of hosts for people: the first few, with how many there are of each.
+
+    Examples
+    --------
+    >>> from collections import Counter
+    >>> from skyphos.profile_choice import host_words
+    >>> host_words(Counter(["n2", "n1", "n2"]))
+    'n1, n2 (2 of them)'
+    """
     shown = [name if count == 1 else f"{name} ({count} of them)" for name, count in sorted(names.items())]
     return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")

@@ -11,12 +11,18 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
+from typing import Any
 
 from . import _skyphos as native
 from .errors import BadInput
 from .planner import Profile
 
 __all__ = ["Network", "Phase", "Round", "Simulation", "collectives", "simulate"]
+
+#: Fields of a network that count, and those that may be drawn.
+_WHOLE = ("ranks", "ranks_per_host", "hosts_per_rack")
+_DRAWN = ("jitter", "straggler_slowness", "start", "clock")
 
 #: Ranks whose frames and work are kept for the timeline, unless others are asked for.
 _WATCHED = 32
@@ -56,15 +62,22 @@ class Network:
         None: nobody is held back.
     host_rate, host_latency_s : float
         Between ranks of one host.
-    jitter : str
+    jitter : float or str
         Seconds by which a message is late: a number or a named distribution, ``"exponential(1e-4)"``,
         ``"lognormal(1e-4, 1)"``, ``"pareto(1e-5, 1.5)"``, ``"uniform(0, 1e-3)"``, ``"normal(1e-3, 1e-4)"``.
-    straggler_share, straggler_slowness : float, str
-        Share of ranks that are slow, and how many times as long their work takes.
-    start, clock : str
-        Seconds by which a rank enters a call late, and by which its clock is ahead.
+    straggler_share, straggler_slowness : float, float or str
+        Share of ranks that are slow, and how many times as long their work takes: a number or a distribution, of which
+        draws below 1 count as 1.
+    start, clock : float or str
+        Seconds by which a rank enters a call late, and by which its clock is ahead: numbers or distributions.
     machine : Profile
-        What work costs; its network is not looked at.
+        What work costs: frames, bytes, entries and rows. Its network, its share of a core, ``wake_s`` and ``call_s``
+        are not looked at.
+
+    Raises
+    ------
+    BadInput
+        A field is of another type; names it.
 
     Examples
     --------
@@ -87,21 +100,26 @@ class Network:
     uplink_rate: float | None = None
     host_rate: float = 4e9
     host_latency_s: float = 10e-6
-    jitter: str = "0"
+    jitter: str | float = "0"
     straggler_share: float = 0.0
-    straggler_slowness: str = "1"
-    start: str = "0"
-    clock: str = "0"
+    straggler_slowness: str | float = "1"
+    start: str | float = "0"
+    clock: str | float = "0"
     machine: Profile = field(default_factory=_default_machine)
 
     def __post_init__(self) -> None:
+        for known in fields(self):
+            object.__setattr__(self, known.name, _checked(known.name, getattr(self, known.name)))
         if self.uplink_rate is None:
             # As if there were no uplink.
             object.__setattr__(self, "uplink_rate", max(self.rate_out, self.rate_in) * 1e3)
 
     @classmethod
     def load(cls, path: str) -> Network:
-        """Read a description: a JSON object of these fields. Raises BadInput if it is none."""
+        """Read a description: a JSON object of these fields, with the path of a profile's file for ``machine``.
+
+        Raises BadInput if it is none; names the file, and the field that is wrong.
+        """
         try:
             with open(path, encoding="utf-8") as file:
                 found = json.load(file)
@@ -114,8 +132,39 @@ class Network:
         if strange:
             raise BadInput(f"{path}: a network has no {', '.join(strange)}; it has {', '.join(sorted(known))}")
         if "machine" in found:
+            if not isinstance(found["machine"], str):
+                raise BadInput(f"{path}: machine must be the path of a profile's file, not {_short(found['machine'])}")
             found["machine"] = Profile.load(found["machine"])
-        return cls(**found)
+        try:
+            return cls(**found)
+        except BadInput as error:
+            raise BadInput(f"{path}: {error}") from None
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value of a network's field, if it is of the right type; a number in place of a distribution as its text."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if name in _WHOLE:
+        is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+        right, wanted = is_whole and 0 <= int(value) < 2**32, "a whole number"
+        wanted += " of at least 0, below 2^32" if is_whole else ""
+    elif name in _DRAWN:
+        right, wanted = is_number or isinstance(value, str), 'a number, or a distribution such as "uniform(0, 1e-3)"'
+        value = (repr(float(value)) if value else "0") if is_number else value
+    elif name == "dealt":
+        right, wanted = isinstance(value, bool), "true or false"
+    elif name == "machine":
+        right, wanted = isinstance(value, Profile), "a skyphos.planner.Profile"
+    else:
+        right, wanted = is_number or (name == "uplink_rate" and value is None), "a number"
+    if not right:
+        raise BadInput(f"{name} of a network must be {wanted}, not {_short(value)}")
+    return value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:39] + "…"
 
 
 @dataclass(frozen=True)
@@ -242,7 +291,7 @@ def simulate(
     n : int
         Size of the index space; of ``"allreduce_dense"`` the length of the arrays.
     entries : float
-        Mean number of indices of a rank.
+        Mean number of indices of a rank; of ``"topk_allreduce"`` also its k.
     alpha : float, optional
         Exponent of a power law from which indices are drawn (*Kylix*, section IV); without it they are drawn evenly.
     row_bytes : int

@@ -14,12 +14,15 @@ __all__ = ["render"]
 #: Colours of rounds in the timeline, one after the other.
 _ROUNDS = ("#b4532a", "#d98f5c", "#8a9a5b", "#5b8a8a", "#6f6aa3", "#a3698f", "#c2a14d", "#7a7a7a")
 
+#: Least distance of the middle of a time's words from the end of a picture that has words too.
+_WORDS = 160.0
+
 #: Stretches of work that a row of the timeline shows at most; those next to each other become one.
 _MOST_STRETCHES = 400
 
 
-def render(network: Network, n: int, entries: float, found: Simulation) -> str:
-    """Return the page.
+def render(network: Network, n: int | None, entries: float | None, found: Simulation) -> str:
+    """Return the page. ``n``, ``entries``: None where there is no such data.
 
     Examples
     --------
@@ -34,12 +37,12 @@ def render(network: Network, n: int, entries: float, found: Simulation) -> str:
     racks = math.ceil(hosts / network.hosts_per_rack) if network.hosts_per_rack else 1
     facts = [
         ("ranks", f"{network.ranks:,} on {hosts:,} hosts" + (f" in {racks:,} racks" if racks > 1 else "")),
-        ("n", f"{n:,}"),
-        ("entries a rank", f"{entries:,.0f} ({entries / n:.3g})"),
+        *([] if n is None else [("n", f"{n:,}")]),
+        *([] if n is None or entries is None else [("entries a rank", f"{entries:,.0f} ({entries / n:.3g})")]),
         ("links", f"{human_bytes(network.rate_out)}/s out, {human_bytes(network.rate_in)}/s in"),
         ("latency", human_seconds(network.latency_s)),
         ("each message takes", human_seconds(network.message_s)),
-        ("jitter", network.jitter if network.jitter != "0" else "none"),
+        ("jitter", str(network.jitter) if network.jitter != "0" else "none"),
         ("stragglers", _stragglers(network)),
         *((p.name, human_seconds(p.last_s)) for p in found.phases),
     ]
@@ -93,7 +96,7 @@ def _layers(rounds: Sequence[Round], ranks: int) -> str:
 def _timeline(phase: Phase, colours: dict[str, str]) -> str:
     """A row for each rank that was watched: its rounds, and under them when it worked."""
     end = max(1e-12, phase.last_s)
-    left, right = 70.0, 880.0
+    left, right = 70.0, 860.0  # room for half of the last tick's words
     row = max(9.0, min(26.0, 620.0 / max(1, len(phase.timeline))))
 
     def x(seconds: float) -> float:
@@ -135,7 +138,9 @@ def _joined(busy: Sequence[tuple[float, float]], end: float) -> list[tuple[float
 def _ends(seconds: Sequence[float]) -> str:
     """How many ranks had their result by when."""
     ordered = sorted(seconds)
-    low, high = ordered[0], max(ordered[-1], ordered[0] * 1.001)
+    low, high = ordered[0], ordered[-1]
+    if human_seconds(low) == human_seconds(high):
+        return f'<p class="key">All ranks have their result after {human_seconds(high)}.</p>'
     left, right, top, bottom = 70.0, 880.0, 10.0, 120.0
 
     def x(value: float) -> float:
@@ -144,17 +149,19 @@ def _ends(seconds: Sequence[float]) -> str:
     step = (bottom - top) / len(ordered)
     points = [f"{x(low):.1f},{bottom:.1f}"]
     points += [f"{x(value):.1f},{bottom - step * (k + 1):.1f}" for k, value in enumerate(ordered)]
+    median = ordered[(len(ordered) - 1) // 2]
+    # The median's words keep clear of the others, wherever its tick is.
+    middle = min(max(x(median), left + _WORDS), right - _WORDS)
     parts = [
         stroke((left, bottom), (right, bottom), LINE),
         f'<polyline points="{" ".join(points)}" fill="none" stroke="{CLAY}" stroke-width="2"/>',
         text(left - 8, top + 8, "all", "end", "note"),
         text(left - 8, bottom, "none", "end", "note"),
+        stroke((x(median), bottom), (x(median), bottom + 5), FAINT),
+        text(left, bottom + 18, f"first {human_seconds(low)}", "start", "note"),
+        text(middle, bottom + 18, f"median {human_seconds(median)}", "middle", "note"),
+        text(right, bottom + 18, f"last {human_seconds(high)}", "end", "note"),
     ]
-    for share in (0.0, 0.5, 1.0):
-        value = ordered[min(len(ordered) - 1, int(share * (len(ordered) - 1)))]
-        label = {0.0: "first", 0.5: "median", 1.0: "last"}[share]
-        anchor = {0.0: "start", 0.5: "middle", 1.0: "end"}[share]
-        parts.append(text(x(value), bottom + 18, f"{label} {human_seconds(value)}", anchor, "note"))
     return svg(900, bottom + 26, parts, "Ranks that are done, by time")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,14 @@ import pytest
 from skyphos.cli.output import check_writable, replacing, table, write_ranks
 from skyphos.cli.progress import Progress
 from skyphos.errors import BadInput
+
+
+def test_the_command_alone_shows_its_help() -> None:
+    command = [sys.executable, "-m", "skyphos.cli"]
+    alone = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    asked = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=60, check=True)
+    assert (alone.returncode, alone.stdout) == (2, "")
+    assert alone.stderr == asked.stdout and "\nOptions:\n" in asked.stdout
 
 
 def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import skyphos as sky
 from conftest import on_all
+from skyphos.explanation import explanation_of
 
 
 def vector(rank: int, n: int, nnz: int) -> sky.SparseVector:
@@ -63,6 +64,26 @@ def test_auto_says_what_it_expected_and_passed_over() -> None:
         assert how.predicted is None and not how.others
 
     on_all(4, body)
+
+
+def test_tries_are_said_to_decide_over_predictions() -> None:
+    """What the winner took at most, and why something else with a smaller prediction did not run."""
+    stage = (100.0, 100.0, 1.0, 1.0, 0.0, 2e-3)
+
+    def said(others: list[Any], tried: list[Any], **more: Any) -> str:
+        told = ("ring", [], 0.0, 100, 1, 100, ([stage], others, tried))
+        return str(explanation_of("auto", told, 5, 9, is_dense=False, **more))  # type: ignore[arg-type]
+
+    less, more = [("allgather", [], 1e-3)], [("butterfly", [4, 2], 3e-3)]
+    assert said(more, []).splitlines()[0] == 'ring: asked for "auto": parts around a ring'
+    won = said(more, [("dense", [], 5e-3), ("butterfly", [4, 2], 4e-3)])
+    assert won.splitlines()[0].endswith("; it took least of those that were tried, at most 4 ms")
+    assert "passed over (predicted): butterfly 4x2 3 ms" in won
+    assert "tried, and slower (measured): dense 5 ms, butterfly 4x2 4 ms" in won
+    against = said(more + less, [("dense", [], 5e-3)]).splitlines()[0]
+    assert against.endswith("at most 5 ms, which counts more than that allgather was predicted to take less")
+    assert "; a try, for it should take about as long as allgather" in said(more + less, [])
+    assert "; what was asked for may rule out allgather" in said(less, [], limited=True)
 
 
 def test_ranks_that_may_use_different_cores_agree() -> None:

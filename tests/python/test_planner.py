@@ -1,19 +1,15 @@
-"""Predictions: formulas against counts, and the command that shows them."""
+"""Predictions: formulas against counts."""
 
 from __future__ import annotations
 
-import json
 import math
 import pathlib
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import skyphos as sky
 from conftest import on_all
-from skyphos.cli.plan import command
-from skyphos.cli.units import parse_rate
 from skyphos.planner import Profile, greedy_degrees, predict_allreduce, union_entries
 
 NETWORK = Profile.network(1e9)
@@ -27,6 +23,13 @@ def test_unions_of_drawn_sets() -> None:
         drawn = len(np.unique(np.concatenate(sets[:m])))
         (expected,) = union_entries([m], n, k)
         assert abs(drawn - expected) < 4 * math.sqrt(expected)
+
+
+@pytest.mark.parametrize("ranks", [-1, -0.5, math.nan, math.inf])
+def test_a_union_is_of_no_fewer_ranks_than_none(ranks: float) -> None:
+    with pytest.raises(sky.BadInput, match="0 ranks or more"):
+        union_entries([1, ranks], 100, 5)
+    assert union_entries([0, 0.5], 100, 5) == [0.0, pytest.approx(2.53, rel=1e-2)]
 
 
 def test_a_measured_curve_is_followed() -> None:
@@ -112,64 +115,10 @@ def test_what_is_no_profile(tmp_path: pathlib.Path, text: str, word: str) -> Non
         {"model": "power_law", "alpha": math.nan},
         {"curve": []},
         {"curve": [(2, 10.0), (1, 20.0)]},
+        {"curve": [(-1, 10.0), (1, 20.0)]},
     ],
 )
 def test_numbers_that_make_no_sense(arguments: dict[str, object]) -> None:
     good: dict[str, object] = {"ranks": 4, "n": 1_000_000, "entries": 10.0, "profile": NETWORK}
     with pytest.raises(sky.BadInput):
         predict_allreduce(**(good | arguments))  # type: ignore[arg-type]
-
-
-def run(*arguments: str) -> str:
-    result = CliRunner().invoke(command, arguments, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def test_the_command_says_each_choice(tmp_path: pathlib.Path) -> None:
-    page = tmp_path / "plan.html"
-    said = run(
-        "--ranks", "64", "--size", "60e6", "--density", "0.21", "--alpha", "1.1",
-        "--min-packet", "5MB", "--chart", str(page),
-    )  # fmt: skip
-    assert "n = 60,000,000" in said and "degrees 8x4x2" in said and "Lemma 5.2" in said
-    assert "down 1" in said and "up 1" in said
-    assert page.read_text().startswith("<!doctype html>")
-    found = json.loads(run("--ranks", "8", "--size", "16777216", "--entries", "131072", "--rate", "250Mbit", "--json"))
-    assert found[0]["seconds"] <= found[-1]["seconds"]
-    assert len(run("--ranks", "64", "--size", "1e6", "--entries", "10", "--all").splitlines()) > 32
-
-
-def test_the_command_plans_degrees(tmp_path: pathlib.Path) -> None:
-    """Kylix's Twitter graph: a message that costs a millisecond makes layers of mixed degrees worth it."""
-    page = tmp_path / "plan.html"
-    twitter = ("--collective", "reduce", "--ranks", "64", "--size", "60e6", "--density", "0.21", "--alpha", "1.1")
-    said = run(*twitter, "--message", "5e-3", "--chart", str(page))
-    assert "Configured once" in said and "sample" not in said and "Lemma" not in said
-    assert "down 2" in said and "down 2" not in run(*twitter, "--message", "0", "--latency", "0")
-    assert "<svg" in page.read_text()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--ranks", "4", "--size", "10"),
-        ("--ranks", "4", "--size", "10", "--density", "0.1", "--entries", "3"),
-        ("--ranks", "4", "--size", "10", "--density", "1.5"),
-        ("--ranks", "4", "--size", "10", "--entries", "11"),
-        ("--ranks", "4", "--size", "10", "--entries", "1", "--rate", "fast"),
-        ("--ranks", "4", "--size", "10", "--entries", "1", "--rate", "0Gbit"),
-        ("--ranks", "4", "--size", "10", "--entries", "1", "--profile", "/nowhere/profile.json"),
-        ("--ranks", "4", "--size", "10", "--entries", "1", "--latency", "nan"),
-    ],
-)
-def test_bad_options(arguments: tuple[str, ...]) -> None:
-    with pytest.raises(sky.BadInput):
-        CliRunner().invoke(command, arguments, catch_exceptions=False)
-
-
-def test_rates() -> None:
-    assert parse_rate("1 gbit/s") == 125e6
-    for text in ("", "10", "Gbit", "1..2Gbit", "-1Gbit"):
-        with pytest.raises(sky.BadInput):
-            parse_rate(text)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -150,6 +152,55 @@ def test_a_profile_of_other_hosts_warns_once(found: Measured, tmp_path: pathlib.
     # Where warnings are errors nobody waits.
     outs = processes.lines(2, SAY, SKYPHOS_PROFILE=everywhere, PYTHONWARNINGS={0: "error"})
     assert "UserWarning" in outs[0][1] and "cannot take its profile" in outs[1][1]
+
+
+def test_the_warning_is_at_the_line_that_called(found: Measured, tmp_path: pathlib.Path) -> None:
+    """In a script, two calls deep; of a profile of others, and of the user's own that is damaged."""
+    script, path = tmp_path / "script.py", tmp_path / "p.json"
+    begin = "def begin():\n    return sky.init()  # here\n"
+    script.write_text(f"import skyphos as sky\n\n\n{begin}\n\nif __name__ == '__main__':\n    begin()\n")
+    path.write_text(replace(found, hosts=[Host("elsewhere", "10.0.0.1", (0, 1, 2, 3))]).to_json())
+    own = tmp_path / "skyphos" / "profile.json"
+    own.parent.mkdir()
+    own.write_text("{")
+    for setting, words in (({"SKYPHOS_PROFILE": str(path)}, "another group"), ({}, "not used: ")):
+        done = subprocess.run(
+            [sys.executable, "-m", "skyphos.cli", "run", "-n", "2", "--no-prefix", str(script)],
+            env=os.environ | {"XDG_CONFIG_HOME": str(tmp_path)} | setting,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert f"{script}:5: UserWarning: " in done.stderr and words in done.stderr, done.stderr
+        assert "return sky.init()  # here" in done.stderr
+
+
+def test_a_group_of_one_checks_what_it_is_told(
+    found: Measured, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = str(tmp_path / "nofile.json")
+    for settings, words in (
+        ({"profile": absent}, "nofile.json: No such file"),
+        ({"profile": 5}, "profile must be a path"),
+        ({"topology": 5}, "topology must be a path"),
+        ({"topology": sky.Topology.of(["a", "b"])}, "the topology is of 2 ranks, and this group has 1"),
+        ({"heartbeat": 0.5}, "heartbeat"),
+        ({"congestion_control": "none such"}, "congestion_control"),
+    ):
+        with pytest.raises(sky.BadInput, match=words):
+            sky.init(**settings)  # type: ignore[arg-type]
+    for name, value in (("SKYPHOS_ADAPT", "x"), ("SKYPHOS_PROFILE", absent), ("SKYPHOS_TOPOLOGY", absent)):
+        with monkeypatch.context() as context:
+            context.setenv(name, value)
+            with pytest.raises(sky.BadInput, match=r"nofile\.json|SKYPHOS_ADAPT"):
+                sky.init()
+    mine = Profile.network(1e6)
+    with sky.init(profile=mine, adapt=False, topology=sky.Topology.of(["a"]), heartbeat=3.0) as comm:
+        assert (comm.profile, comm.adapts, comm.topology.size) == (mine, False, 1)
+        assert comm.allreduce(np.ones(2)).tolist() == [1.0, 1.0]
+    with sky.init() as comm:
+        assert comm.profile is None and comm.adapts
 
 
 def test_a_damaged_profile_fails_all_ranks(tmp_path: pathlib.Path, processes: Processes) -> None:

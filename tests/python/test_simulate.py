@@ -1,13 +1,16 @@
 """Simulated clusters from Python: the function, the command, the page and the trace."""
 
 import json
+import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from skyphos.cli.simulate import command
 from skyphos.errors import BadInput
-from skyphos.simulate import Network, collectives, simulate
+from skyphos.simulate import Network, Simulation, collectives, simulate
 from skyphos.simulate_page import render
 
 TROUBLED = Network(
@@ -67,6 +70,39 @@ def test_a_network_is_read_and_what_it_lacks_is_named(tmp_path) -> None:  # type
         Network.load(str(tmp_path / "net2.json"))
 
 
+@pytest.mark.parametrize("name", ["jitter", "start", "clock", "straggler_slowness"])
+def test_numbers_stand_for_distributions(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "net.json"
+    path.write_text(json.dumps({"ranks": 4, "straggler_share": 0.5, name: 2e-3}))
+    read = Network.load(str(path))
+    assert read == replace(read, **{name: "0.002"}) and read == Network(4, straggler_share=0.5, **{name: 2e-3})  # type: ignore[arg-type]
+    assert simulate(read, "barrier", n=1, entries=0).last_s > 0
+    assert "jitter" in render(Network(4, jitter=0), None, None, simulate(read, "barrier", n=1, entries=0))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("ranks", "4", "a whole number, not '4'"),
+        ("ranks", 4.5, "a whole number, not 4.5"),
+        ("ranks", True, "a whole number, not True"),
+        ("ranks_per_host", -1, "a whole number of at least 0"),
+        ("dealt", 1, "true or false"),
+        ("latency_s", "slow", "a number, not 'slow'"),
+        ("uplink_rate", [1], "a number"),
+        ("jitter", [0.1], "a number, or a distribution"),
+        ("machine", {"latency_s": 1}, "the path of a profile's file"),
+        ("machine", 7, "the path of a profile's file"),
+    ],
+)
+def test_fields_of_another_type_are_named(field: str, value: object, wanted: str, tmp_path: Path) -> None:
+    path = tmp_path / "net.json"
+    path.write_text(json.dumps({"ranks": 4, field: value}))
+    with pytest.raises(BadInput, match=re.escape(wanted)) as error:
+        Network.load(str(path))
+    assert f"{path}: {field} " in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("network", "words"),
     [
@@ -80,6 +116,19 @@ def test_a_network_is_read_and_what_it_lacks_is_named(tmp_path) -> None:  # type
 def test_impossible_networks_are_refused(network: Network, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         simulate(network, "barrier", n=1, entries=0)
+
+
+def test_ends_that_are_one_are_said_in_one_sentence() -> None:
+    """And those that are not are drawn with words that keep clear of each other."""
+    done = simulate(Network(8), "reduce", n=60_000, entries=10_000, sized=True).phases[-1]
+    page = render(Network(8), 60_000, 10_000, Simulation((replace(done, seconds=(0.0722,) * 8),)))
+    assert "All ranks have their result after 72.2 ms." in page and ">first " not in page
+    page = render(Network(8), 60_000, 10_000, Simulation((replace(done, seconds=(0.07,) * 7 + (0.09,)),)))
+    found = re.findall(r'<text x="([0-9.]+)"[^>]*>(first|median|last) ', page)
+    x = {name: float(at) for at, name in found}
+    assert x["first"] < x["median"] - 100 and x["median"] < x["last"] - 100
+    ticks = [float(at) for at in re.findall(r'<text x="([0-9.]+)" y="[0-9.]+" text-anchor="middle"', page)]
+    assert max(ticks) <= 900 - 30  # half of the words of a time, at most
 
 
 def test_impossible_data_is_refused() -> None:
@@ -116,10 +165,47 @@ def test_the_command(tmp_path) -> None:  # type: ignore[no-untyped-def]
         ("--ranks 4 --size 10 --density 3", "between 0 and 1"),
         ("--ranks 4 --size 10 --density 0.1 --stragglers many", "uniform"),
         ("--ranks 4 --size 10 --density 0.1 --oversubscribed 0", "above 0"),
-        ("--ranks 4 --size 10 --density 0.1 --chart a.pdf", ".html"),
+        ("--ranks 4 --size 10 --density 0.1 --chart a.pdf", ".html, .htm"),
+        ("--ranks 4 --size 10 --density 0.1 --entries 3", "exclude each other"),
+        ("--ranks 4 --size 10 --density 0.1 --degrees 2x2", "say --algorithm butterfly"),
+        ("--ranks 4 --size 10 --density 0.1 --degrees 2x2 --algorithm ring", "an allreduce by ring"),
+        ("--ranks 4 --size 10 --density 0.1 --degrees 2x2 --collective allgather", "for configure, reduce, config"),
+        ("--ranks 4 --degrees 2x2 --collective barrier", "--degrees means nothing to barrier"),
+        ("--ranks 4 --size 10 --density 0.1 --algorithm ring --collective allgather", "for allreduce, allreduce_dense"),
+        ("--ranks 4 --size 10 --density 0.1 --collective allreduce_dense", "--density means nothing to allreduce_d"),
+        ("--ranks 4 --size 10 --alpha 1 --collective allreduce_dense", "--alpha means nothing"),
+        ("--ranks 4 --size 10 --collective barrier", "--size means nothing to barrier"),
+        ("--ranks 4 --size 10 --density 0.1 --collective allsum", "--list names them"),
+        ("--ranks 4 --size 10 --density 0.1 --oversubscribed 2", "--hosts-per-rack"),
+        ("--ranks 4 --size 10 --density 0.1 --oversubscribed 2 --hosts-per-rack 4", "all 4 hosts are in one rack"),
+        ("--ranks 4 --size 10 --density 0.1 --stragglers 0.05", "SHARE:DISTRIBUTION"),
+        ("--ranks 4 --size 10 --density 0.1 --stragglers 0.05:", "SHARE:DISTRIBUTION"),
+        ("--ranks 4 --size 10 --density 0.1 --stragglers 0.5:0.1", "at least 1 times as long, not 0.1"),
+        ("--ranks 4 --size 10 --density 0.1 --stragglers 0.5:uniform(0.1,0.9)", "not 0.9"),
+        ("--ranks 4 --size 10 --density 0.1 --rate 3", "'--rate': '3' is no rate"),
     ],
 )
 def test_the_command_refuses_with_words(words: str, said: str) -> None:
     done = CliRunner().invoke(command, words.split())
     assert done.exit_code != 0
-    assert said in str(done.exception)
+    assert said in done.output + str(done.exception)
+
+
+def test_what_has_no_data_needs_none() -> None:
+    done = CliRunner().invoke(command, ["--ranks", "4", "--collective", "barrier"])
+    assert done.exit_code == 0 and done.output.startswith("4 ranks, seed 1\nbarrier: ")
+    arrays = CliRunner().invoke(command, ["--ranks", "4", "--collective", "allreduce_dense", "--size", "1e3"])
+    assert arrays.exit_code == 0 and "entries" not in arrays.output
+
+
+def test_options_that_are_looked_at(tmp_path: Path) -> None:
+    page = tmp_path / "sim.htm"
+    words = (
+        "--ranks 8 --size 1e4 --density 0.1 --algorithm butterfly --degrees 4x2 --hosts-per-rack 4 --oversubscribed 2"
+    )
+    words += " --stragglers 0.5:uniform(0.5,3)"
+    done = CliRunner().invoke(command, [*words.split(), "--chart", str(page)])
+    assert done.exit_code == 0 and "allreduce by butterfly, degrees 4x2" in done.output, done.output
+    assert page.exists()
+    said = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
+    assert "of topk_allreduce this is k" in said and "not its share of a core" in said

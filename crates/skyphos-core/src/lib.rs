@@ -16,6 +16,7 @@ pub mod node;
 pub mod plan;
 pub mod slab;
 pub mod stream;
+pub mod survivors;
 pub mod topology;
 pub mod transport;
 pub mod work;

@@ -1,8 +1,10 @@
 //! Which ranks go on after some are lost: what one rank says and decides, without network or clock.
 //!
 //! The lowest rank that is not lost leads. All tell it whom they have lost; it proposes those that all of them can reach, and
-//! when each of these has said yes, commits. Who hears that it is so tells all the others before going on, so that no
-//! survivor is left asking one that has gone. A leader that is lost is followed by the next rank, which asks again.
+//! when each of these has said yes, commits. Who hears so from the leader tells all the others before going on, so that no
+//! survivor is left asking one that has gone. A leader that is lost is followed by the next rank, which asks again, and
+//! goes by what it hears from one that has decided already. What others than the leader say waits until they lead: they may
+//! be the last that knew of it, and gone, while the leader has asked anew.
 //!
 //! ```text
 //! join     to the leader   whom I have lost
@@ -10,6 +12,7 @@
 //! yes      to the leader   so be it, try k
 //! commit   by all          these ranks go on
 //! out      to one left out others go on without you
+//! leave    to all          I do not go on
 //! ```
 //!
 //! **Promised**: two ranks that live, can reach each other and have decided have decided the same. A rank whose process has
@@ -43,8 +46,10 @@ pub enum Word {
     Yes(u32),
     /// "These go on."
     Commit(Vec<u32>),
-    /// "Others go on without you"; or nobody does, for too few are left.
-    Out(Why),
+    /// "Others go on without you."
+    Out,
+    /// "I do not go on."
+    Leave,
 }
 
 /// Why a rank does not go on.
@@ -72,6 +77,8 @@ pub struct Survivor {
     lost: Losses,
     /// What each rank has said of its losses.
     joined: Vec<Option<Losses>>,
+    /// What each has said goes on.
+    committed: Vec<Option<Vec<u32>>>,
     /// As the leader: tries so far, what is proposed, and who has said yes.
     tries: u32,
     proposed: Vec<u32>,
@@ -89,6 +96,7 @@ impl Survivor {
             me,
             lost,
             joined: vec![None; size],
+            committed: vec![None; size],
             tries: 0,
             proposed: Vec::new(),
             yes: vec![false; size],
@@ -97,6 +105,11 @@ impl Survivor {
         };
         survivor.tell();
         survivor
+    }
+
+    /// Whether it has lost a rank.
+    pub fn has_lost(&self, rank: u32) -> bool {
+        self.lost[rank as usize].is_some()
     }
 
     /// What it has decided.
@@ -138,10 +151,11 @@ impl Survivor {
             (Word::Join(_), Some(decision)) => {
                 let left_out = matches!(decision, Decision::GoOn(ranks) if !ranks.contains(&from));
                 if left_out {
-                    self.out.push((from, Word::Out(Why::LeftOut)));
+                    self.out.push((from, Word::Out));
                 }
             }
             (_, Some(_)) => {}
+            (Word::Leave, None) => self.lose(from, Loss::Ended),
             (Word::Join(lost), None) => {
                 self.joined[from as usize] = Some(lost);
                 self.lead();
@@ -157,8 +171,11 @@ impl Survivor {
                     self.commit_if_all();
                 }
             }
-            (Word::Commit(ranks), None) => self.commit(ranks),
-            (Word::Out(why), None) => self.stop(why),
+            (Word::Commit(ranks), None) => {
+                self.committed[from as usize] = Some(ranks);
+                self.follow();
+            }
+            (Word::Out, None) => self.stop(Why::LeftOut),
         }
     }
 
@@ -177,9 +194,22 @@ impl Survivor {
     /// Says whom it has lost to who leads, which may be itself.
     fn tell(&mut self) {
         self.joined[self.me as usize] = Some(self.lost.clone());
+        self.follow();
+        if self.decision.is_some() {
+            return;
+        }
         match self.leads() {
             true => self.lead(),
             false => self.out.push((self.leader(), Word::Join(self.lost.clone()))),
+        }
+    }
+
+    /// Goes by what the leader has said, or, as the leader, anybody that lives.
+    fn follow(&mut self) {
+        let said = |rank: u32| self.committed[rank as usize].clone();
+        let ranks = if self.leads() { self.living().find_map(said) } else { said(self.leader()) };
+        if let Some(ranks) = ranks {
+            self.commit(ranks);
         }
     }
 
@@ -193,9 +223,6 @@ impl Survivor {
             return;
         }
         if !self.are_enough(&ranks) {
-            for rank in self.living().collect::<Vec<_>>() {
-                self.out.push((rank, Word::Out(Why::TooFew)));
-            }
             return self.stop(Why::TooFew);
         }
         self.tries += 1;
@@ -240,21 +267,23 @@ impl Survivor {
     fn commit_if_all(&mut self) {
         let all = self.proposed.iter().all(|rank| *rank == self.me || self.yes[*rank as usize]);
         if all && !self.proposed.is_empty() {
-            let left_out: Vec<u32> = self.living().filter(|rank| !self.proposed.contains(rank)).collect();
-            left_out.into_iter().for_each(|rank| self.out.push((rank, Word::Out(Why::LeftOut))));
             self.commit(self.proposed.clone());
         }
     }
 
     /// All hear of it before it counts.
     fn commit(&mut self, ranks: Vec<u32>) {
-        for rank in ranks.iter().filter(|rank| **rank != self.me && self.lost[**rank as usize].is_none()) {
-            self.out.push((*rank, Word::Commit(ranks.clone())));
+        for rank in self.living().collect::<Vec<_>>() {
+            let goes_on = ranks.contains(&rank);
+            self.out.push((rank, if goes_on { Word::Commit(ranks.clone()) } else { Word::Out }));
         }
         self.decision = Some(Decision::GoOn(ranks));
     }
 
+    /// Others may still go on.
     fn stop(&mut self, why: Why) {
+        let all: Vec<u32> = self.living().collect();
+        all.into_iter().for_each(|rank| self.out.push((rank, Word::Leave)));
         self.decision = Some(Decision::Stop(why));
     }
 }

@@ -20,7 +20,7 @@ from .. import __version__
 __all__ = ["main"]
 
 _COMMANDS = {
-    "plan": "Predict what an allreduce costs by each algorithm.",
+    "plan": "Predict what an allreduce costs by each algorithm, or a plan by its degrees.",
     "pagerank": "Rank the vertices of a graph with PageRank.",
     "probe": "Measure what network and machines can do.",
     "simulate": "Run a collective on a simulated cluster.",
@@ -93,7 +93,17 @@ def _rank() -> int:
         return 0
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_LazyGroup,
+    invoke_without_command=True,
+    subcommand_metavar="COMMAND [ARGS]...",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="skyphos")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Sparse collectives for data of which each machine holds, and wants, only a part."""
+    if ctx.invoked_subcommand is None:
+        # Left to click, this would be an error, and errors here are one line.
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(2)

@@ -13,9 +13,12 @@ import numpy as np
 from ..errors import BadInput
 from ..graph.edges import Ids, Weights
 
-__all__ = ["check_writable", "replacing", "table", "write_ranks"]
+__all__ = ["PAGES", "check_writable", "replacing", "table", "write_ranks"]
 
 _KINDS = (".csv", ".npy", ".parquet")
+
+#: How the names of pages end.
+PAGES = (".html", ".htm")
 
 
 def check_writable(path: str, kinds: Sequence[str] = _KINDS) -> None:

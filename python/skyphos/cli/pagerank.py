@@ -133,7 +133,7 @@ def command(*, n: int | None, unweighted: bool, **options: object) -> None:
 
 def _check(settings: Settings, n: int) -> None:
     """Find what is wrong before any process is started."""
-    from .output import check_writable
+    from .output import PAGES, check_writable
 
     absent = [name for name in ("scipy", "pyarrow") if importlib.util.find_spec(name) is None]
     if absent:
@@ -155,7 +155,7 @@ def _check(settings: Settings, n: int) -> None:
     if settings.out is not None:
         check_writable(settings.out)
     if settings.report is not None:
-        check_writable(settings.report, (".html", ".htm"))
+        check_writable(settings.report, PAGES)
 
 
 def _run(settings: Settings) -> None:

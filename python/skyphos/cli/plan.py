@@ -1,4 +1,4 @@
-"""``skyphos plan``: what an allreduce will cost, and what would be chosen."""
+"""``skyphos plan``: what a collective will cost, and what would be chosen."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ from dataclasses import replace
 
 import click
 
+from ..errors import BadInput
+from ..outlook import Assumed, Collective, Outlook, assume, foretell, layers, rank_words
 from ..page import human_bytes, human_seconds
-from ..planner import (
-    Prediction,
-    Profile,
-    greedy_degrees,
-    predict_agreement,
-    predict_allreduce,
-    predict_plans,
-    predict_reduce_scatter,
-    union_entries,
-)
-from .units import Size, entries_of, parse_rate
+from ..planner import Prediction, Profile
+from .output import PAGES, check_writable, replacing
+from .units import Rate, Size, Volume, entries_of
 
 __all__ = ["command"]
 
+#: What stands for hosts with links of their own, unless something is said of them.
+_DEFAULT_RATE = "10Gbit"
+_HOSTS, _ONE_HOST = Profile.network(1e9), Profile.one_host(1)
+
 
 @click.command("plan")
-@click.option("--ranks", type=click.IntRange(min=1, max=1 << 20), required=True, help="Ranks in the group.")
+@click.option("--ranks", type=click.IntRange(min=1, max=1 << 16), required=True, help="Ranks in the group.")
 @click.option("--size", "n", type=Size(), required=True, help="Size of the index space, n; 60e6 is taken.")
 @click.option(
     "--collective",
@@ -39,32 +37,55 @@ __all__ = ["command"]
 @click.option(
     "--row-bytes", type=click.IntRange(min=1), default=4, show_default=True, help="Bytes of an index's values."
 )
-@click.option("--rate", default="10Gbit", show_default=True, help="What a host's link carries each way.")
-@click.option("--latency", type=float, default=None, metavar="SECONDS", help="Of a small message.")
-@click.option("--message", type=float, default=None, metavar="SECONDS", help="For which each message takes a link.")
-@click.option("--one-host", is_flag=True, help="All ranks on this host, through loopback.")
-@click.option("--profile", "profile_path", type=click.Path(dir_okay=False), help="A profile instead of defaults.")
 @click.option(
-    "--min-packet", default="2MB", show_default=True, help="Least message worth sending, for the papers' rule."
+    "--rate", type=Rate(), default=None, help=f"What a host's link carries each way.  [default: {_DEFAULT_RATE}]"
 )
-@click.option("--all", "everything", is_flag=True, help="Show every factorisation.")
+@click.option(
+    "--latency",
+    type=float,
+    default=None,
+    metavar="SECONDS",
+    help=f"Of a small message.  [default: {_HOSTS.latency_s:g}, with --one-host {_ONE_HOST.latency_s:g}]",
+)
+@click.option(
+    "--message",
+    type=float,
+    default=None,
+    metavar="SECONDS",
+    help=f"For which each message takes a link.  [default: {_HOSTS.message_s:g}]",
+)
+@click.option("--one-host", is_flag=True, help="All ranks on this host, through loopback; instead of --rate.")
+@click.option(
+    "--profile",
+    "profile_path",
+    type=click.Path(dir_okay=False),
+    help="What `skyphos probe` measured, instead of the four above. Only a file that is named here is looked at.",
+)
+@click.option(
+    "--min-packet",
+    type=Volume(),
+    default="2MB",
+    show_default=True,
+    help="Least message worth sending, for the papers' rule.",
+)
+@click.option("--all", "everything", is_flag=True, help="Show all degrees that were looked at.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--chart", type=click.Path(dir_okay=False), default=None, metavar="FILE.html", help="Draw a page.")
 def command(
     *,
     ranks: int,
     n: int,
-    collective: str,
+    collective: Collective,
     density: float | None,
     entries: int | None,
     alpha: float | None,
     row_bytes: int,
-    rate: str,
+    rate: float | None,
     latency: float | None,
     message: float | None,
     one_host: bool,
     profile_path: str | None,
-    min_packet: str,
+    min_packet: float,
     everything: bool,
     as_json: bool,
     chart: str | None,
@@ -72,117 +93,119 @@ def command(
     """Predict what an allreduce of sparse vectors costs by each algorithm, or a reduce-scatter or a plan by each choice
     of degrees.
 
+    Predictions are for defaults (hosts with links of 10Gbit each), for what options say of machines and network, or
+    for what `skyphos probe` wrote, if --profile names its file.
+
     \b
     skyphos plan --ranks 64 --size 60e6 --density 0.21 --alpha 1.1
     skyphos plan --ranks 8 --size 16777216 --entries 131072 --rate 250Mbit
     skyphos plan --collective reduce --ranks 64 --size 60e6 --density 0.21 --alpha 1.1 --message 1e-3
     """
     count = entries_of(n, density, entries)
-    if profile_path is not None:
-        profile = Profile.load(profile_path)
-    else:
-        profile = Profile.one_host(ranks) if one_host else Profile.network(parse_rate(rate))
-    given = {name: value for name, value in (("latency_s", latency), ("message_s", message)) if value is not None}
-    profile = replace(profile, **given)
-    law = {"model": "uniform" if alpha is None else "power_law", "alpha": alpha or 0.0}
-    configure_s = None
-    if collective == "reduce":
-        plans = predict_plans(ranks, n, count, profile=profile, row_bytes=row_bytes, **law)  # type: ignore[arg-type]
-        configure_s = plans[0].configure_seconds
-        found = [Prediction("butterfly", p.degrees, p.reduce) for p in plans]
-    else:
-        predict = predict_allreduce if collective == "allreduce" else predict_reduce_scatter
-        found = predict(ranks, n, count, profile=profile, row_bytes=row_bytes, **law)  # type: ignore[arg-type]
-    joined = union_entries([1, ranks], n, count, **law)  # type: ignore[arg-type]
-    paper = greedy_degrees(
-        ranks, n, count, min_packet_bytes=parse_rate(min_packet), row_bytes=row_bytes, alpha=alpha or 0.0
+    if chart is not None:
+        check_writable(chart, PAGES)
+    seen = foretell(
+        collective,
+        ranks,
+        n,
+        count,
+        assumed=_assumed(ranks, profile_path, rate, one_host, {"latency": latency, "message": message}),
+        alpha=alpha,
+        row_bytes=row_bytes,
+        min_packet_bytes=min_packet,
     )
+    for note in seen.assumed.notes:
+        click.echo(f"note: {note}", err=True)
     if chart is not None:
         from ..plan_page import render
-        from .output import check_writable, replacing
 
-        check_writable(chart, (".html",))
         with replacing(chart) as file:
-            file.write(render(ranks, n, count, joined[1], found).encode())
+            file.write(render(seen).encode())
     if as_json:
-        click.echo(json.dumps([_record(p) for p in found], indent=2))
-        return
-    ceiling = joined[1] / n
-    click.echo(
-        f"{ranks} ranks, n = {n:,}, {count:,.0f} entries a rank ({count / n:.3g}), {joined[1]:,.0f} in the result "
-        f"({ceiling:.3g})"
-    )
-    _table(found, everything)
-    best = next((p for p in found if p.algorithm == "butterfly" and p.degrees != (1,)), None)
-    if best is not None:
-        _layers(best)
-    if ranks > 1:
-        click.echo(f"The papers' rule (messages of at least {min_packet}): degrees {'x'.join(map(str, paper))}.")
-    if configure_s is not None:
-        click.echo(f"Configured once, which takes {human_seconds(configure_s)}.")
+        click.echo(json.dumps(seen.record(), indent=2))
     else:
-        _asking(ranks, profile)
-    if collective == "allreduce" and ceiling > 0:
+        _show(seen, everything)
+
+
+def _assumed(
+    ranks: int, path: str | None, rate: float | None, one_host: bool, seconds: dict[str, float | None]
+) -> Assumed:
+    """What options say of machines and network; those that contradict each other are refused."""
+    given = {name: value for name, value in seconds.items() if value is not None}
+    named = [*(["--rate"] if rate is not None else []), *(["--one-host"] if one_host else [])]
+    if path is not None:
+        if named or given:
+            too_much = ", ".join([*named, *(f"--{name}" for name in given)])
+            raise BadInput(f"--profile says what machines and network can do: leave out {too_much}, or the profile")
+        return assume(path, ranks)
+    if len(named) == 2:
+        raise BadInput("--rate is of links between hosts, and with --one-host there are none: say one of them")
+    if one_host:
+        assumed = Assumed(Profile.one_host(ranks), "defaults of ranks on this host")
+    else:
+        carried = Rate().convert(_DEFAULT_RATE, None, None) if rate is None else rate
+        assumed = Assumed(Profile.network(carried), "defaults of hosts on a network")
+    changed = {f"{name}_s": value for name, value in given.items()}
+    return replace(assumed, profile=replace(assumed.profile, **changed))
+
+
+def _show(seen: Outlook, everything: bool) -> None:
+    """All of it as text."""
+    click.echo(
+        f"{rank_words(seen.ranks)}, n = {seen.n:,}, {seen.entries:,.0f} entries a rank ({seen.entries / seen.n:.3g}), "
+        f"{seen.result_entries:,.0f} in the result ({seen.result_entries / seen.n:.3g})"
+    )
+    click.echo(f"Assumed: {seen.assumed.source}; {seen.assumed.words()}.")
+    _table(seen, everything)
+    if seen.best_butterfly is not None:
+        _layers(seen.best_butterfly)
+    if seen.ranks > 1:
+        degrees = "x".join(map(str, seen.papers_degrees))
+        click.echo(f"The papers' rule (messages of at least {human_bytes(seen.min_packet_bytes)}): degrees {degrees}.")
+    if seen.configure_s is not None:
+        click.echo(f"Configured once, which takes {human_seconds(seen.configure_s)}.")
+    if seen.survey is not None:
         click.echo(
-            f"A sparse allreduce whose result must be dense is at most {2 / ceiling:,.3g} times faster than a dense "
-            "one (SparCML, Lemma 5.2)."
+            f"Before a first call all ranks are asked what they hold: {human_seconds(seen.survey.seconds)}, "
+            f"{human_bytes(seen.survey.sent_bytes)} (expected_nnz= saves that)."
+        )
+    if seen.collective == "allreduce" and seen.result_entries > 0:
+        times = 2 * seen.n / seen.result_entries
+        click.echo(
+            f"A sparse allreduce whose result must be dense is at most {times:,.3g} times faster than a dense one "
+            "(SparCML, Lemma 5.2)."
         )
 
 
-def _table(found: list[Prediction], everything: bool) -> None:
+def _table(seen: Outlook, everything: bool) -> None:
     """A line for each prediction."""
-    shown = found if everything else _short(found)
+    shown = list(seen.found) if everything else _short(seen)
     click.echo(f"{'':2}{'algorithm':<28} {'time':>10} {'sent':>10} {'messages':>9} {'rounds':>7}")
-    for k, p in enumerate(shown):
-        mark = "* " if k == 0 else "  "
+    for p in shown:
+        mark = "* " if p == seen.chosen else "  "
         click.echo(
             f"{mark}{p.name:<28} {human_seconds(p.seconds):>10} {human_bytes(p.sent_bytes):>10} "
             f"{p.messages:>9,.0f} {p.rounds:>7,.0f}"
         )
-    if not everything and len(shown) < len(found):
-        click.echo(f"  … and {len(found) - len(shown)} slower butterflies (--all)")
+    if left := len(seen.found) - len(shown):
+        click.echo(f"  … and {left:,} slower butterfl{'y' if left == 1 else 'ies'} (--all)")
+    click.echo(f"* {seen.why()}")
 
 
-def _asking(ranks: int, profile: Profile) -> None:
-    """What it takes to agree on a choice."""
-    if ranks > 1:
-        asking = predict_agreement(ranks, profile=profile)
-        click.echo(
-            f"Before a first call all ranks are asked what they hold: {human_seconds(asking.seconds)}, "
-            f"{human_bytes(asking.sent_bytes)} (expected_nnz= saves that)."
-        )
-
-
-def _short(found: list[Prediction]) -> list[Prediction]:
+def _short(seen: Outlook) -> list[Prediction]:
     """The three best butterflies and all others; of plans, which are nothing else, the eight best."""
-    butterflies = [p for p in found if p.algorithm == "butterfly"]
-    most = 3 if len(butterflies) < len(found) else 8
-    return [p for p in found if p.algorithm != "butterfly" or p in butterflies[:most]]
+    butterflies = [p for p in seen.found if p.algorithm == "butterfly"]
+    most = 3 if len(butterflies) < len(seen.found) else 8
+    return [p for p in seen.found if p.algorithm != "butterfly" or p in butterflies[:most]]
 
 
 def _layers(best: Prediction) -> None:
     """By layer, down and up."""
     click.echo(f"{best.name}, by layer:")
     click.echo(f"  {'':<16} {'time':>10} {'sent':>10} {'messages':>9} {'each':>10}")
-    names = [f"down {k + 1}, degree {d}" for k, d in enumerate(best.degrees)]
-    if len(best.stages) > len(names):
-        names += [f"up {k + 1}, degree {d}" for k, d in reversed(list(enumerate(best.degrees)))]
-    for name, stage in zip(names, best.stages, strict=True):
-        each = stage.sent_bytes / max(1.0, stage.messages)
+    for way, number, degree, stage in layers(best):
+        name, each = f"{way} {number}, degree {degree}", stage.sent_bytes / max(1.0, stage.messages)
         click.echo(
             f"  {name:<16} {human_seconds(stage.seconds):>10} {human_bytes(stage.sent_bytes):>10} "
             f"{stage.messages:>9,.0f} {human_bytes(each):>10}"
         )
-
-
-def _record(p: Prediction) -> dict[str, object]:
-    stages = [vars(stage) for stage in p.stages]
-    return {
-        "algorithm": p.algorithm,
-        "degrees": list(p.degrees),
-        "seconds": p.seconds,
-        "sent_bytes": p.sent_bytes,
-        "messages": p.messages,
-        "rounds": p.rounds,
-        "stages": stages,
-    }

@@ -79,7 +79,7 @@ def command(
 
 def _check(path: str, chart: str | None, *, make_folder: bool) -> None:
     """Find what cannot be written before anything is measured; only rank 0 writes."""
-    from .output import check_writable
+    from .output import PAGES, check_writable
 
     if bootstrap.discover().rank != 0:
         return
@@ -90,7 +90,7 @@ def _check(path: str, chart: str | None, *, make_folder: bool) -> None:
             raise BadInput(f"{path}: {error.strerror}: pass --output") from None
     check_writable(path, (".json",))
     if chart is not None:
-        check_writable(chart, (".html", ".htm"))
+        check_writable(chart, PAGES)
 
 
 def _take_part(path: str, chart: str | None, seconds: float, as_json: bool, timeout: float) -> None:

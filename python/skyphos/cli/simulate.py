@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import sys
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from ..errors import BadInput
+from ..outlook import rank_words
 from ..page import human_bytes, human_seconds
 from ..planner import Profile
 from ..simulate import Network, Phase, Simulation, collectives, simulate
-from .output import check_writable, replacing
-from .units import Degrees, Size, entries_of, parse_rate
+from .output import PAGES, check_writable, replacing
+from .units import Degrees, Rate, Size, entries_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["command"]
+
+_ARRAYS, _NO_DATA = "allreduce_dense", "barrier"
+_SPARSE = tuple(name for name in collectives() if name not in (_ARRAYS, _NO_DATA))
+
+#: Collectives that look at an option; with others it is refused.
+_TAKEN_BY = {
+    "n": (*_SPARSE, _ARRAYS),
+    "row_bytes": (*_SPARSE, _ARRAYS),
+    "density": _SPARSE,
+    "entries": _SPARSE,
+    "alpha": _SPARSE,
+    "algorithm": ("allreduce", _ARRAYS),
+    "degrees": ("configure", "reduce", "configure_reduce", "reduce_scatter", "allreduce"),
+}
+
+_STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
 
 
 @click.command("simulate")
@@ -28,24 +48,49 @@ __all__ = ["command"]
 @click.option("--list", "listed", is_flag=True, help="Name the collectives.")
 @click.option("--size", "n", type=Size(), default=None, help="Size of the index space, n; 60e6 is taken.")
 @click.option("--density", type=float, default=None, help="Share of the indices that a rank has.")
-@click.option("--entries", type=Size(), default=None, help="Or how many it has.")
+@click.option("--entries", type=Size(), default=None, help="Or how many it has; of topk_allreduce this is k.")
 @click.option("--alpha", type=float, default=None, help="Exponent of a power law. Without: indices drawn evenly.")
 @click.option("--row-bytes", type=click.IntRange(min=1), default=4, show_default=True, help="Of an index's values.")
-@click.option("--algorithm", default="auto", show_default=True, help="Of an allreduce.")
-@click.option("--degrees", type=Degrees(), default=None, help="Layers of a butterfly, as 8x4x2; without, chosen.")
+@click.option("--algorithm", default="auto", show_default=True, help="Of allreduce and allreduce_dense.")
+@click.option(
+    "--degrees",
+    type=Degrees(),
+    default=None,
+    help="Layers of a butterfly, as 8x4x2; without, chosen. An allreduce takes them with --algorithm butterfly.",
+)
 @click.option("--sized", is_flag=True, help="Lengths in place of data: configure and reduce of any size.")
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="How often it runs.")
 @click.option("--network", "described", type=click.Path(dir_okay=False), help="A JSON file that describes it.")
-@click.option("--profile", "profile_path", type=click.Path(dir_okay=False), help="What a probe measured.")
-@click.option("--rate", default=None, help="What a host's link carries each way.  [default: 10Gbit]")
-@click.option("--latency", type=float, default=None, metavar="SECONDS", help="Of a small message.  [default: 50e-6]")
-@click.option("--message", type=float, default=None, metavar="SECONDS", help="For which each message takes a link.")
+@click.option(
+    "--profile",
+    "profile_path",
+    type=click.Path(dir_okay=False),
+    help="What a probe measured: its rate, latency, cost of a message, incast, and what work costs; not its share of a "
+    "core (--cores), nor what each call takes beside. Options count more.",
+)
+@click.option("--rate", type=Rate(), default=None, help="What a host's link carries each way.  [default: 10Gbit]")
+@click.option(
+    "--latency",
+    type=float,
+    default=None,
+    metavar="SECONDS",
+    help=f"Of a small message.  [default: {Network.latency_s:g}]",
+)
+@click.option(
+    "--message",
+    type=float,
+    default=None,
+    metavar="SECONDS",
+    help=f"For which each message takes a link.  [default: {Network.message_s:g}]",
+)
 @click.option("--incast", type=float, default=None, help="Slower by so much for each further sender.")
-@click.option("--ranks-per-host", type=click.IntRange(min=1), default=None)
+@click.option("--ranks-per-host", type=click.IntRange(min=1), default=None, help="They share its link.  [default: 1]")
 @click.option("--dealt", is_flag=True, default=None, help="Ranks are dealt out to hosts in turn.")
-@click.option("--cores", type=float, default=None, help="Of a host, shared by its ranks.")
-@click.option("--hosts-per-rack", type=click.IntRange(min=1), default=None)
-@click.option("--oversubscribed", type=float, default=None, metavar="TIMES", help="By what a rack's uplink is.")
+@click.option("--cores", type=float, default=None, help="Of a host, shared by its ranks.  [default: 1]")
+@click.option("--hosts-per-rack", type=click.IntRange(min=1), default=None, help="Without: one rack.")
+@click.option(
+    "--oversubscribed", type=float, default=None, metavar="TIMES", help="By what racks' uplinks are; takes racks."
+)
 @click.option("--jitter", default=None, metavar="DISTRIBUTION", help='Lateness of messages: "exponential(1e-4)".')
 @click.option(
     "--stragglers", default=None, metavar="SHARE:DISTRIBUTION", help='Slow ranks: "0.05:uniform(2, 4)" times as slow.'
@@ -85,19 +130,22 @@ def command(
     if listed:
         click.echo("\n".join(collectives()))
         return
-    if n is None:
+    if collective not in collectives():
+        raise BadInput(f"there is no collective {collective!r} to simulate: --list names them")
+    _refuse_ignored(click.get_current_context(), collective, algorithm)
+    if n is None and collective != _NO_DATA:
         raise BadInput("say how large the index space is: --size")
-    count = 0.0 if collective in ("allreduce_dense", "barrier") else entries_of(n, density, entries)
+    count = entries_of(n, density, entries) if n is not None and collective in _SPARSE else None
     network = _network(described, ranks, network_options)
-    for path, ending in ((chart, ".html"), (trace, ".json")):
+    for path, endings in ((chart, PAGES), (trace, (".json",))):
         if path is not None:
-            check_writable(path, (ending,))
+            check_writable(path, endings)
     found = _run(
         lambda told: simulate(
             network,
             collective,
-            n=n,
-            entries=count,
+            n=n or 1,
+            entries=count or 0.0,
             alpha=alpha,
             row_bytes=row_bytes,
             algorithm=algorithm,
@@ -120,9 +168,27 @@ def command(
     if as_json:
         click.echo(json.dumps([_record(phase) for phase in found.phases], indent=2))
         return
-    click.echo(f"{network.ranks} ranks, n = {n:,}, {count:,.0f} entries a rank ({count / n:.3g}), seed {seed}")
+    data = "" if n is None else f"n = {n:,}, "
+    data += "" if n is None or count is None else f"{count:,.0f} entries a rank ({count / n:.3g}), "
+    click.echo(f"{rank_words(network.ranks)}, {data}seed {seed}")
     for phase in found.phases:
         _show(phase)
+
+
+def _refuse_ignored(ctx: click.Context, collective: str, algorithm: str) -> None:
+    """Refuse options that the collective, or its algorithm, would not look at."""
+    flags = {option.name: option.opts[0] for option in ctx.command.params}
+    for name, taken_by in _TAKEN_BY.items():
+        if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        if collective not in taken_by:
+            raise BadInput(f"{flags[name]} means nothing to {collective}: it is for {', '.join(taken_by)}")
+        if name == "degrees" and collective == "allreduce" and algorithm != "butterfly":
+            others = ", ".join(other for other in taken_by if other != collective)
+            raise BadInput(
+                f"--degrees are a butterfly's, and an allreduce by {algorithm} need not be one: say --algorithm "
+                f"butterfly (--degrees are also for {others})"
+            )
 
 
 def _network(described: str | None, ranks: int | None, options: dict[str, str | float | int | None]) -> Network:
@@ -147,7 +213,7 @@ def _network(described: str | None, ranks: int | None, options: dict[str, str | 
             incast=machine.incast,
         )
     if (rate := given.pop("rate", None)) is not None:
-        network = replace(network, rate_out=parse_rate(str(rate)), rate_in=parse_rate(str(rate)))
+        network = replace(network, rate_out=float(rate), rate_in=float(rate))
     if (times := given.pop("oversubscribed", None)) is not None:
         if float(times) <= 0:
             raise BadInput(f"--oversubscribed is a number above 0, not {times}")
@@ -157,10 +223,34 @@ def _network(described: str | None, ranks: int | None, options: dict[str, str | 
         try:
             network = replace(network, straggler_share=float(share), straggler_slowness=slowness)
         except ValueError:
-            wanted = 'write a share and a distribution, "0.05:uniform(2, 4)"'
-            raise BadInput(f"--stragglers {stragglers!r}: {wanted}") from None
+            raise BadInput(f"--stragglers {stragglers!r}: {_STRAGGLERS}") from None
+        if not slowness.strip():
+            raise BadInput(f"--stragglers {stragglers!r} does not say how slow they are: {_STRAGGLERS}")
+        if (most := _most(slowness)) is not None and most < 1:
+            raise BadInput(
+                f"--stragglers {stragglers!r}: slow ranks take at least 1 times as long, not {most:g}: {_STRAGGLERS}"
+            )
     names = {"latency": "latency_s", "message": "message_s", "skew": "start"}
-    return replace(network, **{names.get(name, name): value for name, value in given.items()})  # type: ignore[arg-type]
+    network = replace(network, **{names.get(name, name): value for name, value in given.items()})  # type: ignore[arg-type]
+    hosts = math.ceil(network.ranks / max(1, network.ranks_per_host))
+    if times is not None and not 0 < network.hosts_per_rack < hosts:
+        raise BadInput(
+            f"--oversubscribed is of racks' uplinks, and all {hosts} hosts are in one rack: --hosts-per-rack"
+        )
+    return network
+
+
+def _most(distribution: str) -> float | None:
+    """The largest number that a distribution draws; None where it has none, or is none.
+
+    >>> _most("0.5"), _most("constant(2)"), _most("uniform(0.1, 0.9)"), _most("exponential(1)")
+    (0.5, 2.0, 0.9, None)
+    """
+    found = re.fullmatch(r"\s*(?:(?:constant|uniform)\s*\(([^()]*)\)|([^()]+))\s*", distribution)
+    try:
+        return None if found is None else float((found[1] or found[2] or "").split(",")[-1])
+    except ValueError:
+        return None
 
 
 def _run(work: Callable[[Callable[[str, int, float], None] | None], Simulation]) -> Simulation:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import click
 
 from ..errors import BadInput
 
-__all__ = ["Degrees", "Size", "entries_of", "parse_rate"]
+__all__ = ["Degrees", "Rate", "Size", "Volume", "entries_of", "parse_bytes", "parse_rate"]
 
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 
 def parse_rate(text: str) -> float:
-    """Bytes a second of a rate such as 10Gbit or 1.2GB.
+    """Bytes a second of a rate such as 10Gbit or 1.2GB. Raises BadInput if it is none.
 
     Examples
     --------
@@ -22,16 +23,58 @@ def parse_rate(text: str) -> float:
     >>> parse_rate("10Gbit"), parse_rate("250 Mbit/s"), parse_rate("1.2GB")
     (1250000000.0, 31250000.0, 1200000000.0)
     """
-    found = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?)\s*([kmgt]?)(bit|b)(?:/s|ps)?", text.strip().lower())
-    if found is None:
-        raise BadInput(f"{text!r} is no rate: write 10Gbit, 250Mbit or 1.2GB")
+    number, unit = _parse(text, "(bit|b)(?:/s|ps)?", "rate", "write 10Gbit, 250Mbit or 1.2GB")
+    return number / (8 if unit == "bit" else 1)
+
+
+def parse_bytes(text: str) -> float:
+    """Bytes of a size such as 2MB or 16KB. Raises BadInput if it is none.
+
+    Examples
+    --------
+    >>> from skyphos.cli.units import parse_bytes
+    >>> parse_bytes("2MB"), parse_bytes("16 kB"), parse_bytes("512B")
+    (2000000.0, 16000.0, 512.0)
+    """
+    return _parse(text, "(b)", "size", "write 2MB or 16KB")[0]
+
+
+def _parse(text: str, units: str, what: str, how: str) -> tuple[float, str]:
+    """The number of a text with its prefix, and its unit."""
+    found = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?)\s*([kmgt]?)" + units, text.strip().lower())
     try:
-        rate = float(found[1]) * _UNITS[found[2]] / (8 if found[3] == "bit" else 1)
+        number = math.nan if found is None else float(found[1]) * _UNITS[found[2]]
     except ValueError:
-        raise BadInput(f"{text!r} is no rate: write 10Gbit, 250Mbit or 1.2GB") from None
-    if rate <= 0:
-        raise BadInput(f"{text!r} is no rate: it must be above 0")
-    return rate
+        number = math.nan
+    if found is None or math.isnan(number):
+        raise BadInput(f"{text!r} is no {what}: {how}")
+    if not 0 < number < math.inf:
+        raise BadInput(f"{text!r} is no {what}: it must be above 0, and finite")
+    return number, found[3]
+
+
+class Rate(click.ParamType[float]):
+    """Bytes a second, written as :func:`parse_rate` reads them."""
+
+    name = "rate"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return value if isinstance(value, float) else parse_rate(str(value))
+        except BadInput as error:
+            self.fail(str(error), param, ctx)
+
+
+class Volume(click.ParamType[float]):
+    """Bytes, written as :func:`parse_bytes` reads them."""
+
+    name = "bytes"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return value if isinstance(value, float) else parse_bytes(str(value))
+        except BadInput as error:
+            self.fail(str(error), param, ctx)
 
 
 class Size(click.ParamType[int]):
@@ -40,13 +83,18 @@ class Size(click.ParamType[int]):
     name = "integer"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value)
         try:
-            number = float(str(value))
+            whole = int(text)  # as a float the largest would be rounded
         except ValueError:
-            self.fail(f"{value!r} is no number", param, ctx)
-        if not 1 <= number < 2**63 or number != int(number):
-            self.fail(f"{value!r} is no whole number of at least 1", param, ctx)
-        return int(number) if "e" in str(value) or "." in str(value) else int(str(value))
+            try:
+                number = float(text)
+            except ValueError:
+                self.fail(f"{text!r} is no number", param, ctx)
+            whole = int(number) if number.is_integer() else 0
+        if not 1 <= whole < 2**63:
+            self.fail(f"{text!r} is no whole number from 1 to 2^63 - 1", param, ctx)
+        return whole
 
 
 def entries_of(n: int, density: float | None, entries: int | None) -> float:
@@ -58,7 +106,9 @@ def entries_of(n: int, density: float | None, entries: int | None) -> float:
     >>> entries_of(1000, 0.25, None), entries_of(1000, None, 7)
     (250.0, 7.0)
     """
-    if (density is None) == (entries is None):
+    if density is not None and entries is not None:
+        raise BadInput("--density and --entries exclude each other: say one of them")
+    if density is None and entries is None:
         raise BadInput("say how much a rank has: --density or --entries")
     if density is not None and not 0 <= density <= 1:
         raise BadInput(f"--density is a share between 0 and 1, not {density}")

@@ -4,7 +4,7 @@ use crate::algorithm::Algorithm;
 use skyphos_core::frame::ARRAYS;
 
 /// As `name_of` looks at the round that nobody waits for.
-const ANNOUNCE: u32 = u32::MAX & !ARRAYS;
+const ANNOUNCE: u32 = !ARRAYS;
 
 /// The name of a round, as frames number it: rounds of one layer or step have one name.
 pub fn name_of(phase: &str, algorithm: Algorithm, round: u32) -> String {

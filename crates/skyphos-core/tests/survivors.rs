@@ -1,0 +1,231 @@
+//! The agreement of survivors in every order of events: messages, deaths that lose some of what was sent, and ranks that give
+//! each other up though both live. Explored to the end by a model checker at small sizes.
+
+use skyphos_core::survivors::{Decision, Loss, Survivor, Word};
+use stateright::{Checker, Model, Property};
+use std::collections::VecDeque;
+
+/// What is on its way from one rank to another.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Item {
+    Word(Word),
+    /// The connection's end.
+    Gone(Loss),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct World {
+    /// `None`: it has died.
+    ranks: Vec<Option<Survivor>>,
+    /// From each rank to each other.
+    channels: Vec<VecDeque<Item>>,
+    deaths: usize,
+    partings: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Event {
+    /// What is next on a channel comes.
+    Comes { from: usize, to: usize },
+    /// A rank dies; of what it sent to each other one so much still comes.
+    Dies { rank: usize, comes: Vec<usize> },
+    /// A rank gives another up, of which nothing is heard; of what it sent to that one so much still comes.
+    GivesUp { rank: usize, other: usize, comes: usize },
+}
+
+/// Ranks, and how many of each fault there may be.
+struct Faults {
+    ranks: usize,
+    deaths: usize,
+    partings: usize,
+}
+
+impl World {
+    fn channel(&mut self, from: usize, to: usize) -> &mut VecDeque<Item> {
+        let size = self.ranks.len();
+        &mut self.channels[from * size + to]
+    }
+
+    /// Sends what a rank has to say.
+    fn send(&mut self, from: usize) {
+        let Some(rank) = &mut self.ranks[from] else { return };
+        for (to, word) in rank.take_out() {
+            if self.ranks[to as usize].is_some() {
+                self.channel(from, to as usize).push_back(Item::Word(word));
+            }
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.channels.iter().all(VecDeque::is_empty)
+    }
+
+    /// Ranks that live and have decided to go on, with whom.
+    fn going_on(&self) -> impl Iterator<Item = (usize, &Survivor, &Vec<u32>)> {
+        self.ranks.iter().enumerate().filter_map(|(rank, one)| {
+            let one = one.as_ref()?;
+            match one.decision() {
+                Some(Decision::GoOn(ranks)) => Some((rank, one, ranks)),
+                _ => None,
+            }
+        })
+    }
+
+    /// Groups of which all members live and have decided so.
+    fn groups(&self) -> Vec<&Vec<u32>> {
+        let decided = |rank: u32, ranks: &Vec<u32>| {
+            self.going_on().any(|(one, _, its)| one == rank as usize && its == ranks)
+        };
+        let mut groups: Vec<&Vec<u32>> = self.going_on().map(|(_, _, ranks)| ranks).collect();
+        groups.retain(|ranks| ranks.iter().all(|rank| decided(*rank, ranks)));
+        groups.sort();
+        groups.dedup();
+        groups
+    }
+}
+
+impl Model for Faults {
+    type State = World;
+    type Action = Event;
+
+    fn init_states(&self) -> Vec<World> {
+        let ranks = (0..self.ranks).map(|rank| Some(Survivor::new(rank as u32, vec![None; self.ranks])));
+        let channels = vec![VecDeque::new(); self.ranks * self.ranks];
+        let mut world = World { ranks: ranks.collect(), channels, deaths: 0, partings: 0 };
+        (0..self.ranks).for_each(|rank| world.send(rank));
+        vec![world]
+    }
+
+    fn actions(&self, world: &World, events: &mut Vec<Event>) {
+        let lives = |rank: &usize| world.ranks[*rank].is_some();
+        let length = |from: usize, to: usize| world.channels[from * self.ranks + to].len();
+        for from in 0..self.ranks {
+            for to in (0..self.ranks).filter(|to| length(from, *to) > 0) {
+                events.push(Event::Comes { from, to });
+            }
+        }
+        if world.deaths < self.deaths {
+            for rank in (0..self.ranks).filter(lives) {
+                let mut all = vec![Vec::new()];
+                for to in 0..self.ranks {
+                    let longer = |comes: &Vec<usize>| {
+                        let comes = comes.clone();
+                        (0..=length(rank, to)).map(move |k| [&comes[..], &[k]].concat())
+                    };
+                    all = all.iter().flat_map(longer).collect();
+                }
+                events.extend(all.into_iter().map(|comes| Event::Dies { rank, comes }));
+            }
+        }
+        if world.partings < self.partings {
+            for rank in (0..self.ranks).filter(lives) {
+                let survivor = world.ranks[rank].as_ref().expect("it lives");
+                for other in (0..self.ranks).filter(|other| *other != rank && lives(other)) {
+                    if !survivor.has_lost(other as u32) {
+                        let comes = 0..=length(rank, other);
+                        events.extend(comes.map(|comes| Event::GivesUp { rank, other, comes }));
+                    }
+                }
+            }
+        }
+    }
+
+    fn next_state(&self, world: &World, event: Event) -> Option<World> {
+        let mut world = world.clone();
+        match event {
+            Event::Comes { from, to } => {
+                let item = world.channel(from, to).pop_front()?;
+                let rank = world.ranks[to].as_mut()?;
+                match item {
+                    Item::Word(word) => rank.hear(from as u32, word),
+                    Item::Gone(loss) => rank.lose(from as u32, loss),
+                }
+                world.send(to);
+            }
+            Event::Dies { rank, comes } => {
+                (world.ranks[rank], world.deaths) = (None, world.deaths + 1);
+                for (to, comes) in comes.into_iter().enumerate() {
+                    world.channel(to, rank).clear();
+                    world.channel(rank, to).truncate(comes);
+                    if to != rank && world.ranks[to].is_some() {
+                        world.channel(rank, to).push_back(Item::Gone(Loss::Ended));
+                    } else {
+                        world.channel(rank, to).clear();
+                    }
+                }
+            }
+            Event::GivesUp { rank, other, comes } => {
+                world.partings += 1;
+                world.channel(other, rank).clear();
+                world.channel(rank, other).truncate(comes);
+                world.channel(rank, other).push_back(Item::Gone(Loss::Silent));
+                world.ranks[rank].as_mut()?.lose(other as u32, Loss::Silent);
+                world.send(rank);
+            }
+        }
+        Some(world)
+    }
+
+    fn properties(&self) -> Vec<Property<Faults>> {
+        vec![
+            Property::always("who can reach each other agrees", |_, world: &World| {
+                world.going_on().all(|(a, one, ranks)| {
+                    world.going_on().all(|(b, other, others)| {
+                        let apart = one.has_lost(b as u32) || other.has_lost(a as u32);
+                        let meant = others.contains(&(a as u32)) && ranks.contains(&(b as u32));
+                        apart || !meant || ranks == others
+                    })
+                })
+            }),
+            Property::always("one group at most", |_, world: &World| world.groups().len() <= 1),
+            Property::always("who goes on is among those", |_, world: &World| {
+                world.going_on().all(|(rank, _, ranks)| ranks.contains(&(rank as u32)) && ranks.is_sorted())
+            }),
+            Property::always("nobody waits for ever", |_, world: &World| {
+                !world.is_quiet() || world.ranks.iter().flatten().all(|rank| rank.decision().is_some())
+            }),
+            Property::always("without partings all that live go on", |_, world: &World| {
+                let alive = world.ranks.iter().flatten().count();
+                world.partings > 0 || !world.is_quiet() || world.going_on().count() == alive
+            }),
+            Property::sometimes("a smaller group", |_, world: &World| {
+                world.groups().iter().any(|group| group.len() < world.ranks.len())
+            }),
+        ]
+    }
+}
+
+#[track_caller]
+fn check(faults: Faults) {
+    let checker = faults.checker().threads(2).spawn_bfs().join();
+    println!("{} states, {} deep", checker.unique_state_count(), checker.max_depth());
+    checker.assert_properties();
+}
+
+#[test]
+fn deaths() {
+    check(Faults { ranks: 2, deaths: 1, partings: 0 });
+    check(Faults { ranks: 3, deaths: 2, partings: 0 });
+}
+
+#[test]
+fn partings() {
+    check(Faults { ranks: 2, deaths: 0, partings: 2 });
+    check(Faults { ranks: 3, deaths: 0, partings: 2 });
+}
+
+#[test]
+fn both() {
+    check(Faults { ranks: 3, deaths: 1, partings: 1 });
+    check(Faults { ranks: 3, deaths: 1, partings: 2 });
+    check(Faults { ranks: 4, deaths: 1, partings: 0 });
+    check(Faults { ranks: 4, deaths: 2, partings: 0 });
+    check(Faults { ranks: 4, deaths: 0, partings: 1 });
+}
+
+/// A minute, and 2.6 million states: run by name, with `--release`.
+#[test]
+#[ignore = "takes a minute: cargo test --release -p skyphos-core --test survivors -- --ignored"]
+fn four_ranks_a_death_and_a_parting() {
+    check(Faults { ranks: 4, deaths: 1, partings: 1 });
+}
