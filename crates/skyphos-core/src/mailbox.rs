@@ -71,6 +71,8 @@ struct CallBox {
 struct CommState {
     group: Arc<Group>,
     next_call: u64,
+    /// Calls that ended since ranks had called different things.
+    mismatches: u64,
 }
 
 /// A rank that is gone.
@@ -125,7 +127,7 @@ impl Mailbox {
     }
 
     pub(crate) fn open_comm(&mut self, group: Arc<Group>) {
-        self.comms.push(CommState { group, next_call: 0 });
+        self.comms.push(CommState { group, next_call: 0, mismatches: 0 });
     }
 
     pub(crate) fn close_comm(&mut self, comm: u64) {
@@ -145,6 +147,11 @@ impl Mailbox {
 
     fn comm(&self, comm: u64) -> Option<&CommState> {
         self.comms.iter().find(|c| c.group.comm == comm)
+    }
+
+    /// Calls of a group that ended since ranks had called different things.
+    pub(crate) fn mismatches(&self, comm: u64) -> u64 {
+        self.comm(comm).map_or(0, |state| state.mismatches)
     }
 
     fn find(&mut self, comm: u64, call: u64) -> Option<&mut CallBox> {
@@ -205,6 +212,11 @@ impl Mailbox {
     pub(crate) fn end(&mut self, comm: u64, call: u64) {
         let Some(k) = self.calls.iter().position(|b| b.call == call && b.comm == comm) else { return };
         let mut done = self.calls.swap_remove(k);
+        if let (Some((Error::Mismatch { .. }, _)), Some(state)) =
+            (&done.failed, self.comms.iter_mut().find(|c| c.group.comm == comm))
+        {
+            state.mismatches += 1;
+        }
         for mut stream in done.streams.drain(..) {
             stream.chunks.clear();
             self.spare_chunks.push(stream.chunks);

@@ -225,6 +225,11 @@ impl Node {
         }
     }
 
+    /// Calls of a group that ended here since ranks had called different things.
+    pub fn mismatches(&self, group: &Group) -> u64 {
+        self.mail(|m| m.mismatches(group.comm))
+    }
+
     /// Groups that are open on this node.
     pub fn open_groups(&self) -> usize {
         self.mail(|m| m.open_comms())

@@ -101,7 +101,7 @@ impl Comm {
         let asked = sig(u32::MAX);
         let choice = match schedule {
             Some(schedule) => ScheduleChoice::named(schedule),
-            None => self.best_schedule(self.memory.item_bytes(&asked).unwrap_or(USUAL_BYTES) as f64),
+            None => self.best_schedule(self.knowledge().item_bytes(&asked).unwrap_or(USUAL_BYTES) as f64),
         };
         let number = choice.schedule as u32;
         (choice, asked, sig(number))

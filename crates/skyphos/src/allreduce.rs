@@ -249,6 +249,9 @@ async fn run<T: Element>(
     let Decided { known, learned, .. } =
         decide(ep, what, (n, width), view, dense_above, op, options, basis).await?;
     let (algorithm, bounds) = (known.algorithm, known.bounds.clone());
+    if algorithm.is_dense() && !dense {
+        check_room::<T>(n, width)?;
+    }
     let one_layer = [ep.size()];
     let degrees = if known.degrees.is_empty() { &one_layer[..] } else { &known.degrees };
     let input;

@@ -182,6 +182,11 @@ impl Comm {
         Comm::of_group(self.node.clone(), Group { comm, ranks, me, topology }, observed)
     }
 
+    /// Calls that ended here since ranks had called different things.
+    pub(crate) fn mismatches(&self) -> u64 {
+        self.node.mismatches(&self.group)
+    }
+
     /// Where the group's ranks are.
     pub fn topology(&self) -> &Topology {
         &self.group.topology

@@ -31,6 +31,9 @@ const ANOTHER_LINK: f64 = 1.5;
 /// The one that was settled on is doubted when calls take so much longer than they did then.
 const DOUBTFUL: f64 = 1.5;
 
+/// Arrays that are made because of a hint alone, nobody having been asked, are at most this large.
+const BELIEVED_BYTES: u64 = 64 << 20;
+
 /// What a decision may rely on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Basis {
@@ -84,13 +87,7 @@ pub(crate) async fn decide<T: Element>(
         let learned = sampled.then(|| Learned { next: Tried::begin(vec![known.clone()]), hint: None });
         return Ok(Decided::by(known, learned));
     }
-    let grounds = match options.expected_nnz {
-        Some(entries) if tried.is_none() && basis.seen.starts_alike() => {
-            Grounds::hinted(ep, n, entries, basis.seen)
-        }
-        _ => Grounds::asked(ep, view, width, n, basis.seen, tried.as_ref()).await?,
-    };
-    let Next { choices, took, settled_s, rounds } = {
+    let next_by = |grounds: &Grounds, tried: Option<Tried>| {
         let data = Data {
             what,
             ranks: ep.size(),
@@ -105,6 +102,22 @@ pub(crate) async fn decide<T: Element>(
         tried
             .and_then(|tried| settle(&data, tried, &grounds.took, || worth_a_try(&data, op, options, true)))
             .unwrap_or_else(|| Next::begin(worth_a_try(&data, op, options, !basis.seen.is_fixed())))
+    };
+    let believed = options.expected_nnz.filter(|_| tried.is_none() && basis.seen.starts_alike());
+    let by_hint = believed.and_then(|entries| {
+        let grounds = Grounds::hinted(ep, n, entries, basis.seen);
+        let next = next_by(&grounds, None);
+        // Were the hint wrong, arrays of n rows could be far more than there is room for.
+        let fits = n.saturating_mul((width * size_of::<T>()) as u64) <= BELIEVED_BYTES;
+        (fits || next.choices.iter().all(|choice| !choice.algorithm.is_dense())).then_some((grounds, next))
+    });
+    let (grounds, Next { choices, took, settled_s, rounds }) = match by_hint {
+        Some(both) => both,
+        None => {
+            let grounds = Grounds::asked(ep, view, width, n, basis.seen, tried.as_ref()).await?;
+            let next = next_by(&grounds, tried);
+            (grounds, next)
+        }
     };
     check_algorithm(choices[0].algorithm, op, options)?;
     let cut = choices.iter().any(|choice| has_ranges(choice.algorithm));

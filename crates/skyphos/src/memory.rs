@@ -11,13 +11,14 @@
 //! All ranks must remember the same. What is kept follows from samples and results, which all have; only blocking calls
 //! keep anything, so that every rank has it at the same place of its program; and each call tells the others by a number
 //! in its signature what it relies on. If a rank was interrupted where others went on, that number differs: the call is
-//! a mismatch on all ranks, and all forget.
+//! a mismatch on all ranks, and after any mismatch all forget.
 
 use crate::algorithm::Algorithm;
 use crate::choose::Choice;
 use skyphos_core::frame::CallSig;
-use skyphos_types::{Error, Result};
+use skyphos_types::Result;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// By how many times a hint may be off before the others are asked after all.
@@ -38,6 +39,13 @@ pub(crate) const MOST_TRIES: usize = 2;
 
 /// Shorter calls are tried so often, others once.
 const SHORT_S: f64 = 2e-3;
+
+/// Kinds of calls that are remembered, those called last: a program that asks for something else each time must not fill the
+/// memory.
+const MOST_KINDS: usize = 64;
+
+/// Data that has changed so often is not trusted to stay: each call asks, until it has stayed as often.
+const RESTLESS: u32 = 2;
 
 /// A way to do a call.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,6 +137,10 @@ struct Kept {
     /// Calls that used it, and after how many a new sample is due.
     uses: u32,
     most: u32,
+    /// How often data has changed, less how often it has stayed.
+    changes: u32,
+    /// Number of the last call of this kind among all.
+    call: u64,
 }
 
 impl Kept {
@@ -145,9 +157,11 @@ impl Kept {
 
     /// A number that differs where anything differs, and is never 0.
     fn stamp(&self) -> u32 {
-        let Kept { tried, uses, most, .. } = self;
-        let words =
-            [*uses, *most, tried.rounds].map(u64::from).into_iter().chain(self.entries.map(|n| n as u64));
+        let Kept { tried, uses, most, changes, .. } = self;
+        let words = [*uses, *most, tried.rounds, *changes]
+            .map(u64::from)
+            .into_iter()
+            .chain(self.entries.map(|n| n as u64));
         let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
         let ways = self.tried.ways.iter().flat_map(|way| {
             let degrees = way.degrees.iter().map(|d| u64::from(*d));
@@ -163,6 +177,9 @@ pub(crate) struct Memory {
     kept: Mutex<HashMap<CallSig, Kept>>,
     /// Mean bytes of what was gathered.
     items: Mutex<HashMap<CallSig, u64>>,
+    /// Calls so far, and mismatches when what is kept was begun.
+    calls: AtomicU64,
+    mismatches: AtomicU64,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -186,16 +203,20 @@ impl Memory {
         done: Result<R>,
         bytes: impl Fn(&R) -> u64,
     ) -> Result<R> {
-        match &done {
-            Ok(result) => drop(locked(&self.items).insert(asked, bytes(result))),
-            Err(error) => self.forget_if_apart(error),
+        if let Ok(result) = &done {
+            let mut items = locked(&self.items);
+            if items.len() >= MOST_KINDS && !items.contains_key(&asked) {
+                items.clear();
+            }
+            items.insert(asked, bytes(result));
         }
         done
     }
 
-    /// If ranks did not call the same, perhaps they do not know the same.
-    fn forget_if_apart(&self, error: &Error) {
-        if matches!(error, Error::Mismatch { .. }) {
+    /// Forgets all if there have been other mismatches than so many: if ranks did not call the same, perhaps they do not know
+    /// the same.
+    pub(crate) fn forget_unless(&self, mismatches: u64) {
+        if self.mismatches.swap(mismatches, Ordering::Relaxed) != mismatches {
             self.kept().clear();
             locked(&self.items).clear();
         }
@@ -207,37 +228,36 @@ impl Memory {
         let Some(kept) = all.get(&asked) else { return (Recalled::default(), asked) };
         let recalled = match kept.uses < kept.most {
             true => Recalled { known: Some(kept.tried.ways[kept.turn()].clone()), tried: None },
-            false => Recalled { known: None, tried: Some(kept.tried.clone()) },
+            false => Recalled { known: None, tried: (kept.changes < RESTLESS).then(|| kept.tried.clone()) },
         };
         (recalled, CallSig { extra: asked.extra.rotate_left(7) ^ kept.stamp(), ..asked })
     }
 
     /// Takes from a blocking call what it learned, and how many seconds it took.
-    pub(crate) fn after<R>(&self, asked: CallSig, done: Result<(R, Told)>, seconds: f64) -> Result<R> {
-        match done {
-            Ok((result, Told { learned, size })) => {
-                self.keep(asked, learned, size, seconds);
-                Ok(result)
-            }
-            Err(error) => {
-                self.forget_if_apart(&error);
-                Err(error)
-            }
-        }
+    pub(crate) fn after<R>(&self, asked: CallSig, done: (R, Told), seconds: f64) -> R {
+        let (result, Told { learned, size }) = done;
+        self.keep(asked, learned, size, seconds);
+        result
     }
 
     /// A call relied on what was known, or took a sample that said `learned`; its result has this size.
     fn keep(&self, asked: CallSig, learned: Option<Learned>, size: Option<Size>, seconds: f64) {
-        let mut all = self.kept();
+        let (mut all, call) = (self.kept(), self.calls.fetch_add(1, Ordering::Relaxed));
         match (learned, all.get_mut(&asked)) {
             (Some(learned), before) => {
-                let confirms = |before: &&mut Kept| {
+                let stays = |before: &Kept| {
                     let entries = size.zip(before.entries);
-                    alike(before, &learned) && entries.is_some_and(|(now, before)| near(now.entries, before))
+                    entries.is_some_and(|(now, before)| near(now.entries, before))
                 };
-                let most = match before.filter(confirms) {
+                let changes = before.as_deref().map_or(0, |before| match size.is_none() || stays(before) {
+                    true => before.changes.saturating_sub(1),
+                    false => before.changes + u32::from(before.changes >= RESTLESS),
+                });
+                let changes = changes.min(2 * RESTLESS);
+                let most = match before.filter(|before| alike(before, &learned) && stays(before)) {
+                    _ if changes >= RESTLESS => 0,
                     _ if learned.next.ways.len() > 1 => learned.next.ways.len() as u32 * tries(&learned.next),
-                    Some(before) => (before.most * 2).min(LATE),
+                    Some(before) => (before.most * 2).clamp(SOON, LATE),
                     None => SOON,
                 };
                 let Learned { next: tried, hint } = learned;
@@ -245,12 +265,15 @@ impl Memory {
                 let most = if hint.is_some_and(off) { 0 } else { most };
                 let mut largest = vec![None; tried.ways.len()];
                 largest[0] = size.map(|size| size.largest);
-                all.insert(
-                    asked,
-                    Kept { tried, entries: size.map(|size| size.entries), largest, uses: 0, most },
-                );
+                let entries = size.map(|size| size.entries);
+                if all.len() >= MOST_KINDS && !all.contains_key(&asked) {
+                    let oldest = all.iter().min_by_key(|(_, kept)| kept.call).map(|(sig, _)| *sig);
+                    oldest.map(|sig| all.remove(&sig));
+                }
+                all.insert(asked, Kept { tried, entries, largest, uses: 0, most, changes, call });
             }
             (None, Some(kept)) => {
+                kept.call = call;
                 let turn = kept.turn();
                 match size.is_none_or(|size| kept.is_as_before(turn, size)) {
                     true => {
@@ -260,7 +283,12 @@ impl Memory {
                         *call = call.min(seconds);
                         kept.uses += 1;
                     }
-                    false => drop(all.remove(&asked)),
+                    // What was known is of other data: the next call asks.
+                    false => {
+                        (kept.changes, kept.most, kept.uses) = (kept.changes + 1, 0, 0);
+                        kept.tried = Tried::begin(std::mem::take(&mut kept.tried.ways));
+                        kept.entries = size.map(|size| size.entries);
+                    }
                 }
             }
             (None, None) => {}
@@ -305,7 +333,7 @@ mod tests {
     }
 
     fn has(memory: &Memory, sig: CallSig) -> bool {
-        memory.recall(sig).0 != Recalled::default()
+        memory.recall(sig).0.known.is_some()
     }
 
     #[test]
@@ -372,6 +400,7 @@ mod tests {
         memory.keep(sig, ring(), of(100), 1.0);
         memory.keep(sig, None, Some(Size { entries: 100, largest: 90 }), 1.0);
         assert!(!has(&memory, sig), "most of it in one part");
+        let memory = Memory::default();
         for _ in 0..3 {
             memory.keep(sig, ring(), None, 1.0);
             for _ in 0..SOON {
@@ -383,11 +412,39 @@ mod tests {
         memory.keep(sig, ring(), of(0), 1.0);
         memory.keep(sig, None, of(0), 1.0);
         assert!(has(&memory, sig));
-        let differ =
-            || Error::Mismatch { left: 0, left_call: String::new(), right: 1, right_call: String::new() };
-        assert!(memory.after::<()>(sig, Err(Error::bad_input("5 is no rank")), 1.0).is_err());
+        memory.forget_unless(0);
         assert!(has(&memory, sig));
-        assert!(memory.after::<()>(sig, Err(differ()), 1.0).is_err());
-        assert!(!has(&memory, sig));
+        memory.forget_unless(1);
+        assert_eq!(memory.recall(sig), (Recalled::default(), sig), "ranks had called different things");
+    }
+
+    #[test]
+    fn data_that_changes_all_the_time_is_asked_for_each_time() {
+        let (memory, sig) = (Memory::default(), CallSig::plain(CallKind::Allreduce));
+        let call = |entries: usize| {
+            let asked = !has(&memory, sig);
+            memory.keep(sig, if asked { learned(&[Algorithm::Ring]) } else { None }, of(entries), 1.0);
+            asked
+        };
+        let turns: Vec<bool> = (0..20).map(|turn| call(if turn % 2 == 0 { 1000 } else { 1 })).collect();
+        assert!(turns[4..].iter().all(|asked| *asked), "{turns:?}");
+        let same: Vec<bool> = (0..20).map(|_| call(1000)).collect();
+        assert!(same.iter().filter(|asked| **asked).count() < 8 && !same[19], "{same:?}");
+    }
+
+    #[test]
+    fn kinds_that_were_called_last_are_kept() {
+        let (memory, sig) = (Memory::default(), CallSig::plain(CallKind::Allreduce));
+        let kind = |n: u64| CallSig { n, ..sig };
+        for n in 0..1000 {
+            memory.keep(kind(n), learned(&[Algorithm::Ring]), of(100), 1.0);
+            if has(&memory, kind(7)) {
+                memory.keep(kind(7), None, of(100), 1.0);
+            } else {
+                memory.keep(kind(7), learned(&[Algorithm::Ring]), of(100), 1.0);
+            }
+        }
+        assert_eq!(memory.kept().len(), MOST_KINDS);
+        assert!(memory.kept().contains_key(&kind(7)) && memory.kept().contains_key(&kind(999)));
     }
 }

@@ -3,7 +3,7 @@
 use crate::Comm;
 use crate::choose::Choice;
 use crate::decide::Basis;
-use crate::memory::{Recalled, Told};
+use crate::memory::{Memory, Recalled, Told};
 use crate::observe::Stopwatch;
 use skyphos_core::frame::CallSig;
 use skyphos_core::{Endpoint, Traffic};
@@ -13,9 +13,15 @@ use skyphos_types::Result;
 const WATCHED_BYTES: usize = 64 * 1024;
 
 impl Comm {
+    /// What calls have learned: nothing, if ranks have called different things since, for then they may not know the same.
+    pub(crate) fn knowledge(&self) -> &Memory {
+        self.memory.forget_unless(self.mismatches());
+        &self.memory
+    }
+
     /// What a call relies on, and the signature that tells the other ranks.
     pub(crate) fn basis(&self, asked: CallSig) -> (Basis, CallSig) {
-        let (recalled, sig): (Recalled, CallSig) = self.memory.recall(asked);
+        let (recalled, sig): (Recalled, CallSig) = self.knowledge().recall(asked);
         (Basis { recalled, seen: *self.observed() }, sig)
     }
 
@@ -31,7 +37,7 @@ impl Comm {
         let watch = Stopwatch::start(bytes >= WATCHED_BYTES);
         let call = self.call(sig, async |ep| body(ep, basis).await);
         let seen = watch.stop();
-        let done = self.memory.after(asked, call, seen.seconds)?;
+        let done = self.memory.after(asked, call?, seen.seconds);
         let (traffic, choice) = shows(&done);
         self.observed().note(&seen, traffic, choice);
         Ok(done)

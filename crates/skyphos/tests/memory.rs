@@ -237,3 +237,41 @@ fn ranks_with_few_and_with_many_entries_agree() {
         }
     });
 }
+
+/// After any mismatch all ranks have forgotten, whatever they had called.
+#[test]
+fn the_group_is_usable_after_a_mismatch() {
+    let data = Data { count: 500, from: 5, step: 7 };
+    let want = sum(data, 4);
+    for (_, make) in TRANSPORTS {
+        on_all(make(4), |comm| {
+            for _ in 0..3 {
+                allreduce(comm, data, Algorithm::Auto, &want);
+            }
+            let options = AllreduceOptions::default();
+            let mine = vector(data, comm.rank());
+            let error = match comm.rank() {
+                0 => comm.barrier().err(),
+                _ => comm.allreduce(N, 1, mine.view(), &ReduceOp::Sum, &options).err(),
+            };
+            assert!(matches!(error, Some(Error::Mismatch { .. })), "{error:?}");
+            for _ in 0..3 {
+                allreduce(comm, data, Algorithm::Auto, &want);
+            }
+        });
+    }
+}
+
+/// A hint that is wrong costs time, and not the memory of as many rows.
+#[test]
+fn a_hint_of_very_many_entries_makes_no_array() {
+    on_all(local(2), |comm| {
+        let n = 1 << 40;
+        let x = SparseVec::new(n, 1, IndexList::Wide(vec![u64::from(comm.rank())]), vec![1f32]).unwrap();
+        let options = AllreduceOptions { expected_nnz: Some(n), ..AllreduceOptions::default() };
+        for _ in 0..3 {
+            let got = comm.allreduce(n, 1, x.view(), &ReduceOp::Sum, &options).unwrap();
+            assert_eq!(got.entries(), (vec![0, 1], vec![1.0, 1.0]));
+        }
+    });
+}

@@ -225,3 +225,13 @@ fn hosts_of_several_ranks_are_probed_too() {
         assert!(phases.last().unwrap().ran.last() > 0.0);
     }
 }
+
+/// Rounds of recursive doubling and those of its extra ranks are never taken for each other.
+#[test]
+fn hundreds_of_ranks_double() {
+    for ranks in [512, 600] {
+        let algorithm = Algorithm::RecursiveDoubling;
+        let phases = run(&Scenario { algorithm, entries: 3.0, ..scenario(ranks, Collective::Allreduce) });
+        assert!(phases.last().unwrap().ran.last() > 0.0);
+    }
+}

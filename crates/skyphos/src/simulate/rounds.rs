@@ -20,7 +20,6 @@ pub fn name_of(phase: &str, algorithm: Algorithm, round: u32) -> String {
         ("configure" | "reduce" | "configure_reduce", 0x40..0x80) => "degrees".to_owned(),
         _ if doubling && round == 0x100 => "in".to_owned(),
         _ if doubling && round == 0x101 => "out".to_owned(),
-        _ if doubling => step("round", round.trailing_zeros() + 1),
         (_, 0x100..0x140) => step("down", round - 0xff),
         (_, 0x140..0x200) => step("count", round - 0x13f),
         (_, 0x200..0x300) => step("up", round - 0x1ff),

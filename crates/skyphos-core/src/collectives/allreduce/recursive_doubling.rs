@@ -21,7 +21,7 @@ use skyphos_kernels::stream::{Collector, Fold, FoldError, Form, Shape, View, ent
 use skyphos_types::{Element, Result};
 use std::collections::VecDeque;
 
-/// Round of the extra ranks' inputs, and of their results.
+/// Round of the extra ranks' inputs, and of their results; the others are numbered from 0.
 const IN: u32 = 0x100;
 const OUT: u32 = 0x101;
 
@@ -143,7 +143,7 @@ pub async fn recursive_doubling<T: Element>(
         return Ok(result.finish());
     }
     let extra = (me + core < size).then_some((IN, me + core));
-    let steps = (0..core.ilog2()).map(|i| (1 << i, me ^ 1 << i));
+    let steps = (0..core.ilog2()).map(|i| (i, me ^ 1 << i));
     let rounds: Vec<(u32, u32)> = extra.into_iter().chain(steps).collect();
     let mut stages: Vec<Stage<T>> = Vec::with_capacity(rounds.len());
     for (k, (round, partner)) in rounds.iter().enumerate() {
