@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _skyphos as native
-from .arguments import Op, as_array, as_degrees, as_expected, as_out, as_same, identity_of, resolve_op
+from .arguments import Op, as_array, as_degrees, as_expected, as_name, as_out, as_same, identity_of, resolve_op
 from .errors import BadInput
 from .explanation import WHY_ARRAY, Told, explanation_of
 from .kinds import open_vector
@@ -161,7 +161,7 @@ class AllreduceCollectives(VectorCollectives):
             self._fail(error)
         if isinstance(vector, np.ndarray):
             whole = (array, result, native_op, identity, settings[0], settings[4])
-            done = native.allreduce_dense(self._native, *whole, async_op)
+            done = native.allreduce_dense(self._native, *whole, bool(async_op))
 
             def finish_array(told: Told) -> Any:
                 reduced = back(result.reshape(array.shape))
@@ -172,7 +172,7 @@ class AllreduceCollectives(VectorCollectives):
             return perform(done, async_op, finish_array)
         arrays = _arrays(vector)
         call = (self._native, vector.n, vector.width, arrays, native_op, identity, settings)
-        done = native.allreduce(*call, False, explain, async_op)
+        done = native.allreduce(*call, False, bool(explain), bool(async_op))
 
         def finish(result: tuple[_Parts, Told, None]) -> Any:
             parts, told, _ = result
@@ -257,7 +257,7 @@ class AllreduceCollectives(VectorCollectives):
                 raise BadInput(f"topk_allreduce takes one number an index, not rows of {vector.width}")
         except Exception as error:
             self._fail(error)
-        done = native.topk_allreduce(self._native, vector.n, _arrays(vector), number, op, async_op)
+        done = native.topk_allreduce(self._native, vector.n, _arrays(vector), number, op, bool(async_op))
 
         def finish(result: tuple[_Parts, npt.NDArray[Any], tuple[int, int]]) -> Any:
             parts, offered, _ = result
@@ -279,6 +279,8 @@ def _allreduce_settings(
     expected_nnz: int | None = None,
 ) -> _Settings:
     """Checks the settings that all ranks share; the native library knows the names."""
+    as_name(algorithm, "algorithm")
+    as_name(split, "split")
     layers = as_degrees(degrees)
     if not isinstance(quantize, Quantize | None):
         raise BadInput(f"quantize must be a skyphos.Quantize or None, not {type(quantize).__name__}")

@@ -17,6 +17,7 @@ __all__ = [
     "as_degrees",
     "as_expected",
     "as_indices",
+    "as_name",
     "as_out",
     "as_same",
     "as_values",
@@ -64,6 +65,13 @@ def as_indices(indices: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
     if array.dtype.char not in _INDEX_TYPES:
         array = array.astype(np.int64)
     return _plain(array)
+
+
+def as_name(name: str, what: str) -> str:
+    """The name of a way to do something: which there are the native library knows."""
+    if not isinstance(name, str):
+        raise BadInput(f"{what} must be a name in text, not {name!r}")
+    return name
 
 
 def as_values(values: npt.ArrayLike, rows: int, width: int, what: str) -> npt.NDArray[Any]:
@@ -149,7 +157,10 @@ def as_degrees(degrees: Sequence[int] | None) -> list[int] | None:
     """Layers of a butterfly; the native library knows their product."""
     if degrees is None:
         return None
-    layers = [index(d) for d in degrees]
+    try:
+        layers = [index(d) for d in degrees]
+    except TypeError:
+        raise BadInput(f"degrees must be a list of whole numbers, not {degrees!r}") from None
     if not all(0 < d < 2**32 for d in layers):
         raise BadInput(f"degrees must be positive, not {layers}")
     return layers
@@ -159,7 +170,10 @@ def as_expected(entries: int | None) -> int | None:
     """A hint of how many entries there will be."""
     if entries is None:
         return None
-    number = index(entries)
+    try:
+        number = index(entries)
+    except TypeError:
+        raise BadInput(f"expected_nnz must be a whole number of entries, not {entries!r}") from None
     if not 0 <= number < 2**63:
         raise BadInput(f"expected_nnz must be a number of entries, not {entries}")
     return number

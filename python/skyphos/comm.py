@@ -108,7 +108,7 @@ class Comm(AllreduceCollectives):
         >>> with sky.init() as comm:
         ...     comm.barrier()
         """
-        return perform(self._native.barrier(async_op), async_op, lambda _: None)
+        return perform(self._native.barrier(bool(async_op)), async_op, lambda _: None)
 
     def split(self, color: int | None, key: int = 0) -> Comm | None:
         """Form groups of the ranks that pass the same color. Collective.
@@ -263,7 +263,7 @@ class Comm(AllreduceCollectives):
             self._stats = plan.stats
             return plan
 
-        return perform(self._native.configure(contribute, want, shared, async_op), async_op, finish)
+        return perform(self._native.configure(contribute, want, shared, bool(async_op)), async_op, finish)
 
     @overload
     def configure_reduce(
@@ -347,7 +347,9 @@ class Comm(AllreduceCollectives):
             result = as_out(out, len(want), array, width, contribute, want)
         except Exception as error:
             self._fail(error)
-        done = self._native.configure_reduce(contribute, want, array, result, native_op, identity, shared, async_op)
+        done = self._native.configure_reduce(
+            contribute, want, array, result, native_op, identity, shared, bool(async_op)
+        )
 
         def finish(native: _skyphos.Plan) -> npt.NDArray[Any]:
             self._stats = Stats(*native.stats())

@@ -242,5 +242,5 @@ class Plan:
                 raise BadInput(f'order must be "rank" or "arrival", not {order!r}')
         except Exception as error:
             self._comm._fail(error)
-        done = self._native.reduce(array, result, native_op, identity, order == "arrival", async_op)
+        done = self._native.reduce(array, result, native_op, identity, order == "arrival", bool(async_op))
         return perform(done, async_op, lambda _: result)

@@ -113,6 +113,8 @@ def _find(
     """What rank 0 says for this group."""
     here = [host_and_address(comm.address(rank)) for rank in range(comm.size)]
     found, measured = _find_profile(here, profile)
+    if not isinstance(adapt, bool | None):
+        raise BadInput(f"adapt must be True, False or None, not {adapt!r}")
     return _Begin(found, _adapt() if adapt is None else adapt, _find_topology(here, topology, measured))
 
 

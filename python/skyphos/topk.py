@@ -235,7 +235,7 @@ class TopK:
         mine = SparseVector._of(places, picked, None, array.size)
         call = (comm._native, mine.n, 1, _arrays(mine), native_op, identity, settings)
         try:
-            done = native.allreduce(*call, quantize is not None, False, async_op)
+            done = native.allreduce(*call, quantize is not None, False, bool(async_op))
         except BaseException:
             self._restore(places, picked)
             raise

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _skyphos as native
-from .arguments import Op, as_array, as_degrees, as_expected, resolve_op
+from .arguments import Op, as_array, as_degrees, as_expected, as_name, resolve_op
 from .errors import BadInput
 from .explanation import WHY_PARTS, WHY_SCHEDULE, Told, explanation_of
 from .kinds import open_vector
@@ -105,11 +105,11 @@ class VectorCollectives:
         if _is_dense_kind(x):
             array, back = self._opened_array(x)
             out = np.empty(len(self.owned_range(array.size)), array.dtype)
-            done = native.reduce_arrays(self._native, array, out, *self._op(op), None, async_op)
+            done = native.reduce_arrays(self._native, array, out, *self._op(op), None, bool(async_op))
             return perform(done, async_op, lambda _: back(out))
         vector, back, op_pair = self._opened(x, op)
         call = (self._native, vector.n, vector.width, _arrays(vector), *op_pair, layers, expected)
-        done = native.reduce_scatter(*call, explain, async_op)
+        done = native.reduce_scatter(*call, bool(explain), bool(async_op))
 
         def finish(result: tuple[_Parts, tuple[int, int], Told]) -> Any:
             parts, (low, high), told = result
@@ -149,11 +149,11 @@ class VectorCollectives:
         if _is_dense_kind(x):
             array, back = self._opened_array(x)
             out = np.empty(array.shape if self.rank == number else 0, array.dtype)
-            done = native.reduce_arrays(self._native, array, out, *self._op(op), number, async_op)
+            done = native.reduce_arrays(self._native, array, out, *self._op(op), number, bool(async_op))
             return perform(done, async_op, lambda _: back(out) if self.rank == number else None)
         vector, back, op_pair = self._opened(x, op)
         arrays = _arrays(vector)
-        done = native.reduce(self._native, vector.n, vector.width, arrays, *op_pair, number, async_op)
+        done = native.reduce(self._native, vector.n, vector.width, arrays, *op_pair, number, bool(async_op))
 
         def finish(parts: _Parts | None) -> Any:
             return None if parts is None else back(_vector(parts, vector))
@@ -195,13 +195,17 @@ class VectorCollectives:
                 return result
             return result, explanation_of(algorithm, told, entries, gathered, is_dense=is_dense, why=WHY_SCHEDULE)
 
+        try:
+            as_name(algorithm, "algorithm")
+        except BadInput as error:
+            self._fail(error)
         if _is_dense_kind(x):
             array, back = self._opened_array(x)
             out = np.empty((self.size, *array.shape), array.dtype)
-            done = native.move_arrays(self._native, "allgather", array, out, 0, algorithm, async_op)
+            done = native.move_arrays(self._native, "allgather", array, out, 0, algorithm, bool(async_op))
             return perform(done, async_op, lambda told: told_too(back(out), told, array.size, out.size, True))
         vector, back, _ = self._opened(x, "sum")
-        done = native.allgather(self._native, vector.n, vector.width, _arrays(vector), algorithm, async_op)
+        done = native.allgather(self._native, vector.n, vector.width, _arrays(vector), algorithm, bool(async_op))
 
         def finish(result: tuple[list[_Parts], Told]) -> Any:
             all_parts, told = result
@@ -229,10 +233,10 @@ class VectorCollectives:
         if _is_dense_kind(x):
             array, back = self._opened_array(x)
             out = np.empty((self.size if self.rank == root else 0, *array.shape), array.dtype)
-            done = native.move_arrays(self._native, "gather", array, out, root, "direct", async_op)
+            done = native.move_arrays(self._native, "gather", array, out, root, "direct", bool(async_op))
             return perform(done, async_op, lambda _: back(out) if self.rank == root else None)
         vector, back, _ = self._opened(x, "sum")
-        done = native.gather(self._native, vector.n, vector.width, _arrays(vector), root, async_op)
+        done = native.gather(self._native, vector.n, vector.width, _arrays(vector), root, bool(async_op))
 
         def finish(all_parts: list[_Parts]) -> Any:
             return [back(_vector(parts, vector)) for parts in all_parts] if self.rank == root else None
@@ -271,11 +275,11 @@ class VectorCollectives:
         except Exception as error:
             self._fail(error)
         if dense:
-            done = native.move_arrays(self._native, "alltoall", stacked, out, 0, "direct", async_op)
+            done = native.move_arrays(self._native, "alltoall", stacked, out, 0, "direct", bool(async_op))
             return perform(done, async_op, lambda _: back(out))
         first = vectors[0]
         arrays = [_arrays(vector) for vector in vectors]
-        done = native.alltoall(self._native, first.n, first.width, arrays, None, first._values, async_op)
+        done = native.alltoall(self._native, first.n, first.width, arrays, None, first._values, bool(async_op))
         return perform(done, async_op, lambda all_parts: [back(_vector(parts, first)) for parts in all_parts])
 
     def scatter(self, xs: Sequence[Any] | None, like: Any, *, root: int = 0, async_op: bool = False) -> Any:
@@ -307,7 +311,7 @@ class VectorCollectives:
             except Exception as error:
                 self._fail(error)
             out = np.empty_like(array)
-            done = native.move_arrays(self._native, "scatter", stacked, out, root, "direct", async_op)
+            done = native.move_arrays(self._native, "scatter", stacked, out, root, "direct", bool(async_op))
             return perform(done, async_op, lambda _: back(out))
         shape, back, _ = self._opened(like, "sum")
         try:
@@ -315,7 +319,7 @@ class VectorCollectives:
         except Exception as error:
             self._fail(error)
         arrays = [_arrays(vector) for vector in vectors]
-        done = native.alltoall(self._native, shape.n, shape.width, arrays, root, shape._values, async_op)
+        done = native.alltoall(self._native, shape.n, shape.width, arrays, root, shape._values, bool(async_op))
         return perform(done, async_op, lambda all_parts: back(_vector(all_parts[0], shape)))
 
     @contextmanager

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
+import numpy as np
 import pytest
 
+import skyphos as sky
+from conftest import on_all
 from skyphos import errors
 
 
@@ -35,3 +39,24 @@ def test_message_alone_is_enough() -> None:
 def test_all_names_every_class() -> None:
     classes = {name for name, value in vars(errors).items() if isinstance(value, type)}
     assert classes == set(errors.__all__)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"algorithm": None}, {"algorithm": ["ring"]}, {"split": 3}, {"degrees": 3}, {"expected_nnz": "9"}, {"op": 7}],
+)
+def test_a_wrong_type_on_one_rank_is_told_to_all(settings: dict[str, Any]) -> None:
+    """Everyone raises or nobody: the others do not wait for a rank that never came."""
+
+    def body(comm: sky.Comm) -> str:
+        x = sky.SparseVector([comm.rank], np.ones(1), n=10)
+        wrong: Any = settings if comm.rank == 0 else {}
+        with pytest.raises(sky.BadInput) as raised:
+            comm.allreduce(x, **wrong)
+        assert comm.allreduce(x, explain=1, async_op=0)[0].nnz == comm.size  # type: ignore[call-overload]
+        with pytest.raises(sky.BadInput):
+            comm.allgather(x, algorithm=None if comm.rank == 0 else "ring")  # type: ignore[arg-type]
+        return str(raised.value)
+
+    for rank, text in enumerate(on_all(3, body, timeout=20)):
+        assert next(iter(settings)) in text or "7" in text, (rank, text)
