@@ -125,7 +125,12 @@ class PlanExplanation:
         if not found:
             return cls(degrees, "they were named, or there is no other choice", None, ())
         if not found[0].reduce:
-            return cls(degrees, "the papers' rule for messages of at least min_packet bytes", None, ())
+            return cls(
+                degrees,
+                "the papers' rule: messages of at least min_packet bytes, or all ranks that are left in one layer",
+                None,
+                (),
+            )
         return cls(degrees, "the least predicted time of a reduction", found[0], tuple(found[1:]))
 
     def __str__(self) -> str:

@@ -33,6 +33,9 @@ __all__ = ["measure_machine", "probe"]
 Numbers = npt.NDArray[np.float64]
 Tell = Callable[[str, float], None]
 
+# How long products of matrices are timed: many time slices.
+_PRODUCTS_S = 0.15
+
 #: Bytes of a frame, and of the largest message.
 _FRAME, _LARGEST = 128 * 1024, 4 << 20
 #: Bytes at which overheads are taken: a frame's own, and per byte; streams travel in segments of 32 KB, arrays in
@@ -376,16 +379,18 @@ def _slowness(kernel_s: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _gemm_gflops(comm: Comm, dtype: Any, n: int = 512) -> float:
-    """10^9 operations a second of NumPy's product of n × n matrices, while all ranks do the same."""
+    """10^9 operations a second of NumPy's product of n × n matrices, while all ranks do the same.
+
+    A single product may fit into a time slice, in which the other ranks of a core wait: only many say what is shared.
+    """
     a = np.ones((n, n), dtype)
     out = a @ a
     comm.barrier()
-    took = []
-    for _ in range(5):
-        start = time.perf_counter()
+    start, products, seconds = time.perf_counter(), 0, 0.0
+    while seconds < _PRODUCTS_S:
         np.matmul(a, a, out=out)
-        took.append(time.perf_counter() - start)
-    return float(2e-9 * n**3 / np.median(took))
+        products, seconds = products + 1, time.perf_counter() - start
+    return float(2e-9 * n**3 * products / seconds)
 
 
 def _machine() -> str:

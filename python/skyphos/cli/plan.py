@@ -161,7 +161,10 @@ def _show(seen: Outlook, everything: bool) -> None:
         _layers(seen.best_butterfly)
     if seen.ranks > 1:
         degrees = "x".join(map(str, seen.papers_degrees))
-        click.echo(f"The papers' rule (messages of at least {human_bytes(seen.min_packet_bytes)}): degrees {degrees}.")
+        click.echo(
+            f"The papers' rule (messages of at least {human_bytes(seen.min_packet_bytes)}, or all that is left in one "
+            f"layer): degrees {degrees}."
+        )
     if seen.configure_s is not None:
         click.echo(f"Configured once, which takes {human_seconds(seen.configure_s)}.")
     if seen.survey is not None:
