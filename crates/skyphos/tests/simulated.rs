@@ -207,6 +207,9 @@ fn impossible_scenarios_are_refused() {
     assert!(refused(&|s| s.network.rate_out = 0.0).contains("rate_out"));
     assert!(refused(&|s| s.network.latency_s = f64::NAN).contains("latency_s"));
     assert!(refused(&|s| s.entries = 1e9).contains("at most n"));
+    for alpha in [-1.0, f64::NAN, f64::INFINITY, 1000.0] {
+        assert!(refused(&|s| s.law = Law::PowerLaw { alpha }).contains("between 0 and 10"));
+    }
     assert!(refused(&|s| s.n = 0).contains("n = 0"));
     assert!(refused(&|s| s.sized = true).contains("lengths"));
     assert!(refused(&|s| s.row_bytes = 6).contains("6 bytes"));

@@ -95,6 +95,11 @@ impl Scenario {
         if !self.entries.is_finite() || self.entries < 0.0 || self.entries > self.n as f64 {
             return refuse(format!("{} entries a rank of n = {}: at most n can be", self.entries, self.n));
         }
+        if let Law::PowerLaw { alpha } = self.law
+            && !(0.0..=10.0).contains(&alpha)
+        {
+            return refuse(format!("the exponent of a power law must be between 0 and 10, not {alpha}"));
+        }
         if self.row_bytes == 0 || (!self.sized && !self.row_bytes.is_multiple_of(4)) {
             return refuse(format!("rows of {} bytes: real data is of 4 bytes a number", self.row_bytes));
         }
@@ -123,11 +128,11 @@ impl Scenario {
 }
 
 /// Runs a scenario. `told(phase, ranks, seconds)` hears now and then how many ranks have come to the end of a phase, and how
-/// late it is there; should it return false, the simulation ends.
+/// late it is there, and before that for how many ranks indices were drawn (as a phase `draw`); should it return false, the simulation ends.
 pub fn simulate(scenario: &Scenario, mut told: impl FnMut(&str, usize, f64) -> bool) -> Result<Vec<Phase>> {
     scenario.check()?;
     let mut cluster = Cluster::new(scenario.network.clone(), scenario.seed, scenario.sized)?;
-    let mut ranks = Ranks::new(scenario, &cluster)?;
+    let mut ranks = Ranks::new(scenario, &cluster, |ranks| told("draw", ranks, 0.0))?;
     let mut phases = Vec::new();
     for name in scenario.collective.phases(scenario.repeats) {
         let calls = ranks.calls(scenario, name)?;
