@@ -219,6 +219,22 @@ fn impossible_scenarios_are_refused() {
     );
 }
 
+#[test]
+fn runs_that_would_not_end_are_refused_with_their_frames() {
+    let sized = Scenario {
+        n: 1 << 62,
+        entries: 4e18,
+        law: Law::Uniform,
+        sized: true,
+        ..scenario(3, Collective::Reduce)
+    };
+    let refused =
+        |scenario: &Scenario| simulate(scenario, |_, _, _| true).err().expect("refused").to_string();
+    assert!(refused(&sized).contains("e14 frames"), "{}", refused(&sized));
+    assert!(refused(&Scenario { collective: Collective::Configure, ..sized.clone() }).contains("frames"));
+    assert!(refused(&Scenario { n: 1 << 20, entries: 1e5, repeats: 1 << 40, ..sized }).contains("frames"));
+}
+
 /// A rank of such a host that waits for its own messages to leave is told when they have.
 #[test]
 fn hosts_of_several_ranks_are_probed_too() {

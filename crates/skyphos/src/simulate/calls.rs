@@ -157,6 +157,9 @@ impl Ranks {
             }
             (degrees, _) => degrees.clone().unwrap_or_default(),
         };
+        if sized {
+            scenario.check_frames(&law.union(n, entries), &degrees)?;
+        }
         let union: UnionSize = Arc::new(move |m| curve.entries(m));
         Ok(Ranks { all, settled: Slot::default(), degrees, union })
     }
