@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from itertools import pairwise
-from typing import Any, Literal
+from numbers import Integral, Real
+from typing import Any, Literal, TypeGuard
 
 from . import _skyphos as native
 from .errors import BadInput
@@ -33,6 +35,36 @@ __all__ = [
 
 #: Of the file that :meth:`Profile.load` reads.
 FORMAT = 1
+
+
+#: Longest of a profile's times, and bounds of what is no time: beyond them no computer is.
+_MOST_SECONDS = 1e6
+_LIMITS = {"rate": (1.0, 1e15), "cores": (1e-6, 1e6), "incast": (0.0, 1e6)}
+
+#: What a file's parts may lie within: more is no file of ours, and would pass Python's own limit somewhere.
+_MOST_NESTED = 50
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is a finite number that a float holds; true and false are none."""
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_real and -sys.float_info.max <= value <= sys.float_info.max  # type: ignore[operator]
+
+
+def short(value: object) -> str:
+    """What somebody wrote, as errors show it.
+
+    Examples
+    --------
+    >>> from skyphos.planner import short
+    >>> short("x" * 99)
+    "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        return "a number of too many digits"
+    return text if len(text) <= 40 else text[:39] + "…"
 
 
 @dataclass(frozen=True)
@@ -101,10 +133,11 @@ class Profile:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-                raise BadInput(f"{field.name} of a profile must be a number of at least 0, not {value!r}")
-        if self.rate == 0 or self.cores == 0:
-            raise BadInput("rate and cores of a profile must be above 0")
+            least, most = _LIMITS.get(field.name, (0, _MOST_SECONDS))
+            if not is_number(value) or not least <= value <= most:
+                raise BadInput(
+                    f"{field.name} of a profile must be a number between {least:g} and {most:g}, not {short(value)}"
+                )
 
     @classmethod
     def one_host(cls, ranks: int, cores: float | None = None) -> Profile:
@@ -149,23 +182,44 @@ def profile_of(comm: native.Comm) -> Profile | None:
 
 def read_text(path: str) -> str:
     """The text of a file; BadInput says why there is none."""
+    if not isinstance(path, str | os.PathLike):  # a number would be a descriptor
+        raise BadInput(f"a file is named by its path, not by {short(path)}")
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise BadInput(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_json(text: str, name: str) -> Any:
+    """What a file's text says in JSON; BadInput names the file, and what is wrong."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise BadInput(f"{name}: no JSON: {error}") from None
+    except RecursionError:
+        raise BadInput(f"{name}: {_TOO_DEEP}") from None
+    level = [found]
+    for _ in range(_MOST_NESTED):
+        parts = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list)]
+        level = [part for inside in parts for part in inside if isinstance(part, dict | list)]
+        if not level:
+            return found
+    raise BadInput(f"{name}: {_TOO_DEEP}")
+
+
+_TOO_DEEP = f"parts of it lie within each other more than {_MOST_NESTED} deep"
 
 
 def read_profile(text: str, name: str) -> tuple[Profile, dict[str, Any]]:
     """The profile of a file's text, and all that the file says; ``name`` is what errors call it."""
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise BadInput(f"{name}: no profile of skyphos: {error}") from None
+    found = read_json(text, f"{name}: no profile of skyphos")
     if not isinstance(found, dict) or "skyphos_profile" not in found:
         raise BadInput(f"{name}: no profile of skyphos: it does not say skyphos_profile")
     if found["skyphos_profile"] != FORMAT:
-        raise BadInput(f"{name}: a profile of format {found['skyphos_profile']}, and this version reads {FORMAT}")
+        raise BadInput(
+            f"{name}: a profile of format {short(found['skyphos_profile'])}, and this version reads {FORMAT}"
+        )
     numbers = found.get("profile")
     if not isinstance(numbers, dict):
         raise BadInput(f"{name}: no profile of skyphos: it has no part named profile")
@@ -288,18 +342,34 @@ Model = Literal["uniform", "power_law"]
 _Union = tuple[str, float, float, list[tuple[float, float]]]
 
 
+#: Most ranks that are planned for, and most bytes of a row.
+_MOST_RANKS, MOST_ROW_BYTES = 2**32 - 1, 2**40
+
+
+def whole(what: str, value: object, most: int) -> None:
+    """Refuses what is no whole number from 1 to ``most``."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or not 1 <= int(value) <= most:
+        raise BadInput(f"{what} must be a whole number from 1 to {most}, not {short(value)}")
+
+
 def _model(n: int, entries: float, model: Model, alpha: float, curve: Sequence[tuple[float, float]] | None) -> _Union:
-    if n < 1 or not 0 <= entries <= n:
-        raise BadInput(f"{entries:g} entries of an index space of {n}: pass n of at least 1, and at most n entries")
-    if not (math.isfinite(alpha) and 0 <= alpha <= 10):
-        raise BadInput(f"the exponent of a power law must be between 0 and 10, not {alpha}")
+    whole("the size n of an index space", n, 2**63)
+    if not _is_real(entries) or not 0 <= entries <= n:
+        raise BadInput(
+            f"{short(entries)} entries of an index space of {n}: pass n of at least 1, and at most n entries"
+        )
+    if not _is_real(alpha) or not 0 <= alpha <= 10:
+        raise BadInput(f"the exponent of a power law must be between 0 and 10, not {short(alpha)}")
     if model not in ("uniform", "power_law"):
         raise BadInput(f'the model of unions is "uniform" or "power_law", not {model!r}')
     if curve is None:
         return model, float(entries), float(alpha), []
-    points = [(float(m), float(count)) for m, count in curve]
-    if any(not 0 <= number < math.inf for point in points for number in point):
-        raise BadInput("ranks and entries of a curve of unions are numbers of at least 0")
+    try:
+        points = [(float(m), float(count)) for m, count in curve]
+    except (TypeError, ValueError, OverflowError):
+        raise BadInput("a curve of unions is pairs of numbers: ranks, and entries") from None
+    if any(not 0 < m < math.inf or not 0 <= count < math.inf for m, count in points):
+        raise BadInput("a curve of unions is of more than 0 ranks, and of 0 entries or more")
     if not points or any(b[0] <= a[0] or b[1] < a[1] for a, b in pairwise(points)):
         raise BadInput("a curve of unions is pairs of ranks and entries, both ascending")
     return "measured", float(entries), 0.0, points
@@ -340,7 +410,10 @@ def union_entries(
     >>> [round(x, 2) for x in union_entries([1, 2, 8], n=512, entries=16)]
     [16.0, 31.5, 114.84]
     """
-    counts = [float(m) for m in ranks]
+    try:
+        counts = [float(m) for m in ranks]
+    except (TypeError, ValueError, OverflowError):
+        raise BadInput(f"a union is of numbers of ranks, not of {short(ranks)}") from None
     if wrong := [m for m in counts if not 0 <= m < math.inf]:
         raise BadInput(f"a union is of 0 ranks or more, not of {wrong[0]:g}")
     return native.union_entries(n, _model(n, entries, model, alpha, curve), counts)
@@ -424,8 +497,12 @@ def predict_agreement(ranks: int, *, profile: Profile) -> Stage:
 
 
 def _check(ranks: int, row_bytes: int) -> None:
-    if ranks < 1 or row_bytes < 1:
-        raise BadInput(f"{ranks} ranks and rows of {row_bytes} bytes: both must be at least 1")
+    whole("the number of ranks", ranks, _MOST_RANKS)
+    whole("the bytes of a row", row_bytes, MOST_ROW_BYTES)
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _reductions(
@@ -498,10 +575,19 @@ def greedy_degrees(
 ) -> list[int]:
     """Degrees by the papers' rule: at each layer the largest whose messages are worth sending (*Kylix*, section IV).
 
+    Raises
+    ------
+    BadInput
+        Numbers that make no sense.
+
     Examples
     --------
     >>> from skyphos.planner import greedy_degrees
     >>> greedy_degrees(64, 60_000_000, 0.21 * 60e6, min_packet_bytes=5e6)
     [8, 4, 2]
     """
+    _check(ranks, row_bytes)
+    _model(n, entries, "power_law", alpha, None)
+    if not _is_real(min_packet_bytes) or not 0 <= min_packet_bytes < math.inf:
+        raise BadInput(f"the least message worth sending takes 0 bytes or more, not {short(min_packet_bytes)}")
     return native.greedy_degrees(ranks, n, float(entries), float(row_bytes), float(alpha), float(min_packet_bytes))

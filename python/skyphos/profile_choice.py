@@ -180,12 +180,13 @@ def _users_own(here: Sequence[tuple[str, str]]) -> tuple[Profile | None, Measure
 
     try:
         found = Measured.load(path)
-    except BadInput as error:
-        _warn(f"not used: {error}")
-        return None, None
-    if {host.name for host in found.hosts} != {name for name, _ in here}:
-        return None, None
-    return fit(found, here, cores()).profile, found
+        if {host.name for host in found.hosts} != {name for name, _ in here}:
+            return None, None
+        return fit(found, here, cores()).profile, found
+    except Exception as error:  # whatever is in it: nobody knows all that a file can hold
+        named = str(error) if isinstance(error, BadInput) else f"{path}: {type(error).__name__}: {error}"
+    _warn(f"not used: {named}")
+    return None, None
 
 
 def _warn(words: str) -> None:

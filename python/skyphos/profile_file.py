@@ -19,7 +19,7 @@ import numpy as np
 
 from .errors import BadInput
 from .loggp import LogGP
-from .planner import FORMAT, Profile, read_profile, read_text
+from .planner import FORMAT, Profile, is_number, read_profile, read_text, short
 from .topology import Matrix, Topology
 
 __all__ = ["Host", "Measured", "Point"]
@@ -126,7 +126,9 @@ class Measured:
             Host(host.text("name"), host.text("address"), tuple(host.wholes("ranks"))) for host in at.parts("hosts")
         ]
         ranks = at.whole("ranks")
-        if sorted(rank for host in hosts for rank in host.ranks) != list(range(ranks)):
+        listed = sorted(rank for host in hosts for rank in host.ranks)
+        # Whatever it says, no list is made of it.
+        if len(listed) != ranks or listed != list(range(len(listed))):
             at.fail("hosts", f"must have each of the ranks 0 to {ranks - 1} once")
         topology, loggp, machine = at.part("topology"), at.part("loggp"), at.part("machine")
         rack_list = [rack.wholes(None) for rack in topology.parts("racks")]
@@ -186,7 +188,7 @@ class _Reader:
                 self.fail(key, "is missing")
             value = value[key]
         if not sound(value):
-            self.fail(key, f"must be {what}, not {str(value)[:40]!r}")
+            self.fail(key, f"must be {what}, not {short(value)}")
         return value
 
     def names(self) -> list[str]:
@@ -222,10 +224,10 @@ class _Reader:
                 self.fail(f"{key}[{i}]", f"must be a list of {size} numbers")
             for j, value in enumerate(row):
                 if value is not None and not _is_number(value):
-                    self.fail(f"{key}[{i}][{j}]", f"must be a number of at least 0 or null, not {str(value)[:40]!r}")
+                    self.fail(f"{key}[{i}][{j}]", f"must be a number of at least 0 or null, not {short(value)}")
                 matrix[i, j] = np.nan if value is None else value
         return matrix
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return is_number(value) and value >= 0

@@ -7,7 +7,6 @@ collective on it with indices drawn from a model, or, for runs that no memory ho
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
@@ -16,7 +15,7 @@ from typing import Any
 
 from . import _skyphos as native
 from .errors import BadInput
-from .planner import Profile
+from .planner import MOST_ROW_BYTES, Profile, read_json, read_text, short, whole
 
 __all__ = ["Network", "Phase", "Round", "Simulation", "collectives", "simulate"]
 
@@ -120,11 +119,7 @@ class Network:
 
         Raises BadInput if it is none; names the file, and the field that is wrong.
         """
-        try:
-            with open(path, encoding="utf-8") as file:
-                found = json.load(file)
-        except (OSError, ValueError) as error:
-            raise BadInput(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        found = read_json(read_text(path), path)
         known = {f.name for f in fields(cls)}
         if not isinstance(found, dict) or "ranks" not in found:
             raise BadInput(f"{path}: a network is a JSON object that says at least ranks")
@@ -133,7 +128,7 @@ class Network:
             raise BadInput(f"{path}: a network has no {', '.join(strange)}; it has {', '.join(sorted(known))}")
         if "machine" in found:
             if not isinstance(found["machine"], str):
-                raise BadInput(f"{path}: machine must be the path of a profile's file, not {_short(found['machine'])}")
+                raise BadInput(f"{path}: machine must be the path of a profile's file, not {short(found['machine'])}")
             found["machine"] = Profile.load(found["machine"])
         try:
             return cls(**found)
@@ -143,7 +138,7 @@ class Network:
 
 def _checked(name: str, value: Any) -> Any:
     """The value of a network's field, if it is of the right type; a number in place of a distribution as its text."""
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    is_number = isinstance(value, Real) and not isinstance(value, bool) and _fits(value)
     if name in _WHOLE:
         is_whole = isinstance(value, Integral) and not isinstance(value, bool)
         right, wanted = is_whole and 0 <= int(value) < 2**32, "a whole number"
@@ -158,13 +153,16 @@ def _checked(name: str, value: Any) -> Any:
     else:
         right, wanted = is_number or (name == "uplink_rate" and value is None), "a number"
     if not right:
-        raise BadInput(f"{name} of a network must be {wanted}, not {_short(value)}")
+        raise BadInput(f"{name} of a network must be {wanted}, not {short(value)}")
     return value
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:39] + "…"
+def _fits(value: Real) -> bool:
+    """Whether a float holds it."""
+    try:
+        return float(value) is not None
+    except OverflowError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -331,6 +329,9 @@ def simulate(
         raise BadInput(f"rank {outside[0]} cannot be watched: there are {network.ranks}")
     if not 0 <= seed < 2**64:
         raise BadInput(f"a seed is a number from 0 to 2^64 - 1, not {seed}")
+    whole("the size n of an index space", n, 2**63)
+    whole("the bytes of a row", row_bytes, MOST_ROW_BYTES)
+    whole("the number of repeats", repeats, 2**63)
     asked = _Asked(
         collective=collective,
         algorithm=algorithm,

@@ -99,7 +99,8 @@ class Topology:
         from .planner import read_text
 
         text = read_text(name)
-        if text.lstrip().startswith("{"):
+        probed = text.lstrip().startswith("{")
+        if probed:
             from .profile_file import Measured
 
             found = Measured.from_text(text, name)
@@ -111,11 +112,19 @@ class Topology:
             }
         else:
             rack_of = _racks_in(text, name)
-        racks = []
+        racks: list[str] = []
         for rank, (host, address) in enumerate(hosts):
-            if host not in rack_of and address not in rack_of:
+            # Since a probe, another host may have got an address: names count there.
+            keys = [host] if probed and host in rack_of else [host, address]
+            said = {rack_of[key]: None for key in keys if key in rack_of}
+            if not said:
                 raise BadInput(f"{name}: rank {rank} runs on {host} ({address}), of which it says nothing")
-            racks.append(rack_of[host] if host in rack_of else rack_of[address])
+            if len(said) > 1:
+                raise BadInput(
+                    f"{name}: rank {rank} runs on {host} ({address}), which is in rack {' and in rack '.join(said)}: "
+                    "by its name in one, by its address in the other"
+                )
+            racks.extend(said)
         return cls.of([f"{host} {address}" for host, address in hosts], racks)
 
     @property

@@ -147,6 +147,12 @@ def test_what_was_assumed(found: Measured, tmp_path: pathlib.Path) -> None:
         (("--profile", "/nowhere/profile.json"), "/nowhere/profile.json"),
         (("--latency", "nan"), "latency_s"),
         (("--chart", "plan.pdf"), ".html, .htm"),
+        (("--latency", "1e308"), "--latency: latency_s of a profile must be a number between 0 and 1e+06"),
+        (("--message", "nan"), "--message: message_s"),
+        (("--rate", "0.0000001bit"), "--rate: rate of a profile must be a number between 1 and 1e+15"),
+        (("--rate", "1e300GB"), "at most 1e+15"),
+        (("--min-packet", "1e300MB"), "at most 1e+15"),
+        (("--row-bytes", "9" * 23), "--row-bytes"),
     ],
 )
 def test_options_that_cannot_be(arguments: tuple[str, ...], words: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pathlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,6 +77,36 @@ def test_the_papers_degrees() -> None:
     assert greedy_degrees(64, **twitter, min_packet_bytes=2e6) == [16, 4]
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ranks": -4},
+        {"ranks": 2.5},
+        {"n": -1},
+        {"n": 2**70},
+        {"entries": -5.0},
+        {"entries": math.nan},
+        {"row_bytes": -4},
+        {"alpha": -1.0},
+        {"min_packet_bytes": -1.0},
+        {"min_packet_bytes": math.inf},
+    ],
+)
+def test_the_papers_rule_is_for_numbers_that_make_sense(wrong: dict[str, float]) -> None:
+    good: dict[str, float] = {"ranks": 64, "n": 1000, "entries": 10.0, "min_packet_bytes": 1e6}
+    with pytest.raises(sky.BadInput):
+        greedy_degrees(**(good | wrong))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("latency_s", 1e308), ("message_s", 1e20), ("rate", 0), ("rate", 1e-8), ("cores", 1e300), ("fold_s", -1.0)],
+)
+def test_what_no_machine_is_is_no_profile(field: str, value: float) -> None:
+    with pytest.raises(sky.BadInput, match=f"{field} of a profile must be a number between .* and .*, not "):
+        replace(NETWORK, **{field: value})
+
+
 def test_a_profile_is_read_as_it_was_written(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "here.json"
     path.write_text(NETWORK.to_json())
@@ -91,6 +122,11 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: pathlib.Path) -> None:
         ('{"skyphos_profile": 1, "profile": {"rate": 1}}', "no profile"),
         (NETWORK.to_json().replace("1000000000.0", "-1"), "rate"),
         (NETWORK.to_json().replace("1000000000.0", '"fast"'), "rate"),
+        (NETWORK.to_json().replace("1000000000.0", "true"), "rate"),
+        (NETWORK.to_json().replace("1000000000.0", "1" + "0" * 400), "rate of a profile must be .* not 1000"),
+        (NETWORK.to_json().replace("1000000000.0", "1" + "0" * 9000), "broken.json"),
+        ("[" * 100_000, "broken.json: .* deep"),
+        ('{"skyphos_profile": ' + "[" * 900 + "]" * 900 + "}", "broken.json: .* deep"),
     ],
 )
 def test_what_is_no_profile(tmp_path: pathlib.Path, text: str, word: str) -> None:
@@ -116,6 +152,20 @@ def test_what_is_no_profile(tmp_path: pathlib.Path, text: str, word: str) -> Non
         {"curve": []},
         {"curve": [(2, 10.0), (1, 20.0)]},
         {"curve": [(-1, 10.0), (1, 20.0)]},
+        {"curve": [(0, 10.0), (2, 20.0)]},
+        {"curve": [(1, 10.0, 3)]},
+        {"curve": 5},
+        {"ranks": 2.5},
+        {"ranks": 2**40},
+        {"ranks": -1},
+        {"ranks": "4"},
+        {"n": 1e6},
+        {"n": 2**70},
+        {"n": "many"},
+        {"entries": "few"},
+        {"entries": 10**400},
+        {"row_bytes": 10**30},
+        {"alpha": "steep"},
     ],
 )
 def test_numbers_that_make_no_sense(arguments: dict[str, object]) -> None:

@@ -67,6 +67,11 @@ def damaged(found: Measured, place: list[Any], value: Any) -> str:
         (["curve", 2, "size"], 1, "ascending"),
         (["machine", "cores"], True, "machine.cores"),
         (["skyphos_profile"], 2, "format 2"),
+        (["ranks"], 1e308, "ranks 0 to"),
+        (["ranks"], 10**15, "ranks 0 to"),
+        (["seconds"], 10**400, "seconds must be a number"),
+        (["topology", "rate", 1, 2], 10**400, r"topology.rate\[1\]\[2\]"),
+        (["machine"], json.loads("[" * 60 + "]" * 60), "more than 50 deep"),
     ],
 )
 def test_damage_is_found_and_named(
@@ -223,9 +228,10 @@ def test_the_users_own_profile_is_for_these_hosts(
         own.write_text(replace(found, hosts=[Host(name, "127.0.0.1", (0, 1, 2, 3))]).to_json())
         for out, err in processes.lines(2, SAY):
             assert ((out != "None\n"), err) == (taken, "")
-    own.write_text("{")
-    outs = processes.lines(2, SAY)
-    assert [out for out, _ in outs] == ["None\n"] * 2 and "not used" in outs[0][1]
+    for text in ("{", "[" * 100_000, damaged(found, ["ranks"], 1e308), damaged(found, ["hosts"], []), "\0"):
+        own.write_text(text)
+        outs = processes.lines(2, SAY)
+        assert [out for out, _ in outs] == ["None\n"] * 2 and "not used" in outs[0][1]
     own.write_text(replace(found, hosts=[Host(HERE, "127.0.0.1", (0, 1, 2, 3))]).to_json())
     assert all(out == "None\n" for out, _ in processes.lines(2, SAY, SKYPHOS_PROFILE={0: "none"}))
 

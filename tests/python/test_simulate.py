@@ -42,6 +42,10 @@ def test_the_same_seed_gives_the_same_trace_byte_for_byte() -> None:
     assert all(event["dur"] >= 0 and event["ts"] >= 0 for event in slices)
 
 
+#: Files whose parts lie within each other, and what is said of them.
+DEEP = [(deep, r"net\.json: .* more than 50 deep") for deep in ("[" * 100_000, '{"ranks":' * 60 + "1" + "}" * 60)]
+
+
 @pytest.mark.parametrize("name", collectives())
 def test_every_collective(name: str) -> None:
     found = simulate(TROUBLED, name, n=3000, entries=100)
@@ -62,7 +66,7 @@ def test_a_network_is_read_and_what_it_lacks_is_named(tmp_path) -> None:  # type
     path = tmp_path / "net.json"
     path.write_text('{"ranks": 8, "jitter": "exponential(1e-3)"}')
     assert Network.load(str(path)).jitter == "exponential(1e-3)"
-    for text, said in [("[1]", "at least ranks"), ('{"ranks": 2, "speed": 3}', "no speed"), ("{", r"net\.json")]:
+    for text, said in [("[1]", "at least ranks"), ('{"ranks": 2, "speed": 3}', "no speed"), ("{", r"net\.json"), *DEEP]:
         path.write_text(text)
         with pytest.raises(BadInput, match=said):
             Network.load(str(path))
@@ -93,6 +97,11 @@ def test_numbers_stand_for_distributions(name: str, tmp_path: Path) -> None:
         ("jitter", [0.1], "a number, or a distribution"),
         ("machine", {"latency_s": 1}, "the path of a profile's file"),
         ("machine", 7, "the path of a profile's file"),
+        ("machine", 0, "the path of a profile's file"),
+        ("ranks", 1e308, "a whole number, not 1e+308"),
+        ("latency_s", 10**400, "a number, not 1000"),
+        ("rate_out", 10**400, "a number, not 1000"),
+        ("jitter", 10**400, "a number, or a distribution"),
     ],
 )
 def test_fields_of_another_type_are_named(field: str, value: object, wanted: str, tmp_path: Path) -> None:
@@ -136,6 +145,9 @@ def test_impossible_data_is_refused() -> None:
         simulate(Network(2), "allsum", n=1, entries=0)
     with pytest.raises(BadInput, match="at most n"):
         simulate(Network(2), n=10, entries=11)
+    for wrong in ({"n": 10**30}, {"n": 0}, {"n": 1.5}, {"row_bytes": 10**30}, {"repeats": -1}):
+        with pytest.raises(BadInput, match="must be a whole number"):
+            simulate(Network(2), **({"n": 10, "entries": 1} | wrong))  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="rank 9"):
         simulate(Network(2), n=10, entries=1, watch=[9])
     with pytest.raises(BadInput, match="seed"):

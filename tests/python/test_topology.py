@@ -44,6 +44,7 @@ def test_from_a_file(tmp_path: pathlib.Path) -> None:
         ("n1 left\nn2 right\n", "rank 3 runs on n3"),
         ("n1\n", "racks:1: a line has a host and its rack"),
         ("n1 left\nn1 right\n", "racks:2: n1 is in rack left already"),
+        ("n1 left\nn2 right\nn3 left\n10.0.0.2 left\n", r"n2 \(10.0.0.2\), which is in rack right and in rack left"),
         ("{}", "racks"),
     ):
         path.write_text(text)

@@ -18,11 +18,15 @@ pub struct Neighbours {
     pub me: usize,
 }
 
-/// Checks that degrees fit a group's size: their product is the size. No degrees at all stand for
-/// one layer in which all talk to all.
+/// Checks that degrees fit a group's size: there are some, and their product is the size.
 pub fn check_degrees(degrees: &[u32], size: u32) -> Result<()> {
+    if degrees.is_empty() {
+        return Err(Error::bad_input(format!(
+            "no degrees: a butterfly of {size} ranks has at least one layer; leave them out for a choice of them"
+        )));
+    }
     let product = degrees.iter().try_fold(1u32, |p, d| p.checked_mul(*d));
-    if degrees.is_empty() || product != Some(size) || degrees.contains(&0) {
+    if product != Some(size) || degrees.contains(&0) {
         let text: Vec<_> = degrees.iter().map(u32::to_string).collect();
         return Err(Error::bad_input(format!(
             "degrees {} do not multiply to the group's size {size}",
@@ -139,7 +143,8 @@ mod tests {
 
     #[test]
     fn wrong_products_are_refused() {
-        for degrees in [vec![], vec![3, 2], vec![0, 8], vec![1 << 31, 1 << 31, 2]] {
+        assert!(check_degrees(&[], 8).unwrap_err().to_string().starts_with("no degrees"));
+        for degrees in [vec![3, 2], vec![0, 8], vec![1 << 31, 1 << 31, 2]] {
             assert!(check_degrees(&degrees, 8).unwrap_err().to_string().contains("size 8"));
         }
     }

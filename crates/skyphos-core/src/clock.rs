@@ -140,9 +140,10 @@ impl VirtualClock {
         self.at.fetch_max(at, Ordering::Relaxed);
     }
 
-    /// Lets nanoseconds pass.
+    /// Lets nanoseconds pass; at the end of what can be counted time stands still.
     pub fn pass(&self, nanoseconds: u64) {
-        self.at.fetch_add(nanoseconds, Ordering::Relaxed);
+        let later = |at: u64| Some(at.saturating_add(nanoseconds));
+        let _ = self.at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
     }
 
     fn seen(&self) -> Duration {
@@ -166,6 +167,9 @@ mod tests {
         assert_eq!(clock.compute(Effort::Dense { bytes: 100 }, || 7), 7);
         one.go_to(40);
         assert_eq!(one.at(), 100, "time does not go back");
+        one.pass(u64::MAX);
+        one.pass(1);
+        assert_eq!((one.at(), clock.now()), (u64::MAX, Duration::from_nanos(u64::MAX)), "nor around");
         let lengths = Clock::Virtual(Arc::new(VirtualClock::new(0, price, true)));
         assert_eq!(lengths.compute(Effort::Dense { bytes: 30 }, || 7), 0);
         assert_eq!(lengths.now(), Duration::from_nanos(30));

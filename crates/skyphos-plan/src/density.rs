@@ -49,9 +49,9 @@ impl PowerLaw {
         (sum_over(n, term) / n as f64).min(1.0)
     }
 
-    /// Expected occurrences of all features in one rank's data: λ0 Σ r^-α.
-    pub fn occurrences(&self) -> f64 {
-        self.lambda * sum_over(self.n, |r| r.powf(-self.alpha))
+    /// λ0: expected occurrences of the first feature in one rank's data.
+    pub fn lambda(&self) -> f64 {
+        self.lambda
     }
 
     /// Expected indices that one rank holds after the layers above it have joined `k` ranks' data in

@@ -3,7 +3,7 @@
 use crate::network::Network;
 use crate::record::Record;
 use crate::transport::{Shared, Sim};
-use crate::world::{World, nanoseconds};
+use crate::world::{MOST_NS, MOST_YEARS, World, nanoseconds};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 use skyphos_core::clock::VirtualClock;
@@ -14,8 +14,8 @@ use skyphos_types::{Error, Result};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// No call lasts so long; a time-out is for ranks that wait for others while time goes on.
-const FOR_EVER: Duration = Duration::from_secs(3600 * 24 * 365);
+/// No simulation lasts so long; a time-out is for ranks that wait for others while time goes on.
+const FOR_EVER: Duration = Duration::from_nanos(2 * MOST_NS);
 
 /// Polls between two words to whoever waits.
 const TELL_EVERY: u64 = 8192;
@@ -137,6 +137,9 @@ impl Cluster {
             let Some((rank, time)) = next else { return Err(stuck(&results)) };
             let clock = &self.clocks[rank as usize];
             clock.go_to(time);
+            if clock.at() > MOST_NS {
+                return Err(too_late());
+            }
             polls += 1;
             if polls.is_multiple_of(TELL_EVERY) && !told(ranks - left, (time - begin) as f64 / 1e9) {
                 return Err(Error::Interrupted);
@@ -146,6 +149,10 @@ impl Cluster {
             let result = call.step();
             let mut world = self.shared.world();
             world.record.worked(rank, from, clock.at());
+            // Before what the call says: at such a moment it may have timed out.
+            if clock.at() > MOST_NS {
+                return Err(too_late());
+            }
             if let Some(result) = result {
                 seconds[rank as usize] = (clock.at() - begin) as f64 / 1e9;
                 (results[rank as usize], steps[rank as usize]) = (Some(result), None);
@@ -156,6 +163,13 @@ impl Cluster {
         let results = results.into_iter().map(|result| result.expect("all are done")).collect();
         Ok(Ran { results, seconds, begin, record })
     }
+}
+
+/// What is counted in nanoseconds comes to an end.
+fn too_late() -> Error {
+    Error::bad_input(format!(
+        "the simulated time passes {MOST_YEARS} years: make the network faster, its delays or slow ranks less, or the data fewer"
+    ))
 }
 
 /// Nothing is on its way, and some ranks wait.

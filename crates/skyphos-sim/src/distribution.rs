@@ -54,6 +54,17 @@ impl Distribution {
         drawn.max(0.0)
     }
 
+    /// The largest of its parameters.
+    pub fn largest(&self) -> f64 {
+        match *self {
+            Distribution::Constant(value) | Distribution::Exponential(value) => value,
+            Distribution::Uniform(a, b)
+            | Distribution::Normal(a, b)
+            | Distribution::LogNormal(a, b)
+            | Distribution::Pareto(a, b) => a.max(b),
+        }
+    }
+
     /// Whether it is nothing, always.
     pub fn is_zero(&self) -> bool {
         *self == Distribution::ZERO

@@ -10,6 +10,9 @@ use skyphos_types::{Error, Result};
 /// Most ranks of a simulated cluster.
 pub const MOST_RANKS: u32 = 4096;
 
+/// Longest of a network's delays: eleven days.
+const MOST_SECONDS: f64 = 1e6;
+
 /// A cluster. Ranks fill hosts, and hosts fill racks, in their order, unless said otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Network {
@@ -99,36 +102,33 @@ impl Network {
         if self.ranks_per_host == 0 {
             return Err(Error::bad_input("ranks_per_host must be at least 1"));
         }
-        let above = [
-            ("cores", self.cores),
-            ("rate_out", self.rate_out),
-            ("rate_in", self.rate_in),
-            ("uplink_rate", self.uplink_rate),
-            ("host_rate", self.host_rate),
+        // Beyond these no computer is, and times of many would not be told apart or counted.
+        let limits = [
+            ("cores", self.cores, 1e-6, 1e6),
+            ("rate_out", self.rate_out, 1.0, 1e15),
+            ("rate_in", self.rate_in, 1.0, 1e15),
+            ("uplink_rate", self.uplink_rate, 1.0, 1e18),
+            ("host_rate", self.host_rate, 1.0, 1e15),
+            ("latency_s", self.latency_s, 0.0, MOST_SECONDS),
+            ("message_s", self.message_s, 0.0, MOST_SECONDS),
+            ("host_latency_s", self.host_latency_s, 0.0, MOST_SECONDS),
+            ("packet_floor", self.packet_floor, 0.0, 1e12),
+            ("incast", self.incast, 0.0, 1e6),
+            ("the share of stragglers", self.stragglers.share, 0.0, 1.0),
+            ("the jitter", self.jitter.largest(), 0.0, MOST_SECONDS),
+            ("the start", self.start.largest(), 0.0, MOST_SECONDS),
+            ("the clock", self.clock.largest(), 0.0, MOST_SECONDS),
+            ("the slowness of stragglers", self.stragglers.slowness.largest(), 0.0, 1e9),
         ];
-        let least = [
-            ("latency_s", self.latency_s),
-            ("message_s", self.message_s),
-            ("packet_floor", self.packet_floor),
-            ("incast", self.incast),
-            ("host_latency_s", self.host_latency_s),
-            ("the share of stragglers", self.stragglers.share),
-        ];
-        for (what, value) in above {
-            if !value.is_finite() || value <= 0.0 {
-                return Err(Error::bad_input(format!("{what} of a network must be above 0, not {value}")));
+        for (what, value, least, most) in limits {
+            if !(least..=most).contains(&value) {
+                return Err(Error::bad_input(format!(
+                    "{what} of a network must be between {} and {}, not {}",
+                    short(least),
+                    short(most),
+                    short(value)
+                )));
             }
-        }
-        for (what, value) in least {
-            if !value.is_finite() || value < 0.0 {
-                return Err(Error::bad_input(format!("{what} of a network must be at least 0, not {value}")));
-            }
-        }
-        if self.stragglers.share > 1.0 {
-            return Err(Error::bad_input(format!(
-                "the share of stragglers is at most 1, not {}",
-                self.stragglers.share
-            )));
         }
         Ok(())
     }
@@ -187,5 +187,13 @@ impl Network {
     /// How many times as long work takes where ranks share cores.
     pub fn sharing(&self) -> f64 {
         (f64::from(self.ranks_per_host.min(self.ranks)) / self.cores).max(1.0)
+    }
+}
+
+/// A number for people, however large.
+fn short(number: f64) -> String {
+    match number == 0.0 || (1e-4..1e5).contains(&number.abs()) || !number.is_finite() {
+        true => number.to_string(),
+        false => format!("{number:e}"),
     }
 }

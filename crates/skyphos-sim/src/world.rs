@@ -79,7 +79,7 @@ impl Link {
     /// When it begins with a frame that comes at `head`, and when it is done.
     fn carry(&mut self, head: u64, bytes: f64) -> (u64, u64) {
         let start = head.max(self.free);
-        self.free = start + (bytes * self.byte_ns).round() as u64;
+        self.free = start.saturating_add((bytes * self.byte_ns).round() as u64);
         (start, self.free)
     }
 }
@@ -110,9 +110,13 @@ pub(crate) struct World {
     wakes: Vec<Option<u64>>,
 }
 
-/// Nanoseconds.
+/// Years that a simulation may last, and the nanoseconds of them: six times as many are still counted.
+pub(crate) const MOST_YEARS: u64 = 100;
+pub(crate) const MOST_NS: u64 = MOST_YEARS * 365 * 86_400 * 1_000_000_000;
+
+/// Nanoseconds; of what lasts longer than any simulation, those of [`MOST_NS`].
 pub(crate) fn nanoseconds(seconds: f64) -> u64 {
-    (seconds * 1e9).round() as u64
+    ((seconds * 1e9).round() as u64).min(MOST_NS)
 }
 
 impl World {
@@ -242,16 +246,16 @@ impl World {
             let (_, end) = self.host_links[here as usize].carry(time, bytes);
             self.gone(from, to, payload, end);
             self.flying[number as usize].as_mut().expect("on its way").left = end;
-            return self.at(end + latency, Kind::Come(number));
+            return self.at(end.saturating_add(latency), Kind::Come(number));
         }
         let taken = if first { nanoseconds(network.message_s) } else { 0 };
         let late = if network.jitter.is_zero() { 0.0 } else { network.jitter.draw(&mut self.random) };
         let latency = nanoseconds(network.latency_s + late);
         let other_rack = network.rack(here) != network.rack(there);
         let link = &mut self.out_links[here as usize];
-        let start = time.max(link.free) + taken;
+        let start = time.max(link.free).saturating_add(taken);
         let (start, end) = link.carry(start, bytes);
-        let (mut head, mut tail) = (start + latency, end + latency);
+        let (mut head, mut tail) = (start.saturating_add(latency), end.saturating_add(latency));
         if !network.jitter.is_zero() {
             let pair = self.pairs.get_mut(&(from, to)).expect("it was posted");
             (head, tail) = (head.max(pair.head), tail.max(pair.tail));

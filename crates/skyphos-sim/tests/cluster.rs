@@ -17,6 +17,25 @@ fn idle_network(ranks: u32, rate: f64, latency_s: f64) -> Network {
     network
 }
 
+/// A call of a body by every rank.
+fn calls<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
+    cluster: &Cluster,
+    body: impl Fn(u32, Arc<Endpoint>) -> F,
+) -> Vec<Call<R>> {
+    let transports = cluster.transports();
+    let ranks = transports.len() as u32;
+    (0..)
+        .zip(transports)
+        .map(|(rank, transport)| {
+            let node = Node::new(transport, Cluster::settings()).unwrap();
+            let group = Arc::new(Group::new(0, (0..ranks).collect(), rank));
+            node.open_group(group.clone());
+            let sig = CallSig::plain(CallKind::Barrier);
+            node.prepare(&group, sig, false, |ep| body(rank, ep))
+        })
+        .collect()
+}
+
 /// Runs a body on every rank.
 fn run<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
     network: &Network,
@@ -24,19 +43,7 @@ fn run<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
     body: impl Fn(u32, Arc<Endpoint>) -> F,
 ) -> Ran<R> {
     let mut cluster = Cluster::new(network.clone(), seed, false).unwrap();
-    let calls: Vec<Call<R>> = cluster
-        .transports()
-        .into_iter()
-        .enumerate()
-        .map(|(rank, transport)| {
-            let node = Node::new(transport, Cluster::settings()).unwrap();
-            let ranks = (0..network.ranks).collect();
-            let group = Arc::new(Group::new(0, ranks, rank as u32));
-            node.open_group(group.clone());
-            let sig = CallSig::plain(CallKind::Barrier);
-            node.prepare(&group, sig, false, |ep| body(rank as u32, ep))
-        })
-        .collect();
+    let calls = calls(&cluster, body);
     cluster.run(calls, &(0..network.ranks).collect::<Vec<_>>(), |_, _| true).unwrap()
 }
 
@@ -158,4 +165,44 @@ fn a_call_that_cannot_end_says_who_waits() {
         .collect();
     let error = cluster.run(calls, &[], |_, _| true).err().expect("it hangs").to_string();
     assert!(error.contains("ranks 1, 2 wait"), "{error}");
+}
+
+#[test]
+fn what_no_network_is_is_refused_by_name() {
+    type Change<'a> = (&'a str, &'a dyn Fn(&mut Network));
+    let changes: [Change; 8] = [
+        ("latency_s of a network must be between 0 and 1e6, not 1e308", &|n| n.latency_s = 1e308),
+        ("message_s", &|n| n.message_s = 1e20),
+        ("rate_out of a network must be between 1 and 1e15", &|n| n.rate_out = 1.25e-8),
+        ("cores", &|n| n.cores = 0.0),
+        ("packet_floor", &|n| n.packet_floor = f64::NAN),
+        ("jitter", &|n| n.jitter = Distribution::Pareto(1e20, 2.0)),
+        ("share of stragglers", &|n| n.stragglers.share = 1.5),
+        ("slowness of stragglers", &|n| n.stragglers.slowness = Distribution::Constant(1e12)),
+    ];
+    for (said, change) in changes {
+        let mut network = Network::new(4, 1e9, 1e-5);
+        change(&mut network);
+        let error = Cluster::new(network, 1, false).err().expect("refused").to_string();
+        assert!(error.contains(said), "{said}: {error}");
+    }
+}
+
+#[test]
+fn time_does_not_wrap_around() {
+    let heavy = Distribution::Pareto(1.0, 0.01);
+    let slow = Stragglers { share: 1.0, slowness: heavy };
+    let networks = [
+        Network { stragglers: slow, ..Network::new(4, 1e9, 1e-5) },
+        Network { jitter: heavy, ..Network::new(4, 1e9, 1e-5) },
+        Network { start: heavy, ..Network::new(4, 1e9, 1e-5) },
+        Network { packet_floor: 1e12, ..Network::new(4, 1.0, 1e-5) },
+    ];
+    for network in networks {
+        let mut cluster = Cluster::new(network, 1, false).unwrap();
+        let calls: Vec<Call<_>> =
+            calls(&cluster, |rank, ep| async move { allgather_bytes(&ep, 0, &[rank as u8; 9]).await });
+        let error = cluster.run(calls, &[], |_, _| true).err().expect("too late").to_string();
+        assert!(error.contains("passes 100 years"), "{error}");
+    }
 }

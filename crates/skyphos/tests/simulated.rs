@@ -207,6 +207,9 @@ fn impossible_scenarios_are_refused() {
     assert!(refused(&|s| s.network.rate_out = 0.0).contains("rate_out"));
     assert!(refused(&|s| s.network.latency_s = f64::NAN).contains("latency_s"));
     assert!(refused(&|s| s.entries = 1e9).contains("at most n"));
+    for alpha in [-1.0, f64::NAN, f64::INFINITY, 1000.0] {
+        assert!(refused(&|s| s.law = Law::PowerLaw { alpha }).contains("between 0 and 10"));
+    }
     assert!(refused(&|s| s.n = 0).contains("n = 0"));
     assert!(refused(&|s| s.sized = true).contains("lengths"));
     assert!(refused(&|s| s.row_bytes = 6).contains("6 bytes"));
@@ -214,6 +217,22 @@ fn impossible_scenarios_are_refused() {
     assert!(
         refused(&|s| (s.algorithm, s.degrees) = (Algorithm::Butterfly, Some(vec![3, 2]))).contains("size 4")
     );
+}
+
+#[test]
+fn runs_that_would_not_end_are_refused_with_their_frames() {
+    let sized = Scenario {
+        n: 1 << 62,
+        entries: 4e18,
+        law: Law::Uniform,
+        sized: true,
+        ..scenario(3, Collective::Reduce)
+    };
+    let refused =
+        |scenario: &Scenario| simulate(scenario, |_, _, _| true).err().expect("refused").to_string();
+    assert!(refused(&sized).contains("e14 frames"), "{}", refused(&sized));
+    assert!(refused(&Scenario { collective: Collective::Configure, ..sized.clone() }).contains("frames"));
+    assert!(refused(&Scenario { n: 1 << 20, entries: 1e5, repeats: 1 << 40, ..sized }).contains("frames"));
 }
 
 /// A rank of such a host that waits for its own messages to leave is told when they have.

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import click
 
 from ..errors import BadInput
 from ..outlook import Assumed, Collective, Outlook, assume, foretell, layers, rank_words
 from ..page import human_bytes, human_seconds
-from ..planner import Prediction, Profile
+from ..planner import MOST_ROW_BYTES, Prediction, Profile
 from .output import PAGES, check_writable, replacing
 from .units import Rate, Size, Volume, entries_of
 
@@ -35,7 +37,11 @@ _HOSTS, _ONE_HOST = Profile.network(1e9), Profile.one_host(1)
 @click.option("--entries", type=Size(), default=None, help="Or how many it has.")
 @click.option("--alpha", type=float, default=None, help="Exponent of a power law. Without: indices drawn evenly.")
 @click.option(
-    "--row-bytes", type=click.IntRange(min=1), default=4, show_default=True, help="Bytes of an index's values."
+    "--row-bytes",
+    type=click.IntRange(min=1, max=MOST_ROW_BYTES),
+    default=4,
+    show_default=True,
+    help="Bytes of an index's values.",
 )
 @click.option(
     "--rate", type=Rate(), default=None, help=f"What a host's link carries each way.  [default: {_DEFAULT_RATE}]"
@@ -144,9 +150,20 @@ def _assumed(
         assumed = Assumed(Profile.one_host(ranks), "defaults of ranks on this host")
     else:
         carried = Rate().convert(_DEFAULT_RATE, None, None) if rate is None else rate
-        assumed = Assumed(Profile.network(carried), "defaults of hosts on a network")
-    changed = {f"{name}_s": value for name, value in given.items()}
-    return replace(assumed, profile=replace(assumed.profile, **changed))
+        assumed = Assumed(_named("rate", lambda: Profile.network(carried)), "defaults of hosts on a network")
+    profile = assumed.profile
+    for name, value in given.items():
+        changed = {f"{name}_s": value}
+        profile = _named(name, partial(replace, profile, **changed))
+    return replace(assumed, profile=profile)
+
+
+def _named(option: str, make: Callable[[], Profile]) -> Profile:
+    """A profile; an error about it names the option."""
+    try:
+        return make()
+    except BadInput as error:
+        raise BadInput(f"--{option}: {error}") from None
 
 
 def _show(seen: Outlook, everything: bool) -> None:

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from ..errors import BadInput
 from ..outlook import rank_words
 from ..page import human_bytes, human_seconds
-from ..planner import Profile
+from ..planner import MOST_ROW_BYTES, Profile
 from ..simulate import Network, Phase, Simulation, collectives, simulate
 from .output import PAGES, check_writable, replacing
 from .units import Degrees, Rate, Size, entries_of
@@ -50,7 +50,13 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
 @click.option("--density", type=float, default=None, help="Share of the indices that a rank has.")
 @click.option("--entries", type=Size(), default=None, help="Or how many it has; of topk_allreduce this is k.")
 @click.option("--alpha", type=float, default=None, help="Exponent of a power law. Without: indices drawn evenly.")
-@click.option("--row-bytes", type=click.IntRange(min=1), default=4, show_default=True, help="Of an index's values.")
+@click.option(
+    "--row-bytes",
+    type=click.IntRange(min=1, max=MOST_ROW_BYTES),
+    default=4,
+    show_default=True,
+    help="Of an index's values.",
+)
 @click.option("--algorithm", default="auto", show_default=True, help="Of allreduce and allreduce_dense.")
 @click.option(
     "--degrees",

@@ -11,6 +11,9 @@ from ..errors import BadInput
 
 __all__ = ["Degrees", "Rate", "Size", "Volume", "entries_of", "parse_bytes", "parse_rate"]
 
+#: Most bytes, or bytes a second, that anything here is of.
+_MOST = 1e15
+
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 
@@ -48,8 +51,8 @@ def _parse(text: str, units: str, what: str, how: str) -> tuple[float, str]:
         number = math.nan
     if found is None or math.isnan(number):
         raise BadInput(f"{text!r} is no {what}: {how}")
-    if not 0 < number < math.inf:
-        raise BadInput(f"{text!r} is no {what}: it must be above 0, and finite")
+    if not 0 < number <= _MOST:
+        raise BadInput(f"{text!r} is no {what}: it must be above 0, and at most {_MOST:g} bytes")
     return number, found[3]
 
 

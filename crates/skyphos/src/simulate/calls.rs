@@ -132,15 +132,21 @@ pub(super) struct Ranks {
 }
 
 impl Ranks {
-    pub(super) fn new(scenario: &Scenario, cluster: &Cluster) -> Result<Ranks> {
+    /// `told(ranks)` hears now and then for how many of them indices were drawn; should it return false, that ends.
+    pub(super) fn new(
+        scenario: &Scenario,
+        cluster: &Cluster,
+        mut told: impl FnMut(usize) -> bool,
+    ) -> Result<Ranks> {
         let Scenario { n, entries, law, seed, sized, collective, .. } = *scenario;
         let without = sized || collective.is_dense() || collective == Collective::Barrier;
         let sampler = Sampler::new(law, n, entries);
         let profile = scenario.asks_planner().then(|| probe(&scenario.network, seed)).transpose()?;
-        let one = |(rank, transport)| {
+        let one = |(rank, transport): (u32, _)| {
             let comm = Comm::over(transport, Cluster::settings())?;
             comm.set_profile(profile);
-            let indices = if without { Vec::new() } else { sampler.draw(seed, rank) };
+            let indices =
+                if without { Vec::new() } else { sampler.draw(seed, rank, &mut || told(rank as usize))? };
             Ok(Rank { comm, indices: Arc::new(indices), plan: Slot::default(), shared: None })
         };
         let all = (0..).zip(cluster.transports()).map(one).collect::<Result<_>>()?;
@@ -151,6 +157,9 @@ impl Ranks {
             }
             (degrees, _) => degrees.clone().unwrap_or_default(),
         };
+        if sized {
+            scenario.check_frames(&law.union(n, entries), &degrees)?;
+        }
         let union: UnionSize = Arc::new(move |m| curve.entries(m));
         Ok(Ranks { all, settled: Slot::default(), degrees, union })
     }

@@ -1,9 +1,10 @@
 //! Indices as a model draws them.
 
 use rand::{RngExt, SeedableRng};
-use rand_distr::{Distribution, Poisson, Zipf};
+use rand_distr::{Distribution, Poisson};
 use rand_pcg::Pcg64;
 use skyphos_plan::{PowerLaw, Union};
+use skyphos_types::{Error, Result};
 use std::collections::HashSet;
 
 /// How the indices of a rank lie.
@@ -39,8 +40,27 @@ pub(super) struct Sampler {
 enum Kind {
     /// So many, evenly.
     Uniform(u64),
-    /// How often a feature occurs in all, which it is, and what takes it to its index.
-    PowerLaw { occurrences: f64, feature: Zipf<f64>, factor: u64 },
+    /// Features, and what takes one to its index.
+    PowerLaw { features: Features, factor: u64 },
+}
+
+/// Draws between two questions whether to go on.
+const ASK_EVERY: u64 = 1 << 20;
+
+/// Whoever waits for draws, and may have them end.
+struct Asker<'a> {
+    draws: u64,
+    go_on: &'a mut dyn FnMut() -> bool,
+}
+
+impl Asker<'_> {
+    fn drew(&mut self) -> Result<()> {
+        self.draws += 1;
+        match self.draws.is_multiple_of(ASK_EVERY) && !(self.go_on)() {
+            true => Err(Error::Interrupted),
+            false => Ok(()),
+        }
+    }
 }
 
 impl Sampler {
@@ -48,53 +68,117 @@ impl Sampler {
         let kind = match law {
             Law::Uniform => Kind::Uniform(entries.round() as u64),
             Law::PowerLaw { alpha } => {
-                let occurrences = PowerLaw::from_density(n, entries / n as f64, alpha).occurrences();
-                let feature = Zipf::new(n as f64, alpha).expect("an exponent of at least 0");
-                Kind::PowerLaw { occurrences, feature, factor: coprime(n) }
+                let lambda = PowerLaw::from_density(n, entries / n as f64, alpha).lambda();
+                Kind::PowerLaw { features: Features::new(n, lambda, alpha), factor: coprime(n) }
             }
         };
         Sampler { n, kind }
     }
 
-    /// The indices of one rank, ascending.
-    pub(super) fn draw(&self, seed: u64, rank: u32) -> Vec<u64> {
+    /// The indices of one rank, ascending. `go_on` is asked now and then; should it return false, drawing ends.
+    pub(super) fn draw(&self, seed: u64, rank: u32, go_on: &mut dyn FnMut() -> bool) -> Result<Vec<u64>> {
         let mut random = Pcg64::seed_from_u64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(rank));
+        let mut asker = Asker { draws: 0, go_on };
         let n = self.n;
         let mut indices: Vec<u64> = match &self.kind {
-            Kind::Uniform(count) => apart(n, *count, &mut random),
-            Kind::PowerLaw { occurrences, feature, factor } => {
-                let count = match *occurrences > 0.0 {
-                    true => Poisson::new(*occurrences).expect("above 0").sample(&mut random) as u64,
-                    false => 0,
-                };
-                let index = |drawn: f64| ((drawn as u128 - 1) * u128::from(*factor) % u128::from(n)) as u64;
-                (0..count).map(|_| index(feature.sample(&mut random))).collect()
+            Kind::Uniform(count) => apart(n, *count, &mut random, &mut asker)?,
+            Kind::PowerLaw { features, factor } => {
+                let mut drawn = features.draw(&mut random, &mut asker)?;
+                let index = |r: u64| (u128::from(r - 1) * u128::from(*factor) % u128::from(n)) as u64;
+                drawn.iter_mut().for_each(|r| *r = index(*r));
+                drawn
             }
         };
         indices.sort_unstable();
         indices.dedup();
-        indices
+        Ok(indices)
+    }
+}
+
+/// Features 1..=n of which each is there with probability 1 - exp(-λ r^-α), in time that its expected number bounds.
+///
+/// ```text
+/// r ≤ R = λ^(1/α), where λ r^-α ≥ 1: one trial each (of them more than 63 % are there)
+/// r > R: points x of a Poisson process of rate λ x^-α on (R, n]; r = ⌈x⌉ is kept with probability (x/r)^α
+///        ∫_{r-1}^{r} λ x^-α (x/r)^α dx = λ r^-α, and few features come twice
+/// ```
+struct Features {
+    n: u64,
+    lambda: f64,
+    alpha: f64,
+    /// R, at least 1.
+    head: u64,
+    /// ln(n / R).
+    span: f64,
+}
+
+impl Features {
+    fn new(n: u64, lambda: f64, alpha: f64) -> Features {
+        let head = (lambda.ln() / alpha).exp().max(1.0).min(n as f64) as u64;
+        Features { n, lambda, alpha, head, span: (n as f64 / head as f64).ln().max(0.0) }
+    }
+
+    /// Expected points beyond R: λ ∫ x^-α.
+    fn points(&self) -> f64 {
+        let (slope, head) = (1.0 - self.alpha, self.head as f64);
+        let integral = if slope == 0.0 { self.span } else { (slope * self.span).exp_m1() / slope };
+        self.lambda * head.powf(slope) * integral
+    }
+
+    /// The point that has a share u of them before it.
+    fn point(&self, u: f64) -> f64 {
+        let slope = 1.0 - self.alpha;
+        let far =
+            if slope == 0.0 { u * self.span } else { (u * (slope * self.span).exp_m1()).ln_1p() / slope };
+        self.head as f64 * far.exp()
+    }
+
+    fn draw(&self, random: &mut Pcg64, asker: &mut Asker<'_>) -> Result<Vec<u64>> {
+        let mut drawn = Vec::new();
+        if self.lambda == 0.0 {
+            return Ok(drawn);
+        }
+        for r in 1..=self.head {
+            asker.drew()?;
+            if random.random::<f64>() < -(-self.lambda * (r as f64).powf(-self.alpha)).exp_m1() {
+                drawn.push(r);
+            }
+        }
+        let points = self.points();
+        let count =
+            if points > 0.0 { Poisson::new(points).expect("above 0").sample(random) as u64 } else { 0 };
+        for _ in 0..count {
+            asker.drew()?;
+            let x = self.point(random.random());
+            let r = x.ceil().clamp(self.head as f64 + 1.0, self.n as f64);
+            if random.random::<f64>() < (x / r).powf(self.alpha) {
+                drawn.push((r as u64).min(self.n));
+            }
+        }
+        Ok(drawn)
     }
 }
 
 /// So many different numbers below n.
-fn apart(n: u64, count: u64, random: &mut Pcg64) -> Vec<u64> {
-    if count * 4 > n {
+fn apart(n: u64, count: u64, random: &mut Pcg64, asker: &mut Asker<'_>) -> Result<Vec<u64>> {
+    if count > n / 4 {
         // Of many, each in its turn with the probability that is left (Knuth, Algorithm S).
         let (mut left, mut chosen) = (count, Vec::with_capacity(count as usize));
         for index in 0..n {
+            asker.drew()?;
             if random.random_range(0..n - index) < left {
                 chosen.push(index);
                 left -= 1;
             }
         }
-        return chosen;
+        return Ok(chosen);
     }
     let mut chosen = HashSet::with_capacity(count as usize);
     while (chosen.len() as u64) < count {
+        asker.drew()?;
         chosen.insert(random.random_range(0..n));
     }
-    chosen.into_iter().collect()
+    Ok(chosen.into_iter().collect())
 }
 
 /// A number without a common factor with n, near its golden section: multiplying by it spreads neighbours.
@@ -116,13 +200,16 @@ fn coprime(n: u64) -> u64 {
 mod tests {
     use super::*;
 
+    fn drawn(law: Law, n: u64, entries: f64, seed: u64, rank: u32) -> Vec<u64> {
+        Sampler::new(law, n, entries).draw(seed, rank, &mut || true).unwrap()
+    }
+
     #[test]
     fn as_many_as_the_model_says_and_unions_too() {
         let n = 100_000;
         for law in [Law::Uniform, Law::PowerLaw { alpha: 1.1 }, Law::PowerLaw { alpha: 0.7 }] {
             for entries in [0.0, 50.0, 5_000.0, 40_000.0] {
-                let sets: Vec<Vec<u64>> =
-                    (0..8).map(|rank| Sampler::new(law, n, entries).draw(3, rank)).collect();
+                let sets: Vec<Vec<u64>> = (0..8).map(|rank| drawn(law, n, entries, 3, rank)).collect();
                 assert!(sets.iter().all(|set| set.windows(2).all(|w| w[0] < w[1])));
                 let mean = sets.iter().map(Vec::len).sum::<usize>() as f64 / 8.0;
                 assert!((mean - entries).abs() <= 0.05 * entries + 8.0, "{law:?}: {mean} of {entries}");
@@ -137,6 +224,55 @@ mod tests {
                 );
             }
         }
-        assert_eq!(Sampler::new(Law::Uniform, 10, 10.0).draw(1, 0), (0..10).collect::<Vec<_>>());
+        assert_eq!(drawn(Law::Uniform, 10, 10.0, 1, 0), (0..10).collect::<Vec<_>>());
+    }
+
+    /// Each feature is as likely as the law says; drawing takes a time that the number of entries bounds.
+    #[test]
+    fn steep_laws_and_dense_sets() {
+        for alpha in [0.0, 0.5, 1.0, 1.1, 2.0, 5.0, 10.0] {
+            let law = Law::PowerLaw { alpha };
+            for (n, entries) in
+                [(1000, 1000.0), (100_000, 99_000.0), (100_000, 50_000.0), (1 << 62, 1000.0), (1, 1.0)]
+            {
+                let sampler = Sampler::new(law, n, entries);
+                let Kind::PowerLaw { features, .. } = &sampler.kind else { panic!("a power law") };
+                assert!(
+                    features.head as f64 + features.points() < 4.0 * entries + 2.0,
+                    "α={alpha}: {n} {entries}"
+                );
+                let held = sampler.draw(5, 0, &mut || true).unwrap();
+                assert!(
+                    (held.len() as f64 - entries).abs() <= 0.05 * entries + 8.0,
+                    "α={alpha}: {} of {entries}",
+                    held.len()
+                );
+                assert_eq!(held, sampler.draw(5, 0, &mut || true).unwrap());
+            }
+            let (n, rounds) = (12, 100_000);
+            let features = Features::new(n, 3.0, alpha);
+            let (mut random, mut counts) = (Pcg64::seed_from_u64(7), [0u32; 13]);
+            for _ in 0..rounds {
+                let mut held =
+                    features.draw(&mut random, &mut Asker { draws: 0, go_on: &mut || true }).unwrap();
+                held.sort_unstable();
+                held.dedup();
+                held.iter().for_each(|r| counts[*r as usize] += 1);
+            }
+            for r in 1..=n {
+                let want = -(-3.0 * (r as f64).powf(-alpha)).exp_m1();
+                let got = f64::from(counts[r as usize]) / f64::from(rounds);
+                assert!((got - want).abs() < 0.01, "α={alpha}: feature {r} in {got}, not {want}");
+            }
+        }
+        assert_eq!(drawn(Law::PowerLaw { alpha: 1.1 }, 5000, 5000.0, 1, 0), (0..5000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn drawing_ends_when_it_is_told_to() {
+        for law in [Law::Uniform, Law::PowerLaw { alpha: 1.1 }] {
+            let sampler = Sampler::new(law, 1 << 30, 5e8);
+            assert!(matches!(sampler.draw(1, 0, &mut || false), Err(Error::Interrupted)));
+        }
     }
 }

@@ -15,12 +15,16 @@ pub use rounds::name_of;
 
 use crate::algorithm::Algorithm;
 use calls::Ranks;
-use skyphos_plan::{PlanWork, Profile, Union, factorisations};
+use skyphos_core::slab::CHUNK_BYTES;
+use skyphos_plan::{PlanWork, Profile, Stage, Union, factorisations};
 use skyphos_sim::{Cluster, Network, Ran};
 use skyphos_types::{Error, Result};
 
 /// Most numbers that the vectors of all ranks may have, if they are real.
 const MOST_NUMBERS: f64 = 2e9;
+
+/// Most frames of a run without data, each of which is an event or a few: about an hour's.
+const MOST_FRAMES: f64 = 1e9;
 
 /// What is simulated.
 #[derive(Clone, Debug)]
@@ -80,9 +84,37 @@ impl Scenario {
     /// The degrees that the planner chooses for a plan, by what a probe finds.
     fn plan_degrees(&self, union: &Union, profile: &Profile, ranks_per_host: u32) -> Vec<u32> {
         let curve = |m: f64| union.entries(m);
+        self.plan_work(&curve, ranks_per_host)
+            .all(profile, &factorisations(self.network.ranks))
+            .swap_remove(0)
+            .degrees
+    }
+
+    fn plan_work<'a>(&self, curve: &'a dyn Fn(f64) -> f64, ranks_per_host: u32) -> PlanWork<'a> {
         let (ranks, n, row_bytes) = (self.network.ranks, self.n, self.row_bytes);
-        let work = PlanWork { ranks, n, row_bytes, out: &curve, want: &curve, same: true, ranks_per_host };
-        work.all(profile, &factorisations(ranks)).swap_remove(0).degrees
+        PlanWork { ranks, n, row_bytes, out: curve, want: curve, same: true, ranks_per_host }
+    }
+
+    /// Refuses a plan whose frames would not come to an end, though no memory holds them.
+    fn check_frames(&self, union: &Union, degrees: &[u32]) -> Result<()> {
+        let curve = |m: f64| union.entries(m);
+        let plan = self.plan_work(&curve, 1).predict(&self.network.profile(), degrees);
+        let frames = |stages: &[Stage]| -> f64 {
+            stages.iter().map(|stage| stage.sent / CHUNK_BYTES as f64 + stage.messages).sum()
+        };
+        let repeats = self.repeats as f64;
+        let each = match self.collective {
+            Collective::Reduce => frames(&plan.configure) + repeats * frames(&plan.reduce),
+            _ => repeats * frames(&plan.configure),
+        };
+        let all = f64::from(self.network.ranks) * each;
+        if all > MOST_FRAMES {
+            return Err(Error::bad_input(format!(
+                "about {all:.1e} frames of at most {CHUNK_BYTES} bytes are more than can be simulated, which is \
+                 {MOST_FRAMES:.0e}: simulate fewer ranks, entries, bytes or repeats"
+            )));
+        }
+        Ok(())
     }
 
     /// Refuses what cannot be.
@@ -94,6 +126,11 @@ impl Scenario {
         }
         if !self.entries.is_finite() || self.entries < 0.0 || self.entries > self.n as f64 {
             return refuse(format!("{} entries a rank of n = {}: at most n can be", self.entries, self.n));
+        }
+        if let Law::PowerLaw { alpha } = self.law
+            && !(0.0..=10.0).contains(&alpha)
+        {
+            return refuse(format!("the exponent of a power law must be between 0 and 10, not {alpha}"));
         }
         if self.row_bytes == 0 || (!self.sized && !self.row_bytes.is_multiple_of(4)) {
             return refuse(format!("rows of {} bytes: real data is of 4 bytes a number", self.row_bytes));
@@ -123,11 +160,11 @@ impl Scenario {
 }
 
 /// Runs a scenario. `told(phase, ranks, seconds)` hears now and then how many ranks have come to the end of a phase, and how
-/// late it is there; should it return false, the simulation ends.
+/// late it is there, and before that for how many ranks indices were drawn (as a phase `draw`); should it return false, the simulation ends.
 pub fn simulate(scenario: &Scenario, mut told: impl FnMut(&str, usize, f64) -> bool) -> Result<Vec<Phase>> {
     scenario.check()?;
     let mut cluster = Cluster::new(scenario.network.clone(), scenario.seed, scenario.sized)?;
-    let mut ranks = Ranks::new(scenario, &cluster)?;
+    let mut ranks = Ranks::new(scenario, &cluster, |ranks| told("draw", ranks, 0.0))?;
     let mut phases = Vec::new();
     for name in scenario.collective.phases(scenario.repeats) {
         let calls = ranks.calls(scenario, name)?;
