@@ -159,6 +159,50 @@ class Comm(AllreduceCollectives):
             raise RuntimeError("a rank that names a color is in a group")
         return group
 
+    def shrink(self) -> Comm:
+        """Go on without ranks that are lost: a group of those that are left, in the same order. Collective among them.
+
+        After :class:`PeerLost` this group is good for nothing else. Every rank that is left calls it, wherever in its
+        program it learned of the loss; ranks that are lost meanwhile are left out too, and all who return have the same
+        group. It shares the connections of this one, so there is nothing to join again; a restarted process takes part
+        in a new :func:`skyphos.init` of all.
+
+        Returns
+        -------
+        Comm
+
+        Raises
+        ------
+        PeerLost
+            This rank cannot go on: the others do without it, for some cannot reach it; or too few are left here to know
+            that no others go on elsewhere. A rank whose process has ended does not; one of which nothing is heard may.
+            So more than half of the ranks that may live must be here, or half of them with the lowest one.
+        Timeout
+            Ranks neither came nor were lost; names them. It may be called again, and goes on where it was.
+        BadInput
+            This group was shrunk before.
+
+        Notes
+        -----
+        The lowest rank that is left asks all, and commits once all have said yes; whoever hears so tells the others
+        before going on. Checked in every order of events at small sizes (``crates/skyphos-core/tests/survivors.rs``).
+
+        Examples
+        --------
+        >>> import numpy as np, skyphos as sky
+        >>> with sky.init() as comm:
+        ...     x = np.ones(3)
+        ...     while True:
+        ...         try:
+        ...             total = comm.allreduce(x)
+        ...             break
+        ...         except sky.PeerLost:
+        ...             comm = comm.shrink()
+        >>> total
+        array([1., 1., 1.])
+        """
+        return Comm(self._native.shrink())
+
     @overload
     def configure(
         self,

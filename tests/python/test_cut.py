@@ -39,6 +39,12 @@ try:
                 time.sleep(40)  # the others wait, and nothing is on its way
 except sky.PeerLost as error:
     say("lost", time.time(), error.rank, error)
+    if "shrink" in sys.argv:
+        try:
+            comm = comm.shrink()
+            say("left", comm.size, comm.allreduce(np.ones(1))[0])
+        except sky.PeerLost as error:
+            say("out", error)
 """
 
 
@@ -58,7 +64,7 @@ def start(cluster: Cluster, how: str) -> list[subprocess.Popen[str]]:
             "SKYPHOS_RENDEZVOUS": f"{cluster.address(0)}:29555",
             "SKYPHOS_TOKEN": "cut",
         }
-        command = cluster.command(host, [sys.executable, "-c", PROGRAM, how])
+        command = cluster.command(host, [sys.executable, "-c", PROGRAM, *how.split()])
         ranks.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
     return ranks
 
@@ -111,5 +117,22 @@ def test_a_process_that_is_stopped_is_not_lost(cluster: Cluster) -> None:
         os.kill(pid, signal.SIGCONT)
         cluster.cut(2)
         assert line(ranks[0].stdout, "lost").split()[2] == "2"
+    finally:
+        end(ranks)
+
+
+def test_the_part_of_a_group_that_goes_on_is_one(cluster: Cluster) -> None:
+    """A host behind a cut link is not known to be dead: it must not go on alone, and the others do."""
+    ranks = start(cluster, "bulk shrink")
+    try:
+        for rank in ranks:
+            line(rank.stdout, "ready")
+            line(rank.stdout, "running")
+        cluster.cut(0)
+        for rank in ranks[1:]:
+            line(rank.stdout, "lost")
+            assert line(rank.stdout, "left").split() == ["left", "2", "2.0"]
+        line(ranks[0].stdout, "lost")
+        assert "too few" in line(ranks[0].stdout, "out")
     finally:
         end(ranks)

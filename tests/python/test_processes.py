@@ -161,3 +161,26 @@ say("together")
     for process in processes.start(2, code):
         text = rest(process)
         assert "before a fork" in text and text.endswith("together"), text
+
+
+SHRINK = """
+numbers, sums = [comm.rank], []
+say("ready")
+while comm.size > 3:
+    try:
+        sums.append(comm.allreduce(np.full(50_000, float(numbers[0])))[0])
+    except sky.PeerLost:
+        comm = comm.shrink()
+say(comm.rank, comm.size, comm.allreduce(np.full(3, float(numbers[0])))[0])
+"""
+
+
+def test_those_that_are_left_go_on(processes: Processes) -> None:
+    """Two are killed one after the other, in the middle of calls; the others shrink the group and go on."""
+    group = processes.start(5, SHRINK)
+    assert [first_line(p) for p in group] == ["ready"] * 5
+    for killed in (3, 0):
+        group[killed].send_signal(signal.SIGKILL)
+    left = [group[rank] for rank in (1, 2, 4)]
+    for place, process in enumerate(left):
+        assert rest(process).split() == [str(place), "3", "7.0"]

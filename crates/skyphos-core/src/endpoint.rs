@@ -11,6 +11,7 @@ use crate::mailbox::{Group, Mailbox, Next};
 use crate::node::Node;
 use crate::slab::{CHUNK_BYTES, Message, MessageMut, Payload, SlabMut};
 use crate::topology::Topology;
+use crate::transport::Loss;
 use skyphos_types::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -164,6 +165,11 @@ impl Endpoint {
     /// Accounts for work on data that is done elsewhere.
     pub fn spend(&self, effort: Effort) {
         self.node.clock().spend(effort);
+    }
+
+    /// How ranks of the group were lost.
+    pub fn losses(&self) -> Vec<Option<Loss>> {
+        self.node.mail(|m| m.losses(&self.group))
     }
 
     /// Completes when something has happened in this call since the last completion.

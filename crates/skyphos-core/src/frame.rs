@@ -47,12 +47,14 @@ pub enum FrameKind {
     Present = 5,
     /// The sender has closed; nothing follows.
     Bye = 6,
+    /// The sender has heard nothing for too long, and listens no more; nothing follows.
+    GivenUp = 7,
 }
 
 impl FrameKind {
     fn from_code(code: u8) -> Option<FrameKind> {
         use FrameKind::*;
-        [Data, Credit, Abort, Probe, Present, Bye].into_iter().find(|k| *k as u8 == code)
+        [Data, Credit, Abort, Probe, Present, Bye, GivenUp].into_iter().find(|k| *k as u8 == code)
     }
 }
 
@@ -96,6 +98,8 @@ pub enum CallKind {
     ReduceScatterDense = 17,
     /// `reduce` of dense arrays.
     ReduceToRootDense = 18,
+    /// `shrink`.
+    Shrink = 19,
     /// A measurement of `skyphos probe`.
     Measure = 32,
     /// The exchange of profiles when a group begins.
@@ -110,7 +114,7 @@ impl CallKind {
             [Allreduce, AllreduceDense, ReduceScatter, ReduceScatterDense, ReduceToRoot, ReduceToRootDense];
         let others =
             [Barrier, Split, AllgatherBytes, Failed, Allgather, Gather, Alltoall, Scatter, TopkAllreduce];
-        let mut all = of_plans.into_iter().chain(reductions).chain(others).chain([Measure, Profile]);
+        let mut all = of_plans.into_iter().chain(reductions).chain(others).chain([Shrink, Measure, Profile]);
         all.find(|k| *k as u8 == code)
     }
 }
@@ -173,6 +177,7 @@ impl std::fmt::Display for CallSig {
             CallKind::TopkAllreduce => "topk_allreduce",
             CallKind::ReduceScatterDense => "reduce_scatter of dense arrays",
             CallKind::ReduceToRootDense => "reduce of dense arrays",
+            CallKind::Shrink => "shrink",
             CallKind::Measure => "probe",
             CallKind::Profile => "init",
         };

@@ -5,7 +5,7 @@
 
 use crate::frame::Frame;
 use crate::topology::Topology;
-use crate::transport::{Event, Transport, Waker};
+use crate::transport::{Event, Loss, Transport, Waker};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -49,13 +49,13 @@ pub fn local_group(size: u32) -> Vec<Local> {
 }
 
 impl Local {
-    fn leave(&mut self, orderly: bool, cause: &str) {
+    fn leave(&mut self, loss: Loss, cause: &str) {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
         for (peer, inbox) in self.hub.inboxes.iter().enumerate() {
             if peer != self.rank as usize {
-                inbox.put(Event::PeerDown { rank: self.rank, cause: cause.to_owned(), orderly });
+                inbox.put(Event::PeerDown { rank: self.rank, cause: cause.to_owned(), loss });
             }
         }
     }
@@ -121,12 +121,12 @@ impl Transport for Local {
     }
 
     fn close(&mut self, _wait: Duration) {
-        self.leave(true, "it has closed its Comm");
+        self.leave(Loss::Left, "it has closed its Comm");
     }
 }
 
 impl Drop for Local {
     fn drop(&mut self) {
-        self.leave(false, "its task ended without closing its Comm");
+        self.leave(Loss::Ended, "its task ended without closing its Comm");
     }
 }

@@ -5,10 +5,10 @@
 //! sequence of calls allocates nothing. Nothing here waits, sends or knows the time.
 
 use crate::endpoint::WINDOW_BYTES;
-use crate::frame::{CallSig, Frame, FrameKind, Header};
+use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::slab::{CHUNK_BYTES, Payload};
 use crate::topology::Topology;
-use crate::transport::Event;
+use crate::transport::{Event, Loss};
 use skyphos_types::Error;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -40,6 +40,9 @@ struct Stream {
     chunks: VecDeque<Payload>,
     total: u64,
 }
+
+/// Number of the call in which those who are left agree who they are: at no place of the program, for ranks were at different ones.
+pub(crate) const SHRINK_CALL: u64 = 1 << 63;
 
 /// Chunks that a sender of large messages may have on the way: a stream with room for so many never grows.
 const MOST_CHUNKS: usize = WINDOW_BYTES as usize / CHUNK_BYTES + 1;
@@ -78,7 +81,7 @@ struct CommState {
 /// A rank that is gone.
 struct Down {
     cause: String,
-    orderly: bool,
+    loss: Loss,
 }
 
 /// A reply that the mailbox owes a peer.
@@ -160,29 +163,35 @@ impl Mailbox {
 
     /// The box of a call, made if the call has not begun; `None` if it is over.
     fn box_of(&mut self, comm: u64, call: u64) -> Option<usize> {
-        if let Some(k) = self.calls.iter().position(|b| b.call == call && b.comm == comm) {
-            return Some(k);
+        if self.find(comm, call).is_some() {
+            return Some(self.box_to_enter(comm, call));
         }
         let over = match self.comm(comm) {
             Some(state) => call < state.next_call,
             None => self.closed.contains(&comm),
         };
-        if over {
-            return None;
-        }
-        let mut fresh = self.spare_calls.pop().unwrap_or_default();
-        (fresh.comm, fresh.call) = (comm, call);
-        self.calls.push(fresh);
-        Some(self.calls.len() - 1)
+        (!over).then(|| self.box_to_enter(comm, call))
+    }
+
+    /// The box of a call that this rank enters.
+    fn box_to_enter(&mut self, comm: u64, call: u64) -> usize {
+        let found = self.calls.iter().position(|b| b.call == call && b.comm == comm);
+        found.unwrap_or_else(|| {
+            let mut fresh = self.spare_calls.pop().unwrap_or_default();
+            (fresh.comm, fresh.call) = (comm, call);
+            self.calls.push(fresh);
+            self.calls.len() - 1
+        })
     }
 
     /// This rank enters its next call: its number, or why it cannot succeed.
     pub(crate) fn begin(&mut self, group: &Arc<Group>, sig: CallSig) -> u64 {
         let state = self.comms.iter_mut().find(|c| c.group.comm == group.comm).expect("group is open");
-        let call = state.next_call;
-        let k = self.box_of(group.comm, call).expect("the next call is not over");
-        self.comms.iter_mut().find(|c| c.group.comm == group.comm).expect("open").next_call += 1;
-        let broken = self.down.iter().find(|(rank, down)| !down.orderly && group.ranks.contains(rank));
+        let call = if sig.kind == CallKind::Shrink { SHRINK_CALL } else { state.next_call };
+        state.next_call += u64::from(call != SHRINK_CALL);
+        let k = self.box_to_enter(group.comm, call);
+        let is_broken = |(rank, down): &(&u32, &Down)| down.loss != Loss::Left && group.ranks.contains(*rank);
+        let broken = self.down.iter().find(is_broken).filter(|_| sig.kind != CallKind::Shrink);
         let lost = broken.and_then(|(rank, _)| self.lost(*rank, Some(sig)));
         let me = group.ranks[group.me as usize];
         let b = &mut self.calls[k];
@@ -208,9 +217,19 @@ impl Mailbox {
         Some(Error::PeerLost { rank, address, cause: format!("{cause}{words}{here}") })
     }
 
+    /// How ranks of a group were lost, by their places in it.
+    pub(crate) fn losses(&self, group: &Group) -> Vec<Option<Loss>> {
+        group.ranks.iter().map(|rank| self.down.get(rank).map(|down| down.loss)).collect()
+    }
+
     /// The call is over here; what still comes for it is dropped.
     pub(crate) fn end(&mut self, comm: u64, call: u64) {
         let Some(k) = self.calls.iter().position(|b| b.call == call && b.comm == comm) else { return };
+        if call == SHRINK_CALL {
+            // It may be entered again, and goes on where it was.
+            (self.calls[k].own, self.calls[k].failed) = (None, None);
+            return;
+        }
         let mut done = self.calls.swap_remove(k);
         if let (Some((Error::Mismatch { .. }, _)), Some(state)) =
             (&done.failed, self.comms.iter_mut().find(|c| c.group.comm == comm))
@@ -290,13 +309,14 @@ impl Mailbox {
                     }
                 }
             }
-            Event::PeerDown { rank, cause, orderly } => {
-                self.down.insert(rank, Down { cause, orderly });
+            Event::PeerDown { rank, cause, loss } => {
+                self.down.insert(rank, Down { cause, loss });
                 for k in 0..self.calls.len() {
                     let b = &self.calls[k];
                     let Some(sig) = b.own else { continue };
                     let member = self.comm(b.comm).is_some_and(|c| c.group.ranks.contains(&rank));
-                    let lost = if member && !orderly { self.lost(rank, Some(sig)) } else { None };
+                    let fails = member && loss != Loss::Left && sig.kind != CallKind::Shrink;
+                    let lost = if fails { self.lost(rank, Some(sig)) } else { None };
                     let b = &mut self.calls[k];
                     b.version += 1;
                     if let Some(error) = lost {
@@ -310,7 +330,8 @@ impl Mailbox {
     fn deliver_frame(&mut self, from: u32, frame: Frame) {
         let Header { comm, call, round, seq, total, sig, kind } = frame.header;
         if kind == FrameKind::Probe {
-            let here = self.comm(comm).is_some_and(|c| call < c.next_call) || self.closed.contains(&comm);
+            let over = self.comm(comm).is_some_and(|c| call < c.next_call) || self.closed.contains(&comm);
+            let here = over || self.find(comm, call).is_some_and(|b| b.own.is_some());
             if here {
                 self.replies.push(Reply { to: from, kind: FrameKind::Present, comm, call });
             }
@@ -367,13 +388,15 @@ impl Mailbox {
                 Some((_, _, bytes)) => *bytes = (*bytes).max(total),
                 None => b.credits.push((from, round, total)),
             },
+            // Each rank has a time-out of its own there, and may try again.
+            FrameKind::Abort if call == SHRINK_CALL => {}
             FrameKind::Abort => {
                 let error = Error::from_wire(frame.payload.as_bytes())
                     .unwrap_or(Error::Aborted { rank: from, cause: "it did not say why".to_owned() });
                 b.fail(error, true);
             }
             FrameKind::Present => b.present.push(from),
-            FrameKind::Probe | FrameKind::Bye => {}
+            FrameKind::Probe | FrameKind::Bye | FrameKind::GivenUp => {}
         }
     }
 }

@@ -23,14 +23,7 @@
 //! **Needs**: messages between two ranks arrive in order or not at all; who is lost stays so; nothing of it comes after.
 //! Checked for every order of events at small sizes in `tests/survivors.rs`.
 
-/// How a rank was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Loss {
-    /// Nothing is heard of it: it may live.
-    Silent,
-    /// Its process has ended, or left.
-    Ended,
-}
+use crate::transport::Loss;
 
 /// Whom a rank has lost, by rank.
 pub type Losses = Vec<Option<Loss>>;
@@ -155,7 +148,7 @@ impl Survivor {
                 }
             }
             (_, Some(_)) => {}
-            (Word::Leave, None) => self.lose(from, Loss::Ended),
+            (Word::Leave, None) => self.lose(from, Loss::Left),
             (Word::Join(lost), None) => {
                 self.joined[from as usize] = Some(lost);
                 self.lead();
@@ -252,7 +245,7 @@ impl Survivor {
     /// Whether no others can go on as well: those of the group that may live elsewhere are fewer.
     fn are_enough(&self, ranks: &[u32]) -> bool {
         let ended = |rank: u32| {
-            let says = |said: &Losses| said[rank as usize] == Some(Loss::Ended);
+            let says = |said: &Losses| matches!(said[rank as usize], Some(Loss::Ended | Loss::Left));
             self.joined.iter().flatten().any(says)
         };
         let may_live: Vec<u32> =

@@ -17,6 +17,17 @@ use crate::topology::Topology;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How a peer was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Loss {
+    /// It said goodbye.
+    Left,
+    /// Its process has ended.
+    Ended,
+    /// Nothing was heard of it, or it heard nothing: it may live.
+    Silent,
+}
+
 /// What [`Transport::poll`] reports.
 pub enum Event {
     /// A frame came.
@@ -32,8 +43,8 @@ pub enum Event {
         rank: u32,
         /// How it was noticed.
         cause: String,
-        /// Whether it said goodbye first.
-        orderly: bool,
+        /// What became of it, as far as is known.
+        loss: Loss,
     },
     /// The backlog to a peer has shrunk to half or less of what it was.
     Writable {

@@ -1,7 +1,8 @@
 //! The agreement of survivors in every order of events: messages, deaths that lose some of what was sent, and ranks that give
 //! each other up though both live. Explored to the end by a model checker at small sizes.
 
-use skyphos_core::survivors::{Decision, Loss, Survivor, Word};
+use skyphos_core::survivors::{Decision, Survivor, Word};
+use skyphos_core::transport::Loss;
 use stateright::{Checker, Model, Property};
 use std::collections::VecDeque;
 

@@ -150,6 +150,11 @@ impl Comm {
         Ok(group.map(Comm::new))
     }
 
+    /// The group of the ranks that are left.
+    fn shrink(&self, py: Python<'_>) -> PyResult<Comm> {
+        py.detach(|| self.comm.shrink()).map(Comm::new).map_err(|e| to_py(py, e))
+    }
+
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.comm.close());
     }

@@ -12,11 +12,11 @@
 //! ([`FAR`]) while frames are small and short ([`NEAR`]) while they are large, for what lands there of
 //! a large payload is copied once more.
 
-use crate::sockets::lost;
+use crate::sockets::{loss_of, lost};
 use mio::net::TcpStream;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::slab::{Payload, Pool, SlabMut};
-use skyphos_core::transport::Event;
+use skyphos_core::transport::{Event, Loss};
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 
 /// Read-ahead while frames are small: 64 KB hold 15 frames of 4 KB or 1,000 headers.
@@ -34,6 +34,9 @@ const BULK: usize = 1024;
 /// Bytes read of one peer before the others get their turn.
 const TURN: usize = 1 << 20;
 
+/// What a peer is lost with that has given this rank up.
+const GIVEN_UP: &str = "it has given this rank up, of which it heard nothing, or nothing that makes sense";
+
 /// Why reading stopped.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Stop {
@@ -43,8 +46,8 @@ pub(crate) enum Stop {
     More,
     /// The peer has said goodbye.
     Bye,
-    /// The connection can no longer be used.
-    Broken(String),
+    /// The connection can no longer be used: whether its other end may live, and why.
+    Broken(Loss, String),
 }
 
 struct Body {
@@ -94,11 +97,11 @@ impl Inbox {
         let mut budget = TURN;
         loop {
             let (got, asked, in_body) = match self.read_once(source, desk.buffer) {
-                Ok((0, ..)) => return Stop::Broken(self.ended()),
+                Ok((0, ..)) => return Stop::Broken(Loss::Ended, self.ended()),
                 Ok(read) => read,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Stop::Drained,
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(e) => return Stop::Broken(lost(&e)),
+                Err(e) => return Stop::Broken(loss_of(&e), lost(&e)),
             };
             if let Err(stop) = self.file(in_body, got - in_body, desk) {
                 return stop;
@@ -171,8 +174,7 @@ impl Inbox {
 
     /// A header is complete: looks at it, then takes memory for its payload.
     fn begin(&mut self, pool: &Pool) -> Result<(), Stop> {
-        let (header, len, _) =
-            Header::decode(&self.head).map_err(|e| Stop::Broken(format!("it sent damaged data: {e}")))?;
+        let (header, len, _) = Header::decode(&self.head).map_err(|e| damaged(&e))?;
         (self.ahead, self.last) = (if len <= SMALL { FAR } else { NEAR }, len);
         self.body = Some(Body { header, slab: (len > 0).then(|| pool.take(len)), filled: 0, len });
         Ok(())
@@ -184,10 +186,12 @@ impl Inbox {
         self.head_filled = 0;
         let payload = slab.map_or(Payload::default(), SlabMut::freeze);
         if !Header::check(&self.head, payload.as_bytes()) {
-            return Err(Stop::Broken("it sent damaged data: the checksum of a frame is wrong".to_owned()));
+            return Err(damaged("the checksum of a frame is wrong"));
         }
-        if header.kind == FrameKind::Bye {
-            return Err(Stop::Bye);
+        match header.kind {
+            FrameKind::Bye => return Err(Stop::Bye),
+            FrameKind::GivenUp => return Err(Stop::Broken(Loss::Silent, GIVEN_UP.to_owned())),
+            _ => {}
         }
         desk.events.push(Event::Frame { from: desk.from, frame: Frame { header, payload } });
         Ok(())
@@ -199,6 +203,10 @@ impl Inbox {
             _ => "connection closed in the middle of a frame: its process ended".to_owned(),
         }
     }
+}
+
+fn damaged(what: &str) -> Stop {
+    Stop::Broken(Loss::Silent, format!("it sent damaged data: {what}"))
 }
 
 /// Throws away what a closing rank is still sent. An error: the connection is broken.

@@ -74,6 +74,13 @@ impl Outbox {
         (self.begun, self.controls, self.backlog, self.peak) = (0, 0, 0, 0);
     }
 
+    /// Drops what has not begun: a frame that has must go out whole, or nothing after it could be read.
+    pub(crate) fn drop_rest(&mut self) {
+        let rest = self.queue.drain(usize::from(self.begun > 0)..);
+        self.backlog -= rest.map(|frame| frame.bytes()).sum::<usize>();
+        (self.controls, self.peak) = (0, self.backlog);
+    }
+
     /// Notes that what is queued now could not be written at once.
     pub(crate) fn note_peak(&mut self) {
         self.peak = self.peak.max(self.backlog);

@@ -1,5 +1,6 @@
 //! Making sockets: addresses, options, and the two questions the standard library does not ask.
 
+use skyphos_core::transport::Loss;
 use skyphos_types::{Error, Result};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io::{self, ErrorKind};
@@ -218,6 +219,14 @@ pub(crate) fn unacknowledged(stream: impl AsFd) -> io::Result<usize> {
     // SAFETY: TIOCOUTQ writes one int, which `Getter` provides.
     let unsent: i32 = unsafe { rustix::ioctl::ioctl(stream, rustix::ioctl::Getter::<OUTQ, i32>::new())? };
     Ok(unsent.max(0) as usize)
+}
+
+/// Whether the process at the other end of a connection that failed may live.
+pub(crate) fn loss_of(error: &io::Error) -> Loss {
+    match error.kind() {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Loss::Ended,
+        _ => Loss::Silent,
+    }
 }
 
 /// Why a connection failed, in words that help.

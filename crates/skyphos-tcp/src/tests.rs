@@ -5,7 +5,7 @@ use crate::{Formed, Tcp};
 use proptest::prelude::*;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Payload, Pool};
-use skyphos_core::transport::{Event, Transport};
+use skyphos_core::transport::{Event, Loss, Transport};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -55,7 +55,7 @@ fn until(tcp: &mut Tcp, enough: impl Fn(&[Event]) -> bool) -> Vec<Event> {
 
 fn down(events: &[Event]) -> Option<(&str, bool)> {
     events.iter().find_map(|e| match e {
-        Event::PeerDown { cause, orderly, .. } => Some((cause.as_str(), *orderly)),
+        Event::PeerDown { cause, loss, .. } => Some((cause.as_str(), *loss == Loss::Left)),
         _ => None,
     })
 }

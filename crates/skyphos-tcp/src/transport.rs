@@ -36,7 +36,7 @@ use mio::{Events, Interest, Poll, Token};
 use skyphos_core::Topology;
 use skyphos_core::frame::{Frame, FrameKind, Header};
 use skyphos_core::slab::{Payload, Pool};
-use skyphos_core::transport::{Event, Transport, Waker};
+use skyphos_core::transport::{Event, Loss, Transport, Waker};
 use skyphos_types::Result;
 use std::io::ErrorKind;
 use std::net::Shutdown;
@@ -60,7 +60,9 @@ struct Peer {
     /// It has closed its side, or an error is due: read to the end.
     ending: bool,
     /// A write failed. What it sent before is read first; then it is reported with this.
-    broken: Option<String>,
+    broken: Option<(Loss, String)>,
+    /// It is lost, but may live, and is still being told so; what it sends is not read any more.
+    given_up: bool,
 }
 
 /// Frames between ranks over TCP; see [`crate::connect`].
@@ -106,7 +108,8 @@ impl Tcp {
                 }
             };
             let (outbox, inbox) = (Outbox::default(), Inbox::default());
-            peers.push(Peer { stream, outbox, inbox, unread: false, ending: false, broken: None });
+            let (unread, ending, broken, given_up) = (false, false, None, false);
+            peers.push(Peer { stream, outbox, inbox, unread, ending, broken, given_up });
         }
         let machine = seats[rank as usize].machine;
         Ok(Tcp {
@@ -149,7 +152,8 @@ impl Tcp {
             Err(e) if e.kind() == ErrorKind::Interrupted => return Err(()),
             Err(e) => {
                 let cause = format!("this rank cannot wait for the network any more: {e}");
-                (0..self.peers.len()).for_each(|p| lose(&mut self.peers[p], p as u32, &cause, false, events));
+                let all = self.peers.iter_mut().enumerate();
+                all.for_each(|(rank, peer)| lose(peer, rank as u32, &cause, Loss::Silent, events));
                 return Err(());
             }
         }
@@ -168,7 +172,7 @@ impl Tcp {
             }
             peer.ending |= happened.is_read_closed() || happened.is_error();
             let readable = happened.is_readable() || peer.ending || peer.broken.is_some();
-            if readable && !peer.unread && peer.stream.is_some() {
+            if readable && !peer.unread && !peer.given_up && peer.stream.is_some() {
                 peer.unread = true;
                 self.unread.push(rank as u32);
             }
@@ -196,11 +200,9 @@ impl Tcp {
                         sockets::acknowledge_at_once(&*stream);
                     }
                 }
-                (Stop::Drained, Some(cause)) | (Stop::Broken(_), Some(cause)) => {
-                    lose(peer, from, &cause, false, events)
-                }
-                (Stop::Broken(cause), None) => lose(peer, from, &cause, false, events),
-                (Stop::Bye, _) => lose(peer, from, "it has closed its Comm", true, events),
+                (Stop::Drained | Stop::Broken(..), Some((loss, cause)))
+                | (Stop::Broken(loss, cause), None) => lose(peer, from, &cause, loss, events),
+                (Stop::Bye, _) => lose(peer, from, "it has closed its Comm", Loss::Left, events),
             }
             peer.unread
         });
@@ -209,9 +211,10 @@ impl Tcp {
     /// Reports peers of whose hosts nothing was heard for too long.
     fn feel(&mut self, events: &mut Vec<Event>) {
         for (rank, peer) in self.peers.iter_mut().enumerate() {
-            let silent = peer.stream.as_ref().and_then(|stream| self.pulse.lost(rank, stream));
+            let heard = peer.stream.as_ref().filter(|_| !peer.given_up);
+            let silent = heard.and_then(|stream| self.pulse.lost(rank, stream));
             if let Some(silent) = silent {
-                lose(peer, rank as u32, &Pulse::cause(silent), false, events);
+                lose(peer, rank as u32, &Pulse::cause(silent), Loss::Silent, events);
             }
         }
     }
@@ -247,17 +250,33 @@ impl Peer {
         let Some(stream) = &self.stream else { return };
         if let Err(e) = self.outbox.write(stream) {
             self.outbox.clear();
-            self.broken.get_or_insert_with(|| lost(&e));
+            self.broken.get_or_insert_with(|| (sockets::loss_of(&e), lost(&e)));
         }
     }
 }
 
-/// Closes a connection and reports its peer.
-fn lose(peer: &mut Peer, rank: u32, cause: &str, orderly: bool, events: &mut Vec<Event>) {
-    peer.outbox.clear();
-    if peer.stream.take().is_some() {
-        events.push(Event::PeerDown { rank, cause: cause.to_owned(), orderly });
+/// Reports a peer as lost. Its connection is closed; but one that may live is told so first, if it can be: the end of a
+/// connection without a word says that a process has ended.
+fn lose(peer: &mut Peer, rank: u32, cause: &str, loss: Loss, events: &mut Vec<Event>) {
+    if peer.stream.is_none() || std::mem::replace(&mut peer.given_up, true) {
+        return;
     }
+    events.push(Event::PeerDown { rank, cause: cause.to_owned(), loss });
+    if loss == Loss::Silent && peer.broken.is_none() {
+        peer.outbox.drop_rest();
+        peer.outbox.push(&last_word(FrameKind::GivenUp));
+        peer.write();
+        if peer.broken.is_none() {
+            return;
+        }
+    }
+    peer.outbox.clear();
+    peer.stream = None;
+}
+
+/// A frame after which none follows.
+fn last_word(kind: FrameKind) -> Frame {
+    Frame { header: Header::control(kind, 0, 0), payload: Payload::default() }
 }
 
 impl Transport for Tcp {
@@ -287,7 +306,7 @@ impl Transport for Tcp {
 
     fn post(&mut self, to: u32, frame: Frame) {
         let peer = &mut self.peers[to as usize];
-        if peer.stream.is_none() || peer.broken.is_some() {
+        if peer.stream.is_none() || peer.broken.is_some() || peer.given_up {
             return;
         }
         let idle = peer.outbox.is_empty();
@@ -314,7 +333,8 @@ impl Transport for Tcp {
     }
 
     fn backlog(&self, to: u32) -> usize {
-        self.peers[to as usize].outbox.backlog()
+        let peer = &self.peers[to as usize];
+        if peer.given_up { 0 } else { peer.outbox.backlog() }
     }
 
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
@@ -349,10 +369,10 @@ impl Transport for Tcp {
     /// is still on its way. Input is read and thrown away meanwhile.
     fn close(&mut self, wait: Duration) {
         let until = Instant::now() + wait.min(FOR_EVER);
-        let bye = Frame { header: Header::control(FrameKind::Bye, 0, 0), payload: Payload::default() };
+        let bye = last_word(FrameKind::Bye);
         let mut open = Vec::new();
         for rank in 0..self.peers.len() {
-            if self.peers[rank].stream.is_some() {
+            if self.peers[rank].stream.is_some() && !self.peers[rank].given_up {
                 self.post(rank as u32, bye.clone());
                 self.peers[rank].ending = false;
                 open.push(rank);

@@ -8,7 +8,7 @@ use common::{LONG, Place};
 use skyphos_core::collectives::barrier::barrier;
 use skyphos_core::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Pool};
-use skyphos_core::transport::{Event, Transport};
+use skyphos_core::transport::{Event, Loss, Transport};
 use skyphos_core::{Group, Node, Settings};
 use skyphos_tcp::{Options, Tcp, connect};
 use skyphos_types::Error;
@@ -76,7 +76,7 @@ fn a_rank_killed_in_mid_transfer_is_reported_down_at_once() {
         tcp.poll(Duration::from_millis(100), &mut events);
         frames += events.iter().filter(|e| matches!(e, Event::Frame { from: 1, .. })).count();
         let down = events.iter().find_map(|e| match e {
-            Event::PeerDown { rank, cause, orderly } => Some((*rank, cause.clone(), *orderly)),
+            Event::PeerDown { rank, cause, loss } => Some((*rank, cause.clone(), *loss == Loss::Left)),
             _ => None,
         });
         events.clear();

@@ -5,7 +5,7 @@ mod common;
 use common::{LONG, group};
 use skyphos_core::frame::{Frame, FrameKind, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Pool};
-use skyphos_core::transport::{Event, Transport};
+use skyphos_core::transport::{Event, Loss, Transport};
 use skyphos_tcp::Tcp;
 use std::time::{Duration, Instant};
 
@@ -50,9 +50,9 @@ fn run(mut tcp: Tcp) {
                     *seq += 1;
                 }
                 Event::Writable { .. } => {}
-                Event::PeerDown { rank, cause, orderly } => {
+                Event::PeerDown { rank, cause, loss } => {
                     // One that has all it needs may leave first.
-                    assert!(orderly && next[rank as usize] == FRAMES, "rank {rank}: {cause}");
+                    assert!(loss == Loss::Left && next[rank as usize] == FRAMES, "rank {rank}: {cause}");
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::memory::Memory;
 use crate::observe::{Observed, own_cores};
+use crate::shrink::Shrunk;
 use skyphos_core::collectives::allgather::{allgather_bytes, allgather_numbers};
 use skyphos_core::collectives::barrier::barrier;
 use skyphos_core::collectives::gather::scatter_arrays;
@@ -31,6 +32,7 @@ pub struct Comm {
     closed: AtomicBool,
     pub(crate) memory: Memory,
     observed: Mutex<Observed>,
+    pub(crate) shrunk: Mutex<Shrunk>,
 }
 
 /// The ranks of an in-process group.
@@ -80,6 +82,7 @@ impl Comm {
             group,
             closed: AtomicBool::new(false),
             memory: Memory::default(),
+            shrunk: Mutex::default(),
             observed: Mutex::new(Observed::begin_as(parent)),
         }
     }
@@ -172,7 +175,7 @@ impl Comm {
     }
 
     /// A group of these ranks, which a call of this one agreed on.
-    fn regroup(&self, call: u64, members: &[u32], topology: Topology) -> Comm {
+    pub(crate) fn regroup(&self, call: u64, members: &[u32], topology: Topology) -> Comm {
         // All members derive the same number from this group's and the call's.
         let mut comm = self.group.comm ^ call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         comm = (comm ^ comm >> 29).wrapping_mul(0xb7e1_5162_8aed_2a6b) | 1;
@@ -180,6 +183,11 @@ impl Comm {
         let ranks = members.iter().map(|r| self.group.ranks[*r as usize]).collect();
         let observed = *self.observed();
         Comm::of_group(self.node.clone(), Group { comm, ranks, me, topology }, observed)
+    }
+
+    /// The rank's number in the transport.
+    pub(crate) fn world_rank(&self, rank: u32) -> u32 {
+        self.group.ranks[rank as usize]
     }
 
     /// Calls that ended here since ranks had called different things.

@@ -35,6 +35,7 @@ mod quantize;
 mod reduce_scatter;
 mod remember;
 mod row_times;
+mod shrink;
 pub mod simulate;
 mod topk_allreduce;
 mod vectors;

@@ -11,5 +11,6 @@ pub mod reduce;
 pub mod reduce_to_root;
 mod rows;
 pub mod sets;
+pub mod shrink;
 pub mod topk_allreduce;
 mod transfer;

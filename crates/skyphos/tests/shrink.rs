@@ -1,0 +1,76 @@
+//! Ranks leave in the middle of a program; those that are left agree who they are and go on, however often it happens.
+
+mod common;
+
+use common::{MakeGroup, local, on_all, tcp};
+use proptest::prelude::*;
+use skyphos::{Comm, Error, ReduceOp, Result};
+
+const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
+
+/// The sum of what each rank is numbered in the first group.
+fn sum(comm: &Comm, number: u32) -> Result<i64> {
+    let mut out = [0i64];
+    comm.allreduce_dense(&[i64::from(number)], &mut out, &ReduceOp::Sum, &Default::default())?;
+    Ok(out[0])
+}
+
+/// Calls until only the ranks that stay are left, who then have the right sum. How often the group was shrunk.
+fn go_on(first: &Comm, leaves_after: Option<u32>, stay: &[u32]) -> usize {
+    let (me, want) = (first.rank(), stay.iter().map(|rank| i64::from(*rank)).sum::<i64>());
+    let mut groups: Vec<Comm> = Vec::new();
+    for turn in 0.. {
+        if leaves_after == Some(turn) {
+            return groups.len();
+        }
+        let comm = groups.last().unwrap_or(first);
+        match sum(comm, me) {
+            Ok(got) if comm.size() as usize == stay.len() => {
+                assert_eq!(got, want);
+                return groups.len();
+            }
+            Ok(_) => {}
+            Err(Error::PeerLost { .. }) => {
+                let smaller = comm.shrink().unwrap();
+                assert!(smaller.size() < comm.size());
+                assert!(comm.shrink().err().unwrap().to_string().contains("before"));
+                groups.push(smaller);
+            }
+            Err(other) => panic!("rank {me}: {other}"),
+        }
+    }
+    unreachable!()
+}
+
+proptest! {
+    #![proptest_config(common::random(40))]
+
+    #[test]
+    fn whoever_leaves_and_whenever(leaves in proptest::collection::vec(proptest::option::of(0u32..6), 2..7)) {
+        let stay: Vec<u32> = (0..leaves.len() as u32).filter(|rank| leaves[*rank as usize].is_none()).collect();
+        prop_assume!(!stay.is_empty());
+        for (_, make) in TRANSPORTS {
+            on_all(make(leaves.len() as u32), |comm| {
+                let leaves_after = leaves[comm.rank() as usize];
+                go_on(comm, leaves_after, &stay);
+                if leaves_after.is_some() {
+                    comm.close();
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_group_without_losses_is_the_same_again() {
+    for (_, make) in TRANSPORTS {
+        for size in [1, 2, 5] {
+            on_all(make(size), |comm| {
+                let again = comm.shrink().unwrap();
+                assert_eq!((again.rank(), again.size()), (comm.rank(), size));
+                assert_eq!(sum(&again, 1).unwrap(), i64::from(size));
+                assert_eq!(sum(comm, 1).unwrap(), i64::from(size), "nobody was lost");
+            });
+        }
+    }
+}
