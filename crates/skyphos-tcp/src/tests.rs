@@ -1,6 +1,7 @@
 //! The transport over pairs of real sockets, without the bring-up: tests that hold the other end.
 
 use crate::message::Seat;
+use crate::transport::lose;
 use crate::{Formed, Tcp};
 use proptest::prelude::*;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
@@ -142,13 +143,45 @@ fn damage_closes_the_connection_and_says_so() {
         let (cause, orderly) = down(&events).unwrap();
         assert!(cause.contains(what) && !orderly, "{cause}");
         raw.set_read_timeout(Some(LONG)).unwrap();
-        let closed = raw.read(&mut [0; 10]);
-        assert!(matches!(closed, Ok(0)) || closed.is_err_and(|e| e.raw_os_error() == Some(104)));
+        let mut told = Vec::new();
+        raw.read_to_end(&mut told).unwrap();
+        assert_eq!(
+            told,
+            Header::control(FrameKind::GivenUp, 0, 0).encode(&[]),
+            "it may live: it is told, and the end"
+        );
         let mut more = Vec::new();
         a.post(1, frame(FrameKind::Data, 2, b"dropped"));
         a.poll(Duration::from_millis(5), &mut more);
         assert!(more.is_empty() && a.backlog(1) == 0, "reported once");
     }
+}
+
+#[test]
+fn who_is_given_up_hears_it_after_what_had_begun_and_knows_that_the_other_may_live() {
+    let (mut a, mut b) = pair();
+    // More than the kernel takes: a frame has begun, and others wait behind it.
+    for call in 0..200 {
+        a.post(1, frame(FrameKind::Data, call, &vec![3; CHUNK_BYTES]));
+    }
+    let mut events = Vec::new();
+    lose(&mut a.peers_mut()[1], 1, "silent", Loss::Silent, &mut events);
+    assert!(matches!(&events[..], [Event::PeerDown { loss: Loss::Silent, .. }]) && a.backlog(1) == 0);
+    let (start, mut heard) = (Instant::now(), Vec::new());
+    while down(&heard).is_none() {
+        assert!(start.elapsed() < LONG);
+        a.poll(Duration::from_millis(1), &mut events);
+        b.poll(Duration::from_millis(1), &mut heard);
+    }
+    let loss = heard.iter().find_map(|e| match e {
+        Event::PeerDown { loss, cause, .. } => Some((*loss, cause.clone())),
+        _ => None,
+    });
+    let (loss, cause) = loss.unwrap();
+    assert!(loss == Loss::Silent && cause.contains("given this rank up"), "{cause}");
+    let whole = calls(&heard);
+    assert!(!whole.is_empty() && whole.len() < 200 && whole.is_sorted());
+    assert_eq!(events.len(), 1, "reported once");
 }
 
 #[test]

@@ -51,7 +51,7 @@ const EVENTS: usize = 1024;
 const LOOK: Duration = Duration::from_millis(1);
 
 /// One connection.
-struct Peer {
+pub(crate) struct Peer {
     stream: Option<TcpStream>,
     outbox: Outbox,
     inbox: Inbox,
@@ -134,6 +134,11 @@ impl Tcp {
         })
     }
 
+    #[cfg(test)]
+    pub(crate) fn peers_mut(&mut self) -> &mut [Peer] {
+        &mut self.peers
+    }
+
     /// Writes what can be written to a peer, outside of a wait: a failure is found by the next poll.
     fn write(&mut self, to: u32) {
         let peer = &mut self.peers[to as usize];
@@ -166,7 +171,7 @@ impl Tcp {
             };
             if happened.is_writable() && !peer.outbox.is_empty() {
                 peer.write();
-                if peer.outbox.relieved() {
+                if peer.outbox.relieved() && !peer.given_up {
                     events.push(Event::Writable { rank: rank as u32 });
                 }
             }
@@ -251,13 +256,16 @@ impl Peer {
         if let Err(e) = self.outbox.write(stream) {
             self.outbox.clear();
             self.broken.get_or_insert_with(|| (sockets::loss_of(&e), lost(&e)));
+        } else if self.given_up && self.outbox.is_empty() {
+            // Not closed: what it has sent and nobody reads would make the kernel take the last word back.
+            let _ = stream.shutdown(Shutdown::Write);
         }
     }
 }
 
 /// Reports a peer as lost. Its connection is closed; but one that may live is told so first, if it can be: the end of a
 /// connection without a word says that a process has ended.
-fn lose(peer: &mut Peer, rank: u32, cause: &str, loss: Loss, events: &mut Vec<Event>) {
+pub(crate) fn lose(peer: &mut Peer, rank: u32, cause: &str, loss: Loss, events: &mut Vec<Event>) {
     if peer.stream.is_none() || std::mem::replace(&mut peer.given_up, true) {
         return;
     }
