@@ -15,7 +15,7 @@ pub(crate) enum Shrunk {
     #[default]
     Not,
     /// Not decided: the next try goes on from here.
-    Begun(Shrinking),
+    Begun(Box<Shrinking>),
     /// The others have another group.
     Done,
 }
@@ -39,7 +39,7 @@ impl Comm {
         let sig = CallSig::plain(CallKind::Shrink);
         let (decision, losses, call) = self.call(sig, async |ep| {
             if matches!(*shrunk, Shrunk::Not) {
-                *shrunk = Shrunk::Begun(Shrinking::new(ep));
+                *shrunk = Shrunk::Begun(Box::new(Shrinking::new(ep)));
             }
             let Shrunk::Begun(begun) = &mut *shrunk else { unreachable!("begun just now") };
             Ok((shrink(ep, begun).await?, ep.losses(), ep.call_number()))
