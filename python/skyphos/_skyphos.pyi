@@ -15,6 +15,7 @@ __all__ = [
     "allreduce",
     "allreduce_dense",
     "alltoall",
+    "auto_may_take",
     "begin_with",
     "connect_tcp",
     "default_profile",
@@ -221,6 +222,7 @@ def default_profile(ranks: int, cores: float, rate: float | None) -> list[tuple[
 def union_entries(
     n: int, model: tuple[str, float, float, list[tuple[float, float]]], ranks: list[float]
 ) -> list[float]: ...
+def auto_may_take(algorithm: str, ranks: int, entries: float, row_bytes: int) -> bool: ...
 def predict_agreement(ranks: int, profile: Any) -> _Stage: ...
 def predict_reductions(
     ranks: int,

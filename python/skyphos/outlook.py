@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from . import _skyphos as native
 from .page import human_bytes
 from .planner import (
     PlanPrediction,
@@ -29,12 +30,6 @@ from .profile_choice import host_words, read
 __all__ = ["Assumed", "Collective", "Outlook", "assume", "chosen", "foretell", "layers", "rank_words"]
 
 Collective = Literal["allreduce", "reduce_scatter", "reduce"]
-
-#: Largest vector of a rank, an index taken as 4 bytes, for which ``auto`` looks at nothing but the number of rounds.
-SMALL_BYTES = 16 * 1024
-
-#: What ``auto`` never takes: its result has forgotten which rows are entries.
-_FORGETS = "split_allgather_dense"
 
 
 @dataclass(frozen=True)
@@ -175,9 +170,10 @@ class Outlook:
             return f"what is taken where no degrees are named; {_TRIES}"
         if self.ranks == 1:
             return "what auto takes"
-        if _is_small(self.entries, self.row_bytes):
+        if not native.auto_may_take("allgather", self.ranks, self.entries, self.row_bytes):
             return "what auto takes: for vectors of at most 16 KB a rank it looks at the number of rounds alone"
-        never = f"; never {_FORGETS}, which forgets which rows are entries" if self.found[0] != self.chosen else ""
+        forgets = self.found[0].algorithm
+        never = f"; never {forgets}, which forgets which rows are entries" if self.found[0] != self.chosen else ""
         return f"what auto begins with{never}; {_TRIES}"
 
     def record(self) -> dict[str, Any]:
@@ -277,13 +273,7 @@ def chosen(collective: Collective, ranks: int, entries: float, row_bytes: int, f
     """Which of these predictions, the fastest first, is taken where nobody names an algorithm or degrees."""
     if collective != "allreduce":
         return found[0]
-    if ranks == 1 or _is_small(entries, row_bytes):
-        return next(p for p in found if p.algorithm == "recursive_doubling")
-    return next(p for p in found if p.algorithm != _FORGETS)
-
-
-def _is_small(entries: float, row_bytes: int) -> bool:
-    return entries * (row_bytes + 4) <= SMALL_BYTES
+    return next(p for p in found if native.auto_may_take(p.algorithm, ranks, entries, row_bytes))
 
 
 def layers(prediction: Prediction) -> list[tuple[str, int, int, Stage]]:

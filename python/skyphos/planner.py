@@ -51,6 +51,17 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return is_real and -sys.float_info.max <= value <= sys.float_info.max  # type: ignore[operator]
 
 
+def is_real(value: Any) -> bool:
+    """Whether it is a number of any library that a float holds, infinity and NaN too; true and false are none."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
+
 def short(value: object) -> str:
     """What somebody wrote, as errors show it.
 
@@ -354,11 +365,11 @@ def whole(what: str, value: object, most: int) -> None:
 
 def _model(n: int, entries: float, model: Model, alpha: float, curve: Sequence[tuple[float, float]] | None) -> _Union:
     whole("the size n of an index space", n, 2**63)
-    if not _is_real(entries) or not 0 <= entries <= n:
+    if not is_real(entries) or not 0 <= entries <= n:
         raise BadInput(
             f"{short(entries)} entries of an index space of {n}: pass n of at least 1, and at most n entries"
         )
-    if not _is_real(alpha) or not 0 <= alpha <= 10:
+    if not is_real(alpha) or not 0 <= alpha <= 10:
         raise BadInput(f"the exponent of a power law must be between 0 and 10, not {short(alpha)}")
     if model not in ("uniform", "power_law"):
         raise BadInput(f'the model of unions is "uniform" or "power_law", not {model!r}')
@@ -501,10 +512,6 @@ def _check(ranks: int, row_bytes: int) -> None:
     whole("the bytes of a row", row_bytes, MOST_ROW_BYTES)
 
 
-def _is_real(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def _reductions(
     ranks: int, n: int, row_bytes: int, of: _Union, profile: Profile, *, to_parts: bool
 ) -> list[Prediction]:
@@ -588,6 +595,6 @@ def greedy_degrees(
     """
     _check(ranks, row_bytes)
     _model(n, entries, "power_law", alpha, None)
-    if not _is_real(min_packet_bytes) or not 0 <= min_packet_bytes < math.inf:
+    if not is_real(min_packet_bytes) or not 0 <= min_packet_bytes < math.inf:
         raise BadInput(f"the least message worth sending takes 0 bytes or more, not {short(min_packet_bytes)}")
     return native.greedy_degrees(ranks, n, float(entries), float(row_bytes), float(alpha), float(min_packet_bytes))

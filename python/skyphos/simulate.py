@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 from . import _skyphos as native
 from .errors import BadInput
-from .planner import MOST_ROW_BYTES, Profile, read_json, read_text, short, whole
+from .planner import MOST_ROW_BYTES, Profile, is_real, read_json, read_text, short, whole
 
 __all__ = ["Network", "Phase", "Round", "Simulation", "collectives", "simulate"]
 
@@ -138,7 +138,7 @@ class Network:
 
 def _checked(name: str, value: Any) -> Any:
     """The value of a network's field, if it is of the right type; a number in place of a distribution as its text."""
-    is_number = isinstance(value, Real) and not isinstance(value, bool) and _fits(value)
+    is_number = is_real(value)
     if name in _WHOLE:
         is_whole = isinstance(value, Integral) and not isinstance(value, bool)
         right, wanted = is_whole and 0 <= int(value) < 2**32, "a whole number"
@@ -155,14 +155,6 @@ def _checked(name: str, value: Any) -> Any:
     if not right:
         raise BadInput(f"{name} of a network must be {wanted}, not {short(value)}")
     return value
-
-
-def _fits(value: Real) -> bool:
-    """Whether a float holds it."""
-    try:
-        return float(value) is not None
-    except OverflowError:
-        return False
 
 
 @dataclass(frozen=True)

@@ -74,12 +74,15 @@ def test_a_network_is_read_and_what_it_lacks_is_named(tmp_path) -> None:  # type
         Network.load(str(tmp_path / "net2.json"))
 
 
-@pytest.mark.parametrize("name", ["jitter", "start", "clock", "straggler_slowness"])
-def test_numbers_stand_for_distributions(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"), [("jitter", 2e-3), ("start", 2e-3), ("clock", 0.5), ("straggler_slowness", 2.5)]
+)
+def test_numbers_stand_for_distributions(name: str, value: float, tmp_path: Path) -> None:
     path = tmp_path / "net.json"
-    path.write_text(json.dumps({"ranks": 4, "straggler_share": 0.5, name: 2e-3}))
+    path.write_text(json.dumps({"ranks": 4, "straggler_share": 0.5, name: value}))
     read = Network.load(str(path))
-    assert read == replace(read, **{name: "0.002"}) and read == Network(4, straggler_share=0.5, **{name: 2e-3})  # type: ignore[arg-type]
+    assert read == replace(read, **{name: str(value)})  # type: ignore[arg-type]
+    assert read == Network(4, straggler_share=0.5, **{name: value})  # type: ignore[arg-type]
     assert simulate(read, "barrier", n=1, entries=0).last_s > 0
     assert "jitter" in render(Network(4, jitter=0), None, None, simulate(read, "barrier", n=1, entries=0))
 

@@ -41,7 +41,8 @@ struct Stream {
     total: u64,
 }
 
-/// Number of the call in which those who are left agree who they are: at no place of the program, for ranks were at different ones.
+/// Number of the call in which those who are left agree who they are: at no place of the program, for ranks were at
+/// different ones.
 pub(crate) const SHRINK_CALL: u64 = 1 << 63;
 
 /// Chunks that a sender of large messages may have on the way: a stream with room for so many never grows.
@@ -82,6 +83,13 @@ struct CommState {
 struct Down {
     cause: String,
     loss: Loss,
+}
+
+impl Down {
+    /// Whether a call ends by it: one in which a rank that left is needed finds out, and those who are left agree all the same.
+    fn ends(&self, sig: CallSig) -> bool {
+        self.loss != Loss::Left && sig.kind != CallKind::Shrink
+    }
 }
 
 /// A reply that the mailbox owes a peer.
@@ -163,35 +171,31 @@ impl Mailbox {
 
     /// The box of a call, made if the call has not begun; `None` if it is over.
     fn box_of(&mut self, comm: u64, call: u64) -> Option<usize> {
-        if self.find(comm, call).is_some() {
-            return Some(self.box_to_enter(comm, call));
+        if let Some(k) = self.calls.iter().position(|b| b.call == call && b.comm == comm) {
+            return Some(k);
         }
         let over = match self.comm(comm) {
             Some(state) => call < state.next_call,
             None => self.closed.contains(&comm),
         };
-        (!over).then(|| self.box_to_enter(comm, call))
-    }
-
-    /// The box of a call that this rank enters.
-    fn box_to_enter(&mut self, comm: u64, call: u64) -> usize {
-        let found = self.calls.iter().position(|b| b.call == call && b.comm == comm);
-        found.unwrap_or_else(|| {
-            let mut fresh = self.spare_calls.pop().unwrap_or_default();
-            (fresh.comm, fresh.call) = (comm, call);
-            self.calls.push(fresh);
-            self.calls.len() - 1
-        })
+        if over {
+            return None;
+        }
+        let mut fresh = self.spare_calls.pop().unwrap_or_default();
+        (fresh.comm, fresh.call) = (comm, call);
+        self.calls.push(fresh);
+        Some(self.calls.len() - 1)
     }
 
     /// This rank enters its next call: its number, or why it cannot succeed.
     pub(crate) fn begin(&mut self, group: &Arc<Group>, sig: CallSig) -> u64 {
-        let state = self.comms.iter_mut().find(|c| c.group.comm == group.comm).expect("group is open");
-        let call = if sig.kind == CallKind::Shrink { SHRINK_CALL } else { state.next_call };
-        state.next_call += u64::from(call != SHRINK_CALL);
-        let k = self.box_to_enter(group.comm, call);
-        let is_broken = |(rank, down): &(&u32, &Down)| down.loss != Loss::Left && group.ranks.contains(*rank);
-        let broken = self.down.iter().find(is_broken).filter(|_| sig.kind != CallKind::Shrink);
+        let next_call = self.comm(group.comm).expect("group is open").next_call;
+        let call = if sig.kind == CallKind::Shrink { SHRINK_CALL } else { next_call };
+        let k = self.box_of(group.comm, call).expect("the next call is not over");
+        if call == next_call {
+            self.comms.iter_mut().find(|c| c.group.comm == group.comm).expect("open").next_call += 1;
+        }
+        let broken = self.down.iter().find(|(rank, down)| down.ends(sig) && group.ranks.contains(rank));
         let lost = broken.and_then(|(rank, _)| self.lost(*rank, Some(sig)));
         let me = group.ranks[group.me as usize];
         let b = &mut self.calls[k];
@@ -231,10 +235,9 @@ impl Mailbox {
             return;
         }
         let mut done = self.calls.swap_remove(k);
-        if let (Some((Error::Mismatch { .. }, _)), Some(state)) =
-            (&done.failed, self.comms.iter_mut().find(|c| c.group.comm == comm))
-        {
-            state.mismatches += 1;
+        if let Some((Error::Mismatch { .. }, _)) = done.failed {
+            let state = self.comms.iter_mut().find(|c| c.group.comm == comm);
+            state.into_iter().for_each(|state| state.mismatches += 1);
         }
         for mut stream in done.streams.drain(..) {
             stream.chunks.clear();
@@ -315,8 +318,8 @@ impl Mailbox {
                     let b = &self.calls[k];
                     let Some(sig) = b.own else { continue };
                     let member = self.comm(b.comm).is_some_and(|c| c.group.ranks.contains(&rank));
-                    let fails = member && loss != Loss::Left && sig.kind != CallKind::Shrink;
-                    let lost = if fails { self.lost(rank, Some(sig)) } else { None };
+                    let lost =
+                        if member && self.down[&rank].ends(sig) { self.lost(rank, Some(sig)) } else { None };
                     let b = &mut self.calls[k];
                     b.version += 1;
                     if let Some(error) = lost {

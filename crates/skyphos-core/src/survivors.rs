@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! join     to the leader   whom I have lost
-//! propose  by the leader   these ranks go on, try k
+//! propose  to some         you go on, try k
 //! yes      to the leader   so be it, try k
 //! commit   by all          these ranks go on
 //! out      to one left out others go on without you
@@ -33,8 +33,8 @@ pub type Losses = Vec<Option<Loss>>;
 pub enum Word {
     /// "I am here, and have lost these."
     Join(Losses),
-    /// "These are to go on": the try, and the ranks.
-    Propose(u32, Vec<u32>),
+    /// "You and some others are to go on": the try.
+    Propose(u32),
     /// "So be it."
     Yes(u32),
     /// "These go on."
@@ -110,14 +110,6 @@ impl Survivor {
         self.decision.as_ref()
     }
 
-    /// Ranks that it still waits for.
-    pub fn waits_for(&self) -> Vec<u32> {
-        match self.leads() {
-            true => self.living().filter(|rank| self.joined[*rank as usize].is_none()).collect(),
-            false => vec![self.leader()],
-        }
-    }
-
     /// What is to be sent, and to whom.
     pub fn take_out(&mut self) -> Vec<(u32, Word)> {
         std::mem::take(&mut self.out)
@@ -153,7 +145,7 @@ impl Survivor {
                 self.joined[from as usize] = Some(lost);
                 self.lead();
             }
-            (Word::Propose(attempt, _), None) => {
+            (Word::Propose(attempt), None) => {
                 if from == self.leader() {
                     self.out.push((from, Word::Yes(attempt)));
                 }
@@ -222,7 +214,7 @@ impl Survivor {
         self.yes.fill(false);
         self.proposed = ranks;
         for rank in self.proposed.iter().filter(|rank| **rank != self.me) {
-            self.out.push((*rank, Word::Propose(self.tries, self.proposed.clone())));
+            self.out.push((*rank, Word::Propose(self.tries)));
         }
         self.commit_if_all();
     }

@@ -30,7 +30,8 @@ mod _skyphos {
     use crate::plan::Plan;
     #[pymodule_export]
     use crate::planner::{
-        default_profile, greedy_degrees, predict_agreement, predict_plans, predict_reductions, union_entries,
+        auto_may_take, default_profile, greedy_degrees, predict_agreement, predict_plans, predict_reductions,
+        union_entries,
     };
     #[pymodule_export]
     use crate::probe::{begin_with, fan, get_profile, kernel_times, overhead, ping, set_profile, stream};

@@ -1,5 +1,6 @@
 //! Predictions for `skyphos.planner`.
 
+use crate::errors::to_py;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use skyphos::planner::{PlanWork, PowerLaw, Prediction, Profile, Sizes, Stage, Union, Work};
@@ -90,6 +91,19 @@ pub fn predict_reductions(
         (name, degrees, prediction.stages.iter().map(stage_numbers).collect())
     };
     Ok(all.into_iter().map(route).collect())
+}
+
+/// Whether `auto` would ever allreduce by this algorithm where a rank has so many entries.
+#[pyfunction]
+pub fn auto_may_take(
+    py: Python<'_>,
+    algorithm: &str,
+    ranks: u32,
+    entries: f64,
+    row_bytes: usize,
+) -> PyResult<bool> {
+    let algorithm = Algorithm::from_name(algorithm).map_err(|e| to_py(py, e))?;
+    Ok(skyphos::auto_may_take(algorithm, ranks, entries, row_bytes))
 }
 
 /// What it takes to ask all ranks what they hold.

@@ -65,6 +65,14 @@ impl Distribution {
         }
     }
 
+    /// What it never exceeds, if there is such a number.
+    pub fn most(&self) -> Option<f64> {
+        match *self {
+            Distribution::Constant(most) | Distribution::Uniform(_, most) => Some(most),
+            _ => None,
+        }
+    }
+
     /// Whether it is nothing, always.
     pub fn is_zero(&self) -> bool {
         *self == Distribution::ZERO

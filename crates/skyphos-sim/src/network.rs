@@ -130,6 +130,14 @@ impl Network {
                 )));
             }
         }
+        if let Some(most) = self.stragglers.slowness.most().filter(|most| *most < 1.0)
+            && self.stragglers.share > 0.0
+        {
+            return Err(Error::bad_input(format!(
+                "stragglers are slow, and take at least 1 times as long, not {}",
+                short(most)
+            )));
+        }
         Ok(())
     }
 

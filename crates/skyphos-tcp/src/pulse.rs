@@ -7,8 +7,8 @@
 //! peer that does not read closes its window, and then the kernel asks it less and less often.
 
 use crate::sockets::{self, info};
-use rustix::fd::AsFd;
 use std::io;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// Looks in the time after which a silent peer is lost. What is unanswered in two of them on end is not just on its way.

@@ -72,6 +72,20 @@ impl Choice {
 /// Others that a choice keeps.
 pub(crate) const OTHERS: usize = 6;
 
+/// DSAR forgets which rows are entries: only who names it gets that.
+const FORGETS: Algorithm = Algorithm::SplitAllgatherDense;
+
+/// Whether vectors of so many entries are too small for anything else to count.
+fn only_rounds_count(ranks: u32, entries: f64, row_bytes: usize) -> bool {
+    ranks == 1 || entries * (row_bytes as f64 + 4.0) <= SMALL_BYTES
+}
+
+/// Whether `auto` would ever allreduce by this algorithm where a rank has so many entries.
+pub fn auto_may_take(algorithm: Algorithm, ranks: u32, entries: f64, row_bytes: usize) -> bool {
+    algorithm == Algorithm::RecursiveDoubling
+        || algorithm != FORGETS && !only_rounds_count(ranks, entries, row_bytes)
+}
+
 /// All choices of `auto`, the one with the least predicted time first: butterflies with all degrees, and for an allreduce
 /// all other algorithms, but recursive doubling alone for small vectors.
 pub(crate) fn ranked(data: &Data<'_>) -> Vec<Choice> {
@@ -80,14 +94,11 @@ pub(crate) fn ranked(data: &Data<'_>) -> Vec<Choice> {
         let all = work.all_reduce_scatters(&data.profile, &degrees).into_iter();
         return all.map(|prediction| choice_to_parts(prediction, data)).collect();
     }
-    let entries = (data.union)(1.0);
-    if data.ranks == 1 || entries * (data.row_bytes as f64 + 4.0) <= SMALL_BYTES {
+    if only_rounds_count(data.ranks, (data.union)(1.0), data.row_bytes) {
         return vec![choice(work.predict(&data.profile, &Route::RecursiveDoubling), data)];
     }
-    // DSAR forgets which rows are entries: only who names it gets that.
-    let forgets = |route: &Route| matches!(route, Route::Butterfly { parts: Parts::Dense, .. });
-    let all = work.all(&data.profile, &degrees).into_iter().filter(|one| !forgets(&one.route));
-    let mut all: Vec<Choice> = all.map(|prediction| choice(prediction, data)).collect();
+    let all = work.all(&data.profile, &degrees).into_iter().map(|prediction| choice(prediction, data));
+    let mut all: Vec<Choice> = all.filter(|choice| choice.algorithm != FORGETS).collect();
     // What calls have taken changes the order of predictions.
     all.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
     all

@@ -44,7 +44,7 @@ pub use algorithm::{Algorithm, AllreduceOptions, DenseThreshold};
 pub use allgather::{Gathered, ScheduleChoice};
 pub use allreduce::Allreduced;
 pub use arrays::ArrayMove;
-pub use choose::{Choice, of_route};
+pub use choose::{Choice, auto_may_take, of_route};
 pub use comm::{Comm, LocalRanks};
 pub use configure::{ConfigureOptions, IndexSets, SharedPlan, predicted_rows};
 pub use explain::Explanation;

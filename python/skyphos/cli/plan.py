@@ -12,9 +12,10 @@ import click
 from ..errors import BadInput
 from ..outlook import Assumed, Collective, Outlook, assume, foretell, layers, rank_words
 from ..page import human_bytes, human_seconds
-from ..planner import MOST_ROW_BYTES, Prediction, Profile
+from ..planner import Prediction, Profile
+from . import shared_options
 from .output import PAGES, check_writable, replacing
-from .units import Rate, Size, Volume, entries_of
+from .units import RATE, VOLUME, Size, entries_of, parse_rate
 
 __all__ = ["command"]
 
@@ -33,33 +34,17 @@ _HOSTS, _ONE_HOST = Profile.network(1e9), Profile.one_host(1)
     show_default=True,
     help="The first two of changing indices; reduce: of a plan that is configured once.",
 )
-@click.option("--density", type=float, default=None, help="Share of the indices that a rank has.")
+@shared_options.density
 @click.option("--entries", type=Size(), default=None, help="Or how many it has.")
-@click.option("--alpha", type=float, default=None, help="Exponent of a power law. Without: indices drawn evenly.")
+@shared_options.alpha
+@shared_options.row_bytes
 @click.option(
-    "--row-bytes",
-    type=click.IntRange(min=1, max=MOST_ROW_BYTES),
-    default=4,
-    show_default=True,
-    help="Bytes of an index's values.",
+    "--rate", type=RATE, default=None, help=f"What a host's link carries each way.  [default: {_DEFAULT_RATE}]"
 )
-@click.option(
-    "--rate", type=Rate(), default=None, help=f"What a host's link carries each way.  [default: {_DEFAULT_RATE}]"
+@shared_options.seconds(
+    "--latency", "Of a small message.", f"{_HOSTS.latency_s:g}, with --one-host {_ONE_HOST.latency_s:g}"
 )
-@click.option(
-    "--latency",
-    type=float,
-    default=None,
-    metavar="SECONDS",
-    help=f"Of a small message.  [default: {_HOSTS.latency_s:g}, with --one-host {_ONE_HOST.latency_s:g}]",
-)
-@click.option(
-    "--message",
-    type=float,
-    default=None,
-    metavar="SECONDS",
-    help=f"For which each message takes a link.  [default: {_HOSTS.message_s:g}]",
-)
+@shared_options.seconds("--message", "For which each message takes a link.", f"{_HOSTS.message_s:g}")
 @click.option("--one-host", is_flag=True, help="All ranks on this host, through loopback; instead of --rate.")
 @click.option(
     "--profile",
@@ -69,14 +54,14 @@ _HOSTS, _ONE_HOST = Profile.network(1e9), Profile.one_host(1)
 )
 @click.option(
     "--min-packet",
-    type=Volume(),
+    type=VOLUME,
     default="2MB",
     show_default=True,
     help="Least message worth sending, for the papers' rule.",
 )
 @click.option("--all", "everything", is_flag=True, help="Show all degrees that were looked at.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--chart", type=click.Path(dir_okay=False), default=None, metavar="FILE.html", help="Draw a page.")
+@shared_options.chart
 def command(
     *,
     ranks: int,
@@ -149,7 +134,7 @@ def _assumed(
     if one_host:
         assumed = Assumed(Profile.one_host(ranks), "defaults of ranks on this host")
     else:
-        carried = Rate().convert(_DEFAULT_RATE, None, None) if rate is None else rate
+        carried = parse_rate(_DEFAULT_RATE) if rate is None else rate
         assumed = Assumed(_named("rate", lambda: Profile.network(carried)), "defaults of hosts on a network")
     profile = assumed.profile
     for name, value in given.items():

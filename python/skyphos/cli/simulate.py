@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
@@ -15,10 +14,11 @@ from click.core import ParameterSource
 from ..errors import BadInput
 from ..outlook import rank_words
 from ..page import human_bytes, human_seconds
-from ..planner import MOST_ROW_BYTES, Profile
+from ..planner import Profile
 from ..simulate import Network, Phase, Simulation, collectives, simulate
+from . import shared_options
 from .output import PAGES, check_writable, replacing
-from .units import Degrees, Rate, Size, entries_of
+from .units import RATE, Degrees, Size, entries_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,16 +47,10 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
 @click.option("--collective", default="allreduce", show_default=True, help="Which one; --list names them.")
 @click.option("--list", "listed", is_flag=True, help="Name the collectives.")
 @click.option("--size", "n", type=Size(), default=None, help="Size of the index space, n; 60e6 is taken.")
-@click.option("--density", type=float, default=None, help="Share of the indices that a rank has.")
+@shared_options.density
 @click.option("--entries", type=Size(), default=None, help="Or how many it has; of topk_allreduce this is k.")
-@click.option("--alpha", type=float, default=None, help="Exponent of a power law. Without: indices drawn evenly.")
-@click.option(
-    "--row-bytes",
-    type=click.IntRange(min=1, max=MOST_ROW_BYTES),
-    default=4,
-    show_default=True,
-    help="Of an index's values.",
-)
+@shared_options.alpha
+@shared_options.row_bytes
 @click.option("--algorithm", default="auto", show_default=True, help="Of allreduce and allreduce_dense.")
 @click.option(
     "--degrees",
@@ -74,21 +68,9 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
     help="What a probe measured: its rate, latency, cost of a message, incast, and what work costs; not its share of a "
     "core (--cores), nor what each call takes beside. Options count more.",
 )
-@click.option("--rate", type=Rate(), default=None, help="What a host's link carries each way.  [default: 10Gbit]")
-@click.option(
-    "--latency",
-    type=float,
-    default=None,
-    metavar="SECONDS",
-    help=f"Of a small message.  [default: {Network.latency_s:g}]",
-)
-@click.option(
-    "--message",
-    type=float,
-    default=None,
-    metavar="SECONDS",
-    help=f"For which each message takes a link.  [default: {Network.message_s:g}]",
-)
+@click.option("--rate", type=RATE, default=None, help="What a host's link carries each way.  [default: 10Gbit]")
+@shared_options.seconds("--latency", "Of a small message.", f"{Network.latency_s:g}")
+@shared_options.seconds("--message", "For which each message takes a link.", f"{Network.message_s:g}")
 @click.option("--incast", type=float, default=None, help="Slower by so much for each further sender.")
 @click.option("--ranks-per-host", type=click.IntRange(min=1), default=None, help="They share its link.  [default: 1]")
 @click.option("--dealt", is_flag=True, default=None, help="Ranks are dealt out to hosts in turn.")
@@ -103,7 +85,7 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
 )
 @click.option("--skew", default=None, metavar="DISTRIBUTION", help="By what ranks enter late, in seconds.")
 @click.option("--seed", type=int, default=1, show_default=True)
-@click.option("--chart", type=click.Path(dir_okay=False), default=None, metavar="FILE.html", help="Draw a page.")
+@shared_options.chart
 @click.option("--trace", type=click.Path(dir_okay=False), default=None, metavar="FILE.json", help="For Perfetto.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
@@ -232,10 +214,6 @@ def _network(described: str | None, ranks: int | None, options: dict[str, str | 
             raise BadInput(f"--stragglers {stragglers!r}: {_STRAGGLERS}") from None
         if not slowness.strip():
             raise BadInput(f"--stragglers {stragglers!r} does not say how slow they are: {_STRAGGLERS}")
-        if (most := _most(slowness)) is not None and most < 1:
-            raise BadInput(
-                f"--stragglers {stragglers!r}: slow ranks take at least 1 times as long, not {most:g}: {_STRAGGLERS}"
-            )
     names = {"latency": "latency_s", "message": "message_s", "skew": "start"}
     network = replace(network, **{names.get(name, name): value for name, value in given.items()})  # type: ignore[arg-type]
     hosts = math.ceil(network.ranks / max(1, network.ranks_per_host))
@@ -244,19 +222,6 @@ def _network(described: str | None, ranks: int | None, options: dict[str, str | 
             f"--oversubscribed is of racks' uplinks, and all {hosts} hosts are in one rack: --hosts-per-rack"
         )
     return network
-
-
-def _most(distribution: str) -> float | None:
-    """The largest number that a distribution draws; None where it has none, or is none.
-
-    >>> _most("0.5"), _most("constant(2)"), _most("uniform(0.1, 0.9)"), _most("exponential(1)")
-    (0.5, 2.0, 0.9, None)
-    """
-    found = re.fullmatch(r"\s*(?:(?:constant|uniform)\s*\(([^()]*)\)|([^()]+))\s*", distribution)
-    try:
-        return None if found is None else float((found[1] or found[2] or "").split(",")[-1])
-    except ValueError:
-        return None
 
 
 def _run(work: Callable[[Callable[[str, int, float], None] | None], Simulation]) -> Simulation:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 
 import click
 
 from ..errors import BadInput
 
-__all__ = ["Degrees", "Rate", "Size", "Volume", "entries_of", "parse_bytes", "parse_rate"]
+__all__ = ["RATE", "VOLUME", "Degrees", "Size", "entries_of", "parse_bytes", "parse_rate"]
 
 #: Most bytes, or bytes a second, that anything here is of.
 _MOST = 1e15
@@ -56,28 +57,21 @@ def _parse(text: str, units: str, what: str, how: str) -> tuple[float, str]:
     return number, found[3]
 
 
-class Rate(click.ParamType[float]):
-    """Bytes a second, written as :func:`parse_rate` reads them."""
+class _Amount(click.ParamType[float]):
+    """A number that a function reads from text."""
 
-    name = "rate"
+    def __init__(self, name: str, parse: Callable[[str], float]) -> None:
+        self.name, self._parse = name, parse
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            return value if isinstance(value, float) else parse_rate(str(value))
+            return value if isinstance(value, float) else self._parse(str(value))
         except BadInput as error:
             self.fail(str(error), param, ctx)
 
 
-class Volume(click.ParamType[float]):
-    """Bytes, written as :func:`parse_bytes` reads them."""
-
-    name = "bytes"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return value if isinstance(value, float) else parse_bytes(str(value))
-        except BadInput as error:
-            self.fail(str(error), param, ctx)
+#: Bytes a second, as :func:`parse_rate` reads them, and bytes, as :func:`parse_bytes` does.
+RATE, VOLUME = _Amount("rate", parse_rate), _Amount("bytes", parse_bytes)
 
 
 class Size(click.ParamType[int]):

@@ -81,7 +81,7 @@ fn encode(word: &Word) -> Vec<u8> {
     };
     let (letter, numbers): (u8, Vec<u32>) = match word {
         Word::Join(lost) => (b'j', lost.iter().map(loss).collect()),
-        Word::Propose(attempt, ranks) => (b'p', [&[*attempt], &ranks[..]].concat()),
+        Word::Propose(attempt) => (b'p', vec![*attempt]),
         Word::Yes(attempt) => (b'y', vec![*attempt]),
         Word::Commit(ranks) => (b'c', ranks.clone()),
         Word::Out => (b'o', Vec::new()),
@@ -109,7 +109,7 @@ fn decode(bytes: &[u8], size: u32) -> Option<Word> {
         (b'j', lost) if lost.len() == size as usize => {
             lost.iter().map(loss).collect::<Option<_>>().map(Word::Join)
         }
-        (b'p', [attempt, ranks @ ..]) if are_ranks(ranks) => Some(Word::Propose(*attempt, ranks.to_vec())),
+        (b'p', [attempt]) => Some(Word::Propose(*attempt)),
         (b'y', [attempt]) => Some(Word::Yes(*attempt)),
         (b'c', ranks) if are_ranks(ranks) => Some(Word::Commit(ranks.to_vec())),
         (b'o', []) => Some(Word::Out),
@@ -126,7 +126,7 @@ mod tests {
     fn words_survive_the_wire_and_nothing_else_is_one() {
         let words = [
             Word::Join(vec![None, Some(Loss::Left), Some(Loss::Ended), Some(Loss::Silent)]),
-            Word::Propose(7, vec![0, 3]),
+            Word::Propose(7),
             Word::Yes(7),
             Word::Commit(vec![1, 2]),
             Word::Out,
@@ -136,10 +136,7 @@ mod tests {
             let bytes = encode(&word);
             assert_eq!(decode(&bytes, 4), Some(word));
             for cut in 0..bytes.len() {
-                assert!(
-                    decode(&bytes[..cut], 4)
-                        .is_none_or(|other| matches!(other, Word::Propose(..) | Word::Commit(_)))
-                );
+                assert!(decode(&bytes[..cut], 4).is_none_or(|other| matches!(other, Word::Commit(_))));
             }
         }
         assert_eq!(decode(&encode(&Word::Commit(vec![1, 4])), 4), None, "no such rank");

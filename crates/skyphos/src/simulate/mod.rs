@@ -160,7 +160,8 @@ impl Scenario {
 }
 
 /// Runs a scenario. `told(phase, ranks, seconds)` hears now and then how many ranks have come to the end of a phase, and how
-/// late it is there, and before that for how many ranks indices were drawn (as a phase `draw`); should it return false, the simulation ends.
+/// late it is there, and before that for how many ranks indices were drawn (as a phase `draw`); should it return false, the
+/// simulation ends.
 pub fn simulate(scenario: &Scenario, mut told: impl FnMut(&str, usize, f64) -> bool) -> Result<Vec<Phase>> {
     scenario.check()?;
     let mut cluster = Cluster::new(scenario.network.clone(), scenario.seed, scenario.sized)?;

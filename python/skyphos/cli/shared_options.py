@@ -1,0 +1,37 @@
+"""Options that several commands have, so that they are called and explained alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ..planner import MOST_ROW_BYTES
+
+__all__ = ["alpha", "chart", "density", "row_bytes", "seconds"]
+
+_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+density: _Decorator = click.option("--density", type=float, default=None, help="Share of the indices that a rank has.")
+
+alpha: _Decorator = click.option(
+    "--alpha", type=float, default=None, help="Exponent of a power law. Without: indices drawn evenly."
+)
+
+chart: _Decorator = click.option(
+    "--chart", type=click.Path(dir_okay=False), default=None, metavar="FILE.html", help="Draw a page."
+)
+
+row_bytes: _Decorator = click.option(
+    "--row-bytes",
+    type=click.IntRange(min=1, max=MOST_ROW_BYTES),
+    default=4,
+    show_default=True,
+    help="Bytes of an index's values.",
+)
+
+
+def seconds(name: str, words: str, default: str) -> _Decorator:
+    """A time; ``default`` says what it is unless it is said."""
+    return click.option(name, type=float, default=None, metavar="SECONDS", help=f"{words}  [default: {default}]")
