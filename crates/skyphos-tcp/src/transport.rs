@@ -340,6 +340,11 @@ impl Transport for Tcp {
         }
     }
 
+    fn hold_back(&mut self, bytes: usize) {
+        let streams = self.peers.iter().filter_map(|peer| peer.stream.as_ref());
+        streams.for_each(|stream| sockets::hold_back(stream, bytes));
+    }
+
     fn backlog(&self, to: u32) -> usize {
         let peer = &self.peers[to as usize];
         if peer.given_up { 0 } else { peer.outbox.backlog() }
