@@ -119,6 +119,10 @@ pub trait Transport: Send {
     }
     /// Bytes queued for a peer and not yet handed to the system.
     fn backlog(&self, to: u32) -> usize;
+    /// Bytes posted to a peer of which its system has not said that they are there; never fewer than the backlog.
+    fn on_way(&self, to: u32) -> usize {
+        self.backlog(to)
+    }
     /// Leaves about so many bytes to the system ahead of what a peer has taken: what is not there can be taken back.
     fn hold_back(&mut self, bytes: usize) {
         let _ = bytes;

@@ -98,7 +98,9 @@ impl World {
                 one.as_ref().is_none_or(|one| {
                     let mut out = one.out.clone();
                     let posted = process % 2 == 1 || one.posted == race.chunks;
-                    posted && out.due().is_none() && (0..race.size() as u32).all(|to| out.take(to).is_none())
+                    posted
+                        && out.due().is_none()
+                        && (0..race.size() as u32).all(|to| out.take(to, || 0).is_none())
                 })
             })
     }
@@ -179,7 +181,7 @@ impl Model for Race {
                 events.push(Event::Expires { process });
             }
             for to in (0..size).filter(|to| *to != process) {
-                if one.out.clone().take(to as u32).is_some() {
+                if one.out.clone().take(to as u32, || 0).is_some() {
                     events.push(Event::Takes { from: process, to });
                 }
             }
@@ -218,7 +220,7 @@ impl Model for Race {
                 one.posted += 1;
             }
             Event::Takes { from, to } => {
-                let (header, Number(number)) = world.processes[from].as_mut()?.out.take(to as u32)?;
+                let (header, Number(number)) = world.processes[from].as_mut()?.out.take(to as u32, || 0)?;
                 let kinds = [FrameKind::Data, FrameKind::PassOn, FrameKind::Passed];
                 let kind = kinds.iter().position(|kind| *kind == header.kind)? as u8;
                 if world.processes[to].is_some() {
@@ -228,7 +230,7 @@ impl Model for Race {
             Event::Comes { from, to } => world.comes(from, to),
             Event::Expires { process } => {
                 world.expired += 1;
-                world.processes[process].as_mut()?.out.look(Duration::MAX);
+                world.processes[process].as_mut()?.out.look(Duration::MAX, |_| 0);
             }
             Event::Dies { process, comes } => {
                 world.deaths += 1;

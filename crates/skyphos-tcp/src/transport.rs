@@ -350,6 +350,12 @@ impl Transport for Tcp {
         if peer.given_up { 0 } else { peer.outbox.backlog() }
     }
 
+    fn on_way(&self, to: u32) -> usize {
+        let peer = &self.peers[to as usize];
+        let open = peer.stream.as_ref().filter(|_| !peer.given_up);
+        open.map_or(0, |stream| peer.outbox.backlog() + sockets::unacknowledged(stream).unwrap_or(0))
+    }
+
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
         let before = events.len();
         events.extend(self.relieved.drain(..).map(|rank| Event::Writable { rank }));

@@ -53,6 +53,9 @@ const LAG_BYTES: usize = 256 << 20;
 /// The longest wait that is asked for.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// Looks at connections are so far apart.
+const FEEL_EVERY: Duration = Duration::from_millis(1);
+
 /// A process of which nothing was heard for so much longer than of a sibling is not asked to pass things on.
 const PROMPT: Duration = Duration::from_millis(50);
 
@@ -73,6 +76,9 @@ pub struct Replicated {
     raw: Vec<Event>,
     steps: Vec<Step<Payload>>,
     woken: Arc<AtomicBool>,
+    /// Bytes that were on their way, and when that was looked at.
+    on_way: u64,
+    felt: Duration,
 }
 
 impl Replicated {
@@ -106,6 +112,8 @@ impl Replicated {
             raw: waiting,
             steps: Vec::new(),
             woken: Arc::default(),
+            on_way: 0,
+            felt: Duration::ZERO,
         })
     }
 
@@ -117,12 +125,23 @@ impl Replicated {
                 continue;
             }
             while self.inner.backlog(process) < AHEAD_BYTES {
-                let Some((header, payload)) = self.out.take(process) else { break };
+                let on_way = || self.inner.on_way(process);
+                let Some((header, payload)) = self.out.take(process, on_way) else { break };
                 self.inner.post(process, Frame { header, payload });
+                self.out.moves(now);
             }
-            if self.inner.backlog(process) > 0 {
-                self.out.busy(process, now);
-            }
+        }
+    }
+
+    /// Looks whether what is with the connections moves; not too often, for each must be asked.
+    fn feel(&mut self, now: Duration) {
+        if now < self.felt + FEEL_EVERY {
+            return;
+        }
+        self.felt = now;
+        let on_way = (0..self.numbering.processes()).map(|process| self.inner.on_way(process) as u64).sum();
+        if std::mem::replace(&mut self.on_way, on_way) != on_way {
+            self.out.moves(now);
         }
     }
 
@@ -154,6 +173,7 @@ impl Replicated {
                 self.differ(differ, events);
             }
             FrameKind::Have => {
+                self.feel(now);
                 let Some(notices) = notice::decode(payload.as_bytes(), rank) else {
                     return self.damaged(from, "sent a notice that makes no sense", events);
                 };
@@ -367,7 +387,11 @@ impl Transport for Replicated {
             self.raw = raw;
             self.sort(events);
             self.tell();
-            self.out.look(self.clock.now());
+            let now = self.clock.now();
+            if self.out.due().is_some_and(|due| due <= now) {
+                self.feel(now);
+                self.out.look(now, |process| self.inner.on_way(process));
+            }
             self.pump();
             let woken = self.woken.swap(false, Ordering::AcqRel);
             if woken || events.len() > before || self.clock.now() >= until {

@@ -22,6 +22,12 @@ use crate::frame::{FrameKind, Header};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+/// A part of the time that a replica's own part took is given to a sibling beyond that.
+const LONGER: u32 = 4;
+
+/// For each chunk that has gone in place of one who is late so many more bytes may be on their way at once.
+const MORE_BYTES: usize = 16 * 1024;
+
 /// A chunk that some receivers may not have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Kept<B> {
@@ -65,8 +71,8 @@ struct Lane<B> {
     spare: VecDeque<Spare>,
     /// Bytes that are due.
     bytes: usize,
-    /// Since when nothing is on its way to it.
-    quiet: Duration,
+    /// When something of this process's was last seen on its way there.
+    busy: Duration,
 }
 
 /// See the module's text.
@@ -77,27 +83,33 @@ pub struct Outflow<B> {
     gone: BTreeSet<u32>,
     /// Siblings that did not bring in time what they owed.
     late: BTreeSet<u32>,
+    /// Chunks sent in place of those who are late, since somebody is.
+    instead: usize,
     /// Processes that left a call: its group and number.
     left: BTreeSet<(u64, u64, u32)>,
     lanes: Vec<Lane<B>>,
     kept: BTreeMap<Chunk, Kept<B>>,
     /// Chunks that receivers have and this process has not come to: by which of them, what, and from whom.
     early: BTreeMap<Chunk, (u32, u32, u32)>,
+    /// When something that this process sends last moved: what others owe will be moving too.
+    moved: Duration,
     patience: Patience,
 }
 
 impl<B: Body> Outflow<B> {
     /// Nothing yet.
     pub fn new(numbering: Numbering) -> Outflow<B> {
-        let lane = || Lane { due: VecDeque::new(), spare: VecDeque::new(), bytes: 0, quiet: Duration::ZERO };
+        let lane = || Lane { due: VecDeque::new(), spare: VecDeque::new(), bytes: 0, busy: Duration::ZERO };
         Outflow {
             numbering,
             gone: BTreeSet::new(),
             late: BTreeSet::new(),
+            instead: 0,
             left: BTreeSet::new(),
             lanes: (0..numbering.processes()).map(|_| lane()).collect(),
             kept: BTreeMap::new(),
             early: BTreeMap::new(),
+            moved: Duration::ZERO,
             patience: Patience::default(),
         }
     }
@@ -197,7 +209,7 @@ impl<B: Body> Outflow<B> {
         by: u32,
         over: bool,
     ) -> Option<Differ> {
-        self.late.remove(&by);
+        self.is_back(by);
         let bit = self.bit(at);
         let Some(kept) = self.kept.get_mut(&chunk) else {
             if !over {
@@ -213,9 +225,8 @@ impl<B: Body> Outflow<B> {
             (kept.body.checksum() != sum).then(|| Differ { chunk, processes: (self.numbering.me(), by) });
         if kept.missing & bit != 0 {
             kept.missing &= !bit;
-            let lane = &self.lanes[at as usize];
-            if by != self.numbering.me() && lane.due.is_empty() {
-                self.patience.took(now.saturating_sub(kept.since.max(lane.quiet)));
+            if by != self.numbering.me() {
+                self.patience.took(now.saturating_sub(kept.since.max(self.moved)));
             }
             if kept.missing == 0 {
                 self.kept.remove(&chunk);
@@ -224,8 +235,17 @@ impl<B: Body> Outflow<B> {
         differ
     }
 
+    /// Who was late brings something, or is gone.
+    fn is_back(&mut self, process: u32) {
+        if self.late.remove(&process) && self.late.is_empty() {
+            self.instead = 0;
+        }
+    }
+
     /// The next frame for a process, if there is one. Once its connection has taken it, the connection answers for it.
-    pub fn take(&mut self, to: u32) -> Option<(Header, B)> {
+    /// `on_way`: bytes that are on their way there. What somebody owes who is merely late goes one by one at first, so that little
+    /// goes for nothing.
+    pub fn take(&mut self, to: u32, on_way: impl FnOnce() -> usize) -> Option<(Header, B)> {
         let bit = self.bit(to);
         while let Some(due) = self.lanes[to as usize].due.pop_front() {
             self.lanes[to as usize].bytes -= due.bytes();
@@ -250,8 +270,10 @@ impl<B: Body> Outflow<B> {
             true => spare.iter().position(mine),
             false => spare.iter().rposition(mine),
         };
-        let found = place.and_then(|place| spare.remove(place));
+        let may = |_: &usize| self.late.is_empty() || on_way() <= self.instead * MORE_BYTES;
+        let found = place.filter(may).and_then(|place| spare.remove(place));
         self.lanes[to as usize].spare = spare;
+        self.instead += usize::from(found.is_some());
         self.give(&found?.chunk, bit)
     }
 
@@ -275,9 +297,9 @@ impl<B: Body> Outflow<B> {
         Some(frame)
     }
 
-    /// Something is still on its way to a process.
-    pub fn busy(&mut self, to: u32, now: Duration) {
-        self.lanes[to as usize].quiet = now;
+    /// Something that this process sends has moved.
+    pub fn moves(&mut self, now: Duration) {
+        self.moved = now;
     }
 
     /// When somebody else's chunk will be overdue, if nothing comes before.
@@ -298,14 +320,22 @@ impl<B: Body> Outflow<B> {
         if first.via.is_none() && self.owes(&first.chunk, to) == self.numbering.me() {
             return None; // it goes as soon as the lane is free
         }
-        Some((self.kept[&first.chunk].since.max(lane.quiet) + self.patience.most(), first))
+        // What took long here may take a little longer there.
+        let since = self.kept[&first.chunk].since;
+        let quiet = since.max(self.moved).max(lane.busy);
+        Some((quiet + (quiet - since) / LONGER + self.patience.most(), first))
     }
 
-    /// Looks who is late.
-    pub fn look(&mut self, now: Duration) {
+    /// Looks who is late. `on_way`: bytes of this process's that are on their way to another. Where there are some, what others
+    /// owe may still be on its way too, or its receiver cannot be reached.
+    pub fn look(&mut self, now: Duration, on_way: impl Fn(u32) -> usize) {
         for to in 0..self.numbering.processes() {
             let Some((at, spare)) = self.overdue(to) else { continue };
             if at > now {
+                continue;
+            }
+            if on_way(to) > 0 {
+                self.lanes[to as usize].busy = now;
                 continue;
             }
             match spare.via {
@@ -325,7 +355,7 @@ impl<B: Body> Outflow<B> {
         if !self.gone.insert(process) {
             return;
         }
-        self.late.remove(&process);
+        self.is_back(process);
         let lane = &mut self.lanes[process as usize];
         (lane.due, lane.spare, lane.bytes) = Default::default();
         for spare in self.lanes.iter_mut().flat_map(|lane| lane.spare.iter_mut()) {
@@ -336,6 +366,38 @@ impl<B: Body> Outflow<B> {
             kept.missing &= if chunk.rank == rank { !bit } else { !0 };
             kept.missing != 0
         });
+        if rank == self.numbering.rank()
+            && self.numbering.siblings().all(|process| self.gone.contains(&process))
+        {
+            self.pass_on_what_is_due();
+        }
+    }
+
+    /// This process is the last of its rank: what it has not sent yet to one receiver goes on to the others from there, who
+    /// would have got it from a sibling.
+    fn pass_on_what_is_due(&mut self) {
+        let own = |(to, lane): (usize, &Lane<B>)| -> Vec<(Chunk, u32)> {
+            let chunk = |due: &Due<B>| match due {
+                Due::Own { chunk, .. } => Some((*chunk, to as u32)),
+                Due::Passed(..) => None,
+            };
+            lane.due.iter().filter_map(chunk).collect()
+        };
+        let due: BTreeMap<Chunk, u32> = self.lanes.iter().enumerate().flat_map(own).collect();
+        let mut passed = BTreeSet::new();
+        for spare in self.lanes.iter_mut().flat_map(|lane| lane.spare.iter_mut()) {
+            if let Some(via) = due.get(&spare.chunk) {
+                spare.via = Some(*via);
+                passed.insert((spare.chunk, *via));
+            }
+        }
+        for (to, lane) in self.lanes.iter_mut().enumerate() {
+            for due in &mut lane.due {
+                if let Due::Own { chunk, pass_on, .. } = due {
+                    *pass_on |= passed.contains(&(*chunk, to as u32));
+                }
+            }
+        }
     }
 
     /// A process has left a call: it sends and takes nothing more in it.

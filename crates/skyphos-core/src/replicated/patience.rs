@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The least and the most, and what it begins with.
-const LEAST: Duration = Duration::from_millis(5);
+const LEAST: Duration = Duration::from_millis(10);
 const MOST: Duration = Duration::from_millis(500);
 const FIRST: Duration = Duration::from_millis(20);
 
