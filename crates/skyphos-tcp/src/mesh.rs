@@ -65,6 +65,12 @@ pub(crate) fn mesh(join: &mut Join, listener: TcpListener, table: &Table) -> Res
                     mesh.attempts[j].failed(cause);
                 }
             }
+            Heard::Other(Happening::Denied(id, cause)) => {
+                if let Some(j) = mesh.attempt_of(id) {
+                    let there = format!("rank {j}'s place {}", mesh.table.seats[j].describe());
+                    return Err(mesh.join.denied(&there, &cause));
+                }
+            }
             Heard::Other(Happening::Message(id, message)) => match mesh.attempt_of(id) {
                 Some(j) => mesh.outgoing(id, j, &message)?,
                 None => mesh.incoming(id, &message),

@@ -2,6 +2,7 @@
 
 use crate::message::Seat;
 use crate::transport::lose;
+use crate::wire::Idle;
 use crate::{Formed, Tcp};
 use proptest::prelude::*;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
@@ -23,9 +24,9 @@ fn sockets() -> (TcpStream, TcpStream) {
 fn tcp(rank: u32, stream: TcpStream) -> Tcp {
     stream.set_nonblocking(true).unwrap();
     let seat = |k: u32| Seat { machine: k, address: ([127, 0, 0, 1], 9).into(), host: format!("h{k}") };
-    let mut streams = vec![Some(stream)];
-    streams.insert(rank as usize, None);
-    Tcp::new(rank, Formed { seats: vec![seat(0), seat(1)], streams }, Duration::from_secs(10)).unwrap()
+    let mut wires = vec![Some(Idle::plain(stream))];
+    wires.insert(rank as usize, None);
+    Tcp::new(rank, Formed { seats: vec![seat(0), seat(1)], wires }, Duration::from_secs(10)).unwrap()
 }
 
 fn pair() -> (Tcp, Tcp) {
