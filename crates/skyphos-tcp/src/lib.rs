@@ -28,6 +28,8 @@ mod transport;
 mod wire;
 
 #[cfg(test)]
+extern crate self as skyphos_tcp; // as tests/common names it
+#[cfg(test)]
 mod tests;
 
 pub use options::Options;

@@ -46,7 +46,8 @@ pub(crate) struct Tls {
 impl Tls {
     /// Reads and checks a rank's files.
     pub(crate) fn load(files: &TlsFiles, rank: u32) -> Result<Tls> {
-        read(files).map_err(|why| Error::bad_input(format!("TLS of rank {rank}: {why}")))
+        read(files, rustls::crypto::ring::default_provider())
+            .map_err(|why| Error::bad_input(format!("TLS of rank {rank}: {why}")))
     }
 
     /// The state of a connection that this rank accepted (`incoming`) or made.
@@ -62,7 +63,7 @@ fn name() -> ServerName<'static> {
     ServerName::try_from(NAME).expect("a name")
 }
 
-fn read(files: &TlsFiles) -> std::result::Result<Tls, String> {
+pub(crate) fn read(files: &TlsFiles, provider: CryptoProvider) -> std::result::Result<Tls, String> {
     let TlsFiles { authority, certificate, key } = files;
     let mut roots = RootCertStore::empty();
     for root in certificates(authority)? {
@@ -74,12 +75,15 @@ fn read(files: &TlsFiles) -> std::result::Result<Tls, String> {
         e => bad("the key", key, &pem_words(e)),
     })?;
 
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(provider);
     let members =
         Arc::new(Members::new(roots.clone(), &provider).map_err(|e| bad("the authority", authority, &e))?);
     members.verify_client_cert(&chain[0], &chain[1..], UnixTime::now()).map_err(|error| {
         let why = match error {
-            rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            // The latter from another authority of the same name.
+            rustls::Error::InvalidCertificate(
+                CertificateError::UnknownIssuer | CertificateError::BadSignature,
+            ) => {
                 format!("the authority in {} has not signed it", authority.display())
             }
             rustls::Error::InvalidCertificate(cause) => cause.to_string(),

@@ -87,6 +87,11 @@ impl Wire {
         Idle { stream: self.stream.into(), tunnel: self.tunnel }
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.tunnel.as_ref().is_some_and(|tunnel| tunnel.tls.is_handshaking())
+    }
+
     pub(crate) fn is_encrypted(&self) -> bool {
         self.tunnel.is_some()
     }
@@ -251,7 +256,8 @@ impl Tunnel {
                 | Alert::CertificateExpired
                 | Alert::CertificateUnknown
                 | Alert::CertificateRequired
-                | Alert::AccessDenied),
+                | Alert::AccessDenied
+                | Alert::DecryptError),
             ) => (format!("it does not accept this side's certificate ({alert:?})"), true),
             other => (other.to_string(), false),
         };
