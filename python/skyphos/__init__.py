@@ -18,6 +18,7 @@ from .group import init, local
 from .plan import LayerVolume, Plan, Stats
 from .quantize import Quantize
 from .sparse_vector import SparseVector
+from .tls import TLS
 from .topk import TopK
 from .topology import Topology
 from .work import Work
@@ -25,6 +26,7 @@ from .work import Work
 __version__ = "0.1.0"
 
 __all__ = [
+    "TLS",
     "BadInput",
     "Comm",
     "Explanation",

@@ -124,6 +124,7 @@ def connect_tcp(
     socket_buffer: int | None,
     congestion_control: str | None,
     heartbeat: float,
+    tls: tuple[str, str, str] | None,
 ) -> Comm: ...
 
 @final

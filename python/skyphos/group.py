@@ -9,6 +9,8 @@ from .bootstrap import discover
 from .comm import Comm
 from .errors import BadInput
 from .profile_choice import ProfileSource, TopologySource, begin_with
+from .tls import TLS
+from .tls import files as tls_files
 
 __all__ = ["init", "local"]
 
@@ -36,6 +38,7 @@ def init(
     profile: ProfileSource | None = None,
     adapt: bool | None = None,
     topology: TopologySource | None = None,
+    tls: TLS | None = None,
 ) -> Comm:
     """Join the group that this process was started in.
 
@@ -82,6 +85,9 @@ def init(
         of hosts and their racks (:meth:`skyphos.Topology.load`), or what ``skyphos probe`` wrote. Rank 0's counts for
         all ranks. Default: the file that SKYPHOS_TOPOLOGY names (``none``: no file); else the racks that the profile in
         use has, if it is of these hosts; else hosts as the transport tells them apart, in one rack.
+    tls : TLS, optional
+        Certificates with which everything between ranks is encrypted (:class:`skyphos.TLS`). Default: the files that
+        SKYPHOS_TLS_AUTHORITY, SKYPHOS_TLS_CERTIFICATE and SKYPHOS_TLS_KEY name; without, nothing is encrypted.
 
     Returns
     -------
@@ -91,11 +97,11 @@ def init(
     ------
     BadInput
         Settings that are partial or contradict each other; a profile that is damaged; a topology of other ranks, or
-        one that says nothing of a host.
+        one that says nothing of a host; certificates that cannot be used.
     Timeout
         Ranks did not come; names them.
     Refused
-        The token is wrong or the rank is taken.
+        The token is wrong, the rank is taken, or another rank's settings of TLS are others.
 
     Examples
     --------
@@ -108,10 +114,11 @@ def init(
     if transport not in (None, "tcp"):
         raise BadInput(f'transport must be "tcp", not {transport!r}')
     threads = _threads(threads, place.local_size)
+    certificates = tls_files(tls)
     if place.world_size == 1:
-        if socket_buffer is not None or congestion_control is not None or heartbeat != _HEARTBEAT_S:
+        sockets = (None, socket_buffer, congestion_control, heartbeat, certificates)
+        if sockets != (None, None, None, _HEARTBEAT_S, None):
             # Nobody to talk to, but settings that larger groups refuse are refused here too.
-            sockets = (None, socket_buffer, congestion_control, heartbeat)
             _skyphos.connect_tcp(0, 1, "", None, timeout, threads, *sockets).close()
         alone = _skyphos.local(1, timeout, threads)[0]
         named = any(given is not None for given in (profile, adapt, topology, *map(os.environ.get, _BEGIN)))
@@ -131,6 +138,7 @@ def init(
         socket_buffer,
         congestion_control,
         heartbeat,
+        certificates,
     )
     return Comm(begin_with(native, profile, adapt, topology))
 

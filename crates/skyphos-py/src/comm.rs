@@ -9,6 +9,7 @@ use crate::work::perform;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use skyphos::{ConfigureOptions, Error, Missing, Settings};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +47,7 @@ pub fn connect_tcp(
     socket_buffer: Option<usize>,
     congestion_control: Option<String>,
     heartbeat: f64,
+    tls: Option<(PathBuf, PathBuf, PathBuf)>,
 ) -> PyResult<Comm> {
     let settings = settings(py, timeout, threads)?;
     let mut options = skyphos::tcp::Options::new(rank, world_size, rendezvous);
@@ -56,6 +58,8 @@ pub fn connect_tcp(
     options.congestion_control = congestion_control;
     options.heartbeat = duration(py, "heartbeat", heartbeat)?;
     options.interrupted = Some(interrupted);
+    options.tls =
+        tls.map(|(authority, certificate, key)| skyphos::tcp::TlsFiles { authority, certificate, key });
     let comm = py.detach(|| {
         let transport = skyphos::tcp::connect(options)?;
         skyphos::Comm::over(Box::new(transport), settings)

@@ -215,6 +215,7 @@ impl Join {
         }
         let Some(link) = self.lobby.link(id) else { return Ok(None) };
         link.server_nonce = nonce;
+        let Some(nonce) = link.nonce() else { return Ok(None) };
         let local = link.wire.stream.local_addr().map_err(|e| system("cannot see the own address", &e))?;
         let bind = SocketAddr::new(self.options.interface.unwrap_or(local.ip()), 0);
         let listener = sockets::listen(bind, &self.options.tuning()).map_err(|e| {
@@ -243,8 +244,8 @@ impl Join {
 
     /// Rank 0 must know the token as well.
     fn believe(&mut self, id: usize, hello: &Hello, message: &Message) -> Result<()> {
-        let Some(link) = self.lobby.link(id) else { return Ok(()) };
-        match hello.check_welcome(&message.body, &self.key, &link.server_nonce, &GroupId::default()) {
+        let Some(nonce) = self.lobby.link(id).and_then(|link| link.nonce()) else { return Ok(()) };
+        match hello.check_welcome(&message.body, &self.key, &nonce, &GroupId::default()) {
             true => Ok(()),
             false => Err(Error::refused(format!(
                 "what answers at {} cannot prove that it knows the token: it is not this group's rank 0",

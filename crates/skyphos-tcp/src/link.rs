@@ -68,6 +68,11 @@ impl Link {
         Link { wire, peer, trust, incoming, server_nonce: [0; 32], since, inbox, got: 0, out, sent: 0 }
     }
 
+    /// The nonce that proofs cover.
+    pub(crate) fn nonce(&self) -> Option<Nonce> {
+        self.wire.bound(&self.server_nonce)
+    }
+
     /// The next message, or `None` if it has not come whole. An error ends the link.
     pub(crate) fn read(&mut self) -> Result<Option<Message>, End> {
         let limit = if self.trust == Trust::Member { MEMBER_BYTES } else { STRANGER_BYTES };

@@ -168,7 +168,7 @@ impl Rendezvous {
     fn greet(&mut self, id: usize, message: &Message) -> Result<()> {
         let Some((hello, holds)) = self.hello(id, message) else { return Ok(()) };
         let Some(link) = self.lobby.link(id) else { return Ok(()) };
-        let (peer, nonce) = (link.peer.clone(), link.server_nonce);
+        let (peer, Some(nonce)) = (link.peer.clone(), link.nonce()) else { return Ok(()) };
         if !holds {
             self.turn_away(id, &hello, &peer);
             return Ok(());
@@ -210,7 +210,7 @@ impl Rendezvous {
     fn hello(&mut self, id: usize, message: &Message) -> Option<(Hello, bool)> {
         let link = self.lobby.link(id)?;
         let hello = (message.kind == Kind::Hello && link.trust == Trust::Stranger)
-            .then(|| Hello::decode(&message.body, &self.key, &link.server_nonce, &GroupId::default()))
+            .then(|| Hello::decode(&message.body, &self.key, &link.nonce()?, &GroupId::default()))
             .flatten()
             .filter(|(hello, _)| hello.role == Role::Register && hello.to == 0);
         // A rank that is registered says nothing until it has the table; anything else is no rank.

@@ -10,6 +10,7 @@
 //! rustls reads 4 KB at a time; a buffer before it saves three system calls of four. Its last word (close_notify) is not used,
 //! for frames have their own: a connection that ends without a goodbye frame was cut.
 
+use crate::handshake::{Nonce, PROOF_BYTES};
 use crate::message::is_greeting;
 use crate::tls::Tls;
 use mio::net::TcpStream;
@@ -90,6 +91,13 @@ impl Wire {
     #[cfg(test)]
     pub(crate) fn is_handshaking(&self) -> bool {
         self.tunnel.as_ref().is_some_and(|tunnel| tunnel.tls.is_handshaking())
+    }
+
+    /// What proofs over this connection cover in place of a nonce: on an encrypted one, a number that belongs to both the
+    /// nonce and this connection (RFC 5705, RFC 8446 section 7.5). `None` before the handshake.
+    pub(crate) fn bound(&self, nonce: &Nonce) -> Option<Nonce> {
+        let Some(tunnel) = &self.tunnel else { return Some(*nonce) };
+        tunnel.tls.export_keying_material([0; PROOF_BYTES], b"EXPORTER-skyphos-token", Some(nonce)).ok()
     }
 
     pub(crate) fn is_encrypted(&self) -> bool {

@@ -5,12 +5,18 @@ mod common;
 use common::certificates::{Authority, shared};
 use common::{LONG, Place, connect_all};
 use proptest::prelude::*;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 use skyphos_core::frame::{Frame, FrameKind, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Pool};
 use skyphos_core::transport::{Event, Loss, Transport};
-use skyphos_tcp::{Options, Tcp, TlsFiles, connect};
+use skyphos_tcp::{NAME, Options, Tcp, TlsFiles, connect};
 use skyphos_types::{Error, Result};
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const SHORT: Duration = Duration::from_millis(600);
@@ -215,6 +221,70 @@ fn ranks_of_another_authority_learn_it_at_once() {
         assert!(text.contains("rank 1's place") && text.contains("TLS"), "rank {rank}: {text}");
     }
     assert!(start.elapsed() < LONG / 3);
+}
+
+/// It has a certificate, as any host of the cluster may, but not the token: it passes on what the two ranks say.
+#[test]
+fn who_stands_between_two_ranks_cannot_pass_their_proofs_on() {
+    let mut place = Place::new();
+    let between = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut options = place.encrypted(2);
+    for options in &mut options {
+        (options.token, options.timeout) = (Some("cup".to_owned()), SHORT * 3);
+    }
+    options[1].rendezvous = between.local_addr().unwrap().to_string();
+    std::thread::scope(|scope| {
+        let ranks = scope.spawn(|| connect_all(options));
+        let (mut near, mut far) = (between.accept().unwrap().0, TcpStream::connect(&place.at).unwrap());
+        let (server, client) = both_sides(&shared());
+        let mut to_one = ServerConnection::new(server).unwrap();
+        let mut to_zero = ClientConnection::new(client, NAME.try_into().unwrap()).unwrap();
+        let (mut one, mut zero) =
+            (rustls::Stream::new(&mut to_one, &mut near), rustls::Stream::new(&mut to_zero, &mut far));
+        let challenge = message(&mut zero);
+        one.write_all(&challenge).unwrap();
+        let hello = message(&mut one);
+        zero.write_all(&hello).unwrap();
+        let answer = message(&mut zero);
+        assert_eq!((challenge[4], hello[4], answer[4]), (1, 2, 8), "the answer is a refusal");
+        one.write_all(&answer).unwrap();
+        let results = ranks.join().unwrap();
+        assert!(refused(&results[1]).contains("its token is not the group's"));
+        assert_eq!(missing(&results[0]).0, [1]);
+    });
+}
+
+/// Settings of one who accepts and makes connections by the files.
+fn both_sides(files: &TlsFiles) -> (Arc<ServerConfig>, Arc<ClientConfig>) {
+    let certificate = |path| CertificateDer::from_pem_file(path).unwrap();
+    let key = || PrivateKeyDer::from_pem_file(&files.key).unwrap();
+    let chain = vec![certificate(&files.certificate)];
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate(&files.authority)).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let server = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain.clone(), key())
+        .unwrap();
+    let client = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key())
+        .unwrap();
+    (Arc::new(server), Arc::new(client))
+}
+
+/// One message of the bring-up, with its length.
+fn message(source: &mut impl Read) -> Vec<u8> {
+    let mut bytes = vec![0; 4];
+    source.read_exact(&mut bytes).unwrap();
+    let len = u32::from_le_bytes(bytes[..].try_into().unwrap()) as usize;
+    bytes.resize(4 + len, 0);
+    source.read_exact(&mut bytes[4..]).unwrap();
+    bytes
 }
 
 #[test]
