@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Payload, Pool};
 use skyphos_core::transport::{Event, Loss, Transport};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -42,8 +42,13 @@ fn pair() -> (Tcp, Tcp) {
     (tcp(0, one), tcp(1, other))
 }
 
-/// A pair over TLS, with the keys that the settings ask for.
+/// A pair over TLS.
 fn encrypted(tls: &Tls, one: TcpStream, other: TcpStream) -> (Tcp, Tcp) {
+    let [one, other] = encrypted_wires(tls, one, other).map(Wire::idle);
+    (over(0, one), over(1, other))
+}
+
+fn encrypted_wires(tls: &Tls, one: TcpStream, other: TcpStream) -> [Wire; 2] {
     let end = |stream: TcpStream, incoming| {
         stream.set_nonblocking(true).unwrap();
         Wire::new(mio::net::TcpStream::from_std(stream), Some(tls), incoming).unwrap()
@@ -57,8 +62,7 @@ fn encrypted(tls: &Tls, one: TcpStream, other: TcpStream) -> (Tcp, Tcp) {
             assert_eq!(end.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
         }
     }
-    let [one, other] = ends.map(Wire::idle);
-    (over(0, one), over(1, other))
+    ends
 }
 
 /// A plain pair and one over TLS.
@@ -422,6 +426,23 @@ fn what_was_changed_on_the_way_ends_an_encrypted_connection_and_both_know_it() {
     let events = until(&mut a, |e| down(e).is_some());
     let (cause, orderly) = down(&events).unwrap();
     assert!(cause.contains("TLS") && !orderly, "{cause}");
+}
+
+/// They may come in one piece with the last words of the bring-up, and then no event tells of them.
+#[test]
+fn frames_that_came_with_the_bring_up_are_found_without_an_event() {
+    let tls = Tls::load(&certificates::shared(), 0).unwrap();
+    let (one, other) = sockets();
+    let [mut one, mut other] = encrypted_wires(&tls, one, other);
+    let bytes = [b"!".to_vec(), wire(FrameKind::Data, 1, &[7; 3000]), wire(FrameKind::Data, 2, b"")].concat();
+    assert_eq!(one.write(&[IoSlice::new(&bytes)], bytes.len()).unwrap(), (bytes.len(), false));
+    while other.read(&mut [0]).is_err() {
+        std::thread::yield_now();
+    }
+    let (start, mut events, mut b) = (Instant::now(), Vec::new(), over(1, other.idle()));
+    b.poll(LONG, &mut events);
+    assert!(start.elapsed() < LONG / 2);
+    assert_eq!(calls(&events), [1, 2]);
 }
 
 /// One key may encrypt only so much (2^24 records, some 270 GB); then it is changed, in the middle of the stream.
