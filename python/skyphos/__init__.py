@@ -11,10 +11,12 @@ Importing this package imports NumPy and nothing else; graphs (:mod:`skyphos.gra
 (:mod:`skyphos.launch`) and the command line import what they need when they are used.
 """
 
+from .checkpoint import Checkpoint, Restored
 from .comm import Comm
 from .errors import BadInput, Mismatch, PeerLost, Refused, SkyphosError, Timeout
 from .explanation import Explanation, PlanExplanation
 from .group import init, local
+from .health import Health
 from .plan import LayerVolume, Plan, Stats
 from .quantize import Quantize
 from .sparse_vector import SparseVector
@@ -28,8 +30,10 @@ __version__ = "0.1.0"
 __all__ = [
     "TLS",
     "BadInput",
+    "Checkpoint",
     "Comm",
     "Explanation",
+    "Health",
     "LayerVolume",
     "Mismatch",
     "PeerLost",
@@ -37,6 +41,7 @@ __all__ = [
     "PlanExplanation",
     "Quantize",
     "Refused",
+    "Restored",
     "SkyphosError",
     "SparseVector",
     "Stats",

@@ -1,13 +1,14 @@
 """The native half: checked against the binary by ``mypy.stubtest``."""
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = [
     "Comm",
+    "Connected",
     "Plan",
     "SimulatedPhase",
     "Work",
@@ -112,7 +113,7 @@ def allreduce_dense(
     quantised: _Quantised | None,
     async_op: bool,
 ) -> Any: ...
-def local(size: int, timeout: float, threads: int) -> list[Comm]: ...
+def local(size: int, timeout: float, threads: int, replication: int) -> list[Comm]: ...
 def connect_tcp(
     rank: int,
     world_size: int,
@@ -125,7 +126,27 @@ def connect_tcp(
     congestion_control: str | None,
     heartbeat: float,
     tls: tuple[str, str, str] | None,
-) -> Comm: ...
+) -> Connected: ...
+
+@final
+class Connected:
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def address(self, rank: int) -> str: ...
+    def group(self) -> Comm: ...
+    def replicated(
+        self,
+        each: int,
+        share_hosts: bool,
+        profile: Any,
+        topology: tuple[list[int], list[int]] | None,
+        error: str | None,
+    ) -> Comm: ...
+
+_Loss = Literal["left", "ended", "silent"]
+_Health = tuple[tuple[int, int, int], str, tuple[_Loss, str] | None, bool, float | None, tuple[int, int]]
 
 @final
 class Comm:
@@ -133,6 +154,13 @@ class Comm:
     def rank(self) -> int: ...
     @property
     def size(self) -> int: ...
+    @property
+    def process(self) -> tuple[int, int]: ...
+    @property
+    def replica(self) -> int: ...
+    @property
+    def replication(self) -> int: ...
+    def health(self) -> list[_Health]: ...
     @property
     def adapts(self) -> bool: ...
     @property

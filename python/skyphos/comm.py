@@ -12,6 +12,7 @@ import numpy.typing as npt
 from .allreduce import AllreduceCollectives
 from .arguments import Op, as_degrees, as_expected, as_indices, as_out, as_values, resolve_op
 from .errors import BadInput
+from .health import Health, health_of
 from .plan import Plan, Stats
 from .planner import Profile, profile_of
 from .topology import Topology
@@ -40,7 +41,8 @@ class Comm(AllreduceCollectives):
         self._stats = Stats(0.0, 0.0, 0.0)
 
     def __repr__(self) -> str:
-        state = ", closed" if self._native.closed else ""
+        state = f", replica {self.replica}" if self.replication > 1 else ""
+        state += ", closed" if self._native.closed else ""
         return f"Comm(rank {self.rank} of {self.size}, {self.transport}{state})"
 
     def __enter__(self) -> Comm:
@@ -63,6 +65,29 @@ class Comm(AllreduceCollectives):
         Groups from :meth:`split` and :meth:`dup` inherit it.
         """
         return profile_of(self._native)
+
+    @property
+    def replica(self) -> int:
+        """Which replica of its rank this process is, from 0 (:func:`skyphos.init`)."""
+        return self._native.replica
+
+    @property
+    def replication(self) -> int:
+        """Processes of each rank, at least; 1: ranks are processes."""
+        return self._native.replication
+
+    def health(self) -> list[Health]:
+        """How all processes are that this group's connections reach, by number: who is lost or late, and whose
+        messages came first. Not collective.
+
+        Examples
+        --------
+        >>> import skyphos as sky
+        >>> with sky.init() as comm:
+        ...     [(one.process, one.rank, one.alive) for one in comm.health()]
+        [(0, 0, True)]
+        """
+        return health_of(self._native)
 
     @property
     def adapts(self) -> bool:

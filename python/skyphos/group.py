@@ -8,7 +8,7 @@ from . import _skyphos
 from .bootstrap import discover
 from .comm import Comm
 from .errors import BadInput
-from .profile_choice import ProfileSource, TopologySource, begin_with
+from .profile_choice import ProfileSource, TopologySource, begin_replicated, begin_with
 from .tls import TLS
 from .tls import files as tls_files
 
@@ -38,6 +38,8 @@ def init(
     profile: ProfileSource | None = None,
     adapt: bool | None = None,
     topology: TopologySource | None = None,
+    replication: int = 1,
+    share_hosts: bool = False,
     tls: TLS | None = None,
 ) -> Comm:
     """Join the group that this process was started in.
@@ -85,6 +87,16 @@ def init(
         of hosts and their racks (:meth:`skyphos.Topology.load`), or what ``skyphos probe`` wrote. Rank 0's counts for
         all ranks. Default: the file that SKYPHOS_TOPOLOGY names (``none``: no file); else the racks that the profile in
         use has, if it is of these hosts; else hosts as the transport tells them apart, in one rack.
+    replication : int, default 1
+        Processes of each rank, s: the group has m = P // s ranks, and processes i, m + i, 2m + i … are replicas of
+        rank i (Kylix §V). They hold the same data and make the same calls; whoever brings a message first counts. The
+        group lives as long as one replica of each rank does, and a slow one holds nobody up; results are the same bits
+        on all replicas. What is left over of P is one more replica of the first ranks. Replicas need the same program:
+        what depends on times or unseeded random numbers differs, and is found out. ``adapt`` is False then.
+        :attr:`Comm.replica` tells them apart, :meth:`Comm.health` how they are.
+    share_hosts : bool, default False
+        Whether replicas of a rank may be on one host, to try things out: its end would be the rank's. Without, such
+        a numbering is refused.
     tls : TLS, optional
         Certificates with which everything between ranks is encrypted (:class:`skyphos.TLS`). Default: the files that
         SKYPHOS_TLS_AUTHORITY, SKYPHOS_TLS_CERTIFICATE and SKYPHOS_TLS_KEY name; without, nothing is encrypted.
@@ -97,7 +109,8 @@ def init(
     ------
     BadInput
         Settings that are partial or contradict each other; a profile that is damaged; a topology of other ranks, or
-        one that says nothing of a host; certificates that cannot be used.
+        one that says nothing of a host; replicas of a rank on one host, with the numbering to use; certificates that
+        cannot be used.
     Timeout
         Ranks did not come; names them.
     Refused
@@ -114,20 +127,21 @@ def init(
     if transport not in (None, "tcp"):
         raise BadInput(f'transport must be "tcp", not {transport!r}')
     threads = _threads(threads, place.local_size)
+    _check_replication(replication, place.world_size, "started")
     certificates = tls_files(tls)
     if place.world_size == 1:
         sockets = (None, socket_buffer, congestion_control, heartbeat, certificates)
         if sockets != (None, None, None, _HEARTBEAT_S, None):
             # Nobody to talk to, but settings that larger groups refuse are refused here too.
-            _skyphos.connect_tcp(0, 1, "", None, timeout, threads, *sockets).close()
-        alone = _skyphos.local(1, timeout, threads)[0]
+            _skyphos.connect_tcp(0, 1, "", None, timeout, threads, *sockets)
+        alone = _skyphos.local(1, timeout, threads, 1)[0]
         named = any(given is not None for given in (profile, adapt, topology, *map(os.environ.get, _BEGIN)))
         return Comm(begin_with(alone, profile, adapt, topology) if named else alone)
     if place.rendezvous is None:
         raise BadInput(f"a group of {place.world_size} needs a rendezvous: pass rendezvous= or set SKYPHOS_RENDEZVOUS")
     if place.listen_fd is not None:  # belongs to this group from now on; a later init must not take it again
         os.environ.pop("SKYPHOS_LISTEN_FD", None)
-    native = _skyphos.connect_tcp(
+    connected = _skyphos.connect_tcp(
         place.rank,
         place.world_size,
         place.rendezvous,
@@ -140,13 +154,16 @@ def init(
         heartbeat,
         certificates,
     )
-    return Comm(begin_with(native, profile, adapt, topology))
+    if replication > 1:
+        return Comm(begin_replicated(connected, (replication, bool(share_hosts)), profile, topology))
+    return Comm(begin_with(connected.group(), profile, adapt, topology))
 
 
-def local(size: int, *, timeout: float = 300.0, threads: int | None = None) -> list[Comm]:
+def local(size: int, *, timeout: float = 300.0, threads: int | None = None, replication: int = 1) -> list[Comm]:
     """Make a group inside this process, for tests and notebooks: one Comm a rank.
 
-    Each Comm is used from a thread of its own, since its calls wait for those of the others.
+    Each Comm is used from a thread of its own, since its calls wait for those of the others. With ``replication`` there
+    is a Comm for each of ``size`` processes, so many of them a rank (:func:`init`).
 
     Examples
     --------
@@ -160,7 +177,15 @@ def local(size: int, *, timeout: float = 300.0, threads: int | None = None) -> l
     """
     if not 1 <= size <= _MOST_LOCAL:
         raise BadInput(f"a group inside one process has 1 to {_MOST_LOCAL} ranks, not {size}")
-    return [Comm(native) for native in _skyphos.local(size, timeout, _threads(threads, size))]
+    _check_replication(replication, size, "asked for")
+    return [Comm(native) for native in _skyphos.local(size, timeout, _threads(threads, size), replication)]
+
+
+def _check_replication(replication: int, processes: int, how: str) -> None:
+    if isinstance(replication, bool) or not hasattr(replication, "__index__") or not 1 <= replication < 2**16:
+        raise BadInput(f"replication must be a number of processes a rank, at least 1, not {replication!r}")
+    if replication > processes:
+        raise BadInput(f"replication={replication} needs as many processes at least; {processes} {how}")
 
 
 def _threads(threads: int | None, local_size: int) -> int:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Fitted", "ProfileSource", "TopologySource",
-    "begin_with", "default_path", "fit", "host_and_address", "host_words", "read",
+    "begin_replicated", "begin_with", "default_path", "fit", "host_and_address", "host_words", "read",
 ]  # fmt: skip
 
 #: What :func:`skyphos.init` takes.
@@ -99,6 +99,30 @@ def begin_with(
     return native.begin_with(comm, begin.profile, begin.adapt, numbers)
 
 
+def begin_replicated(
+    connected: native.Connected,
+    replication: tuple[int, bool],
+    profile: ProfileSource | None,
+    topology: TopologySource | None,
+) -> native.Comm:
+    """The group of ranks of several processes, which begin with process 0's profile and topology. Collective.
+
+    Raises
+    ------
+    BadInput
+        As :func:`begin_with`; replicas of a rank share a host.
+    """
+    begin, error = _Begin(), None
+    if connected.rank == 0:
+        try:
+            begin = _find(connected, profile, False, topology)
+        except Exception as caught:  # all must hear of it, whatever it is
+            known = isinstance(caught, SkyphosError)
+            error = str(caught) if known else f"rank 0 cannot take its profile or topology: {caught}"
+    numbers = None if begin.topology is None else begin.topology.numbers()
+    return connected.replicated(*replication, begin.profile, numbers, error)
+
+
 def _adapt() -> bool:
     """Whether rank 0's environment lets ``auto`` learn from calls."""
     named = os.environ.get("SKYPHOS_ADAPT", "").strip()
@@ -108,7 +132,10 @@ def _adapt() -> bool:
 
 
 def _find(
-    comm: native.Comm, profile: ProfileSource | None, adapt: bool | None, topology: TopologySource | None
+    comm: native.Comm | native.Connected,
+    profile: ProfileSource | None,
+    adapt: bool | None,
+    topology: TopologySource | None,
 ) -> _Begin:
     """What rank 0 says for this group."""
     here = [host_and_address(comm.address(rank)) for rank in range(comm.size)]

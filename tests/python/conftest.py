@@ -35,9 +35,9 @@ class Processes:
     def __init__(self) -> None:
         self.all: list[subprocess.Popen[str]] = []
 
-    def lines(self, size: int, code: str, **changes: dict[int, str]) -> list[tuple[str, str]]:
+    def lines(self, size: int, code: str, options: str | None = "", **changes: dict[int, str]) -> list[tuple[str, str]]:
         """What the ranks of a group print, and what they say of errors; arguments as of :meth:`start`."""
-        return [rank.communicate(timeout=60) for rank in self.start(size, code, **changes)]
+        return [rank.communicate(timeout=60) for rank in self.start(size, code, options=options, **changes)]
 
     def start(
         self,
@@ -45,15 +45,18 @@ class Processes:
         code: str,
         ranks: list[int] | None = None,
         timeout: float = 30.0,
+        options: str | None = "",
         **changes: dict[int, str],
     ) -> list[subprocess.Popen[str]]:
-        """Processes for ``ranks`` (default: all); ``changes`` maps a variable to its value by rank."""
+        """Processes for ``ranks`` (default: all); ``options`` are further ones of `init` (None: the code calls it);
+        ``changes`` maps a variable to its value by rank."""
         listener = socket.create_server(("127.0.0.1", 0))
         token = secrets.token_hex(8)
         program = (
             "import sys, numpy as np, skyphos as sky\n"
-            f"comm = sky.init(timeout={timeout})\n"
-            "def say(*words): print(*words, flush=True)\n" + code
+            + ("" if options is None else f"comm = sky.init(timeout={timeout}, {options})\n")
+            + "def say(*words): print(*words, flush=True)\n"
+            + code
         )
         started = []
         for place, rank in enumerate(range(size) if ranks is None else ranks):

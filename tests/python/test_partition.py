@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from graph_support import errors_on_ranks, on_ranks, shared
 from skyphos.errors import BadInput
 from skyphos.graph import PARTITIONS, Edges, partition, read_edges, rmat
-from skyphos.graph.exchange import gather_table, move, reduce_number
+from skyphos.graph.exchange import gather_table, move
 from skyphos.graph.partition import greedy_owners, random_owners
+from skyphos.together import reduce_number
 
 SMALL = st.integers(0, 12) | st.sampled_from([2**40, 2**63 - 1])
 

@@ -18,6 +18,7 @@ from graph_support import errors_on_ranks, on_ranks, shared
 from skyphos.errors import BadInput
 from skyphos.graph import Edges, load, read_edges, text
 from skyphos.graph.text import Layout
+from skyphos.together import together
 
 IDS = st.integers(0, 2**63 - 1) | st.integers(0, 30)
 PAIRS = st.lists(st.tuples(IDS, IDS), min_size=1, max_size=40)
@@ -351,7 +352,7 @@ def test_an_error_that_is_not_ours_reaches_the_others() -> None:
             if comm.rank == 1:
                 raise MemoryError("too much")
 
-        sky.graph.exchange.together(comm, fail)
+        together(comm, fail)
 
     errors = errors_on_ranks(3, work)
     assert {str(error) for error in errors} == {"rank 1: MemoryError: too much"}

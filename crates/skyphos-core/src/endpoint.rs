@@ -334,6 +334,7 @@ impl Outgoing {
             kind: FrameKind::Data,
             comm: ep.group.comm,
             call: ep.call,
+            origin: 0,
             round: self.round,
             seq: self.seq,
             total: self.total,

@@ -10,7 +10,8 @@
 //! | 3 | kind | [`FrameKind`] |
 //! | 4..8 | crc | checksum |
 //! | 8..16 | comm | which group |
-//! | 16..24 | call | number of the collective call in that group |
+//! | 16..22 | call | number of the collective call in that group |
+//! | 22..24 | origin | of a chunk that is passed on: the process that sent it |
 //! | 24..28 | round | which exchange of the call |
 //! | 28..32 | seq | number of the chunk in its message |
 //! | 32..36 | len | bytes of payload |
@@ -28,11 +29,15 @@ pub const HEADER_BYTES: usize = 64;
 const MAGIC: [u8; 2] = *b"SY";
 const VERSION: u8 = 1;
 
+/// Bits of a call's number, and the numbers there are.
+const CALL_BITS: u32 = 48;
+const CALLS: u64 = (1 << CALL_BITS) - 1;
+
 /// Rounds with this bit move arrays: in whole chunks, which are not copied on their way.
 pub const ARRAYS: u32 = 0x2000_0000;
 
 /// What a frame is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FrameKind {
     /// A chunk of a message.
@@ -49,12 +54,25 @@ pub enum FrameKind {
     Bye = 6,
     /// The sender has heard nothing for too long, and listens no more; nothing follows.
     GivenUp = 7,
+    /// "I have these chunks": between replicas.
+    Have = 8,
+    /// A chunk of a message, to be passed on to the receiver's other replicas.
+    PassOn = 9,
+    /// A chunk that was passed on.
+    Passed = 10,
 }
 
 impl FrameKind {
     fn from_code(code: u8) -> Option<FrameKind> {
         use FrameKind::*;
-        [Data, Credit, Abort, Probe, Present, Bye, GivenUp].into_iter().find(|k| *k as u8 == code)
+        let of_replicas = [Have, PassOn, Passed];
+        let mut all = [Data, Credit, Abort, Probe, Present, Bye, GivenUp].into_iter().chain(of_replicas);
+        all.find(|k| *k as u8 == code)
+    }
+
+    /// Whether it carries a chunk of a message: those of one message go out in order.
+    pub fn is_data(self) -> bool {
+        matches!(self, FrameKind::Data | FrameKind::PassOn | FrameKind::Passed)
     }
 }
 
@@ -221,14 +239,16 @@ impl std::fmt::Display for CallSig {
 }
 
 /// A frame's header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Header {
     /// What the frame is for.
     pub kind: FrameKind,
     /// Which group.
     pub comm: u64,
-    /// Number of the call in that group.
+    /// Number of the call in that group, below 2^48.
     pub call: u64,
+    /// The process that sent a chunk which is passed on; else 0.
+    pub origin: u16,
     /// Which exchange of the call.
     pub round: u32,
     /// Number of the chunk in its message.
@@ -242,7 +262,8 @@ pub struct Header {
 impl Header {
     /// A control frame of a call.
     pub fn control(kind: FrameKind, comm: u64, call: u64) -> Header {
-        Header { kind, comm, call, round: 0, seq: 0, total: 0, sig: CallSig::plain(CallKind::Barrier) }
+        let sig = CallSig::plain(CallKind::Barrier);
+        Header { kind, comm, call, origin: 0, round: 0, seq: 0, total: 0, sig }
     }
 
     /// The header's bytes, checksum included.
@@ -252,7 +273,7 @@ impl Header {
         b[2] = VERSION;
         b[3] = self.kind as u8;
         b[8..16].copy_from_slice(&self.comm.to_le_bytes());
-        b[16..24].copy_from_slice(&self.call.to_le_bytes());
+        b[16..24].copy_from_slice(&(self.call & CALLS | u64::from(self.origin) << CALL_BITS).to_le_bytes());
         b[24..28].copy_from_slice(&self.round.to_le_bytes());
         b[28..32].copy_from_slice(&self.seq.to_le_bytes());
         b[32..36].copy_from_slice(&(payload.len() as u32).to_le_bytes());
@@ -297,7 +318,8 @@ impl Header {
         let header = Header {
             kind,
             comm: u64_at(8),
-            call: u64_at(16),
+            call: u64_at(16) & CALLS,
+            origin: (u64_at(16) >> CALL_BITS) as u16,
             round: u32_at(24),
             seq: u32_at(28),
             total: u64_at(40),
@@ -345,7 +367,16 @@ mod tests {
             n: 1 << 62,
             extra: 77,
         };
-        Header { kind: FrameKind::Data, comm: 5, call: 1 << 40, round: 3, seq: 9, total: 1 << 33, sig }
+        Header {
+            kind: FrameKind::Passed,
+            comm: 5,
+            call: 1 << 40,
+            origin: 40_000,
+            round: 3,
+            seq: 9,
+            total: 1 << 33,
+            sig,
+        }
     }
 
     #[test]

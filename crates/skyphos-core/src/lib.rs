@@ -14,6 +14,7 @@ pub mod local;
 mod mailbox;
 pub mod node;
 pub mod plan;
+pub mod replicated;
 pub mod slab;
 pub mod stream;
 pub mod survivors;

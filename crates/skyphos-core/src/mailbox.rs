@@ -8,7 +8,7 @@ use crate::endpoint::WINDOW_BYTES;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::slab::{CHUNK_BYTES, Payload};
 use crate::topology::Topology;
-use crate::transport::{Event, Loss};
+use crate::transport::{Event, Health, Loss};
 use skyphos_types::Error;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ struct Stream {
 
 /// Number of the call in which those who are left agree who they are: at no place of the program, for ranks were at
 /// different ones.
-pub(crate) const SHRINK_CALL: u64 = 1 << 63;
+pub(crate) const SHRINK_CALL: u64 = 1 << 47;
 
 /// Chunks that a sender of large messages may have on the way: a stream with room for so many never grows.
 const MOST_CHUNKS: usize = WINDOW_BYTES as usize / CHUNK_BYTES + 1;
@@ -226,6 +226,27 @@ impl Mailbox {
         group.ranks.iter().map(|rank| self.down.get(rank).map(|down| down.loss)).collect()
     }
 
+    /// How ranks that are processes are.
+    pub(crate) fn health(&self) -> Vec<Health> {
+        let of = |(rank, address): (usize, &String)| {
+            let (rank, (won, lost_races)) = (rank as u32, Default::default());
+            let lost = self.down.get(&rank).map(|down| (down.loss, down.cause.clone()));
+            let address = address.clone();
+            Health {
+                process: rank,
+                rank,
+                replica: 0,
+                address,
+                lost,
+                late: false,
+                silent: None,
+                won,
+                lost_races,
+            }
+        };
+        self.addresses.iter().enumerate().map(of).collect()
+    }
+
     /// The call is over here; what still comes for it is dropped.
     pub(crate) fn end(&mut self, comm: u64, call: u64) {
         let Some(k) = self.calls.iter().position(|b| b.call == call && b.comm == comm) else { return };
@@ -331,7 +352,7 @@ impl Mailbox {
     }
 
     fn deliver_frame(&mut self, from: u32, frame: Frame) {
-        let Header { comm, call, round, seq, total, sig, kind } = frame.header;
+        let Header { comm, call, round, seq, total, sig, kind, .. } = frame.header;
         if kind == FrameKind::Probe {
             let over = self.comm(comm).is_some_and(|c| call < c.next_call) || self.closed.contains(&comm);
             let here = over || self.find(comm, call).is_some_and(|b| b.own.is_some());
@@ -399,7 +420,9 @@ impl Mailbox {
                 b.fail(error, true);
             }
             FrameKind::Present => b.present.push(from),
+            // The last are between replicas, below here.
             FrameKind::Probe | FrameKind::Bye | FrameKind::GivenUp => {}
+            FrameKind::Have | FrameKind::PassOn | FrameKind::Passed => {}
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::mailbox::{Group, Mailbox};
 use crate::slab::{Payload, Pool};
 use crate::topology::Topology;
-use crate::transport::{Event, Transport, Waker};
+use crate::transport::{Event, Health, Transport, Waker};
 use crate::work::{Call, Tasks};
 use skyphos_types::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -69,6 +69,10 @@ pub struct Node {
     merge_pool: Option<rayon::ThreadPool>,
     spin: Duration,
     clock: Clock,
+    on_one_host: bool,
+    /// The transport has work when no call is under way.
+    goes_on: bool,
+    place: (u32, u32),
     /// Calls under way that nobody may be waiting for.
     pub(crate) tasks: Arc<Tasks>,
     /// The process that made the node. A forked child shares its sockets and must leave them alone.
@@ -83,6 +87,8 @@ impl Node {
         let clock = transport.clock();
         let virtual_time = matches!(clock, Clock::Virtual(_));
         let ranks_on_host = transport.ranks_on_host();
+        let (on_one_host, goes_on) = (transport.on_one_host(), transport.goes_on());
+        let place = transport.place();
         let cores = std::thread::available_parallelism().map_or(1, |c| c.get());
         let merge_pool = match settings.threads {
             0 => return Err(Error::bad_input("threads must be at least 1")),
@@ -95,7 +101,7 @@ impl Node {
                     .map_err(|e| Error::bad_input(format!("cannot start {threads} merge threads: {e}")))?,
             ),
         };
-        Ok(Arc::new(Node {
+        let node = Arc::new(Node {
             rank: transport.rank(),
             size,
             name: transport.name(),
@@ -115,7 +121,14 @@ impl Node {
             tasks: Arc::default(),
             process: std::process::id(),
             spin: if ranks_on_host <= cores && !virtual_time { SPIN } else { Duration::ZERO },
-        }))
+            on_one_host,
+            goes_on,
+            place,
+        });
+        if goes_on && !virtual_time {
+            Node::keep_going(&node)?;
+        }
+        Ok(node)
     }
 
     /// This process's rank in the transport.
@@ -245,6 +258,7 @@ impl Node {
         if !self.is_ours() {
             return;
         }
+        self.tasks.stop_going();
         self.transport().close(Duration::from_secs(5));
     }
 
@@ -282,13 +296,25 @@ impl Node {
 
     /// Whether all ranks are on one host.
     pub fn on_one_host(&self) -> bool {
-        self.ranks_on_host == self.size as usize
+        self.on_one_host
+    }
+
+    /// This process's number, and how many there are: more than ranks, where those are replicated.
+    pub fn place(&self) -> (u32, u32) {
+        self.place
+    }
+
+    /// How all processes are.
+    pub fn health(&self) -> Vec<Health> {
+        let of_replicas = self.transport().health();
+        of_replicas.unwrap_or_else(|| self.mail(|mail| mail.health()))
     }
 
     /// Runs a call to its end on this thread.
     pub(crate) fn run<R>(&self, ep: &Endpoint, body: impl Future<Output = Result<R>>) -> Result<R> {
         // Another rank may wait for one of those, and come to this call only then.
         ep.node().release_held();
+        let _waiting = self.goes_on.then(|| self.step_in());
         // Even if the body panics the others must not wait for this rank.
         let mut leave = Leave { ep, outcome: Outcome::Panicked };
         let result = self.block_on(ep, async {
@@ -534,6 +560,7 @@ impl Drop for Leave<'_> {
             Outcome::Failed(error) => Some(error.as_seen_by_others(node.rank)),
             Outcome::Panicked => Some(node.panicked()),
         };
+        let failed = error.is_some();
         if let Some(error) = error {
             let payload = node.pool.copy_of(&error.to_wire());
             let header = Header::control(FrameKind::Abort, group.comm, call);
@@ -542,6 +569,9 @@ impl Drop for Leave<'_> {
             }
         }
         node.mail(|m| m.end(group.comm, call));
+        if node.goes_on {
+            node.transport().end(group.comm, call, failed);
+        }
     }
 }
 

@@ -28,6 +28,29 @@ pub enum Loss {
     Silent,
 }
 
+/// How a process of a replicated group is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Health {
+    /// Its number in the transport, its rank, and which replica of that rank it is.
+    pub process: u32,
+    /// See `process`.
+    pub rank: u32,
+    /// See `process`.
+    pub replica: u32,
+    /// Host and address.
+    pub address: String,
+    /// How it was lost, and how that was noticed.
+    pub lost: Option<(Loss, String)>,
+    /// It did not bring in time what it owed: this process, a replica of the same rank, sends in its place.
+    pub late: bool,
+    /// For how long nothing has come from it; unknown where ranks are no replicas.
+    pub silent: Option<Duration>,
+    /// Chunks of which this process got the first copy from it, and a later one.
+    pub won: u64,
+    /// See `won`.
+    pub lost_races: u64,
+}
+
 /// What [`Transport::poll`] reports.
 pub enum Event {
     /// A frame came.
@@ -68,6 +91,10 @@ pub trait Transport: Send {
     fn address(&self, rank: u32) -> String;
     /// How many ranks, this one included, share this host.
     fn ranks_on_host(&self) -> usize;
+    /// Whether all ranks share this host; the same on all.
+    fn on_one_host(&self) -> bool {
+        self.ranks_on_host() == self.size() as usize
+    }
     /// Where the ranks are, as far as the transport knows; the same on all.
     fn topology(&self) -> Topology {
         Topology::flat(self.size())
@@ -92,6 +119,30 @@ pub trait Transport: Send {
     }
     /// Bytes queued for a peer and not yet handed to the system.
     fn backlog(&self, to: u32) -> usize;
+    /// Leaves about so many bytes to the system ahead of what a peer has taken: what is not there can be taken back.
+    fn hold_back(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
+    /// Whether it has work when no call is under way: then it is polled all the time, and told of calls that end.
+    fn goes_on(&self) -> bool {
+        false
+    }
+    /// Whether all that was posted is with the system, and nobody may ask for it again.
+    fn is_idle(&self) -> bool {
+        (0..self.size()).all(|rank| rank == self.rank() || self.backlog(rank) == 0)
+    }
+    /// A call is over on this rank, `failed` or not.
+    fn end(&mut self, comm: u64, call: u64, failed: bool) {
+        let _ = (comm, call, failed);
+    }
+    /// This process's number, and how many there are: more than ranks, where those are replicated.
+    fn place(&self) -> (u32, u32) {
+        (self.rank(), self.size())
+    }
+    /// How the processes of a replicated group are.
+    fn health(&self) -> Option<Vec<Health>> {
+        None
+    }
     /// Moves bytes and appends what happened to `events`, waiting at most `wait` for the first. May
     /// return early with none (a signal, a [`Waker`]).
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>);

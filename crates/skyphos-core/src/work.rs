@@ -292,11 +292,13 @@ struct Desk {
     waiters: usize,
     /// Whether calls have ended whose last bytes may still be here. Peers must not wait for those.
     unsent: bool,
+    /// Whether the transport has work when there is no call.
+    goes_on: bool,
     stop: bool,
 }
 
 /// A thread that polls calls while it waits for one.
-struct Waiting<'a>(&'a Tasks);
+pub(crate) struct Waiting<'a>(&'a Tasks);
 
 impl<'a> Waiting<'a> {
     fn enter(tasks: &'a Tasks) -> Waiting<'a> {
@@ -319,6 +321,12 @@ impl Tasks {
         self.bell.notify_all();
     }
 
+    /// The transport has no more work of its own.
+    pub(crate) fn stop_going(&self) {
+        lock(&self.desk).goes_on = false;
+        self.bell.notify_all();
+    }
+
     /// Calls that only waiting threads may poll.
     pub(crate) fn any_for_waiters(&self) -> bool {
         self.waiters_only.load(Ordering::Acquire) > 0
@@ -337,6 +345,28 @@ impl Node {
         Node::launch_all(node, vec![task]);
     }
 
+    fn start_thread(node: &Arc<Node>) -> std::io::Result<()> {
+        let (tasks, weak) = (node.tasks.clone(), Arc::downgrade(node));
+        let thread = std::thread::Builder::new().name("skyphos-work".to_owned());
+        thread.spawn(move || tend(&tasks, &weak)).map(drop)
+    }
+
+    /// From now on the transport is polled whether there is a call or not.
+    pub(crate) fn keep_going(node: &Arc<Node>) -> Result<()> {
+        let mut desk = lock(&node.tasks.desk);
+        (desk.goes_on, desk.thread) = (true, true);
+        let failed =
+            |e| Error::bad_input(format!("cannot start the thread that a replicated group needs: {e}"));
+        Node::start_thread(node).map_err(failed)
+    }
+
+    /// This thread drives the transport from now on, not the node's.
+    pub(crate) fn step_in(&self) -> Waiting<'_> {
+        let waiting = Waiting::enter(&self.tasks);
+        self.rouse();
+        waiting
+    }
+
     fn launch_all(node: &Arc<Node>, calls: Vec<Box<dyn Step>>) {
         let for_waiters = calls.iter().filter(|call| call.waiters_only()).count();
         node.tasks.waiters_only.fetch_add(for_waiters, Ordering::AcqRel);
@@ -344,13 +374,8 @@ impl Node {
         desk.calls += calls.len() - for_waiters;
         lock(&node.tasks.fresh).extend(calls);
         if !desk.thread {
-            desk.thread = true;
-            let (tasks, weak) = (node.tasks.clone(), Arc::downgrade(node));
-            let started = std::thread::Builder::new()
-                .name("skyphos-work".to_owned())
-                .spawn(move || tend(&tasks, &weak));
             // Without a thread the calls go on whenever somebody waits.
-            desk.thread = started.is_ok();
+            desk.thread = Node::start_thread(node).is_ok();
         }
         drop(desk);
         node.tasks.bell.notify_all();
@@ -454,7 +479,7 @@ impl Node {
 
     /// Moves the last bytes of calls that are over; whether all are gone.
     fn send_rest(&self) -> bool {
-        let done = || (0..self.size()).all(|rank| rank == self.rank() || self.backlog(rank) == 0);
+        let done = || self.transport().is_idle();
         done() || {
             self.wait_until(|_| false, self.nap());
             done()
@@ -474,21 +499,24 @@ impl Node {
 /// The node's thread: polls calls while nobody waits for one. It holds the node only while there are some.
 fn tend(tasks: &Tasks, node: &Weak<Node>) {
     loop {
-        let idle;
+        let (idle, on);
         {
             let mut desk = lock(&tasks.desk);
-            while !desk.stop && (desk.calls == 0 && !desk.unsent || desk.waiters > 0) {
+            while !desk.stop && (desk.calls == 0 && !desk.unsent && !desk.goes_on || desk.waiters > 0) {
                 desk = tasks.bell.wait(desk).unwrap_or_else(PoisonError::into_inner);
             }
             if desk.stop {
                 return;
             }
             idle = desk.calls == 0;
+            on = desk.goes_on;
             desk.unsent &= !idle;
         }
         let Some(node) = node.upgrade() else { return };
         if !idle {
             node.step_calls(NAP, None);
+        } else if on {
+            node.wait_until(|_| false, node.nap());
         } else if !node.send_rest() {
             lock(&tasks.desk).unsent = true;
         }

@@ -5,12 +5,13 @@ use crate::errors::{interrupted, or_fail, to_py};
 use crate::op::reduce_op;
 use crate::owned::{Numbers, NumbersMut, OwnedIndices, Sets};
 use crate::plan::Plan;
+use crate::planner::Numbers as Profile;
 use crate::work::perform;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use skyphos::{ConfigureOptions, Error, Missing, Settings};
+use skyphos::{ConfigureOptions, Error, Missing, Settings, Topology, Transport};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 fn duration(py: Python<'_>, name: &str, seconds: f64) -> PyResult<Duration> {
@@ -26,9 +27,19 @@ fn settings(py: Python<'_>, timeout: f64, threads: usize) -> PyResult<Settings> 
 
 /// The Comms of a group inside this process.
 #[pyfunction]
-pub fn local(py: Python<'_>, size: u32, timeout: f64, threads: usize) -> PyResult<Vec<Comm>> {
+pub fn local(
+    py: Python<'_>,
+    size: u32,
+    timeout: f64,
+    threads: usize,
+    replication: u32,
+) -> PyResult<Vec<Comm>> {
     let settings = settings(py, timeout, threads)?;
-    let ranks = skyphos::Comm::local(size, &settings).map_err(|e| to_py(py, e))?;
+    let ranks = match replication {
+        1 => skyphos::Comm::local(size, &settings),
+        each => skyphos::Comm::local_replicated(size, each, &settings),
+    };
+    let ranks = ranks.map_err(|e| to_py(py, e))?;
     Ok(ranks.into_vec().into_iter().map(Comm::new).collect())
 }
 
@@ -48,7 +59,7 @@ pub fn connect_tcp(
     congestion_control: Option<String>,
     heartbeat: f64,
     tls: Option<(PathBuf, PathBuf, PathBuf)>,
-) -> PyResult<Comm> {
+) -> PyResult<Connected> {
     let settings = settings(py, timeout, threads)?;
     let mut options = skyphos::tcp::Options::new(rank, world_size, rendezvous);
     options.token = token;
@@ -60,12 +71,79 @@ pub fn connect_tcp(
     options.interrupted = Some(interrupted);
     options.tls =
         tls.map(|(authority, certificate, key)| skyphos::tcp::TlsFiles { authority, certificate, key });
-    let comm = py.detach(|| {
-        let transport = skyphos::tcp::connect(options)?;
-        skyphos::Comm::over(Box::new(transport), settings)
-    });
-    comm.map(Comm::new).map_err(|e| to_py(py, e))
+    let transport = py.detach(|| skyphos::tcp::connect(options)).map_err(|e| to_py(py, e))?;
+    let (rank, size) = (transport.rank(), transport.size());
+    let addresses = transport.addresses().to_vec();
+    let transport = Mutex::new(Some(Box::new(transport) as Box<dyn Transport>));
+    Ok(Connected { rank, size, addresses, settings, transport })
 }
+
+/// Processes that are connected, and no group yet.
+#[pyclass(module = "skyphos._skyphos", frozen)]
+pub struct Connected {
+    rank: u32,
+    size: u32,
+    addresses: Vec<String>,
+    settings: Settings,
+    transport: Mutex<Option<Box<dyn Transport>>>,
+}
+
+impl Connected {
+    fn take(&self, py: Python<'_>) -> PyResult<Box<dyn Transport>> {
+        let taken = self.transport.lock().unwrap_or_else(PoisonError::into_inner).take();
+        taken.ok_or_else(|| to_py(py, Error::bad_input("these connections are a group's already")))
+    }
+}
+
+#[pymethods]
+impl Connected {
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    #[getter]
+    fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Host and address of a process.
+    fn address(&self, rank: usize) -> String {
+        self.addresses[rank].clone()
+    }
+
+    /// The group of the processes.
+    fn group(&self, py: Python<'_>) -> PyResult<Comm> {
+        let (transport, settings) = (self.take(py)?, self.settings.clone());
+        let comm = py.detach(|| skyphos::Comm::over(transport, settings));
+        comm.map(Comm::new).map_err(|e| to_py(py, e))
+    }
+
+    /// The group of ranks of several processes each, which begin with process 0's profile and topology, or raise its error.
+    fn replicated(
+        &self,
+        py: Python<'_>,
+        each: u32,
+        share_hosts: bool,
+        profile: Option<Profile>,
+        topology: Option<(Vec<u32>, Vec<u32>)>,
+        error: Option<String>,
+    ) -> PyResult<Comm> {
+        let (transport, settings) = (self.take(py)?, self.settings.clone());
+        let mine = match (error, topology) {
+            (Some(message), _) => Err(Error::bad_input(message)),
+            (None, Some((hosts, racks))) => Topology::new(&hosts, &racks).map(Some),
+            (None, None) => Ok(None),
+        };
+        let mine = mine.map(|topology| (profile.map(|Profile(profile)| profile), topology));
+        let replication = skyphos::Replication { each, share_hosts };
+        let comm = py.detach(|| skyphos::Comm::replicated(transport, replication, settings, mine));
+        comm.map(Comm::new).map_err(|e| to_py(py, e))
+    }
+}
+
+/// A process: numbers, address, loss, lateness, silence and races.
+type HealthRow = ((u32, u32, u32), String, Option<(&'static str, String)>, bool, Option<f64>, (u64, u64));
 
 /// A group of ranks.
 #[pyclass(module = "skyphos._skyphos", frozen)]
@@ -101,6 +179,42 @@ impl Comm {
     #[getter]
     fn size(&self) -> u32 {
         self.comm.size()
+    }
+
+    /// This process's number, and how many there are.
+    #[getter]
+    fn process(&self) -> (u32, u32) {
+        self.comm.process()
+    }
+
+    #[getter]
+    fn replication(&self) -> u32 {
+        self.comm.replication()
+    }
+
+    #[getter]
+    fn replica(&self) -> u32 {
+        self.comm.replica()
+    }
+
+    /// How each process is: its number, rank and replica, address, how it was lost and why, whether it is late, for how many
+    /// seconds it has been silent, races won and lost.
+    fn health(&self, py: Python<'_>) -> Vec<HealthRow> {
+        let all = py.detach(|| self.comm.health());
+        let row = |one: skyphos::Health| {
+            let lost = one.lost.map(|(loss, cause)| {
+                let loss = match loss {
+                    skyphos::Loss::Left => "left",
+                    skyphos::Loss::Ended => "ended",
+                    skyphos::Loss::Silent => "silent",
+                };
+                (loss, cause)
+            });
+            let silent_s = one.silent.map(|time| time.as_secs_f64());
+            let races = (one.won, one.lost_races);
+            ((one.process, one.rank, one.replica), one.address, lost, one.late, silent_s, races)
+        };
+        all.into_iter().map(row).collect()
     }
 
     #[getter]

@@ -9,7 +9,7 @@ use crate::network::Network;
 use crate::record::{Flight, Record};
 use rand::SeedableRng;
 use rand_pcg::Pcg64;
-use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES};
+use skyphos_core::frame::{Frame, HEADER_BYTES};
 use skyphos_core::transport::Event;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -163,7 +163,7 @@ impl World {
     /// Takes a frame from a rank.
     pub(crate) fn post(&mut self, from: u32, to: u32, time: u64, frame: Frame) {
         let (header, payload) = (&frame.header, frame.payload.len());
-        if header.kind == FrameKind::Data {
+        if header.kind.is_data() {
             self.record.sent(from, header.round, time, header.seq == 0, payload);
         }
         let bytes = ((payload + HEADER_BYTES) as f64).max(self.network.packet_floor);
@@ -238,7 +238,7 @@ impl World {
     fn leave(&mut self, number: u32, time: u64) {
         let Flying { from, to, bytes, ref frame, .. } = *self.flying(number);
         let (payload, header) = (frame.payload.len(), &frame.header);
-        let first = header.kind == FrameKind::Data && header.seq == 0;
+        let first = header.kind.is_data() && header.seq == 0;
         let network = &self.network;
         let (here, there) = (network.host(from), network.host(to));
         if here == there {
@@ -322,7 +322,7 @@ impl World {
             }
         }
         let (round, bytes) = (frame.header.round, frame.payload.len());
-        if frame.header.kind == FrameKind::Data {
+        if frame.header.kind.is_data() {
             self.record.received(to, round, time, bytes);
             if self.record.is_watched(from) {
                 let bytes = bytes as u32;

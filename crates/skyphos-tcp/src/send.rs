@@ -47,7 +47,7 @@ impl Outbox {
     pub(crate) fn push(&mut self, frame: &Frame) {
         let place = match frame.header.kind {
             // A goodbye is the last word.
-            FrameKind::Data | FrameKind::Bye => self.queue.len(),
+            kind if kind.is_data() || kind == FrameKind::Bye => self.queue.len(),
             _ => {
                 let place = usize::from(self.begun > 0) + self.controls;
                 self.controls += 1;

@@ -132,6 +132,12 @@ pub(crate) fn prepare(stream: impl AsFd) -> io::Result<()> {
     keep_alive(stream, KEEP_ALIVE)
 }
 
+/// Leaves so many bytes to the kernel that it has not sent, at most: what is queued before it can be taken back.
+pub(crate) fn hold_back(stream: impl AsFd, bytes: usize) {
+    // Where the system does not know it, only less can be taken back.
+    let _ = SockRef::from(&stream).set_tcp_notsent_lowat(bytes as u32);
+}
+
 /// Lets the kernel ask a peer of which nothing was heard for so long, and again and again until it answers. A process that is
 /// stopped or busy does not matter: its kernel answers.
 pub(crate) fn keep_alive(stream: impl AsFd, every: Duration) -> io::Result<()> {

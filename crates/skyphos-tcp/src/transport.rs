@@ -347,6 +347,10 @@ impl Transport for Tcp {
         }
     }
 
+    fn hold_back(&mut self, bytes: usize) {
+        self.peers.iter_mut().filter_map(|peer| peer.wire.as_mut()).for_each(|wire| wire.hold_back(bytes));
+    }
+
     fn backlog(&self, to: u32) -> usize {
         let peer = &self.peers[to as usize];
         if peer.given_up { 0 } else { peer.outbox.backlog() }

@@ -12,6 +12,7 @@
 
 use crate::handshake::{Nonce, PROOF_BYTES};
 use crate::message::is_greeting;
+use crate::sockets;
 use crate::tls::Tls;
 use mio::net::TcpStream;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
@@ -21,6 +22,9 @@ use std::net::TcpStream as StdStream;
 
 /// Bytes that may wait encrypted: what one system call takes in 16 records.
 const HELD: usize = 256 * 1024;
+
+/// The same where little may be on the way: a record, which nothing can take back, and the next.
+const LEAST_HELD: usize = 32 * 1024;
 
 /// Bytes read from the socket at once.
 const AHEAD: usize = 64 * 1024;
@@ -91,6 +95,14 @@ impl Wire {
     #[cfg(test)]
     pub(crate) fn is_handshaking(&self) -> bool {
         self.tunnel.as_ref().is_some_and(|tunnel| tunnel.tls.is_handshaking())
+    }
+
+    /// Leaves so many bytes to the kernel that it has not sent, and about as many encrypted.
+    pub(crate) fn hold_back(&mut self, bytes: usize) {
+        sockets::hold_back(&self.stream, bytes);
+        if let Some(tunnel) = &mut self.tunnel {
+            tunnel.tls.set_buffer_limit(Some(bytes.clamp(LEAST_HELD, HELD)));
+        }
     }
 
     /// What proofs over this connection cover in place of a nonce: on an encrypted one, a number that belongs to both the

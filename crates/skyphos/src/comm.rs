@@ -36,7 +36,7 @@ pub struct Comm {
 }
 
 /// The ranks of an in-process group.
-pub struct LocalRanks(Vec<Comm>);
+pub struct LocalRanks(pub(crate) Vec<Comm>);
 
 impl LocalRanks {
     /// The Comms, by rank.
@@ -59,8 +59,17 @@ impl LocalRanks {
 impl Comm {
     /// The group of all ranks of a connected transport.
     pub fn over(transport: Box<dyn Transport>, settings: Settings) -> Result<Comm> {
+        Comm::over_placed(transport, settings, |_| Ok(None))
+    }
+
+    /// The same with ranks in places that somebody else knows, told how many there are.
+    pub(crate) fn over_placed(
+        transport: Box<dyn Transport>,
+        settings: Settings,
+        placed: impl FnOnce(u32) -> Result<Option<Topology>>,
+    ) -> Result<Comm> {
         let node = Node::new(transport, settings)?;
-        let topology = node.topology().clone();
+        let topology = placed(node.size())?.unwrap_or_else(|| node.topology().clone());
         let group = Group { comm: 0, ranks: (0..node.size()).collect(), me: node.rank(), topology };
         Ok(Comm::of_group(node, group, Observed::default()))
     }

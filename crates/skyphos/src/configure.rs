@@ -117,7 +117,10 @@ impl Comm {
         order: Order,
     ) -> Result<()> {
         let sig = reduce_sig::<T>(plan.n, plan.width, plan.id, op);
-        self.call(sig, async |ep| reduce::reduce(ep, plan, values, out, op, order).await)
+        self.call(sig, async |ep| {
+            check_order(ep, order)?;
+            reduce::reduce(ep, plan, values, out, op, order).await
+        })
     }
 
     /// [`Comm::reduce`] that can go on by itself; gives `out` back. Calls of one plan follow each other in the order
@@ -133,6 +136,7 @@ impl Comm {
         let sig = reduce_sig::<T>(plan.n, plan.width, plan.id, &op);
         let turn = plan.turn();
         self.prepare(sig, Some(&op.clone()), move |ep| async move {
+            check_order(&ep, order)?;
             let mut plan = turn.await;
             reduce::reduce(&ep, &mut plan, values.as_ref(), out.as_mut(), &op, order).await?;
             Ok(out)
@@ -321,4 +325,16 @@ pub fn predicted_rows(plan: &Plan) -> Vec<(f64, f64)> {
         alpha: DEFAULT_ALPHA,
     };
     predict_rows(&sizes, &plan.degrees)
+}
+
+/// Refuses an order of additions that replicas of a rank would not share.
+fn check_order(ep: &Endpoint, order: Order) -> Result<()> {
+    let (_, processes) = ep.node().place();
+    match order {
+        Order::Arrival if processes > ep.node().size() => Err(Error::bad_input(
+            "order=\"arrival\" adds up in the order in which messages come, which replicas of a rank do not share: use \
+             order=\"rank\"",
+        )),
+        _ => Ok(()),
+    }
 }

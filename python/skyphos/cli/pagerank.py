@@ -15,6 +15,7 @@ import click
 
 from .. import bootstrap, launch
 from ..errors import BadInput, SkyphosError
+from ..together import reduce_number, together
 
 if TYPE_CHECKING:
     from .. import Comm
@@ -176,7 +177,7 @@ def _run(settings: Settings) -> None:
         click.echo(f"skyphos: {' '.join(str(error).split())}", err=True)
         sys.exit(2 if isinstance(error, BadInput) else 1)
     with comm, Progress(settings.tol, shown=comm.rank == 0) as progress:
-        graph.exchange.together(comm, lambda: _check(settings, comm.size))
+        together(comm, lambda: _check(settings, comm.size))
         begin = time.perf_counter()
         progress.say(f"loading {settings.graph}")
         edges = graph.load(
@@ -198,7 +199,7 @@ def _run(settings: Settings) -> None:
             degrees=settings.layers(),
             callback=progress.residual,
         )
-        facts = [("edges", f"{graph.exchange.reduce_number(comm, len(edges)):,}"), *settings.facts()]
+        facts = [("edges", f"{reduce_number(comm, len(edges)):,}"), *settings.facts()]
         summary = summarise(comm, result, load_s, top=settings.top, base=edges.base, facts=facts)
         progress.say("writing")
         _write(comm, settings, result, summary, base=edges.base)
@@ -212,7 +213,6 @@ def _run(settings: Settings) -> None:
 
 def _write(comm: Comm, settings: Settings, result: PageRank, summary: Summary, base: int) -> None:
     """Write the files that were asked for, on rank 0."""
-    from ..graph.exchange import together
     from .output import replacing, write_ranks
     from .summary import to_rank_0
 

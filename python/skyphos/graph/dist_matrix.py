@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadInput
+from ..together import reduce_number, together
 from .edges import Ids
-from .exchange import reduce_number, together
 from .semiring import ADD, MULTIPLY, CompactRows, count_sort
 
 if TYPE_CHECKING:

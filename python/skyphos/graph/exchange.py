@@ -1,8 +1,7 @@
 """Small collectives that loading a graph needs, made of the one that there is: a configured reduce.
 
 A reduce in which each index has exactly one contributor moves data: its "sum" is that rank's value. So rows
-travel to the rank that asks for them, numbers are gathered, and an error that one rank found is raised on
-all.
+travel to the rank that asks for them, and numbers are gathered.
 
 Cost: :func:`move` sends each row down to a rank that a hash picks and up to its new owner, about twice the
 bytes of a direct exchange, with two rounds for the counts before. It runs once a graph, not once an
@@ -11,42 +10,22 @@ iteration.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import BadInput, SkyphosError
 from .edges import Ids
 
 if TYPE_CHECKING:
     from .. import Comm
 
-__all__ = ["gather_table", "move", "reduce_number", "together"]
+__all__ = ["gather_table", "move"]
 
 T = TypeVar("T")
 
-# Bytes of an error's message that other ranks get to see.
-_MESSAGE = 1024
-
 # Numbers that travel under one index when rows are moved: 8 KB, far above what an index costs on the wire.
 _CRATE = 1024
-
-
-def reduce_number(comm: Comm, number: float, op: str = "sum", dtype: npt.DTypeLike = np.int64) -> Any:
-    """Combine one number of each rank; every rank gets the result.
-
-    Examples
-    --------
-    >>> import skyphos as sky
-    >>> from skyphos.graph.exchange import reduce_number
-    >>> with sky.init() as comm:
-    ...     reduce_number(comm, 7)
-    7
-    """
-    slot = np.zeros(1, np.int64)
-    return comm.configure_reduce(slot, slot, np.array([number], dtype), n=1, op=op)[0].item()
 
 
 def gather_table(comm: Comm, row: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -66,57 +45,6 @@ def gather_table(comm: Comm, row: npt.NDArray[Any]) -> npt.NDArray[Any]:
     mine = np.arange(comm.rank * k, (comm.rank + 1) * k)
     everyone = np.arange(comm.size * k)
     return comm.configure_reduce(mine, everyone, row, n=comm.size * k).reshape(comm.size, k)
-
-
-def together(comm: Comm, work: Callable[[], T]) -> T:
-    """Run ``work`` on this rank; if it fails on any rank, raise on all.
-
-    A rank that fails alone would leave the others waiting in the next collective.
-
-    Parameters
-    ----------
-    comm : Comm
-        All its ranks must come.
-    work : callable
-        Makes no collective calls itself.
-
-    Returns
-    -------
-    object
-        What ``work`` returned here.
-
-    Raises
-    ------
-    SkyphosError
-        The error of the first rank that failed: :class:`BadInput` if it was one, on every rank.
-
-    Examples
-    --------
-    >>> import skyphos as sky
-    >>> from skyphos.graph.exchange import together
-    >>> with sky.init() as comm:
-    ...     together(comm, lambda: 6 * 7)
-    42
-    """
-    error: Exception | None = None
-    result: T | None = None
-    try:
-        result = work()
-    except Exception as caught:  # whatever it is, the others must hear of it
-        error = caught
-    first = reduce_number(comm, comm.size if error is None else comm.rank, op="min")
-    if first == comm.size:
-        return result  # type: ignore[return-value]
-    text = b""
-    if comm.rank == first:
-        kind = "B" if isinstance(error, BadInput) else "S"
-        said = str(error) if isinstance(error, SkyphosError) else f"rank {first}: {type(error).__name__}: {error}"
-        text = (kind + said).encode()[:_MESSAGE]
-    letters = np.frombuffer(text, np.uint8)
-    places = np.arange(_MESSAGE)
-    heard = comm.configure_reduce(places[: len(letters)], places, letters, n=_MESSAGE, missing="identity")
-    said = heard.tobytes().rstrip(b"\0").decode("utf-8", "replace")
-    raise (BadInput if said[:1] == "B" else SkyphosError)(said[1:]) from error
 
 
 def move(comm: Comm, rows: Ids, owners: npt.NDArray[Any]) -> Ids:

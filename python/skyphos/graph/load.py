@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from ..errors import BadInput
+from ..together import reduce_number, together
 from .edges import Edges
-from .exchange import reduce_number, together
 from .partition import partition
 from .readers import check_stored, read_edges
 

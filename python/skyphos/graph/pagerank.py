@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadInput
+from ..together import together
 from .dist_matrix import DistMatrix
 from .edges import Edges, Ids, Weights
-from .exchange import together
 
 if TYPE_CHECKING:
     from .. import Comm, Stats

@@ -83,13 +83,20 @@ impl<T: Element> Collector<T> {
         self.len() == 0
     }
 
-    /// What was collected since the last time, of a vector that stays sparse.
-    pub fn take(&mut self) -> Form<T> {
-        let indices = match self.shape.wide {
-            true => IndexList::Wide(Vec::new()),
-            false => IndexList::Narrow(Vec::new()),
+    /// The first entries that were collected since the last time, at most so many, of a vector that stays sparse.
+    pub fn take(&mut self, most: usize) -> Form<T> {
+        let rest = match &mut self.form {
+            Form::Sparse { indices, values } if indices.len() > most => {
+                let indices = match indices {
+                    IndexList::Wide(list) => IndexList::Wide(list.split_off(most)),
+                    IndexList::Narrow(list) => IndexList::Narrow(list.split_off(most)),
+                };
+                Form::Sparse { indices, values: values.split_off(most * self.shape.width) }
+            }
+            _ if self.shape.wide => Form::Sparse { indices: IndexList::Wide(Vec::new()), values: Vec::new() },
+            _ => Form::Sparse { indices: IndexList::Narrow(Vec::new()), values: Vec::new() },
         };
-        std::mem::replace(&mut self.form, Form::Sparse { indices, values: Vec::new() })
+        std::mem::replace(&mut self.form, rest)
     }
 
     /// What was collected; positions of a dense form count from `lo`. Its form depends on the entries alone, not on

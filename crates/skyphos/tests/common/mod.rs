@@ -1,10 +1,15 @@
 //! Cases, their oracle, and groups over every transport.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod fragile;
+pub mod programs;
+
 use proptest::prelude::*;
 use skyphos::{
-    Comm, ConfigureOptions, DType, Element, Error, Missing, Order, ReduceOp, Settings, with_element,
+    Comm, ConfigureOptions, DType, Element, Error, Missing, Order, ReduceOp, Replication, Settings,
+    Transport, with_element,
 };
+use skyphos_core::local::local_group;
 use std::collections::BTreeMap;
 
 /// Makes the Comms of a group, by rank.
@@ -16,6 +21,42 @@ pub fn local(size: u32) -> Vec<Comm> {
 
 /// A group over loopback sockets, its ranks in threads of this process.
 pub fn tcp(size: u32) -> Vec<Comm> {
+    on_each(tcp_transports(size), |_, transport| Comm::over(transport, settings()).unwrap())
+}
+
+/// Groups of `size` ranks that are two processes each.
+pub fn local_twice(size: u32) -> Vec<Comm> {
+    on_each(local_transports(2 * size), |_, transport| replicated(transport, 2))
+}
+
+pub fn tcp_twice(size: u32) -> Vec<Comm> {
+    on_each(tcp_transports(2 * size), |_, transport| replicated(transport, 2))
+}
+
+/// One process of a group whose ranks are `each` processes, threads of this one.
+pub fn replicated(transport: Box<dyn Transport>, each: u32) -> Comm {
+    let replication = Replication { each, share_hosts: true };
+    Comm::replicated(transport, replication, settings(), Ok((None, None))).unwrap()
+}
+
+/// Does something to each transport in a thread of its own, told its number.
+pub fn on_each<R: Send>(
+    transports: Vec<Box<dyn Transport>>,
+    body: impl Fn(u32, Box<dyn Transport>) -> R + Sync,
+) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let body = &body;
+        let each = transports.into_iter().enumerate();
+        let threads: Vec<_> = each.map(|(k, t)| scope.spawn(move || body(k as u32, t))).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
+pub fn local_transports(size: u32) -> Vec<Box<dyn Transport>> {
+    local_group(size).into_iter().map(|local| Box::new(local) as Box<dyn Transport>).collect()
+}
+
+pub fn tcp_transports(size: u32) -> Vec<Box<dyn Transport>> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let rendezvous = listener.local_addr().unwrap().to_string();
     let mut listen_fd = Some(std::os::fd::IntoRawFd::into_raw_fd(listener));
@@ -23,7 +64,7 @@ pub fn tcp(size: u32) -> Vec<Comm> {
         let mut options = skyphos::tcp::Options::new(rank, size, rendezvous.clone());
         (options.listen_fd, options.timeout) = (listen_fd, settings().timeout);
         options.token = Some("a secret".to_owned());
-        Comm::over(Box::new(skyphos::tcp::connect(options).unwrap()), settings()).unwrap()
+        Box::new(skyphos::tcp::connect(options).unwrap()) as Box<dyn Transport>
     };
     std::thread::scope(|scope| {
         let join = &join;
@@ -239,10 +280,11 @@ fn check_typed<T: Element>(case: &Case, make: MakeGroup) {
     });
     match want {
         Ok(want) => {
-            for (rank, (separate, both)) in got.into_iter().enumerate() {
+            for (process, (separate, both)) in got.into_iter().enumerate() {
+                let rank = process % case.size as usize;
                 for result in separate.unwrap().into_iter().chain([both.unwrap()]) {
                     let (got, want): (&[u8], &[u8]) = (bytes_of(&result), bytes_of(&want[rank]));
-                    assert_eq!(got, want, "rank {rank} of {case:?}");
+                    assert_eq!(got, want, "process {process} of {case:?}");
                 }
             }
         }

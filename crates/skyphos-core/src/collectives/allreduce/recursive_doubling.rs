@@ -17,7 +17,7 @@ use crate::clock::Effort;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::slab::Payload;
 use crate::stream::{Assembler, Part, SEGMENT_BYTES, Terms, encode, exchange, exchange_and_fold, open};
-use skyphos_kernels::stream::{Collector, Fold, FoldError, Form, Shape, View, entries};
+use skyphos_kernels::stream::{Collector, Fold, FoldError, Form, IndexList, Shape, View, entries};
 use skyphos_types::{Element, Result};
 use std::collections::VecDeque;
 
@@ -35,8 +35,9 @@ struct Stage<T> {
     /// Where this rank's stream goes, unless the partner only gives.
     out: Option<Outgoing>,
     outbox: VecDeque<Payload>,
-    /// All of this rank's stream is in the outbox, or sent.
+    /// All of this rank's stream is in the outbox, or sent; and up to where it goes there.
     fed: bool,
+    fed_to: u64,
     incoming: Incoming,
 }
 
@@ -64,6 +65,7 @@ impl<T: Element> Stage<T> {
             out: (round != IN).then(|| Outgoing::open(partner, round)),
             outbox: VecDeque::new(),
             fed: false,
+            fed_to: 0,
             incoming: Incoming::new(partner, round),
         })
     }
@@ -178,7 +180,8 @@ pub async fn recursive_doubling<T: Element>(
     Ok(part.form)
 }
 
-/// Hands what a round has reduced to the next one, once it fills a segment or is the end.
+/// Hands what a round has reduced to the next one, once it fills segments or is the end. They are cut by entries, not by what
+/// happens to be here: all replicas of a rank send the same.
 fn pass_on<T: Element>(
     ep: &Endpoint,
     terms: Terms<'_>,
@@ -186,12 +189,26 @@ fn pass_on<T: Element>(
     next: &mut Stage<T>,
 ) -> Result<bool> {
     let (width, end) = (terms.shape.width, stage.fold.done() && stage.has_all() && stage.fed);
-    let bytes = stage.collector.len() * (width * size_of::<T>() + 2);
-    if next.fed || !(end || bytes >= SEGMENT_BYTES) {
+    let each = (SEGMENT_BYTES / (width * size_of::<T>() + 2)).max(1);
+    let whole = stage.collector.len() / each * each;
+    if next.fed || !end && whole == 0 {
         return Ok(false);
     }
-    let Form::Sparse { indices, values } = stage.collector.take() else { unreachable!("asked for sparse") };
+    let form = stage.collector.take(if end { usize::MAX } else { whole });
+    let Form::Sparse { indices, values } = form else { unreachable!("asked for sparse") };
     let view = View::Sparse { indices: indices.view(), values: &values };
-    next.feed(ep, terms, encode(ep, view, width, 0, 0, stage.fold.reached()), end)?;
+    let at = |k: usize| match &indices {
+        IndexList::Narrow(list) => u64::from(list[k]),
+        IndexList::Wide(list) => list[k],
+    };
+    let mut segments = Vec::new();
+    for last in (each..=whole).step_by(each).map(|count| at(count - 1)) {
+        segments.extend(encode(ep, view, width, 0, next.fed_to, last + 1));
+        next.fed_to = last + 1;
+    }
+    if end && (next.fed_to < terms.n || terms.n == 0) {
+        segments.extend(encode(ep, view, width, 0, next.fed_to, terms.n));
+    }
+    next.feed(ep, terms, segments, end)?;
     Ok(true)
 }

@@ -1,0 +1,79 @@
+//! What all processes of a replicated group must hold true alike, before there are ranks: the first one tells.
+
+use crate::frame::{Frame, FrameKind, Header};
+use crate::slab::CHUNK_BYTES;
+use crate::transport::{Event, Transport};
+use skyphos_types::{Error, Result};
+use std::time::Duration;
+
+/// Group that no other has.
+const COMM: u64 = u64::MAX;
+
+/// Gives all processes what process 0 has to say, an error too. Collective. What else comes meanwhile is left in `waiting`.
+pub fn first_tells(
+    transport: &mut dyn Transport,
+    mine: Result<Vec<u8>>,
+    timeout: Duration,
+    waiting: &mut Vec<Event>,
+) -> Result<Vec<u8>> {
+    let until = transport.clock().now() + timeout;
+    if transport.rank() == 0 {
+        let bytes = match &mine {
+            Ok(words) => [&[0], &words[..]].concat(),
+            Err(error) => [&[1], &error.as_seen_by_others(0).to_wire()[..]].concat(),
+        };
+        let header = |seq| Header {
+            seq: seq as u32,
+            total: bytes.len() as u64,
+            ..Header::control(FrameKind::Data, COMM, 0)
+        };
+        for (seq, chunk) in bytes.chunks(CHUNK_BYTES).enumerate() {
+            let payload = transport.pool().copy_of(chunk);
+            for to in 1..transport.size() {
+                transport.post(to, Frame { header: header(seq), payload: payload.clone() });
+            }
+        }
+        while !transport.is_idle() {
+            let left = until.saturating_sub(transport.clock().now());
+            if left.is_zero() {
+                break; // who has not got it will say so
+            }
+            transport.poll(left.min(Duration::from_millis(100)), waiting);
+        }
+        return mine;
+    }
+    let mut heard: Vec<u8> = Vec::new();
+    loop {
+        let mut events = Vec::new();
+        let left = until.saturating_sub(transport.clock().now());
+        transport.poll(left.min(Duration::from_millis(100)), &mut events);
+        let (mut total, mut gone) = (None, None);
+        for event in events {
+            match event {
+                Event::Frame { from: 0, frame } if frame.header.comm == COMM => {
+                    heard.extend_from_slice(frame.payload.as_bytes());
+                    total = Some(frame.header.total);
+                }
+                Event::PeerDown { rank: 0, ref cause, .. } => {
+                    gone = Some(cause.clone());
+                    waiting.push(event);
+                }
+                other => waiting.push(other),
+            }
+        }
+        if total == Some(heard.len() as u64) {
+            return match heard.split_first() {
+                Some((0, words)) => Ok(words.to_vec()),
+                Some((_, error)) => Err(Error::from_wire(error)
+                    .unwrap_or(Error::Aborted { rank: 0, cause: "it did not say why".to_owned() })),
+                None => Err(Error::Corrupt { rank: 0, message: "it said nothing".to_owned() }),
+            };
+        }
+        if let Some(cause) = gone {
+            return Err(Error::PeerLost { rank: 0, address: transport.address(0), cause });
+        }
+        if left.is_zero() {
+            return Err(Error::Timeout { missing: vec![0], call: "init".to_owned(), after: timeout });
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! Replicas: P processes as m = ⌊P / s⌋ ranks that live as long as one process of each does (Kylix §V).
+//!
+//! A [`Replicated`] is a transport over a transport. What stands on it sees m ranks and knows of no replicas, so every
+//! collective runs replicated whose messages do not depend on the order in which things come. All replicas of a rank make
+//! the same calls with the same data, and so the same messages, chunk by chunk; who brings a chunk first wins.
+//!
+//! Read [`numbering`] (who is a replica of whom), [`outflow`] (who sends what, and when somebody else does), [`inflow`] (the first
+//! copy, in order, and who is told that it came), then this: what these decide, done.
+//!
+//! **Small messages** (up to [`RACED_BYTES`]) go from every replica to every replica: two copies of little, and no time is lost
+//! when one is late. Larger ones are shared out.
+//!
+//! **Replicas that differ** are found by checksums: those of copies where they come, those of chunks shared out where the
+//! sibling that did not send them is told that they came.
+//!
+//! **Who fails alone is alone**: a replica that is interrupted, or waits too long, leaves the call, and its siblings go on in its
+//! place. What is wrong with a call (bad input, a mismatch, other bytes) ends it on all.
+
+mod begin;
+mod chunk;
+mod inflow;
+mod notice;
+mod numbering;
+mod outflow;
+mod patience;
+
+pub use begin::first_tells;
+pub use chunk::{Body, Chunk, Differ, Over};
+pub use inflow::{Have, Inflow, Step};
+pub use numbering::Numbering;
+pub use outflow::Outflow;
+
+use crate::clock::Clock;
+use crate::frame::{Frame, FrameKind, Header};
+use crate::slab::{Payload, Pool};
+use crate::topology::Topology;
+use crate::transport::{Event, Health, Loss, Transport, Waker};
+use skyphos_types::{Error, Result};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Messages up to this size are sent by all.
+pub const RACED_BYTES: usize = 4096;
+
+/// Bytes handed to a connection ahead of what it has sent: what is still here can be taken back.
+const AHEAD_BYTES: usize = 128 * 1024;
+
+/// Bytes by which one replica may fall behind another before the sender waits for it.
+const LAG_BYTES: usize = 256 << 20;
+
+/// The longest wait that is asked for.
+const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// A process of which nothing was heard for so much longer than of a sibling is not asked to pass things on.
+const PROMPT: Duration = Duration::from_millis(50);
+
+/// See the module's text.
+pub struct Replicated {
+    inner: Box<dyn Transport>,
+    numbering: Numbering,
+    out: Outflow<Payload>,
+    inflow: Inflow<Payload>,
+    clock: Clock,
+    /// How processes were lost, and when they were last heard of.
+    lost: Vec<Option<(Loss, String)>>,
+    heard: Vec<Duration>,
+    /// Calls that this process has told its siblings it left.
+    told: BTreeSet<(u64, u64)>,
+    /// What happened before anyone asked.
+    waiting: Vec<Event>,
+    raw: Vec<Event>,
+    steps: Vec<Step<Payload>>,
+    woken: Arc<AtomicBool>,
+}
+
+impl Replicated {
+    /// `replication` processes at least for each rank. Collective in that all processes must do it alike; sends nothing.
+    /// `share_hosts`: replicas of a rank may be on one host, to try things out.
+    /// `waiting`: what [`first_tells`] has heard and not taken.
+    pub fn new(
+        mut inner: Box<dyn Transport>,
+        replication: u32,
+        share_hosts: bool,
+        waiting: Vec<Event>,
+    ) -> Result<Replicated> {
+        let numbering = Numbering::new(inner.size(), replication, inner.rank())?;
+        if !share_hosts {
+            let topology = inner.topology();
+            numbering.check_hosts(topology.hosts(), |process| inner.address(process))?;
+        }
+        inner.hold_back(AHEAD_BYTES);
+        let clock = inner.clock();
+        let processes = numbering.processes() as usize;
+        Ok(Replicated {
+            inner,
+            numbering,
+            out: Outflow::new(numbering),
+            inflow: Inflow::new(numbering),
+            heard: vec![clock.now(); processes],
+            clock,
+            lost: vec![None; processes],
+            told: BTreeSet::new(),
+            waiting: Vec::new(),
+            raw: waiting,
+            steps: Vec::new(),
+            woken: Arc::default(),
+        })
+    }
+
+    /// Hands what may go now to the connections.
+    fn pump(&mut self) {
+        let now = self.clock.now();
+        for process in 0..self.numbering.processes() {
+            if process == self.numbering.me() {
+                continue;
+            }
+            while self.inner.backlog(process) < AHEAD_BYTES {
+                let Some((header, payload)) = self.out.take(process) else { break };
+                self.inner.post(process, Frame { header, payload });
+            }
+            if self.inner.backlog(process) > 0 {
+                self.out.busy(process, now);
+            }
+        }
+    }
+
+    /// Tells who might send it too what has come.
+    fn tell(&mut self) {
+        if !self.inflow.has_news() {
+            return;
+        }
+        for (process, notices) in self.inflow.take_have() {
+            for some in notices.chunks(notice::MOST) {
+                let payload = self.inner.pool().copy_of(&notice::encode(some));
+                self.inner.post(process, Frame { header: Header::control(FrameKind::Have, 0, 0), payload });
+            }
+        }
+    }
+
+    fn came(&mut self, from: u32, frame: Frame, events: &mut Vec<Event>) {
+        let now = self.clock.now();
+        self.heard[from as usize] = now;
+        let (rank, Frame { header, payload }) = (self.numbering.rank_of(from), frame);
+        match header.kind {
+            FrameKind::Data | FrameKind::PassOn | FrameKind::Passed => {
+                let by = if header.kind == FrameKind::Passed { u32::from(header.origin) } else { from };
+                if by >= self.numbering.processes() {
+                    return self.damaged(from, "passes on what no process sent", events);
+                }
+                let raced = payload.len() <= RACED_BYTES;
+                let differ = self.inflow.chunk(from, by, header, payload, raced, &mut self.steps);
+                self.differ(differ, events);
+            }
+            FrameKind::Have => {
+                let Some(notices) = notice::decode(payload.as_bytes(), rank) else {
+                    return self.damaged(from, "sent a notice that makes no sense", events);
+                };
+                for Have { chunk, sum, by } in notices {
+                    let over = self.inflow.over().has(chunk.comm, chunk.call);
+                    let differ = self.out.have(now, from, chunk, sum, by, over);
+                    self.differ(differ, events);
+                }
+            }
+            FrameKind::Abort if concerns_one(payload.as_bytes()) => {
+                self.inflow.abort(from, header, payload, &mut self.steps);
+            }
+            _ if rank == self.numbering.rank() && header.kind != FrameKind::Abort => {}
+            _ => events.push(Event::Frame { from: rank, frame: Frame { header, payload } }),
+        }
+        self.follow(events);
+    }
+
+    /// Does what follows from what came.
+    fn follow(&mut self, events: &mut Vec<Event>) {
+        let mut steps = std::mem::take(&mut self.steps);
+        for step in steps.drain(..) {
+            match step {
+                Step::Deliver(from, header, payload) => {
+                    events.push(Event::Frame { from, frame: Frame { header, payload } });
+                }
+                Step::PassOn(header, payload) => {
+                    for sibling in self.numbering.siblings() {
+                        self.out.pass(sibling, header, payload.clone());
+                    }
+                }
+                Step::Left(process, comm, call) => self.out.leave(process, comm, call),
+            }
+        }
+        self.steps = steps;
+    }
+
+    /// Ends the call in which replicas differ, or the next one if it is over.
+    fn differ(&mut self, differ: Option<Differ>, events: &mut Vec<Event>) {
+        let Some(Differ { chunk, processes: (one, other) }) = differ else { return };
+        let (rank, one, other) = (self.numbering.rank_of(one), one.min(other), one.max(other));
+        let Chunk { comm, call, round, seq, .. } = chunk;
+        let message = format!(
+            "its replicas, processes {one} and {other}, sent different bytes (call {call} of group {comm:x}, round {round}, chunk \
+             {seq}); all replicas of a rank must hold the same data and make the same calls"
+        );
+        self.end_with(comm, call, Error::Corrupt { rank, message }, events);
+    }
+
+    fn damaged(&mut self, from: u32, what: &str, events: &mut Vec<Event>) {
+        let message = format!("process {from} {what}");
+        let error = Error::Corrupt { rank: self.numbering.rank_of(from), message };
+        self.end_with(0, 0, error, events);
+    }
+
+    /// Lets a call of a group fail here, or the first one that has not ended; that tells all others.
+    fn end_with(&mut self, comm: u64, call: u64, error: Error, events: &mut Vec<Event>) {
+        let over = self.inflow.over();
+        let call = if over.has(comm, call) { over.first_open(comm) } else { call };
+        let header = Header::control(FrameKind::Abort, comm, call);
+        let payload = self.inner.pool().copy_of(&error.to_wire());
+        events.push(Event::Frame { from: self.numbering.rank(), frame: Frame { header, payload } });
+    }
+
+    fn lose(&mut self, process: u32, loss: Loss, cause: String, events: &mut Vec<Event>) {
+        self.lost[process as usize] = Some((loss, cause));
+        self.out.lose(process);
+        let mut steps = std::mem::take(&mut self.steps);
+        let last = self.inflow.lose(process, &mut steps);
+        self.steps = steps;
+        self.follow(events);
+        let rank = self.numbering.rank_of(process);
+        if !last || rank == self.numbering.rank() {
+            return;
+        }
+        let all: Vec<u32> = self.numbering.processes_of(rank).collect();
+        let lost = |process: &u32| self.lost[*process as usize].clone().expect("all are lost");
+        let causes: Vec<String> = all
+            .iter()
+            .map(|process| {
+                format!("process {process} at {}: {}", self.inner.address(*process), lost(process).1)
+            })
+            .collect();
+        let losses: Vec<Loss> = all.iter().map(|process| lost(process).0).collect();
+        // One that has left had sent all that it owed, for all of them.
+        let loss = [Loss::Left, Loss::Silent].into_iter().find(|loss| losses.contains(loss));
+        let cause = match &causes[..] {
+            [_] => causes[0].clone(),
+            _ => format!("all its replicas are ({})", causes.join("; ")),
+        };
+        events.push(Event::PeerDown { rank, cause, loss: loss.unwrap_or(Loss::Ended) });
+    }
+
+    /// Takes up what the transport below reports.
+    fn sort(&mut self, events: &mut Vec<Event>) {
+        let mut raw = std::mem::take(&mut self.raw);
+        for event in raw.drain(..) {
+            match event {
+                Event::Frame { from, frame } => self.came(from, frame, events),
+                Event::PeerDown { rank, cause, loss } => self.lose(rank, loss, cause, events),
+                Event::Writable { rank } => {
+                    events.push(Event::Writable { rank: self.numbering.rank_of(rank) });
+                }
+            }
+        }
+        self.raw = raw;
+    }
+}
+
+/// Whether a rank has left a call for a reason that need not trouble others.
+fn concerns_one(error: &[u8]) -> bool {
+    let error = Error::from_wire(error);
+    matches!(error, Some(Error::Aborted { .. } | Error::Timeout { .. } | Error::PeerLost { .. }))
+}
+
+impl Transport for Replicated {
+    fn rank(&self) -> u32 {
+        self.numbering.rank()
+    }
+
+    fn size(&self) -> u32 {
+        self.numbering.ranks()
+    }
+
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn address(&self, rank: u32) -> String {
+        let all: Vec<String> = self.numbering.processes_of(rank).map(|p| self.inner.address(p)).collect();
+        all.join(" and ")
+    }
+
+    fn ranks_on_host(&self) -> usize {
+        self.inner.ranks_on_host()
+    }
+
+    fn on_one_host(&self) -> bool {
+        self.inner.on_one_host()
+    }
+
+    /// Where the first replicas are: others are placed alike, or it does not matter.
+    fn topology(&self) -> Topology {
+        let all = self.inner.topology();
+        let m = self.numbering.ranks() as usize;
+        Topology::new(&all.hosts()[..m], &all.racks()[..m]).expect("part of one that is right")
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
+
+    fn pool(&self) -> Pool {
+        self.inner.pool()
+    }
+
+    fn post(&mut self, to: u32, frame: Frame) {
+        let Frame { header, payload } = frame;
+        let (comm, call) = (header.comm, header.call);
+        if header.kind == FrameKind::Data && payload.len() > RACED_BYTES {
+            let (now, heard, numbering) = (self.clock.now(), &self.heard, self.numbering);
+            let prompt = |process: u32| {
+                let all = numbering.processes_of(numbering.rank_of(process));
+                let latest = all.map(|p| heard[p as usize]).max().unwrap_or(now);
+                heard[process as usize] + PROMPT >= latest
+            };
+            let differ = self.out.post(now, to, header, payload, prompt);
+            let mut events = std::mem::take(&mut self.waiting);
+            self.differ(differ, &mut events);
+            self.waiting = events;
+            self.pump();
+            return;
+        }
+        if header.kind == FrameKind::Abort && self.told.insert((comm, call)) {
+            for sibling in self.numbering.siblings() {
+                self.inner.post(sibling, Frame { header, payload: payload.clone() });
+            }
+        }
+        for process in self.numbering.processes_of(to).filter(|process| !self.out.is_gone(*process)) {
+            self.inner.post(process, Frame { header, payload: payload.clone() });
+        }
+    }
+
+    fn cork(&mut self, corked: bool) {
+        self.inner.cork(corked);
+    }
+
+    /// Of the replica that has least; one that lags counts only once it lags far.
+    fn backlog(&self, to: u32) -> usize {
+        let here = self.numbering.processes_of(to).filter(|process| !self.out.is_gone(*process));
+        let bytes = here.map(|process| self.out.bytes(process) + self.inner.backlog(process));
+        let (least, most) = bytes.fold((usize::MAX, 0), |(least, most), b| (least.min(b), most.max(b)));
+        match () {
+            () if least > most => 0,
+            () if most > LAG_BYTES => most,
+            () => least,
+        }
+    }
+
+    fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
+        let before = events.len();
+        events.append(&mut self.waiting);
+        let until = self.clock.now() + wait.min(FOR_EVER);
+        loop {
+            self.pump();
+            let now = self.clock.now();
+            let left = if events.len() > before { Duration::ZERO } else { until.saturating_sub(now) };
+            let due = self.out.due().map_or(left, |due| due.saturating_sub(now));
+            let mut raw = std::mem::take(&mut self.raw);
+            self.inner.poll(left.min(due), &mut raw);
+            self.raw = raw;
+            self.sort(events);
+            self.tell();
+            self.out.look(self.clock.now());
+            self.pump();
+            let woken = self.woken.swap(false, Ordering::AcqRel);
+            if woken || events.len() > before || self.clock.now() >= until {
+                return;
+            }
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        let (woken, inner) = (self.woken.clone(), self.inner.waker());
+        Arc::new(move || {
+            woken.store(true, Ordering::Release);
+            inner();
+        })
+    }
+
+    fn close(&mut self, wait: Duration) {
+        let until = self.clock.now() + wait;
+        let mut events = Vec::new();
+        // A sibling that owes something may be gone, and nobody know it yet.
+        while !self.out.is_idle() {
+            let left = until.saturating_sub(self.clock.now());
+            if left.is_zero() {
+                break;
+            }
+            self.poll(left.min(Duration::from_millis(100)), &mut events);
+            events.clear();
+        }
+        self.inner.close(until.saturating_sub(self.clock.now()));
+    }
+
+    fn goes_on(&self) -> bool {
+        true
+    }
+
+    fn is_idle(&self) -> bool {
+        let others = (0..self.numbering.processes()).filter(|process| *process != self.numbering.me());
+        self.out.is_idle() && others.into_iter().all(|process| self.inner.backlog(process) == 0)
+    }
+
+    fn place(&self) -> (u32, u32) {
+        (self.numbering.me(), self.numbering.processes())
+    }
+
+    fn end(&mut self, comm: u64, call: u64, failed: bool) {
+        self.inflow.end(comm, call);
+        self.told.remove(&(comm, call));
+        let over = self.inflow.over();
+        self.out.end(comm, call, failed, |comm, call| over.has(comm, call));
+    }
+
+    fn health(&self) -> Option<Vec<Health>> {
+        let now = self.clock.now();
+        let of = |process: u32| {
+            let (won, lost) = self.inflow.races(process);
+            Health {
+                process,
+                rank: self.numbering.rank_of(process),
+                replica: self.numbering.replica_of(process),
+                address: self.inner.address(process),
+                lost: self.lost[process as usize].clone(),
+                late: self.out.is_late(process),
+                silent: match process == self.numbering.me() {
+                    true => None,
+                    false => Some(now.saturating_sub(self.heard[process as usize])),
+                },
+                won,
+                lost_races: lost,
+            }
+        };
+        Some((0..self.numbering.processes()).map(of).collect())
+    }
+}

@@ -1,0 +1,147 @@
+//! Who is a replica of whom (Kylix §V).
+//!
+//! With m = ⌊P / s⌋ ranks, processes i, m + i, 2m + i … are the replicas of rank i. Processes that are left over are one more
+//! replica of the first ranks: spares that have everything already.
+
+use skyphos_types::{Error, Result};
+use std::collections::BTreeMap;
+
+/// Replicas of a rank, at most: a mask has a bit for each.
+const MOST: u32 = 16;
+
+/// Processes that a frame can name.
+const MOST_PROCESSES: u32 = 1 << 16;
+
+/// See the module's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Numbering {
+    processes: u32,
+    ranks: u32,
+    me: u32,
+}
+
+impl Numbering {
+    /// `replication` processes at least for each rank; this one is `me`.
+    pub fn new(processes: u32, replication: u32, me: u32) -> Result<Numbering> {
+        if replication == 0 || replication > processes || processes > MOST_PROCESSES {
+            return Err(Error::bad_input(format!(
+                "replication={replication} with {processes} processes: each rank needs so many of them, at least one (and \
+                 there are at most {MOST_PROCESSES})"
+            )));
+        }
+        let numbering = Numbering { processes, ranks: processes / replication, me };
+        match processes.div_ceil(numbering.ranks) {
+            each if each > MOST => Err(Error::bad_input(format!(
+                "replication={replication} with {processes} processes is {each} replicas of a rank; there can be {MOST}"
+            ))),
+            _ => Ok(numbering),
+        }
+    }
+
+    /// This process.
+    pub fn me(&self) -> u32 {
+        self.me
+    }
+
+    /// Number of processes.
+    pub fn processes(&self) -> u32 {
+        self.processes
+    }
+
+    /// Number of ranks.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// This process's rank.
+    pub fn rank(&self) -> u32 {
+        self.rank_of(self.me)
+    }
+
+    /// The rank of a process.
+    pub fn rank_of(&self, process: u32) -> u32 {
+        process % self.ranks
+    }
+
+    /// Which replica of its rank a process is.
+    pub fn replica_of(&self, process: u32) -> u32 {
+        process / self.ranks
+    }
+
+    /// The replicas of a rank, in order.
+    pub fn processes_of(&self, rank: u32) -> impl DoubleEndedIterator<Item = u32> + Clone + use<> {
+        (rank..self.processes).step_by(self.ranks as usize)
+    }
+
+    /// The other replicas of this process's rank.
+    pub fn siblings(&self) -> impl Iterator<Item = u32> + use<> {
+        let me = self.me;
+        self.processes_of(self.rank()).filter(move |process| *process != me)
+    }
+
+    /// Refuses replicas of a rank that share a host: one that dies would take both. `hosts` are those of the processes,
+    /// `name` tells people which one it is.
+    pub fn check_hosts(&self, hosts: &[u32], name: impl Fn(u32) -> String) -> Result<()> {
+        let mut on: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        (0..self.processes).for_each(|process| on.entry(hosts[process as usize]).or_default().push(process));
+        let shared = on.values().find_map(|together| {
+            let mut seen = BTreeMap::new();
+            together.iter().find_map(|p| seen.insert(self.rank_of(*p), *p).map(|other| (other, *p)))
+        });
+        let Some((one, other)) = shared else { return Ok(()) };
+        let rank = self.rank_of(one);
+        let what = format!(
+            "processes {one} and {other} are replicas of rank {rank} and both on {}, whose end would be the rank's",
+            name(one)
+        );
+        let most = on.values().map(Vec::len).max().unwrap_or(0);
+        let advice = if most > self.ranks as usize {
+            format!("at most {} processes may be on a host, of {} in all", self.ranks, self.processes)
+        } else {
+            let mut next = 0;
+            let each = on.values().map(|together| {
+                let first = next;
+                next += together.len();
+                match together.len() {
+                    1 => format!("{first} on {}", name(together[0])),
+                    _ => format!("{first} to {} on {}", next - 1, name(together[0])),
+                }
+            });
+            format!("number them host by host: {}", each.collect::<Vec<_>>().join(", "))
+        };
+        Err(Error::bad_input(format!("{what}; {advice}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_and_spares() {
+        let of = |p, s| Numbering::new(p, s, 1).unwrap();
+        let eight = of(8, 2);
+        assert_eq!((eight.ranks(), eight.rank_of(5), eight.replica_of(5)), (4, 1, 1));
+        assert_eq!(eight.processes_of(3).collect::<Vec<_>>(), [3, 7]);
+        assert_eq!(eight.siblings().collect::<Vec<_>>(), [5]);
+        let nine = of(9, 2);
+        assert_eq!((nine.ranks(), nine.rank_of(8)), (4, 0), "a spare stands by for rank 0");
+        assert_eq!(nine.processes_of(0).collect::<Vec<_>>(), [0, 4, 8]);
+        for (p, s) in [(4, 0), (4, 5), (40, 20), (1 << 17, 2)] {
+            assert!(Numbering::new(p, s, 0).is_err(), "{p} {s}");
+        }
+    }
+
+    #[test]
+    fn replicas_on_one_host_are_refused_with_the_numbering_to_use() {
+        let of = |p| Numbering::new(p, 2, 0).unwrap();
+        let name = |process: u32| format!("host {}", ["a", "b"][process as usize % 2]);
+        of(8).check_hosts(&[0, 0, 0, 0, 1, 1, 1, 1], name).unwrap();
+        let error = of(8).check_hosts(&[0, 1, 0, 1, 0, 1, 0, 1], name).unwrap_err().to_string();
+        let want = "processes 0 and 4 are replicas of rank 0 and both on host a, whose end would be the rank's; number them \
+                    host by host: 0 to 3 on host a, 4 to 7 on host b";
+        assert_eq!(error, want);
+        let error = of(4).check_hosts(&[0, 0, 0, 1], name).unwrap_err().to_string();
+        assert!(error.ends_with("at most 2 processes may be on a host, of 4 in all"), "{error}");
+    }
+}

@@ -1,0 +1,392 @@
+//! What this process sends so that its rank's messages reach every replica of every receiver once, from whichever
+//! replica of the rank is first.
+//!
+//! ```text
+//! chunk c of a message to replica d:   replica (c + d) mod s of the sender owes it, the next one if that one is missing
+//! who owes it sends it;                the others keep it until the receiver says that it has it
+//! not said in time:                    who owes it is late, and the next one sends, from the last chunk back to the first
+//! only one replica is left to send:    it sends each chunk to one of the receivers, who passes it on to its siblings
+//! ```
+//!
+//! So a link carries each message once, as without replication, and the two halves of a race meet somewhere in between: what
+//! the other has delivered is dropped here before it is sent. That everyone gets everything rests on nobody's opinion of
+//! who is late or gone, but on this: each process keeps each chunk until the receiver has it, or it is with the receiver's
+//! connection.
+//!
+//! Nothing here waits, sends or knows the time.
+
+use super::chunk::{Body, Chunk, Differ};
+use super::numbering::Numbering;
+use super::patience::Patience;
+use crate::frame::{FrameKind, Header};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// A chunk that some receivers may not have.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Kept<B> {
+    header: Header,
+    body: B,
+    /// A bit for each replica of the receiver that is not known to have it.
+    missing: u32,
+    since: Duration,
+}
+
+/// What a lane is to carry.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Due<B> {
+    /// A chunk of this rank's, to be passed on or not.
+    Own { chunk: Chunk, bytes: usize, pass_on: bool },
+    /// Another rank's, for a sibling.
+    Passed(Header, B),
+}
+
+impl<B: Body> Due<B> {
+    fn bytes(&self) -> usize {
+        match self {
+            Due::Own { bytes, .. } => *bytes,
+            Due::Passed(_, body) => body.bytes(),
+        }
+    }
+}
+
+/// A chunk that somebody else should bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Spare {
+    chunk: Chunk,
+    /// The receiver's sibling that got it from here and passes it on.
+    via: Option<u32>,
+}
+
+/// What goes to one process.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Lane<B> {
+    due: VecDeque<Due<B>>,
+    spare: VecDeque<Spare>,
+    /// Bytes that are due.
+    bytes: usize,
+    /// Since when nothing is on its way to it.
+    quiet: Duration,
+}
+
+/// See the module's text.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Outflow<B> {
+    numbering: Numbering,
+    /// Processes that are gone for good.
+    gone: BTreeSet<u32>,
+    /// Siblings that did not bring in time what they owed.
+    late: BTreeSet<u32>,
+    /// Processes that left a call: its group and number.
+    left: BTreeSet<(u64, u64, u32)>,
+    lanes: Vec<Lane<B>>,
+    kept: BTreeMap<Chunk, Kept<B>>,
+    /// Chunks that receivers have and this process has not come to: by which of them, what, and from whom.
+    early: BTreeMap<Chunk, (u32, u32, u32)>,
+    patience: Patience,
+}
+
+impl<B: Body> Outflow<B> {
+    /// Nothing yet.
+    pub fn new(numbering: Numbering) -> Outflow<B> {
+        let lane = || Lane { due: VecDeque::new(), spare: VecDeque::new(), bytes: 0, quiet: Duration::ZERO };
+        Outflow {
+            numbering,
+            gone: BTreeSet::new(),
+            late: BTreeSet::new(),
+            left: BTreeSet::new(),
+            lanes: (0..numbering.processes()).map(|_| lane()).collect(),
+            kept: BTreeMap::new(),
+            early: BTreeMap::new(),
+            patience: Patience::default(),
+        }
+    }
+
+    /// Processes of a rank that take part in a call.
+    pub fn receivers(&self, rank: u32, comm: u64, call: u64) -> impl Iterator<Item = u32> + use<'_, B> {
+        let here = move |p: &u32| !self.gone.contains(p) && !self.left.contains(&(comm, call, *p));
+        self.numbering.processes_of(rank).filter(here)
+    }
+
+    /// Whether a replica of this rank brings what it owes.
+    fn is_there(&self, process: u32, chunk: &Chunk) -> bool {
+        process == self.numbering.me()
+            || !self.gone.contains(&process)
+                && !self.late.contains(&process)
+                && !self.left.contains(&(chunk.comm, chunk.call, process))
+    }
+
+    /// Which replica of this rank owes a chunk to a process.
+    fn owes(&self, chunk: &Chunk, to: u32) -> u32 {
+        let all = self.numbering.processes_of(self.numbering.rank());
+        let count = all.clone().count() as u32;
+        // Messages of one chunk are spread too.
+        let words = [chunk.round, chunk.rank, self.numbering.replica_of(to)];
+        let turn = words.into_iter().fold(chunk.seq, u32::wrapping_add);
+        let in_turn = all.clone().skip((turn % count) as usize).chain(all.take((turn % count) as usize));
+        in_turn.into_iter().find(|process| self.is_there(*process, chunk)).unwrap_or(self.numbering.me())
+    }
+
+    fn bit(&self, process: u32) -> u32 {
+        1 << self.numbering.replica_of(process)
+    }
+
+    /// Takes a chunk to be sent to all replicas of `to`. `prompt`: whether a process has been heard of lately. What it says if
+    /// a sibling has sent other bytes.
+    pub fn post(
+        &mut self,
+        now: Duration,
+        to: u32,
+        header: Header,
+        body: B,
+        prompt: impl Fn(u32) -> bool,
+    ) -> Option<Differ> {
+        let chunk = Chunk::of(&header, to);
+        let mut receivers: Vec<u32> = self.receivers(to, chunk.comm, chunk.call).collect();
+        let mut differ = None;
+        if let Some((has, sum, by)) = self.early.remove(&chunk) {
+            receivers.retain(|process| has & self.bit(*process) == 0);
+            if sum != body.checksum() {
+                differ = Some(Differ { chunk, processes: (self.numbering.me(), by) });
+            }
+        }
+        if receivers.is_empty() {
+            return differ;
+        }
+        let alone = self.numbering.siblings().all(|process| !self.is_there(process, &chunk));
+        let bytes = body.bytes();
+        let missing = receivers.iter().map(|process| self.bit(*process)).sum();
+        self.kept.insert(chunk, Kept { header, body, missing, since: now });
+        if alone && receivers.len() > 1 {
+            let mut first: Vec<u32> = receivers.iter().copied().filter(|process| prompt(*process)).collect();
+            if first.is_empty() {
+                first.clone_from(&receivers);
+            }
+            let via = first[(chunk.seq.wrapping_add(chunk.round) as usize) % first.len()];
+            self.lanes[via as usize].push(Due::Own { chunk, bytes, pass_on: true });
+            for process in receivers.into_iter().filter(|process| *process != via) {
+                self.lanes[process as usize].spare.push_back(Spare { chunk, via: Some(via) });
+            }
+            return differ;
+        }
+        for process in receivers {
+            let mine = self.owes(&chunk, process) == self.numbering.me();
+            let lane = &mut self.lanes[process as usize];
+            match mine {
+                true => lane.push(Due::Own { chunk, bytes, pass_on: false }),
+                false => lane.spare.push_back(Spare { chunk, via: None }),
+            }
+        }
+        differ
+    }
+
+    /// Takes another rank's chunk for a sibling.
+    pub fn pass(&mut self, to: u32, header: Header, body: B) {
+        if !self.gone.contains(&to) {
+            self.lanes[to as usize].push(Due::Passed(header, body));
+        }
+    }
+
+    /// Process `at` has a chunk with this checksum from `by`. What it says if this process has other bytes.
+    pub fn have(
+        &mut self,
+        now: Duration,
+        at: u32,
+        chunk: Chunk,
+        sum: u32,
+        by: u32,
+        over: bool,
+    ) -> Option<Differ> {
+        self.late.remove(&by);
+        let bit = self.bit(at);
+        let Some(kept) = self.kept.get_mut(&chunk) else {
+            if !over {
+                let early = self.early.entry(chunk).or_insert((0, sum, by));
+                early.0 |= bit;
+                if early.1 != sum {
+                    return Some(Differ { chunk, processes: (early.2, by) });
+                }
+            }
+            return None;
+        };
+        let differ =
+            (kept.body.checksum() != sum).then(|| Differ { chunk, processes: (self.numbering.me(), by) });
+        if kept.missing & bit != 0 {
+            kept.missing &= !bit;
+            let lane = &self.lanes[at as usize];
+            if by != self.numbering.me() && lane.due.is_empty() {
+                self.patience.took(now.saturating_sub(kept.since.max(lane.quiet)));
+            }
+            if kept.missing == 0 {
+                self.kept.remove(&chunk);
+            }
+        }
+        differ
+    }
+
+    /// The next frame for a process, if there is one. Once its connection has taken it, the connection answers for it.
+    pub fn take(&mut self, to: u32) -> Option<(Header, B)> {
+        let bit = self.bit(to);
+        while let Some(due) = self.lanes[to as usize].due.pop_front() {
+            self.lanes[to as usize].bytes -= due.bytes();
+            match due {
+                Due::Passed(header, body) => return Some((header, body)),
+                Due::Own { chunk, pass_on, .. } => {
+                    let kind = if pass_on { FrameKind::PassOn } else { FrameKind::Data };
+                    if let Some((header, body)) = self.give(&chunk, bit) {
+                        return Some((Header { kind, ..header }, body));
+                    }
+                }
+            }
+        }
+        if !self.anyone_missing() {
+            return None;
+        }
+        let mut spare = std::mem::take(&mut self.lanes[to as usize].spare);
+        spare.retain(|spare| self.misses(&spare.chunk, bit));
+        let mine = |spare: &Spare| spare.via.is_none() && self.owes(&spare.chunk, to) == self.numbering.me();
+        // One who is late comes towards us.
+        let place = match self.late.is_empty() {
+            true => spare.iter().position(mine),
+            false => spare.iter().rposition(mine),
+        };
+        let found = place.and_then(|place| spare.remove(place));
+        self.lanes[to as usize].spare = spare;
+        self.give(&found?.chunk, bit)
+    }
+
+    /// Whether some sibling's part, or what a receiver should pass on, may be this process's to send.
+    fn anyone_missing(&self) -> bool {
+        !self.late.is_empty() || !self.left.is_empty() || !self.gone.is_empty()
+    }
+
+    fn misses(&self, chunk: &Chunk, bit: u32) -> bool {
+        self.kept.get(chunk).is_some_and(|kept| kept.missing & bit != 0)
+    }
+
+    /// A chunk that a receiver misses, which is then no more kept for it.
+    fn give(&mut self, chunk: &Chunk, bit: u32) -> Option<(Header, B)> {
+        let kept = self.kept.get_mut(chunk).filter(|kept| kept.missing & bit != 0)?;
+        kept.missing &= !bit;
+        let frame = (kept.header, kept.body.clone());
+        if kept.missing == 0 {
+            self.kept.remove(chunk);
+        }
+        Some(frame)
+    }
+
+    /// Something is still on its way to a process.
+    pub fn busy(&mut self, to: u32, now: Duration) {
+        self.lanes[to as usize].quiet = now;
+    }
+
+    /// When somebody else's chunk will be overdue, if nothing comes before.
+    pub fn due(&mut self) -> Option<Duration> {
+        (0..self.numbering.processes()).filter_map(|to| self.overdue(to).map(|(at, _)| at)).min()
+    }
+
+    /// When the first chunk that others owe to a process will be overdue.
+    fn overdue(&mut self, to: u32) -> Option<(Duration, Spare)> {
+        let bit = self.bit(to);
+        while let Some(front) = self.lanes[to as usize].spare.front()
+            && !self.misses(&front.chunk, bit)
+        {
+            self.lanes[to as usize].spare.pop_front();
+        }
+        let lane = &self.lanes[to as usize];
+        let first = *lane.spare.front().filter(|_| lane.due.is_empty())?;
+        if first.via.is_none() && self.owes(&first.chunk, to) == self.numbering.me() {
+            return None; // it goes as soon as the lane is free
+        }
+        Some((self.kept[&first.chunk].since.max(lane.quiet) + self.patience.most(), first))
+    }
+
+    /// Looks who is late.
+    pub fn look(&mut self, now: Duration) {
+        for to in 0..self.numbering.processes() {
+            let Some((at, spare)) = self.overdue(to) else { continue };
+            if at > now {
+                continue;
+            }
+            match spare.via {
+                Some(via) => {
+                    let spares = self.lanes[to as usize].spare.iter_mut();
+                    spares.filter(|spare| spare.via == Some(via)).for_each(|spare| spare.via = None);
+                }
+                None => {
+                    self.late.insert(self.owes(&spare.chunk, to));
+                }
+            }
+        }
+    }
+
+    /// A process is gone.
+    pub fn lose(&mut self, process: u32) {
+        if !self.gone.insert(process) {
+            return;
+        }
+        self.late.remove(&process);
+        let lane = &mut self.lanes[process as usize];
+        (lane.due, lane.spare, lane.bytes) = Default::default();
+        for spare in self.lanes.iter_mut().flat_map(|lane| lane.spare.iter_mut()) {
+            spare.via = spare.via.filter(|via| *via != process);
+        }
+        let (rank, bit) = (self.numbering.rank_of(process), self.bit(process));
+        self.kept.retain(|chunk, kept| {
+            kept.missing &= if chunk.rank == rank { !bit } else { !0 };
+            kept.missing != 0
+        });
+    }
+
+    /// A process has left a call: it sends and takes nothing more in it.
+    pub fn leave(&mut self, process: u32, comm: u64, call: u64) {
+        self.left.insert((comm, call, process));
+        let (rank, bit) = (self.numbering.rank_of(process), self.bit(process));
+        self.kept.retain(|chunk, kept| {
+            if (chunk.comm, chunk.call, chunk.rank) == (comm, call, rank) {
+                kept.missing &= !bit;
+            }
+            kept.missing != 0
+        });
+    }
+
+    /// A call is over here. `failed`: and what it was to send does not matter any more.
+    pub fn end(&mut self, comm: u64, call: u64, failed: bool, over: impl Fn(u64, u64) -> bool) {
+        let is_it = |chunk: &Chunk| (chunk.comm, chunk.call) == (comm, call);
+        self.early.retain(|chunk, _| !is_it(chunk));
+        if failed {
+            self.kept.retain(|chunk, _| !is_it(chunk));
+        }
+        if !self.left.is_empty() {
+            let kept: BTreeSet<(u64, u64)> = self.kept.keys().map(|chunk| (chunk.comm, chunk.call)).collect();
+            self.left.retain(|(comm, call, _)| !over(*comm, *call) || kept.contains(&(*comm, *call)));
+        }
+    }
+
+    /// Bytes that are due to a process.
+    pub fn bytes(&self, to: u32) -> usize {
+        self.lanes[to as usize].bytes
+    }
+
+    /// Whether nothing is due, nor kept for anyone.
+    pub fn is_idle(&self) -> bool {
+        self.kept.is_empty() && self.lanes.iter().all(|lane| lane.due.is_empty())
+    }
+
+    /// Whether a process is gone.
+    pub fn is_gone(&self, process: u32) -> bool {
+        self.gone.contains(&process)
+    }
+
+    /// Whether a sibling is late.
+    pub fn is_late(&self, process: u32) -> bool {
+        self.late.contains(&process)
+    }
+}
+
+impl<B: Body> Lane<B> {
+    fn push(&mut self, due: Due<B>) {
+        self.bytes += due.bytes();
+        self.due.push_back(due);
+    }
+}

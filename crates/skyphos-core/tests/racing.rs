@@ -1,0 +1,301 @@
+//! Racing in every order of events: chunks of a message from a rank of two processes to another, deaths that lose some of what
+//! was sent, and waits that end too early. Explored to the end by a model checker.
+
+use skyphos_core::frame::{FrameKind, Header};
+use skyphos_core::replicated::{Body, Have, Inflow, Numbering, Outflow, Step};
+use stateright::{Checker, Model, Property};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// A chunk that is its own number.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Number(u32);
+
+impl Body for Number {
+    fn bytes(&self) -> usize {
+        1
+    }
+
+    fn checksum(&self) -> u32 {
+        self.0
+    }
+}
+
+/// What is on its way from one process to another.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Item {
+    /// A chunk: its frame's kind, its place, and who made it, if it was passed on.
+    Chunk(u8, u32, u16),
+    Have(Have),
+    /// The connection's end.
+    Gone,
+}
+
+/// A process.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Process {
+    out: Outflow<Number>,
+    inflow: Inflow<Number>,
+    posted: u32,
+    got: Vec<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct World {
+    /// `None`: it has died.
+    processes: Vec<Option<Process>>,
+    channels: Vec<VecDeque<Item>>,
+    deaths: u32,
+    /// Waits that have ended.
+    expired: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Event {
+    /// A replica of rank 0 comes to its next chunk.
+    Posts { process: usize },
+    /// A connection has room.
+    Takes { from: usize, to: usize },
+    /// What is next on a channel comes.
+    Comes { from: usize, to: usize },
+    /// What others owe is overdue.
+    Expires { process: usize },
+    /// A process dies; of what it sent to each other one only the first so many still come.
+    Dies { process: usize, comes: Vec<usize> },
+}
+
+/// Two ranks of so many processes each, chunks that rank 0 sends to rank 1, and how many of each fault there may be.
+#[derive(Clone)]
+struct Race {
+    each: u32,
+    chunks: u32,
+    deaths: u32,
+    expiries: u32,
+}
+
+/// The longest channel of which a death may lose any part; of longer ones it loses all or nothing.
+const LONG: usize = 2;
+
+impl Race {
+    fn size(&self) -> usize {
+        2 * self.each as usize
+    }
+
+    fn done(&self, process: usize, one: &Process) -> bool {
+        process.is_multiple_of(2) || one.got.len() as u32 == self.chunks
+    }
+}
+
+impl World {
+    fn channel(&mut self, from: usize, to: usize) -> &mut VecDeque<Item> {
+        let size = self.processes.len();
+        &mut self.channels[from * size + to]
+    }
+
+    fn is_quiet(&self, race: &Race) -> bool {
+        self.channels.iter().all(VecDeque::is_empty)
+            && self.processes.iter().enumerate().all(|(process, one)| {
+                one.as_ref().is_none_or(|one| {
+                    let mut out = one.out.clone();
+                    let posted = process % 2 == 1 || one.posted == race.chunks;
+                    posted && out.due().is_none() && (0..race.size() as u32).all(|to| out.take(to).is_none())
+                })
+            })
+    }
+
+    fn comes(&mut self, from: usize, to: usize) {
+        let item = self.channel(from, to).pop_front().expect("enabled");
+        let size = self.processes.len();
+        let Some(one) = &mut self.processes[to] else { return };
+        let mut steps = Vec::new();
+        match item {
+            Item::Chunk(kind, seq, origin) => {
+                let kind = [FrameKind::Data, FrameKind::PassOn, FrameKind::Passed][kind as usize];
+                let header = Header { seq, origin, ..Header::control(kind, 0, 0) };
+                let by = if kind == FrameKind::Passed { u32::from(origin) } else { from as u32 };
+                let differ = one.inflow.chunk(from as u32, by, header, Number(seq), false, &mut steps);
+                assert_eq!(differ, None);
+            }
+            Item::Have(Have { chunk, sum, by }) => {
+                assert_eq!(one.out.have(Duration::ZERO, from as u32, chunk, sum, by, false), None);
+            }
+            Item::Gone => {
+                one.out.lose(from as u32);
+                one.inflow.lose(from as u32, &mut steps);
+            }
+        }
+        for step in steps {
+            match step {
+                Step::Deliver(0, header, Number(number)) => {
+                    assert_eq!(header.seq, number);
+                    one.got.push(number);
+                }
+                Step::PassOn(header, body) => {
+                    for sibling in (0..size).filter(|p| p % 2 == to % 2 && *p != to) {
+                        one.out.pass(sibling as u32, header, body.clone());
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let told = one.inflow.take_have();
+        for (process, notices) in told {
+            if self.processes[process as usize].is_some() {
+                let items = notices.into_iter().map(Item::Have);
+                self.channel(to, process as usize).extend(items);
+            }
+        }
+    }
+}
+
+impl Model for Race {
+    type State = World;
+    type Action = Event;
+
+    fn init_states(&self) -> Vec<World> {
+        let size = self.size();
+        let process = |me: usize| {
+            let numbering = Numbering::new(size as u32, self.each, me as u32).unwrap();
+            Some(Process {
+                out: Outflow::new(numbering),
+                inflow: Inflow::new(numbering),
+                posted: 0,
+                got: Vec::new(),
+            })
+        };
+        let processes = (0..size).map(process).collect();
+        vec![World { processes, channels: vec![VecDeque::new(); size * size], deaths: 0, expired: 0 }]
+    }
+
+    fn actions(&self, world: &World, events: &mut Vec<Event>) {
+        let size = self.size();
+        for (process, one) in world.processes.iter().enumerate() {
+            let Some(one) = one else { continue };
+            if process.is_multiple_of(2) && one.posted < self.chunks {
+                events.push(Event::Posts { process });
+            }
+            let mut out = one.out.clone();
+            if world.expired < self.expiries && out.due().is_some() {
+                events.push(Event::Expires { process });
+            }
+            for to in (0..size).filter(|to| *to != process) {
+                if one.out.clone().take(to as u32).is_some() {
+                    events.push(Event::Takes { from: process, to });
+                }
+            }
+            // A rank whose last process dies is lost, and then nothing is promised.
+            let others = (0..size).filter(|p| p % 2 == process % 2 && *p != process);
+            if world.deaths < self.deaths && others.into_iter().any(|p| world.processes[p].is_some()) {
+                let mut all = vec![Vec::new()];
+                for to in 0..size {
+                    let length = world.channels[process * size + to].len();
+                    let some: Vec<usize> =
+                        (0..=length).filter(|k| length <= LONG || *k == 0 || *k == length).collect();
+                    let longer = |comes: &Vec<usize>| {
+                        let comes = comes.clone();
+                        some.clone().into_iter().map(move |k| [&comes[..], &[k]].concat())
+                    };
+                    all = all.iter().flat_map(longer).collect();
+                }
+                events.extend(all.into_iter().map(|comes| Event::Dies { process, comes }));
+            }
+        }
+        for from in 0..size {
+            for to in (0..size).filter(|to| !world.channels[from * size + to].is_empty()) {
+                events.push(Event::Comes { from, to });
+            }
+        }
+    }
+
+    fn next_state(&self, before: &World, event: Event) -> Option<World> {
+        let mut world = before.clone();
+        match event {
+            Event::Posts { process } => {
+                let one = world.processes[process].as_mut()?;
+                let header = Header { seq: one.posted, ..Header::control(FrameKind::Data, 0, 0) };
+                let differ = one.out.post(Duration::ZERO, 1, header, Number(one.posted), |_| true);
+                assert_eq!(differ, None);
+                one.posted += 1;
+            }
+            Event::Takes { from, to } => {
+                let (header, Number(number)) = world.processes[from].as_mut()?.out.take(to as u32)?;
+                let kinds = [FrameKind::Data, FrameKind::PassOn, FrameKind::Passed];
+                let kind = kinds.iter().position(|kind| *kind == header.kind)? as u8;
+                if world.processes[to].is_some() {
+                    world.channel(from, to).push_back(Item::Chunk(kind, number, header.origin));
+                }
+            }
+            Event::Comes { from, to } => world.comes(from, to),
+            Event::Expires { process } => {
+                world.expired += 1;
+                world.processes[process].as_mut()?.out.look(Duration::MAX);
+            }
+            Event::Dies { process, comes } => {
+                world.deaths += 1;
+                world.processes[process] = None;
+                for (to, count) in comes.into_iter().enumerate() {
+                    world.channel(to, process).clear();
+                    let alive = world.processes[to].is_some();
+                    let channel = world.channel(process, to);
+                    channel.truncate(count);
+                    if alive {
+                        channel.push_back(Item::Gone);
+                    } else {
+                        channel.clear();
+                    }
+                }
+            }
+        }
+        (world != *before).then_some(world)
+    }
+
+    fn properties(&self) -> Vec<Property<Race>> {
+        fn alive(world: &World) -> impl Iterator<Item = (usize, &Process)> {
+            world.processes.iter().enumerate().filter_map(|(p, one)| one.as_ref().map(|one| (p, one)))
+        }
+        vec![
+            Property::always("in order", |_, world: &World| {
+                alive(world).all(|(_, one)| one.got.iter().copied().eq(0..one.got.len() as u32))
+            }),
+            Property::always("once nothing moves, all have everything", |race: &Race, world: &World| {
+                !world.is_quiet(race) || alive(world).all(|(process, one)| race.done(process, one))
+            }),
+            Property::always("and nothing is kept", |race: &Race, world: &World| {
+                !world.is_quiet(race) || alive(world).all(|(_, one)| one.out.is_idle())
+            }),
+            Property::always("nothing is sent twice for nothing", |race: &Race, world: &World| {
+                let calm = world.deaths == 0 && world.expired == 0;
+                !calm
+                    || alive(world)
+                        .all(|(_, one)| (0..race.size() as u32).all(|p| one.inflow.races(p).1 == 0))
+            }),
+            Property::sometimes("a race is lost", |race: &Race, world: &World| {
+                race.expiries == 0
+                    || alive(world).any(|(_, one)| (0..race.size() as u32).any(|p| one.inflow.races(p).1 > 0))
+            }),
+            Property::sometimes("the end is reached", |race: &Race, world: &World| {
+                world.is_quiet(race) && world.deaths == race.deaths
+            }),
+        ]
+    }
+}
+
+fn explore(race: Race) {
+    let checker = race.checker().threads(2).spawn_bfs().join();
+    println!("{} states, {} of them different", checker.state_count(), checker.unique_state_count());
+    checker.assert_properties();
+}
+
+#[test]
+fn two_replicas_and_a_death() {
+    explore(Race { each: 2, chunks: 1, deaths: 1, expiries: 2 });
+    explore(Race { each: 2, chunks: 2, deaths: 1, expiries: 0 });
+}
+
+#[test]
+#[ignore = "minutes"]
+fn more() {
+    explore(Race { each: 2, chunks: 2, deaths: 2, expiries: 2 });
+    explore(Race { each: 2, chunks: 3, deaths: 1, expiries: 1 });
+    explore(Race { each: 3, chunks: 1, deaths: 2, expiries: 1 });
+}

@@ -1,0 +1,119 @@
+//! A transport whose process ends at a given frame.
+
+use skyphos::{Loss, Topology, Transport};
+use skyphos_core::frame::Frame;
+use skyphos_core::transport::{Event, Waker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// When a process ends, and whether it has.
+#[derive(Clone, Default)]
+pub struct Fuse {
+    /// Frames that it sends before.
+    left: Arc<AtomicU64>,
+    blown: Arc<AtomicBool>,
+}
+
+impl Fuse {
+    pub fn after(frames: u64) -> Fuse {
+        Fuse { left: Arc::new(AtomicU64::new(frames)), blown: Arc::default() }
+    }
+
+    pub fn is_blown(&self) -> bool {
+        self.blown.load(Ordering::Acquire)
+    }
+}
+
+/// See the module's text. As others see it, the process is killed; here all others are lost.
+pub struct Fragile {
+    inner: Option<Box<dyn Transport>>,
+    fuse: Fuse,
+    told: bool,
+    rank: u32,
+    addresses: Vec<String>,
+    ranks_on_host: usize,
+    topology: Topology,
+}
+
+impl Fragile {
+    pub fn boxed(inner: Box<dyn Transport>, fuse: Fuse) -> Box<dyn Transport> {
+        let addresses = (0..inner.size()).map(|rank| inner.address(rank)).collect();
+        let (rank, ranks_on_host, topology) = (inner.rank(), inner.ranks_on_host(), inner.topology());
+        Box::new(Fragile { inner: Some(inner), fuse, told: false, rank, addresses, ranks_on_host, topology })
+    }
+}
+
+impl Transport for Fragile {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn size(&self) -> u32 {
+        self.addresses.len() as u32
+    }
+
+    fn name(&self) -> &'static str {
+        "fragile"
+    }
+
+    fn address(&self, rank: u32) -> String {
+        self.addresses[rank as usize].clone()
+    }
+
+    fn ranks_on_host(&self) -> usize {
+        self.ranks_on_host
+    }
+
+    fn topology(&self) -> Topology {
+        self.topology.clone()
+    }
+
+    fn post(&mut self, to: u32, frame: Frame) {
+        if self.fuse.left.load(Ordering::Acquire) == 0 {
+            self.fuse.blown.store(true, Ordering::Release);
+            self.inner = None;
+        }
+        if let Some(inner) = &mut self.inner {
+            self.fuse.left.fetch_sub(1, Ordering::AcqRel);
+            inner.post(to, frame);
+        }
+    }
+
+    fn cork(&mut self, corked: bool) {
+        self.inner.iter_mut().for_each(|inner| inner.cork(corked));
+    }
+
+    fn hold_back(&mut self, bytes: usize) {
+        self.inner.iter_mut().for_each(|inner| inner.hold_back(bytes));
+    }
+
+    fn backlog(&self, to: u32) -> usize {
+        self.inner.as_ref().map_or(0, |inner| inner.backlog(to))
+    }
+
+    fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
+        match &mut self.inner {
+            Some(inner) => inner.poll(wait, events),
+            None if std::mem::replace(&mut self.told, true) => {
+                std::thread::sleep(wait.min(Duration::from_millis(1)));
+            }
+            None => {
+                let others = (0..self.size()).filter(|rank| *rank != self.rank);
+                let down = |rank| {
+                    let cause = "this process has ended".to_owned();
+                    Event::PeerDown { rank, cause, loss: Loss::Ended }
+                };
+                events.extend(others.map(down));
+            }
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        self.inner.as_ref().map_or(Arc::new(|| {}), |inner| inner.waker())
+    }
+
+    fn close(&mut self, wait: Duration) {
+        self.inner.iter_mut().for_each(|inner| inner.close(wait));
+    }
+}

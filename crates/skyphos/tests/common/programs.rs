@@ -1,0 +1,163 @@
+//! Every collective once, on data that depends on the rank alone. Results are bits, so that all replicas must have the same.
+
+use skyphos::{
+    Algorithm, AllreduceOptions, ArrayMove, Comm, ConfigureOptions, IndexList, Order, ReduceOp, Result,
+    Schedule, SparseVec, View,
+};
+
+pub const N: u64 = 60_000;
+
+/// A program's name, and what it does; its result, as words.
+pub type Program = (&'static str, fn(&Comm, usize) -> Result<Vec<u64>>);
+
+/// A rank's entries, about `count` of them, in runs and alone, some of which others have too.
+pub fn vector(rank: u32, salt: u64, count: usize) -> SparseVec<f64> {
+    let mut at = u64::from(rank) * 7 + salt;
+    let mut indices = Vec::new();
+    for k in 0..count as u64 {
+        at += 1 + (k * 2_654_435_761 + u64::from(rank)) % (N / count.max(1) as u64).max(1);
+        if at >= N {
+            break;
+        }
+        indices.push(at as u32);
+    }
+    let values = indices.iter().map(|i| 0.1 + f64::from(i % 97) / f64::from(rank + 3)).collect();
+    SparseVec::new(N, 1, IndexList::Narrow(indices), values).unwrap()
+}
+
+fn array(rank: u32, len: usize) -> Vec<f64> {
+    (0..len).map(|k| 0.1 + (k % 89) as f64 / f64::from(rank + 3)).collect()
+}
+
+fn words(vectors: &[SparseVec<f64>]) -> Vec<u64> {
+    let each = vectors.iter().map(|vector| {
+        let (indices, values) = vector.entries();
+        indices.into_iter().chain(values.into_iter().map(f64::to_bits)).collect::<Vec<_>>()
+    });
+    each.flat_map(|list| [vec![list.len() as u64], list].concat()).collect()
+}
+
+fn bits(values: &[f64]) -> Vec<u64> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+fn allreduce(comm: &Comm, count: usize, algorithm: Algorithm, degrees: Option<Vec<u32>>) -> Result<Vec<u64>> {
+    let options = AllreduceOptions { algorithm, degrees, ..AllreduceOptions::default() };
+    let mine = vector(comm.rank(), 0, count);
+    Ok(words(&[comm.allreduce(N, 1, mine.view(), &ReduceOp::Sum, &options)?]))
+}
+
+fn dense(comm: &Comm, count: usize, algorithm: Algorithm) -> Result<Vec<u64>> {
+    let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
+    let mut out = vec![0.0; count];
+    comm.allreduce_dense(&array(comm.rank(), count), &mut out, &ReduceOp::Sum, &options)?;
+    Ok(bits(&out))
+}
+
+/// What a rank puts out, and what it wants: something that the next rank puts out.
+fn sets(comm: &Comm, count: usize) -> (Vec<u64>, Vec<u64>, Vec<f64>) {
+    let of = |rank: u32| vector(rank % comm.size(), 0, count).entries();
+    let (contribute, values) = of(comm.rank());
+    (contribute, of(comm.rank() + 1).0.into_iter().rev().collect(), values)
+}
+
+fn to_each(comm: &Comm, count: usize) -> Vec<SparseVec<f64>> {
+    (0..comm.size()).map(|to| vector(comm.rank(), u64::from(to), count)).collect()
+}
+
+fn views(vectors: &[SparseVec<f64>]) -> Vec<View<'_, f64>> {
+    vectors.iter().map(SparseVec::view).collect()
+}
+
+fn moved(comm: &Comm, what: ArrayMove, len: usize, out: usize) -> Result<Vec<u64>> {
+    let mut result = vec![0.0; out];
+    comm.move_arrays(what, &array(comm.rank(), len), &mut result)?;
+    Ok(bits(&result))
+}
+
+/// All of them; `count` is how much each rank has.
+pub const ALL: [Program; 25] = [
+    ("barrier", |comm, _| comm.barrier().map(|()| vec![])),
+    ("auto", |comm, count| allreduce(comm, count, Algorithm::Auto, None)),
+    ("recursive_doubling", |comm, count| allreduce(comm, count, Algorithm::RecursiveDoubling, None)),
+    ("split_allgather", |comm, count| allreduce(comm, count, Algorithm::SplitAllgather, None)),
+    ("split_allgather_dense", |comm, count| allreduce(comm, count, Algorithm::SplitAllgatherDense, None)),
+    ("butterfly", |comm, count| {
+        let size = comm.size();
+        let degrees = if size.is_multiple_of(2) && size > 2 { vec![2, size / 2] } else { vec![size] };
+        allreduce(comm, count, Algorithm::Butterfly, Some(degrees))
+    }),
+    ("ring", |comm, count| allreduce(comm, count, Algorithm::Ring, None)),
+    ("allgather and sum", |comm, count| allreduce(comm, count, Algorithm::Allgather, None)),
+    ("dense", |comm, count| dense(comm, count, Algorithm::Dense)),
+    ("dense_ring", |comm, count| dense(comm, count, Algorithm::DenseRing)),
+    ("dense_rabenseifner", |comm, count| dense(comm, count, Algorithm::DenseRabenseifner)),
+    ("dense auto", |comm, count| dense(comm, count, Algorithm::Auto)),
+    ("plan", |comm, count| {
+        let (contribute, want, values) = sets(comm, count);
+        let mut plan = comm.configure(&contribute, &want, &ConfigureOptions::with_n(N))?;
+        let mut all = Vec::new();
+        for _ in 0..2 {
+            let mut out = vec![0.0; want.len()];
+            comm.reduce(&mut plan, &values, &mut out, &ReduceOp::Sum, Order::Rank)?;
+            all.extend(bits(&out));
+        }
+        Ok(all)
+    }),
+    ("configure_reduce", |comm, count| {
+        let (contribute, want, values) = sets(comm, count);
+        let mut out = vec![0.0; want.len()];
+        let options = ConfigureOptions::with_n(N);
+        comm.configure_reduce(&contribute, &want, &values, &mut out, &ReduceOp::Sum, &options)?;
+        Ok(bits(&out))
+    }),
+    ("reduce_scatter", |comm, count| {
+        let mine = vector(comm.rank(), 0, count);
+        let options = AllreduceOptions::default();
+        let (part, range) = comm.reduce_scatter(N, 1, mine.view(), &ReduceOp::Sum, &options)?;
+        Ok([vec![range.start, range.end], words(&[part])].concat())
+    }),
+    ("reduce", |comm, count| {
+        let mine = vector(comm.rank(), 0, count);
+        let root = comm.size() - 1;
+        let sum =
+            comm.reduce_to_root(N, 1, mine.view(), &ReduceOp::Sum, root, &AllreduceOptions::default())?;
+        Ok(words(&sum.into_iter().collect::<Vec<_>>()))
+    }),
+    ("allgather", |comm, count| {
+        Ok(words(&comm.allgather(N, 1, vector(comm.rank(), 0, count).view(), None)?))
+    }),
+    ("gather", |comm, count| Ok(words(&comm.gather(N, 1, vector(comm.rank(), 0, count).view(), 0)?))),
+    ("alltoall", |comm, count| Ok(words(&comm.alltoall(N, 1, &views(&to_each(comm, count)))?))),
+    ("scatter", |comm, count| {
+        let mine = if comm.rank() == 0 { to_each(comm, count) } else { vec![] };
+        Ok(words(&[comm.scatter(N, 1, &views(&mine), 0)?]))
+    }),
+    ("allgather of arrays", |comm, count| {
+        moved(comm, ArrayMove::Allgather(Schedule::Ring), count, count * comm.size() as usize)
+    }),
+    ("alltoall of arrays", |comm, count| {
+        let each = count * comm.size() as usize;
+        moved(comm, ArrayMove::Alltoall, each, each)
+    }),
+    ("topk_allreduce", |comm, count| {
+        let mine = vector(comm.rank(), 0, count);
+        let top = comm.topk_allreduce(N, mine.view(), (count / 4).max(1) as u64, &ReduceOp::Sum)?;
+        Ok(words(&[top.sum]))
+    }),
+    ("split", |comm, count| {
+        let half = comm.split(Some(u64::from(comm.rank() % 2)), 0)?.expect("a color");
+        allreduce(&half, count, Algorithm::Auto, None)
+    }),
+    ("under way", |comm, count| {
+        let calls: Vec<_> = (0..3)
+            .map(|k| {
+                let mine = vector(comm.rank(), k, count);
+                comm.allreduce_call(N, 1, mine, ReduceOp::Sum, AllreduceOptions::default()).map(|c| c.start())
+            })
+            .collect::<Result<_>>()?;
+        let sums: Vec<SparseVec<f64>> =
+            calls.into_iter().rev().map(|work| work.wait().map(|done| done.sum)).collect::<Result<_>>()?;
+        Ok(words(&sums))
+    }),
+];

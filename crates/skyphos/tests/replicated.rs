@@ -1,0 +1,219 @@
+//! Groups whose ranks are several processes: the same bits as without replicas, whoever dies and whenever, as long as one of
+//! each rank lives.
+
+mod common;
+
+use common::fragile::{Fragile, Fuse};
+use common::programs::{ALL, N, vector};
+use common::{
+    MakeGroup, cases, check, local, local_transports, local_twice, on_all, on_each, random, replicated,
+    tcp_transports, tcp_twice,
+};
+use proptest::prelude::*;
+use skyphos::{AllreduceOptions, Comm, Error, Loss, Order, ReduceOp, Transport};
+
+const TWICE: [(&str, MakeGroup); 2] = [("local", local_twice), ("tcp", tcp_twice)];
+
+type MakeTransports = fn(u32) -> Vec<Box<dyn Transport>>;
+
+const TRANSPORTS: [(&str, MakeTransports); 2] = [("local", local_transports), ("tcp", tcp_transports)];
+
+/// What each rank has after a program without replicas.
+fn undisturbed(size: u32, program: usize, count: usize) -> Vec<Vec<u64>> {
+    let alone = |comm: &Comm| {
+        comm.agree_profile(None, false).unwrap();
+        ALL[program].1(comm, count).unwrap()
+    };
+    on_all(local(size), alone)
+}
+
+/// A program on `size` ranks of `each` processes, some of which end at a frame of theirs. What those have that live.
+fn disturbed(
+    transports: Vec<Box<dyn Transport>>,
+    each: u32,
+    fuses: &[Option<Fuse>],
+    program: usize,
+    count: usize,
+) -> Vec<Option<Result<Vec<u64>, Error>>> {
+    on_each(transports, |process, transport| {
+        let fuse = &fuses[process as usize];
+        let transport = match fuse {
+            Some(fuse) => Fragile::boxed(transport, fuse.clone()),
+            None => transport,
+        };
+        let comm = replicated(transport, each);
+        let result = ALL[program].1(&comm, count);
+        // Everyone comes to the end before anyone leaves.
+        let end = comm.barrier();
+        match fuse {
+            Some(fuse) if fuse.is_blown() => None,
+            _ => Some(result.and_then(|words| end.map(|()| words))),
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(random(60))]
+
+    #[test]
+    fn plans_as_the_oracle(mut case in cases(), transport in 0..TWICE.len()) {
+        case.order = Order::Rank;
+        check(&case, TWICE[transport].1);
+    }
+
+    /// Any program, any replication, spares too, and nobody is lost.
+    #[test]
+    fn the_same_bits_as_without_replicas(
+        program in 0..ALL.len(), ranks in 1u32..=5, each in 1u32..=3, spares in 0u32..3, transport in 0..TRANSPORTS.len(),
+        count in prop_oneof![0usize..50, 1000usize..30_000],
+    ) {
+        let processes = ranks * each + spares.min(each - 1);
+        let ranks = processes / each;
+        let want = undisturbed(ranks, program, count);
+        let fuses = vec![None; processes as usize];
+        let got = disturbed(TRANSPORTS[transport].1(processes), each, &fuses, program, count);
+        for (process, result) in got.into_iter().enumerate() {
+            let result = result.expect("it lives");
+            prop_assert_eq!(&result.unwrap(), &want[process % ranks as usize], "{} {}", ALL[program].0, process);
+        }
+    }
+
+    /// Processes end at any frame, but for one of each rank.
+    #[test]
+    fn whoever_ends_and_whenever(
+        program in 0..ALL.len(), ranks in 1u32..=4, each in 2u32..=3, transport in 0..TRANSPORTS.len(),
+        count in prop_oneof![0usize..50, 1000usize..20_000], ends in prop::collection::vec(prop::option::of(0u64..150), 12),
+        lives in prop::collection::vec(0u32..3, 4),
+    ) {
+        let processes = ranks * each;
+        let want = undisturbed(ranks, program, count);
+        let fuses: Vec<Option<Fuse>> = (0..processes).map(|process| {
+            let (rank, replica) = (process % ranks, process / ranks);
+            let spared = replica == lives[rank as usize] % each || process == 0;
+            ends[process as usize].filter(|_| !spared).map(Fuse::after)
+        }).collect();
+        let got = disturbed(TRANSPORTS[transport].1(processes), each, &fuses, program, count);
+        for (process, result) in got.into_iter().enumerate() {
+            let Some(result) = result else { continue };
+            prop_assert_eq!(&result.unwrap(), &want[process % ranks as usize], "{} {}", ALL[program].0, process);
+        }
+    }
+}
+
+/// Each program, each frame of one process: the others have the right bits.
+#[test]
+fn every_frame_may_be_the_last() {
+    for (program, (name, _)) in ALL.iter().enumerate() {
+        let want = undisturbed(3, program, 3000);
+        for frame in 0.. {
+            let fuse = Fuse::after(frame);
+            let mut fuses = vec![None; 6];
+            fuses[4] = Some(fuse.clone());
+            for (process, result) in
+                disturbed(local_transports(6), 2, &fuses, program, 3000).into_iter().enumerate()
+            {
+                let Some(result) = result else { continue };
+                assert_eq!(result.unwrap(), want[process % 3], "{name}, frame {frame}");
+            }
+            if !fuse.is_blown() {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_without_processes_is_lost() {
+    for (_, make) in TRANSPORTS {
+        let errors = on_each(make(6), |process, transport| {
+            let comm = replicated(transport, 2);
+            comm.barrier().unwrap();
+            if process % 3 == 1 {
+                drop(comm); // both replicas of rank 1
+                return None;
+            }
+            let mine = vector(comm.rank(), 0, 5000);
+            let error = loop {
+                match comm.allreduce(N, 1, mine.view(), &ReduceOp::Sum, &AllreduceOptions::default()) {
+                    Ok(_) => {}
+                    Err(error) => break error,
+                }
+            };
+            Some(error)
+        });
+        for error in errors.into_iter().flatten() {
+            let text = error.to_string();
+            assert!(matches!(error, Error::PeerLost { rank: 1, .. }), "{text}");
+            assert!(text.contains("process 1") && text.contains("process 4"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn replicas_that_differ_are_found() {
+    for (_, make) in TRANSPORTS {
+        for count in [20, 20_000] {
+            let errors = on_each(make(4), |process, transport| {
+                let comm = replicated(transport, 2);
+                // Process 3 holds other data than process 1.
+                let salt = u64::from(process == 3);
+                let mine = vector(comm.rank(), salt, count);
+                let call = || comm.allreduce(N, 1, mine.view(), &ReduceOp::Sum, &AllreduceOptions::default());
+                // Where copies come late it is the next call that says so.
+                (0..20).find_map(|_| call().err()).expect("somebody compares")
+            });
+            for error in errors {
+                // Or it hears of one who has heard so, and left.
+                assert!(matches!(error, Error::Corrupt { rank: 1, .. } | Error::PeerLost { .. }), "{error}");
+                assert!(error.to_string().contains("processes 1 and 3, sent different"), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_replicas_cannot_do_says_so() {
+    on_all(local_twice(2), |comm| {
+        assert!(comm.shrink().err().unwrap().to_string().contains("replicated"));
+        let mut plan = comm.configure(&[1u64], &[1u64], &Default::default()).unwrap();
+        let mut out = [0.0];
+        let error = comm.reduce(&mut plan, &[1.0], &mut out, &ReduceOp::Sum, Order::Arrival).unwrap_err();
+        assert!(error.to_string().contains("order"), "{error}");
+        comm.barrier().unwrap();
+    });
+    let refused = on_each(local_transports(4), |_, transport| {
+        let replication = skyphos::Replication { each: 2, share_hosts: false };
+        Comm::replicated(transport, replication, common::settings(), Ok((None, None)))
+            .err()
+            .unwrap()
+            .to_string()
+    });
+    assert!(refused[3].contains("replicas of rank 0"), "{}", refused[3]);
+}
+
+#[test]
+fn health_tells_who_is_there_and_who_won() {
+    let all = on_each(local_transports(4), |process, transport| {
+        let comm = replicated(transport, 2);
+        let mine = vector(comm.rank(), 0, 20_000);
+        for _ in 0..3 {
+            comm.allreduce(N, 1, mine.view(), &ReduceOp::Sum, &AllreduceOptions::default()).unwrap();
+        }
+        comm.barrier().unwrap();
+        if process == 3 {
+            return comm.health();
+        }
+        while comm.health()[3].lost.is_none() {
+            std::thread::yield_now(); // a thread of the group's own hears of it
+        }
+        comm.health()
+    });
+    for (process, health) in all.into_iter().enumerate() {
+        let places: Vec<(u32, u32)> = health.iter().map(|one| (one.rank, one.replica)).collect();
+        assert_eq!(places, [(0, 0), (1, 0), (0, 1), (1, 1)]);
+        let others = health.iter().filter(|one| one.rank != process as u32 % 2);
+        assert!(others.map(|one| one.won).sum::<u64>() > 0);
+        let lost = health[3].lost.as_ref().map(|(loss, _)| *loss);
+        assert_eq!(lost, (process != 3).then_some(Loss::Left));
+    }
+}

@@ -1,0 +1,147 @@
+"""Ranks of several processes: killed, stopped, with other data, on one host."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import skyphos as sky
+from conftest import Processes
+from skyphos.errors import BadInput, SkyphosError
+
+TWICE = "replication=2, share_hosts=True"
+
+#: A process reduces until it is told to stop by the number of its call, and checks each result.
+LOOP = """
+calls = 400
+mine = np.arange(comm.rank, 40_000, comm.size // 2 + 1)
+plan = comm.configure(mine, np.arange(0, 40_000, 3), n=40_000, missing="identity")
+values = np.random.default_rng(comm.rank).random(len(mine))
+want = plan.reduce(values)
+say("ready", comm.rank, comm.size, comm.replica, comm.replication)
+try:
+    for call in range(calls):
+        got = plan.reduce(values)
+        assert got.tobytes() == want.tobytes(), call
+        total = comm.allreduce(np.full(3, comm.rank))
+        assert (total == sum(range(comm.size))).all()
+        if call == 20:
+            say("running")
+    say("done", [one.process for one in comm.health() if not one.alive])
+except sky.PeerLost as error:
+    say("lost", error.rank, error)
+"""
+
+
+def on_processes(size: int, replication: int, body: Callable[[sky.Comm], Any]) -> list[Any]:
+    def run(comm: sky.Comm) -> Any:
+        with comm:
+            return body(comm)
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(run, sky.local(size, replication=replication, timeout=30)))
+
+
+def first(process: Any) -> list[str]:
+    return process.stdout.readline().split()
+
+
+def test_ranks_and_replicas() -> None:
+    def body(comm: sky.Comm) -> tuple[int, ...]:
+        assert not comm.adapts and (comm.size, comm.replication) == (3, 2)
+        assert "replica" in repr(comm)
+        one = comm.health()[comm.rank + 3 * comm.replica]
+        assert one.alive and (one.rank, one.replica) == (comm.rank, comm.replica)
+        return comm.rank, comm.replica, int(comm.allreduce(np.array([comm.rank + 1]))[0])
+
+    got = on_processes(7, 2, body)
+    assert got == [(rank % 3, rank // 3, 6) for rank in range(7)], "the seventh stands by for rank 0"
+
+
+def test_whoever_is_killed_nobody_notices(processes: Processes) -> None:
+    group = processes.start(8, LOOP, options=TWICE)
+    said = [first(process) for process in group]
+    assert said == [["ready", str(k % 4), "4", str(k // 4), "2"] for k in range(8)]
+    assert [first(process) for process in group] == [["running"]] * 8
+    for killed in (1, 6, 3):
+        group[killed].send_signal(signal.SIGKILL)
+    for k in (0, 2, 4, 5, 7):
+        out, err = group[k].communicate(timeout=60)
+        assert out.split() == ["done", "[1,", "3,", "6]"], (k, out, err)
+
+
+def test_a_rank_whose_last_replica_is_killed_is_named(processes: Processes) -> None:
+    group = processes.start(4, LOOP.replace("calls = 400", "calls = 10**9"), options=TWICE)
+    for _ in range(2):
+        assert all(first(process) for process in group)
+    start = time.monotonic()
+    for killed in (1, 3):
+        group[killed].send_signal(signal.SIGKILL)
+    for k in (0, 2):
+        out, err = group[k].communicate(timeout=30)
+        assert out.startswith("lost 1 ") and "process 1" in out and "process 3" in out, (out, err)
+    assert time.monotonic() - start < 10
+
+
+def test_a_process_that_is_stopped_holds_nobody_up(processes: Processes) -> None:
+    """And is not declared dead: it goes on when it may, and has every result."""
+    group = processes.start(4, LOOP, options=TWICE)
+    for _ in range(2):
+        assert all(first(process) for process in group)
+    group[3].send_signal(signal.SIGSTOP)
+    for k in (0, 1, 2):
+        out = first(group[k])
+        assert out == ["done", "[]"], out
+    group[3].send_signal(signal.SIGCONT)
+    assert first(group[3])[0] == "done"
+
+
+def test_replicas_with_other_data_are_found() -> None:
+    def body(comm: sky.Comm) -> str:
+        x = np.full(30_000, 1.0 + (comm.rank == 1 and comm.replica == 1))
+        with pytest.raises(SkyphosError) as raised:
+            for _ in range(20):
+                comm.allreduce(x)
+        return str(raised.value)
+
+    for text in on_processes(4, 2, body):
+        assert "processes" in text and "same data" in text, text
+
+
+def test_what_cannot_be_replicated_says_so(processes: Processes) -> None:
+    for replication in (0, 3, True, 1.5, "2"):
+        with pytest.raises(BadInput, match="replication"):
+            sky.local(2, replication=replication)  # type: ignore[arg-type]
+    code = """
+try:
+    sky.init(replication=2)
+except sky.BadInput as error:
+    say(error)
+"""
+    for out, err in processes.lines(4, code, options=None):
+        assert "replicas of rank 0" in out and "at most 2 processes" in out, (out, err)
+
+
+def test_the_first_process_profile_counts_and_its_errors_are_told(processes: Processes) -> None:
+    code = """
+rank = int(os.environ["SKYPHOS_RANK"])
+try:
+    with sky.init(replication=2, share_hosts=True, profile=told(rank)) as comm:
+        say(comm.profile.rate)
+except sky.BadInput as error:
+    say(error)
+"""
+    profiles = (
+        "import os\nfrom skyphos.planner import Profile\ndef told(rank): return Profile.network(1e7 * (5 - rank))\n"
+    )
+    for out, err in processes.lines(4, profiles + code, options=None):
+        assert out == "50000000.0\n", (out, err)
+    nowhere = "import os\ndef told(rank): return None if rank else '/nowhere'\n"
+    for out, err in processes.lines(4, nowhere + code, options=None):
+        assert "/nowhere" in out, (out, err)
