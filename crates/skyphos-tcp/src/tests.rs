@@ -495,4 +495,39 @@ proptest! {
         let events = until(&mut a, |e| down(e).is_some());
         prop_assert!(calls(&events).len() >= prefix);
     }
+    #[test]
+    fn whatever_a_stranger_says_to_tls_ends_or_waits(
+        opens in any::<bool>(),
+        keep in 0..400usize,
+        flips in proptest::collection::vec((0..400usize, any::<u8>()), 0..3),
+        noise in proptest::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let tls = Tls::load(&certificates::shared(), 0).unwrap();
+        let mut bytes = Vec::new();
+        if opens {
+            tls.connection(false).unwrap().write_tls(&mut bytes).unwrap();
+            bytes.truncate(keep);
+        }
+        bytes.extend(noise);
+        for (at, mask) in flips {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte ^= mask;
+            }
+        }
+        let (one, mut raw) = sockets();
+        one.set_nonblocking(true).unwrap();
+        let mut wire = Wire::new(mio::net::TcpStream::from_std(one), Some(&tls), true).unwrap();
+        raw.write_all(&bytes).unwrap();
+        drop(raw);
+        // The end of the stream, or why TLS did not want more of it.
+        let start = Instant::now();
+        loop {
+            match wire.read(&mut [0; 10]) {
+                Err(e) if e.kind() == ErrorKind::WouldBlock => prop_assert!(start.elapsed() < LONG),
+                Err(_) | Ok(0) => break,
+                Ok(_) => prop_assert!(false, "nobody proved anything"),
+            }
+        }
+        prop_assert!(wire.bound(&[0; 32]).is_none());
+    }
 }

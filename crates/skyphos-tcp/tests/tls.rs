@@ -113,6 +113,7 @@ proptest! {
     fn any_frames_between_any_ranks_cross_unchanged(
         (size, frames) in (2..=5u32).prop_flat_map(|size| (Just(size), posted(size))),
         buffer in prop_oneof![Just(None), Just(Some(8 * 1024))],
+        hold_back in any::<bool>(),
     ) {
         let mut options = Place::new().encrypted(size);
         options.iter_mut().for_each(|o| o.socket_buffer = buffer);
@@ -120,7 +121,11 @@ proptest! {
         std::thread::scope(|scope| {
             for tcp in group {
                 let frames = &frames;
-                scope.spawn(move || play(tcp.unwrap(), frames));
+                let mut tcp = tcp.unwrap();
+                if hold_back {
+                    tcp.hold_back(CHUNK_BYTES);
+                }
+                scope.spawn(move || play(tcp, frames));
             }
         });
     }
