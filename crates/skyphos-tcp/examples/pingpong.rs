@@ -7,16 +7,21 @@
 //! in chunks of 128 KB, checksums on both sides included; the answers are checked. Each is the best of
 //! [`ROUNDS`], since anything else on the machine only adds.
 
+#[allow(dead_code)]
+#[path = "../tests/common/certificates.rs"]
+mod certificates;
+
+use certificates::Authority;
 use skyphos_core::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Pool};
 use skyphos_core::transport::{Event, Transport};
 use skyphos_core::{Endpoint, Group, Incoming, Node, Outgoing, Settings};
-use skyphos_tcp::{NAME, Options, Tcp, TlsFiles, connect};
+use skyphos_tcp::{Options, Tcp, TlsFiles, connect};
 use skyphos_types::Result;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::IntoRawFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,11 +37,12 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         let places: Vec<_> = places.split(' ').collect();
         let plain = TcpStream::connect(places[0])?;
         let tcp = connect(Options::new(1, 2, places[1]))?;
-        let files = places.get(3).map(|folder| files_in(folder.as_ref()));
+        let files = places.get(3).map(|folder| files_in(folder));
         let encrypted = files.map(|files| connect(with(files, Options::new(1, 2, places[2])))).transpose()?;
         return bench(1, plain, tcp, encrypted, chunks);
     }
-    let folder = (!tls.is_empty()).then(make_certificate).transpose()?;
+    let authority = (!tls.is_empty()).then(Authority::new);
+    let files = authority.as_ref().map(Authority::files);
     let (plain, group, second) = (
         TcpListener::bind("127.0.0.1:0")?,
         TcpListener::bind("127.0.0.1:0")?,
@@ -44,7 +50,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     );
     let at = |listener: &TcpListener| listener.local_addr().map(|at| at.to_string());
     let mut places = vec![at(&plain)?, at(&group)?, at(&second)?];
-    places.extend(folder.as_ref().map(|folder| folder.display().to_string()));
+    places.extend(authority.as_ref().map(|authority| authority.folder.display().to_string()));
     let mut other = std::process::Command::new(std::env::current_exe()?)
         .args(std::env::args().skip(1))
         .env(OTHER, places.join(" "))
@@ -56,11 +62,9 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     };
     let stream = plain.accept()?.0;
     let tcp = connect(options(group, &places[1]))?;
-    let files = folder.as_deref().map(files_in);
     let encrypted = files.map(|files| connect(with(files, options(second, &places[2])))).transpose()?;
     bench(0, stream, tcp, encrypted, chunks)?;
     other.wait()?;
-    folder.map_or(Ok(()), std::fs::remove_dir_all)?;
     Ok(())
 }
 
@@ -69,19 +73,9 @@ fn with(files: TlsFiles, mut options: Options) -> Options {
     options
 }
 
-fn files_in(folder: &Path) -> TlsFiles {
-    let file = |name| folder.join(name);
-    TlsFiles { authority: file("certificate"), certificate: file("certificate"), key: file("key") }
-}
-
-/// One that is its own authority.
-fn make_certificate() -> std::result::Result<PathBuf, Box<dyn std::error::Error>> {
-    let folder = std::env::temp_dir().join(format!("skyphos-pingpong-{}", std::process::id()));
-    std::fs::create_dir(&folder)?;
-    let made = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
-    std::fs::write(folder.join("certificate"), made.cert.pem())?;
-    std::fs::write(folder.join("key"), made.signing_key.serialize_pem())?;
-    Ok(folder)
+fn files_in(folder: &str) -> TlsFiles {
+    let file = |name| Path::new(folder).join(name);
+    TlsFiles { authority: file("authority.pem"), certificate: file("0.pem"), key: file("0.key") }
 }
 
 fn us(seconds: f64) -> String {

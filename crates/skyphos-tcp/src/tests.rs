@@ -428,6 +428,28 @@ fn what_was_changed_on_the_way_ends_an_encrypted_connection_and_both_know_it() {
     assert!(cause.contains("TLS") && !orderly, "{cause}");
 }
 
+/// What is encrypted and waits for the socket counts as not sent: whoever waits for it to go out is told when it has.
+#[test]
+fn bytes_that_wait_encrypted_are_backlog() {
+    let tls = Tls::load(&certificates::shared(), 0).unwrap();
+    let (one, other) = sockets();
+    socket2::SockRef::from(&one).set_send_buffer_size(4096).unwrap();
+    socket2::SockRef::from(&other).set_recv_buffer_size(4096).unwrap();
+    let (mut a, mut b) = encrypted(&tls, one, other);
+    a.post(1, frame(FrameKind::Data, 1, &vec![5; CHUNK_BYTES]));
+    assert!((1..CHUNK_BYTES + 2000).contains(&a.backlog(1)), "{}", a.backlog(1));
+    let (start, mut told, mut events, mut before) = (Instant::now(), Vec::new(), Vec::new(), a.backlog(1));
+    while calls(&events).is_empty() || a.backlog(1) > 0 {
+        assert!(start.elapsed() < LONG, "{} wait", a.backlog(1));
+        a.poll(Duration::from_millis(1), &mut told);
+        assert!(a.backlog(1) <= before);
+        assert!(a.backlog(1) == 0 || calls(&events).is_empty(), "all has come, so all was sent");
+        before = a.backlog(1);
+        b.poll(Duration::from_millis(1), &mut events);
+    }
+    assert!(matches!(told.last(), Some(Event::Writable { rank: 1 })));
+}
+
 /// They may come in one piece with the last words of the bring-up, and then no event tells of them.
 #[test]
 fn frames_that_came_with_the_bring_up_are_found_without_an_event() {
