@@ -7,6 +7,8 @@
 //! - Encrypted ones that the socket had no room for. [`Wire::held`] counts them; a socket that has room again is reported,
 //!   and then [`Wire::flush`] sends them.
 //!
+//! Latency over TLS is 1.11 times that of a plain connection, the rate of large frames 0.4 times (`docs/threat-model.md`).
+//!
 //! rustls reads 4 KB at a time; a buffer before it saves three system calls of four. Its last word (close_notify) is not used,
 //! for frames have their own: a connection that ends without a goodbye frame was cut.
 
