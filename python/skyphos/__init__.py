@@ -20,6 +20,7 @@ from .health import Health
 from .plan import LayerVolume, Plan, Stats
 from .quantize import Quantize
 from .sparse_vector import SparseVector
+from .tls import TLS
 from .topk import TopK
 from .topology import Topology
 from .work import Work
@@ -27,6 +28,7 @@ from .work import Work
 __version__ = "0.1.0"
 
 __all__ = [
+    "TLS",
     "BadInput",
     "Checkpoint",
     "Comm",

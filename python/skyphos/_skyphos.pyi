@@ -125,6 +125,7 @@ def connect_tcp(
     socket_buffer: int | None,
     congestion_control: str | None,
     heartbeat: float,
+    tls: tuple[str, str, str] | None,
 ) -> Connected: ...
 
 @final

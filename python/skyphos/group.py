@@ -9,6 +9,8 @@ from .bootstrap import discover
 from .comm import Comm
 from .errors import BadInput
 from .profile_choice import ProfileSource, TopologySource, begin_replicated, begin_with
+from .tls import TLS
+from .tls import files as tls_files
 
 __all__ = ["init", "local"]
 
@@ -38,6 +40,7 @@ def init(
     topology: TopologySource | None = None,
     replication: int = 1,
     share_hosts: bool = False,
+    tls: TLS | None = None,
 ) -> Comm:
     """Join the group that this process was started in.
 
@@ -94,6 +97,9 @@ def init(
     share_hosts : bool, default False
         Whether replicas of a rank may be on one host, to try things out: its end would be the rank's. Without, such
         a numbering is refused.
+    tls : TLS, optional
+        Certificates with which everything between ranks is encrypted (:class:`skyphos.TLS`). Default: the files that
+        SKYPHOS_TLS_AUTHORITY, SKYPHOS_TLS_CERTIFICATE and SKYPHOS_TLS_KEY name; without, nothing is encrypted.
 
     Returns
     -------
@@ -103,11 +109,12 @@ def init(
     ------
     BadInput
         Settings that are partial or contradict each other; a profile that is damaged; a topology of other ranks, or
-        one that says nothing of a host; replicas of a rank on one host, with the numbering to use.
+        one that says nothing of a host; replicas of a rank on one host, with the numbering to use; certificates that
+        cannot be used.
     Timeout
         Ranks did not come; names them.
     Refused
-        The token is wrong or the rank is taken.
+        The token is wrong, the rank is taken, or another rank's settings of TLS are others.
 
     Examples
     --------
@@ -121,10 +128,11 @@ def init(
         raise BadInput(f'transport must be "tcp", not {transport!r}')
     threads = _threads(threads, place.local_size)
     _check_replication(replication, place.world_size, "started")
+    certificates = tls_files(tls)
     if place.world_size == 1:
-        if socket_buffer is not None or congestion_control is not None or heartbeat != _HEARTBEAT_S:
+        sockets = (None, socket_buffer, congestion_control, heartbeat, certificates)
+        if sockets != (None, None, None, _HEARTBEAT_S, None):
             # Nobody to talk to, but settings that larger groups refuse are refused here too.
-            sockets = (None, socket_buffer, congestion_control, heartbeat)
             _skyphos.connect_tcp(0, 1, "", None, timeout, threads, *sockets)
         alone = _skyphos.local(1, timeout, threads, 1)[0]
         named = any(given is not None for given in (profile, adapt, topology, *map(os.environ.get, _BEGIN)))
@@ -144,6 +152,7 @@ def init(
         socket_buffer,
         congestion_control,
         heartbeat,
+        certificates,
     )
     if replication > 1:
         return Comm(begin_replicated(connected, (replication, bool(share_hosts)), profile, topology))

@@ -35,7 +35,9 @@ from .supervise import Child, Supervisor
 __all__ = ["SSH", "parse_hostfile", "place_ranks", "run_hosts"]
 
 # What of the launcher's environment goes to other hosts; more by name with ``-x``.
-_FORWARDED = re.compile(r"SKYPHOS_DEBUG|SKYPHOS_PROFILE|SKYPHOS_ADAPT|PYTHONPATH|OMP_\w+|MKL_\w+|OPENBLAS_\w+")
+_FORWARDED = re.compile(
+    r"SKYPHOS_DEBUG|SKYPHOS_PROFILE|SKYPHOS_ADAPT|SKYPHOS_TLS_\w+|PYTHONPATH|OMP_\w+|MKL_\w+|OPENBLAS_\w+"
+)
 _LISTENS = b"skyphos-listens "
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 # The usual command; BatchMode: a question would wait for an answer on the line to the agent.
@@ -148,8 +150,8 @@ def run_hosts(
     env : mapping, optional
         The launcher's environment; default ``os.environ``.
     export : sequence of str
-        Names of variables that go to the hosts, besides ``SKYPHOS_PROFILE``, ``SKYPHOS_ADAPT``, ``PYTHONPATH``,
-        ``OMP_*``, ``MKL_*`` and ``OPENBLAS_*``.
+        Names of variables that go to the hosts, besides ``SKYPHOS_PROFILE``, ``SKYPHOS_ADAPT``,
+        ``SKYPHOS_TLS_*``, ``PYTHONPATH``, ``OMP_*``, ``MKL_*`` and ``OPENBLAS_*``.
     prefix : bool
         Whether to put ``[rank]`` before each line of output.
     ssh : sequence of str

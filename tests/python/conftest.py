@@ -99,7 +99,8 @@ class Processes:
 def no_profile_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What `skyphos probe` once measured here must not change what tests see."""
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
-    for name in ("SKYPHOS_PROFILE", "SKYPHOS_ADAPT"):
+    tls = ("SKYPHOS_TLS_AUTHORITY", "SKYPHOS_TLS_CERTIFICATE", "SKYPHOS_TLS_KEY")
+    for name in ("SKYPHOS_PROFILE", "SKYPHOS_ADAPT", *tls):
         os.environ.pop(name, None)
 
 

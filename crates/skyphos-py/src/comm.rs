@@ -10,6 +10,7 @@ use crate::work::perform;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use skyphos::{ConfigureOptions, Error, Missing, Settings, Topology, Transport};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -57,6 +58,7 @@ pub fn connect_tcp(
     socket_buffer: Option<usize>,
     congestion_control: Option<String>,
     heartbeat: f64,
+    tls: Option<(PathBuf, PathBuf, PathBuf)>,
 ) -> PyResult<Connected> {
     let settings = settings(py, timeout, threads)?;
     let mut options = skyphos::tcp::Options::new(rank, world_size, rendezvous);
@@ -67,6 +69,8 @@ pub fn connect_tcp(
     options.congestion_control = congestion_control;
     options.heartbeat = duration(py, "heartbeat", heartbeat)?;
     options.interrupted = Some(interrupted);
+    options.tls =
+        tls.map(|(authority, certificate, key)| skyphos::tcp::TlsFiles { authority, certificate, key });
     let transport = py.detach(|| skyphos::tcp::connect(options)).map_err(|e| to_py(py, e))?;
     let (rank, size) = (transport.rank(), transport.size());
     let addresses = transport.addresses().to_vec();

@@ -1,10 +1,15 @@
 //! How long a group takes to come up: rendezvous, handshakes, full mesh, go.
 //!
-//! `cargo run --release -p skyphos-tcp --example bringup [ranks …, 2 8 64]`
+//! `cargo run --release -p skyphos-tcp --example bringup [ranks …, 2 8 64] [tls]`
 //!
-//! All ranks are threads of this process, over the loopback; the best of [`ROUNDS`].
+//! With `tls` groups over TLS are measured too. All ranks are threads of this process, over the loopback; the best of [`ROUNDS`].
 
-use skyphos_tcp::{Options, connect};
+#[allow(dead_code)]
+#[path = "../tests/common/certificates.rs"]
+mod certificates;
+
+use certificates::Authority;
+use skyphos_tcp::{Options, TlsFiles, connect};
 use std::net::TcpListener;
 use std::os::fd::IntoRawFd;
 use std::time::{Duration, Instant};
@@ -12,18 +17,25 @@ use std::time::{Duration, Instant};
 const ROUNDS: usize = 7;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let named: Vec<u32> = std::env::args().skip(1).map(|a| a.parse()).collect::<Result<_, _>>()?;
+    let (tls, named): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|argument| argument == "tls");
+    let named: Vec<u32> = named.iter().map(|a| a.parse()).collect::<Result<_, _>>()?;
+    let authority = (!tls.is_empty()).then(Authority::new);
+    let files = authority.as_ref().map(Authority::files);
     for size in if named.is_empty() { vec![2, 8, 64] } else { named } {
-        let mut best = Duration::MAX;
+        let mut best = [Duration::MAX; 2];
         for _ in 0..ROUNDS {
-            best = best.min(once(size)?);
+            best[0] = best[0].min(once(size, None)?);
+            if files.is_some() {
+                best[1] = best[1].min(once(size, files.as_ref())?);
+            }
         }
-        println!("{size:>4} ranks, {:>5} connections: {best:.2?}", size * (size - 1) / 2);
+        let encrypted = files.as_ref().map_or(String::new(), |_| format!(", over TLS {:.2?}", best[1]));
+        println!("{size:>4} ranks, {:>5} connections: {:.2?}{encrypted}", size * (size - 1) / 2, best[0]);
     }
     Ok(())
 }
 
-fn once(size: u32) -> std::io::Result<Duration> {
+fn once(size: u32, tls: Option<&TlsFiles>) -> std::io::Result<Duration> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let at = listener.local_addr()?.to_string();
     let mut fd = Some(listener.into_raw_fd());
@@ -33,6 +45,7 @@ fn once(size: u32) -> std::io::Result<Duration> {
             let mut options = Options::new(rank, size, &at);
             options.listen_fd = fd.take();
             options.token = Some("a token".to_owned());
+            options.tls = tls.cloned();
             std::thread::spawn(move || connect(options))
         })
         .collect();

@@ -1,20 +1,27 @@
 //! What the transport costs over the loopback, beside plain blocking sockets in the same run.
 //!
-//! `cargo run --release -p skyphos-tcp --example pingpong [MB to stream, 512]`
+//! `cargo run --release -p skyphos-tcp --example pingpong [MB to stream, 512] [tls]`
 //!
-//! Two processes (it starts itself again). Latency is half a round trip of 8 bytes; rate is one way,
+//! With `tls` a second connection, encrypted, is measured beside the plain one, in the same rounds; its certificate is made
+//! for the occasion. Two processes (it starts itself again). Latency is half a round trip of 8 bytes; rate is one way,
 //! in chunks of 128 KB, checksums on both sides included; the answers are checked. Each is the best of
 //! [`ROUNDS`], since anything else on the machine only adds.
 
+#[allow(dead_code)]
+#[path = "../tests/common/certificates.rs"]
+mod certificates;
+
+use certificates::Authority;
 use skyphos_core::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Pool};
 use skyphos_core::transport::{Event, Transport};
 use skyphos_core::{Endpoint, Group, Incoming, Node, Outgoing, Settings};
-use skyphos_tcp::{Options, Tcp, connect};
+use skyphos_tcp::{Options, Tcp, TlsFiles, connect};
 use skyphos_types::Result;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::IntoRawFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,22 +31,59 @@ const PINGS: usize = 5000;
 const SLEEP: Duration = Duration::from_millis(100);
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let chunks = std::env::args().nth(1).map_or(Ok(512), |mb| mb.parse::<usize>())? * (1 << 20) / CHUNK_BYTES;
+    let (tls, rest): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|argument| argument == "tls");
+    let chunks = rest.first().map_or(Ok(512), |mb| mb.parse::<usize>())? * (1 << 20) / CHUNK_BYTES;
     if let Ok(places) = std::env::var(OTHER) {
-        let (plain, group) = places.split_once(' ').ok_or("two places")?;
-        return bench(1, TcpStream::connect(plain)?, connect(Options::new(1, 2, group))?, chunks);
+        let places: Vec<_> = places.split(' ').collect();
+        let plain = TcpStream::connect(places[0])?;
+        let tcp = connect(Options::new(1, 2, places[1]))?;
+        let files = places.get(3).map(|folder| files_in(folder));
+        let encrypted = files.map(|files| connect(with(files, Options::new(1, 2, places[2])))).transpose()?;
+        return bench(1, plain, tcp, encrypted, chunks);
     }
-    let (plain, group) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
-    let (plain_at, group_at) = (plain.local_addr()?, group.local_addr()?);
+    let authority = (!tls.is_empty()).then(Authority::new);
+    let files = authority.as_ref().map(Authority::files);
+    let (plain, group, second) = (
+        TcpListener::bind("127.0.0.1:0")?,
+        TcpListener::bind("127.0.0.1:0")?,
+        TcpListener::bind("127.0.0.1:0")?,
+    );
+    let at = |listener: &TcpListener| listener.local_addr().map(|at| at.to_string());
+    let mut places = vec![at(&plain)?, at(&group)?, at(&second)?];
+    places.extend(authority.as_ref().map(|authority| authority.folder.display().to_string()));
     let mut other = std::process::Command::new(std::env::current_exe()?)
         .args(std::env::args().skip(1))
-        .env(OTHER, format!("{plain_at} {group_at}"))
+        .env(OTHER, places.join(" "))
         .spawn()?;
-    let mut options = Options::new(0, 2, group_at.to_string());
-    options.listen_fd = Some(group.into_raw_fd());
-    bench(0, plain.accept()?.0, connect(options)?, chunks)?;
+    let options = |listener: TcpListener, at: &str| {
+        let mut options = Options::new(0, 2, at);
+        options.listen_fd = Some(listener.into_raw_fd());
+        options
+    };
+    let stream = plain.accept()?.0;
+    let tcp = connect(options(group, &places[1]))?;
+    let encrypted = files.map(|files| connect(with(files, options(second, &places[2])))).transpose()?;
+    bench(0, stream, tcp, encrypted, chunks)?;
     other.wait()?;
     Ok(())
+}
+
+fn with(files: TlsFiles, mut options: Options) -> Options {
+    options.tls = Some(files);
+    options
+}
+
+fn files_in(folder: &str) -> TlsFiles {
+    let file = |name| Path::new(folder).join(name);
+    TlsFiles { authority: file("authority.pem"), certificate: file("0.pem"), key: file("0.key") }
+}
+
+fn us(seconds: f64) -> String {
+    format!("{:.2} µs", seconds * 1e6)
+}
+
+fn rate(chunks: usize, seconds: f64) -> String {
+    format!("{:.2} GB/s", (chunks * CHUNK_BYTES) as f64 / seconds / 1e9)
 }
 
 /// The best of what each of the bodies took in several rounds, in seconds. Rounds alternate, so that
@@ -58,28 +102,58 @@ fn bench(
     rank: u32,
     mut plain: TcpStream,
     mut tcp: Tcp,
+    mut encrypted: Option<Tcp>,
     chunks: usize,
 ) -> std::result::Result<(), Box<dyn std::error::Error>> {
     plain.set_nodelay(true)?;
-    let bytes = (chunks * CHUNK_BYTES) as f64;
     let say = |what: &str, value: String| {
         if rank == 0 {
             println!("{what:<60}{value:>12}");
         }
     };
-    let us = |seconds: f64| format!("{:.2} µs", seconds * 1e6);
-    let rate = |seconds: f64| format!("{:.2} GB/s", bytes / seconds / 1e9);
-
-    let [plain_s, tcp_s] = best(|| [plain_ping(rank, &mut plain), tcp_ping(rank, &mut tcp)]);
+    let tls = encrypted.is_some();
+    let [plain_s, tcp_s, tls_s] = best(|| {
+        [
+            plain_ping(rank, &mut plain),
+            tcp_ping(rank, &mut tcp),
+            on(&mut encrypted, |tcp| tcp_ping(rank, tcp)),
+        ]
+    });
     say("8 B one way: plain blocking sockets", us(plain_s / PINGS as f64 / 2.0));
     say("8 B one way: Tcp, polled without sleeping", us(tcp_s / PINGS as f64 / 2.0));
-    let [plain_s, tcp_s] =
-        best(|| [plain_stream(rank, &mut plain, chunks), tcp_stream(rank, &mut tcp, chunks)]);
-    say("128 KB one way: plain blocking sockets", rate(plain_s));
-    say("128 KB one way: Tcp", rate(tcp_s));
+    if tls {
+        say("8 B one way: Tcp over TLS", us(tls_s / PINGS as f64 / 2.0));
+    }
+    let [plain_s, tcp_s, tls_s] = best(|| {
+        [
+            plain_stream(rank, &mut plain, chunks),
+            tcp_stream(rank, &mut tcp, chunks),
+            on(&mut encrypted, |tcp| tcp_stream(rank, tcp, chunks)),
+        ]
+    });
+    say("128 KB one way: plain blocking sockets", rate(chunks, plain_s));
+    say("128 KB one way: Tcp", rate(chunks, tcp_s));
+    if tls {
+        say("128 KB one way: Tcp over TLS", rate(chunks, tls_s));
+    }
     let [plain_s] = best(|| [plain_both(rank, &mut plain, chunks)]);
-    say("128 KB both ways: plain blocking sockets, a thread for each", rate(plain_s));
+    say("128 KB both ways: plain blocking sockets, a thread for each", rate(chunks, plain_s));
 
+    over_node(rank, "", tcp, chunks, &say)?;
+    encrypted.map_or(Ok(()), |tcp| over_node(rank, ", TLS", tcp, chunks, &say))
+}
+
+fn on(tcp: &mut Option<Tcp>, body: impl FnOnce(&mut Tcp) -> Duration) -> Duration {
+    tcp.as_mut().map_or(Duration::ZERO, body)
+}
+
+fn over_node(
+    rank: u32,
+    how: &str,
+    tcp: Tcp,
+    chunks: usize,
+    say: &dyn Fn(&str, String),
+) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let node = Node::new(Box::new(tcp), Settings::default())?;
     let group = Arc::new(Group::new(1, vec![0, 1], rank));
     node.open_group(group.clone());
@@ -103,8 +177,8 @@ fn bench(
         node.call(&group, sig, async |ep| both_ways(ep, other, chunks as u64).await).expect("call");
         [call, start.elapsed()]
     });
-    say("Node::call with an exchange of 8 B", us(call_s / PINGS as f64));
-    say("128 KB both ways: a collective's streams over Node", rate(both_s));
+    say(&format!("Node::call with an exchange of 8 B{how}"), us(call_s / PINGS as f64));
+    say(&format!("128 KB both ways: a collective's streams over Node{how}"), rate(chunks, both_s));
     node.close();
     Ok(())
 }

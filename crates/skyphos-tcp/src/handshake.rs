@@ -13,6 +13,9 @@
 //! known (mesh connections), so that ranks of another group with the same token are strangers. Without
 //! a token the key is empty and the same exchange only tells groups apart.
 //!
+//! Over TLS nonce_s in the proofs is one that belongs to this connection too ([`crate::wire`]): who has a certificate, but no
+//! token, cannot stand between two ranks and pass their proofs on.
+//!
 //! Cost: one round trip after the connection's own, three HMACs a side of ~1 µs.
 
 use hmac::{Hmac, KeyInit, Mac};

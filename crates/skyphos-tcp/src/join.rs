@@ -13,6 +13,7 @@ use crate::link::Trust;
 use crate::lobby::{Happening, Lobby, system};
 use crate::mesh::mesh;
 use crate::message::{self, Details, Hello, Kind, Message, PROTOCOL, Role, Table};
+use crate::tls::Tls;
 use crate::{Formed, Options, sockets};
 use skyphos_types::{Error, Result};
 use std::net::{SocketAddr, TcpListener};
@@ -25,6 +26,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a name that does not resolve is tried again: in some clusters it appears with rank 0.
 const NAME_TIME: Duration = Duration::from_secs(10);
+
+/// What to do about settings that differ.
+const SAME_TLS: &str = "give all ranks certificates of one authority, or none of them any";
 
 /// How much longer than its own deadline a rank waits for rank 0's words.
 const VERDICT_TIME: Duration = Duration::from_secs(3);
@@ -81,10 +85,10 @@ pub(crate) struct Join {
 }
 
 /// Brings the group up as a rank other than 0.
-pub(crate) fn join(options: Options) -> Result<Formed> {
+pub(crate) fn join(options: Options, tls: Option<Tls>) -> Result<Formed> {
     let mut join = Join {
         key: Key::new(options.token.as_deref()),
-        lobby: Lobby::new(options.world_size as usize, options.interrupted)?,
+        lobby: Lobby::new(options.world_size as usize, options.interrupted, tls)?,
         deadline: options.deadline(),
         home: None,
         told: false,
@@ -102,8 +106,8 @@ impl Join {
         links[0] = Some(home);
         self.lobby.send(home, Kind::Ready, &[]);
         self.go()?;
-        let streams = links.into_iter().map(|link| link.map(|id| self.lobby.take(id)).transpose());
-        Ok(Formed { streams: streams.collect::<Result<_>>()?, seats: table.seats })
+        let wires = links.into_iter().map(|link| link.map(|id| self.lobby.take(id)).transpose());
+        Ok(Formed { wires: wires.collect::<Result<_>>()?, seats: table.seats })
     }
 
     /// The error in rank 0's refusal.
@@ -116,7 +120,7 @@ impl Join {
     pub(crate) fn hear(&mut self, until: Instant) -> Result<Heard> {
         match self.lobby.next(until)? {
             None => Ok(Heard::Nothing),
-            Some(Happening::Gone(id, cause)) if self.home == Some(id) => {
+            Some(Happening::Gone(id, cause) | Happening::Denied(id, cause)) if self.home == Some(id) => {
                 self.told = true;
                 let cause = format!("{cause} during {}", self.options.call());
                 Err(Error::PeerLost { rank: 0, address: self.options.rendezvous.clone(), cause })
@@ -155,10 +159,15 @@ impl Join {
             }
             match happening {
                 Some(Happening::Gone(id, cause)) if home.link == Some(id) => home.failed(cause),
+                Some(Happening::Denied(id, cause)) if home.link == Some(id) => {
+                    return Err(self.denied(&self.options.rendezvous, &cause));
+                }
                 Some(Happening::Message(id, message)) if home.link == Some(id) => match message.kind {
                     Kind::Challenge if home.hello.is_none() => {
                         listener = self.introduce(id, &message, &mut home)?.or(listener);
                     }
+                    // Only who cannot greet us in TLS refuses before he knows who we are.
+                    Kind::Refusal if home.hello.is_none() => return Err(self.needs_tls()),
                     Kind::Refusal => return Err(self.refusal(&message)),
                     Kind::Welcome => {
                         if let (Some(hello), Some(listener)) = (&home.hello, listener.take()) {
@@ -206,7 +215,8 @@ impl Join {
         }
         let Some(link) = self.lobby.link(id) else { return Ok(None) };
         link.server_nonce = nonce;
-        let local = link.stream.local_addr().map_err(|e| system("cannot see the own address", &e))?;
+        let Some(nonce) = link.nonce() else { return Ok(None) };
+        let local = link.wire.stream.local_addr().map_err(|e| system("cannot see the own address", &e))?;
         let bind = SocketAddr::new(self.options.interface.unwrap_or(local.ip()), 0);
         let listener = sockets::listen(bind, &self.options.tuning()).map_err(|e| {
             Error::bad_input(format!("rank {} cannot listen at {}: {e}", self.options.rank, bind.ip()))
@@ -234,8 +244,8 @@ impl Join {
 
     /// Rank 0 must know the token as well.
     fn believe(&mut self, id: usize, hello: &Hello, message: &Message) -> Result<()> {
-        let Some(link) = self.lobby.link(id) else { return Ok(()) };
-        match hello.check_welcome(&message.body, &self.key, &link.server_nonce, &GroupId::default()) {
+        let Some(nonce) = self.lobby.link(id).and_then(|link| link.nonce()) else { return Ok(()) };
+        match hello.check_welcome(&message.body, &self.key, &nonce, &GroupId::default()) {
             true => Ok(()),
             false => Err(Error::refused(format!(
                 "what answers at {} cannot prove that it knows the token: it is not this group's rank 0",
@@ -244,10 +254,28 @@ impl Join {
         }
     }
 
+    fn needs_tls(&self) -> Error {
+        let (rank, call) = (self.options.rank, self.options.call());
+        Error::refused(format!("rank {rank} came without TLS to {call}, where the group uses it; {SAME_TLS}"))
+    }
+
+    /// TLS has told that the settings of this rank and of what answers there differ.
+    pub(crate) fn denied(&self, there: &str, cause: &str) -> Error {
+        let rank = self.options.rank;
+        Error::refused(format!(
+            "rank {rank} and what answers at {there} do not agree on TLS: {cause}; {SAME_TLS}"
+        ))
+    }
+
     fn nobody_home(&self, home: &Attempt) -> Error {
         let mut call = self.options.call();
         if home.link.is_some() && home.hello.is_none() {
-            call += " (what listens there sends no Skyphos greeting: is it another program?)";
+            call += match self.options.tls {
+                None => {
+                    " (what listens there sends no Skyphos greeting: is it another program, or does rank 0 use TLS?)"
+                }
+                Some(_) => " (what listens there does not speak TLS: is it another program?)",
+            };
         } else if !home.last.is_empty() {
             call += &format!(" (last attempt: {})", home.last);
         }

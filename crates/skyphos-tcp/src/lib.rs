@@ -3,11 +3,12 @@
 //! [`connect`] is collective: it returns a [`Tcp`] on every rank or an error on every rank that came.
 //! Read in this order: [`Tcp`] with its `send` and `receive` halves (what runs in the steady state), then the
 //! bring-up: `rendezvous` (rank 0), `join` (all others), `mesh`, `handshake` (the token),
-//! `lobby` and `link` (the small event loop under both).
+//! `lobby` and `link` (the small event loop under both). Under all of it is `wire`: a socket, or TLS over one (`tls`).
 //!
 //! **Needs**: Linux; an address of rank 0 that all ranks reach; ports between all pairs of ranks.
-//! **Not promised**: secrecy. The token is proved, never sent, and keeps strangers out of the group;
-//! what crosses a connection afterwards is checked against damage (CRC32C), not against a wiretapper.
+//! **Not promised** without [`Options::tls`]: secrecy. The token is proved, never sent, and keeps strangers out of the group;
+//! what crosses a connection afterwards is checked against damage (CRC32C), not against a wiretapper. `docs/threat-model.md`
+//! says who may do what.
 
 mod handshake;
 mod host;
@@ -22,12 +23,17 @@ mod receive;
 mod rendezvous;
 mod send;
 mod sockets;
+mod tls;
 mod transport;
+mod wire;
 
+#[cfg(test)]
+extern crate self as skyphos_tcp; // as tests/common names it
 #[cfg(test)]
 mod tests;
 
 pub use options::Options;
+pub use tls::{NAME, TlsFiles};
 pub use transport::Tcp;
 
 use skyphos_types::Result;
@@ -39,18 +45,19 @@ use skyphos_types::Result;
 /// wrong all ranks are told, in the same words.
 ///
 /// # Errors
-/// `BadInput` for options that cannot work, `Refused` for a wrong token or a rank taken twice,
+/// `BadInput` for options that cannot work, `Refused` for a wrong token, other TLS settings or a rank taken twice,
 /// `Mismatch` for different world sizes, `Timeout` with the ranks that did not come, `PeerLost` for a
 /// rank that ended meanwhile or cannot be reached, `Interrupted`.
 pub fn connect(options: Options) -> Result<Tcp> {
     options.check()?;
+    let tls = options.tls.as_ref().map(|files| tls::Tls::load(files, options.rank)).transpose()?;
     let (rank, tuning, heartbeat) = (options.rank, options.tuning(), options.heartbeat);
     let formed = match (options.world_size, rank) {
         (1, _) => Formed::alone(&options)?,
-        (_, 0) => rendezvous::gather(options)?,
-        _ => join::join(options)?,
+        (_, 0) => rendezvous::gather(options, tls)?,
+        _ => join::join(options, tls)?,
     };
-    for stream in formed.streams.iter().flatten() {
+    for wire::Idle { stream, .. } in formed.wires.iter().flatten() {
         // Both fail only on a connection that is broken, which whoever uses it will find.
         let _ = sockets::widen_within_host(stream, &tuning);
         if tuning.congestion.is_none() {
@@ -63,7 +70,7 @@ pub fn connect(options: Options) -> Result<Tcp> {
 /// What bring-up leaves: who sits where, and a connection to each other rank.
 struct Formed {
     seats: Vec<message::Seat>,
-    streams: Vec<Option<std::net::TcpStream>>,
+    wires: Vec<Option<wire::Idle>>,
 }
 
 impl Formed {
@@ -74,6 +81,6 @@ impl Formed {
         let host = host::Host::this();
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
         let seat = message::Seat { machine: 0, address, host: host.name };
-        Ok(Formed { seats: vec![seat], streams: vec![None] })
+        Ok(Formed { seats: vec![seat], wires: vec![None] })
     }
 }

@@ -4,9 +4,12 @@
 
 use crate::handshake::Nonce;
 use crate::message::{Kind, MEMBER_BYTES, Message, STRANGER_BYTES};
-use mio::net::TcpStream;
-use std::io::{self, ErrorKind, Read};
+use crate::wire::{TLS_OPENING, TlsFailure, Wire};
+use std::io::{self, ErrorKind, IoSlice, Read};
 use std::time::Instant;
+
+/// Why one is dropped whose rank has TLS set in a group that has not.
+pub(crate) const SPEAKS_TLS: &str = "it speaks TLS, which the group does not use";
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +24,28 @@ pub(crate) enum Trust {
     Settled,
 }
 
+/// Why a connection is over.
+pub(crate) struct End {
+    pub(crate) cause: String,
+    /// The two sides' settings of TLS differ: the next connection would end in the same way.
+    pub(crate) denied: bool,
+}
+
+impl From<&str> for End {
+    fn from(cause: &str) -> End {
+        End { cause: cause.to_owned(), denied: false }
+    }
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> End {
+        let tls = error.get_ref().and_then(|cause| cause.downcast_ref::<TlsFailure>());
+        End { denied: tls.is_some_and(|failure| failure.denied), cause: error.to_string() }
+    }
+}
+
 pub(crate) struct Link {
-    pub(crate) stream: TcpStream,
+    pub(crate) wire: Wire,
     /// The other end, for messages to people.
     pub(crate) peer: String,
     pub(crate) trust: Trust,
@@ -38,36 +61,41 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(stream: TcpStream, peer: String, incoming: bool) -> Link {
+    pub(crate) fn new(wire: Wire, peer: String, incoming: bool) -> Link {
         let trust = if incoming { Trust::Stranger } else { Trust::Connecting };
         let since = Instant::now();
         let (inbox, out) = (vec![0; 4], Vec::new());
-        Link { stream, peer, trust, incoming, server_nonce: [0; 32], since, inbox, got: 0, out, sent: 0 }
+        Link { wire, peer, trust, incoming, server_nonce: [0; 32], since, inbox, got: 0, out, sent: 0 }
+    }
+
+    /// The nonce that proofs cover.
+    pub(crate) fn nonce(&self) -> Option<Nonce> {
+        self.wire.bound(&self.server_nonce)
     }
 
     /// The next message, or `None` if it has not come whole. An error ends the link.
-    pub(crate) fn read(&mut self) -> Result<Option<Message>, String> {
+    pub(crate) fn read(&mut self) -> Result<Option<Message>, End> {
         let limit = if self.trust == Trust::Member { MEMBER_BYTES } else { STRANGER_BYTES };
         loop {
             while self.got < self.inbox.len() {
-                match (&self.stream).read(&mut self.inbox[self.got..]) {
-                    Ok(0) if self.got == 0 => return Err("it closed the connection".to_owned()),
-                    Ok(0) => return Err("it closed the connection in the middle of a message".to_owned()),
+                match self.wire.read(&mut self.inbox[self.got..]) {
+                    Ok(0) if self.got == 0 => return Err("it closed the connection".into()),
+                    Ok(0) => return Err("it closed the connection in the middle of a message".into()),
                     Ok(n) => self.got += n,
                     Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                    Err(e) => return Err(e.to_string()),
+                    Err(e) => return Err(e.into()),
                 }
             }
             if self.inbox.len() == 4 {
                 let head = self.inbox[..4].try_into().expect("4 bytes");
-                let len = Message::length(head, limit).ok_or("it does not speak Skyphos's protocol")?;
+                let len = Message::length(head, limit).ok_or_else(|| not_ours(&self.inbox))?;
                 // Grows as bytes come: a claim alone reserves no more than a page or so.
                 self.inbox.resize(4 + len.min(STRANGER_BYTES), 0);
                 continue;
             }
             let head = self.inbox[..4].try_into().expect("4 bytes");
-            let len = 4 + Message::length(head, limit).ok_or("it does not speak Skyphos's protocol")?;
+            let len = 4 + Message::length(head, limit).ok_or_else(|| not_ours(&self.inbox))?;
             if self.inbox.len() < len {
                 let grown = (self.inbox.len() * 2).min(len);
                 self.inbox.resize(grown, 0);
@@ -88,10 +116,11 @@ impl Link {
 
     /// Sends what can be sent.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        use rustix::net::{SendFlags, send};
         while self.sent < self.out.len() {
-            match send(&self.stream, &self.out[self.sent..], SendFlags::NOSIGNAL).map_err(io::Error::from) {
-                Ok(n) => self.sent += n,
+            let rest = &self.out[self.sent..];
+            match self.wire.write(&[IoSlice::new(rest)], rest.len()) {
+                Ok((0, _)) => return Ok(()), // the handshake first
+                Ok((n, _)) => self.sent += n,
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => {
                     return Ok(());
                 }
@@ -101,10 +130,20 @@ impl Link {
         }
         self.out.clear();
         self.sent = 0;
-        Ok(())
+        match self.wire.flush() {
+            Err(e) if e.kind() != ErrorKind::WouldBlock => Err(e),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn flushed(&self) -> bool {
-        self.out.is_empty()
+        self.out.is_empty() && self.wire.is_flushed()
+    }
+}
+
+fn not_ours(head: &[u8]) -> End {
+    match head.starts_with(&TLS_OPENING) {
+        true => SPEAKS_TLS.into(),
+        false => "it does not speak Skyphos's protocol".into(),
     }
 }

@@ -5,9 +5,11 @@
 //! (the oldest stranger goes first).
 
 use crate::handshake::random;
-use crate::link::{Link, Trust};
+use crate::link::{End, Link, Trust};
 use crate::message::{Kind, Message, challenge};
 use crate::sockets::{self, Tuning};
+use crate::tls::Tls;
+use crate::wire::{Idle, Wire};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use skyphos_types::{Error, Result};
@@ -37,6 +39,9 @@ pub(crate) enum Happening {
     Message(usize, Message),
     /// The connection is gone; it was never there if it could not be made.
     Gone(usize, String),
+    /// It is gone, and another one would go the same way, for one side has TLS and the other has not, or their certificates
+    /// do not fit.
+    Denied(usize, String),
 }
 
 pub(crate) struct Lobby {
@@ -48,10 +53,18 @@ pub(crate) struct Lobby {
     /// Links that may have something to read.
     unread: VecDeque<usize>,
     gone: VecDeque<(usize, String)>,
+    tls: Option<Tls>,
     /// Ranks that may connect to this one.
     expected: usize,
     interrupted: Option<fn() -> bool>,
     looked: Instant,
+}
+
+/// What a rank is told that has no TLS in a group that has it: a refusal before it has said a word.
+fn needs_tls() -> Vec<u8> {
+    let mut message = Vec::new();
+    Message::put(Kind::Refusal, &Error::refused("the group uses TLS").to_wire(), &mut message);
+    message
 }
 
 /// An error of the machine rather than of a peer.
@@ -66,7 +79,7 @@ pub(crate) fn system(what: &str, error: &io::Error) -> Error {
 }
 
 impl Lobby {
-    pub(crate) fn new(expected: usize, interrupted: Option<fn() -> bool>) -> Result<Lobby> {
+    pub(crate) fn new(expected: usize, interrupted: Option<fn() -> bool>, tls: Option<Tls>) -> Result<Lobby> {
         Ok(Lobby {
             poll: Poll::new().map_err(|e| system("cannot wait for connections", &e))?,
             events: Events::with_capacity(256),
@@ -75,6 +88,7 @@ impl Lobby {
             next_id: 1,
             unread: VecDeque::new(),
             gone: VecDeque::new(),
+            tls,
             expected,
             interrupted,
             looked: Instant::now(),
@@ -97,8 +111,10 @@ impl Lobby {
         let id = self.next_id;
         match sockets::begin_connect(address, tuning) {
             Ok(stream) => {
-                let link = Link::new(TcpStream::from_std(stream), address.to_string(), false);
-                self.add(link).map_err(|e| system("cannot connect", &e))?;
+                let failed = |e| system("cannot connect", &e);
+                let wire =
+                    Wire::new(TcpStream::from_std(stream), self.tls.as_ref(), false).map_err(failed)?;
+                self.add(Link::new(wire, address.to_string(), false)).map_err(failed)?;
             }
             Err(e) if matches!(e.raw_os_error(), Some(code) if code == rustix::io::Errno::MFILE.raw_os_error()) =>
             {
@@ -113,11 +129,11 @@ impl Lobby {
     }
 
     fn add(&mut self, mut link: Link) -> io::Result<usize> {
-        sockets::prepare(&link.stream)?;
+        sockets::prepare(&link.wire.stream)?;
         let id = self.next_id;
         self.next_id += 1;
         let interest = Interest::READABLE | Interest::WRITABLE;
-        self.poll.registry().register(&mut link.stream, Token(id), interest)?;
+        self.poll.registry().register(&mut link.wire.stream, Token(id), interest)?;
         self.links.insert(id, link);
         Ok(id)
     }
@@ -129,7 +145,7 @@ impl Lobby {
     pub(crate) fn drop_link(&mut self, id: usize) {
         if let Some(mut link) = self.links.remove(&id) {
             // Fails only for a socket that is gone already.
-            let _ = self.poll.registry().deregister(&mut link.stream);
+            let _ = self.poll.registry().deregister(&mut link.wire.stream);
         }
     }
 
@@ -154,11 +170,13 @@ impl Lobby {
     }
 
     /// Takes a settled connection out, for the transport.
-    pub(crate) fn take(&mut self, id: usize) -> Result<std::net::TcpStream> {
+    pub(crate) fn take(&mut self, id: usize) -> Result<Idle> {
         let mut link = self.links.remove(&id).ok_or_else(|| Error::bad_input("a connection was lost"))?;
         let registry = self.poll.registry();
-        registry.deregister(&mut link.stream).map_err(|e| system("cannot take over a connection", &e))?;
-        Ok(link.stream.into())
+        registry
+            .deregister(&mut link.wire.stream)
+            .map_err(|e| system("cannot take over a connection", &e))?;
+        Ok(link.wire.idle())
     }
 
     /// The next thing that happens, `None` once `until` has passed.
@@ -191,9 +209,16 @@ impl Lobby {
                     self.unread.push_back(id);
                     return Some(Happening::Message(id, message));
                 }
-                Err(cause) => {
+                Err(End { cause, denied }) => {
+                    let cause = match link.incoming && link.trust == Trust::Stranger {
+                        true => format!("{}: {cause}", link.peer),
+                        false => cause,
+                    };
                     self.drop_link(id);
-                    return Some(Happening::Gone(id, cause));
+                    return Some(match denied {
+                        true => Happening::Denied(id, cause),
+                        false => Happening::Gone(id, cause),
+                    });
                 }
             }
         }
@@ -223,7 +248,13 @@ impl Lobby {
             .map(|(id, _)| *id)
             .collect();
         for id in late {
-            self.lose(id, "no answer".to_owned());
+            let mut cause = "no answer".to_owned();
+            if let Some(link) = self.links.get(&id).filter(|link| link.incoming) {
+                cause = format!("{}: {cause}", link.peer);
+                // Perhaps a rank without TLS, which waits for a greeting that it can read.
+                link.wire.answer_unencrypted(&needs_tls());
+            }
+            self.lose(id, cause);
         }
         Ok(())
     }
@@ -243,8 +274,8 @@ impl Lobby {
             }
             let Some(link) = self.links.get_mut(&token.0) else { continue };
             if link.trust == Trust::Connecting && writable {
-                match link.stream.take_error().and_then(|e| e.map_or(Ok(()), Err)) {
-                    Ok(()) if link.stream.peer_addr().is_ok() => {
+                match link.wire.stream.take_error().and_then(|e| e.map_or(Ok(()), Err)) {
+                    Ok(()) if link.wire.stream.peer_addr().is_ok() => {
                         link.trust = Trust::Stranger;
                         link.since = Instant::now();
                     }
@@ -276,7 +307,9 @@ impl Lobby {
                 }
                 Err(e) => return Err(system("cannot accept a connection", &e)),
             };
-            let mut link = Link::new(stream, from.to_string(), true);
+            let wire = Wire::new(stream, self.tls.as_ref(), true);
+            let wire = wire.map_err(|e| system("cannot encrypt a connection", &e))?;
+            let mut link = Link::new(wire, from.to_string(), true);
             link.server_nonce = random()?;
             let body = challenge(&link.server_nonce);
             let Ok(id) = self.add(link) else { continue };

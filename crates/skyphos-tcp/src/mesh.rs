@@ -65,6 +65,12 @@ pub(crate) fn mesh(join: &mut Join, listener: TcpListener, table: &Table) -> Res
                     mesh.attempts[j].failed(cause);
                 }
             }
+            Heard::Other(Happening::Denied(id, cause)) => {
+                if let Some(j) = mesh.attempt_of(id) {
+                    let there = format!("rank {j}'s place {}", mesh.table.seats[j].describe());
+                    return Err(mesh.join.denied(&there, &cause));
+                }
+            }
             Heard::Other(Happening::Message(id, message)) => match mesh.attempt_of(id) {
                 Some(j) => mesh.outgoing(id, j, &message)?,
                 None => mesh.incoming(id, &message),
@@ -113,19 +119,19 @@ impl Mesh<'_> {
             (Kind::Challenge, None) => {
                 if let Some((PROTOCOL, nonce)) = message::read_challenge(&message.body) {
                     let hello = join.hello(Role::Mesh, j as u32, None)?;
+                    let Some(link) = join.lobby.link(id) else { return Ok(()) };
+                    link.server_nonce = nonce;
+                    link.trust = Trust::Member;
+                    let Some(nonce) = link.nonce() else { return Ok(()) };
                     let body = hello.encode(&join.key, &nonce, &table.group);
-                    if let Some(link) = join.lobby.link(id) {
-                        link.server_nonce = nonce;
-                        link.trust = Trust::Member;
-                    }
                     attempts[j].hello = Some(hello);
                     join.lobby.send(id, Kind::Hello, &body);
                     return Ok(());
                 }
             }
             (Kind::Welcome, Some(hello)) => {
-                let Some(link) = join.lobby.link(id) else { return Ok(()) };
-                if hello.check_welcome(&message.body, &join.key, &link.server_nonce, &table.group) {
+                let Some(nonce) = join.lobby.link(id).and_then(|link| link.nonce()) else { return Ok(()) };
+                if hello.check_welcome(&message.body, &join.key, &nonce, &table.group) {
                     join.lobby.settle(id);
                     links[j] = Some(id);
                     return Ok(());
@@ -143,7 +149,7 @@ impl Mesh<'_> {
     fn incoming(&mut self, id: usize, message: &Message) {
         let Mesh { join, table, links, me, .. } = self;
         let Some(link) = join.lobby.link(id) else { return };
-        let nonce = link.server_nonce;
+        let Some(nonce) = link.nonce() else { return };
         let hello = (message.kind == Kind::Hello && link.trust == Trust::Stranger)
             .then(|| Hello::decode(&message.body, &join.key, &nonce, &table.group))
             .flatten()

@@ -140,6 +140,11 @@ pub(crate) fn challenge(nonce: &Nonce) -> Vec<u8> {
     [&MAGIC[..], &[PROTOCOL], nonce].concat()
 }
 
+/// Whether a server's first bytes begin one that is not encrypted.
+pub(crate) fn is_greeting(bytes: &[u8]) -> bool {
+    bytes.get(4) == Some(&(Kind::Challenge as u8)) && bytes[5..].starts_with(&MAGIC)
+}
+
 /// The protocol and nonce in a challenge.
 pub(crate) fn read_challenge(body: &[u8]) -> Option<(u8, Nonce)> {
     let mut fields = Fields(body);

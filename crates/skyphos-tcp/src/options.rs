@@ -2,6 +2,7 @@
 
 use crate::pulse;
 use crate::sockets::{Tuning, refuses_congestion_control};
+use crate::tls::TlsFiles;
 use skyphos_types::{Error, Result};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
@@ -22,6 +23,9 @@ pub struct Options {
     pub rendezvous: String,
     /// A secret that all ranks share; `None` (or an empty one) lets in anyone who reaches the port.
     pub token: Option<String>,
+    /// With these, everything is encrypted, and only who has a certificate gets to show the token. All ranks of a group have
+    /// them, or none.
+    pub tls: Option<TlsFiles>,
     /// Time for the whole bring-up.
     pub timeout: Duration,
     /// Rank 0 only: a socket that already listens at the rendezvous (a launcher made it, so that no
@@ -44,13 +48,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// The usual settings: no token, 300 s, a heartbeat of 10 s, addresses and buffers chosen by themselves.
+    /// The usual settings: no token, no encryption, 300 s, a heartbeat of 10 s, addresses and buffers chosen by themselves.
     pub fn new(rank: u32, world_size: u32, rendezvous: impl Into<String>) -> Options {
         Options {
             rank,
             world_size,
             rendezvous: rendezvous.into(),
             token: None,
+            tls: None,
             timeout: Duration::from_secs(300),
             listen_fd: None,
             interface: None,
@@ -129,6 +134,7 @@ impl std::fmt::Debug for Options {
             .field("world_size", &self.world_size)
             .field("rendezvous", &self.rendezvous)
             .field("token", &self.token.as_ref().map(|_| "…"))
+            .field("tls", &self.tls)
             .field("timeout", &self.timeout)
             .field("listen_fd", &self.listen_fd)
             .field("interface", &self.interface)

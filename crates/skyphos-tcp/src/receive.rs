@@ -13,6 +13,7 @@
 //! a large payload is copied once more.
 
 use crate::sockets::{loss_of, lost};
+use crate::wire::Wire;
 use mio::net::TcpStream;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::slab::{Payload, Pool, SlabMut};
@@ -93,7 +94,7 @@ pub(crate) struct Desk<'a> {
 impl Inbox {
     /// Reads until the source is drained or a turn is over. `ending`: the peer has closed its side or
     /// an error is due, so only the end of the stream ends reading.
-    pub(crate) fn read(&mut self, source: &mut impl Read, ending: bool, desk: &mut Desk) -> Stop {
+    pub(crate) fn read(&mut self, source: &mut Wire, ending: bool, desk: &mut Desk) -> Stop {
         let mut budget = TURN;
         loop {
             let (got, asked, in_body) = match self.read_once(source, desk.buffer) {
@@ -106,8 +107,7 @@ impl Inbox {
             if let Err(stop) = self.file(in_body, got - in_body, desk) {
                 return stop;
             }
-            // A short read means that the socket is drained (epoll(7)): an event follows.
-            if got < asked && !ending {
+            if !ending && source.drained(got < asked) {
                 return Stop::Drained;
             }
             budget = budget.saturating_sub(got);

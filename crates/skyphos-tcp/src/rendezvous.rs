@@ -16,9 +16,10 @@
 
 use crate::handshake::{GroupId, Key, random};
 use crate::host::Host;
-use crate::link::Trust;
+use crate::link::{SPEAKS_TLS, Trust};
 use crate::lobby::{Happening, Lobby};
 use crate::message::{Details, Hello, Kind, Message, Role, Seat, Table};
+use crate::tls::Tls;
 use crate::{Formed, Options, sockets};
 use skyphos_types::{Error, Result};
 use std::io::ErrorKind;
@@ -59,9 +60,9 @@ struct Rendezvous {
 }
 
 /// Brings the group up as rank 0.
-pub(crate) fn gather(options: Options) -> Result<Formed> {
+pub(crate) fn gather(options: Options, tls: Option<Tls>) -> Result<Formed> {
     let (listener, address) = open(&options)?;
-    let mut lobby = Lobby::new(options.world_size as usize, options.interrupted)?;
+    let mut lobby = Lobby::new(options.world_size as usize, options.interrupted, tls)?;
     lobby.accept_on(listener)?;
     let mut rendezvous = Rendezvous {
         key: Key::new(options.token.as_deref()),
@@ -127,7 +128,7 @@ impl Rendezvous {
             match self.lobby.next(self.deadline)? {
                 None => return Err(self.timeout(|_| true)),
                 Some(Happening::Message(id, message)) => self.greet(id, &message)?,
-                Some(Happening::Gone(id, cause)) => self.gone(id, &cause)?,
+                Some(Happening::Gone(id, cause) | Happening::Denied(id, cause)) => self.gone(id, &cause)?,
             }
         }
         let table = Table { group: random()?, seats: self.seats() };
@@ -137,14 +138,14 @@ impl Rendezvous {
             match self.lobby.next(self.deadline + REPORT)? {
                 None => return Err(self.timeout(|m| m.ready)),
                 Some(Happening::Message(id, message)) => self.report(id, &message)?,
-                Some(Happening::Gone(id, cause)) => self.gone(id, &cause)?,
+                Some(Happening::Gone(id, cause) | Happening::Denied(id, cause)) => self.gone(id, &cause)?,
             }
         }
         self.send_all(Kind::Go, &[]);
         self.lobby.flush(self.deadline + REPORT)?;
         let Rendezvous { members, lobby, .. } = self;
-        let streams = members.iter().map(|m| m.as_ref().map(|m| lobby.take(m.link)).transpose());
-        Ok(Formed { streams: streams.collect::<Result<_>>()?, seats: table.seats })
+        let wires = members.iter().map(|m| m.as_ref().map(|m| lobby.take(m.link)).transpose());
+        Ok(Formed { wires: wires.collect::<Result<_>>()?, seats: table.seats })
     }
 
     fn missing(&self, there: impl Fn(&Member) -> bool) -> impl Iterator<Item = u32> {
@@ -167,7 +168,7 @@ impl Rendezvous {
     fn greet(&mut self, id: usize, message: &Message) -> Result<()> {
         let Some((hello, holds)) = self.hello(id, message) else { return Ok(()) };
         let Some(link) = self.lobby.link(id) else { return Ok(()) };
-        let (peer, nonce) = (link.peer.clone(), link.server_nonce);
+        let (peer, Some(nonce)) = (link.peer.clone(), link.nonce()) else { return Ok(()) };
         if !holds {
             self.turn_away(id, &hello, &peer);
             return Ok(());
@@ -209,7 +210,7 @@ impl Rendezvous {
     fn hello(&mut self, id: usize, message: &Message) -> Option<(Hello, bool)> {
         let link = self.lobby.link(id)?;
         let hello = (message.kind == Kind::Hello && link.trust == Trust::Stranger)
-            .then(|| Hello::decode(&message.body, &self.key, &link.server_nonce, &GroupId::default()))
+            .then(|| Hello::decode(&message.body, &self.key, &link.nonce()?, &GroupId::default()))
             .flatten()
             .filter(|(hello, _)| hello.role == Role::Register && hello.to == 0);
         // A rank that is registered says nothing until it has the table; anything else is no rank.
@@ -230,11 +231,15 @@ impl Rendezvous {
             "{} does not let in rank {rank} ({peer}): {why}; give all ranks the same token",
             self.options.call()
         ));
-        if self.turned_away.len() < MENTIONED {
-            self.turned_away.push(format!("{peer} as rank {rank}, {why}"));
-        }
+        self.mention(format!("{peer} as rank {rank}, {why}"));
         self.lobby.send(id, Kind::Refusal, &error.to_wire());
         self.lobby.drop_link(id);
+    }
+
+    fn mention(&mut self, turned_away: String) {
+        if self.turned_away.len() < MENTIONED {
+            self.turned_away.push(turned_away);
+        }
     }
 
     /// A rank says whether it is connected to all.
@@ -258,6 +263,10 @@ impl Rendezvous {
 
     fn gone(&mut self, id: usize, cause: &str) -> Result<()> {
         let Some(rank) = self.members.iter().position(|m| m.as_ref().is_some_and(|m| m.link == id)) else {
+            // A rank whose TLS settings are not the group's gets no further than this.
+            if self.options.tls.is_some() || cause.ends_with(SPEAKS_TLS) {
+                self.mention(cause.to_owned());
+            }
             return Ok(());
         };
         let member = self.members[rank].take().expect("just found");

@@ -6,12 +6,11 @@
 //!
 //! The queue keeps its capacity, so that a steady exchange allocates nothing.
 
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use crate::wire::Wire;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES};
 use skyphos_core::slab::Payload;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
-use std::os::fd::AsFd;
 
 /// Frames a system call: enough that small frames cost little each, and the array of slices
 /// still fits 1 KB of stack.
@@ -37,6 +36,8 @@ pub(crate) struct Outbox {
     /// Control frames not begun; they follow the begun frame, if any.
     controls: usize,
     backlog: usize,
+    /// Bytes that the wire has taken and its socket has not.
+    held: usize,
     /// The backlog that the next relief is measured against.
     peak: usize,
 }
@@ -59,44 +60,56 @@ impl Outbox {
         self.queue.insert(place, queued);
     }
 
-    /// Bytes queued and not yet written.
+    /// Bytes that the system has not taken yet.
     pub(crate) fn backlog(&self) -> usize {
-        self.backlog
+        self.backlog + self.held
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.backlog() == 0
     }
 
     /// Drops everything.
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
-        (self.begun, self.controls, self.backlog, self.peak) = (0, 0, 0, 0);
+        (self.begun, self.controls, self.backlog, self.held, self.peak) = (0, 0, 0, 0, 0);
     }
 
     /// Drops what has not begun: a frame that has must go out whole, or nothing after it could be read.
     pub(crate) fn drop_rest(&mut self) {
         let rest = self.queue.drain(usize::from(self.begun > 0)..);
         self.backlog -= rest.map(|frame| frame.bytes()).sum::<usize>();
-        (self.controls, self.peak) = (0, self.backlog);
+        (self.controls, self.peak) = (0, self.backlog());
     }
 
     /// Notes that what is queued now could not be written at once.
     pub(crate) fn note_peak(&mut self) {
-        self.peak = self.peak.max(self.backlog);
+        self.peak = self.peak.max(self.backlog());
     }
 
     /// Whether the backlog has fallen to half or less of its peak since the last time.
     pub(crate) fn relieved(&mut self) -> bool {
-        let relieved = self.peak > 0 && self.backlog <= self.peak / 2;
+        let relieved = self.peak > 0 && self.backlog() <= self.peak / 2;
         if relieved {
-            self.peak = self.backlog;
+            self.peak = self.backlog();
         }
         relieved
     }
 
-    /// Writes until the queue is empty or the socket is full.
-    pub(crate) fn write(&mut self, socket: impl AsFd) -> io::Result<()> {
+    /// Writes until nothing waits, here or in the wire, or the socket is full.
+    pub(crate) fn write(&mut self, wire: &mut Wire) -> io::Result<()> {
+        let written = match wire.flush() {
+            Ok(()) => self.write_queue(wire),
+            Err(e) => Err(e),
+        };
+        self.held = wire.held();
+        match written {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(()),
+            written => written,
+        }
+    }
+
+    fn write_queue(&mut self, wire: &mut Wire) -> io::Result<()> {
         while !self.queue.is_empty() {
             let mut slices = [IoSlice::new(&[]); 2 * BATCH];
             let (mut count, mut bytes, mut skip) = (0, 0, self.begun);
@@ -111,22 +124,13 @@ impl Outbox {
                     }
                 }
             }
-            // NOSIGNAL: a peer that is gone is an error here, not a SIGPIPE to the user's program.
-            let sent = sendmsg(
-                socket.as_fd(),
-                &slices[..count],
-                &mut SendAncillaryBuffer::default(),
-                SendFlags::NOSIGNAL,
-            );
-            match sent.map_err(io::Error::from) {
-                Ok(n) => {
+            match wire.write(&slices[..count], bytes) {
+                Ok((n, full)) => {
                     self.advance(n);
-                    // A short write means a full buffer (epoll(7)): an event follows when it drains.
-                    if n < bytes {
+                    if full {
                         return Ok(());
                     }
                 }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }

@@ -1,13 +1,18 @@
 //! The transport over pairs of real sockets, without the bring-up: tests that hold the other end.
 
+#[path = "../tests/common/certificates.rs"]
+mod certificates;
+
 use crate::message::Seat;
+use crate::tls::{Tls, read};
 use crate::transport::lose;
+use crate::wire::{Idle, Wire};
 use crate::{Formed, Tcp};
 use proptest::prelude::*;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Payload, Pool};
 use skyphos_core::transport::{Event, Loss, Transport};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -22,15 +27,49 @@ fn sockets() -> (TcpStream, TcpStream) {
 /// A transport of two ranks from a connected socket.
 fn tcp(rank: u32, stream: TcpStream) -> Tcp {
     stream.set_nonblocking(true).unwrap();
+    over(rank, Idle::plain(stream))
+}
+
+fn over(rank: u32, wire: Idle) -> Tcp {
     let seat = |k: u32| Seat { machine: k, address: ([127, 0, 0, 1], 9).into(), host: format!("h{k}") };
-    let mut streams = vec![Some(stream)];
-    streams.insert(rank as usize, None);
-    Tcp::new(rank, Formed { seats: vec![seat(0), seat(1)], streams }, Duration::from_secs(10)).unwrap()
+    let mut wires = vec![Some(wire)];
+    wires.insert(rank as usize, None);
+    Tcp::new(rank, Formed { seats: vec![seat(0), seat(1)], wires }, Duration::from_secs(10)).unwrap()
 }
 
 fn pair() -> (Tcp, Tcp) {
     let (one, other) = sockets();
     (tcp(0, one), tcp(1, other))
+}
+
+/// A pair over TLS.
+fn encrypted(tls: &Tls, one: TcpStream, other: TcpStream) -> (Tcp, Tcp) {
+    let [one, other] = encrypted_wires(tls, one, other).map(Wire::idle);
+    (over(0, one), over(1, other))
+}
+
+fn encrypted_wires(tls: &Tls, one: TcpStream, other: TcpStream) -> [Wire; 2] {
+    let end = |stream: TcpStream, incoming| {
+        stream.set_nonblocking(true).unwrap();
+        Wire::new(mio::net::TcpStream::from_std(stream), Some(tls), incoming).unwrap()
+    };
+    let mut ends = [end(one, true), end(other, false)];
+    let start = Instant::now();
+    while ends.iter().any(Wire::is_handshaking) {
+        assert!(start.elapsed() < LONG);
+        for end in &mut ends {
+            end.flush().unwrap();
+            assert_eq!(end.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        }
+    }
+    ends
+}
+
+/// A plain pair and one over TLS.
+fn pairs() -> [(Tcp, Tcp); 2] {
+    let tls = Tls::load(&certificates::shared(), 0).unwrap();
+    let (one, other) = sockets();
+    [pair(), encrypted(&tls, one, other)]
 }
 
 fn frame(kind: FrameKind, call: u64, bytes: &[u8]) -> Frame {
@@ -72,37 +111,39 @@ fn calls(events: &[Event]) -> Vec<u64> {
 /// A sender may wait for room while its frames are kept back; no other event would tell it that they went out.
 #[test]
 fn room_is_told_when_what_was_kept_back_goes_out() {
-    let (mut a, _b) = pair();
-    a.cork(true);
-    (0..3).for_each(|call| a.post(1, frame(FrameKind::Data, call, &[7; 1000])));
-    assert!(a.backlog(1) > 3000);
-    a.cork(false);
-    assert_eq!(a.backlog(1), 0);
-    let events = until(&mut a, |events| !events.is_empty());
-    assert!(matches!(events[..], [Event::Writable { rank: 1 }]));
+    for (mut a, _b) in pairs() {
+        a.cork(true);
+        (0..3).for_each(|call| a.post(1, frame(FrameKind::Data, call, &[7; 1000])));
+        assert!(a.backlog(1) > 3000);
+        a.cork(false);
+        assert_eq!(a.backlog(1), 0);
+        let events = until(&mut a, |events| !events.is_empty());
+        assert!(matches!(events[..], [Event::Writable { rank: 1 }]));
+    }
 }
 
 #[test]
 fn frames_of_every_size_cross_unchanged_and_in_order() {
-    let (mut a, mut b) = pair();
-    let sizes = [0, 1, 63, 64, 65, 4032, 4096, 16 * 1024, 16 * 1024 + 1, CHUNK_BYTES - 1, CHUNK_BYTES];
-    for (call, size) in sizes.iter().enumerate() {
-        let bytes: Vec<u8> = (0..*size).map(|k| (k * 31 + call) as u8).collect();
-        a.post(1, frame(FrameKind::Data, call as u64, &bytes));
-    }
-    let mut events = Vec::new();
-    let start = Instant::now();
-    while calls(&events).len() < sizes.len() && start.elapsed() < LONG {
-        a.poll(Duration::ZERO, &mut Vec::new());
-        b.poll(Duration::from_millis(1), &mut events);
-    }
-    assert_eq!(calls(&events), (0..sizes.len() as u64).collect::<Vec<_>>());
-    for event in &events {
-        let Event::Frame { from: 0, frame } = event else { continue };
-        let call = frame.header.call as usize;
-        let bytes = frame.payload.as_bytes();
-        assert_eq!(bytes.len(), sizes[call]);
-        assert!(bytes.iter().enumerate().all(|(k, b)| *b == (k * 31 + call) as u8));
+    for (mut a, mut b) in pairs() {
+        let sizes = [0, 1, 63, 64, 65, 4032, 4096, 16 * 1024, 16 * 1024 + 1, CHUNK_BYTES - 1, CHUNK_BYTES];
+        for (call, size) in sizes.iter().enumerate() {
+            let bytes: Vec<u8> = (0..*size).map(|k| (k * 31 + call) as u8).collect();
+            a.post(1, frame(FrameKind::Data, call as u64, &bytes));
+        }
+        let mut events = Vec::new();
+        let start = Instant::now();
+        while calls(&events).len() < sizes.len() && start.elapsed() < LONG {
+            a.poll(Duration::ZERO, &mut Vec::new());
+            b.poll(Duration::from_millis(1), &mut events);
+        }
+        assert_eq!(calls(&events), (0..sizes.len() as u64).collect::<Vec<_>>());
+        for event in &events {
+            let Event::Frame { from: 0, frame } = event else { continue };
+            let call = frame.header.call as usize;
+            let bytes = frame.payload.as_bytes();
+            assert_eq!(bytes.len(), sizes[call]);
+            assert!(bytes.iter().enumerate().all(|(k, b)| *b == (k * 31 + call) as u8));
+        }
     }
 }
 
@@ -159,29 +200,30 @@ fn damage_closes_the_connection_and_says_so() {
 
 #[test]
 fn who_is_given_up_hears_it_after_what_had_begun_and_knows_that_the_other_may_live() {
-    let (mut a, mut b) = pair();
-    // More than the kernel takes: a frame has begun, and others wait behind it.
-    for call in 0..200 {
-        a.post(1, frame(FrameKind::Data, call, &vec![3; CHUNK_BYTES]));
+    for (mut a, mut b) in pairs() {
+        // More than the kernel takes: a frame has begun, and others wait behind it.
+        for call in 0..200 {
+            a.post(1, frame(FrameKind::Data, call, &vec![3; CHUNK_BYTES]));
+        }
+        let mut events = Vec::new();
+        lose(&mut a.peers_mut()[1], 1, "silent", Loss::Silent, &mut events);
+        assert!(matches!(&events[..], [Event::PeerDown { loss: Loss::Silent, .. }]) && a.backlog(1) == 0);
+        let (start, mut heard) = (Instant::now(), Vec::new());
+        while down(&heard).is_none() {
+            assert!(start.elapsed() < LONG);
+            a.poll(Duration::from_millis(1), &mut events);
+            b.poll(Duration::from_millis(1), &mut heard);
+        }
+        let loss = heard.iter().find_map(|e| match e {
+            Event::PeerDown { loss, cause, .. } => Some((*loss, cause.clone())),
+            _ => None,
+        });
+        let (loss, cause) = loss.unwrap();
+        assert!(loss == Loss::Silent && cause.contains("given this rank up"), "{cause}");
+        let whole = calls(&heard);
+        assert!(!whole.is_empty() && whole.len() < 200 && whole.is_sorted());
+        assert_eq!(events.len(), 1, "reported once");
     }
-    let mut events = Vec::new();
-    lose(&mut a.peers_mut()[1], 1, "silent", Loss::Silent, &mut events);
-    assert!(matches!(&events[..], [Event::PeerDown { loss: Loss::Silent, .. }]) && a.backlog(1) == 0);
-    let (start, mut heard) = (Instant::now(), Vec::new());
-    while down(&heard).is_none() {
-        assert!(start.elapsed() < LONG);
-        a.poll(Duration::from_millis(1), &mut events);
-        b.poll(Duration::from_millis(1), &mut heard);
-    }
-    let loss = heard.iter().find_map(|e| match e {
-        Event::PeerDown { loss, cause, .. } => Some((*loss, cause.clone())),
-        _ => None,
-    });
-    let (loss, cause) = loss.unwrap();
-    assert!(loss == Loss::Silent && cause.contains("given this rank up"), "{cause}");
-    let whole = calls(&heard);
-    assert!(!whole.is_empty() && whole.len() < 200 && whole.is_sorted());
-    assert_eq!(events.len(), 1, "reported once");
 }
 
 #[test]
@@ -235,54 +277,56 @@ fn what_a_peer_sent_before_it_reset_the_connection_still_counts() {
 
 #[test]
 fn control_frames_overtake_queued_data() {
-    let (mut a, mut b) = pair();
-    let chunk = vec![1; CHUNK_BYTES];
-    let mut posted = 0;
-    // More than both sockets' buffers hold, so that data is queued.
-    while a.backlog(1) < 4 * CHUNK_BYTES {
-        a.post(1, frame(FrameKind::Data, posted, &chunk));
-        posted += 1;
+    for (mut a, mut b) in pairs() {
+        let chunk = vec![1; CHUNK_BYTES];
+        let mut posted = 0;
+        // More than both sockets' buffers hold, so that data is queued.
+        while a.backlog(1) < 4 * CHUNK_BYTES {
+            a.post(1, frame(FrameKind::Data, posted, &chunk));
+            posted += 1;
+        }
+        a.post(1, frame(FrameKind::Abort, 1000, b"stop"));
+        a.post(1, frame(FrameKind::Credit, 1001, b""));
+        let (start, mut events, mut relief) = (Instant::now(), Vec::new(), Vec::new());
+        while calls(&events).len() < posted as usize + 2 && start.elapsed() < LONG {
+            a.poll(Duration::ZERO, &mut relief);
+            b.poll(Duration::from_millis(1), &mut events);
+        }
+        let calls = calls(&events);
+        let place = calls.iter().position(|c| *c == 1000).expect("came");
+        assert_eq!(calls[place + 1], 1001);
+        assert!(place <= posted as usize - 3, "at {place} of {posted}");
+        let data: Vec<u64> = calls.into_iter().filter(|c| *c < 1000).collect();
+        assert_eq!(data, (0..posted).collect::<Vec<_>>());
+        assert!(relief.iter().any(|e| matches!(e, Event::Writable { rank: 1 })));
+        assert_eq!(a.backlog(1), 0);
     }
-    a.post(1, frame(FrameKind::Abort, 1000, b"stop"));
-    a.post(1, frame(FrameKind::Credit, 1001, b""));
-    let (start, mut events, mut relief) = (Instant::now(), Vec::new(), Vec::new());
-    while calls(&events).len() < posted as usize + 2 && start.elapsed() < LONG {
-        a.poll(Duration::ZERO, &mut relief);
-        b.poll(Duration::from_millis(1), &mut events);
-    }
-    let calls = calls(&events);
-    let place = calls.iter().position(|c| *c == 1000).expect("came");
-    assert_eq!(calls[place + 1], 1001);
-    assert!(place <= posted as usize - 3, "at {place} of {posted}");
-    let data: Vec<u64> = calls.into_iter().filter(|c| *c < 1000).collect();
-    assert_eq!(data, (0..posted).collect::<Vec<_>>());
-    assert!(relief.iter().any(|e| matches!(e, Event::Writable { rank: 1 })));
-    assert_eq!(a.backlog(1), 0);
 }
 
 #[test]
 fn closing_delivers_everything_even_with_input_unread() {
-    let (mut a, mut b) = pair();
-    let chunk = vec![3; CHUNK_BYTES];
-    const FRAMES: u64 = 200;
-    // Input that `a` never polls for.
-    for call in 0..3 {
-        b.post(0, frame(FrameKind::Data, call, &chunk));
+    for (mut a, mut b) in pairs() {
+        let chunk = vec![3; CHUNK_BYTES];
+        const FRAMES: u64 = 200;
+        // Input that `a` never polls for.
+        for call in 0..3 {
+            b.post(0, frame(FrameKind::Data, call, &chunk));
+        }
+        for call in 0..FRAMES {
+            a.post(1, frame(FrameKind::Data, call, &chunk));
+        }
+        let closing = std::thread::spawn(move || {
+            a.close(LONG);
+            let mut after = Vec::new();
+            a.post(1, frame(FrameKind::Data, 0, b"late"));
+            a.poll(Duration::from_millis(5), &mut after);
+            assert!(after.is_empty());
+        });
+        let events = until(&mut b, |e| down(e).is_some());
+        assert_eq!(calls(&events), (0..FRAMES).collect::<Vec<_>>());
+        assert_eq!(down(&events), Some(("it has closed its Comm", true)));
+        closing.join().unwrap();
     }
-    for call in 0..FRAMES {
-        a.post(1, frame(FrameKind::Data, call, &chunk));
-    }
-    let closing = std::thread::spawn(move || {
-        a.close(LONG);
-        let mut after = Vec::new();
-        a.post(1, frame(FrameKind::Data, 0, b"late"));
-        a.poll(Duration::from_millis(5), &mut after);
-        assert!(after.is_empty());
-    });
-    let events = until(&mut b, |e| down(e).is_some());
-    assert_eq!(calls(&events), (0..FRAMES).collect::<Vec<_>>());
-    assert_eq!(down(&events), Some(("it has closed its Comm", true)));
-    closing.join().unwrap();
 }
 
 #[test]
@@ -317,16 +361,18 @@ fn closing_does_not_wait_for_a_peer_that_is_gone() {
 
 #[test]
 fn dropping_without_closing_is_not_orderly_and_both_may_close_at_once() {
-    let (a, mut b) = pair();
-    drop(a);
-    let events = until(&mut b, |e| down(e).is_some());
-    assert!(!down(&events).unwrap().1);
-    let (mut a, mut b) = pair();
-    let other = std::thread::spawn(move || b.close(LONG));
-    let start = Instant::now();
-    a.close(LONG);
-    other.join().unwrap();
-    assert!(start.elapsed() < Duration::from_secs(5));
+    for (a, mut b) in pairs() {
+        drop(a);
+        let events = until(&mut b, |e| down(e).is_some());
+        assert!(!down(&events).unwrap().1);
+    }
+    for (mut a, mut b) in pairs() {
+        let other = std::thread::spawn(move || b.close(LONG));
+        let start = Instant::now();
+        a.close(LONG);
+        other.join().unwrap();
+        assert!(start.elapsed() < Duration::from_secs(5));
+    }
 }
 
 #[test]
@@ -365,6 +411,89 @@ fn one_peer_does_not_keep_the_others_waiting() {
     writer.join().unwrap();
 }
 
+#[test]
+fn what_was_changed_on_the_way_ends_an_encrypted_connection_and_both_know_it() {
+    let tls = Tls::load(&certificates::shared(), 0).unwrap();
+    let (one, other) = sockets();
+    let mut raw = one.try_clone().unwrap();
+    let (mut a, mut b) = encrypted(&tls, one, other);
+    a.post(1, frame(FrameKind::Data, 1, b"good"));
+    // A record as TLS would send it, but of another's making.
+    raw.write_all(&[&[23, 3, 3, 0, 40][..], &[7; 40]].concat()).unwrap();
+    let events = until(&mut b, |e| down(e).is_some());
+    let (cause, orderly) = down(&events).unwrap();
+    assert!(calls(&events) == [1] && cause.contains("TLS") && !orderly, "{cause}");
+    let events = until(&mut a, |e| down(e).is_some());
+    let (cause, orderly) = down(&events).unwrap();
+    assert!(cause.contains("TLS") && !orderly, "{cause}");
+}
+
+/// What is encrypted and waits for the socket counts as not sent: whoever waits for it to go out is told when it has.
+#[test]
+fn bytes_that_wait_encrypted_are_backlog() {
+    let tls = Tls::load(&certificates::shared(), 0).unwrap();
+    let (one, other) = sockets();
+    socket2::SockRef::from(&one).set_send_buffer_size(4096).unwrap();
+    socket2::SockRef::from(&other).set_recv_buffer_size(4096).unwrap();
+    let (mut a, mut b) = encrypted(&tls, one, other);
+    a.post(1, frame(FrameKind::Data, 1, &vec![5; CHUNK_BYTES]));
+    assert!((1..CHUNK_BYTES + 2000).contains(&a.backlog(1)), "{}", a.backlog(1));
+    let (start, mut told, mut events, mut before) = (Instant::now(), Vec::new(), Vec::new(), a.backlog(1));
+    while calls(&events).is_empty() || a.backlog(1) > 0 {
+        assert!(start.elapsed() < LONG, "{} wait", a.backlog(1));
+        a.poll(Duration::from_millis(1), &mut told);
+        assert!(a.backlog(1) <= before);
+        assert!(a.backlog(1) == 0 || calls(&events).is_empty(), "all has come, so all was sent");
+        before = a.backlog(1);
+        b.poll(Duration::from_millis(1), &mut events);
+    }
+    assert!(matches!(told.last(), Some(Event::Writable { rank: 1 })));
+}
+
+/// They may come in one piece with the last words of the bring-up, and then no event tells of them.
+#[test]
+fn frames_that_came_with_the_bring_up_are_found_without_an_event() {
+    let tls = Tls::load(&certificates::shared(), 0).unwrap();
+    let (one, other) = sockets();
+    let [mut one, mut other] = encrypted_wires(&tls, one, other);
+    let bytes = [b"!".to_vec(), wire(FrameKind::Data, 1, &[7; 3000]), wire(FrameKind::Data, 2, b"")].concat();
+    assert_eq!(one.write(&[IoSlice::new(&bytes)], bytes.len()).unwrap(), (bytes.len(), false));
+    while other.read(&mut [0]).is_err() {
+        std::thread::yield_now();
+    }
+    let (start, mut events, mut b) = (Instant::now(), Vec::new(), over(1, other.idle()));
+    b.poll(LONG, &mut events);
+    assert!(start.elapsed() < LONG / 2);
+    assert_eq!(calls(&events), [1, 2]);
+}
+
+/// One key may encrypt only so much (2^24 records, some 270 GB); then it is changed, in the middle of the stream.
+#[test]
+fn a_stream_outlives_its_keys() {
+    let mut provider = rustls::crypto::ring::default_provider();
+    let suite = provider.cipher_suites[0].tls13().unwrap();
+    let common = rustls::crypto::CipherSuiteCommon { confidentiality_limit: 50, ..suite.common };
+    let short = Box::leak(Box::new(rustls::Tls13CipherSuite { common, ..*suite }));
+    provider.cipher_suites = vec![rustls::SupportedCipherSuite::Tls13(short)];
+    let tls = read(&certificates::shared(), provider).unwrap();
+    let (one, other) = sockets();
+    let (mut a, mut b) = encrypted(&tls, one, other);
+    let chunk = vec![1; CHUNK_BYTES];
+    const FRAMES: u64 = 300;
+    for call in 0..FRAMES {
+        a.post(1, frame(FrameKind::Data, call, &chunk));
+        b.post(0, frame(FrameKind::Data, call, &chunk));
+    }
+    let (start, mut at_a, mut at_b) = (Instant::now(), Vec::new(), Vec::new());
+    while calls(&at_a).len() + calls(&at_b).len() < 2 * FRAMES as usize {
+        assert!(start.elapsed() < LONG && down(&at_a).is_none() && down(&at_b).is_none());
+        a.poll(Duration::from_millis(1), &mut at_a);
+        b.poll(Duration::from_millis(1), &mut at_b);
+    }
+    assert_eq!((calls(&at_a), calls(&at_b)), ((0..FRAMES).collect(), (0..FRAMES).collect()));
+    assert_eq!((a.backlog(1), b.backlog(0)), (0, 0));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
@@ -387,5 +516,40 @@ proptest! {
         drop(raw);
         let events = until(&mut a, |e| down(e).is_some());
         prop_assert!(calls(&events).len() >= prefix);
+    }
+    #[test]
+    fn whatever_a_stranger_says_to_tls_ends_or_waits(
+        opens in any::<bool>(),
+        keep in 0..400usize,
+        flips in proptest::collection::vec((0..400usize, any::<u8>()), 0..3),
+        noise in proptest::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let tls = Tls::load(&certificates::shared(), 0).unwrap();
+        let mut bytes = Vec::new();
+        if opens {
+            tls.connection(false).unwrap().write_tls(&mut bytes).unwrap();
+            bytes.truncate(keep);
+        }
+        bytes.extend(noise);
+        for (at, mask) in flips {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte ^= mask;
+            }
+        }
+        let (one, mut raw) = sockets();
+        one.set_nonblocking(true).unwrap();
+        let mut wire = Wire::new(mio::net::TcpStream::from_std(one), Some(&tls), true).unwrap();
+        raw.write_all(&bytes).unwrap();
+        drop(raw);
+        // The end of the stream, or why TLS did not want more of it.
+        let start = Instant::now();
+        loop {
+            match wire.read(&mut [0; 10]) {
+                Err(e) if e.kind() == ErrorKind::WouldBlock => prop_assert!(start.elapsed() < LONG),
+                Err(_) | Ok(0) => break,
+                Ok(_) => prop_assert!(false, "nobody proved anything"),
+            }
+        }
+        prop_assert!(wire.bound(&[0; 32]).is_none());
     }
 }

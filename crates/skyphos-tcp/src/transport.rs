@@ -31,7 +31,7 @@ use crate::pulse::{self, Pulse};
 use crate::receive::{Desk, FAR, Inbox, Stop, discard};
 use crate::send::Outbox;
 use crate::sockets::{self, lost};
-use mio::net::TcpStream;
+use crate::wire::{Idle, Wire};
 use mio::{Events, Interest, Poll, Token};
 use skyphos_core::Topology;
 use skyphos_core::frame::{Frame, FrameKind, Header};
@@ -52,7 +52,7 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// One connection.
 pub(crate) struct Peer {
-    stream: Option<TcpStream>,
+    wire: Option<Wire>,
     outbox: Outbox,
     inbox: Inbox,
     /// It is in `Tcp::unread`.
@@ -90,26 +90,28 @@ pub struct Tcp {
 impl Tcp {
     pub(crate) fn new(rank: u32, formed: Formed, heartbeat: Duration) -> Result<Tcp> {
         let failed = |e| system("cannot take over the connections", &e);
-        let Formed { seats, streams } = formed;
-        let size = streams.len();
+        let Formed { seats, wires } = formed;
+        let size = wires.len();
         let poll = Poll::new().map_err(failed)?;
         let waker = mio::Waker::new(poll.registry(), Token(size)).map_err(failed)?;
         let mut peers = Vec::with_capacity(size);
-        for (peer, stream) in streams.into_iter().enumerate() {
-            let stream = match stream {
-                None => None,
-                Some(stream) => {
-                    let mut stream = TcpStream::from_std(stream);
-                    // It fails only on a connection that is broken, which whoever uses it will find.
-                    let _ = pulse::beat(&stream, heartbeat);
-                    let interest = Interest::READABLE | Interest::WRITABLE;
-                    poll.registry().register(&mut stream, Token(peer), interest).map_err(failed)?;
-                    Some(stream)
-                }
-            };
+        let mut unread = Vec::with_capacity(size);
+        for (peer, wire) in wires.into_iter().enumerate() {
+            let mut wire = wire.map(Idle::wake);
+            if let Some(Wire { stream, .. }) = &mut wire {
+                // It fails only on a connection that is broken, which whoever uses it will find.
+                let _ = pulse::beat(&*stream, heartbeat);
+                let interest = Interest::READABLE | Interest::WRITABLE;
+                poll.registry().register(stream, Token(peer), interest).map_err(failed)?;
+            }
+            // Frames may have come with the last message of the bring-up, and wait decrypted: no event tells of them.
+            let waits = wire.as_ref().is_some_and(Wire::is_encrypted);
+            if waits {
+                unread.push(peer as u32);
+            }
             let (outbox, inbox) = (Outbox::default(), Inbox::default());
-            let (unread, ending, broken, given_up) = (false, false, None, false);
-            peers.push(Peer { stream, outbox, inbox, unread, ending, broken, given_up });
+            let (ending, broken, given_up) = (false, None, false);
+            peers.push(Peer { wire, outbox, inbox, unread: waits, ending, broken, given_up });
         }
         let machine = seats[rank as usize].machine;
         Ok(Tcp {
@@ -124,7 +126,7 @@ impl Tcp {
             ready: Events::with_capacity(EVENTS.min(size + 1)),
             waker: Arc::new(waker),
             peers,
-            unread: Vec::with_capacity(size),
+            unread,
             corked: false,
             kept: Vec::new(),
             relieved: Vec::new(),
@@ -169,7 +171,7 @@ impl Tcp {
                 woken = true;
                 continue;
             };
-            if happened.is_writable() && !peer.outbox.is_empty() {
+            if happened.is_writable() && peer.is_waiting() {
                 peer.write();
                 if peer.outbox.relieved() && !peer.given_up {
                     events.push(Event::Writable { rank: rank as u32 });
@@ -177,7 +179,7 @@ impl Tcp {
             }
             peer.ending |= happened.is_read_closed() || happened.is_error();
             let readable = happened.is_readable() || peer.ending || peer.broken.is_some();
-            if readable && !peer.unread && !peer.given_up && peer.stream.is_some() {
+            if readable && !peer.unread && !peer.given_up && peer.wire.is_some() {
                 peer.unread = true;
                 self.unread.push(rank as u32);
             }
@@ -191,10 +193,10 @@ impl Tcp {
         unread.retain(|&from| {
             let peer = &mut peers[from as usize];
             peer.unread = false;
-            let Some(stream) = &mut peer.stream else { return false };
+            let Some(wire) = &mut peer.wire else { return false };
             let mut desk = Desk { from, pool, buffer, events };
             let ending = peer.ending || peer.broken.is_some();
-            let stop = peer.inbox.read(stream, ending, &mut desk);
+            let stop = peer.inbox.read(wire, ending, &mut desk);
             match (stop, peer.broken.take()) {
                 (Stop::More, broken) => {
                     peer.broken = broken;
@@ -202,7 +204,7 @@ impl Tcp {
                 }
                 (Stop::Drained, None) => {
                     if peer.inbox.in_bulk() {
-                        sockets::acknowledge_at_once(&*stream);
+                        sockets::acknowledge_at_once(&wire.stream);
                     }
                 }
                 (Stop::Drained | Stop::Broken(..), Some((loss, cause)))
@@ -216,8 +218,8 @@ impl Tcp {
     /// Reports peers of whose hosts nothing was heard for too long.
     fn feel(&mut self, events: &mut Vec<Event>) {
         for (rank, peer) in self.peers.iter_mut().enumerate() {
-            let heard = peer.stream.as_ref().filter(|_| !peer.given_up);
-            let silent = heard.and_then(|stream| self.pulse.lost(rank, stream));
+            let heard = peer.wire.as_ref().filter(|_| !peer.given_up);
+            let silent = heard.and_then(|wire| self.pulse.lost(rank, &wire.stream));
             if let Some(silent) = silent {
                 lose(peer, rank as u32, &Pulse::cause(silent), Loss::Silent, events);
             }
@@ -230,9 +232,9 @@ impl Tcp {
         if !peer.outbox.is_empty() {
             peer.write();
         }
-        let Some(stream) = &peer.stream else { return true };
+        let Some(Wire { stream, .. }) = &peer.wire else { return true };
         // After the peer's own end, a reset shows only as the socket's error.
-        let reset = |s: &TcpStream| !matches!(s.take_error(), Ok(None));
+        let reset = |s: &mio::net::TcpStream| !matches!(s.take_error(), Ok(None));
         if peer.broken.is_some() || discard(stream, &mut self.buffer).is_err() || reset(stream) {
             return true;
         }
@@ -249,16 +251,21 @@ impl Tcp {
 }
 
 impl Peer {
+    /// Whether something waits to be sent, if only in the wire: TLS has words of its own.
+    fn is_waiting(&self) -> bool {
+        !self.outbox.is_empty() || self.wire.as_ref().is_some_and(|wire| !wire.is_flushed())
+    }
+
     /// Writes what can be written. After a failure nothing is queued any more, and the next poll reads
     /// what the peer sent before it went, then reports it.
     fn write(&mut self) {
-        let Some(stream) = &self.stream else { return };
-        if let Err(e) = self.outbox.write(stream) {
+        let Some(wire) = &mut self.wire else { return };
+        if let Err(e) = self.outbox.write(wire) {
             self.outbox.clear();
             self.broken.get_or_insert_with(|| (sockets::loss_of(&e), lost(&e)));
         } else if self.given_up && self.outbox.is_empty() {
             // Not closed: what it has sent and nobody reads would make the kernel take the last word back.
-            let _ = stream.shutdown(Shutdown::Write);
+            let _ = wire.stream.shutdown(Shutdown::Write);
         }
     }
 }
@@ -266,7 +273,7 @@ impl Peer {
 /// Reports a peer as lost. Its connection is closed; but one that may live is told so first, if it can be: the end of a
 /// connection without a word says that a process has ended.
 pub(crate) fn lose(peer: &mut Peer, rank: u32, cause: &str, loss: Loss, events: &mut Vec<Event>) {
-    if peer.stream.is_none() || std::mem::replace(&mut peer.given_up, true) {
+    if peer.wire.is_none() || std::mem::replace(&mut peer.given_up, true) {
         return;
     }
     events.push(Event::PeerDown { rank, cause: cause.to_owned(), loss });
@@ -279,7 +286,7 @@ pub(crate) fn lose(peer: &mut Peer, rank: u32, cause: &str, loss: Loss, events: 
         }
     }
     peer.outbox.clear();
-    peer.stream = None;
+    peer.wire = None;
 }
 
 /// A frame after which none follows.
@@ -314,7 +321,7 @@ impl Transport for Tcp {
 
     fn post(&mut self, to: u32, frame: Frame) {
         let peer = &mut self.peers[to as usize];
-        if peer.stream.is_none() || peer.broken.is_some() || peer.given_up {
+        if peer.wire.is_none() || peer.broken.is_some() || peer.given_up {
             return;
         }
         let idle = peer.outbox.is_empty();
@@ -341,8 +348,7 @@ impl Transport for Tcp {
     }
 
     fn hold_back(&mut self, bytes: usize) {
-        let streams = self.peers.iter().filter_map(|peer| peer.stream.as_ref());
-        streams.for_each(|stream| sockets::hold_back(stream, bytes));
+        self.peers.iter_mut().filter_map(|peer| peer.wire.as_mut()).for_each(|wire| wire.hold_back(bytes));
     }
 
     fn backlog(&self, to: u32) -> usize {
@@ -391,7 +397,7 @@ impl Transport for Tcp {
         let bye = last_word(FrameKind::Bye);
         let mut open = Vec::new();
         for rank in 0..self.peers.len() {
-            if self.peers[rank].stream.is_some() && !self.peers[rank].given_up {
+            if self.peers[rank].wire.is_some() && !self.peers[rank].given_up {
                 self.post(rank as u32, bye.clone());
                 self.peers[rank].ending = false;
                 open.push(rank);
@@ -408,7 +414,7 @@ impl Transport for Tcp {
         }
         for peer in &mut self.peers {
             peer.outbox.clear();
-            peer.stream = None;
+            peer.wire = None;
         }
         self.unread.clear();
     }

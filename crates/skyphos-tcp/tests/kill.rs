@@ -4,13 +4,13 @@
 
 mod common;
 
-use common::{LONG, Place};
+use common::{LONG, Place, certificates};
 use skyphos_core::collectives::barrier::barrier;
 use skyphos_core::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Pool};
 use skyphos_core::transport::{Event, Loss, Transport};
 use skyphos_core::{Group, Node, Settings};
-use skyphos_tcp::{Options, Tcp, connect};
+use skyphos_tcp::{Options, Tcp, TlsFiles, connect};
 use skyphos_types::Error;
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -34,6 +34,10 @@ fn child() {
     let words: Vec<_> = role.split(' ').collect();
     let mut options = Options::new(words[1].parse().unwrap(), words[2].parse().unwrap(), words[3]);
     options.timeout = LONG;
+    options.tls = words.get(4).map(|folder| {
+        let file = |name: &str| std::path::Path::new(folder).join(name);
+        TlsFiles { authority: file("authority.pem"), certificate: file("0.pem"), key: file("0.key") }
+    });
     // A group that another test lets fail is its own business.
     let Ok(tcp) = connect(options) else { return };
     match words[0] {
@@ -69,8 +73,20 @@ fn rank_0(place: &mut Place, size: u32) -> Tcp {
 #[test]
 fn a_rank_killed_in_mid_transfer_is_reported_down_at_once() {
     let mut place = Place::new();
-    let mut children = [spawn("flood", 1, 3, &place.at), spawn("flood", 2, 3, &place.at)];
-    let mut tcp = rank_0(&mut place, 3);
+    let children = [1, 2].map(|rank| spawn("flood", rank, 3, &place.at));
+    kill_in_mid_transfer(rank_0(&mut place, 3), children);
+}
+
+#[test]
+fn a_rank_killed_in_mid_transfer_is_reported_down_at_once_encrypted() {
+    let (mut place, files) = (Place::new(), certificates::shared());
+    let at = format!("{} {}", place.at, files.key.parent().unwrap().display());
+    let children = [1, 2].map(|rank| spawn("flood", rank, 3, &at));
+    let tcp = connect(place.encrypted(3).remove(0)).unwrap();
+    kill_in_mid_transfer(tcp, children);
+}
+
+fn kill_in_mid_transfer(mut tcp: Tcp, mut children: [Child; 2]) {
     let (mut events, mut frames, mut killed) = (Vec::new(), 0, None);
     let cause = loop {
         tcp.poll(Duration::from_millis(100), &mut events);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::on_all;
+use common::{encrypted_group, group, on_all, on_each};
 use skyphos_core::collectives::{allgather::allgather_bytes, barrier::barrier};
 use skyphos_core::endpoint::WINDOW_BYTES;
 use skyphos_core::frame::{CallKind, CallSig};
@@ -38,27 +38,31 @@ fn barrier_allgather_and_exchange_at_every_size() {
 #[test]
 fn messages_larger_than_window_and_sockets_flow_both_ways() {
     let len = WINDOW_BYTES as usize * 3 + 17;
-    on_all(2, |rank, node, group| {
-        let message: Vec<u8> = (0..len).map(|k| (k * 7 + rank as usize) as u8).collect();
-        let other = 1 - rank;
-        let sig = CallSig::plain(CallKind::Barrier);
-        let came = node.call(&group, sig, async |ep| {
-            ep.exchange(0, vec![(other, ep.message_of(&message))], &[other]).await
+    for group in [group(2), encrypted_group(2)] {
+        on_each(group, |rank, node, group| {
+            let message: Vec<u8> = (0..len).map(|k| (k * 7 + rank as usize) as u8).collect();
+            let other = 1 - rank;
+            let sig = CallSig::plain(CallKind::Barrier);
+            let came = node.call(&group, sig, async |ep| {
+                ep.exchange(0, vec![(other, ep.message_of(&message))], &[other]).await
+            });
+            let came = came.unwrap().remove(0);
+            assert!((0..len).all(|k| came.as_bytes()[k] == (k * 7 + other as usize) as u8));
         });
-        let came = came.unwrap().remove(0);
-        assert!((0..len).all(|k| came.as_bytes()[k] == (k * 7 + other as usize) as u8));
-    });
+    }
 }
 
 #[test]
 fn a_rank_that_closes_early_is_orderly_and_one_in_need_of_it_is_told() {
-    let got = on_all(3, |rank, node, group| {
-        if rank == 2 {
-            return String::new();
+    for group in [group(3), encrypted_group(3)] {
+        let got = on_each(group, |rank, node, group| {
+            if rank == 2 {
+                return String::new();
+            }
+            node.call(&group, CallSig::plain(CallKind::Barrier), barrier).unwrap_err().to_string()
+        });
+        for text in &got[..2] {
+            assert!(text.contains("rank 2") && text.contains("closed its Comm"), "{text}");
         }
-        node.call(&group, CallSig::plain(CallKind::Barrier), barrier).unwrap_err().to_string()
-    });
-    for text in &got[..2] {
-        assert!(text.contains("rank 2") && text.contains("closed its Comm"), "{text}");
     }
 }

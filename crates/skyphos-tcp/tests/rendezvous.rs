@@ -56,9 +56,10 @@ fn rank_0_may_come_last_to_a_place_where_nobody_listens() {
 
 #[test]
 fn a_token_that_all_share_lets_all_in() {
-    let mut options = Place::new().options(4);
-    options.iter_mut().for_each(|o| o.token = Some("the two-handled cup".to_owned()));
-    assert!(connect_all(options).iter().all(Result::is_ok));
+    for mut options in [Place::new().options(4), Place::new().encrypted(4)] {
+        options.iter_mut().for_each(|o| o.token = Some("the two-handled cup".to_owned()));
+        assert!(connect_all(options).iter().all(Result::is_ok));
+    }
 }
 
 #[test]
@@ -122,10 +123,15 @@ fn a_rank_beyond_the_group_is_named_to_all() {
 
 #[test]
 fn a_wrong_token_is_refused_and_its_rank_is_missing_to_the_others() {
+    wrong_token(Place::options);
+    wrong_token(Place::encrypted);
+}
+
+fn wrong_token(options: fn(&mut Place, u32) -> Vec<Options>) {
     for (theirs, why) in
         [(Some("wrong"), "not the group's"), (None, "it gave no token"), (Some(""), "it gave no token")]
     {
-        let mut options = Place::new().options(3);
+        let mut options = options(&mut Place::new(), 3);
         for options in &mut options {
             options.token = Some("right".to_owned());
             options.timeout = Duration::from_millis(600);
@@ -146,12 +152,13 @@ fn a_wrong_token_is_refused_and_its_rank_is_missing_to_the_others() {
 
 #[test]
 fn a_token_where_the_group_has_none_is_refused() {
-    let mut options = Place::new().options(2);
-    options[1].token = Some("mine".to_owned());
-    options[0].timeout = SHORT;
-    let text = texts(connect_all(options));
-    assert!(text[1].contains("the group has none"), "{}", text[1]);
-    assert!(text[0].contains("rank 1 did not come"), "{}", text[0]);
+    for mut options in [Place::new().options(2), Place::new().encrypted(2)] {
+        options[1].token = Some("mine".to_owned());
+        options[0].timeout = SHORT;
+        let text = texts(connect_all(options));
+        assert!(text[1].contains("the group has none"), "{}", text[1]);
+        assert!(text[0].contains("rank 1 did not come"), "{}", text[0]);
+    }
 }
 
 #[test]

@@ -2,10 +2,15 @@
 
 mod common;
 
+use common::certificates::{Authority, authority, shared};
 use common::{LONG, Place, connect_all};
-use skyphos_tcp::{Options, connect};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use skyphos_tcp::{NAME, Options, TlsFiles, connect};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Instant;
 
 fn noise(seed: u64, len: usize) -> Vec<u8> {
@@ -19,16 +24,57 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Connects 100 strangers: silent ones, ones that send noise, claims of huge messages, half messages.
+/// TLS as one speaks it who trusts the group's authority, with a certificate or without.
+fn speaks_tls(files: Option<&TlsFiles>) -> ClientConnection {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(shared().authority).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config =
+        ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS13]);
+    let config = config.unwrap().with_root_certificates(roots);
+    let config = match files {
+        None => config.with_no_client_auth(),
+        Some(files) => {
+            let chain = vec![CertificateDer::from_pem_file(&files.certificate).unwrap()];
+            config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(&files.key).unwrap()).unwrap()
+        }
+    };
+    ClientConnection::new(Arc::new(config), NAME.try_into().unwrap()).unwrap()
+}
+
+/// Goes through TLS's handshake and says something: what comes back, or how it ended.
+fn visit(at: SocketAddr, files: Option<&TlsFiles>) -> std::io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(at)?;
+    stream.set_read_timeout(Some(LONG))?;
+    let mut tls = speaks_tls(files);
+    let mut tls = rustls::Stream::new(&mut tls, &mut stream);
+    // The greeting, or why there is none; then a wrong answer to it, and the end.
+    let mut said = vec![0; 45];
+    tls.read_exact(&mut said)?;
+    tls.write_all(&[&132u32.to_le_bytes()[..], &[2], &noise(3, 131)].concat())?;
+    // An end without TLS's last word is an end.
+    match tls.read_to_end(&mut said) {
+        Err(e) if e.kind() != std::io::ErrorKind::UnexpectedEof => Err(e),
+        _ => Ok(said),
+    }
+}
+
+/// Connects 100 strangers: silent ones, ones that send noise, claims of huge messages, half messages, half an opening of TLS.
 fn besiege(at: SocketAddr) -> Vec<TcpStream> {
     (0..100u64)
         .filter_map(|k| {
             let mut stream = TcpStream::connect(at).ok()?;
-            let bytes = match k % 5 {
+            let bytes = match k % 6 {
                 0 => Vec::new(),
                 1 => noise(k, 3000),
                 2 => [&u32::MAX.to_le_bytes()[..], &[2; 50]].concat(),
                 3 => [&800u32.to_le_bytes()[..], &[2], &noise(k, 300)].concat(),
+                4 => {
+                    let mut opening = Vec::new();
+                    speaks_tls(None).write_tls(&mut opening).unwrap();
+                    opening.truncate(opening.len() - k as usize % 7 * 30);
+                    opening
+                }
                 _ => [&132u32.to_le_bytes()[..], &[2], &noise(k, 131)].concat(),
             };
             let _ = stream.write_all(&bytes);
@@ -39,11 +85,16 @@ fn besiege(at: SocketAddr) -> Vec<TcpStream> {
 
 #[test]
 fn strangers_at_the_rendezvous() {
+    besieged_rendezvous(Place::options);
+    besieged_rendezvous(Place::encrypted);
+}
+
+fn besieged_rendezvous(options: fn(&mut Place, u32) -> Vec<Options>) {
     let mut place = Place::new();
     let at: SocketAddr = place.at.parse().unwrap();
     // More of them than are let wait, before anyone else and while the ranks come.
     let before = besiege(at);
-    let mut options = place.options(4);
+    let mut options = options(&mut place, 4);
     options.iter_mut().for_each(|o| o.token = Some("cup".to_owned()));
     let start = Instant::now();
     let during = std::thread::spawn(move || besiege(at));
@@ -53,6 +104,31 @@ fn strangers_at_the_rendezvous() {
         result.unwrap();
     }
     drop((before, during.join().unwrap()));
+}
+
+#[test]
+fn who_speaks_tls_without_a_certificate_of_the_group_is_told_so_and_nothing_else() {
+    let mut place = Place::new();
+    let at: SocketAddr = place.at.parse().unwrap();
+    let mut options = place.encrypted(2);
+    options.iter_mut().for_each(|o| o.token = Some("cup".to_owned()));
+    let last = options.pop().unwrap();
+    let zero = std::thread::spawn(move || connect(options.pop().unwrap()));
+    let (other, alike, group) = (Authority::named("another"), Authority::new(), shared());
+    let told = |files: Option<&TlsFiles>| visit(at, files).unwrap_err().to_string();
+    assert!(told(None).contains("CertificateRequired"), "{}", told(None));
+    let text = told(Some(&other.files()));
+    assert!(text.contains("UnknownCA"), "{text}");
+    let text = told(Some(&alike.files()));
+    assert!(text.contains("DecryptError"), "{text}");
+    let text = told(Some(&authority().files_for("example.org", 4000)));
+    assert!(text.contains("BadCertificate"), "{text}");
+    // With a certificate, but no token: the challenge, whose answer is wrong, and the end.
+    let said = visit(at, Some(&group)).unwrap();
+    assert!(said.len() == 45 && said[5..12] == *b"SKYPHOS", "{said:?}");
+    let (one, zero) = (connect(last), zero.join().unwrap());
+    let failed = [one, zero].into_iter().find_map(|rank| rank.err());
+    assert!(failed.is_none(), "{failed:?}");
 }
 
 /// Ports on which this process listens on the loopback, from the kernel's table.
@@ -73,9 +149,14 @@ fn listening() -> Vec<u16> {
 
 #[test]
 fn strangers_on_the_mesh_ports() {
+    besieged_mesh(Place::options);
+    besieged_mesh(Place::encrypted);
+}
+
+fn besieged_mesh(options: fn(&mut Place, u32) -> Vec<Options>) {
     let mut place = Place::new();
     let rendezvous: SocketAddr = place.at.parse().unwrap();
-    let mut options = place.options(4);
+    let mut options = options(&mut place, 4);
     let last = options.pop().unwrap();
     let early: Vec<_> = options.into_iter().map(|o| std::thread::spawn(move || connect(o))).collect();
     // Ranks 1 and 2 have opened their own listeners; the group waits for rank 3.
@@ -100,7 +181,7 @@ fn strangers_on_the_mesh_ports() {
         stranger.set_read_timeout(Some(LONG)).unwrap();
         let mut all = Vec::new();
         let _ = stranger.read_to_end(&mut all);
-        assert!(all.len() <= 45, "at most a challenge");
+        assert!(all.len() <= 45 || all.starts_with(&[22, 3, 3]), "at most a challenge, or TLS's own words");
     }
 }
 

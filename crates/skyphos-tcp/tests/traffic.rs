@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{LONG, group};
+use common::{LONG, Place, connect_all, encrypted_group, group};
 use skyphos_core::frame::{Frame, FrameKind, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Pool};
 use skyphos_core::transport::{Event, Loss, Transport};
@@ -60,19 +60,29 @@ fn run(mut tcp: Tcp) {
     tcp.close(LONG);
 }
 
+fn run_all(group: Vec<Tcp>) {
+    let tasks: Vec<_> = group.into_iter().map(|tcp| std::thread::spawn(move || run(tcp))).collect();
+    tasks.into_iter().for_each(|t| t.join().unwrap());
+}
+
 #[test]
 fn all_pairs_both_ways_at_once() {
     for size in [2, 5] {
-        let tasks: Vec<_> = group(size).into_iter().map(|tcp| std::thread::spawn(move || run(tcp))).collect();
-        tasks.into_iter().for_each(|t| t.join().unwrap());
+        run_all(group(size));
+    }
+}
+
+#[test]
+fn all_pairs_both_ways_at_once_encrypted() {
+    for size in [2, 3, 5] {
+        run_all(encrypted_group(size));
     }
 }
 
 #[test]
 fn small_buffers_change_nothing() {
-    let mut options = common::Place::new().options(3);
-    options.iter_mut().for_each(|o| o.socket_buffer = Some(8 * 1024));
-    let group = common::connect_all(options);
-    let tasks: Vec<_> = group.into_iter().map(|tcp| std::thread::spawn(move || run(tcp.unwrap()))).collect();
-    tasks.into_iter().for_each(|t| t.join().unwrap());
+    for mut options in [Place::new().options(3), Place::new().encrypted(3)] {
+        options.iter_mut().for_each(|o| o.socket_buffer = Some(8 * 1024));
+        run_all(connect_all(options).into_iter().map(|tcp| tcp.unwrap()).collect());
+    }
 }

@@ -20,6 +20,7 @@ from .. import __version__
 __all__ = ["main"]
 
 _COMMANDS = {
+    "certificates": "Make certificates, for groups that encrypt their connections.",
     "plan": "Predict what an allreduce costs by each algorithm, or a plan by its degrees.",
     "pagerank": "Rank the vertices of a graph with PageRank.",
     "probe": "Measure what network and machines can do.",

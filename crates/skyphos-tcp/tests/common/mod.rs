@@ -1,6 +1,8 @@
 //! Groups of threads over real sockets on the loopback.
 #![allow(dead_code)]
 
+pub mod certificates;
+
 use skyphos_core::{Group, Node, Settings};
 use skyphos_tcp::{Options, Tcp, connect};
 use skyphos_types::Result;
@@ -28,6 +30,13 @@ impl Place {
         Place { listener: None, ..Place::new() }
     }
 
+    /// Each rank's options, of a group over TLS.
+    pub fn encrypted(&mut self, size: u32) -> Vec<Options> {
+        let mut all = self.options(size);
+        all.iter_mut().for_each(|options| options.tls = Some(certificates::shared()));
+        all
+    }
+
     /// Each rank's options.
     pub fn options(&mut self, size: u32) -> Vec<Options> {
         let mut all: Vec<Options> = (0..size)
@@ -52,8 +61,18 @@ pub fn group(size: u32) -> Vec<Tcp> {
     connect_all(Place::new().options(size)).into_iter().map(|t| t.unwrap()).collect()
 }
 
+pub fn encrypted_group(size: u32) -> Vec<Tcp> {
+    connect_all(Place::new().encrypted(size)).into_iter().map(|t| t.unwrap()).collect()
+}
+
 /// Runs the body on each rank's thread, over a node.
 pub fn on_all<R: Send>(size: u32, body: impl Fn(u32, Arc<Node>, Arc<Group>) -> R + Sync) -> Vec<R> {
+    on_each(group(size), body)
+}
+
+/// The same over a group that is there.
+pub fn on_each<R: Send>(group: Vec<Tcp>, body: impl Fn(u32, Arc<Node>, Arc<Group>) -> R + Sync) -> Vec<R> {
+    let size = group.len() as u32;
     let settings = Settings { timeout: LONG, ..Settings::default() };
     std::thread::scope(|scope| {
         let start = |(rank, transport): (usize, Tcp)| {
@@ -67,7 +86,7 @@ pub fn on_all<R: Send>(size: u32, body: impl Fn(u32, Arc<Node>, Arc<Group>) -> R
                 result
             })
         };
-        let tasks: Vec<_> = group(size).into_iter().enumerate().map(start).collect();
+        let tasks: Vec<_> = group.into_iter().enumerate().map(start).collect();
         tasks.into_iter().map(|t| t.join().unwrap()).collect()
     })
 }

@@ -1,0 +1,189 @@
+//! Encrypted connections: TLS 1.3, both sides with a certificate of the group's authority.
+//!
+//! The authority is the group's or the cluster's own. A certificate must be for the name [`NAME`], so that others that the
+//! authority may have signed, of web servers say, are none of ours. Who holds one may be any rank: which one, and that it is
+//! of this group, the token proves inside ([`crate::handshake`]).
+//!
+//! A rank's own certificate is checked when its files are read, as the others will check it: most mistakes are told where
+//! they were made. Whether a certificate was revoked nobody asks: let them live shortly, or change the authority.
+
+use rustls::client::{Resumption, verify_server_name};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{
+    CertificateError, ClientConfig, ClientConnection, Connection, DigitallySignedStruct, DistinguishedName,
+    RootCertStore, ServerConfig, ServerConnection, SignatureScheme,
+};
+use skyphos_types::{Error, Result};
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Whom a rank's certificate is for.
+pub const NAME: &str = "skyphos";
+
+/// What a rank needs for encrypted connections: three files in PEM.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// Certificates of the authorities that have signed those of all ranks.
+    pub authority: PathBuf,
+    /// This rank's certificate, with those between it and the authority.
+    pub certificate: PathBuf,
+    /// Its private key, not encrypted.
+    pub key: PathBuf,
+}
+
+/// How connections are encrypted.
+#[derive(Clone)]
+pub(crate) struct Tls {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+impl Tls {
+    /// Reads and checks a rank's files.
+    pub(crate) fn load(files: &TlsFiles, rank: u32) -> Result<Tls> {
+        read(files, rustls::crypto::ring::default_provider())
+            .map_err(|why| Error::bad_input(format!("TLS of rank {rank}: {why}")))
+    }
+
+    /// The state of a connection that this rank accepted (`incoming`) or made.
+    pub(crate) fn connection(&self, incoming: bool) -> std::result::Result<Connection, rustls::Error> {
+        Ok(match incoming {
+            true => ServerConnection::new(self.server.clone())?.into(),
+            false => ClientConnection::new(self.client.clone(), name())?.into(),
+        })
+    }
+}
+
+fn name() -> ServerName<'static> {
+    ServerName::try_from(NAME).expect("a name")
+}
+
+pub(crate) fn read(files: &TlsFiles, provider: CryptoProvider) -> std::result::Result<Tls, String> {
+    let TlsFiles { authority, certificate, key } = files;
+    let mut roots = RootCertStore::empty();
+    for root in certificates(authority)? {
+        roots.add(root).map_err(|e| bad("the authority", authority, &e))?;
+    }
+    let (roots, chain) = (Arc::new(roots), certificates(certificate)?);
+    let secret = PrivateKeyDer::from_pem_file(key).map_err(|e| match e {
+        pem::Error::NoItemsFound => bad("the key", key, &"no private key in it, or one that is encrypted"),
+        e => bad("the key", key, &pem_words(e)),
+    })?;
+
+    let provider = Arc::new(provider);
+    let members =
+        Arc::new(Members::new(roots.clone(), &provider).map_err(|e| bad("the authority", authority, &e))?);
+    members.verify_client_cert(&chain[0], &chain[1..], UnixTime::now()).map_err(|error| {
+        let why = match error {
+            // The latter from another authority of the same name.
+            rustls::Error::InvalidCertificate(
+                CertificateError::UnknownIssuer | CertificateError::BadSignature,
+            ) => {
+                format!("the authority in {} has not signed it", authority.display())
+            }
+            rustls::Error::InvalidCertificate(cause) => cause.to_string(),
+            other => other.to_string(),
+        };
+        bad("the certificate", certificate, &why)
+    })?;
+
+    let versions = &[&rustls::version::TLS13];
+    let mismatch = |e: rustls::Error| {
+        bad("the key", key, &format!("it does not fit the certificate in {} ({e})", certificate.display()))
+    };
+    let no_tls13 = |e: rustls::Error| format!("no TLS 1.3: {e}");
+    let mut client = ClientConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(versions)
+        .map_err(no_tls13)?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain.clone(), secret.clone_key())
+        .map_err(mismatch)?;
+    let mut server = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .map_err(no_tls13)?
+        .with_client_cert_verifier(members)
+        .with_single_cert(chain, secret)
+        .map_err(mismatch)?;
+    // Connections are made once: there is nothing to resume.
+    client.resumption = Resumption::disabled();
+    server.send_tls13_tickets = 0;
+    Ok(Tls { client: Arc::new(client), server: Arc::new(server) })
+}
+
+fn certificates(path: &Path) -> std::result::Result<Vec<CertificateDer<'static>>, String> {
+    let all =
+        CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>);
+    match all {
+        Ok(all) if all.is_empty() => Err(bad("the file", path, &"no certificate in it")),
+        Ok(all) => Ok(all),
+        Err(error) => Err(bad("the file", path, &pem_words(error))),
+    }
+}
+
+fn bad(what: &str, path: &Path, cause: &dyn Display) -> String {
+    format!("{what} {}: {cause}", path.display())
+}
+
+fn pem_words(error: pem::Error) -> String {
+    match error {
+        pem::Error::Io(error) => error.to_string(),
+        other => format!("not PEM: {other}"),
+    }
+}
+
+/// Lets in whoever has a certificate of the authority, if it is for [`NAME`].
+#[derive(Debug)]
+struct Members(Arc<dyn ClientCertVerifier>);
+
+impl Members {
+    fn new(
+        authority: Arc<RootCertStore>,
+        provider: &Arc<CryptoProvider>,
+    ) -> std::result::Result<Members, rustls::server::VerifierBuilderError> {
+        WebPkiClientVerifier::builder_with_provider(authority, provider.clone()).build().map(Members)
+    }
+}
+
+impl ClientCertVerifier for Members {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> std::result::Result<ClientCertVerified, rustls::Error> {
+        let verified = self.0.verify_client_cert(certificate, between, now)?;
+        verify_server_name(&ParsedCertificate::try_from(certificate)?, &name())?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> std::result::Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> std::result::Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
