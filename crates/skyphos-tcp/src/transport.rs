@@ -358,8 +358,8 @@ impl Transport for Tcp {
 
     fn on_way(&self, to: u32) -> usize {
         let peer = &self.peers[to as usize];
-        let open = peer.stream.as_ref().filter(|_| !peer.given_up);
-        open.map_or(0, |stream| peer.outbox.backlog() + sockets::unacknowledged(stream).unwrap_or(0))
+        let open = peer.wire.as_ref().filter(|_| !peer.given_up);
+        open.map_or(0, |wire| self.backlog(to) + sockets::unacknowledged(&wire.stream).unwrap_or(0))
     }
 
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
