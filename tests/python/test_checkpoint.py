@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hypothesis.extra import numpy as hnp
 import skyphos as sky
 from conftest import on_all
 from skyphos.errors import BadInput
+from skyphos.graph import Edges, pagerank
 
 DTYPES = st.one_of(hnp.floating_dtypes(), hnp.integer_dtypes(), hnp.complex_number_dtypes(), hnp.boolean_dtypes())
 
@@ -101,3 +103,32 @@ def test_what_cannot_be_saved_or_restored_says_so_on_all(tmp_path: Path) -> None
 
 def test_nothing_there(tmp_path: Path) -> None:
     assert on_all(2, lambda comm: sky.Checkpoint(tmp_path / "none").restore(comm)) == [None, None]
+
+
+def ranked(folder: Path | None, iterations: int, comm: sky.Comm, **options: Any) -> Any:
+    """A random graph's PageRank, iteration for iteration."""
+    draw = np.random.default_rng(comm.rank)
+    edges = Edges(draw.integers(0, 300, 2000), draw.integers(0, 300, 2000))
+    checkpoint = None if folder is None else sky.Checkpoint(folder, every=4)
+    heard: list[int] = []
+    result = pagerank(
+        comm,
+        edges,
+        tol=0.0,
+        max_iterations=iterations,
+        checkpoint=checkpoint,
+        callback=lambda iteration, _: heard.append(iteration),
+        **options,
+    )
+    return heard, result.ranks.tobytes(), result.residuals
+
+
+def test_pagerank_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    whole = on_all(3, lambda comm: ranked(None, 30, comm))
+    on_all(3, lambda comm: ranked(tmp_path, 14, comm))  # ends, saved after 8 and 12
+    again = on_all(3, lambda comm: ranked(tmp_path, 30, comm))
+    for (_, ranks, residuals), (heard, same, those) in zip(whole, again, strict=True):
+        assert heard == list(range(12, 31)), "iteration 12's change is heard of in the next"
+        assert same == ranks and those == residuals
+    with pytest.raises(BadInput, match="another graph"):
+        on_all(3, lambda comm: ranked(tmp_path, 30, comm, damping=0.5))

@@ -18,7 +18,7 @@ from ..errors import BadInput, SkyphosError
 from ..together import reduce_number, together
 
 if TYPE_CHECKING:
-    from .. import Comm
+    from .. import Checkpoint, Comm
     from ..graph import PageRank
     from .summary import Summary
 
@@ -41,6 +41,8 @@ class Settings:
     undirected: bool
     weights: bool
     seed: int
+    checkpoint: str | None
+    checkpoint_every: int
 
     def arguments(self) -> list[str]:
         """The same as arguments, for the processes of a group."""
@@ -53,7 +55,9 @@ class Settings:
             "--seed",
             str(self.seed),
         ]
-        for name, value in (("--degrees", self.degrees), ("--out", self.out), ("--report", self.report)):
+        given += ["--checkpoint-every", str(self.checkpoint_every)]
+        named = [("--degrees", self.degrees), ("--out", self.out), ("--report", self.report)]
+        for name, value in (*named, ("--checkpoint", self.checkpoint)):
             given += [] if value is None else [name, value]
         given += ["--undirected"] if self.undirected else []
         given += [] if self.weights else ["--unweighted"]
@@ -106,6 +110,14 @@ class Settings:
 @click.option("--undirected", is_flag=True, help="The file has each edge once for both directions.")
 @click.option("--unweighted", is_flag=True, help="Ignore a third column, or a matrix's values.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random partition.")
+@click.option("--checkpoint", metavar="FOLDER", help="Save iterations there, and go on after the last one that is.")
+@click.option(
+    "--checkpoint-every",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Iterations from one to the next.",
+)
 def command(*, n: int | None, unweighted: bool, **options: object) -> None:
     """Rank the vertices of GRAPH with PageRank.
 
@@ -198,6 +210,7 @@ def _run(settings: Settings) -> None:
             max_iterations=settings.max_iterations,
             degrees=settings.layers(),
             callback=progress.residual,
+            checkpoint=_checkpoint(settings),
         )
         facts = [("edges", f"{reduce_number(comm, len(edges)):,}"), *settings.facts()]
         summary = summarise(comm, result, load_s, top=settings.top, base=edges.base, facts=facts)
@@ -209,6 +222,14 @@ def _run(settings: Settings) -> None:
         if not result.converged:
             residual, most = result.residuals[-1], settings.max_iterations
             click.echo(f"skyphos: not converged: the residual is {residual:.3g} after {most} iterations", err=True)
+
+
+def _checkpoint(settings: Settings) -> Checkpoint | None:
+    if settings.checkpoint is None:
+        return None
+    from ..checkpoint import Checkpoint
+
+    return Checkpoint(settings.checkpoint, every=settings.checkpoint_every)
 
 
 def _write(comm: Comm, settings: Settings, result: PageRank, summary: Summary, base: int) -> None:

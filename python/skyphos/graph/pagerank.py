@@ -16,10 +16,11 @@ Cost of an iteration: the product (see :mod:`.dist_matrix`) and five passes over
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ from .dist_matrix import DistMatrix
 from .edges import Edges, Ids, Weights
 
 if TYPE_CHECKING:
-    from .. import Comm, Stats
+    from .. import Checkpoint, Comm, Stats
 
 __all__ = ["PageRank", "TimeSplit", "adjacency_matrix", "pagerank"]
 
@@ -121,6 +122,7 @@ def pagerank(
     stop: str = "total",
     callback: Callable[[int, float], None] | None = None,
     degrees: Sequence[int] | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> PageRank:
     """Rank the vertices of a graph. Collective.
 
@@ -148,6 +150,8 @@ def pagerank(
         Called on every rank with (iteration, residual) once the residual of an iteration is known.
     degrees : sequence of int, optional
         Layers of the butterfly; default chosen by ``Comm.configure``.
+    checkpoint : Checkpoint, optional
+        Where iterations are saved; one of the same graph and settings that is there goes on, to the same bits.
 
     Returns
     -------
@@ -157,7 +161,7 @@ def pagerank(
     ------
     BadInput
         On all ranks, if a setting is out of range, a weight is negative, there is no vertex, or no vertex
-        has a personalisation weight.
+        has a personalisation weight; if a checkpoint is of another graph or other settings, or cannot be written.
 
     Examples
     --------
@@ -190,6 +194,13 @@ def pagerank(
     x, other, change = dA.full(1.0 / count), dA.empty(), _Change(dA.owned)
     moved, iteration = 0.0, 0
     residuals: list[float] = []
+    saved = None
+    if checkpoint is not None:
+        settings = f"{damping!r} {sorted((personalization or {}).items())!r}"
+        saved = _Saved(comm, checkpoint, (adjacency.index, adjacency.owned, sums), settings)
+        found = saved.restore()
+        if found is not None:
+            x, moved, iteration, residuals = found
     begin = time.perf_counter()
     while True:
         # x' = d (A x + (dangling mass) p) + (1 - d) p
@@ -205,6 +216,8 @@ def pagerank(
         moved = change(dAx, x)
         x, other = dAx, x
         iteration += 1
+        if saved is not None:
+            saved.save(iteration, x, moved, residuals)
     seconds.iterations = time.perf_counter() - begin
     return PageRank(
         vertices=adjacency.index,
@@ -314,3 +327,30 @@ def _check_weights(graph: Edges | DistMatrix, personalization: Mapping[int, floa
         lowest = 1.0 if graph.weight is None else float(graph.weight.min(initial=1.0))
     if not lowest >= 0.0:
         raise BadInput(f"an edge has weight {lowest}: PageRank needs weights that are not negative")
+
+
+class _Saved:
+    """An iteration's vector and what goes with it, in a checkpoint that knows which graph and settings it is of."""
+
+    def __init__(self, comm: Comm, checkpoint: Checkpoint, graph: tuple[npt.NDArray[Any], ...], settings: str) -> None:
+        self._comm, self._checkpoint = comm, checkpoint
+        whole = hashlib.blake2b(settings.encode(), digest_size=16)
+        for part in graph:
+            whole.update(part.tobytes())
+        self._of = np.frombuffer(whole.digest(), np.uint8)
+
+    def restore(self) -> tuple[Weights, float, int, list[float]] | None:
+        found = self._checkpoint.restore(self._comm)
+        if found is None:
+            return None
+        together(self._comm, lambda: self._check(found.state))
+        residuals: list[float] = found["residuals"].tolist()
+        return found["x"], float(found["moved"]), found.iteration, residuals
+
+    def _check(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        if not np.array_equal(state.get("of", self._of[:0]), self._of):
+            raise BadInput(f"{self._checkpoint.path}: of another graph, its parts or settings: name another folder")
+
+    def save(self, iteration: int, x: Weights, moved: float, residuals: list[float]) -> None:
+        state: dict[str, npt.ArrayLike] = {"of": self._of, "x": x, "moved": moved, "residuals": residuals}
+        self._checkpoint.save(self._comm, iteration, state)
