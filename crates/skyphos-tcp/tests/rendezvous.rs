@@ -9,7 +9,7 @@ use skyphos_core::transport::Transport;
 use skyphos_tcp::{Options, Tcp, connect};
 use skyphos_types::{Error, Result};
 use std::net::TcpListener;
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -79,6 +79,10 @@ fn two_processes_with_one_rank_are_named_to_all() {
         let all = place.options(size);
         let again = ranks.iter().find(|r| ranks.iter().filter(|q| q == r).count() == 2).unwrap();
         let mut fd = all[0].listen_fd;
+        // The first rank 0 may be done before the second one looks: the port stays taken until it has.
+        // SAFETY: `Place` has just opened it, and nobody has closed it.
+        let held =
+            fd.filter(|_| *again == 0).map(|fd| unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned());
         let options = ranks.iter().map(|rank| {
             let mut options = all[*rank as usize].clone();
             // Two ranks 0 cannot share the socket: the second finds the port taken.
@@ -87,6 +91,7 @@ fn two_processes_with_one_rank_are_named_to_all() {
             options
         });
         let results = connect_all(options.collect());
+        drop(held);
         if *again == 0 {
             // The first of them has its group; the second is told at once.
             let text = results[1].as_ref().err().expect("refused").to_string();
