@@ -33,7 +33,7 @@ try:
         assert (total == sum(range(comm.size))).all()
         if call == 20:
             say("running")
-    say("done", [one.process for one in comm.health() if not one.alive])
+    say("done", [one.process for one in comm.health() if one.lost == "ended"])
 except sky.PeerLost as error:
     say("lost", error.rank, error)
 """
