@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import subprocess
 import sys
@@ -71,13 +70,7 @@ class Group:
         self.processes: list[subprocess.Popen[str]] = []
         self.seen: list[str] = []
         for host in range(size):
-            env = os.environ | {
-                "SKYPHOS_RANK": str(host),
-                "SKYPHOS_WORLD_SIZE": str(size),
-                "SKYPHOS_RENDEZVOUS": f"{cluster.address(0)}:{_port}",
-                "SKYPHOS_TOKEN": "replicas",
-                "SKYPHOS_PROFILE": "none",
-            }
+            env = cluster.environment(host, size, _port, "replicas") | {"SKYPHOS_PROFILE": "none"}
             words = ["--body", str(replication), "--entries", str(options.entries), "--n", str(options.n)]
             command = cluster.command(host, [sys.executable, str(Path(__file__).resolve()), *words])
             self.processes.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))

@@ -69,6 +69,15 @@ class Cluster:
         """What to start to run a command on a host."""
         return ["ip", "netns", "exec", self._host(host), *arguments]
 
+    def environment(self, rank: int, size: int, port: int, token: str) -> dict[str, str]:
+        """The environment of a rank, of a group that meets at a port of host 0."""
+        return os.environ | {
+            "SKYPHOS_RANK": str(rank),
+            "SKYPHOS_WORLD_SIZE": str(size),
+            "SKYPHOS_RENDEZVOUS": f"{self.address(0)}:{port}",
+            "SKYPHOS_TOKEN": token,
+        }
+
     def cut(self, host: int) -> None:
         """Cut a host off silently, as if its cable behind the switch were pulled."""
         _ip("-n", f"{self.name}-sw", "link", "set", f"p{host}", "nomaster")

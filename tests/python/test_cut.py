@@ -58,12 +58,7 @@ def start(cluster: Cluster, how: str) -> list[subprocess.Popen[str]]:
     """One rank a host."""
     ranks = []
     for host in range(HOSTS):
-        env = os.environ | {
-            "SKYPHOS_RANK": str(host),
-            "SKYPHOS_WORLD_SIZE": str(HOSTS),
-            "SKYPHOS_RENDEZVOUS": f"{cluster.address(0)}:29555",
-            "SKYPHOS_TOKEN": "cut",
-        }
+        env = cluster.environment(host, HOSTS, 29555, "cut")
         command = cluster.command(host, [sys.executable, "-c", PROGRAM, *how.split()])
         ranks.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
     return ranks

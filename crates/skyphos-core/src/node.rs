@@ -304,6 +304,11 @@ impl Node {
         self.place
     }
 
+    /// Whether ranks are several processes.
+    pub fn is_replicated(&self) -> bool {
+        self.place.1 > self.size
+    }
+
     /// How all processes are.
     pub fn health(&self) -> Vec<Health> {
         let of_replicas = self.transport().health();

@@ -1,8 +1,9 @@
 //! A group of ranks and its collectives.
 
 use crate::memory::Memory;
-use crate::observe::{Observed, own_cores};
+use crate::observe::Observed;
 use crate::shrink::Shrunk;
+use crate::told;
 use skyphos_core::collectives::allgather::{allgather_bytes, allgather_numbers};
 use skyphos_core::collectives::barrier::barrier;
 use skyphos_core::collectives::gather::scatter_arrays;
@@ -62,15 +63,16 @@ impl Comm {
         Comm::over_placed(transport, settings, |_| Ok(None))
     }
 
-    /// The same with ranks in places that somebody else knows, told how many there are.
+    /// The same with ranks in places that somebody else knows, told which there are.
     pub(crate) fn over_placed(
         transport: Box<dyn Transport>,
         settings: Settings,
-        placed: impl FnOnce(u32) -> Result<Option<Topology>>,
+        placed: impl FnOnce(&[u32]) -> Result<Option<Topology>>,
     ) -> Result<Comm> {
         let node = Node::new(transport, settings)?;
-        let topology = placed(node.size())?.unwrap_or_else(|| node.topology().clone());
-        let group = Group { comm: 0, ranks: (0..node.size()).collect(), me: node.rank(), topology };
+        let ranks: Vec<u32> = (0..node.size()).collect();
+        let topology = placed(&ranks)?.unwrap_or_else(|| node.topology().clone());
+        let group = Group { comm: 0, ranks, me: node.rank(), topology };
         Ok(Comm::of_group(node, group, Observed::default()))
     }
 
@@ -141,19 +143,15 @@ impl Comm {
     }
 
     fn agree(&self, mine: Option<Profile>, adapt: bool, more: bool) -> Result<(Option<Profile>, bool)> {
-        let numbers = mine.map_or([0.0; Profile::LEN], |profile| profile.numbers());
-        let mut block: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-        block.extend(own_cores().to_le_bytes());
+        let mut block = told::start(mine);
         block.extend([u8::from(adapt), u8::from(more)]);
         let all =
             self.call(CallSig::plain(CallKind::Profile), async |ep| allgather_bytes(ep, 0, &block).await)?;
-        let word = |k: usize| f64::from_le_bytes(all[0][k * 8..][..8].try_into().expect("8 bytes"));
-        // Of rank 0 without one they are zeros, which are none.
-        let profile = Profile::from_numbers(std::array::from_fn(word));
+        let (profile, cores) = told::read_start(&all[0]);
         self.set_profile(profile);
         let mut observed = self.observed();
         let [.., adapts, more] = all[0][..] else { unreachable!("as many bytes as here") };
-        (observed.host_cores, observed.fixed) = (Some(word(Profile::LEN)), adapts == 0);
+        (observed.host_cores, observed.fixed) = (Some(cores), adapts == 0);
         drop(observed);
         Ok((profile, more == 1))
     }
@@ -161,11 +159,7 @@ impl Comm {
     /// The same ranks as another group, which goes by rank 0's topology. Collective; a message from rank 0 to each, and
     /// ⌈log2 P⌉ α.
     pub fn with_topology(&self, mine: Option<&Topology>) -> Result<Comm> {
-        let of = |topology: &Topology| -> Vec<u8> {
-            let pairs = topology.hosts().iter().zip(topology.racks());
-            pairs.flat_map(|(host, rack)| [host.to_le_bytes(), rack.to_le_bytes()]).flatten().collect()
-        };
-        let mine = mine.filter(|_| self.rank() == 0).map_or_else(Vec::new, of);
+        let mine = mine.filter(|_| self.rank() == 0).map_or_else(Vec::new, told::places);
         let (all, call) = self.call(CallSig::plain(CallKind::Split), async |ep| {
             if self.rank() == 0 && mine.len() != 8 * ep.size() as usize {
                 let ranks = mine.len() / 8;
@@ -176,9 +170,8 @@ impl Comm {
             scatter_arrays(ep, 0, &mine, &mut own).await?;
             Ok((allgather_numbers(ep, PLACES, &[u64::from_le_bytes(own)]).await?, ep.call_number()))
         })?;
-        let words: Vec<u64> = all.into_iter().flatten().collect();
-        let half = |shift: u32| words.iter().map(|word| (word >> shift) as u32).collect::<Vec<_>>();
-        let topology = Topology::new(&half(0), &half(32))?;
+        let bytes: Vec<u8> = all.into_iter().flatten().flat_map(u64::to_le_bytes).collect();
+        let topology = told::read_places(&bytes)?;
         let everyone: Vec<u32> = (0..self.size()).collect();
         Ok(self.regroup(call, &everyone, topology))
     }

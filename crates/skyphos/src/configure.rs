@@ -329,9 +329,8 @@ pub fn predicted_rows(plan: &Plan) -> Vec<(f64, f64)> {
 
 /// Refuses an order of additions that replicas of a rank would not share.
 fn check_order(ep: &Endpoint, order: Order) -> Result<()> {
-    let (_, processes) = ep.node().place();
     match order {
-        Order::Arrival if processes > ep.node().size() => Err(Error::bad_input(
+        Order::Arrival if ep.node().is_replicated() => Err(Error::bad_input(
             "order=\"arrival\" adds up in the order in which messages come, which replicas of a rank do not share: use \
              order=\"rank\"",
         )),

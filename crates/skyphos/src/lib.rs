@@ -38,6 +38,7 @@ mod replicas;
 mod row_times;
 mod shrink;
 pub mod simulate;
+mod told;
 mod topk_allreduce;
 mod vectors;
 

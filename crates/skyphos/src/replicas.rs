@@ -2,6 +2,7 @@
 
 use crate::comm::{Comm, LocalRanks};
 use crate::observe::own_cores;
+use crate::told::{self, START_BYTES};
 use skyphos_core::local::local_group;
 use skyphos_core::replicated::{Replicated, first_tells};
 use skyphos_core::transport::{Health, Transport};
@@ -36,24 +37,24 @@ impl Comm {
         mine: Result<(Option<Profile>, Option<Topology>)>,
     ) -> Result<Comm> {
         let mut waiting = Vec::new();
-        let mine = mine.map(|(profile, topology)| words(profile, topology.as_ref()));
-        let told = first_tells(&mut *transport, mine, settings.timeout, &mut waiting)?;
-        let (profile, cores, topology) = read(&told).ok_or_else(|| Error::Corrupt {
-            rank: 0,
-            message: format!("{} bytes of what a group begins with", told.len()),
-        })?;
-        let processes = transport.size();
+        let mine = mine.map(|(profile, topology)| {
+            [told::start(profile), topology.as_ref().map_or_else(Vec::new, told::places)].concat()
+        });
+        let bytes = first_tells(&mut *transport, mine, settings.timeout, &mut waiting)?;
+        let Some((start, places)) = bytes.split_at_checked(START_BYTES) else {
+            let message = format!("{} bytes of what a group begins with", bytes.len());
+            return Err(Error::Corrupt { rank: 0, message });
+        };
+        let processes = transport.size() as usize;
+        if !places.is_empty() && places.len() != 8 * processes {
+            let told = places.len() / 8;
+            let message = format!("process 0 has a topology of {told} processes, of {processes}");
+            return Err(Error::bad_input(message));
+        }
         let replicated = Replicated::new(transport, replication.each, replication.share_hosts, waiting)?;
-        Comm::over_replicas(replicated, settings, profile, cores, |ranks| match topology {
-            Some(topology) if topology.hosts().len() != processes as usize => Err(Error::bad_input(format!(
-                "process 0 has a topology of {} processes, of {processes}",
-                topology.hosts().len()
-            ))),
-            Some(topology) => {
-                let m = ranks as usize;
-                Topology::new(&topology.hosts()[..m], &topology.racks()[..m]).map(Some)
-            }
-            None => Ok(None),
+        Comm::over_replicas(replicated, settings, told::read_start(start), |ranks| match places {
+            [] => Ok(None),
+            _ => Ok(Some(told::read_places(places)?.of_group(ranks))),
         })
     }
 
@@ -61,7 +62,7 @@ impl Comm {
     pub fn local_replicated(size: u32, each: u32, settings: &Settings) -> Result<LocalRanks> {
         let comms = local_group(size).into_iter().map(|local| {
             let replicated = Replicated::new(Box::new(local), each, true, Vec::new())?;
-            Comm::over_replicas(replicated, settings.clone(), None, own_cores(), |_| Ok(None))
+            Comm::over_replicas(replicated, settings.clone(), (None, own_cores()), |_| Ok(None))
         });
         Ok(LocalRanks(comms.collect::<Result<_>>()?))
     }
@@ -69,9 +70,8 @@ impl Comm {
     fn over_replicas(
         replicated: Replicated,
         settings: Settings,
-        profile: Option<Profile>,
-        cores: f64,
-        placed: impl FnOnce(u32) -> Result<Option<Topology>>,
+        (profile, cores): (Option<Profile>, f64),
+        placed: impl FnOnce(&[u32]) -> Result<Option<Topology>>,
     ) -> Result<Comm> {
         let comm = Comm::over_placed(Box::new(replicated), settings, placed)?;
         let mut observed = comm.observed();
@@ -95,63 +95,8 @@ impl Comm {
         self.process().0 / self.node().size()
     }
 
-    /// Whether ranks are several processes.
-    pub fn is_replicated(&self) -> bool {
-        self.replication() > 1
-    }
-
-    /// Refuses what cannot run replicated.
-    pub(crate) fn needs_single_processes(&self, what: &str, instead: &str) -> Result<()> {
-        match self.is_replicated() {
-            true => Err(Error::bad_input(format!("{what} cannot run in a replicated group: {instead}"))),
-            false => Ok(()),
-        }
-    }
-
     /// How the group's processes are: who is lost or late, and whose messages came first here. Not collective.
     pub fn health(&self) -> Vec<Health> {
         self.node().health()
-    }
-}
-
-/// What process 0 tells: numbers of a profile (zeros: none), cores, then host and rack of each process.
-fn words(profile: Option<Profile>, topology: Option<&Topology>) -> Vec<u8> {
-    let numbers = profile.map_or([0.0; Profile::LEN], |profile| profile.numbers());
-    let mut bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-    bytes.extend(own_cores().to_le_bytes());
-    for (host, rack) in topology.iter().flat_map(|t| t.hosts().iter().zip(t.racks())) {
-        bytes.extend([host.to_le_bytes(), rack.to_le_bytes()].concat());
-    }
-    bytes
-}
-
-fn read(bytes: &[u8]) -> Option<(Option<Profile>, f64, Option<Topology>)> {
-    let (numbers, places) = bytes.split_at_checked(8 * (Profile::LEN + 1))?;
-    let number = |k: usize| f64::from_le_bytes(numbers[8 * k..][..8].try_into().expect("8 bytes"));
-    let profile = Profile::from_numbers(std::array::from_fn(number));
-    let half = |from: usize| -> Vec<u32> {
-        let each = places.chunks_exact(8);
-        each.map(|pair| u32::from_le_bytes(pair[from..][..4].try_into().expect("4 bytes"))).collect()
-    };
-    let topology = match places.len() {
-        0 => None,
-        _ => Some(Topology::new(&half(0), &half(4)).ok()?),
-    };
-    Some((profile, number(Profile::LEN), topology))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_group_begins_with_survives_the_wire() {
-        let topology = Topology::new(&[0, 0, 1, 1], &[0, 0, 0, 0]).unwrap();
-        let profile = Profile::network(1e8);
-        let (got, cores, places) = read(&words(Some(profile), Some(&topology))).unwrap();
-        assert_eq!((got, cores, places), (Some(profile), own_cores(), Some(topology)));
-        let (got, _, places) = read(&words(None, None)).unwrap();
-        assert_eq!((got, places), (None, None));
-        assert!(read(&[0; 7]).is_none());
     }
 }

@@ -32,10 +32,12 @@ impl Comm {
     /// that no others go on (more than half of the ranks that may live must be, or half of them with the lowest: a rank whose
     /// process has ended cannot, one of which nothing is heard may). `Timeout` with the ranks that did not come: try again.
     pub fn shrink(&self) -> Result<Comm> {
-        self.needs_single_processes(
-            "shrink",
-            "its ranks go on without processes that are lost; once a rank has none left, start a group of those that are",
-        )?;
+        if self.node().is_replicated() {
+            return Err(Error::bad_input(
+                "shrink cannot run in a replicated group: its ranks go on without processes that are lost; once a rank has \
+                 none left, start a group of those that are",
+            ));
+        }
         let mut shrunk = self.shrunk.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*shrunk, Shrunk::Done) {
             return Err(Error::bad_input(format!("rank {}: this group was shrunk before", self.rank())));

@@ -218,7 +218,8 @@ impl Replicated {
         let Chunk { comm, call, round, seq, .. } = chunk;
         let message = format!(
             "its replicas, processes {one} and {other}, sent different bytes (call {call} of group {comm:x}, round {round}, chunk \
-             {seq}); all replicas of a rank must hold the same data and make the same calls"
+             {seq}): they hold different data or made different calls, or took in messages of another rank whose replicas do; all \
+             replicas of a rank must hold the same data and make the same calls"
         );
         self.end_with(comm, call, Error::Corrupt { rank, message }, events);
     }
@@ -317,9 +318,8 @@ impl Transport for Replicated {
 
     /// Where the first replicas are: others are placed alike, or it does not matter.
     fn topology(&self) -> Topology {
-        let all = self.inner.topology();
-        let m = self.numbering.ranks() as usize;
-        Topology::new(&all.hosts()[..m], &all.racks()[..m]).expect("part of one that is right")
+        let first: Vec<u32> = (0..self.numbering.ranks()).collect();
+        self.inner.topology().of_group(&first)
     }
 
     fn clock(&self) -> Clock {
@@ -352,7 +352,9 @@ impl Transport for Replicated {
                 self.inner.post(sibling, Frame { header, payload: payload.clone() });
             }
         }
-        for process in self.numbering.processes_of(to).filter(|process| !self.out.is_gone(*process)) {
+        for process in
+            self.numbering.processes_of(to).filter(|process| self.lost[*process as usize].is_none())
+        {
             self.inner.post(process, Frame { header, payload: payload.clone() });
         }
     }
@@ -363,7 +365,7 @@ impl Transport for Replicated {
 
     /// Of the replica that has least; one that lags counts only once it lags far.
     fn backlog(&self, to: u32) -> usize {
-        let here = self.numbering.processes_of(to).filter(|process| !self.out.is_gone(*process));
+        let here = self.numbering.processes_of(to).filter(|process| self.lost[*process as usize].is_none());
         let bytes = here.map(|process| self.out.bytes(process) + self.inner.backlog(process));
         let (least, most) = bytes.fold((usize::MAX, 0), |(least, most), b| (least.min(b), most.max(b)));
         match () {

@@ -115,7 +115,7 @@ impl<B: Body> Outflow<B> {
     }
 
     /// Processes of a rank that take part in a call.
-    pub fn receivers(&self, rank: u32, comm: u64, call: u64) -> impl Iterator<Item = u32> + use<'_, B> {
+    fn receivers(&self, rank: u32, comm: u64, call: u64) -> impl Iterator<Item = u32> + use<'_, B> {
         let here = move |p: &u32| !self.gone.contains(p) && !self.left.contains(&(comm, call, *p));
         self.numbering.processes_of(rank).filter(here)
     }
@@ -433,11 +433,6 @@ impl<B: Body> Outflow<B> {
     /// Whether nothing is due, nor kept for anyone.
     pub fn is_idle(&self) -> bool {
         self.kept.is_empty() && self.lanes.iter().all(|lane| lane.due.is_empty())
-    }
-
-    /// Whether a process is gone.
-    pub fn is_gone(&self, process: u32) -> bool {
-        self.gone.contains(&process)
     }
 
     /// Whether a sibling is late.

@@ -158,11 +158,6 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
         self.at == self.hi
     }
 
-    /// Everything below this index has been handed over.
-    pub fn reached(&self) -> u64 {
-        self.at
-    }
-
     /// Whether a source's stream has come to its end.
     pub fn has_all(&self, number: usize) -> bool {
         self.sources[number].reached >= self.hi
