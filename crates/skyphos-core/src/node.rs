@@ -125,7 +125,10 @@ impl Node {
             goes_on,
             place,
         });
-        if goes_on && !virtual_time {
+        if virtual_time {
+            // A simulated process has one thread.
+            node.tasks.needs_no_thread();
+        } else if goes_on {
             Node::keep_going(&node)?;
         }
         Ok(node)

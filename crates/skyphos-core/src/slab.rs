@@ -184,6 +184,13 @@ impl PoolInner {
 pub struct Pool(Arc<PoolInner>);
 
 impl Pool {
+    /// Buffers that somebody holds.
+    pub fn held(&self) -> usize {
+        let waiting: usize = self.0.slabs.iter().map(|shelf| shelf.lock().expect("pool lock").len()).sum();
+        // All know where they come from, and those of whole messages forget it when they return.
+        Arc::weak_count(&self.0) - waiting
+    }
+
     /// A buffer of `len` bytes (at most [`CHUNK_BYTES`]); its contents are arbitrary.
     pub fn take(&self, len: usize) -> SlabMut {
         assert!(len <= CHUNK_BYTES, "a frame carries at most {CHUNK_BYTES} bytes, not {len}");

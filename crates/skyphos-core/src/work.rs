@@ -321,6 +321,11 @@ impl Tasks {
         self.bell.notify_all();
     }
 
+    /// Calls go on whenever somebody waits.
+    pub(crate) fn needs_no_thread(&self) {
+        lock(&self.desk).thread = true;
+    }
+
     /// The transport has no more work of its own.
     pub(crate) fn stop_going(&self) {
         lock(&self.desk).goes_on = false;

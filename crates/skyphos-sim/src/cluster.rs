@@ -2,7 +2,7 @@
 
 use crate::network::Network;
 use crate::record::Record;
-use crate::transport::{Shared, Sim};
+use crate::transport::{Shared, Sim, Slowness};
 use crate::world::{MOST_NS, MOST_YEARS, World, nanoseconds};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -25,9 +25,9 @@ const NAMED: usize = 8;
 
 /// A simulated cluster: see the crate's text.
 pub struct Cluster {
-    shared: Arc<Shared>,
-    clocks: Vec<Arc<VirtualClock>>,
-    slowness: Vec<f64>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) clocks: Vec<Arc<VirtualClock>>,
+    pub(crate) slowness: Vec<Arc<Slowness>>,
 }
 
 /// A call that ran.
@@ -71,8 +71,9 @@ impl Cluster {
         network.check()?;
         let (mut clocks, mut all_slowness) = (Vec::new(), Vec::new());
         for (slowness, ahead) in drawn(&network, seed) {
-            let costs = network.costs;
-            let price = move |effort| nanoseconds(costs.seconds(effort) * slowness);
+            let (costs, slowness) = (network.costs, Slowness::new(slowness));
+            let here = slowness.clone();
+            let price = move |effort| nanoseconds(costs.seconds(effort) * here.get());
             clocks.push(Arc::new(VirtualClock::new(ahead, price, sized)));
             all_slowness.push(slowness);
         }
@@ -94,8 +95,9 @@ impl Cluster {
     /// The transport of each rank, for its node.
     pub fn transports(&self) -> Vec<Box<dyn Transport>> {
         let one = |rank: usize| -> Box<dyn Transport> {
-            let (shared, clock) = (self.shared.clone(), self.clocks[rank].clone());
-            Box::new(Sim { rank: rank as u32, shared, clock, slowness: self.slowness[rank] })
+            let (shared, clock, slowness) =
+                (self.shared.clone(), self.clocks[rank].clone(), self.slowness[rank].clone());
+            Box::new(Sim { rank: rank as u32, shared, clock, slowness, generation: 0, waits: false })
         };
         (0..self.clocks.len()).map(one).collect()
     }
@@ -166,7 +168,7 @@ impl Cluster {
 }
 
 /// What is counted in nanoseconds comes to an end.
-fn too_late() -> Error {
+pub(crate) fn too_late() -> Error {
     Error::bad_input(format!(
         "the simulated time passes {MOST_YEARS} years: make the network faster, its delays or slow ranks less, or the data fewer"
     ))

@@ -7,11 +7,17 @@
 //!
 //! Everything is drawn from one seed, and nothing depends on the machine or on time that passes: the same description and
 //! seed give the same [`trace`], byte for byte.
+//!
+//! [`play`] runs whole programs instead of one call: each process is a coroutine that goes on as if it were alone, and stops
+//! where it waits. [`faults`] go wrong meanwhile.
 
 pub mod cluster;
+mod coroutine;
 pub mod costs;
 pub mod distribution;
+pub mod faults;
 pub mod network;
+pub mod play;
 pub mod record;
 pub mod trace;
 mod transport;
@@ -20,5 +26,7 @@ mod world;
 pub use cluster::{Cluster, Ran, slowest};
 pub use costs::Costs;
 pub use distribution::Distribution;
+pub use faults::{Fault, Struck, When};
 pub use network::{Network, Stragglers};
+pub use play::{Outcome, Play, Played, Process};
 pub use record::{Record, Round};

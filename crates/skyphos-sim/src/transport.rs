@@ -1,5 +1,6 @@
 //! One simulated rank's end of the network.
 
+use crate::coroutine;
 use crate::costs::Costs;
 use crate::world::{World, nanoseconds};
 use skyphos_core::Topology;
@@ -7,6 +8,7 @@ use skyphos_core::clock::{Clock, VirtualClock};
 use skyphos_core::frame::Frame;
 use skyphos_core::slab::Pool;
 use skyphos_core::transport::{Event, Transport, Waker};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +26,10 @@ impl Shared {
     pub(crate) fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    pub(crate) fn is_crashed(&self, process: u32) -> bool {
+        self.world().faults.as_ref().is_some_and(|faults| faults.is_crashed(process))
+    }
 }
 
 /// See the module's text.
@@ -32,14 +38,40 @@ pub(crate) struct Sim {
     pub(crate) shared: Arc<Shared>,
     pub(crate) clock: Arc<VirtualClock>,
     /// How many times as long work takes on this rank.
-    pub(crate) slowness: f64,
+    pub(crate) slowness: Arc<Slowness>,
+    /// Of which group it is an end, where groups begin anew.
+    pub(crate) generation: u32,
+    /// Whether who polls it waits, as a process does.
+    pub(crate) waits: bool,
+}
+
+/// How many times as long work takes on a rank; it may change.
+pub(crate) struct Slowness(AtomicU64);
+
+impl Slowness {
+    pub(crate) fn new(times: f64) -> Arc<Slowness> {
+        Arc::new(Slowness(AtomicU64::new(times.to_bits())))
+    }
+
+    pub(crate) fn get(&self) -> f64 {
+        f64::from_bits(self.0.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn multiply(&self, times: f64) {
+        self.0.store((self.get() * times).to_bits(), Ordering::Relaxed);
+    }
 }
 
 impl Sim {
     /// A frame takes its time of the processor, at either end.
     fn handle(&self, frame: &Frame) {
         let seconds = self.shared.costs.frame(frame.header.round, frame.payload.len());
-        self.clock.pass(nanoseconds(seconds * self.slowness));
+        self.clock.pass(nanoseconds(seconds * self.slowness.get()));
+    }
+
+    fn take(&self, events: &mut Vec<Event>) {
+        let mut world = self.shared.world();
+        events.extend(std::iter::from_fn(|| world.take(self.rank)));
     }
 }
 
@@ -82,19 +114,30 @@ impl Transport for Sim {
 
     fn post(&mut self, to: u32, frame: Frame) {
         self.handle(&frame);
-        self.shared.world().post(self.rank, to, self.clock.at(), frame);
+        self.shared.world().post(self.rank, to, self.clock.at(), frame, self.generation);
     }
 
     fn backlog(&self, to: u32) -> usize {
         self.shared.world().backlog(self.rank, to)
     }
 
-    /// What has come; it does not wait, for time passes only in [`crate::Cluster::run`].
-    fn poll(&mut self, _wait: Duration, events: &mut Vec<Event>) {
+    fn on_way(&self, to: u32) -> usize {
+        self.shared.world().on_way(self.rank, to)
+    }
+
+    /// What has come. Time passes only in [`crate::Cluster::run`], which polls whoever something comes for, and in
+    /// [`crate::Cluster::play`], which lets others go on while one waits here.
+    fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
         let first = events.len();
-        {
-            let mut world = self.shared.world();
-            events.extend(std::iter::from_fn(|| world.take(self.rank)));
+        self.take(events);
+        if self.waits && events.len() == first && !wait.is_zero() {
+            let until = self.clock.at().saturating_add(nanoseconds(wait.as_secs_f64()));
+            self.shared.world().wake(self.rank, until);
+            coroutine::park();
+            self.take(events);
+        }
+        if self.waits && self.shared.is_crashed(self.rank) {
+            crash();
         }
         for event in &events[first..] {
             if let Event::Frame { frame, .. } = event {
@@ -107,5 +150,19 @@ impl Transport for Sim {
         Arc::new(|| {})
     }
 
-    fn close(&mut self, _wait: Duration) {}
+    fn close(&mut self, _wait: Duration) {
+        if self.waits {
+            self.shared.world().close(self.rank, self.clock.at(), self.generation);
+        }
+    }
 }
+
+/// Ends a simulated process where it is: nothing after that is seen by anyone.
+fn crash() {
+    if !std::thread::panicking() {
+        std::panic::resume_unwind(Box::new(Crashed));
+    }
+}
+
+/// What unwinds a process that has crashed.
+pub(crate) struct Crashed;

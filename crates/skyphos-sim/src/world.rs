@@ -4,7 +4,10 @@
 //! one frame after the other, in the order in which their heads come to it; a frame's head goes on before its tail has
 //! come (cut-through), so that an idle path of equal links takes one frame's time and not one a link. What is kept is the
 //! moment at which each link is free again, so a frame costs a few events and no more.
+//!
+//! What goes wrong, if anything shall, is in [`crate::faults`]; here it is asked at each step of a frame's way.
 
+use crate::faults::{Due, Faults, Mark, Word};
 use crate::network::Network;
 use crate::record::{Flight, Record};
 use rand::SeedableRng;
@@ -21,8 +24,8 @@ pub(crate) const PACKET: (f64, f64) = (90.0, 1448.0);
 const WATCHED_BYTES: usize = 16 * 1024;
 
 /// What happens at a moment. Frames are named by their place in `flying`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Kind {
     /// A frame comes to its sender's link.
     Leave(u32),
     /// A frame of so many bytes has left its sender.
@@ -37,19 +40,23 @@ enum Kind {
     Come(u32),
     /// A rank looks whether there is something to do.
     Wake(u32),
+    /// Something of the faults' own.
+    Fault(Due),
 }
 
 /// A frame on its way.
-struct Flying {
-    from: u32,
-    to: u32,
+pub(crate) struct Flying {
+    pub(crate) from: u32,
+    pub(crate) to: u32,
     /// Bytes that links carry.
     bytes: f64,
     posted: u64,
-    left: u64,
+    pub(crate) left: u64,
     /// When its last byte is past the links so far.
     tail: u64,
-    frame: Frame,
+    pub(crate) frame: Frame,
+    /// What faults have to do with it.
+    pub(crate) mark: Mark,
 }
 
 /// What lies between two ranks.
@@ -91,7 +98,7 @@ pub(crate) struct World {
     pub(crate) random: Pcg64,
     events: BinaryHeap<Reverse<(u64, u64, Kind)>>,
     /// Events so far: those of one moment happen in the order in which they were made.
-    count: u64,
+    pub(crate) count: u64,
     flying: Vec<Option<Flying>>,
     /// Places of `flying` that are free.
     landed: Vec<u32>,
@@ -108,6 +115,8 @@ pub(crate) struct World {
     inboxes: Vec<VecDeque<Event>>,
     /// When each rank is next to be woken.
     wakes: Vec<Option<u64>>,
+    /// What goes wrong, if anything shall.
+    pub(crate) faults: Option<Box<Faults>>,
 }
 
 /// Years that a simulation may last, and the nanoseconds of them: six times as many are still counted.
@@ -142,11 +151,12 @@ impl World {
             pairs: HashMap::new(),
             inboxes: (0..ranks).map(|_| VecDeque::new()).collect(),
             wakes: vec![None; ranks],
+            faults: None,
             network,
         }
     }
 
-    fn at(&mut self, time: u64, kind: Kind) {
+    pub(crate) fn at(&mut self, time: u64, kind: Kind) {
         self.count += 1;
         self.events.push(Reverse((time, self.count, kind)));
     }
@@ -160,29 +170,58 @@ impl World {
         }
     }
 
-    /// Takes a frame from a rank.
-    pub(crate) fn post(&mut self, from: u32, to: u32, time: u64, frame: Frame) {
+    /// Takes a frame from a rank, of the group that began as the `generation`th.
+    pub(crate) fn post(&mut self, from: u32, to: u32, time: u64, frame: Frame, generation: u32) {
+        if let Some(faults) = &self.faults
+            && !faults.takes(from, to, generation)
+        {
+            return;
+        }
         let (header, payload) = (&frame.header, frame.payload.len());
         if header.kind.is_data() {
             self.record.sent(from, header.round, time, header.seq == 0, payload);
         }
+        let mark = Mark { order: self.count, generation, ..Mark::default() };
+        let number = self.launch(from, to, time, frame, mark);
+        self.posted(from, number, time);
+    }
+
+    /// Puts a frame on its way; its place.
+    pub(crate) fn launch(&mut self, from: u32, to: u32, time: u64, frame: Frame, mark: Mark) -> u32 {
+        let payload = frame.payload.len();
         let bytes = ((payload + HEADER_BYTES) as f64).max(self.network.packet_floor);
         let bytes = bytes + (bytes / PACKET.1).ceil() * PACKET.0;
         let pair = self.pairs.entry((from, to)).or_default();
         pair.queued += payload;
         pair.peak = pair.peak.max(pair.queued);
-        let flying = Some(Flying { from, to, bytes, posted: time, left: time, tail: time, frame });
+        let flying = Some(Flying { from, to, bytes, posted: time, left: time, tail: time, frame, mark });
         let number = self.landed.pop().unwrap_or(self.flying.len() as u32);
         match self.flying.get_mut(number as usize) {
             Some(place) => *place = flying,
             None => self.flying.push(flying),
         }
         self.at(time, Kind::Leave(number));
+        number
     }
 
     /// Bytes posted and not yet on the link.
     pub(crate) fn backlog(&self, from: u32, to: u32) -> usize {
-        self.pairs.get(&(from, to)).map_or(0, |pair| pair.queued)
+        match &self.faults {
+            Some(faults) if faults.is_closed(from, to) => 0,
+            _ => self.pairs.get(&(from, to)).map_or(0, |pair| pair.queued),
+        }
+    }
+
+    /// Bytes posted that are not there yet.
+    pub(crate) fn on_way(&self, from: u32, to: u32) -> usize {
+        let of_pair = |flying: &&Flying| (flying.from, flying.to) == (from, to);
+        let bytes =
+            self.flying.iter().flatten().filter(of_pair).map(|flying| flying.frame.payload.len()).sum();
+        match &self.faults {
+            Some(faults) if faults.is_closed(from, to) => 0,
+            Some(_) => bytes,
+            None => self.backlog(from, to),
+        }
     }
 
     /// What has come for a rank.
@@ -193,8 +232,18 @@ impl World {
     /// Lets time go on until a rank is to look for work: which, and when. `None` if nothing will happen any more. `clock`
     /// says how far a rank has come: while it works it does not look.
     pub(crate) fn run(&mut self, clock: impl Fn(u32) -> u64) -> Option<(u32, u64)> {
-        while let Some(Reverse((time, _, kind))) = self.events.pop() {
+        while let Some(Reverse((time, count, kind))) = self.events.pop() {
+            if let Some(faults) = &mut self.faults {
+                faults.trace(&(time, count, kind));
+            }
             match kind {
+                // One that is stopped looks once it goes on.
+                Kind::Wake(rank)
+                    if self.wakes[rank as usize] == Some(time) && self.until_thaw(rank) > time =>
+                {
+                    self.wakes[rank as usize] = None;
+                    self.wake(rank, self.until_thaw(rank));
+                }
                 // An earlier one may have come between.
                 Kind::Wake(rank) if self.wakes[rank as usize] == Some(time) => {
                     self.wakes[rank as usize] = None;
@@ -222,20 +271,61 @@ impl World {
                 }
                 Kind::Enter(number) => self.enter(number, time),
                 Kind::Come(number) => {
-                    let to = self.come(number, time);
-                    self.wake(to, time.max(clock(to)));
+                    if let Some(to) = self.come(number, time) {
+                        self.wake(to, time.max(clock(to)));
+                    }
+                }
+                Kind::Fault(due) => {
+                    for process in self.fault(due, time) {
+                        self.wake(process, time.max(clock(process)));
+                    }
                 }
             }
         }
         None
     }
 
-    fn flying(&self, number: u32) -> &Flying {
+    pub(crate) fn flying(&self, number: u32) -> &Flying {
         self.flying[number as usize].as_ref().expect("a frame on its way")
+    }
+
+    pub(crate) fn flying_mut(&mut self, number: u32) -> &mut Flying {
+        self.flying[number as usize].as_mut().expect("a frame on its way")
+    }
+
+    /// All frames on their way.
+    pub(crate) fn all_flying(&mut self) -> impl Iterator<Item = &mut Flying> {
+        self.flying.iter_mut().flatten()
+    }
+
+    /// A frame is no more on its way.
+    pub(crate) fn land(&mut self, number: u32) -> Flying {
+        self.landed.push(number);
+        self.flying[number as usize].take().expect("a frame on its way")
+    }
+
+    /// Has something to tell a rank.
+    pub(crate) fn tell(&mut self, rank: u32, event: Event) {
+        self.inboxes[rank as usize].push_back(event);
+    }
+
+    /// What is on its way will never be there.
+    pub(crate) fn drop_frames(&mut self) {
+        self.flying.clear();
+        self.inboxes.iter_mut().for_each(VecDeque::clear);
+    }
+
+    /// Everything between ranks begins anew.
+    pub(crate) fn forget_pairs(&mut self) {
+        self.pairs.clear();
+        self.inboxes.iter_mut().for_each(VecDeque::clear);
     }
 
     /// Its turn at the sender's link.
     fn leave(&mut self, number: u32, time: u64) {
+        if self.faults.is_some() && !self.may_leave(number, time) {
+            return;
+        }
         let Flying { from, to, bytes, ref frame, .. } = *self.flying(number);
         let (payload, header) = (frame.payload.len(), &frame.header);
         let first = header.kind.is_data() && header.seq == 0;
@@ -244,8 +334,8 @@ impl World {
         if here == there {
             let latency = nanoseconds(network.host_latency_s);
             let (_, end) = self.host_links[here as usize].carry(time, bytes);
-            self.gone(from, to, payload, end);
-            self.flying[number as usize].as_mut().expect("on its way").left = end;
+            self.gone(number, payload, end);
+            self.flying_mut(number).left = end;
             return self.at(end.saturating_add(latency), Kind::Come(number));
         }
         let taken = if first { nanoseconds(network.message_s) } else { 0 };
@@ -256,19 +346,24 @@ impl World {
         let start = time.max(link.free).saturating_add(taken);
         let (start, end) = link.carry(start, bytes);
         let (mut head, mut tail) = (start.saturating_add(latency), end.saturating_add(latency));
-        if !network.jitter.is_zero() {
-            let pair = self.pairs.get_mut(&(from, to)).expect("it was posted");
+        if self.faults.is_some() || !network.jitter.is_zero() {
+            let pair = self.pairs.entry((from, to)).or_default();
             (head, tail) = (head.max(pair.head), tail.max(pair.tail));
             (pair.head, pair.tail) = (head, tail);
         }
-        self.gone(from, to, payload, end);
-        let flying = self.flying[number as usize].as_mut().expect("on its way");
+        self.gone(number, payload, end);
+        let flying = self.flying_mut(number);
         (flying.left, flying.tail) = (start, tail);
         self.at(head, if other_rack { Kind::Up(number) } else { Kind::Enter(number) });
     }
 
     /// A frame with so many bytes will have left its sender at a moment.
-    fn gone(&mut self, from: u32, to: u32, bytes: usize, end: u64) {
+    pub(crate) fn gone(&mut self, number: u32, bytes: usize, end: u64) {
+        let flying = self.flying_mut(number);
+        let (from, to) = (flying.from, flying.to);
+        if std::mem::replace(&mut flying.mark.taken, true) {
+            return; // sent again after a cut
+        }
         match bytes >= WATCHED_BYTES {
             true => self.at(end, Kind::Left { from, to, bytes: bytes as u32 }),
             false => {
@@ -281,12 +376,13 @@ impl World {
     fn shrink(&mut self, from: u32, to: u32, bytes: usize) -> bool {
         // Gone if only frames without payload are left.
         let Some(pair) = self.pairs.get_mut(&(from, to)) else { return false };
-        pair.queued -= bytes;
+        // A group may have begun anew meanwhile.
+        pair.queued = pair.queued.saturating_sub(bytes);
         let halved = pair.queued <= pair.peak / 2;
         if halved {
             pair.peak = pair.queued;
         }
-        if pair.queued == 0 && self.network.jitter.is_zero() {
+        if pair.queued == 0 && self.faults.is_none() && self.network.jitter.is_zero() {
             self.pairs.remove(&(from, to));
         }
         halved
@@ -308,10 +404,8 @@ impl World {
     }
 
     /// All of it is there: files it, and tells for whom.
-    fn come(&mut self, number: u32, time: u64) -> u32 {
-        let flying = self.flying[number as usize].take().expect("a frame on its way");
-        self.landed.push(number);
-        let Flying { from, to, posted, left, frame, .. } = flying;
+    fn come(&mut self, number: u32, time: u64) -> Option<u32> {
+        let Flying { from, to, .. } = *self.flying(number);
         let (here, there) = (self.network.host(from), self.network.host(to));
         if self.network.incast > 0.0 && here != there {
             let coming = self.coming.get_mut(&(here, there)).expect("it came to the link");
@@ -321,6 +415,14 @@ impl World {
                 self.senders[there as usize] -= 1;
             }
         }
+        if self.faults.is_some() {
+            match self.may_come(number, time) {
+                Word::Frame => {}
+                Word::Told => return Some(to),
+                Word::Nothing => return None,
+            }
+        }
+        let Flying { posted, left, frame, .. } = self.land(number);
         let (round, bytes) = (frame.header.round, frame.payload.len());
         if frame.header.kind.is_data() {
             self.record.received(to, round, time, bytes);
@@ -329,8 +431,8 @@ impl World {
                 self.record.flights.push(Flight { from, to, round, bytes, posted, left, came: time });
             }
         }
-        self.inboxes[to as usize].push_back(Event::Frame { from, frame });
-        to
+        self.tell(to, Event::Frame { from, frame });
+        Some(to)
     }
 }
 

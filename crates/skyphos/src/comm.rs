@@ -188,7 +188,7 @@ impl Comm {
     }
 
     /// The rank's number in the transport.
-    pub(crate) fn world_rank(&self, rank: u32) -> u32 {
+    pub fn world_rank(&self, rank: u32) -> u32 {
         self.group.ranks[rank as usize]
     }
 

@@ -1,0 +1,212 @@
+//! Whole programs on a simulated cluster, and faults that strike meanwhile.
+//!
+//! A program is what a process of a real group would run: it joins, makes calls that block, and leaves. Processes take
+//! turns on one thread; whose turn it is follows from the virtual clock, and everything from the seed.
+
+use crate::cluster::{Cluster, too_late};
+use crate::coroutine::{Turns, park};
+use crate::faults::{Fault, Faults, Struck, When};
+use crate::transport::{Crashed, Shared, Sim, Slowness};
+use crate::world::{MOST_NS, World, nanoseconds};
+use skyphos_core::clock::VirtualClock;
+use skyphos_core::transport::{Loss, Transport};
+use skyphos_types::{Error, Result};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What is played.
+#[derive(Clone, Debug, Default)]
+pub struct Play {
+    /// What goes wrong, and when.
+    pub faults: Vec<(When, Fault)>,
+    /// Seconds of silence after which a link is taken for cut.
+    pub heartbeat_s: f64,
+    /// Whether to keep what happened, in words.
+    pub log: bool,
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome<R> {
+    /// Its program returned.
+    Done(R),
+    /// A fault ended it.
+    Crashed,
+    /// Its program panicked, with these words.
+    Panicked(String),
+}
+
+/// What came of a play.
+#[derive(Clone, Debug)]
+pub struct Played<R> {
+    /// How each process ended; one that was started anew, how it ended then.
+    pub outcomes: Vec<Outcome<R>>,
+    /// Faults that struck, in order.
+    pub struck: Vec<Struck>,
+    /// Frames that each process has posted.
+    pub posted: Vec<u64>,
+    /// The last nanosecond.
+    pub end: u64,
+    /// Equal if everything happened alike, and at the same moments.
+    pub trace: u64,
+    /// Buffers that somebody still held when all had ended.
+    pub held: usize,
+    /// What happened, if it was asked for.
+    pub log: Vec<String>,
+}
+
+/// A process, as its program sees it.
+pub struct Process {
+    number: u32,
+    shared: Arc<Shared>,
+    clock: Arc<VirtualClock>,
+    slowness: Arc<Slowness>,
+}
+
+impl Process {
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Nanoseconds since the play began.
+    pub fn now(&self) -> u64 {
+        self.clock.at()
+    }
+
+    /// Joins the next group of all processes, once all are there; `None` if they are not after so many seconds. Of an
+    /// earlier group nothing comes any more.
+    pub fn join(&mut self, patience_s: f64) -> Option<Box<dyn Transport>> {
+        let until = self.clock.at() + nanoseconds(patience_s);
+        let before = self.shared.world().join(self.number, self.clock.at());
+        loop {
+            let generation = self.shared.world().generation();
+            if generation != before {
+                let (shared, clock) = (self.shared.clone(), self.clock.clone());
+                let slowness = self.slowness.clone();
+                let sim = Sim { rank: self.number, shared, clock, slowness, generation, waits: true };
+                return Some(Box::new(sim));
+            }
+            if self.clock.at() >= until || self.shared.is_crashed(self.number) {
+                self.shared.world().join_no_more(self.number);
+                return None;
+            }
+            self.shared.world().wake(self.number, until);
+            park();
+        }
+    }
+}
+
+impl World {
+    fn generation(&self) -> u32 {
+        self.faults.as_ref().map_or(0, |faults| faults.generation)
+    }
+
+    /// A process waits for the next group, which begins if all do. The last group.
+    fn join(&mut self, process: u32, time: u64) -> u32 {
+        self.close(process, time, self.generation());
+        let faults = self.faults();
+        let before = faults.generation;
+        faults.joining[process as usize] = true;
+        self.begin_if_all_join(time);
+        before
+    }
+
+    /// A group begins once all wait for it and can reach each other.
+    pub(crate) fn begin_if_all_join(&mut self, time: u64) {
+        if self.faults().all_can_join() {
+            self.faults().begin_group();
+            self.forget_pairs();
+            (0..self.network.ranks).for_each(|process| self.wake(process, time));
+        }
+    }
+
+    fn join_no_more(&mut self, process: u32) {
+        self.faults().joining[process as usize] = false;
+    }
+
+    /// A process says goodbye to its group.
+    pub(crate) fn close(&mut self, process: u32, time: u64, generation: u32) {
+        if generation == self.generation() {
+            self.end(process, Loss::Left, true, time);
+        }
+    }
+}
+
+impl Cluster {
+    /// Plays a program on all processes, to the end of each. An error if the simulation cannot go on.
+    pub fn play<R: 'static>(
+        self,
+        play: Play,
+        program: impl Fn(&mut Process) -> R + 'static,
+    ) -> Result<Played<R>> {
+        let all = self.clocks.len();
+        let program: Rc<dyn Fn(&mut Process) -> R> = Rc::new(program);
+        {
+            let mut world = self.shared.world();
+            world.plan_faults(Faults::new(all as u32, play.heartbeat_s, play.faults, play.log));
+            (0..all as u32).for_each(|process| world.wake(process, 0));
+        }
+        let start = |number: usize| {
+            let (shared, clock) = (self.shared.clone(), self.clocks[number].clone());
+            let mut process =
+                Process { number: number as u32, shared, clock, slowness: self.slowness[number].clone() };
+            let program = program.clone();
+            Some(Turns::new(move || catch_unwind(AssertUnwindSafe(|| program(&mut process)))))
+        };
+        let mut turns: Vec<_> = (0..all).map(start).collect();
+        let mut outcomes: Vec<Option<Outcome<R>>> = (0..all).map(|_| None).collect();
+        while outcomes.iter().any(Option::is_none) {
+            let next = self.shared.world().run(|process| self.clocks[process as usize].at());
+            let Some((process, time)) = next else {
+                let waiting: Vec<usize> = (0..all).filter(|process| outcomes[*process].is_none()).collect();
+                return Err(Error::bad_input(format!(
+                    "the play cannot end: processes {waiting:?} wait for nothing"
+                )));
+            };
+            let number = process as usize;
+            self.clocks[number].go_to(time);
+            if time > MOST_NS {
+                return Err(too_late());
+            }
+            for (process, times) in std::mem::take(&mut self.shared.world().faults().slowed) {
+                self.slowness[process as usize].multiply(times);
+            }
+            if turns[number].is_none() && self.shared.world().starts_anew(process) {
+                (turns[number], outcomes[number]) = (start(number), None);
+            }
+            let Some(result) = turns[number].as_mut().and_then(Turns::go_on) else { continue };
+            turns[number] = None;
+            let crashed = self.shared.is_crashed(process);
+            // What it had not closed is closed.
+            self.shared.world().end(process, Loss::Ended, true, self.clocks[number].at());
+            outcomes[number] = Some(match result {
+                _ if crashed => Outcome::Crashed,
+                Ok(result) => Outcome::Done(result),
+                Err(cause) if cause.is::<Crashed>() => Outcome::Crashed,
+                Err(cause) => Outcome::Panicked(words(&*cause)),
+            });
+            if crashed && self.shared.world().comes_back(process) {
+                outcomes[number] = None;
+            }
+        }
+        let end = self.clocks.iter().map(|clock| clock.at()).max().unwrap_or(0);
+        let mut world = self.shared.world();
+        world.drop_frames();
+        let held = self.shared.pool.held();
+        let faults = world.faults();
+        let (struck, posted) = (std::mem::take(&mut faults.struck), std::mem::take(&mut faults.posted));
+        let trace = faults.hash();
+        let log = faults.log.take().unwrap_or_default();
+        drop(world);
+        let outcomes = outcomes.into_iter().map(|outcome| outcome.expect("all have ended")).collect();
+        Ok(Played { outcomes, struck, posted, end, trace, held, log })
+    }
+}
+
+/// What a panic said.
+fn words(cause: &(dyn std::any::Any + Send)) -> String {
+    let text = cause.downcast_ref::<String>().cloned();
+    text.or_else(|| cause.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+}

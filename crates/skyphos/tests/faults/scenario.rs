@@ -1,0 +1,106 @@
+//! What is tried: who makes which calls, and what goes wrong meanwhile. All of it follows from a seed.
+
+use crate::common::programs::ALL;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+use skyphos_sim::{Distribution, Fault, Network, When};
+
+/// Seconds of silence after which a link is taken for cut.
+pub const HEARTBEAT_S: f64 = 10.0;
+
+/// What processes do once a call has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// They leave.
+    Leave,
+    /// Those that are left go on.
+    Shrink,
+    /// All, started anew or not, join again and begin from the start.
+    Rejoin,
+}
+
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    pub seed: u64,
+    pub processes: u32,
+    /// Processes of each rank.
+    pub each: u32,
+    pub network: Network,
+    /// Calls, and how much each rank has in them.
+    pub steps: Vec<(usize, usize)>,
+    pub faults: Vec<(When, Fault)>,
+    pub then: Then,
+}
+
+impl Scenario {
+    /// A call on some ranks, undisturbed.
+    pub fn quiet(ranks: u32, each: u32, program: usize, count: usize) -> Scenario {
+        let network = Network::new(ranks * each, 1e9, 20e-6);
+        let (faults, then) = (vec![], Then::Leave);
+        Scenario {
+            seed: 0,
+            processes: ranks * each,
+            each,
+            network,
+            steps: vec![(program, count)],
+            faults,
+            then,
+        }
+    }
+
+    pub fn ranks(&self) -> u32 {
+        self.processes / self.each
+    }
+
+    pub fn of(seed: u64) -> Scenario {
+        let mut random = Pcg64::seed_from_u64(seed);
+        let processes = random.random_range(2..=15);
+        let each = *[1, 1, 2, 2, 2, 3].choose(&mut random).expect("some");
+        let each = if each > processes { 1 } else { each };
+        let rate = 10f64.powf(random.random_range(7.5..9.5));
+        let mut network = Network::new(processes, rate, 10f64.powf(random.random_range(-5.0..-3.0)));
+        if random.random() {
+            network.jitter = Distribution::Exponential(network.latency_s * 2.0);
+        }
+        if random.random() {
+            network.start = Distribution::Exponential(1e-3);
+        }
+        let steps = (0..random.random_range(1..=4))
+            .map(|_| {
+                let count = *[0, 3, 40, 40, 700, 700, 700, 6000].choose(&mut random).expect("some");
+                (random.random_range(0..ALL.len()), count)
+            })
+            .collect();
+        let then = *[Then::Leave, Then::Shrink, Then::Rejoin].choose(&mut random).expect("some");
+        let faults = (0..*[0, 1, 1, 1, 2, 2, 3, 5].choose(&mut random).expect("some"))
+            .map(|_| fault(&mut random, processes, then))
+            .collect();
+        Scenario { seed, processes, each, network, steps, faults, then }
+    }
+}
+
+fn fault(random: &mut Pcg64, processes: u32, then: Then) -> (When, Fault) {
+    let process = random.random_range(0..processes);
+    let other = (process + random.random_range(1..processes)) % processes;
+    let when = match random.random_range(0..8) {
+        0 => When::At(10f64.powf(random.random_range(-5.0..-1.5))),
+        _ => When::Frame { of: process, number: 2f64.powf(random.random_range(0.0..8.0)) as u64 - 1 },
+    };
+    // Some long enough to be taken for a loss, some not, and some for ever.
+    let long = 10f64.powf(random.random_range(-4.0..1.5));
+    let heals = random.random_bool(0.6).then_some(long);
+    let fault = match random.random_range(0..12) {
+        0..4 => {
+            let back = (then == Then::Rejoin).then(|| 10f64.powf(random.random_range(-4.0..0.5)));
+            Fault::Crash { process, sends_rest: random.random(), back }
+        }
+        4..6 => Fault::Cut { from: process, to: other, both: true, heals },
+        6 => Fault::Cut { from: process, to: other, both: false, heals },
+        7..9 => Fault::CutOff { process, heals },
+        9 => Fault::Stop { process, seconds: long.min(20.0) },
+        10 => Fault::Slow { process, times: 10f64.powf(random.random_range(0.5..4.0)) },
+        _ => Fault::Corrupt { process },
+    };
+    (when, fault)
+}
