@@ -27,6 +27,13 @@ pub struct Group {
 }
 
 impl Group {
+    /// The number of a group that a call of another one agrees on: all derive the same. Parts of that one that know nothing of
+    /// each other may share it.
+    pub fn number_after(comm: u64, call: u64) -> u64 {
+        let mixed = comm ^ call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed ^ mixed >> 29).wrapping_mul(0xb7e1_5162_8aed_2a6b) | 1
+    }
+
     /// A group of ranks of which nothing is known.
     pub fn new(comm: u64, ranks: Vec<u32>, me: u32) -> Group {
         let topology = Topology::flat(ranks.len() as u32);
@@ -111,6 +118,10 @@ pub(crate) struct Mailbox {
     down: BTreeMap<u32, Down>,
     /// Address of each peer, for errors.
     addresses: Arc<[String]>,
+    /// Groups in which a rank makes no more calls, that rank, and why.
+    over: BTreeMap<(u64, u32), Error>,
+    /// Ranks that are lost to others, as those said.
+    heard_lost: BTreeMap<u32, Error>,
     /// Why a peer left a call that was already over here: the reason, should it go away next.
     last_words: BTreeMap<u32, Error>,
     pub(crate) replies: Vec<Reply>,
@@ -131,6 +142,8 @@ impl Mailbox {
             comms: Vec::new(),
             closed: Vec::new(),
             down: BTreeMap::new(),
+            over: BTreeMap::new(),
+            heard_lost: BTreeMap::new(),
             last_words: BTreeMap::new(),
             addresses,
             replies: Vec::new(),
@@ -144,6 +157,7 @@ impl Mailbox {
     pub(crate) fn close_comm(&mut self, comm: u64) {
         let me = self.comm(comm).map_or(0, |c| c.group.ranks[c.group.me as usize]);
         self.comms.retain(|c| c.group.comm != comm);
+        self.over.retain(|(of, _), _| *of != comm);
         self.calls.retain(|b| b.comm != comm || b.own.is_some());
         for b in self.calls.iter_mut().filter(|b| b.comm == comm) {
             let cause = "its Comm was closed by another thread".to_owned();
@@ -198,6 +212,7 @@ impl Mailbox {
         let broken = self.down.iter().find(|(rank, down)| down.ends(sig) && group.ranks.contains(rank));
         let lost = broken.and_then(|(rank, _)| self.lost(*rank, Some(sig)));
         let me = group.ranks[group.me as usize];
+        let over = self.over_here(group).filter(|_| call != SHRINK_CALL).cloned();
         let b = &mut self.calls[k];
         b.own = Some(sig);
         if let Some((peer, theirs)) = b.first
@@ -208,7 +223,34 @@ impl Mailbox {
         if let Some(error) = lost {
             b.fail(error, false);
         }
+        if let Some(error) = over {
+            b.fail(error, true);
+        }
         call
+    }
+
+    /// Why nothing more can be called in a group here, if so.
+    pub(crate) fn why_over(&self, group: &Group) -> Option<Error> {
+        let lost = group.ranks.iter().find_map(|rank| self.lost(*rank, None));
+        let heard = || group.ranks.iter().find_map(|rank| self.heard_lost.get(rank));
+        lost.or_else(|| heard().or_else(|| self.over_here(group)).cloned())
+    }
+
+    fn over_here(&self, group: &Group) -> Option<&Error> {
+        let all = self.over.range((group.comm, 0)..=(group.comm, u32::MAX));
+        all.into_iter().find(|((_, rank), _)| group.ranks.contains(rank)).map(|(_, error)| error)
+    }
+
+    /// A rank makes no more calls in a group: who is in one, or will be, need not wait for it.
+    fn end_calls_of(&mut self, from: u32, comm: u64, error: Error) {
+        if self.closed.contains(&comm) {
+            return;
+        }
+        if self.comm(comm).is_some_and(|state| state.group.ranks.contains(&from)) {
+            let here = |b: &&mut CallBox| b.comm == comm && b.call != SHRINK_CALL && b.own.is_some();
+            self.calls.iter_mut().filter(here).for_each(|b| b.fail(error.clone(), true));
+        }
+        self.over.entry((comm, from)).or_insert(error);
     }
 
     /// The error for a rank that can send no more, to a rank in `sig`.
@@ -256,6 +298,9 @@ impl Mailbox {
             return;
         }
         let mut done = self.calls.swap_remove(k);
+        if let Some((error @ Error::PeerLost { rank, .. }, true)) = &done.failed {
+            self.heard_lost.entry(*rank).or_insert_with(|| error.clone());
+        }
         if let Some((Error::Mismatch { .. }, _)) = done.failed {
             let state = self.comms.iter_mut().find(|c| c.group.comm == comm);
             state.into_iter().for_each(|state| state.mismatches += 1);
@@ -365,6 +410,8 @@ impl Mailbox {
             if kind == FrameKind::Abort
                 && let Some(error) = Error::from_wire(frame.payload.as_bytes())
             {
+                // Where it is a group that this call has agreed on here, that rank will not be in it.
+                self.end_calls_of(from, Group::number_after(comm, call), error.clone());
                 self.last_words.insert(from, error);
             }
             return;
@@ -412,12 +459,14 @@ impl Mailbox {
                 Some((_, _, bytes)) => *bytes = (*bytes).max(total),
                 None => b.credits.push((from, round, total)),
             },
-            // Each rank has a time-out of its own there, and may try again.
-            FrameKind::Abort if call == SHRINK_CALL => {}
             FrameKind::Abort => {
                 let error = Error::from_wire(frame.payload.as_bytes())
                     .unwrap_or(Error::Aborted { rank: from, cause: "it did not say why".to_owned() });
-                b.fail(error, true);
+                match call {
+                    // Each rank has a time-out of its own there, and may try again.
+                    SHRINK_CALL => self.end_calls_of(from, comm, error),
+                    _ => b.fail(error, true),
+                }
             }
             FrameKind::Present => b.present.push(from),
             // The last are between replicas, below here.

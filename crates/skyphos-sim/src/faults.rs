@@ -153,8 +153,9 @@ pub(crate) enum Presence {
 struct Cut {
     /// Its number.
     number: u64,
-    heals: bool,
-    /// Frames that wait for that.
+    /// When it heals.
+    until: u64,
+    /// Frames that wait for that, if it does.
     held: Vec<u32>,
     /// Bytes of them and of others that the systems have taken.
     taken: usize,
@@ -302,7 +303,11 @@ impl World {
         match due {
             Due::Strike(number) => self.strike(number as usize, None, time),
             Due::Heal(from, to) => {
-                let Some(cut) = self.faults().cuts.remove(&(from, to)) else { return vec![] };
+                let over = |cut: &Cut| cut.until == time;
+                if !self.faults().cuts.get(&(from, to)).is_some_and(over) {
+                    return vec![]; // another one lasts longer
+                }
+                let cut = self.faults().cuts.remove(&(from, to)).expect("seen");
                 self.faults().note(|| format!("{time} ns: {from} reaches {to} again"));
                 let mut held = cut.held;
                 held.sort_by_key(|number| self.flying(*number).mark.order);
@@ -369,6 +374,7 @@ impl World {
                     return vec![];
                 }
                 self.end(process, Loss::Ended, sends_rest, time);
+                self.faults().stopped[process as usize] = time;
                 self.faults().presence[process as usize] = Presence::Crashed { back: back.is_some() };
                 if let Some(seconds) = back {
                     self.at(time + nanoseconds(seconds), Kind::Fault(Due::Restart(process)));
@@ -417,16 +423,18 @@ impl World {
         // It was heard of last at some moment of a quarter of that.
         let silent =
             time + beats - (beats / 4).min((self.random.random::<f64>() * beats as f64 / 4.0) as u64);
+        let until = heals.map_or(u64::MAX, |seconds| time + nanoseconds(seconds));
         let faults = self.faults();
-        if faults.cuts.contains_key(&(from, to)) {
-            return;
+        if let Some(cut) = faults.cuts.get_mut(&(from, to)) {
+            cut.until = cut.until.max(until);
+        } else {
+            faults.cuts_so_far += 1;
+            let number = faults.cuts_so_far;
+            faults.cuts.insert((from, to), Cut { number, until, held: Vec::new(), taken: 0 });
+            self.at(silent, Kind::Fault(Due::Silent { at: to, of: from, cut: number }));
         }
-        faults.cuts_so_far += 1;
-        let number = faults.cuts_so_far;
-        faults.cuts.insert((from, to), Cut { number, heals: heals.is_some(), held: Vec::new(), taken: 0 });
-        self.at(silent, Kind::Fault(Due::Silent { at: to, of: from, cut: number }));
-        if let Some(seconds) = heals {
-            self.at(time + nanoseconds(seconds), Kind::Fault(Due::Heal(from, to)));
+        if until < u64::MAX {
+            self.at(until, Kind::Fault(Due::Heal(from, to)));
         }
     }
 
@@ -479,7 +487,8 @@ impl World {
         let Some(cut) = self.faults().cuts.get_mut(&(from, to)) else { return true };
         let fits = cut.taken + payload <= TAKEN_BYTES;
         cut.taken += payload;
-        let heals = cut.heals;
+        // One that is cut again for ever meanwhile will not come.
+        let heals = cut.until < u64::MAX;
         if heals {
             cut.held.push(number);
         }
@@ -500,7 +509,7 @@ impl World {
         let faults = self.faults();
         faults.trace(&(from, to, header));
         if let Some(cut) = faults.cuts.get_mut(&(from, to)) {
-            match cut.heals {
+            match cut.until < u64::MAX {
                 true => cut.held.push(number),
                 false => drop(self.land(number)),
             }

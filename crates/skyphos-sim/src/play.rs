@@ -189,6 +189,7 @@ impl Cluster {
             });
             if crashed && self.shared.world().comes_back(process) {
                 outcomes[number] = None;
+                self.shared.world().wake(process, self.clocks[number].at());
             }
         }
         let end = self.clocks.iter().map(|clock| clock.at()).max().unwrap_or(0);

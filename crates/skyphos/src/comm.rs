@@ -178,9 +178,7 @@ impl Comm {
 
     /// A group of these ranks, which a call of this one agreed on.
     pub(crate) fn regroup(&self, call: u64, members: &[u32], topology: Topology) -> Comm {
-        // All members derive the same number from this group's and the call's.
-        let mut comm = self.group.comm ^ call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        comm = (comm ^ comm >> 29).wrapping_mul(0xb7e1_5162_8aed_2a6b) | 1;
+        let comm = Group::number_after(self.group.comm, call);
         let me = members.iter().position(|r| *r == self.rank()).expect("this rank is a member") as u32;
         let ranks = members.iter().map(|r| self.group.ranks[*r as usize]).collect();
         let observed = *self.observed();

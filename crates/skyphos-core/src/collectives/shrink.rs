@@ -2,7 +2,7 @@
 //!
 //! A call of its own number: survivors come to it from different places of the program. What a rank has said and heard is
 //! kept between its tries, so that one who tries again after a time-out goes on where it was. Cost where one rank leads and
-//! none is lost meanwhile: four messages in a row, of some bytes a rank.
+//! none is lost meanwhile: a word to all others, then four messages in a row, of some bytes a rank.
 
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::survivors::{Decision, Survivor, Word};
@@ -21,8 +21,9 @@ pub struct Shrinking {
 }
 
 impl Shrinking {
-    /// Begins.
+    /// Begins. Others may be in another call, and wait for this rank there.
     pub fn new(ep: &Endpoint) -> Shrinking {
+        ep.leave_calls();
         let ranks = 0..ep.size();
         Shrinking {
             survivor: Survivor::new(ep.rank(), ep.losses()),

@@ -34,19 +34,11 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// A call on some ranks, undisturbed.
-    pub fn quiet(ranks: u32, each: u32, program: usize, count: usize) -> Scenario {
+    /// Calls on some ranks, undisturbed.
+    pub fn quiet(ranks: u32, each: u32, steps: Vec<(usize, usize)>) -> Scenario {
         let network = Network::new(ranks * each, 1e9, 20e-6);
         let (faults, then) = (vec![], Then::Leave);
-        Scenario {
-            seed: 0,
-            processes: ranks * each,
-            each,
-            network,
-            steps: vec![(program, count)],
-            faults,
-            then,
-        }
+        Scenario { seed: 0, processes: ranks * each, each, network, steps, faults, then }
     }
 
     pub fn ranks(&self) -> u32 {

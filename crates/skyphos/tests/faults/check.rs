@@ -1,0 +1,135 @@
+//! What must come of a play, whatever goes wrong in it.
+
+use crate::common::programs::ALL;
+use crate::life::{Life, Lives, oracle};
+use crate::scenario::{HEARTBEAT_S, Scenario, Then};
+use skyphos::Error;
+use skyphos_sim::{Fault, Outcome};
+use std::collections::BTreeSet;
+
+/// Seconds within which all who live are done after the last fault, beside what faults take.
+const SOON_S: f64 = HEARTBEAT_S + 3.0;
+
+/// What is known of a play from outside.
+struct Facts<'a> {
+    scenario: &'a Scenario,
+    /// Processes that some fault may have parted from others.
+    touched: BTreeSet<u32>,
+    /// Processes that have no result.
+    failed: BTreeSet<u32>,
+    /// Some have no group: they were gone before the others had one.
+    all_began: bool,
+    /// What each rank has in each step if nothing disturbs it.
+    undisturbed: &'a [Vec<Vec<u64>>],
+}
+
+/// What is wrong with a play; nothing, if all is well.
+pub fn check(scenario: &Scenario, lives: &Lives) -> Result<(), String> {
+    if lives.held > 0 {
+        return Err(format!("{} buffers were never given back", lives.held));
+    }
+    let fine = |outcome: &Outcome<Life>| matches!(outcome, Outcome::Done(life) if life.results.iter().all(Result::is_ok));
+    let began = |outcome: &Outcome<Life>| !matches!(outcome, Outcome::Done(life) if !life.began);
+    let facts = Facts {
+        scenario,
+        touched: lives.struck.iter().flat_map(|struck| struck.parted.iter().copied()).collect(),
+        failed: (0..).zip(&lives.outcomes).filter(|(_, outcome)| !fine(outcome)).map(|(p, _)| p).collect(),
+        all_began: lives.outcomes.iter().all(began),
+        undisturbed: &oracle(scenario),
+    };
+    let last_fault = lives.struck.iter().map(|struck| struck.at).max().unwrap_or(0);
+    let soon = last_fault + ((SOON_S + held_up_s(scenario)) * 1e9) as u64;
+    for (process, outcome) in (0..).zip(&lives.outcomes) {
+        let checked = match outcome {
+            Outcome::Crashed => Ok(()),
+            Outcome::Panicked(text) => Err(format!("it panicked: {text}")),
+            Outcome::Done(life) if life.over > soon && scenario.then != Then::Rejoin => {
+                Err(format!("it was held up until {} ns, not {soon}", life.over))
+            }
+            Outcome::Done(life) => check_life(&facts, life, process),
+        };
+        checked.map_err(|what| format!("process {process}: {what}"))?;
+    }
+    check_shrunk(lives)
+}
+
+/// Seconds by which faults hold others up that they do not end.
+fn held_up_s(scenario: &Scenario) -> f64 {
+    let (mut waits, mut slow) = (0.0, 1.0);
+    for (_, fault) in &scenario.faults {
+        match fault {
+            Fault::Stop { seconds, .. } => waits += seconds,
+            Fault::Cut { heals: Some(heals), .. } | Fault::CutOff { heals: Some(heals), .. } => {
+                waits += heals.min(HEARTBEAT_S);
+            }
+            Fault::Slow { times, .. } => slow *= times,
+            _ => {}
+        }
+    }
+    waits + slow / 100.0
+}
+
+fn check_life(facts: &Facts, life: &Life, process: u32) -> Result<(), String> {
+    let (scenario, ranks) = (facts.scenario, facts.scenario.ranks());
+    for (k, result) in life.results.iter().enumerate() {
+        let Ok(got) = result else { continue };
+        let want = &facts.undisturbed[(process % ranks) as usize][k];
+        if got != want {
+            let (program, count) = scenario.steps[k];
+            let at = got.iter().zip(want).position(|(a, b)| a != b);
+            let lens = (got.len(), want.len());
+            let name = ALL[program].0;
+            return Err(format!("{name} of {count} has a wrong result: {lens:?} words, the first at {at:?}"));
+        }
+    }
+    let Some(error) = life.results.iter().find_map(|result| result.as_ref().err()) else {
+        return match life.results.len() == scenario.steps.len() || scenario.then == Then::Rejoin {
+            true => Ok(()),
+            false => Err("it did not join".to_owned()),
+        };
+    };
+    let of_rank =
+        |processes: &BTreeSet<u32>, rank: u32| processes.iter().any(|process| process % ranks == rank);
+    let lives_on = |rank: u32| {
+        (0..scenario.processes).any(|process| process % ranks == rank && !facts.touched.contains(&process))
+    };
+    let is_touched = facts.touched.contains(&process);
+    if facts.all_began && !is_touched && (0..ranks).all(lives_on) {
+        return Err(format!("each rank has a process that lives, and yet: {error}"));
+    }
+    match error {
+        // Who is parted from the others cannot know that it is alone, and names whom it misses.
+        Error::PeerLost { .. } if is_touched => Ok(()),
+        // Or one that has left since it had lost somebody.
+        Error::PeerLost { rank, .. } if of_rank(&facts.touched, *rank) || of_rank(&facts.failed, *rank) => {
+            Ok(())
+        }
+        // While a group begins there are no ranks yet.
+        Error::PeerLost { rank, .. } if !life.began && facts.touched.contains(rank) => Ok(()),
+        _ => Err(format!("an error that should not be: {error}")),
+    }
+}
+
+/// Those who go on after a shrink agree on who they are, and have the same sum.
+fn check_shrunk(lives: &Lives) -> Result<(), String> {
+    let shrunk = |outcome: &Outcome<Life>| match outcome {
+        Outcome::Done(Life { left: Some(Ok(left)), .. }) => Some(left.clone()),
+        _ => None,
+    };
+    let all = (0..).zip(lives.outcomes.iter().map(shrunk));
+    let groups: Vec<(u32, _)> = all.filter_map(|(process, group)| Some((process, group?))).collect();
+    for (process, (members, sum)) in &groups {
+        if *members != groups[0].1.0 || !members.contains(process) {
+            return Err(format!("groups after a shrink: {groups:?}"));
+        }
+        if let Ok(sum) = sum {
+            let places = [0].into_iter().chain(members.iter().map(|member| 1 + u64::from(*member)));
+            let counts = [members.len() as f64].into_iter().chain(members.iter().map(|_| 1.0));
+            let want: Vec<u64> = places.chain(counts.map(f64::to_bits)).collect();
+            if *sum != want {
+                return Err(format!("process {process} has a wrong sum of {members:?}: {sum:?}"));
+            }
+        }
+    }
+    Ok(())
+}
