@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name 'Cargo.toml') Cargo.toml
 
-.PHONY: build demo test test-rust test-python lint bench lab figures clean
+.PHONY: build demo test test-rust test-python lint bench lab figures faults clean
 
 # The environment with a release build of the package in it.
 build: $(VENV)/.built
@@ -51,6 +51,12 @@ lab:
 	@test "$$(id -u)" = 0 || { echo "make lab makes network namespaces and needs root: sudo make lab" >&2; exit 1; }
 	@$(MAKE) --no-print-directory $(VENV)/.lab
 	$(BIN)/python bench/lab $(SCENARIOS)
+
+# Half a million simulated groups in which something goes wrong (docs/faults.md); some 40 minutes on 2 cores. What was tried is
+# kept in target/faults.json, and not tried again.
+faults:
+	SKYPHOS_FAULT_SEEDS=$${SEEDS:-500000} SKYPHOS_FAULT_FILE=$(CURDIR)/target/faults.json \
+		cargo test --quiet --release -p skyphos --test faults campaign -- --ignored --nocapture
 
 # Figures of the papers measured again, into docs/figures (see docs/reproduction.md): some minutes on a machine that does
 # nothing else. Those that need the lab's namespaces need root; without it the others are drawn, and it says which not.

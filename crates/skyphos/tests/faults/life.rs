@@ -24,8 +24,11 @@ pub struct Life {
     /// When those were over, in nanoseconds.
     pub over: u64,
     /// Who went on after a shrink, and the sum that they have.
-    pub left: Option<Result<(Vec<u32>, Result<Vec<u64>>)>>,
+    pub left: Option<Result<Left>>,
 }
+
+/// Who goes on after a shrink, and what they have together.
+pub type Left = (Vec<u32>, Result<Vec<u64>>);
 
 /// What all processes have seen.
 pub type Lives = Played<Life>;
@@ -86,10 +89,11 @@ fn in_group(process: &mut Process, scenario: &Scenario) -> Life {
 }
 
 /// Goes on with those that are left.
-fn shrink(comm: &Comm) -> Result<(Vec<u32>, Result<Vec<u64>>)> {
+fn shrink(comm: &Comm) -> Result<Left> {
+    let mut tries = 0;
     let left = loop {
         match comm.shrink() {
-            Err(Error::Timeout { .. }) => {}
+            Err(Error::Timeout { .. }) if tries < 3 => tries += 1,
             other => break other?,
         }
     };
@@ -106,6 +110,7 @@ fn shrink(comm: &Comm) -> Result<(Vec<u32>, Result<Vec<u64>>)> {
     ))
 }
 
+/// By ranks and steps: what each rank has in each step.
 type Known = HashMap<(u32, Vec<(usize, usize)>), Arc<Vec<Vec<Vec<u64>>>>>;
 
 /// What every rank has after calls that nothing disturbs, without replicas. What a call does may depend on those before.

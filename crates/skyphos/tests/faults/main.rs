@@ -1,10 +1,12 @@
 //! Faults in simulated groups: whatever goes wrong, whoever lives has the right answer or an error, soon, and holds on to nothing.
 
+mod campaign;
 mod check;
 #[path = "../common/mod.rs"]
 mod common;
 mod life;
 mod scenario;
+mod tally;
 
 use check::check;
 use common::programs::ALL;
@@ -12,55 +14,26 @@ use life::play;
 use scenario::{Scenario, Then};
 use skyphos_sim::{Fault, When};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tally::Tally;
 
-/// What many plays came to.
-#[derive(Default)]
-struct Tally {
-    plays: AtomicU64,
-    struck: AtomicU64,
-    in_flight: AtomicU64,
-    wrong: Mutex<Vec<String>>,
-}
-
-impl Tally {
-    fn play(&self, scenario: &Scenario) {
-        let lives = play(scenario, false);
-        self.plays.fetch_add(1, Ordering::Relaxed);
-        self.struck.fetch_add(lives.struck.len() as u64, Ordering::Relaxed);
-        self.in_flight
-            .fetch_add(lives.struck.iter().filter(|s| s.in_flight).count() as u64, Ordering::Relaxed);
-        if let Err(what) = check(scenario, &lives) {
-            self.wrong.lock().unwrap().push(format!(
-                "seed {}: {what}\n  {:?} x{} {:?} {:?}",
-                scenario.seed, scenario.processes, scenario.each, scenario.then, scenario.faults
-            ));
+/// Adds up what comes of each number below, tried on all cores.
+fn on_all_cores(count: usize, body: impl Fn(usize) -> Tally + Sync) -> Tally {
+    let (next, sum) = (AtomicUsize::new(0), Mutex::new(Tally::default()));
+    let work = || {
+        let mut mine = Tally::default();
+        loop {
+            match next.fetch_add(1, Ordering::Relaxed) {
+                number if number < count => mine.add(body(number)),
+                _ => return sum.lock().unwrap().add(mine),
+            }
         }
-    }
-
-    fn is_fine(self) {
-        let wrong = self.wrong.into_inner().unwrap();
-        let first: Vec<&str> = wrong.iter().take(40).map(String::as_str).collect();
-        assert!(wrong.is_empty(), "{} of {:?} plays: {}", wrong.len(), self.plays, first.join("\n"));
-    }
-}
-
-/// Does something with each number below, on all cores.
-fn on_all_cores(count: usize, body: impl Fn(usize) + Sync) {
-    let next = AtomicUsize::new(0);
+    };
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     std::thread::scope(|scope| {
-        for _ in 0..cores {
-            scope.spawn(|| {
-                loop {
-                    match next.fetch_add(1, Ordering::Relaxed) {
-                        number if number < count => body(number),
-                        _ => return,
-                    }
-                }
-            });
-        }
+        (0..cores).for_each(|_| drop(scope.spawn(work)));
     });
+    sum.into_inner().unwrap()
 }
 
 #[test]
@@ -80,8 +53,7 @@ fn every_frame_of_every_collective_is_lost_once() {
             }
         }
     }
-    let tally = Tally::default();
-    on_all_cores(tries.len(), |k| {
+    let tally = on_all_cores(tries.len(), |k| {
         let (quiet, process, number) = &tries[k];
         let (process, number) = (*process, *number);
         let faults = [
@@ -90,13 +62,16 @@ fn every_frame_of_every_collective_is_lost_once() {
             Fault::Cut { from: process, to: process, both: false, heals: None },
             Fault::Corrupt { process },
         ];
+        let mut sum = Tally::default();
         for fault in faults {
             let faults = vec![(When::Frame { of: process, number }, fault)];
-            tally.play(&Scenario { faults, then: Then::Shrink, ..quiet.clone() });
+            sum.add(Tally::play(&Scenario { faults, then: Then::Shrink, ..quiet.clone() }));
         }
+        sum
     });
-    eprintln!("{} plays", tally.plays.load(Ordering::Relaxed));
-    tally.is_fine();
+    println!("{tally}");
+    assert!(tally.wrong.is_empty(), "{tally}");
+    assert_eq!(tally.faults(), (tally.plays, tally.plays), "each strikes, at a frame on its way");
 }
 
 #[test]
@@ -110,12 +85,24 @@ fn a_seed_replays_exactly() {
 
 #[test]
 fn ten_thousand_seeds() {
-    let tally = Tally::default();
-    on_all_cores(10_000, |seed| tally.play(&Scenario::of(seed as u64)));
-    let (struck, in_flight) = (tally.struck.load(Ordering::Relaxed), tally.in_flight.load(Ordering::Relaxed));
-    eprintln!("{struck} faults, {in_flight} of them at frames on their way");
-    assert!(in_flight * 10 >= struck * 8, "{in_flight} of {struck}");
-    tally.is_fine();
+    let tally = on_all_cores(10_000, |seed| Tally::play(&Scenario::of(seed as u64)));
+    println!("{tally}");
+    assert!(tally.wrong.is_empty(), "{tally}");
+    let (struck, in_flight) = tally.faults();
+    assert!(tally.median_size() >= 8 && in_flight * 10 >= struck * 8, "{tally}");
+}
+
+/// `make faults`: SKYPHOS_FAULT_SEEDS of them, in SKYPHOS_FAULT_FILE; to the first that is wrong, if SKYPHOS_FAULT_UNTIL_WRONG is
+/// set.
+#[test]
+#[ignore = "takes about a minute for 20,000 seeds"]
+fn campaign() {
+    let seeds = std::env::var("SKYPHOS_FAULT_SEEDS").map_or(500_000, |text| text.parse().unwrap());
+    let file = std::env::var("SKYPHOS_FAULT_FILE").expect("where to write down what was tried");
+    let until_wrong = std::env::var("SKYPHOS_FAULT_UNTIL_WRONG").is_ok();
+    let tally = campaign::run(seeds, file.into(), until_wrong);
+    println!("{tally}");
+    assert!(tally.wrong.is_empty(), "{} seeds found something wrong", tally.wrong.len());
 }
 
 /// `SKYPHOS_FAULT_SEED=7 cargo test --test faults one_seed -- --ignored --nocapture`

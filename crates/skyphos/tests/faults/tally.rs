@@ -1,0 +1,140 @@
+//! What many plays came to.
+
+use crate::check::check;
+use crate::life::{Life, Lives, play};
+use crate::scenario::Scenario;
+use serde::{Deserialize, Serialize};
+use skyphos_sim::{Fault, Outcome};
+use std::collections::BTreeMap;
+
+/// Counts, which can be written down and added to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tally {
+    pub plays: u64,
+    /// Plays by number of processes.
+    pub sizes: BTreeMap<u32, u64>,
+    /// By kind of fault: how many struck, and how many of them at a frame on its way.
+    pub struck: BTreeMap<String, (u64, u64)>,
+    /// How processes ended.
+    pub ends: BTreeMap<String, u64>,
+    /// Calls that gave the right result.
+    pub right: u64,
+    /// Groups of those who were left, as many as had one.
+    pub shrunk: u64,
+    /// Simulated seconds.
+    pub seconds: f64,
+    /// What was wrong.
+    pub wrong: Vec<String>,
+}
+
+impl Tally {
+    /// Plays a scenario.
+    pub fn play(scenario: &Scenario) -> Tally {
+        let lives = play(scenario, false);
+        let mut tally = Tally { plays: 1, seconds: lives.end as f64 / 1e9, ..Tally::default() };
+        tally.sizes.insert(scenario.processes, 1);
+        tally.count(scenario, &lives);
+        if let Err(what) = check(scenario, &lives) {
+            let Scenario { seed, processes, each, then, faults, .. } = scenario;
+            tally.wrong.push(format!(
+                "seed {seed}: {what}\n  {processes} processes, {each} a rank, {then:?}: {faults:?}"
+            ));
+        }
+        tally
+    }
+
+    fn count(&mut self, scenario: &Scenario, lives: &Lives) {
+        for struck in &lives.struck {
+            let counts = self.struck.entry(name(&scenario.faults[struck.number].1).to_owned()).or_default();
+            (counts.0, counts.1) = (counts.0 + 1, counts.1 + u64::from(struck.in_flight));
+        }
+        for outcome in &lives.outcomes {
+            let how = match outcome {
+                Outcome::Crashed => "crashed",
+                Outcome::Panicked(_) => "panicked",
+                Outcome::Done(Life { results, left, .. }) => {
+                    self.right += results.iter().filter(|result| result.is_ok()).count() as u64;
+                    self.shrunk += u64::from(matches!(left, Some(Ok(_))));
+                    let failed = results.iter().any(Result::is_err);
+                    if failed { "an error" } else { "all results" }
+                }
+            };
+            *self.ends.entry(how.to_owned()).or_default() += 1;
+        }
+    }
+
+    pub fn add(&mut self, other: Tally) {
+        self.plays += other.plays;
+        other.sizes.into_iter().for_each(|(size, count)| *self.sizes.entry(size).or_default() += count);
+        for (kind, (all, in_flight)) in other.struck {
+            let counts = self.struck.entry(kind).or_default();
+            (counts.0, counts.1) = (counts.0 + all, counts.1 + in_flight);
+        }
+        other.ends.into_iter().for_each(|(how, count)| *self.ends.entry(how).or_default() += count);
+        self.right += other.right;
+        self.shrunk += other.shrunk;
+        self.seconds += other.seconds;
+        self.wrong.extend(other.wrong);
+    }
+
+    /// Half of the plays have so many processes, or more.
+    pub fn median_size(&self) -> u32 {
+        let mut below = 0;
+        for (size, count) in &self.sizes {
+            below += count;
+            if 2 * below > self.plays {
+                return *size;
+            }
+        }
+        0
+    }
+
+    /// Faults that struck, and those of them at a frame on its way.
+    pub fn faults(&self) -> (u64, u64) {
+        self.struck.values().fold((0, 0), |(all, in_flight), counts| (all + counts.0, in_flight + counts.1))
+    }
+}
+
+fn name(fault: &Fault) -> &'static str {
+    match fault {
+        Fault::Crash { back: None, .. } => "crash",
+        Fault::Crash { .. } => "crash and restart",
+        Fault::Cut { both: true, heals: None, .. } => "cut link",
+        Fault::Cut { both: true, .. } => "delayed link",
+        Fault::Cut { heals: None, .. } => "link cut one way",
+        Fault::Cut { .. } => "link delayed one way",
+        Fault::CutOff { heals: None, .. } => "host cut off",
+        Fault::CutOff { .. } => "host delayed",
+        Fault::Stop { .. } => "stopped process",
+        Fault::Slow { .. } => "slow host",
+        Fault::Corrupt { .. } => "corrupted frame",
+    }
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (all, in_flight) = self.faults();
+        writeln!(
+            f,
+            "{} plays of {:.0} simulated seconds, half of them with {} processes or more",
+            self.plays,
+            self.seconds,
+            self.median_size()
+        )?;
+        writeln!(
+            f,
+            "{all} faults, {:.1} % of them at frames on their way:",
+            100.0 * in_flight as f64 / all.max(1) as f64
+        )?;
+        for (kind, (all, in_flight)) in &self.struck {
+            writeln!(f, "  {all:9} {kind} ({in_flight})")?;
+        }
+        writeln!(f, "processes ended with:")?;
+        for (how, count) in &self.ends {
+            writeln!(f, "  {count:9} {how}")?;
+        }
+        writeln!(f, "{} right results; {} processes went on in a smaller group", self.right, self.shrunk)?;
+        write!(f, "{} plays with something wrong", self.wrong.len())?;
+        self.wrong.iter().take(10).try_for_each(|what| write!(f, "\n{what}"))
+    }
+}
