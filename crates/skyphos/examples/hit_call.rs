@@ -1,0 +1,88 @@
+//! What the loss of processes costs a replicated reduction, without the noise of a real network: simulated hosts on links of 250 Mbit/s.
+//!
+//! ```text
+//! cargo run --release -p skyphos --example hit_call -- kill|cut|slow lost_hosts rounds
+//! ```
+//! Prints, for each round, the call that was hit and the later ones over those before.
+
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+use skyphos::{Comm, ConfigureOptions, Order, ReduceOp, Replication, Settings};
+use skyphos_sim::{Cluster, Fault, Network, Outcome, Play, When};
+use std::time::Duration;
+
+const HOSTS: u32 = 8;
+const RANKS: u32 = 4;
+const BEFORE: usize = 4;
+const AFTER: usize = 4;
+const N: u64 = 4_000_000;
+const ENTRIES: usize = 1_000_000;
+
+/// When each call began and ended on each process that lived through all.
+fn calls(faults: Vec<(When, Fault)>) -> Vec<Vec<(u64, u64)>> {
+    let cluster = Cluster::new(Network::new(HOSTS, 31.25e6, 100e-6), 1, false).unwrap();
+    let play = Play { faults, heartbeat_s: 10.0, log: false };
+    let played = cluster
+        .play(play, |process| {
+            let transport = process.join(1.0).unwrap();
+            let replication = Replication { each: HOSTS / RANKS, share_hosts: false };
+            let settings = Settings { timeout: Duration::from_secs(100), ..Settings::default() };
+            let comm = Comm::replicated(transport, replication, settings, Ok((None, None))).ok()?;
+            let mut random = Pcg64::seed_from_u64(u64::from(comm.rank()));
+            let indices = rand::seq::index::sample(&mut random, N as usize, ENTRIES);
+            let indices: Vec<u64> = indices.into_iter().map(|index| index as u64).collect();
+            let values: Vec<f32> = (0..ENTRIES).map(|_| random.random()).collect();
+            let mut plan = comm.configure(&indices, &indices, &ConfigureOptions::with_n(N)).ok()?;
+            let mut times = Vec::new();
+            for _ in 0..=BEFORE + AFTER {
+                let mut out = vec![0.0; ENTRIES];
+                let began = process.now();
+                comm.reduce(&mut plan, &values, &mut out, &ReduceOp::Sum, Order::Rank).ok()?;
+                times.push((began, process.now()));
+            }
+            Some(times)
+        })
+        .unwrap();
+    let lived = |outcome: Outcome<Option<Vec<(u64, u64)>>>| match outcome {
+        Outcome::Done(times) => times,
+        _ => None,
+    };
+    played.outcomes.into_iter().filter_map(lived).collect()
+}
+
+/// Seconds of each call, from its last begin to its last end.
+fn seconds(calls: &[Vec<(u64, u64)>]) -> Vec<f64> {
+    let of = |k: usize| {
+        let began = calls.iter().map(|times| times[k].0).max().unwrap();
+        (calls.iter().map(|times| times[k].1).max().unwrap() - began) as f64 / 1e9
+    };
+    (0..calls[0].len()).map(of).collect()
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let how = words.first().map_or("kill", String::as_str);
+    let hosts: u32 = words.get(1).map_or(1, |text| text.parse().unwrap());
+    let rounds: u64 = words.get(2).map_or(5, |text| text.parse().unwrap());
+    let quiet = calls(vec![]);
+    let usual = seconds(&quiet)[BEFORE];
+    println!("undisturbed: {:.1} ms", usual * 1e3);
+    for round in 0..rounds {
+        let mut random = Pcg64::seed_from_u64(round);
+        let at = quiet[0][BEFORE].0 as f64 / 1e9 + usual * random.random_range(0.0..0.8);
+        let ranks = rand::seq::index::sample(&mut random, RANKS as usize, hosts as usize);
+        let lost = ranks.into_iter().map(|rank| {
+            let process = rank as u32 + RANKS * random.random_range(0..2);
+            let fault = match how {
+                "cut" => Fault::CutOff { process, heals: None },
+                "slow" => Fault::Slow { process, times: 100.0 },
+                _ => Fault::Crash { process, sends_rest: false, back: None },
+            };
+            (When::At(at), fault)
+        });
+        let lost: Vec<_> = lost.collect();
+        let got = seconds(&calls(lost));
+        let later: Vec<String> = got[BEFORE + 1..].iter().map(|s| format!("{:.2}", s / usual)).collect();
+        println!("{how} {hosts}: hit {:.2}, later {}", got[BEFORE] / usual, later.join(" "));
+    }
+}
