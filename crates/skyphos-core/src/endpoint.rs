@@ -172,12 +172,10 @@ impl Endpoint {
         self.node.mail(|m| m.losses(&self.group))
     }
 
-    /// Tells all that this rank makes no more calls in the group, and why: they may wait for it in one.
+    /// Tells all that this rank makes no more calls in the group, if somebody is lost: they may wait for it in one.
     pub(crate) fn leave_calls(&self) {
         let (rank, node) = (self.node.rank(), &self.node);
-        let said = node.mail(|mail| mail.why_over(&self.group));
-        let error =
-            said.unwrap_or(Error::Aborted { rank, cause: "it goes on in a smaller group".to_owned() });
+        let Some(error) = node.mail(|mail| mail.why_over(&self.group)) else { return };
         let payload = node.pool().copy_of(&error.to_wire());
         let header = Header::control(FrameKind::Abort, self.group.comm, self.call);
         for peer in self.group.ranks.iter().filter(|peer| **peer != rank) {
