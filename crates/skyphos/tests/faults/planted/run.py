@@ -88,7 +88,12 @@ def run(command: list[str], most_s: float | None = None, **env: str) -> tuple[in
 
 def build() -> str | None:
     """Builds the test: what is wrong, if anything."""
-    status, output = run([*TEST, "--no-run"])
+    try:
+        status, output = run([*TEST, "--no-run"])
+    except BaseException:
+        # What a compiler that was ended has left there made later builds fail.
+        shutil.rmtree(BUILT / "debug" / "incremental", ignore_errors=True)
+        raise
     return None if status == 0 else output[-2000:]
 
 
