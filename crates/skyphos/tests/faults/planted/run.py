@@ -146,7 +146,7 @@ def plant(patch: Path) -> Tried:
 
 def row(name: str, undisturbed: str, after: str, what: str) -> str:
     what = what if len(what) <= MESSAGE else what[: MESSAGE - 1] + "…"
-    return f"{name:32} {undisturbed:12} {after:24} {what}"
+    return f"{name:36} {undisturbed:12} {after:24} {what}"
 
 
 def main() -> int:
