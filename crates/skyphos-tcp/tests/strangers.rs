@@ -3,15 +3,21 @@
 mod common;
 
 use common::certificates::{Authority, authority, shared};
-use common::{LONG, Place, connect_all};
+use common::{LONG, Place, connect_all, on_each};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use skyphos_core::collectives::barrier::barrier;
+use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_tcp::{NAME, Options, TlsFiles, connect};
+use skyphos_types::Error;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Who comes to no group waits no longer.
+const SHORT: Duration = Duration::from_millis(300);
 
 fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed | 1;
@@ -196,4 +202,47 @@ fn another_group_with_the_same_token_does_not_mix_in() {
         })
         .collect();
     groups.into_iter().for_each(|g| g.join().unwrap());
+}
+
+#[test]
+fn a_second_process_of_a_rank_ends_the_bring_up_and_does_nothing_to_a_group_that_is_there() {
+    second_of_a_rank(Place::options);
+    second_of_a_rank(Place::encrypted);
+}
+
+fn second_of_a_rank(options: fn(&mut Place, u32) -> Vec<Options>) {
+    let of_three = |place: &mut Place| {
+        let mut all = options(place, 3);
+        all.iter_mut().for_each(|o| o.token = Some("cup".to_owned()));
+        all
+    };
+    // While the group waits for rank 2, which comes later and is told as well.
+    let mut all = of_three(&mut Place::new());
+    let (start, mut last, again) = (Instant::now(), all.pop().unwrap(), all[1].clone());
+    last.timeout = SHORT;
+    let early: Vec<_> = all.into_iter().chain([again]).map(|o| std::thread::spawn(|| connect(o))).collect();
+    let results: Vec<_> = early.into_iter().map(|rank| rank.join().unwrap()).collect();
+    for result in &results {
+        let Err(Error::Refused { message }) = result else { panic!("{:?}", result.as_ref().err()) };
+        assert!(message.contains("two processes came as rank 1"), "{message}");
+    }
+    assert!(connect(last).is_err());
+    assert!(start.elapsed() < LONG / 3, "{:?}", start.elapsed());
+
+    // Once the group is there nobody listens, neither at the rendezvous nor at the ranks.
+    let mut place = Place::new();
+    let all = of_three(&mut place);
+    let mut again = all[1].clone();
+    again.timeout = SHORT;
+    let group: Vec<_> = connect_all(all).into_iter().map(|rank| rank.unwrap()).collect();
+    let sig = CallSig::plain(CallKind::Barrier);
+    on_each(group, |rank, node, group| {
+        node.call(&group, sig, barrier).unwrap();
+        // The others are in the next call meanwhile.
+        if rank == 0 {
+            let error = connect(again.clone()).err().expect("no group");
+            assert!(matches!(&error, Error::Timeout { missing, .. } if missing == &[0]), "{error}");
+        }
+        node.call(&group, sig, barrier).unwrap();
+    });
 }

@@ -10,6 +10,9 @@ use std::collections::BTreeSet;
 /// Seconds within which all who live are done after the last fault, beside what faults take.
 const SOON_S: f64 = HEARTBEAT_S + 3.0;
 
+/// Nanoseconds within which who has lost nobody that may live leaves a group.
+const LEAVING_NS: u64 = 1_000_000_000;
+
 /// What is known of a play from outside.
 struct Facts<'a> {
     scenario: &'a Scenario,
@@ -46,11 +49,19 @@ pub fn check(scenario: &Scenario, lives: &Lives) -> Result<(), String> {
             Outcome::Done(life) if life.over > soon && scenario.then != Then::Rejoin => {
                 Err(format!("it was held up until {} ns, not {soon}", life.over))
             }
+            Outcome::Done(life) if life.leaving > LEAVING_NS && all_crashes(scenario) => {
+                Err(format!("it took {} ns to leave", life.leaving))
+            }
             Outcome::Done(life) => check_life(&facts, life, process),
         };
         checked.map_err(|what| format!("process {process}: {what}"))?;
     }
-    check_shrunk(lives)
+    check_shrunk(&facts, lives)
+}
+
+/// Whether nobody is silent and lives.
+fn all_crashes(scenario: &Scenario) -> bool {
+    scenario.faults.iter().all(|(_, fault)| matches!(fault, Fault::Crash { .. }))
 }
 
 /// Seconds by which faults hold others up that they do not end.
@@ -110,17 +121,38 @@ fn check_life(facts: &Facts, life: &Life, process: u32) -> Result<(), String> {
     }
 }
 
-/// Those who go on after a shrink agree on who they are, and have the same sum.
-fn check_shrunk(lives: &Lives) -> Result<(), String> {
+/// Those who go on after a shrink agree on who they are, and have the same sum; who does not go on knows why.
+fn check_shrunk(facts: &Facts, lives: &Lives) -> Result<(), String> {
     let shrunk = |outcome: &Outcome<Life>| match outcome {
         Outcome::Done(Life { left: Some(Ok(left)), .. }) => Some(left.clone()),
         _ => None,
     };
     let all = (0..).zip(lives.outcomes.iter().map(shrunk));
     let groups: Vec<(u32, _)> = all.filter_map(|(process, group)| Some((process, group?))).collect();
+    // Those who try and whom no fault has touched reach each other: more than half of all go on.
+    let tries = |(process, outcome): &(u32, &Outcome<Life>)| {
+        matches!(outcome, Outcome::Done(Life { left: Some(_), .. })) && !facts.touched.contains(process)
+    };
+    let all_can = 2 * (0..).zip(&lives.outcomes).filter(tries).count() > lives.outcomes.len();
+    for (process, outcome) in (0..).zip(&lives.outcomes) {
+        let Outcome::Done(Life { left: Some(Err(error)), .. }) = outcome else { continue };
+        let agreed = groups.iter().any(|(_, (members, _))| members.contains(&process));
+        let can = !facts.touched.contains(&process) && (agreed || all_can);
+        if can || !matches!(error, Error::PeerLost { .. }) {
+            return Err(format!("process {process} does not go on: {error}"));
+        }
+    }
     for (process, (members, sum)) in &groups {
         if *members != groups[0].1.0 || !members.contains(process) {
-            return Err(format!("groups after a shrink: {groups:?}"));
+            let (first, theirs) = (groups[0].0, &groups[0].1.0);
+            return Err(format!(
+                "process {first} goes on with {theirs:?}, process {process} with {members:?}"
+            ));
+        }
+        if let Err(error) = sum
+            && !members.iter().any(|member| facts.touched.contains(member))
+        {
+            return Err(format!("process {process} has no sum of {members:?}: {error}"));
         }
         if let Ok(sum) = sum {
             let places = [0].into_iter().chain(members.iter().map(|member| 1 + u64::from(*member)));

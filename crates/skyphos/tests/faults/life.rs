@@ -21,10 +21,11 @@ pub struct Life {
     pub began: bool,
     /// Results of the calls of its last group, and the first error.
     pub results: Vec<Result<Vec<u64>>>,
-    /// When those were over, in nanoseconds.
-    pub over: u64,
     /// Who went on after a shrink, and the sum that they have.
     pub left: Option<Result<Left>>,
+    /// When all that was over, in nanoseconds, and how long it took to leave the group then.
+    pub over: u64,
+    pub leaving: u64,
 }
 
 /// Who goes on after a shrink, and what they have together.
@@ -55,7 +56,7 @@ fn live(process: &mut Process, scenario: &Scenario) -> Life {
 
 /// A group from beginning to end.
 fn in_group(process: &mut Process, scenario: &Scenario) -> Life {
-    let mut life = Life { began: true, results: vec![], over: 0, left: None };
+    let mut life = Life { began: true, results: vec![], left: None, over: 0, leaving: 0 };
     let Some(transport) = process.join(PATIENCE_S) else { return life };
     let settings = Settings { timeout: Duration::from_secs_f64(HANG_S), ..Settings::default() };
     let comm = match scenario.each {
@@ -81,10 +82,12 @@ fn in_group(process: &mut Process, scenario: &Scenario) -> Life {
             break;
         }
     }
-    life.over = process.now();
     if scenario.then == Then::Shrink && scenario.each == 1 && life.results.iter().any(Result::is_err) {
         life.left = Some(shrink(&comm));
     }
+    life.over = process.now();
+    drop(comm);
+    life.leaving = process.now() - life.over;
     life
 }
 
