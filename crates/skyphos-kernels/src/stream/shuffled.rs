@@ -4,7 +4,7 @@
 //! The hash moves granules of neighbouring indices ([`BlockHash`]), so a sorted vector becomes runs that are sorted
 //! by their granule's new number and copied. Cost: O(entries), and a sort of the granules that have any.
 
-use super::bits::set_bits_between;
+use super::bits::{clear_beyond, set_bits_between};
 use super::vector::{Form, IndexList, SparseVec, View};
 use crate::block::BLOCK_SIZE;
 use crate::hash::BlockHash;
@@ -74,8 +74,8 @@ pub fn shuffle<T: Element>(view: View<'_, T>, width: usize, hash: BlockHash) -> 
     SparseVec { n, width, form: Form::Sparse { indices, values } }
 }
 
-/// The vector of `n` rows whose [`shuffle`] this is; `None` if it has an entry of a row that there is not, for there are more
-/// hashed indices than rows. `wide`: whether its indices take 8 bytes.
+/// The vector of `n` rows whose [`shuffle`] this is. There are more hashed indices than rows: `None` if entries are of other
+/// rows; those of an array are left out. `wide`: whether its indices take 8 bytes.
 pub fn unshuffle<T: Element>(
     form: Form<T>,
     n: u64,
@@ -111,6 +111,7 @@ pub fn unshuffle<T: Element>(
                     bits[to / 64..to / 64 + words].copy_from_slice(&present[from / 64..from / 64 + words]);
                 }
             }
+            bits.iter_mut().for_each(|bits| clear_beyond(bits, n));
             Some(Form::Dense { values: rows, present: bits })
         }
     }
@@ -157,5 +158,16 @@ mod tests {
             (0..shuffled_len(hash)).map(|index| unshuffle(one(index), n, 1, false, hash)).collect();
         assert_eq!(found.iter().filter(|form| form.is_some()).count(), 1000);
         assert!(found.len() > 1000);
+    }
+
+    #[test]
+    fn rows_of_an_array_that_there_are_not() {
+        let (n, hash) = (1000, BlockHash::new(1000, 2));
+        let all = shuffled_len(hash);
+        let present = Some(vec![u64::MAX; all.div_ceil(64) as usize]);
+        let form = Form::Dense { values: vec![1f32; all as usize], present };
+        let back = SparseVec { n, width: 1, form: unshuffle(form, n, 1, false, hash).unwrap() };
+        back.view().check(n, 1).unwrap();
+        assert_eq!(back.entries().0, (0..n).collect::<Vec<_>>());
     }
 }

@@ -21,6 +21,7 @@ use crate::both::both;
 use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
 use skyphos_kernels::split_ranges;
+use skyphos_kernels::stream::clear_beyond;
 use skyphos_types::{Element, ReduceOp, Result};
 use std::future::Future;
 use std::ops::Range;
@@ -41,10 +42,7 @@ pub async fn with_bitmap<R>(
 ) -> Result<R> {
     let Some(bits) = bits else { return array.await };
     let (array, ()) = both(ep, array, unite(ep, bits)).await?;
-    if let Some(last) = bits.last_mut().filter(|_| !rows.is_multiple_of(64)) {
-        // Whatever was said of rows that there are not.
-        *last &= (1 << (rows % 64)) - 1;
-    }
+    clear_beyond(bits, rows);
     Ok(array)
 }
 
