@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name 'Cargo.toml') Cargo.toml
 
-.PHONY: build demo test test-rust test-python lint bench lab figures faults faults-planted clean
+.PHONY: build demo test test-rust test-fuzz test-python lint fuzz bench lab figures faults faults-planted clean
 
 # The environment with a release build of the package in it.
 build: $(VENV)/.built
@@ -25,10 +25,14 @@ demo: build
 	@echo "The report is in demo.html"
 
 # Everything: Rust, Python, lint, types, stubs against the binary, doc examples.
-test: build lint test-rust test-python
+test: build lint test-rust test-fuzz test-python
 
 test-rust:
 	cargo test --quiet --workspace --exclude skyphos-py
+
+# The corpus of whatever decodes outside bytes, and mutations of it, without a sanitizer: `make fuzz` has one.
+test-fuzz:
+	cargo test --quiet --manifest-path fuzz/Cargo.toml --target-dir target
 
 test-python: build
 	$(BIN)/python -m pytest
@@ -37,10 +41,16 @@ test-python: build
 lint: build
 	cargo fmt --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	cargo fmt --check --manifest-path fuzz/Cargo.toml
+	cargo clippy --quiet --manifest-path fuzz/Cargo.toml --target-dir target --all-targets -- -D warnings
 	$(BIN)/ruff check python tests/python bench examples crates
 	$(BIN)/ruff format --check python tests/python bench examples crates
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest skyphos._skyphos
+
+# Each target of fuzz/ for FUZZ_SECONDS (600), one after the other; TARGETS names some. Needs a C++ compiler.
+fuzz:
+	fuzz/run $(TARGETS)
 
 bench: build
 	$(BIN)/python bench/run.py

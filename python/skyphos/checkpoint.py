@@ -246,7 +246,9 @@ def _read(paths: list[Path] | None) -> dict[str, npt.NDArray[Any]] | None:
                 with np.load(file, allow_pickle=False) as arrays:
                     names = json.loads(arrays["names"].tobytes())
                     return {name: arrays[f"array{k}"] for k, name in enumerate(names)}
-        except OSError:  # it was removed meanwhile, or cannot be read: the others will hear that this rank has none
+        except Exception:
+            # It was removed meanwhile, or cannot be read; or it is no checkpoint though its name says so, which NumPy
+            # tells by errors of all kinds. The others will hear that this rank has none.
             continue
     return None
 

@@ -184,6 +184,12 @@ def test_csv_with_names(folder: Path) -> None:
         read_edges(write(folder, "named.csv", "a,b\n1,2\nx,2\n"))
 
 
+def test_a_line_of_csv_that_is_two_is_named(folder: Path) -> None:
+    file = write(folder, "two.csv", "source,target\n1,2\n4\r,5\n")
+    with pytest.raises(BadInput, match=r"line 3: not an edge"):
+        read_edges(file)
+
+
 def test_names_are_for_csv_only(folder: Path) -> None:
     with pytest.raises(BadInput, match="line 1: not an edge"):
         read_edges(write(folder, "names.txt", "source target\n1 2\n"))

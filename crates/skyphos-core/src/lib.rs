@@ -30,6 +30,9 @@ pub use topology::Topology;
 pub use work::{Call, Steps, Work};
 
 #[cfg(test)]
+mod liars;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::frame::{CallKind, CallSig};

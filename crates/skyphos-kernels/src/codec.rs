@@ -119,8 +119,8 @@ pub fn decode(bytes: &[u8], lo: u64, hi: u64) -> Result<(Vec<Block>, usize), &'s
         return Err("a set with more blocks than its range, or indices than its blocks");
     }
     let width = match head[0] {
-        BLOCKS => count * (number_bytes(range) + 8),
-        FLAT => elements * flat_bytes(range),
+        BLOCKS => count.saturating_mul(number_bytes(range) + 8),
+        FLAT => elements.saturating_mul(flat_bytes(range)),
         BITMAP => range.saturating_mul(8),
         _ => return Err("a set of unknown form"),
     };
@@ -231,6 +231,17 @@ mod tests {
                     prop_assert!(blocks.iter().all(|b| (1000..1010).contains(&b.id) && b.mask != 0));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_claim_that_no_memory_holds_is_an_error() {
+        // Of the largest index space; eight times as many bytes as it claims indices come to 0.
+        for form in 0..3 {
+            let mut bytes = vec![form];
+            bytes.extend((1u64 << 57).to_le_bytes());
+            bytes.extend((1u64 << 61).to_le_bytes());
+            assert_eq!(decode(&bytes, 0, 1 << 58), Err("a set cut short"));
         }
     }
 

@@ -10,6 +10,9 @@
 //! what crosses a connection afterwards is checked against damage (CRC32C), not against a wiretapper. `docs/threat-model.md`
 //! says who may do what.
 
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 mod host;
 mod join;

@@ -132,6 +132,9 @@ fn bad(what: &str, path: &Path, cause: &dyn Display) -> String {
 fn pem_words(error: pem::Error) -> String {
     match error {
         pem::Error::Io(error) => error.to_string(),
+        // The library's words for these have the file's bytes in them, perhaps a key's, and perhaps very many.
+        pem::Error::MissingSectionEnd { .. } => "not PEM: a section without its end".to_owned(),
+        pem::Error::IllegalSectionStart { .. } => "not PEM: a section without its name".to_owned(),
         other => format!("not PEM: {other}"),
     }
 }

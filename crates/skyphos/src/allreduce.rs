@@ -134,7 +134,11 @@ async fn allreduce_on<T: Element>(
         let shuffled = shuffle(view, width, hash);
         let of = (shuffled.n, width);
         let ran = run(ep, of, shuffled.view(), op, options, None, basis).await?;
-        Ran { form: unshuffle(ran.form, n, width, is_wide(n, &view), hash), ..ran }
+        let form = unshuffle(ran.form, n, width, is_wide(n, &view), hash);
+        let form = form.ok_or_else(|| {
+            Error::bad_input(format!("some rank has entries of rows that there are not, beyond n = {n}"))
+        })?;
+        Ran { form, ..ran }
     } else {
         run(ep, (n, width), view, op, options, options.tell_sent.then_some(&mut sent), basis).await?
     };

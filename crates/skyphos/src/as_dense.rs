@@ -90,14 +90,14 @@ async fn told_by_bitmap<T: Element>(
         let mut present = shape.with_present.then(|| vec![0; n.div_ceil(64) as usize]);
         view.put_into(&mut values, present.as_deref_mut(), shape.width);
         let reduced = reduce_in_place(ep, algorithm, op, values);
-        let values = dense::with_bitmap(ep, reduced, present.as_mut()).await?;
+        let values = dense::with_bitmap(ep, reduced, present.as_mut(), n).await?;
         return Ok(Form::Dense { values, present });
     }
     let vector = Addend::new(view, shape.width, identity);
     let (mut values, mut present) =
         (Pieces::new(len), shape.with_present.then(|| view.bitmap(n, shape.width)));
     let ring = dense::ring_of_entries(ep, op, &vector, len, |first, piece| values.put(first, piece));
-    dense::with_bitmap(ep, ring, present.as_mut()).await?;
+    dense::with_bitmap(ep, ring, present.as_mut(), n).await?;
     Ok(Form::Dense { values: whole(values), present })
 }
 

@@ -310,6 +310,9 @@ pub(crate) fn custom_tag(op: &ReduceOp) -> u8 {
 async fn agree_n(ep: &Endpoint, contribute: Indices<'_>, want: Indices<'_>) -> Result<u64> {
     let end = contribute.end().max(want.end()).min(1 << 63);
     let all = allgather_numbers(ep, 0, &[end]).await?;
+    if let Some(rank) = all.iter().position(|said| said[0] > 1 << 63) {
+        return Err(ep.corrupt(rank as u32, "an index above 2^63"));
+    }
     Ok(all.iter().map(|said| said[0]).max().unwrap_or(0))
 }
 

@@ -74,9 +74,14 @@ pub(crate) async fn agree(
         agreed_profile(start, |k| all.iter().map(|a| f64::from_bits(a[counts.len() + k])).collect());
     let same = all.iter().all(|a| a[2] == 1);
     let length = 2 * each * WINDOWS as usize;
+    let range = asked.hash.range();
+    if let Some(rank) = all.iter().position(|a| !a[SAID..].chunks(length).all(|s| is_sample(s, range, each)))
+    {
+        return Err(ep.corrupt(rank as u32, "a sample of blocks that there are not"));
+    }
     let union = |side: usize| {
         let samples: Vec<&[u64]> = all.iter().map(|a| &a[SAID + side * length..][..length]).collect();
-        measured(mean(side), &samples, asked.hash.range(), each)
+        measured(mean(side), &samples, range, each)
     };
     let out = union(0);
     let wanted = if same { out.clone() } else { union(1) };
@@ -128,6 +133,14 @@ fn sample(set: &IndexSet, range: u64, each: usize) -> impl Iterator<Item = u64> 
         let blocks = &set.blocks()[set.blocks_between(lo, hi)];
         let words = |k: usize| blocks.get(k).map_or([NONE, 0], |Block { id, mask }| [*id, *mask]);
         (0..each).flat_map(words).collect::<Vec<_>>()
+    })
+}
+
+/// Whether blocks lie in the windows that they are said to be of.
+fn is_sample(words: &[u64], range: u64, each: usize) -> bool {
+    (0..WINDOWS).zip(words.chunks(2 * each)).all(|(window, words)| {
+        let (lo, hi) = bounds_of(window, range);
+        words.iter().step_by(2).all(|id| *id == NONE || (lo..hi).contains(id))
     })
 }
 
@@ -199,9 +212,24 @@ mod tests {
                 sample(&prepared.set, hash.range(), each).collect()
             })
             .collect();
+        assert!(samples.iter().all(|sample| is_sample(sample, hash.range(), each)));
         let views: Vec<&[u64]> = samples.iter().map(|s| &s[..]).collect();
         let mean = sets.iter().map(Vec::len).sum::<usize>() as f64 / sets.len() as f64;
         measured(mean, &views, hash.range(), each)
+    }
+
+    #[test]
+    fn blocks_of_another_window_are_no_sample() {
+        let (range, each) = (1 << 10, 2);
+        let mut words = [NONE, 0].repeat(WINDOWS as usize * each);
+        assert!(is_sample(&words, range, each));
+        for (place, id, is) in
+            [(4, 128, true), (4, 127, false), (4, 256, false), (30, 1023, true), (30, 1024, false)]
+        {
+            let before = std::mem::replace(&mut words[place], id);
+            assert_eq!(is_sample(&words, range, each), is, "{id} at {place}");
+            words[place] = before;
+        }
     }
 
     #[test]

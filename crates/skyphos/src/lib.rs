@@ -42,6 +42,26 @@ mod told;
 mod topk_allreduce;
 mod vectors;
 
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing {
+    //! What rank 0 tells, for the package `fuzz`.
+    use skyphos_core::Topology;
+    use skyphos_plan::Profile;
+    use skyphos_types::Result;
+
+    /// Profile and cores, and what a group of them is told; `None` for fewer bytes than that.
+    pub fn start(bytes: &[u8]) -> Option<(Option<Profile>, f64, Vec<u8>)> {
+        let (profile, cores) = crate::told::read_start(bytes.get(..crate::told::START_BYTES)?);
+        Some((profile, cores, crate::told::start(profile)))
+    }
+
+    /// Places of ranks, and what they are encoded again.
+    pub fn places(bytes: &[u8]) -> Result<(Topology, Vec<u8>)> {
+        crate::told::read_places(bytes).map(|places| (places.clone(), crate::told::places(&places)))
+    }
+}
+
 pub use algorithm::{Algorithm, AllreduceOptions, DenseThreshold};
 pub use allgather::{Gathered, ScheduleChoice};
 pub use allreduce::Allreduced;

@@ -260,7 +260,10 @@ def _parse_slow(text: bytes, layout: Layout, path: str, lines_before: int) -> tu
         if not line or line[:1] in (b"#", b"%"):
             continue
         where = f"{path}, line {number}"
-        fields = _fields(line, layout)
+        try:
+            fields = _fields(line, layout)
+        except csv.Error as error:
+            _not_an_edge(where, line, str(error))
         if len(fields) != layout.columns:
             _not_an_edge(where, line, f"{len(fields)} columns where {layout.columns} are expected")
         source = _id(fields[layout.source], layout, 0, where, line)

@@ -17,6 +17,17 @@ pub async fn allgather_numbers(ep: &Endpoint, first_round: u32, mine: &[u64]) ->
     Ok(all.iter().map(numbers).collect())
 }
 
+/// [`allgather_numbers`] of how many indices or entries ranks have of something: as many as one can have, so that sums fit.
+pub(crate) async fn allgather_counts(ep: &Endpoint, first_round: u32, mine: &[u64]) -> Result<Vec<Vec<u64>>> {
+    let all = allgather_numbers(ep, first_round, mine).await?;
+    for (rank, counts) in (0..).zip(&all) {
+        if counts.iter().any(|count| *count > u64::from(u32::MAX)) {
+            return Err(ep.corrupt(rank, "more entries than one rank can have"));
+        }
+    }
+    Ok(all)
+}
+
 /// Every rank's `block`, in rank order. All blocks must have the same length. Takes ⌈log2 P⌉ rounds
 /// from `first_round`.
 pub async fn allgather_bytes(ep: &Endpoint, first_round: u32, block: &[u8]) -> Result<Vec<Vec<u8>>> {

@@ -228,10 +228,10 @@ async fn missing_error(ep: &Endpoint, want: &IndexSet, hash: BlockHash, unmet: &
     mine.sort_unstable();
     mine.resize(EXAMPLES_EACH, u64::MAX);
     mine.insert(0, count);
-    let (mut requests, mut examples) = (0, Vec::new());
+    let (mut requests, mut examples) = (0u64, Vec::new());
     for (rank, numbers) in allgather_numbers(ep, EXAMPLES, &mine).await?.iter().enumerate() {
-        requests += numbers[0];
-        let shown = (numbers[0] as usize).min(EXAMPLES_EACH);
+        requests = requests.saturating_add(numbers[0]);
+        let shown = numbers[0].min(EXAMPLES_EACH as u64) as usize;
         examples.extend(numbers[1..1 + shown].iter().map(|i| (*i, ep.world_rank(rank as u32))));
     }
     examples.sort_unstable();

@@ -259,7 +259,7 @@ pub(crate) async fn go_up<T: Element>(
         let body = bytes.as_bytes();
         let head: [u8; ANSWER_HEAD] =
             body.get(..ANSWER_HEAD).and_then(|h| h.try_into().ok()).ok_or_else(damaged)?;
-        sum += u64::from_le_bytes(head[..8].try_into().expect("8 bytes"));
+        sum = sum.saturating_add(u64::from_le_bytes(head[..8].try_into().expect("8 bytes")));
         let bit_bytes = if head[8] == 1 { rows.div_ceil(8) } else { 0 };
         let bits = body.get(ANSWER_HEAD..ANSWER_HEAD + bit_bytes).ok_or_else(damaged)?;
         if head[8] == 1 {

@@ -39,7 +39,7 @@ impl Shrinking {
         for (rank, incoming) in (0..).zip(from).filter(|(rank, _)| *rank != ep.rank()) {
             // What came before a rank was lost still counts. An error says that nothing more does.
             while let Ok(Some(chunk)) = incoming.next(ep) {
-                let word = decode(chunk.as_bytes(), ep.size());
+                let word = decode(chunk.as_bytes(), ep.size(), ep.rank());
                 survivor.hear(rank, word.ok_or_else(|| ep.corrupt(rank, "no word of survivors"))?);
                 moved = true;
             }
@@ -91,8 +91,8 @@ fn encode(word: &Word) -> Vec<u8> {
     [letter].into_iter().chain(numbers.into_iter().flat_map(u32::to_le_bytes)).collect()
 }
 
-/// `None` for what is no word in a group of so many.
-fn decode(bytes: &[u8], size: u32) -> Option<Word> {
+/// `None` for what is no word to rank `me` of a group of so many.
+fn decode(bytes: &[u8], size: u32, me: u32) -> Option<Word> {
     let (letter, rest) = bytes.split_first()?;
     let (numbers, more) = rest.as_chunks::<4>();
     let numbers: Vec<u32> = numbers.iter().map(|number| u32::from_le_bytes(*number)).collect();
@@ -112,11 +112,19 @@ fn decode(bytes: &[u8], size: u32) -> Option<Word> {
         }
         (b'p', [attempt]) => Some(Word::Propose(*attempt)),
         (b'y', [attempt]) => Some(Word::Yes(*attempt)),
-        (b'c', ranks) if are_ranks(ranks) => Some(Word::Commit(ranks.to_vec())),
+        // Who is left out hears so in another word.
+        (b'c', ranks) if are_ranks(ranks) && ranks.contains(&me) => Some(Word::Commit(ranks.to_vec())),
         (b'o', []) => Some(Word::Out),
         (b'l', []) => Some(Word::Leave),
         _ => None,
     }
+}
+
+/// A survivor's word, and what it is encoded again.
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub fn fuzz_word(bytes: &[u8], size: u32, me: u32) -> Option<(Word, Vec<u8>)> {
+    decode(bytes, size, me).map(|word| (word.clone(), encode(&word)))
 }
 
 #[cfg(test)]
@@ -135,13 +143,14 @@ mod tests {
         ];
         for word in words {
             let bytes = encode(&word);
-            assert_eq!(decode(&bytes, 4), Some(word));
+            assert_eq!(decode(&bytes, 4, 2), Some(word));
             for cut in 0..bytes.len() {
-                assert!(decode(&bytes[..cut], 4).is_none_or(|other| matches!(other, Word::Commit(_))));
+                assert!(decode(&bytes[..cut], 4, 2).is_none_or(|other| matches!(other, Word::Commit(_))));
             }
         }
-        assert_eq!(decode(&encode(&Word::Commit(vec![1, 4])), 4), None, "no such rank");
-        assert_eq!(decode(&encode(&Word::Commit(vec![2, 1])), 4), None);
-        assert_eq!(decode(&encode(&Word::Join(vec![None])), 4), None);
+        assert_eq!(decode(&encode(&Word::Commit(vec![1, 4])), 4, 1), None, "no such rank");
+        assert_eq!(decode(&encode(&Word::Commit(vec![1, 2])), 4, 3), None, "without the one that is told");
+        assert_eq!(decode(&encode(&Word::Commit(vec![2, 1])), 4, 1), None);
+        assert_eq!(decode(&encode(&Word::Join(vec![None])), 4, 1), None);
     }
 }

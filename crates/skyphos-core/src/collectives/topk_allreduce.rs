@@ -17,7 +17,7 @@
 //! Cost: 2 (P - 1) to 3 (P - 1) α, (bytes of the type + 3) ⌈log2 P⌉ α for control.
 
 use crate::butterfly::layers_by_rank;
-use crate::collectives::allgather::allgather_numbers;
+use crate::collectives::allgather::{allgather_counts, allgather_numbers};
 use crate::collectives::allreduce::butterfly::{Reduced, allgather_parts, reduce_scatter};
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
@@ -61,7 +61,7 @@ pub async fn topk_allreduce<T: Magnitude>(
     let all = layers_by_rank(&[ep.size()], ep.rank());
     let Reduced { part, bounds } = reduce_scatter(ep, view, terms, &all, bounds).await?;
     let part = keep_largest(ep, part, k).await?;
-    let held: Vec<u64> = allgather_numbers(ep, OWN, &[part.view().nnz(1) as u64]).await?.concat();
+    let held: Vec<u64> = allgather_counts(ep, OWN, &[part.view().nnz(1) as u64]).await?.concat();
     let total: u64 = held.iter().sum();
     let crowded = held.iter().any(|own| *own * size > 2 * total.max(size));
     let (part, bounds, moved) =
@@ -89,7 +89,7 @@ async fn fair_bounds<T: Magnitude>(
         let bounds = cut(ep, round, view, n, samples).await?;
         let places: Vec<u64> = bounds.iter().map(|b| indices.before(*b) as u64).collect();
         let mine: Vec<u64> = places.windows(2).map(|w| w[1] - w[0]).collect();
-        let counts = allgather_numbers(ep, round + 32, &mine).await?;
+        let counts = allgather_counts(ep, round + 32, &mine).await?;
         let largest = (0..size as usize).map(|to| counts.iter().map(|c| c[to]).sum()).max().unwrap_or(0);
         // With a sample of every entry no cut is better.
         if largest <= most || samples as u64 >= k {
@@ -113,7 +113,7 @@ async fn keep_largest<T: Magnitude>(ep: &Endpoint, part: Part<T>, k: u64) -> Res
         for key in keys.iter().filter(|key| **key >> shift >> 8 == prefix) {
             mine[(*key >> shift) as usize & (DIGITS - 1)] += 1;
         }
-        let all = allgather_numbers(ep, DIGIT + 0x1_0000 * digit as u32, &mine).await?;
+        let all = allgather_counts(ep, DIGIT + 0x1_0000 * digit as u32, &mine).await?;
         let (mut above, mut chosen) = (0, None);
         for value in (0..DIGITS).rev() {
             let here: u64 = all.iter().map(|h| h[value]).sum();

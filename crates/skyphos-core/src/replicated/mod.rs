@@ -165,8 +165,8 @@ impl Replicated {
         match header.kind {
             FrameKind::Data | FrameKind::PassOn | FrameKind::Passed => {
                 let by = if header.kind == FrameKind::Passed { u32::from(header.origin) } else { from };
-                if by >= self.numbering.processes() {
-                    return self.damaged(from, "passes on what no process sent", events);
+                if by >= self.numbering.processes() || self.numbering.rank_of(by) == self.numbering.rank() {
+                    return self.damaged(from, "brings what no process of another rank sent", events);
                 }
                 let raced = payload.len() <= RACED_BYTES;
                 let differ = self.inflow.chunk(from, by, header, payload, raced, &mut self.steps);
@@ -282,6 +282,13 @@ impl Replicated {
         }
         self.raw = raw;
     }
+}
+
+/// A frame's notices of chunks sent to `rank`, and what they are encoded again.
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub fn fuzz_notices(bytes: &[u8], rank: u32) -> Option<(Vec<Have>, Vec<u8>)> {
+    notice::decode(bytes, rank).map(|notices| (notices.clone(), notice::encode(&notices)))
 }
 
 /// Whether a rank has left a call for a reason that need not trouble others.
@@ -465,5 +472,32 @@ impl Transport for Replicated {
             }
         };
         Some((0..self.numbering.processes()).map(of).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local::local_group;
+
+    #[test]
+    fn a_sibling_brings_nothing_of_its_own_rank() {
+        // Processes 0 and 2 are rank 0. What the latter says is nothing that this rank could take in, or tell anybody of.
+        for (kind, origin) in
+            [(FrameKind::Data, 0), (FrameKind::PassOn, 0), (FrameKind::Passed, 0), (FrameKind::Passed, 2)]
+        {
+            let mut processes = local_group(4);
+            let mut sibling = processes.swap_remove(2);
+            let inner = Box::new(processes.swap_remove(0));
+            let mut replicated = Replicated::new(inner, 2, true, Vec::new()).unwrap();
+            let header = Header { origin, total: 5000, ..Header::control(kind, 0, 0) };
+            let payload = Pool::default().copy_of(&[7; 5000]);
+            sibling.post(0, Frame { header, payload });
+            let mut events = Vec::new();
+            replicated.poll(Duration::ZERO, &mut events);
+            let [Event::Frame { from: 0, frame }] = &events[..] else { panic!("{} events", events.len()) };
+            let error = Error::from_wire(frame.payload.as_bytes()).unwrap().to_string();
+            assert!(error.contains("process 2 brings what no process of another rank sent"), "{error}");
+        }
     }
 }

@@ -8,6 +8,7 @@ use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::quantised::open;
+use bytemuck::allocation::try_zeroed_vec;
 use skyphos_kernels::stream::{
     Form, IndexList, Offsets, QuantisedValues, STEP, Segment, Shape, dense_form, entries, list_bitmap,
     put_bitmap, put_entries, set_run,
@@ -114,6 +115,9 @@ impl<T: Element> Assembler<T> {
         }
         let place = Place { leaf: number, entry: leaf.came, lo: leaf.reached };
         let first = leaf.of.is_none();
+        if first && u64::from(head.of) > leaf.hi - leaf.reached {
+            return Err("a stream of more entries than its range has");
+        }
         (leaf.of, leaf.came, leaf.reached) = (Some(head.of), leaf.came + head.count, head.end);
         let complete = leaf.complete();
         if complete && leaf.reached != leaf.hi {
@@ -122,7 +126,7 @@ impl<T: Element> Assembler<T> {
         if first {
             self.unknown -= 1;
             if self.unknown == 0 {
-                self.make_room();
+                self.make_room()?;
                 for (place, payload) in std::mem::take(&mut self.early) {
                     self.decode(place, &payload)?;
                 }
@@ -135,7 +139,7 @@ impl<T: Element> Assembler<T> {
         Ok(complete)
     }
 
-    fn make_room(&mut self) {
+    fn make_room(&mut self) -> std::result::Result<(), &'static str> {
         let mut total = 0;
         for leaf in &mut self.leaves {
             leaf.start = total;
@@ -144,12 +148,16 @@ impl<T: Element> Assembler<T> {
         self.form = if total as f64 > self.shape.dense_above * self.n as f64 {
             dense_form(self.shape, self.n, self.identity)
         } else {
+            // It has only been said that so many will come: no memory is touched before they do.
+            let too_many = |()| "streams of more entries than this machine can hold";
             let indices = match self.shape.wide {
-                true => IndexList::Wide(vec![0; total]),
-                false => IndexList::Narrow(vec![0; total]),
+                true => IndexList::Wide(try_zeroed_vec(total).map_err(too_many)?),
+                false => IndexList::Narrow(try_zeroed_vec(total).map_err(too_many)?),
             };
-            Form::Sparse { indices, values: vec![T::ZERO; total * self.shape.width] }
+            let numbers = total.checked_mul(self.shape.width).ok_or(()).map_err(too_many)?;
+            Form::Sparse { indices, values: try_zeroed_vec(numbers).map_err(too_many)? }
         };
+        Ok(())
     }
 
     fn decode(&mut self, place: Place, payload: &Payload) -> std::result::Result<(), &'static str> {

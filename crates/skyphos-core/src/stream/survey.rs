@@ -194,6 +194,9 @@ async fn survey_of<T: Element>(
             return Err(ep.corrupt(rank as u32, "a sample that is too short"));
         }
         let ((count, rest), extra) = (numbers.split_first().expect("checked"), 1 + samples);
+        if *count > n || (*count > 0 && rest[..samples].iter().any(|index| *index >= n)) {
+            return Err(ep.corrupt(rank as u32, "a sample of indices that there are not"));
+        }
         if *count > 0 {
             survey.samples.extend(rest[..samples].iter().map(|index| (*index, *count)));
         }

@@ -116,6 +116,13 @@ pub(super) fn set_word(bits: &mut [u64], at: usize, word: u64) {
     }
 }
 
+/// Clears the bits of the last word that belong to no row, whatever a member said of them.
+pub fn clear_beyond(bits: &mut [u64], rows: u64) {
+    if let Some(last) = bits.last_mut().filter(|_| !rows.is_multiple_of(64)) {
+        *last &= (1 << (rows % 64)) - 1;
+    }
+}
+
 /// How many of the bits from `from` to before `to` are set.
 pub fn count_between(words: &[u64], from: usize, to: usize) -> usize {
     if from >= to {

@@ -4,7 +4,7 @@
 //! The hash moves granules of neighbouring indices ([`BlockHash`]), so a sorted vector becomes runs that are sorted
 //! by their granule's new number and copied. Cost: O(entries), and a sort of the granules that have any.
 
-use super::bits::set_bits_between;
+use super::bits::{clear_beyond, set_bits_between};
 use super::vector::{Form, IndexList, SparseVec, View};
 use crate::block::BLOCK_SIZE;
 use crate::hash::BlockHash;
@@ -74,19 +74,29 @@ pub fn shuffle<T: Element>(view: View<'_, T>, width: usize, hash: BlockHash) -> 
     SparseVec { n, width, form: Form::Sparse { indices, values } }
 }
 
-/// The vector of `n` rows whose [`shuffle`] this is. `wide`: whether its indices take 8 bytes.
-pub fn unshuffle<T: Element>(form: Form<T>, n: u64, width: usize, wide: bool, hash: BlockHash) -> Form<T> {
+/// The vector of `n` rows whose [`shuffle`] this is. There are more hashed indices than rows: `None` if entries are of other
+/// rows; those of an array are left out. `wide`: whether its indices take 8 bytes.
+pub fn unshuffle<T: Element>(
+    form: Form<T>,
+    n: u64,
+    width: usize,
+    wide: bool,
+    hash: BlockHash,
+) -> Option<Form<T>> {
     let log = granule_log2(hash);
     let origin = |granule: u64| hash.inverse(granule << hash.granule_log2()) >> hash.granule_log2();
     match form {
         Form::Sparse { indices, values } => {
             let (indices, values) =
                 with_indices!(indices.view(), list => move_runs(list, &values, width, log, origin));
+            if indices.last().is_some_and(|last| *last >= n) {
+                return None;
+            }
             let indices = match wide {
                 true => IndexList::Wide(indices),
                 false => IndexList::Narrow(indices.iter().map(|i| *i as u32).collect()),
             };
-            Form::Sparse { indices, values }
+            Some(Form::Sparse { indices, values })
         }
         Form::Dense { values, present } => {
             let mut rows = Vec::with_capacity(n as usize * width);
@@ -101,7 +111,8 @@ pub fn unshuffle<T: Element>(form: Form<T>, n: u64, width: usize, wide: bool, ha
                     bits[to / 64..to / 64 + words].copy_from_slice(&present[from / 64..from / 64 + words]);
                 }
             }
-            Form::Dense { values: rows, present: bits }
+            bits.iter_mut().for_each(|bits| clear_beyond(bits, n));
+            Some(Form::Dense { values: rows, present: bits })
         }
     }
 }
@@ -132,9 +143,31 @@ mod tests {
             } else {
                 there.form
             };
-            let back = SparseVec { n, width, form: unshuffle(form, n, width, true, hash) };
+            let back = SparseVec { n, width, form: unshuffle(form, n, width, true, hash).unwrap() };
             back.view().check(n, width).unwrap();
             prop_assert_eq!(back.entries(), (list, values));
         }
+    }
+
+    #[test]
+    fn an_entry_of_a_row_that_there_is_not() {
+        let (n, hash) = (1000, BlockHash::new(1000, 2));
+        let one =
+            |index: u64| Form::Sparse { indices: IndexList::Narrow(vec![index as u32]), values: vec![1f32] };
+        let found: Vec<Option<Form<f32>>> =
+            (0..shuffled_len(hash)).map(|index| unshuffle(one(index), n, 1, false, hash)).collect();
+        assert_eq!(found.iter().filter(|form| form.is_some()).count(), 1000);
+        assert!(found.len() > 1000);
+    }
+
+    #[test]
+    fn rows_of_an_array_that_there_are_not() {
+        let (n, hash) = (1000, BlockHash::new(1000, 2));
+        let all = shuffled_len(hash);
+        let present = Some(vec![u64::MAX; all.div_ceil(64) as usize]);
+        let form = Form::Dense { values: vec![1f32; all as usize], present };
+        let back = SparseVec { n, width: 1, form: unshuffle(form, n, 1, false, hash).unwrap() };
+        back.view().check(n, 1).unwrap();
+        assert_eq!(back.entries().0, (0..n).collect::<Vec<_>>());
     }
 }

@@ -21,6 +21,7 @@ use crate::both::both;
 use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
 use skyphos_kernels::split_ranges;
+use skyphos_kernels::stream::clear_beyond;
 use skyphos_types::{Element, ReduceOp, Result};
 use std::future::Future;
 use std::ops::Range;
@@ -32,16 +33,17 @@ const GATHER: u32 = ARRAYS | 0x100_0000;
 /// Added to those of the bitmap that goes with an array.
 const BITMAP: u32 = 0x4000_0000;
 
-/// Runs an allreduce of an array, and meanwhile unites the bitmaps of all ranks in place.
+/// Runs an allreduce of an array, and meanwhile unites the bitmaps of all ranks, of `rows` rows, in place.
 pub async fn with_bitmap<R>(
     ep: &Endpoint,
     array: impl Future<Output = Result<R>>,
     bits: Option<&mut Vec<u64>>,
+    rows: u64,
 ) -> Result<R> {
-    match bits {
-        Some(bits) => both(ep, array, unite(ep, bits)).await.map(|(array, ())| array),
-        None => array.await,
-    }
+    let Some(bits) = bits else { return array.await };
+    let (array, ()) = both(ep, array, unite(ep, bits)).await?;
+    clear_beyond(bits, rows);
+    Ok(array)
 }
 
 /// Even ranges of `len` numbers, one a rank.

@@ -1,0 +1,143 @@
+//! What reads outside bytes here, for the package `fuzz` at the repository's root: a feature that is off, for these are private.
+
+use crate::handshake::{GroupId, Key, Nonce};
+use crate::link::{Link, Trust};
+use crate::message::{self, Hello, Kind, Message, Table};
+use crate::receive::{Desk, FAR, Inbox, Stop};
+use crate::tls::{Tls, TlsFiles};
+use crate::wire::Wire;
+use mio::net::TcpStream;
+use skyphos_core::slab::Pool;
+use skyphos_core::transport::Event;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+/// Bytes that a pair of sockets holds for sure while nobody reads.
+pub const PIECE: usize = 64 * 1024;
+
+/// A connection, and who writes to it what he likes. Not TCP: a fuzzer opens more than there are ports.
+fn pair(tls: Option<&Tls>, incoming: bool) -> (UnixStream, Wire) {
+    let (there, here) = UnixStream::pair().expect("a pair of sockets");
+    here.set_nonblocking(true).expect("a socket");
+    let stream = TcpStream::from_std(std::net::TcpStream::from(OwnedFd::from(here)));
+    (there, Wire::new(stream, tls, incoming).expect("a connection"))
+}
+
+/// One peer's frames as they come.
+pub struct Receiver {
+    there: Option<UnixStream>,
+    wire: Wire,
+    inbox: Inbox,
+    pool: Pool,
+    buffer: Vec<u8>,
+}
+
+impl Default for Receiver {
+    fn default() -> Receiver {
+        let (there, wire) = pair(None, true);
+        let (inbox, pool, buffer) = (Inbox::default(), Pool::default(), vec![0; FAR]);
+        Receiver { there: Some(there), wire, inbox, pool, buffer }
+    }
+}
+
+impl Receiver {
+    /// Takes at most [`PIECE`] bytes, or the end of all: why there will be no more, if so.
+    pub fn take(&mut self, bytes: Option<&[u8]>, events: &mut Vec<Event>) -> Option<String> {
+        match bytes {
+            Some(bytes) => self.there.as_mut().expect("not ended").write_all(bytes).expect("room"),
+            None => self.there = None,
+        }
+        loop {
+            let mut desk = Desk { from: 1, pool: &self.pool, buffer: &mut self.buffer, events };
+            match self.inbox.read(&mut self.wire, self.there.is_none(), &mut desk) {
+                Stop::Drained => return None,
+                Stop::More => {}
+                Stop::Bye => return Some("bye".to_owned()),
+                Stop::Broken(loss, cause) => return Some(format!("{loss:?}: {cause}")),
+            }
+        }
+    }
+}
+
+/// A rank's files, read as when it starts.
+pub struct Files(Tls);
+
+impl Files {
+    /// Reads them.
+    pub fn read(files: &TlsFiles) -> skyphos_types::Result<Files> {
+        Tls::load(files, 3).map(Files)
+    }
+
+    /// What one who has them says first when he connects.
+    pub fn opening(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.0.connection(false).expect("a connection").write_tls(&mut bytes).expect("memory");
+        bytes
+    }
+}
+
+/// A connection of the bring-up that these pieces come by: the messages in them, and why it ended, if so. `member`: it has
+/// proved that it is a rank.
+pub fn link(
+    pieces: &[&[u8]],
+    files: Option<&Files>,
+    incoming: bool,
+    member: bool,
+) -> (Vec<Vec<u8>>, Option<String>) {
+    let (mut there, wire) = pair(files.map(|files| &files.0), incoming);
+    let mut link = Link::new(wire, "somebody".to_owned(), incoming);
+    link.trust = if member { Trust::Member } else { Trust::Stranger };
+    let mut all = Vec::new();
+    for piece in pieces {
+        there.write_all(piece).expect("room");
+        loop {
+            match link.read() {
+                Ok(None) => break,
+                Ok(Some(Message { kind, body })) => {
+                    let mut bytes = Vec::new();
+                    Message::put(kind, &body, &mut bytes);
+                    all.push(bytes);
+                }
+                Err(end) => return (all, Some(end.cause)),
+            }
+        }
+        let _ = (link.flush(), link.nonce());
+    }
+    (all, None)
+}
+
+/// Reads a message's body as every kind.
+pub fn body(bytes: &[u8]) {
+    let (key, nonce, group): (Key, Nonce, GroupId) = (Key::new(Some("cup")), [1; 32], [2; 16]);
+    if let Some((protocol, nonce)) = message::read_challenge(bytes) {
+        assert!(protocol != message::PROTOCOL || message::challenge(&nonce) == bytes);
+    }
+    let _ = message::is_greeting(bytes);
+    if let Some((hello, holds)) = Hello::decode(bytes, &key, &nonce, &group) {
+        let again = hello.encode(&key, &nonce, &group);
+        assert_eq!(Hello::decode(&again, &key, &nonce, &group), Some((hello.clone(), true)));
+        assert!(!holds || again == bytes, "a proof covers all");
+        let welcome = hello.welcome(&key, &nonce, &group);
+        assert!(hello.check_welcome(&welcome, &key, &nonce, &group));
+        assert_eq!(hello.check_welcome(bytes, &key, &nonce, &group), bytes == welcome);
+    }
+    if let Some(table) = Table::decode(bytes) {
+        assert_eq!(table.encode(), bytes);
+    }
+    if let Some(Message { kind, body }) = Message::parse(bytes) {
+        assert_eq!((kind as u8, &body[..]), (bytes[0], &bytes[1..]));
+    }
+}
+
+/// A hello with a proof that holds, of these fields.
+pub fn proved(fields: &[u8]) -> Vec<u8> {
+    let key = Key::new(Some("cup"));
+    [&key.prove(crate::handshake::Side::Client, &[&[1; 32], fields, &[2; 16]])[..], fields].concat()
+}
+
+/// The byte of a message's kind, by its number.
+pub fn kind(number: u8) -> u8 {
+    use Kind::*;
+    [Challenge, Hello, Welcome, Table, Ready, Failed, Go, Refusal][usize::from(number) % 8] as u8
+}

@@ -1,0 +1,83 @@
+//! Messages of the bring-up (`skyphos-tcp`, `message.rs`, `link.rs`): from strangers and from ranks, with TLS and without.
+
+use crate::allocation::{Limits, within};
+use crate::pem::files;
+use crate::split_kind;
+use skyphos_tcp::fuzzing::{Files, PIECE, body, kind, link, proved};
+use std::sync::LazyLock;
+
+/// A stranger's message, or what TLS reads ahead: 64 KB, and a message of its own may be as long.
+const STRANGER: Limits = Limits { one: 80 << 10, all: 512 << 10 };
+
+/// A rank's grows with what has come.
+const MEMBER: Limits = Limits { one: 8 * PIECE, all: 32 * PIECE };
+
+/// A message's body and its fields take no more than it does, but for small ones that are many.
+const BODY: Limits = Limits { one: 16 * PIECE, all: 48 * PIECE };
+
+static FILES: LazyLock<Files> = LazyLock::new(|| Files::read(files()).expect("our own files"));
+static OPENING: LazyLock<Vec<u8>> = LazyLock::new(|| FILES.opening());
+
+/// The first byte says what is fed with the rest.
+pub fn run(data: &[u8]) {
+    LazyLock::force(&OPENING);
+    let (what, data) = split_kind(data, 8);
+    let data = &data[..data.len().min(4 * PIECE)];
+    match what {
+        0 => within(BODY, || body(data)),
+        1 => within(BODY, || body(&proved(data))),
+        2 => within(BODY, || body(&[b"SKYPHOS", data].concat())),
+        3 => stream(data, None, true, false),
+        4 => stream(data, None, true, true),
+        5 => stream(&framed(data), None, data.len() % 2 == 0, true),
+        // Whoever connects, or listens, and speaks TLS or something else.
+        6 => stream(data, Some(&FILES), false, false),
+        _ => {
+            let (from, data) = split_kind(data, 255);
+            let mut opening = OPENING.clone();
+            for change in data.chunks_exact(3) {
+                let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % opening.len();
+                opening[at] = change[2];
+            }
+            opening.truncate(opening.len() - usize::from(from) % 64);
+            stream(&opening, Some(&FILES), true, false);
+        }
+    }
+}
+
+/// Messages of kinds that there are, and of lengths that are true.
+fn framed(mut data: &[u8]) -> Vec<u8> {
+    let mut all = Vec::new();
+    while let Some(([number, len], rest)) = data.split_first_chunk() {
+        let (body, rest) = rest.split_at(rest.len().min(usize::from(*len)));
+        all.extend((body.len() as u32 + 1).to_le_bytes());
+        all.push(kind(*number));
+        all.extend(body);
+        data = rest;
+    }
+    all
+}
+
+fn stream(data: &[u8], tls: Option<&Files>, incoming: bool, member: bool) {
+    // Cut where the first bytes say.
+    let (first, second) =
+        (data.first().map_or(0, |b| usize::from(*b)), data.get(1).map_or(0, |b| usize::from(*b)));
+    let (one, rest) = data.split_at(first.min(data.len()));
+    let (two, three) = rest.split_at(second.min(rest.len()));
+    let pieces: Vec<&[u8]> =
+        [one, two].into_iter().chain(three.chunks(PIECE)).filter(|p| !p.is_empty()).collect();
+    let limits = if member { MEMBER } else { STRANGER };
+    let (messages, end) = within(limits, || link(&pieces, tls, incoming, member));
+    if tls.is_some() {
+        return assert!(messages.is_empty(), "nobody proves anything by chance");
+    }
+    let all = messages.concat();
+    assert!(data.starts_with(&all), "messages are read as they came");
+    if end.is_none() {
+        let longest = if member { 16 << 20 } else { 1024 };
+        assert!(member || data.len() - all.len() < 4 + longest);
+    }
+    for message in messages {
+        body(&message[5..]);
+    }
+}

@@ -1,0 +1,154 @@
+//! What one rank makes of frames that peers send as they like, in calls that no simulation runs: a group's beginning, its
+//! places and its parts, what is left of it, measurements.
+
+use crate::allocation::{Limits, within};
+use crate::scripted::Scripted;
+use arbitrary::{Arbitrary, Result, Unstructured};
+use skyphos::{Comm, Settings, Topology, planner::Profile};
+use skyphos_core::endpoint::WINDOW_BYTES;
+use skyphos_core::frame::{CallKind, CallSig, Frame, FrameKind, Header};
+use skyphos_core::transport::{Event, Loss};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What is believed of a message's length at once.
+const LIMITS: Limits = Limits { one: WINDOW_BYTES as usize + (64 << 10), all: 40 << 20 };
+
+/// Where rounds of these calls begin.
+const ROUNDS: [u32; 6] = [0, 0x100, 0x200, 0x400, 0x500, 0x1000];
+
+const KINDS: [FrameKind; 6] = [
+    FrameKind::Data,
+    FrameKind::Data,
+    FrameKind::Abort,
+    FrameKind::Present,
+    FrameKind::Probe,
+    FrameKind::Credit,
+];
+
+#[derive(Arbitrary, Debug)]
+enum Said {
+    /// A message that is whole, of numbers that are mostly small.
+    Numbers {
+        from: u8,
+        round: u8,
+        numbers: Vec<u16>,
+        wide: bool,
+    },
+    /// A word of survivors.
+    Word {
+        from: u8,
+        letter: u8,
+        numbers: [u8; 4],
+    },
+    /// Anything.
+    Raw {
+        from: u8,
+        round: u8,
+        kind: u8,
+        call: u8,
+        total: Option<u64>,
+        bytes: Vec<u8>,
+    },
+    Lost {
+        from: u8,
+    },
+}
+
+/// A group, this rank, the call, and what the others say.
+pub fn run(data: &[u8]) {
+    let _ = play(&mut Unstructured::new(data));
+}
+
+fn play(u: &mut Unstructured<'_>) -> Result<()> {
+    let size = u.int_in_range(2..=4u32)?;
+    let me = u.int_in_range(0..=size - 1)?;
+    let what = u.int_in_range(0..=8)?;
+    let said: Vec<Said> = u.arbitrary_iter()?.take(40).collect::<Result<_>>()?;
+    within(LIMITS, || call(Scripted::new(me, size, true), what, said));
+    Ok(())
+}
+
+fn call(transport: Scripted, what: u8, said: Vec<Said>) {
+    let size = skyphos::Transport::size(&transport);
+    script(&transport, what, said);
+    let settings = Settings { timeout: Duration::from_secs(20), ..Settings::default() };
+    let comm = Comm::over(Box::new(transport), settings).expect("a group");
+    let short = Duration::from_millis(1);
+    let told = match what {
+        0 => comm.split(Some(1), 2).map(|part| part.is_some_and(|part| part.size() <= size)).map(drop),
+        1 => {
+            let hosts: Vec<u32> = (0..size).map(|rank| rank / 2).collect();
+            let places = Topology::new(&hosts, &vec![0; size as usize]).expect("places");
+            comm.with_topology(Some(&places))
+                .map(|placed| assert_eq!(placed.topology().hosts().len(), size as usize))
+        }
+        2 => comm.agree_profile(Some(Profile::network(1e9)), true).map(drop),
+        3 => comm.begin_with(None, true, None).map(drop),
+        4 => comm.shrink().map(|left| assert!(left.size() <= size)),
+        5 => comm.ping(&[(0, 1)], 3, 2, short).map(drop),
+        6 => comm.overhead(&[(0, 1)], 3, 2, Duration::ZERO).map(drop),
+        7 => comm.stream(&[(0, 1), (1, 0)], 9, 2, short, Duration::ZERO).map(drop),
+        _ => comm.barrier(),
+    };
+    if let Err(error) = told {
+        let _ = error.to_string();
+        // Another call goes the same way or another, and ends.
+        let _ = comm.barrier().map_err(|error| error.to_string());
+    }
+}
+
+/// Puts down what peers will say, as frames of streams that are in order.
+fn script(transport: &Scripted, what: u8, said: Vec<Said>) {
+    use skyphos::Transport as _;
+    let (me, size, pool) = (transport.rank(), transport.size(), transport.pool());
+    let mut seqs: BTreeMap<(u32, u32, u64), u32> = BTreeMap::new();
+    // A call of survivors has a number of its own.
+    let here = if what == 4 { 1 << 47 } else { 0 };
+    let mut script = transport.script();
+    for said in said {
+        let peer = |from: u8| Some(u32::from(from) % size).filter(|from| *from != me);
+        let round_of = |round: u8| ROUNDS[usize::from(round / 4) % ROUNDS.len()] + u32::from(round % 4);
+        let (from, kind, round, call, total, bytes) = match said {
+            Said::Numbers { from, round, numbers, wide } => {
+                let bytes: Vec<u8> = match wide {
+                    true => numbers.iter().flat_map(|number| u64::from(*number).to_le_bytes()).collect(),
+                    false => numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
+                };
+                (peer(from), FrameKind::Data, round_of(round), here, Some(bytes.len() as u64), bytes)
+            }
+            Said::Word { from, letter, numbers } => {
+                let mut bytes = vec![b"jpycol"[usize::from(letter) % 6]];
+                let count = match bytes[0] {
+                    b'j' => size as usize,
+                    b'p' | b'y' => 1,
+                    b'c' => usize::from(letter / 6) % 5,
+                    _ => 0,
+                };
+                numbers[..count].iter().for_each(|number| bytes.extend(u32::from(*number % 5).to_le_bytes()));
+                (peer(from), FrameKind::Data, 0, here, Some(u64::MAX), bytes)
+            }
+            Said::Raw { from, round, kind, call, total, bytes } => {
+                let call = if call < 200 { here } else { u64::from(call - 200) };
+                (peer(from), KINDS[usize::from(kind) % KINDS.len()], round_of(round), call, total, bytes)
+            }
+            Said::Lost { from } => {
+                if let Some(rank) = peer(from) {
+                    let loss = [Loss::Left, Loss::Ended, Loss::Silent][usize::from(from / 8) % 3];
+                    script.events.push_back(Event::PeerDown { rank, cause: "lost".to_owned(), loss });
+                }
+                continue;
+            }
+        };
+        let Some(from) = from else { continue };
+        let seq = seqs.entry((from, round, call)).or_default();
+        // A call of any kind may meet one that failed.
+        let sig = CallSig::plain(CallKind::Failed);
+        let total = total.unwrap_or(bytes.len() as u64);
+        let header = Header { round, seq: *seq, total, sig, ..Header::control(kind, 0, call) };
+        *seq += u32::from(kind == FrameKind::Data);
+        script
+            .events
+            .push_back(Event::Frame { from, frame: Frame { header, payload: pool.copy_of(&bytes) } });
+    }
+}

@@ -1,0 +1,320 @@
+//! All collectives on a simulated group of which one rank sends frames with other words: the others' mailboxes, streams, folds,
+//! assemblers, index sets, surveys and choices. A call may fail then, on all alike or not, and may give other numbers; it gives
+//! vectors that are ones, and ends.
+
+use crate::allocation::{Limits, on_small_machine, within};
+use crate::liar::{Edit, Liar};
+use arbitrary::{Arbitrary, Result, Unstructured};
+use skyphos::sim::{Cluster, Network};
+use skyphos::{
+    Algorithm, AllreduceOptions, ArrayMove, Call, Comm, ConfigureOptions, DenseThreshold, Form, IndexList,
+    IndexSets, Indices, Magnitude, Missing, Order, Quantize, QuantizeOptions, Real, ReduceOp, Scale,
+    Schedule, SharedPlan, SparseVec, Split, Stage,
+};
+use skyphos_core::endpoint::WINDOW_BYTES;
+
+/// What is believed of a message's length at once, and buffers of all ranks.
+const LIMITS: Limits = Limits { one: WINDOW_BYTES as usize + (64 << 10), all: 64 << 20 };
+
+/// Polls after which a call is taken to go on for ever.
+const MOST_POLLS: usize = 40;
+
+/// Rows of which there may be an array.
+const FEW: u64 = 3000;
+
+const THRESHOLDS: [DenseThreshold; 3] =
+    [DenseThreshold::Auto, DenseThreshold::Paper, DenseThreshold::Entries(20)];
+
+/// Algorithms that keep vectors sparse.
+const SPARSE: [Algorithm; 6] = [
+    Algorithm::Auto,
+    Algorithm::RecursiveDoubling,
+    Algorithm::SplitAllgather,
+    Algorithm::Butterfly,
+    Algorithm::Ring,
+    Algorithm::Allgather,
+];
+
+/// What is called.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum What {
+    Allreduce { algorithm: u8, quantize: Option<(u8, u8)> },
+    AllreduceDense { algorithm: u8 },
+    ReduceScatter,
+    ReduceToRoot,
+    Allgather { schedule: Option<u8> },
+    Gather,
+    Alltoall,
+    Scatter,
+    TopkAllreduce { k: u8 },
+    Configure { error: bool, same: bool, n: bool, reduce: bool },
+    ConfigureReduce { error: bool, same: bool, n: bool },
+    Arrays { how: u8 },
+    ReduceArrays { to_root: bool },
+    Barrier,
+}
+
+/// What all ranks know.
+struct Terms {
+    what: What,
+    n: u64,
+    width: usize,
+    op: ReduceOp,
+    split: Split,
+    threshold: DenseThreshold,
+    degrees: Option<Vec<u32>>,
+    root: u32,
+}
+
+/// A group, a call, what ranks have, and how one of them lies.
+pub fn run(data: &[u8]) {
+    let _ = play(&mut Unstructured::new(data));
+}
+
+fn play(u: &mut Unstructured<'_>) -> Result<()> {
+    let size = u.int_in_range(2..=4u32)?;
+    let what = u.arbitrary()?;
+    let large = u.ratio(1, 5)?;
+    let n = if large { 1 << u.int_in_range(24..=62)? } else { u.int_in_range(1..=FEW)? };
+    let terms = Terms {
+        what,
+        n,
+        width: u.int_in_range(1..=2)?,
+        op: u.choose(&[ReduceOp::Sum, ReduceOp::Mean, ReduceOp::MeanPresent, ReduceOp::Max])?.clone(),
+        split: *u.choose(&[Split::Even, Split::Hash, Split::Quantiles])?,
+        // Nobody asks for an array of all rows where they are so many.
+        threshold: *u.choose(&THRESHOLDS[..if large { 2 } else { 3 }])?,
+        degrees: (size == 4 && u.arbitrary()?).then(|| vec![2, 2]),
+        root: u.int_in_range(0..=size - 1)?,
+    };
+    let lists: Vec<Vec<u64>> = (0..size).map(|_| entries(u, n)).collect::<Result<_>>()?;
+    let (liar, twice, double) = (u.int_in_range(0..=size - 1)?, u.arbitrary()?, u.arbitrary()?);
+    let edits: Vec<(u8, Edit)> = u.arbitrary_iter()?.take(6).collect::<Result<_>>()?;
+    let play = || match double {
+        true => group::<f64>(&terms, &lists, liar, edits, twice),
+        false => group::<f32>(&terms, &lists, liar, edits, twice),
+    };
+    match large {
+        true => on_small_machine(LIMITS, play),
+        false => within(LIMITS, play),
+    }
+    Ok(())
+}
+
+/// Ascending indices below n: runs and gaps.
+fn entries(u: &mut Unstructured<'_>, n: u64) -> Result<Vec<u64>> {
+    let (runs, scale) = (u.int_in_range(0..=6)?, (n / 64).max(1));
+    let (mut all, mut at) = (Vec::new(), 0u64);
+    for _ in 0..runs {
+        let (gap, count, step): (u8, u8, u8) = u.arbitrary()?;
+        at = at.saturating_add(scale / 4 * u64::from(gap % 16));
+        for _ in 0..count {
+            if at >= n {
+                return Ok(all);
+            }
+            all.push(at);
+            at += 1 + u64::from(step % 4) * scale.min(70);
+        }
+    }
+    Ok(all)
+}
+
+fn group<T: Real + Magnitude>(
+    terms: &Terms,
+    lists: &[Vec<u64>],
+    liar: u32,
+    edits: Vec<(u8, Edit)>,
+    twice: bool,
+) {
+    let size = lists.len() as u32;
+    let mut cluster = Cluster::new(Network::new(size, 1e9, 1e-5), 1, false).expect("a cluster");
+    let (mut comms, mut edits) = (Vec::new(), Some(edits));
+    for (rank, transport) in (0..).zip(cluster.transports()) {
+        let transport = match rank == liar {
+            true => Liar::boxed(transport, edits.take().expect("one liar")),
+            false => transport,
+        };
+        comms.push(Comm::over(transport, Cluster::settings()).expect("a group"));
+    }
+    for _ in 0..1 + usize::from(twice) {
+        let calls = comms.iter().zip(lists).map(|(comm, list)| call::<T>(comm, terms, list));
+        let Ok(calls) = calls.collect::<skyphos::Result<Vec<_>>>() else { return };
+        let Some(plans) = run_all(&mut cluster, calls) else { return };
+        let What::Configure { reduce: true, .. } = terms.what else { continue };
+        let both = comms.iter().zip(lists).zip(plans);
+        let calls = both.map(|((comm, list), plan)| {
+            let Some(Some(plan)) = plan.ok() else { return comm.barrier_call() };
+            let (values, out) =
+                (ones::<T>(list.len(), terms.width), ones::<T>(plan_want(list, terms), terms.width));
+            let call =
+                comm.reduce_call(&SharedPlan::new(plan), values, out, terms.op.clone(), Order::Rank)?;
+            Ok(call.map(drop))
+        });
+        let Ok(calls) = calls.collect::<skyphos::Result<Vec<_>>>() else { return };
+        run_all(&mut cluster, calls);
+    }
+}
+
+/// Runs a call of every rank: what came of it, unless some wait for what will not come.
+fn run_all<R: Send + 'static>(cluster: &mut Cluster, calls: Vec<Call<R>>) -> Option<Vec<skyphos::Result<R>>> {
+    let mut polls = 0;
+    let ran = cluster.run(calls, &[], |_, _| {
+        polls += 1;
+        assert!(polls < MOST_POLLS, "a call that goes on for ever");
+        true
+    });
+    let results = ran.ok()?.results;
+    results.iter().filter_map(|result| result.as_ref().err()).for_each(|error| drop(error.to_string()));
+    Some(results)
+}
+
+fn ones<T: Real>(rows: usize, width: usize) -> Vec<T> {
+    vec![T::ONE; rows * width]
+}
+
+fn vector<T: Real>(list: &[u64], n: u64, width: usize) -> SparseVec<T> {
+    let indices = match n > 1 << 32 {
+        true => IndexList::Wide(list.to_vec()),
+        false => IndexList::Narrow(list.iter().map(|i| *i as u32).collect()),
+    };
+    SparseVec { n, width, form: Form::Sparse { indices, values: ones(list.len(), width) } }
+}
+
+/// What a rank contributes, and what it wants: the same, or all but the first.
+struct Sets(Vec<u64>, bool);
+
+impl IndexSets for Sets {
+    fn contribute(&self) -> Indices<'_> {
+        Indices::U64(&self.0)
+    }
+
+    fn want(&self) -> Indices<'_> {
+        Indices::U64(&self.0[usize::from(!self.1 && !self.0.is_empty())..])
+    }
+}
+
+fn plan_want(list: &[u64], terms: &Terms) -> usize {
+    let (What::Configure { same, .. } | What::ConfigureReduce { same, .. }) = terms.what else { return 0 };
+    list.len() - usize::from(!same && !list.is_empty())
+}
+
+fn check<T: Real>(vector: &SparseVec<T>) {
+    vector.view().check(vector.n, vector.width).expect("a vector");
+}
+
+/// A rank's part: a plan, if it is one that is made.
+fn call<T: Real + Magnitude>(
+    comm: &Comm,
+    terms: &Terms,
+    list: &[u64],
+) -> skyphos::Result<Call<Option<skyphos::Plan>>> {
+    let Terms { n, width, root, .. } = *terms;
+    let (size, op) = (comm.size() as usize, terms.op.clone());
+    let x = || vector::<T>(list, n, width);
+    let options = |algorithm: u8, quantize: Option<(u8, u8)>| {
+        let quantize = quantize.map(|(how, stage)| QuantizeOptions {
+            params: Quantize::new([2, 4, 8][usize::from(how % 3)], 1 + u32::from(how), Scale::Max, 1)
+                .expect("settings"),
+            stage: Stage::ALL[usize::from(stage % 3)],
+        });
+        AllreduceOptions {
+            algorithm: match n > FEW {
+                true => SPARSE[usize::from(algorithm) % SPARSE.len()],
+                false => Algorithm::ALL[usize::from(algorithm) % Algorithm::ALL.len()],
+            },
+            degrees: terms.degrees.clone(),
+            split: terms.split,
+            dense_threshold: terms.threshold,
+            quantize,
+            expected_nnz: None,
+            tell_sent: quantize.is_some(),
+        }
+    };
+    let configure = |error: bool, n_known: bool| ConfigureOptions {
+        n: n_known.then_some(n),
+        width,
+        degrees: terms.degrees.clone(),
+        missing: if error { Missing::Error } else { Missing::Identity },
+        ..ConfigureOptions::default()
+    };
+    Ok(match terms.what {
+        What::Allreduce { algorithm, quantize } => {
+            let call = comm.allreduce_call(n, width, x(), op, options(algorithm, quantize))?;
+            call.map(move |done| {
+                check(&done.sum);
+                None
+            })
+        }
+        What::AllreduceDense { algorithm } => {
+            let values = ones::<T>(1, 3000);
+            comm.allreduce_dense_call(values.clone(), values, op, options(algorithm, None))?.map(|_| None)
+        }
+        What::ReduceScatter => comm.reduce_scatter_call(n, width, x(), op, options(0, None))?.map(|_| None),
+        What::ReduceToRoot => {
+            comm.reduce_to_root_call(n, width, x(), op, root, options(0, None))?.map(|done| {
+                done.iter().for_each(check);
+                None
+            })
+        }
+        What::Allgather { schedule } => {
+            let all = [Schedule::Direct, Schedule::RecursiveDoubling, Schedule::Bruck, Schedule::Ring];
+            let schedule = schedule.map(|k| all[usize::from(k) % if size == 3 { 1 } else { 4 }]);
+            comm.allgather_call(n, width, x(), schedule)?.map(|done| {
+                done.vectors.iter().for_each(check);
+                None
+            })
+        }
+        What::Gather => comm.gather_call(n, width, x(), root)?.map(|done| {
+            done.iter().for_each(check);
+            None
+        }),
+        What::Alltoall => {
+            comm.alltoall_call(n, width, (0..size).map(|_| x()).collect::<Vec<_>>())?.map(|done| {
+                done.iter().for_each(check);
+                None
+            })
+        }
+        What::Scatter => {
+            let mine = if comm.rank() == root { (0..size).map(|_| x()).collect() } else { Vec::new() };
+            comm.scatter_call(n, width, mine, root)?.map(|done| {
+                check(&done);
+                None
+            })
+        }
+        What::TopkAllreduce { k } => comm
+            .topk_allreduce_call(n, vector::<T>(list, n, 1), u64::from(k).min(n).max(1), ReduceOp::Sum)?
+            .map(|_| None),
+        What::Configure { error, same, n, .. } => {
+            comm.configure_call(Sets(list.to_vec(), same), configure(error, n))?.map(Some)
+        }
+        What::ConfigureReduce { error, same, n } => {
+            let (values, out) = (ones::<T>(list.len(), width), ones::<T>(plan_want(list, terms), width));
+            comm.configure_reduce_call(Sets(list.to_vec(), same), values, out, op, configure(error, n))?
+                .map(|_| None)
+        }
+        What::Arrays { how } => {
+            let (block, at_root) = (ones::<T>(50, 1), comm.rank() == root);
+            let all = ones::<T>(50 * size, 1);
+            let none = Vec::new;
+            let (what, values, out) = match how % 4 {
+                0 => (ArrayMove::Allgather(Schedule::Direct), block, all),
+                1 => (ArrayMove::Gather { root }, block, if at_root { all } else { none() }),
+                2 => (ArrayMove::Alltoall, all.clone(), all),
+                _ => (ArrayMove::Scatter { root }, if at_root { all } else { none() }, block),
+            };
+            comm.move_arrays_call(what, values, out)?.map(|_| None)
+        }
+        What::ReduceArrays { to_root } => {
+            let values = ones::<T>(100, 1);
+            let bounds = skyphos_kernels::split_ranges(0, 100, size as u32);
+            let me = comm.rank() as usize;
+            let len = match to_root {
+                true if me == root as usize => 100,
+                true => 0,
+                false => (bounds[me + 1] - bounds[me]) as usize,
+            };
+            comm.reduce_arrays_call(to_root.then_some(root), values, ones::<T>(len, 1), op)?.map(|_| None)
+        }
+        What::Barrier => comm.barrier_call()?.map(|()| None),
+    })
+}

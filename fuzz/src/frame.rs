@@ -1,0 +1,47 @@
+//! A frame's header and checksum (`skyphos-core`, `frame.rs`), and the text of the call in it.
+
+use crate::allocation::{Limits, within};
+use skyphos_core::frame::{HEADER_BYTES, Header};
+use skyphos_core::slab::CHUNK_BYTES;
+
+/// Texts of errors.
+const LIMITS: Limits = Limits { one: 1024, all: 4096 };
+
+/// A header, then its payload.
+pub fn run(data: &[u8]) {
+    let Some((head, payload)) = data.split_first_chunk::<HEADER_BYTES>() else { return };
+    look(head, payload);
+    // The same with what few bytes get past.
+    let mut head = *head;
+    head[..3].copy_from_slice(b"SY\x01");
+    (head[3], head[60]) = (head[3] % 12, head[60] % 40);
+    look(&head, payload);
+    head[32..36].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+    look(&head, payload);
+}
+
+fn look(head: &[u8; HEADER_BYTES], payload: &[u8]) {
+    let Ok((header, len, crc)) = within(LIMITS, || Header::decode(head)) else { return };
+    assert!(len <= CHUNK_BYTES && header.call < 1 << 48);
+    assert!(header.sig.fits(&header.sig) && within(LIMITS, || header.sig.to_string()).len() < 256);
+    let again = header.encode(payload);
+    assert_eq!(Header::decode(&again).map(|(header, len, _)| (header, len)), whole(header, payload.len()));
+    assert!(within(LIMITS, || Header::check(&again, payload)));
+    if payload.len() == len {
+        // Nothing of a header is lost.
+        assert_eq!((&again[..4], &again[8..]), (&head[..4], &head[8..]));
+        assert_eq!(Header::check(head, payload), again[4..8] == crc.to_le_bytes());
+    }
+    if let Some(last) = payload.last() {
+        let other = [&payload[..payload.len() - 1], &[last ^ 1]].concat();
+        assert!(!Header::check(&again, &other));
+    }
+}
+
+/// What is decoded of a header before so many bytes.
+fn whole(header: Header, len: usize) -> Result<(Header, usize), String> {
+    match len <= CHUNK_BYTES {
+        true => Ok((header, len)),
+        false => Err(format!("frame of {len} bytes, at most {CHUNK_BYTES} allowed")),
+    }
+}

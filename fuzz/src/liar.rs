@@ -1,0 +1,196 @@
+//! A rank that follows the protocol but for some frames: others get those otherwise.
+
+use arbitrary::Arbitrary;
+use skyphos_core::clock::Clock;
+use skyphos_core::frame::{CallKind, Frame, FrameKind};
+use skyphos_core::slab::{CHUNK_BYTES, Pool};
+use skyphos_core::topology::Topology;
+use skyphos_core::transport::{Event, Transport, Waker};
+use std::time::Duration;
+
+/// What becomes of a frame.
+#[derive(Arbitrary, Debug)]
+pub enum Edit {
+    /// A byte of the payload: near its beginning, where heads are, or anywhere.
+    Byte {
+        near: bool,
+        at: u16,
+        value: u8,
+    },
+    /// A number of 8 bytes, of any size.
+    Number {
+        at: u8,
+        value: u64,
+        shift: u8,
+    },
+    /// The payload ends here, and the message is as much shorter.
+    Cut {
+        at: u16,
+    },
+    /// Bytes behind the payload, and the message as much longer.
+    More {
+        bytes: [u8; 9],
+        all: bool,
+    },
+    /// Another payload, of a message as long as that.
+    Instead {
+        bytes: Vec<u8>,
+    },
+    /// What the header says.
+    Total {
+        value: u64,
+        shift: u8,
+    },
+    Seq(u32),
+    Round(u32),
+    Call(u8),
+    Kind(u8),
+    Width(u32),
+    Failed,
+    /// It does not come, or twice.
+    Lost,
+    Twice,
+    /// One more before it.
+    Extra {
+        kind: u8,
+        round: u16,
+        total: u64,
+        bytes: Vec<u8>,
+    },
+}
+
+/// See the module's text.
+pub struct Liar {
+    inner: Box<dyn Transport>,
+    /// By the number of the frame.
+    edits: Vec<(u8, Edit)>,
+    posted: usize,
+}
+
+impl Liar {
+    /// Over the transport of a rank that does not lie.
+    pub fn boxed(inner: Box<dyn Transport>, edits: Vec<(u8, Edit)>) -> Box<dyn Transport> {
+        Box::new(Liar { inner, edits, posted: 0 })
+    }
+
+    fn edit(&mut self, to: u32, frame: &mut Frame, edit: Edit) -> usize {
+        let mut bytes = frame.payload.as_bytes().to_vec();
+        let before = bytes.len() as u64;
+        let header = &mut frame.header;
+        let mut whole =
+            |bytes: &[u8]| header.total = header.total.wrapping_add(bytes.len() as u64).wrapping_sub(before);
+        match edit {
+            Edit::Byte { near, at, value } if !bytes.is_empty() => {
+                let at = usize::from(at) % if near { bytes.len().min(48) } else { bytes.len() };
+                bytes[at] = value;
+            }
+            Edit::Number { at, value, shift } if bytes.len() >= 8 => {
+                let at = usize::from(at) * 8 % (bytes.len() - 7);
+                bytes[at..at + 8].copy_from_slice(&(value >> (shift % 64)).to_le_bytes());
+            }
+            Edit::Byte { .. } | Edit::Number { .. } => {}
+            Edit::Cut { at } => {
+                bytes.truncate(usize::from(at) % (bytes.len() + 1));
+                whole(&bytes);
+            }
+            Edit::More { bytes: more, all } => {
+                bytes.extend(&more[..if all { 9 } else { 8 }]);
+                bytes.truncate(CHUNK_BYTES);
+                whole(&bytes);
+            }
+            Edit::Instead { bytes: other } => {
+                bytes = other;
+                whole(&bytes);
+            }
+            Edit::Total { value, shift } => header.total = value >> (shift % 64),
+            Edit::Seq(seq) => header.seq = seq,
+            Edit::Round(round) => header.round = round,
+            Edit::Call(call) => header.call = u64::from(call),
+            Edit::Width(width) => header.sig.width = width,
+            Edit::Failed => header.sig.kind = CallKind::Failed,
+            Edit::Kind(kind) => header.kind = KINDS[usize::from(kind) % KINDS.len()],
+            Edit::Lost => return 0,
+            Edit::Twice => return 2,
+            Edit::Extra { kind, round, total, bytes } => {
+                let mut other = frame.header;
+                (other.kind, other.total) = (KINDS[usize::from(kind) % KINDS.len()], total);
+                other.round = other.round.wrapping_add(u32::from(round));
+                self.inner.post(to, Frame { header: other, payload: self.inner.pool().copy_of(&bytes) });
+                return 1;
+            }
+        }
+        frame.payload = self.inner.pool().copy_of(&bytes);
+        1
+    }
+}
+
+const KINDS: [FrameKind; 8] = [
+    FrameKind::Data,
+    FrameKind::Credit,
+    FrameKind::Abort,
+    FrameKind::Probe,
+    FrameKind::Present,
+    FrameKind::Have,
+    FrameKind::PassOn,
+    FrameKind::Passed,
+];
+
+impl Transport for Liar {
+    fn rank(&self) -> u32 {
+        self.inner.rank()
+    }
+
+    fn size(&self) -> u32 {
+        self.inner.size()
+    }
+
+    fn name(&self) -> &'static str {
+        "liar"
+    }
+
+    fn address(&self, rank: u32) -> String {
+        self.inner.address(rank)
+    }
+
+    fn ranks_on_host(&self) -> usize {
+        self.inner.ranks_on_host()
+    }
+
+    fn topology(&self) -> Topology {
+        self.inner.topology()
+    }
+
+    fn clock(&self) -> Clock {
+        self.inner.clock()
+    }
+
+    fn pool(&self) -> Pool {
+        self.inner.pool()
+    }
+
+    fn post(&mut self, to: u32, mut frame: Frame) {
+        let (number, mut times) = (self.posted as u8, 1);
+        self.posted += 1;
+        while let Some(place) = self.edits.iter().position(|(at, _)| *at == number) {
+            let (_, edit) = self.edits.swap_remove(place);
+            times = times.min(1) * self.edit(to, &mut frame, edit);
+        }
+        (0..times).for_each(|_| self.inner.post(to, frame.clone()));
+    }
+
+    fn backlog(&self, to: u32) -> usize {
+        self.inner.backlog(to)
+    }
+
+    fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
+        self.inner.poll(wait, events);
+    }
+
+    fn waker(&self) -> Waker {
+        self.inner.waker()
+    }
+
+    fn close(&mut self, wait: Duration) {
+        self.inner.close(wait);
+    }
+}

@@ -1,0 +1,47 @@
+//! One module a target: `run` takes any bytes and panics if a decoder does what it must not. What each covers, and what was
+//! found: `docs/fuzzing.md`.
+//!
+//! A target's program hands `run` to libFuzzer; `tests/replay.rs` hands it the corpus, and mutations of it.
+
+pub mod allocation;
+pub mod bringup;
+pub mod calls;
+pub mod collectives;
+pub mod frame;
+pub mod index_set;
+pub mod liar;
+pub mod pem;
+pub mod quantised;
+pub mod receive;
+pub mod replicated;
+pub mod scripted;
+pub mod segment;
+pub mod words;
+
+/// Takes any bytes; panics if a decoder does what it must not.
+pub type Run = fn(&[u8]);
+
+/// All targets.
+pub const TARGETS: [(&str, Run); 11] = [
+    ("bringup", bringup::run),
+    ("calls", calls::run),
+    ("collectives", collectives::run),
+    ("frame", frame::run),
+    ("index_set", index_set::run),
+    ("pem", pem::run),
+    ("quantised", quantised::run),
+    ("receive", receive::run),
+    ("replicated", replicated::run),
+    ("segment", segment::run),
+    ("words", words::run),
+];
+
+/// A number of any size: as many are small as large.
+fn number(u: &mut arbitrary::Unstructured<'_>) -> arbitrary::Result<u64> {
+    Ok(u.arbitrary::<u64>()? >> u.int_in_range(0..=63)?)
+}
+
+/// Takes the first byte off, which says what the rest is.
+fn split_kind(data: &[u8], kinds: u8) -> (u8, &[u8]) {
+    data.split_first().map_or((0, data), |(kind, rest)| (kind % kinds, rest))
+}

@@ -1,0 +1,118 @@
+//! The receiver of a connection (`skyphos-tcp`, `receive.rs`): a stream of bytes, cut anywhere, into the real one over a socket.
+
+use crate::allocation::{Limits, within};
+use arbitrary::{Arbitrary, Result, Unstructured};
+use skyphos_core::frame::{CallKind, CallSig, FrameKind, HEADER_BYTES, Header};
+use skyphos_core::slab::CHUNK_BYTES;
+use skyphos_core::transport::Event;
+use skyphos_tcp::fuzzing::{PIECE, Receiver};
+
+/// A frame's buffer, and those of all frames of a script with the receiver's own.
+const LIMITS: Limits = Limits { one: CHUNK_BYTES + 64, all: 10 * CHUNK_BYTES };
+
+/// Frames of a script at most, and bytes.
+const FRAMES: usize = 12;
+const MOST: usize = 4 * CHUNK_BYTES;
+
+const KINDS: [FrameKind; 8] = [
+    FrameKind::Data,
+    FrameKind::Credit,
+    FrameKind::Abort,
+    FrameKind::Probe,
+    FrameKind::Have,
+    FrameKind::Passed,
+    FrameKind::Bye,
+    FrameKind::GivenUp,
+];
+
+#[derive(Arbitrary)]
+struct Sent {
+    kind: u8,
+    /// Bytes of the payload: most are few.
+    len: u16,
+    chunk: Option<u8>,
+    filled: u8,
+    number: u64,
+}
+
+/// A stream: bytes as they are, or frames of which one byte may be changed; then where it is cut.
+pub fn run(data: &[u8]) {
+    let _ = feed(&mut Unstructured::new(data));
+}
+
+fn feed(u: &mut Unstructured<'_>) -> Result<()> {
+    let cuts: [u16; 6] = u.arbitrary()?;
+    if u.ratio(1, 4)? {
+        let stream = u.bytes(u.len())?;
+        let (events, _) = receive(&stream[..stream.len().min(MOST)], &cuts);
+        assert!(events.len() * HEADER_BYTES <= stream.len());
+        return Ok(());
+    }
+    let damage: Option<(u32, u8)> = u.arbitrary()?;
+    let sent: Vec<Sent> = u.arbitrary_iter()?.take(FRAMES).collect::<Result<_>>()?;
+    let (mut stream, mut frames, mut ended) = (Vec::new(), Vec::new(), None);
+    for Sent { kind, len, chunk, filled, number } in sent {
+        let kind = KINDS[usize::from(kind) % KINDS.len()];
+        let len = match chunk {
+            Some(less) => CHUNK_BYTES - usize::from(less),
+            None => usize::from(len) % 5000,
+        };
+        if stream.len() + HEADER_BYTES + len > MOST {
+            break;
+        }
+        let sig = CallSig { n: number, ..CallSig::plain(CallKind::Allreduce) };
+        let (call, origin) = (number & 0xffff, number as u16);
+        let header = Header { origin, sig, total: number, ..Header::control(kind, number, call) };
+        let payload = vec![filled; len];
+        stream.extend(header.encode(&payload));
+        stream.extend(&payload);
+        match kind {
+            FrameKind::Bye | FrameKind::GivenUp => ended = ended.or(Some(frames.len())),
+            _ => {}
+        }
+        frames.push((stream.len(), header, filled, len));
+    }
+    // Frames before the damage come, and nothing after it.
+    let mut whole = ended.unwrap_or(frames.len());
+    let mut damaged = false;
+    if let Some((at, change)) = damage.filter(|(_, change)| *change != 0)
+        && !stream.is_empty()
+    {
+        let at = at as usize % stream.len();
+        stream[at] ^= change;
+        let before = frames.iter().take_while(|(end, ..)| *end <= at).count();
+        damaged = before < whole || (ended == Some(before) && before == whole);
+        whole = whole.min(before);
+    }
+    let (events, end) = receive(&stream, &cuts);
+    assert_eq!(events.len(), whole);
+    for (event, (_, header, filled, len)) in events.iter().zip(&frames) {
+        let Event::Frame { from: 1, frame } = event else { panic!("not a frame") };
+        assert_eq!((frame.header, frame.payload.len()), (*header, *len));
+        assert!(frame.payload.as_bytes().iter().all(|byte| byte == filled));
+    }
+    match ended {
+        _ if damaged => assert!(end.contains("damaged") || end.contains("middle of a frame"), "{end}"),
+        Some(k) if frames[k].1.kind == FrameKind::Bye => assert_eq!(end, "bye"),
+        Some(_) => assert!(end.starts_with("Silent"), "{end}"),
+        None => assert!(end.contains("without a goodbye"), "{end}"),
+    }
+    Ok(())
+}
+
+/// What comes of a stream in pieces, and how it ends.
+fn receive(mut stream: &[u8], cuts: &[u16]) -> (Vec<Event>, String) {
+    let mut receiver = Receiver::default();
+    let (mut events, mut cuts) = (Vec::new(), cuts.iter().cycle());
+    loop {
+        let cut = cuts.next().map_or(PIECE, |cut| usize::from(*cut).max(1));
+        let (piece, rest) = stream.split_at(cut.min(stream.len()).min(PIECE));
+        let bytes = (!piece.is_empty()).then_some(piece);
+        let took = within(LIMITS, || receiver.take(bytes, &mut events));
+        match took {
+            Some(end) => return (events, end),
+            None => assert!(bytes.is_some(), "the end of a stream is told"),
+        }
+        stream = rest;
+    }
+}

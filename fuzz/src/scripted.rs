@@ -1,0 +1,121 @@
+//! A transport whose peers say what a script says, under a clock that goes on when somebody waits.
+
+use skyphos_core::clock::{Clock, VirtualClock};
+use skyphos_core::frame::Frame;
+use skyphos_core::slab::Pool;
+use skyphos_core::transport::{Event, Loss, Transport, Waker};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Polls without anything to say before all peers are lost: nobody waits for ever.
+const PATIENCE: u32 = 40;
+
+/// What peers will say, and what was said to them.
+pub struct Script {
+    /// To come.
+    pub events: VecDeque<Event>,
+    /// Frames that were posted.
+    pub posted: usize,
+    down: Vec<bool>,
+    /// Whether all are lost at the end.
+    ends: bool,
+    quiet: u32,
+}
+
+/// See the module's text.
+#[derive(Clone)]
+pub struct Scripted {
+    rank: u32,
+    size: u32,
+    clock: Arc<VirtualClock>,
+    pool: Pool,
+    script: Arc<Mutex<Script>>,
+}
+
+impl Scripted {
+    /// Rank `rank` of `size`. `ends`: all others are lost once the script is over.
+    pub fn new(rank: u32, size: u32, ends: bool) -> Scripted {
+        let down = vec![false; size as usize];
+        let script = Script { events: VecDeque::new(), posted: 0, down, ends, quiet: 0 };
+        let clock = Arc::new(VirtualClock::new(0, |_| 0, false));
+        Scripted { rank, size, clock, pool: Pool::default(), script: Arc::new(Mutex::new(script)) }
+    }
+
+    /// What is to come.
+    pub fn script(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().expect("one thread")
+    }
+}
+
+impl Transport for Scripted {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn size(&self) -> u32 {
+        self.size
+    }
+
+    fn name(&self) -> &'static str {
+        "scripted"
+    }
+
+    fn address(&self, rank: u32) -> String {
+        assert!(rank < self.size, "the address of no rank");
+        format!("address {rank}")
+    }
+
+    fn ranks_on_host(&self) -> usize {
+        1
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::Virtual(self.clock.clone())
+    }
+
+    fn pool(&self) -> Pool {
+        self.pool.clone()
+    }
+
+    fn post(&mut self, to: u32, _frame: Frame) {
+        assert!(to < self.size && to != self.rank, "posted to no peer");
+        self.script().posted += 1;
+    }
+
+    fn backlog(&self, _to: u32) -> usize {
+        0
+    }
+
+    /// One event a poll.
+    fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
+        self.clock.pass(wait.min(Duration::from_secs(1)).as_nanos() as u64 + 1000);
+        let mut script = self.script();
+        while let Some(event) = script.events.pop_front() {
+            // Nothing comes from who is lost.
+            match event {
+                Event::Frame { from, .. } if script.down[from as usize] => continue,
+                Event::PeerDown { rank, .. } if std::mem::replace(&mut script.down[rank as usize], true) => {
+                    continue;
+                }
+                event => events.push(event),
+            }
+            script.quiet = 0;
+            return;
+        }
+        script.quiet += 1;
+        if script.ends && script.quiet > PATIENCE {
+            for rank in (0..self.size).filter(|rank| *rank != self.rank) {
+                if !std::mem::replace(&mut script.down[rank as usize], true) {
+                    events.push(Event::PeerDown { rank, cause: "the end".to_owned(), loss: Loss::Ended });
+                }
+            }
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        Arc::new(|| {})
+    }
+
+    fn close(&mut self, _wait: Duration) {}
+}

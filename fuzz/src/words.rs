@@ -1,0 +1,83 @@
+//! Small messages: an error in an abort frame, notices between replicas, the words of survivors, what rank 0 tells a group.
+
+use crate::allocation::{Limits, within};
+use crate::split_kind;
+use skyphos_core::collectives::shrink::fuzz_word;
+use skyphos_core::replicated::fuzz_notices;
+use skyphos_core::slab::CHUNK_BYTES;
+use skyphos_core::survivors::{Decision, Survivor};
+use skyphos_core::transport::Loss;
+use skyphos_types::Error;
+
+/// A word of 4 bytes or a notice of 8 becomes at most 40, and a list that grows is there twice.
+const LIMITS: Limits = Limits { one: 8 * CHUNK_BYTES, all: 16 * CHUNK_BYTES };
+
+/// Ranks of the group that shrinks, and of the one that is told.
+const RANKS: u32 = 5;
+
+/// The first byte says of which kind the rest is.
+pub fn run(data: &[u8]) {
+    let (kind, data) = split_kind(data, 4);
+    let data = &data[..data.len().min(CHUNK_BYTES)];
+    match kind {
+        0 => error(data),
+        1 => notices(data),
+        2 => survivors(data),
+        _ => told(data),
+    }
+}
+
+fn error(data: &[u8]) {
+    let Some(error) = within(LIMITS, || Error::from_wire(data)) else { return };
+    let _ = (error.to_string(), error.is_agreed(), error.as_seen_by_others(3).to_string());
+    let wire = error.to_wire();
+    let again = Error::from_wire(&wire).expect("an error of ours");
+    // Texts are cut once.
+    assert_eq!(again.to_wire(), wire);
+    if wire.len() == data.len() {
+        assert_eq!(again, error);
+    }
+}
+
+fn notices(data: &[u8]) {
+    let Some((notices, wire)) = within(LIMITS, || fuzz_notices(data, 3)) else { return };
+    assert!(notices.len() * 8 <= data.len() && notices.iter().all(|have| have.chunk.rank == 3));
+    assert_eq!(fuzz_notices(&wire, 3), Some((notices, wire)));
+}
+
+/// What a survivor is told: who says it, how long it is, and the word; or that a rank is lost.
+fn survivors(mut data: &[u8]) {
+    let mut survivor = Survivor::new(0, vec![None; RANKS as usize]);
+    while let Some(([from, len], rest)) = data.split_first_chunk() {
+        let (word, rest) = rest.split_at(rest.len().min(*len as usize));
+        let from = 1 + u32::from(*from) % (RANKS - 1);
+        if word.is_empty() {
+            survivor.lose(from, Loss::Ended);
+        } else if let Some((word, wire)) = within(LIMITS, || fuzz_word(&data[2..2 + word.len()], RANKS, 0)) {
+            assert_eq!(wire, &data[2..2 + wire.len()]);
+            within(LIMITS, || survivor.hear(from, word));
+        }
+        assert!(survivor.take_out().iter().all(|(to, _)| *to < RANKS));
+        if let Some(Decision::GoOn(ranks)) = survivor.decision() {
+            assert!(ranks.is_sorted_by(|a, b| a < b) && ranks.iter().all(|rank| *rank < RANKS));
+            assert!(ranks.contains(&0), "goes on without itself");
+        }
+        data = rest;
+    }
+}
+
+fn told(data: &[u8]) {
+    if let Some((profile, _, wire)) = within(LIMITS, || skyphos::fuzzing::start(data)) {
+        if let Some(profile) = profile {
+            assert!(profile.numbers().iter().all(|number| number.is_finite() && *number >= 0.0));
+        }
+        assert_eq!(skyphos::fuzzing::start(&wire).expect("as long").0, profile);
+    }
+    let Ok((places, wire)) = within(LIMITS, || skyphos::fuzzing::places(data)) else { return };
+    let size = (data.len() / 8) as u32;
+    assert!(places.hosts().len() == size as usize && places.ranks_per_host() <= size.max(1));
+    assert!((0..size).all(|rank| places.rank_at(places.place_of(rank)) == rank));
+    assert_eq!(skyphos::fuzzing::places(&wire).expect("a topology of ours").0, places);
+    let some: Vec<u32> = (0..size).step_by(2).collect();
+    assert_eq!(places.of_group(&some).hosts().len(), some.len());
+}

@@ -1,0 +1,118 @@
+//! What continuous integration runs: the corpus, and mutations of it that are the same each time, through every target. No
+//! sanitizer and no second compiler (`docs/decisions/0017-fuzzing.md`); `make fuzz` has both.
+
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+use skyphos_fuzz::TARGETS;
+use std::cell::RefCell;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+/// Mutations of each target's corpus; `SKYPHOS_FUZZ_MUTATIONS` says otherwise.
+const MUTATIONS: usize = 2000;
+
+/// No input takes longer, on a busy machine.
+const LONG: Duration = Duration::from_secs(5);
+
+/// Mutations are not longer.
+const MOST_BYTES: usize = 1 << 16;
+
+thread_local! {
+    static CURRENT: RefCell<(&'static str, Vec<u8>)> = const { RefCell::new(("", Vec::new())) };
+}
+
+/// A panic ends the process, for it may come from the allocator; the input is kept.
+fn end_by_panic() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            usual(panic);
+            let (target, input) = CURRENT.take();
+            let folder = root().join("artifacts");
+            let path = folder.join(format!("{target}-by-replay"));
+            let kept = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, input));
+            // Not by `eprintln`, which a test keeps to itself until it ends.
+            let _ = writeln!(
+                std::io::stderr(),
+                "{panic}\n{target}: the input is in {} ({kept:?})",
+                path.display()
+            );
+            std::process::abort();
+        }));
+    });
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn corpus(target: &str) -> Vec<Vec<u8>> {
+    let folder = root().join("corpus").join(target);
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(&folder).expect("a corpus").map(|entry| entry.expect("a file").path()).collect();
+    paths.sort();
+    paths.iter().map(|path| std::fs::read(path).expect("a file")).collect()
+}
+
+/// Some changes, as libFuzzer makes them.
+fn mutate(mut data: Vec<u8>, others: &[Vec<u8>], random: &mut Pcg64) -> Vec<u8> {
+    for _ in 0..random.random_range(1..=4) {
+        let at = random.random_range(0..=data.len());
+        let to = (at + random.random_range(0..=16)).min(data.len());
+        match random.random_range(0..6) {
+            0 if at < data.len() => data[at] ^= 1 << random.random_range(0..8),
+            1 if at < data.len() => data[at] = random.random(),
+            2 => drop(data.drain(at..to)),
+            3 => drop(data.splice(at..at, random.random::<[u8; 8]>())),
+            4 => drop(data.splice(at..to, data[at..to].to_vec().repeat(2))),
+            _ if !others.is_empty() => {
+                let other = &others[random.random_range(0..others.len())];
+                data.splice(at.., other[at.min(other.len())..].iter().copied());
+            }
+            _ => {}
+        }
+    }
+    data.truncate(MOST_BYTES);
+    data
+}
+
+fn replay(name: &str) {
+    end_by_panic();
+    let (target, run) = *TARGETS.iter().find(|(target, _)| *target == name).expect("a target");
+    let feed = |input: &[u8]| {
+        CURRENT.set((target, input.to_vec()));
+        let begin = Instant::now();
+        run(input);
+        assert!(begin.elapsed() < LONG, "took {:?}", begin.elapsed());
+    };
+    let corpus = corpus(target);
+    corpus.iter().for_each(|input| feed(input));
+    let seed = target.bytes().fold(0, |seed: u64, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
+    let mut random = Pcg64::seed_from_u64(seed);
+    let count =
+        std::env::var("SKYPHOS_FUZZ_MUTATIONS").map_or(MUTATIONS, |count| count.parse().expect("a number"));
+    for _ in 0..count {
+        let data =
+            if corpus.is_empty() { Vec::new() } else { corpus[random.random_range(0..corpus.len())].clone() };
+        feed(&mutate(data, &corpus, &mut random));
+    }
+}
+
+macro_rules! each {
+    ($($target:ident)*) => {
+        $(#[test]
+        fn $target() {
+            replay(stringify!($target));
+        })*
+
+        #[test]
+        fn none_is_forgotten() {
+            assert_eq!(TARGETS.map(|(target, _)| target), [$(stringify!($target)),*]);
+        }
+    };
+}
+
+each!(bringup calls collectives frame index_set pem quantised receive replicated segment words);
