@@ -60,6 +60,13 @@ pub enum Fault {
         /// Seconds until it does again.
         heals: Option<f64>,
     },
+    /// Nothing goes between some processes and the others: a switch has failed between them.
+    Part {
+        /// Those of smaller numbers are on one side.
+        below: u32,
+        /// Seconds until it does again.
+        heals: Option<f64>,
+    },
     /// A process stands still; its system answers for it.
     Stop {
         /// Which.
@@ -107,6 +114,8 @@ pub(crate) struct Mark {
     pub corrupt: bool,
     /// Its sender's system has it.
     pub taken: bool,
+    /// It waits at a link that is cut, perhaps for ever.
+    pub held: bool,
     /// It is no frame: the connection ends here.
     pub ends: Option<Loss>,
 }
@@ -155,7 +164,7 @@ struct Cut {
     number: u64,
     /// When it heals.
     until: u64,
-    /// Frames that wait for that, if it does.
+    /// Frames that wait for that: their senders' systems send them again and again.
     held: Vec<u32>,
     /// Bytes of them and of others that the systems have taken.
     taken: usize,
@@ -174,6 +183,8 @@ pub(crate) struct Faults {
     /// By who sends and who receives.
     cuts: BTreeMap<(u32, u32), Cut>,
     cuts_so_far: u64,
+    /// Frames that are sent again after a cut, by who sends, who receives, and their order: those after them come after them.
+    again: BTreeSet<(u32, u32, u64)>,
     /// Connections that are over, by who knows it and of whom.
     down: BTreeSet<(u32, u32)>,
     stopped: Vec<u64>,
@@ -197,6 +208,7 @@ impl Faults {
             generation: 0,
             cuts: BTreeMap::new(),
             cuts_so_far: 0,
+            again: BTreeSet::new(),
             down: BTreeSet::new(),
             stopped: vec![0; each],
             slowed: Vec::new(),
@@ -311,7 +323,7 @@ impl World {
                 self.faults().note(|| format!("{time} ns: {from} reaches {to} again"));
                 let mut held = cut.held;
                 held.sort_by_key(|number| self.flying(*number).mark.order);
-                held.into_iter().for_each(|number| self.at(time, Kind::Leave(number)));
+                held.into_iter().for_each(|number| self.send_again(number, time));
                 self.begin_if_all_join(time);
                 vec![]
             }
@@ -349,15 +361,17 @@ impl World {
                 let to = to_of.unwrap_or(to);
                 (a, b) == (from, to) || both && (b, a) == (from, to)
             }
+            Fault::Part { below, .. } => (a < below) != (b < below),
             Fault::Corrupt { process } => a == process,
         };
-        let in_flight = self.all_flying().any(|flying| concerns(flying.from, flying.to));
+        let in_flight = self.all_flying().any(|flying| !flying.mark.held && concerns(flying.from, flying.to));
         let beats = self.faults().heartbeat;
         // Whoever is silent for almost that long may be taken for lost.
         let parts = |heals: Option<f64>| heals.is_none_or(|seconds| nanoseconds(seconds) > beats / 2);
         let parted = match fault {
             Fault::Crash { process, .. } => vec![process],
             Fault::CutOff { process, heals } if parts(heals) => vec![process],
+            Fault::Part { heals, .. } if parts(heals) => (0..self.network.ranks).collect(),
             Fault::Cut { from, to, heals, .. } if parts(heals) => vec![from, to_of.unwrap_or(to)],
             Fault::Corrupt { process } => {
                 to_of.map_or((0..self.network.ranks).collect(), |to| vec![process, to])
@@ -396,6 +410,14 @@ impl World {
                 }
                 vec![]
             }
+            Fault::Part { below, heals } => {
+                for from in 0..all {
+                    (0..all)
+                        .filter(|to| (from < below) != (*to < below))
+                        .for_each(|to| self.cut(from, to, heals, time));
+                }
+                vec![]
+            }
             Fault::Stop { process, seconds } => {
                 self.faults().stopped[process as usize] = time + nanoseconds(seconds);
                 vec![]
@@ -408,7 +430,7 @@ impl World {
                 let chosen = frame.map(|frame| self.flying(frame).mark.order);
                 let of_process = |flying: &&mut Flying| match chosen {
                     Some(order) => flying.mark.order == order,
-                    None => flying.from == process && flying.mark.ends.is_none(),
+                    None => flying.from == process && flying.mark.ends.is_none() && !flying.mark.held,
                 };
                 let first = self.all_flying().filter(of_process).min_by_key(|flying| flying.mark.order);
                 first.into_iter().for_each(|flying| flying.mark.corrupt = true);
@@ -481,24 +503,27 @@ impl World {
         let (from, to, payload, lost) =
             (flying.from, flying.to, flying.frame.payload.len(), flying.mark.lost);
         if lost {
-            self.land(number);
+            let order = self.land(number).mark.order;
+            self.faults().again.remove(&(from, to, order));
             return false;
         }
         let Some(cut) = self.faults().cuts.get_mut(&(from, to)) else { return true };
         let fits = cut.taken + payload <= TAKEN_BYTES;
         cut.taken += payload;
-        // One that is cut again for ever meanwhile will not come.
-        let heals = cut.until < u64::MAX;
-        if heals {
-            cut.held.push(number);
-        }
+        cut.held.push(number);
+        self.flying_mut(number).mark.held = true;
         if fits {
             self.gone(number, payload, time);
         }
-        if !heals {
-            self.land(number);
-        }
         false
+    }
+
+    fn send_again(&mut self, number: u32, time: u64) {
+        let flying = self.flying_mut(number);
+        flying.mark.held = false;
+        let place = (flying.from, flying.to, flying.mark.order);
+        self.faults().again.insert(place);
+        self.at(time, Kind::Leave(number));
     }
 
     /// What becomes of a frame that has come.
@@ -509,12 +534,16 @@ impl World {
         let faults = self.faults();
         faults.trace(&(from, to, header));
         if let Some(cut) = faults.cuts.get_mut(&(from, to)) {
-            match cut.until < u64::MAX {
-                true => cut.held.push(number),
-                false => drop(self.land(number)),
-            }
+            cut.held.push(number);
+            self.flying_mut(number).mark.held = true;
             return Word::Nothing;
         }
+        let earlier = (from, to, 0)..(from, to, mark.order);
+        if faults.again.range(earlier).next().is_some() {
+            self.send_again(number, time);
+            return Word::Nothing;
+        }
+        faults.again.remove(&(from, to, mark.order));
         let open = faults.presence[to as usize] == Presence::Here && !faults.down.contains(&(to, from));
         if !open || mark.lost || mark.generation != faults.generation {
             self.land(number);

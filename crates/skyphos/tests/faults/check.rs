@@ -70,7 +70,9 @@ fn held_up_s(scenario: &Scenario) -> f64 {
     for (_, fault) in &scenario.faults {
         match fault {
             Fault::Stop { seconds, .. } => waits += seconds,
-            Fault::Cut { heals: Some(heals), .. } | Fault::CutOff { heals: Some(heals), .. } => {
+            Fault::Cut { heals: Some(heals), .. }
+            | Fault::CutOff { heals: Some(heals), .. }
+            | Fault::Part { heals: Some(heals), .. } => {
                 waits += heals.min(HEARTBEAT_S);
             }
             Fault::Slow { times, .. } => slow *= times,

@@ -82,7 +82,7 @@ fn fault(random: &mut Pcg64, processes: u32, then: Then) -> (When, Fault) {
     // Some long enough to be taken for a loss, some not, and some for ever.
     let long = 10f64.powf(random.random_range(-4.0..1.5));
     let heals = random.random_bool(0.6).then_some(long);
-    let fault = match random.random_range(0..12) {
+    let fault = match random.random_range(0..13) {
         0..4 => {
             let back = (then == Then::Rejoin).then(|| 10f64.powf(random.random_range(-4.0..0.5)));
             Fault::Crash { process, sends_rest: random.random(), back }
@@ -92,6 +92,7 @@ fn fault(random: &mut Pcg64, processes: u32, then: Then) -> (When, Fault) {
         7..9 => Fault::CutOff { process, heals },
         9 => Fault::Stop { process, seconds: long.min(20.0) },
         10 => Fault::Slow { process, times: 10f64.powf(random.random_range(0.5..4.0)) },
+        11 => Fault::Part { below: random.random_range(1..processes), heals },
         _ => Fault::Corrupt { process },
     };
     (when, fault)

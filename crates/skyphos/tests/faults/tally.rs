@@ -105,6 +105,8 @@ fn name(fault: &Fault) -> &'static str {
         Fault::Cut { .. } => "link delayed one way",
         Fault::CutOff { heals: None, .. } => "host cut off",
         Fault::CutOff { .. } => "host delayed",
+        Fault::Part { heals: None, .. } => "group parted",
+        Fault::Part { .. } => "group parted for a while",
         Fault::Stop { .. } => "stopped process",
         Fault::Slow { .. } => "slow host",
         Fault::Corrupt { .. } => "corrupted frame",
