@@ -123,7 +123,7 @@ impl World {
             }
             Item::Gone => {
                 one.out.lose(from as u32);
-                one.inflow.lose(from as u32, &mut steps);
+                one.inflow.lose(from as u32, false, &mut steps);
             }
         }
         for step in steps {

@@ -48,6 +48,8 @@ impl<B> Default for Stream<B> {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Call<B> {
+    /// Processes of which something came in it.
+    brought: BTreeSet<u32>,
     /// By round and sender's rank.
     streams: BTreeMap<(u32, u32), Stream<B>>,
     /// Who has left it, and what the last one of each rank said.
@@ -59,6 +61,8 @@ struct Call<B> {
 pub struct Inflow<B> {
     numbering: Numbering,
     gone: BTreeSet<u32>,
+    /// Those of them that had made all their calls.
+    done: BTreeSet<u32>,
     calls: BTreeMap<(u64, u64), Call<B>>,
     over: Over,
     /// Calls that have ended and are remembered.
@@ -77,6 +81,7 @@ impl<B: Body> Inflow<B> {
         Inflow {
             numbering,
             gone: BTreeSet::new(),
+            done: BTreeSet::new(),
             calls: BTreeMap::new(),
             over: Over::default(),
             ended: VecDeque::new(),
@@ -87,7 +92,7 @@ impl<B: Body> Inflow<B> {
     }
 
     fn call(&mut self, comm: u64, call: u64) -> &mut Call<B> {
-        let fresh = || Call { streams: BTreeMap::new(), left: BTreeMap::new() };
+        let fresh = || Call { brought: BTreeSet::new(), streams: BTreeMap::new(), left: BTreeMap::new() };
         self.calls.entry((comm, call)).or_insert_with(fresh)
     }
 
@@ -113,7 +118,9 @@ impl<B: Body> Inflow<B> {
             return None;
         }
         let sum = body.checksum();
-        let stream = self.call(chunk.comm, chunk.call).streams.entry((chunk.round, rank)).or_default();
+        let of_call = self.call(chunk.comm, chunk.call);
+        of_call.brought.insert(by);
+        let stream = of_call.streams.entry((chunk.round, rank)).or_default();
         if let Some((first, whose)) = stream.sums.get(&chunk.seq) {
             let differ = (*first != sum).then_some(Differ { chunk, processes: (*whose, by) });
             self.lost[by as usize] += 1;
@@ -151,14 +158,16 @@ impl<B: Body> Inflow<B> {
         self.all_left(rank, steps);
     }
 
-    /// Tells of calls that all processes of a rank have left that are not gone.
+    /// Tells of calls that all processes of a rank have left, or will never make. Who has had part in one and is done has
+    /// brought all that its rank owed in it.
     fn all_left(&mut self, rank: u32, steps: &mut Vec<Step<B>>) {
-        let (numbering, gone) = (self.numbering, &self.gone);
+        let (numbering, gone, done) = (self.numbering, &self.gone, &self.done);
         for call in self.calls.values_mut() {
             let all = call.left.get(&rank).is_some_and(|(who, ..)| {
+                let made = |p: &u32| done.contains(p) && call.brought.contains(p);
                 numbering
                     .processes_of(rank)
-                    .all(|p| p == numbering.me() || who.contains(&p) || gone.contains(&p))
+                    .all(|p| p == numbering.me() || who.contains(&p) || gone.contains(&p) && !made(&p))
             });
             if all && rank != numbering.rank() {
                 let (_, header, body) = call.left.remove(&rank).expect("seen");
@@ -167,9 +176,12 @@ impl<B: Body> Inflow<B> {
         }
     }
 
-    /// A process is gone. Whether its rank has none left.
-    pub fn lose(&mut self, process: u32, steps: &mut Vec<Step<B>>) -> bool {
+    /// A process is gone, `done` if it had made all its calls. Whether its rank has none left.
+    pub fn lose(&mut self, process: u32, done: bool, steps: &mut Vec<Step<B>>) -> bool {
         self.gone.insert(process);
+        if done {
+            self.done.insert(process);
+        }
         self.have.remove(&process);
         let rank = self.numbering.rank_of(process);
         self.all_left(rank, steps);

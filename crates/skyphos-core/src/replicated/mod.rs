@@ -243,7 +243,7 @@ impl Replicated {
         self.lost[process as usize] = Some((loss, cause));
         self.out.lose(process);
         let mut steps = std::mem::take(&mut self.steps);
-        let last = self.inflow.lose(process, &mut steps);
+        let last = self.inflow.lose(process, loss == Loss::Left, &mut steps);
         self.steps = steps;
         self.follow(events);
         let rank = self.numbering.rank_of(process);
@@ -425,6 +425,10 @@ impl Transport for Replicated {
             let left = until.saturating_sub(self.clock.now());
             if left.is_zero() {
                 break;
+            }
+            // Rather twice than not at all.
+            if left < wait * 3 / 4 {
+                self.out.hurry();
             }
             self.poll(left.min(Duration::from_millis(100)), &mut events);
             events.clear();

@@ -350,6 +350,12 @@ impl<B: Body> Outflow<B> {
         }
     }
 
+    /// Takes on whatever others owe.
+    pub fn hurry(&mut self) {
+        self.late.extend(self.numbering.siblings().filter(|process| !self.gone.contains(process)));
+        self.lanes.iter_mut().flat_map(|lane| &mut lane.spare).for_each(|spare| spare.via = None);
+    }
+
     /// A process is gone.
     pub fn lose(&mut self, process: u32) {
         if !self.gone.insert(process) {

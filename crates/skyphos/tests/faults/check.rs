@@ -1,7 +1,7 @@
 //! What must come of a play, whatever goes wrong in it.
 
 use crate::common::programs::ALL;
-use crate::life::{Life, Lives, oracle};
+use crate::life::{Left, Life, Lives, oracle};
 use crate::scenario::{HEARTBEAT_S, Scenario, Then};
 use skyphos::Error;
 use skyphos_sim::{Fault, Outcome};
@@ -130,16 +130,22 @@ fn check_shrunk(facts: &Facts, lives: &Lives) -> Result<(), String> {
         _ => None,
     };
     let all = (0..).zip(lives.outcomes.iter().map(shrunk));
-    let groups: Vec<(u32, _)> = all.filter_map(|(process, group)| Some((process, group?))).collect();
+    // Whom a fault has parted from the others may be the last to hear of them, and can do nothing in the group that it knows.
+    let goes_on = |(process, (_, sum)): &(u32, Left)| sum.is_ok() || !facts.touched.contains(process);
+    let groups = all.filter_map(|(process, group)| Some((process, group?))).filter(goes_on);
+    let groups: Vec<(u32, _)> = groups.collect();
     // Those who try and whom no fault has touched reach each other: more than half of all go on.
     let tries = |(process, outcome): &(u32, &Outcome<Life>)| {
         matches!(outcome, Outcome::Done(Life { left: Some(_), .. })) && !facts.touched.contains(process)
     };
     let all_can = 2 * (0..).zip(&lives.outcomes).filter(tries).count() > lives.outcomes.len();
+    // Unless one goes on that a fault has parted from some of them.
+    let with_touched =
+        groups.iter().any(|(_, (members, _))| members.iter().any(|one| facts.touched.contains(one)));
     for (process, outcome) in (0..).zip(&lives.outcomes) {
         let Outcome::Done(Life { left: Some(Err(error)), .. }) = outcome else { continue };
         let agreed = groups.iter().any(|(_, (members, _))| members.contains(&process));
-        let can = !facts.touched.contains(&process) && (agreed || all_can);
+        let can = !facts.touched.contains(&process) && (agreed || all_can && !with_touched);
         if can || !matches!(error, Error::PeerLost { .. }) {
             return Err(format!("process {process} does not go on: {error}"));
         }
