@@ -219,19 +219,22 @@ impl Survivor {
         self.commit_if_all();
     }
 
-    /// Ranks that can all reach each other, lower ones first.
+    /// Ranks that can all reach each other: without whoever is apart from most, the highest of several, until there is nobody.
     fn who_can(&self) -> Vec<u32> {
         let loses = |a: u32, b: u32| {
             let said = self.joined[a as usize].as_ref().expect("all have joined");
             said[b as usize].is_some()
         };
-        let mut ranks: Vec<u32> = vec![self.me];
-        for rank in self.living() {
-            if ranks.iter().all(|one| !loses(*one, rank) && !loses(rank, *one)) {
-                ranks.push(rank);
+        let mut ranks: Vec<u32> = [self.me].into_iter().chain(self.living()).collect();
+        loop {
+            let apart =
+                |rank: u32| ranks.iter().filter(|one| loses(**one, rank) || loses(rank, **one)).count();
+            let others = ranks.iter().copied().filter(|rank| *rank != self.me);
+            match others.map(|rank| (apart(rank), rank)).max() {
+                Some((1.., worst)) => ranks.retain(|rank| *rank != worst),
+                _ => return ranks,
             }
         }
-        ranks
     }
 
     /// Whether no others can go on as well: those of the group that may live elsewhere are fewer.
@@ -270,5 +273,22 @@ impl Survivor {
         let all: Vec<u32> = self.living().collect();
         all.into_iter().for_each(|rank| self.out.push((rank, Word::Leave)));
         self.decision = Some(Decision::Stop(why));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_most_have_lost_is_left_out_though_it_has_lost_nobody() {
+        let mut leader = Survivor::new(0, vec![None; 6]);
+        let nobody = vec![None; 6];
+        let mut without_1 = nobody.clone();
+        without_1[1] = Some(Loss::Silent);
+        leader.hear(1, Word::Join(nobody));
+        (2..6).for_each(|rank| leader.hear(rank, Word::Join(without_1.clone())));
+        let proposed: Vec<(u32, Word)> = (2..6).map(|rank| (rank, Word::Propose(1))).collect();
+        assert_eq!(leader.take_out(), proposed);
     }
 }
