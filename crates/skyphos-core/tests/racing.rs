@@ -2,7 +2,7 @@
 //! was sent, and waits that end too early. Explored to the end by a model checker.
 
 use skyphos_core::frame::{FrameKind, Header};
-use skyphos_core::replicated::{Body, Have, Inflow, Numbering, Outflow, Step};
+use skyphos_core::replicated::{Body, Chunk, Have, Inflow, Numbering, Outflow, Step};
 use stateright::{Checker, Model, Property};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -58,11 +58,14 @@ enum Event {
     Takes { from: usize, to: usize },
     /// What is next on a channel comes.
     Comes { from: usize, to: usize },
-    /// What others owe is overdue.
-    Expires { process: usize },
+    /// What others owe is overdue, and perhaps nobody seems to be reached.
+    Expires { process: usize, stuck: bool },
     /// A process dies; of what it sent to each other one only the first so many still come.
     Dies { process: usize, comes: Vec<usize> },
 }
+
+/// A moment when all that others owe is overdue.
+const LATER: Duration = Duration::from_secs(3600);
 
 /// Two ranks of so many processes each, chunks that rank 0 sends to rank 1, and how many of each fault there may be.
 #[derive(Clone)]
@@ -98,9 +101,12 @@ impl World {
                 one.as_ref().is_none_or(|one| {
                     let mut out = one.out.clone();
                     let posted = process % 2 == 1 || one.posted == race.chunks;
-                    posted
-                        && out.due().is_none()
-                        && (0..race.size() as u32).all(|to| out.take(to, || 0).is_none())
+                    let mut nothing = || (0..race.size() as u32).all(|to| out.take(to, || 0).is_none());
+                    let now = posted && nothing();
+                    // Nor will there be anything when all is overdue.
+                    out.look(LATER, |_| 0, |_| false);
+                    let mut nothing = || (0..race.size() as u32).all(|to| out.take(to, || 0).is_none());
+                    now && nothing()
                 })
             })
     }
@@ -119,6 +125,8 @@ impl World {
                 assert_eq!(differ, None);
             }
             Item::Have(Have { chunk, sum, by }) => {
+                // As the sender names it.
+                let chunk = Chunk { rank: from as u32 % 2, ..chunk };
                 assert_eq!(one.out.have(Duration::ZERO, from as u32, chunk, sum, by, false), None);
             }
             Item::Gone => {
@@ -178,7 +186,7 @@ impl Model for Race {
             }
             let mut out = one.out.clone();
             if world.expired < self.expiries && out.due().is_some() {
-                events.push(Event::Expires { process });
+                events.extend([false, true].map(|stuck| Event::Expires { process, stuck }));
             }
             for to in (0..size).filter(|to| *to != process) {
                 if one.out.clone().take(to as u32, || 0).is_some() {
@@ -228,9 +236,9 @@ impl Model for Race {
                 }
             }
             Event::Comes { from, to } => world.comes(from, to),
-            Event::Expires { process } => {
+            Event::Expires { process, stuck } => {
                 world.expired += 1;
-                world.processes[process].as_mut()?.out.look(Duration::MAX, |_| 0);
+                world.processes[process].as_mut()?.out.look(LATER, |_| 0, |_| stuck);
             }
             Event::Dies { process, comes } => {
                 world.deaths += 1;
@@ -263,7 +271,12 @@ impl Model for Race {
                 !world.is_quiet(race) || alive(world).all(|(process, one)| race.done(process, one))
             }),
             Property::always("and nothing is kept", |race: &Race, world: &World| {
-                !world.is_quiet(race) || alive(world).all(|(_, one)| one.out.is_idle())
+                // What is due to nobody any more goes when it is looked for.
+                let is_idle = |one: &Process| {
+                    let mut out = one.out.clone();
+                    (0..race.size() as u32).all(|to| out.take(to, || 0).is_none()) && out.is_idle()
+                };
+                !world.is_quiet(race) || alive(world).all(|(_, one)| is_idle(one))
             }),
             Property::always("nothing is sent twice for nothing", |race: &Race, world: &World| {
                 let calm = world.deaths == 0 && world.expired == 0;

@@ -215,8 +215,8 @@ impl World {
     /// Bytes posted that are not there yet.
     pub(crate) fn on_way(&self, from: u32, to: u32) -> usize {
         let of_pair = |flying: &&Flying| (flying.from, flying.to) == (from, to);
-        let bytes =
-            self.flying.iter().flatten().filter(of_pair).map(|flying| flying.frame.payload.len()).sum();
+        let length = |flying: &Flying| HEADER_BYTES + flying.frame.payload.len();
+        let bytes = self.flying.iter().flatten().filter(of_pair).map(length).sum();
         match &self.faults {
             Some(faults) if faults.is_closed(from, to) => 0,
             Some(_) => bytes,

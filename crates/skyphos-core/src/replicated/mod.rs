@@ -18,6 +18,7 @@
 
 mod begin;
 mod chunk;
+mod flow;
 mod inflow;
 mod notice;
 mod numbering;
@@ -30,8 +31,10 @@ pub use inflow::{Have, Inflow, Step};
 pub use numbering::Numbering;
 pub use outflow::Outflow;
 
+use flow::Flow;
+
 use crate::clock::Clock;
-use crate::frame::{Frame, FrameKind, Header};
+use crate::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use crate::slab::{Payload, Pool};
 use crate::topology::Topology;
 use crate::transport::{Event, Health, Loss, Transport, Waker};
@@ -50,14 +53,17 @@ const AHEAD_BYTES: usize = 128 * 1024;
 /// Bytes by which one replica may fall behind another before the sender waits for it.
 const LAG_BYTES: usize = 256 << 20;
 
+/// In the place of a notice's call: an answer is asked for.
+const ANSWER: u64 = 1;
+
 /// The longest wait that is asked for.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Looks at connections are so far apart.
+/// The wait for what is on its way to move: nothing tells that it has.
 const FEEL_EVERY: Duration = Duration::from_millis(1);
 
 /// A process of which nothing was heard for so much longer than of a sibling is not asked to pass things on.
-const PROMPT: Duration = Duration::from_millis(50);
+const PROMPT: Duration = Duration::from_millis(200);
 
 /// See the module's text.
 pub struct Replicated {
@@ -76,9 +82,11 @@ pub struct Replicated {
     raw: Vec<Event>,
     steps: Vec<Step<Payload>>,
     woken: Arc<AtomicBool>,
-    /// Bytes that were on their way, and when that was looked at.
-    on_way: u64,
-    felt: Duration,
+    flow: Flow,
+    /// Whose turn it is to be sent something.
+    turn: u32,
+    /// When a sibling was last asked for a sign of life.
+    asked: Duration,
 }
 
 impl Replicated {
@@ -112,37 +120,80 @@ impl Replicated {
             raw: waiting,
             steps: Vec::new(),
             woken: Arc::default(),
-            on_way: 0,
-            felt: Duration::ZERO,
+            flow: Flow::new(processes),
+            turn: 0,
+            asked: Duration::ZERO,
         })
     }
 
-    /// Hands what may go now to the connections.
-    fn pump(&mut self) {
+    /// Hands what may go now to the connections, each in turn. Whether more is to go once that has moved.
+    fn pump(&mut self) -> bool {
         let now = self.clock.now();
-        for process in 0..self.numbering.processes() {
-            if process == self.numbering.me() {
-                continue;
+        let mut room = None;
+        let all = self.numbering.processes();
+        let mut idle = 0;
+        while idle < all {
+            let process = self.turn;
+            self.turn = (self.turn + 1) % all;
+            match self.hand(now, process, &mut room) {
+                Some(true) => idle = 0,
+                Some(false) => {
+                    self.turn = process;
+                    return true;
+                }
+                None => idle += 1,
             }
-            while self.inner.backlog(process) < AHEAD_BYTES {
-                let on_way = || self.inner.on_way(process);
-                let Some((header, payload)) = self.out.take(process, on_way) else { break };
-                self.inner.post(process, Frame { header, payload });
-                self.out.moves(now);
-            }
+        }
+        false
+    }
+
+    /// Hands a process's next frame to its connection, if there is one and the connection takes it: whether there was room for
+    /// one more.
+    fn hand(&mut self, now: Duration, process: u32, room: &mut Option<usize>) -> Option<bool> {
+        if !self.out.has_any(process) || self.inner.backlog(process) >= AHEAD_BYTES {
+            return None;
+        }
+        if room.is_none() {
+            self.feel(now);
+        }
+        let left = room.get_or_insert_with(|| self.flow.room(now));
+        if *left == 0 {
+            return Some(false);
+        }
+        let (header, payload) = self.out.take(process, || self.inner.on_way(process))?;
+        *left = left.saturating_sub(payload.len());
+        self.send(process, Frame { header, payload });
+        Some(true)
+    }
+
+    fn send(&mut self, process: u32, frame: Frame) {
+        let chunk = matches!(frame.header.kind, FrameKind::Data | FrameKind::PassOn | FrameKind::Passed);
+        self.flow.send(self.clock.now(), process, HEADER_BYTES + frame.payload.len(), chunk);
+        self.inner.post(process, frame);
+    }
+
+    /// Asks a sibling that is quiet for a sign of life, if nothing is on its way there that would tell as much.
+    fn ask(&mut self, now: Duration) {
+        let Some((who, often)) = self.out.doubtful(now) else { return };
+        if now >= self.asked + often && self.inner.on_way(who) == 0 {
+            self.asked = now;
+            self.send(
+                who,
+                Frame { header: Header::control(FrameKind::Have, 0, ANSWER), payload: Payload::default() },
+            );
         }
     }
 
-    /// Looks whether what is with the connections moves; not too often, for each must be asked.
+    /// Looks whether what is with the connections moves.
     fn feel(&mut self, now: Duration) {
-        if now < self.felt + FEEL_EVERY {
-            return;
-        }
-        self.felt = now;
-        let on_way = (0..self.numbering.processes()).map(|process| self.inner.on_way(process) as u64).sum();
-        if std::mem::replace(&mut self.on_way, on_way) != on_way {
+        if self.flow.look(now, |process| self.inner.on_way(process)) {
             self.out.moves(now);
         }
+    }
+
+    /// Ranks for which something waits here.
+    fn behind(&self) -> usize {
+        (0..self.numbering.ranks()).filter(|rank| self.backlog(*rank) > 0).count()
     }
 
     /// Tells who might send it too what has come.
@@ -153,7 +204,7 @@ impl Replicated {
         for (process, notices) in self.inflow.take_have() {
             for some in notices.chunks(notice::MOST) {
                 let payload = self.inner.pool().copy_of(&notice::encode(some));
-                self.inner.post(process, Frame { header: Header::control(FrameKind::Have, 0, 0), payload });
+                self.send(process, Frame { header: Header::control(FrameKind::Have, 0, 0), payload });
             }
         }
     }
@@ -174,6 +225,11 @@ impl Replicated {
             }
             FrameKind::Have => {
                 self.feel(now);
+                // With it goes the acknowledgement, which would wait otherwise.
+                if header.call == ANSWER && self.lost[from as usize].is_none() {
+                    let header = Header::control(FrameKind::Have, 0, 0);
+                    self.send(from, Frame { header, payload: Payload::default() });
+                }
                 let Some(notices) = notice::decode(payload.as_bytes(), rank) else {
                     return self.damaged(from, "sent a notice that makes no sense", events);
                 };
@@ -341,11 +397,11 @@ impl Transport for Replicated {
         let Frame { header, payload } = frame;
         let (comm, call) = (header.comm, header.call);
         if header.kind == FrameKind::Data && payload.len() > RACED_BYTES {
-            let (now, heard, numbering) = (self.clock.now(), &self.heard, self.numbering);
+            let (now, heard, numbering, flow) = (self.clock.now(), &self.heard, self.numbering, &self.flow);
             let prompt = |process: u32| {
                 let all = numbering.processes_of(numbering.rank_of(process));
                 let latest = all.map(|p| heard[p as usize]).max().unwrap_or(now);
-                heard[process as usize] + PROMPT >= latest
+                heard[process as usize] + PROMPT >= latest && !flow.is_stuck(now, process)
             };
             let differ = self.out.post(now, to, header, payload, prompt);
             let mut events = std::mem::take(&mut self.waiting);
@@ -356,13 +412,13 @@ impl Transport for Replicated {
         }
         if header.kind == FrameKind::Abort && self.told.insert((comm, call)) {
             for sibling in self.numbering.siblings() {
-                self.inner.post(sibling, Frame { header, payload: payload.clone() });
+                self.send(sibling, Frame { header, payload: payload.clone() });
             }
         }
-        for process in
-            self.numbering.processes_of(to).filter(|process| self.lost[*process as usize].is_none())
-        {
-            self.inner.post(process, Frame { header, payload: payload.clone() });
+        for process in self.numbering.processes_of(to) {
+            if self.lost[process as usize].is_none() {
+                self.send(process, Frame { header, payload: payload.clone() });
+            }
         }
     }
 
@@ -386,24 +442,30 @@ impl Transport for Replicated {
         let before = events.len();
         events.append(&mut self.waiting);
         let until = self.clock.now() + wait.min(FOR_EVER);
+        let mut behind = self.behind();
+        let mut more = self.pump();
         loop {
-            self.pump();
             let now = self.clock.now();
             let left = if events.len() > before { Duration::ZERO } else { until.saturating_sub(now) };
             let due = self.out.due().map_or(left, |due| due.saturating_sub(now));
+            let soon = if more { FEEL_EVERY } else { left };
             let mut raw = std::mem::take(&mut self.raw);
-            self.inner.poll(left.min(due), &mut raw);
+            self.inner.poll(left.min(due).min(soon), &mut raw);
             self.raw = raw;
             self.sort(events);
             self.tell();
             let now = self.clock.now();
             if self.out.due().is_some_and(|due| due <= now) {
                 self.feel(now);
-                self.out.look(now, |process| self.inner.on_way(process));
+                self.out.look(now, |to| self.inner.on_way(to), |to| self.flow.is_stuck(now, to));
+                self.ask(now);
             }
-            self.pump();
+            more = self.pump();
             let woken = self.woken.swap(false, Ordering::AcqRel);
-            if woken || events.len() > before || self.clock.now() >= until {
+            // A caller may wait for what it has posted to be gone.
+            let now_behind = self.behind();
+            let gone = now_behind < std::mem::replace(&mut behind, now_behind);
+            if woken || gone || events.len() > before || self.clock.now() >= until {
                 return;
             }
         }

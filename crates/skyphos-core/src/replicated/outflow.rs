@@ -4,7 +4,7 @@
 //! ```text
 //! chunk c of a message to replica d:   replica (c + d) mod s of the sender owes it, the next one if that one is missing
 //! who owes it sends it;                the others keep it until the receiver says that it has it
-//! not said in time:                    who owes it is late, and the next one sends, from the last chunk back to the first
+//! not said in time:                    who owes it is late, and the next one sends, from the last chunk of a message back to the first
 //! only one replica is left to send:    it sends each chunk to one of the receivers, who passes it on to its siblings
 //! ```
 //!
@@ -26,7 +26,15 @@ use std::time::Duration;
 const LONGER: u32 = 4;
 
 /// For each chunk that has gone in place of one who is late so many more bytes may be on their way at once.
-const MORE_BYTES: usize = 16 * 1024;
+const MORE_BYTES: usize = 256 * 1024;
+
+/// As good as any number of chunks.
+const SURE: usize = usize::MAX / MORE_BYTES / 2;
+
+/// A sibling of whose chunks nothing was told for so long is asked for a sign of life, and again as often; once it was so much
+/// longer, and the sibling cannot be reached either, it is late.
+const QUIET: Duration = Duration::from_millis(10);
+const STILL: Duration = Duration::from_millis(30);
 
 /// A chunk that some receivers may not have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +43,8 @@ struct Kept<B> {
     body: B,
     /// A bit for each replica of the receiver that is not known to have it.
     missing: u32,
+    /// The exchange that it is of, counted as they begin.
+    step: u64,
     since: Duration,
 }
 
@@ -89,10 +99,17 @@ pub struct Outflow<B> {
     left: BTreeSet<(u64, u64, u32)>,
     lanes: Vec<Lane<B>>,
     kept: BTreeMap<Chunk, Kept<B>>,
+    /// The exchange of which a chunk was posted last, and its number.
+    last: (u64, u64, u32),
+    steps: u64,
     /// Chunks that receivers have and this process has not come to: by which of them, what, and from whom.
     early: BTreeMap<Chunk, (u32, u32, u32)>,
     /// When something that this process sends last moved: what others owe will be moving too.
     moved: Duration,
+    /// When something of each sibling's was last told of.
+    brought: BTreeMap<u32, Duration>,
+    /// When it was last looked who is behind.
+    compared: Duration,
     patience: Patience,
 }
 
@@ -108,8 +125,12 @@ impl<B: Body> Outflow<B> {
             left: BTreeSet::new(),
             lanes: (0..numbering.processes()).map(|_| lane()).collect(),
             kept: BTreeMap::new(),
+            last: (0, 0, 0),
+            steps: 0,
             early: BTreeMap::new(),
             moved: Duration::ZERO,
+            brought: BTreeMap::new(),
+            compared: Duration::ZERO,
             patience: Patience::default(),
         }
     }
@@ -168,7 +189,10 @@ impl<B: Body> Outflow<B> {
         let alone = self.numbering.siblings().all(|process| !self.is_there(process, &chunk));
         let bytes = body.bytes();
         let missing = receivers.iter().map(|process| self.bit(*process)).sum();
-        self.kept.insert(chunk, Kept { header, body, missing, since: now });
+        let exchange = (chunk.comm, chunk.call, chunk.round);
+        self.steps += u64::from(std::mem::replace(&mut self.last, exchange) != exchange);
+        let step = self.steps;
+        self.kept.insert(chunk, Kept { header, body, missing, step, since: now });
         if alone && receivers.len() > 1 {
             let mut first: Vec<u32> = receivers.iter().copied().filter(|process| prompt(*process)).collect();
             if first.is_empty() {
@@ -210,6 +234,7 @@ impl<B: Body> Outflow<B> {
         over: bool,
     ) -> Option<Differ> {
         self.is_back(by);
+        self.brought.insert(by, now);
         let bit = self.bit(at);
         let Some(kept) = self.kept.get_mut(&chunk) else {
             if !over {
@@ -242,13 +267,29 @@ impl<B: Body> Outflow<B> {
         }
     }
 
+    /// Whether there may be a frame for a process.
+    pub fn has_any(&self, to: u32) -> bool {
+        let lane = &self.lanes[to as usize];
+        !lane.due.is_empty() || !lane.spare.is_empty() && self.anyone_missing()
+    }
+
     /// The next frame for a process, if there is one. Once its connection has taken it, the connection answers for it.
-    /// `on_way`: bytes that are on their way there. What somebody owes who is merely late goes one by one at first, so that little
-    /// goes for nothing.
+    /// `on_way`: bytes that are on their way there.
+    ///
+    /// What is to be brought in another's place is older than what follows from it on those who had it, and goes first: what
+    /// is due of the same exchange or an earlier one before it, what is due of later ones after it.
     pub fn take(&mut self, to: u32, on_way: impl FnOnce() -> usize) -> Option<(Header, B)> {
         let bit = self.bit(to);
-        while let Some(due) = self.lanes[to as usize].due.pop_front() {
-            self.lanes[to as usize].bytes -= due.bytes();
+        let instead = self.instead_of_others(to, on_way);
+        while let Some(due) = self.lanes[to as usize].due.front() {
+            if let (Due::Own { chunk, .. }, Some((_, step))) = (due, instead)
+                && self.kept.get(chunk).is_some_and(|kept| kept.step > step)
+            {
+                break;
+            }
+            let lane = &mut self.lanes[to as usize];
+            let due = lane.due.pop_front().expect("seen");
+            lane.bytes -= due.bytes();
             match due {
                 Due::Passed(header, body) => return Some((header, body)),
                 Due::Own { chunk, pass_on, .. } => {
@@ -259,22 +300,38 @@ impl<B: Body> Outflow<B> {
                 }
             }
         }
+        let (place, _) = instead?;
+        let spare = self.lanes[to as usize].spare.remove(place).expect("seen");
+        self.instead += 1;
+        self.give(&spare.chunk, bit)
+    }
+
+    /// Where among what others owe to a process the next chunk is that this one brings in their place, and its step. That goes
+    /// one by one at first if somebody is merely late, so that little goes for nothing.
+    fn instead_of_others(&mut self, to: u32, on_way: impl FnOnce() -> usize) -> Option<(usize, u64)> {
         if !self.anyone_missing() {
             return None;
         }
+        let bit = self.bit(to);
         let mut spare = std::mem::take(&mut self.lanes[to as usize].spare);
         spare.retain(|spare| self.misses(&spare.chunk, bit));
         let mine = |spare: &Spare| spare.via.is_none() && self.owes(&spare.chunk, to) == self.numbering.me();
+        let step = |place: usize| self.kept[&spare[place].chunk].step;
         // One who is late comes towards us.
-        let place = match self.late.is_empty() {
-            true => spare.iter().position(mine),
-            false => spare.iter().rposition(mine),
-        };
-        let may = |_: &usize| self.late.is_empty() || on_way() <= self.instead * MORE_BYTES;
-        let found = place.filter(may).and_then(|place| spare.remove(place));
+        let first = spare.iter().position(mine);
+        let place = first.map(|first| match self.late.is_empty() {
+            true => first,
+            false => {
+                let step_of = step(first);
+                let same = |spare: &&Spare| self.kept[&spare.chunk].step == step_of;
+                let count = spare.iter().skip(first).take_while(same).count();
+                let last = spare.iter().skip(first).take(count).rposition(mine);
+                first + last.unwrap_or(0)
+            }
+        });
+        let found = place.map(|place| (place, step(place)));
         self.lanes[to as usize].spare = spare;
-        self.instead += usize::from(found.is_some());
-        self.give(&found?.chunk, bit)
+        found.filter(|_| self.late.is_empty() || on_way() <= self.instead * MORE_BYTES)
     }
 
     /// Whether some sibling's part, or what a receiver should pass on, may be this process's to send.
@@ -302,23 +359,57 @@ impl<B: Body> Outflow<B> {
         self.moved = now;
     }
 
-    /// When somebody else's chunk will be overdue, if nothing comes before.
+    /// The sibling that has brought nothing of what it owes for longest, and since when.
+    fn quiet(&mut self) -> Option<(u32, Duration)> {
+        let processes = 0..self.numbering.processes();
+        let oldest = processes.filter_map(|to| self.front(to).map(|spare| (to, spare)));
+        let owed: Vec<(u32, Spare)> = oldest.filter(|(_, spare)| spare.via.is_none()).collect();
+        let quiet = owed.into_iter().filter_map(|(to, spare)| {
+            let who = self.owes(&spare.chunk, to);
+            let last = self.brought.get(&who).copied().unwrap_or_default();
+            (who != self.numbering.me()).then(|| (who, last.max(self.kept[&spare.chunk].since)))
+        });
+        quiet.min_by_key(|(_, since)| *since)
+    }
+
+    /// Whom to ask for a sign of life, and how often.
+    pub fn doubtful(&mut self, now: Duration) -> Option<(u32, Duration)> {
+        self.quiet().filter(|(_, since)| now >= *since + QUIET).map(|(who, _)| (who, QUIET))
+    }
+
+    /// Looks whether a sibling stands still.
+    fn compare(&mut self, now: Duration, stuck: &impl Fn(u32) -> bool) {
+        self.compared = now;
+        let Some((who, since)) = self.quiet() else { return };
+        if now >= since + STILL && stuck(who) {
+            self.late.insert(who);
+            self.instead = SURE;
+            self.alone();
+        }
+    }
+
+    /// When it is to be looked whether somebody is late, if nothing comes before.
     pub fn due(&mut self) -> Option<Duration> {
-        (0..self.numbering.processes()).filter_map(|to| self.overdue(to).map(|(at, _)| at)).min()
+        let overdue =
+            (0..self.numbering.processes()).filter_map(|to| self.overdue(to).map(|(at, _)| at)).min();
+        let still = self.quiet().map(|(_, since)| (since + QUIET).max(self.compared + QUIET / 2));
+        let by_others = self.lanes.iter().any(|lane| lane.spare.iter().any(|spare| spare.via.is_some()));
+        let passed = by_others.then_some(self.compared + QUIET);
+        overdue.into_iter().chain(still).chain(passed).min()
     }
 
     /// When the first chunk that others owe to a process will be overdue.
     fn overdue(&mut self, to: u32) -> Option<(Duration, Spare)> {
-        let bit = self.bit(to);
-        while let Some(front) = self.lanes[to as usize].spare.front()
-            && !self.misses(&front.chunk, bit)
-        {
-            self.lanes[to as usize].spare.pop_front();
-        }
+        let first = self.front(to)?;
         let lane = &self.lanes[to as usize];
-        let first = *lane.spare.front().filter(|_| lane.due.is_empty())?;
+        if !lane.due.is_empty() {
+            return None;
+        }
         if first.via.is_none() && self.owes(&first.chunk, to) == self.numbering.me() {
             return None; // it goes as soon as the lane is free
+        }
+        if first.via.is_some_and(|via| self.misses(&first.chunk, self.bit(via))) {
+            return None; // who shall pass it on has not been sent it
         }
         // What took long here may take a little longer there.
         let since = self.kept[&first.chunk].since;
@@ -326,9 +417,25 @@ impl<B: Body> Outflow<B> {
         Some((quiet + (quiet - since) / LONGER + self.patience.most(), first))
     }
 
+    /// The first chunk that others owe to a process.
+    fn front(&mut self, to: u32) -> Option<Spare> {
+        let bit = self.bit(to);
+        while let Some(front) = self.lanes[to as usize].spare.front()
+            && !self.misses(&front.chunk, bit)
+        {
+            self.lanes[to as usize].spare.pop_front();
+        }
+        self.lanes[to as usize].spare.front().copied()
+    }
+
     /// Looks who is late. `on_way`: bytes of this process's that are on their way to another. Where there are some, what others
-    /// owe may still be on its way too, or its receiver cannot be reached.
-    pub fn look(&mut self, now: Duration, on_way: impl Fn(u32) -> usize) {
+    /// owe may still be on its way too, or its receiver cannot be reached. `stuck`: whether what was sent to a process does not come
+    /// there.
+    pub fn look(&mut self, now: Duration, on_way: impl Fn(u32) -> usize, stuck: impl Fn(u32) -> bool) {
+        self.compare(now, &stuck);
+        for spare in self.lanes.iter_mut().flat_map(|lane| &mut lane.spare) {
+            spare.via = spare.via.filter(|via| !stuck(*via));
+        }
         for to in 0..self.numbering.processes() {
             let Some((at, spare)) = self.overdue(to) else { continue };
             if at > now {
@@ -345,6 +452,7 @@ impl<B: Body> Outflow<B> {
                 }
                 None => {
                     self.late.insert(self.owes(&spare.chunk, to));
+                    self.alone();
                 }
             }
         }
@@ -372,16 +480,16 @@ impl<B: Body> Outflow<B> {
             kept.missing &= if chunk.rank == rank { !bit } else { !0 };
             kept.missing != 0
         });
-        if rank == self.numbering.rank()
-            && self.numbering.siblings().all(|process| self.gone.contains(&process))
-        {
-            self.pass_on_what_is_due();
-        }
+        self.alone();
     }
 
-    /// This process is the last of its rank: what it has not sent yet to one receiver goes on to the others from there, who
-    /// would have got it from a sibling.
-    fn pass_on_what_is_due(&mut self) {
+    /// If this process is the only one of its rank that is there, what it has not sent yet to one receiver goes on to the others
+    /// from there, who would have got it from a sibling.
+    fn alone(&mut self) {
+        let missing = |process: u32| self.gone.contains(&process) || self.late.contains(&process);
+        if !self.numbering.siblings().all(missing) {
+            return;
+        }
         let own = |(to, lane): (usize, &Lane<B>)| -> Vec<(Chunk, u32)> {
             let chunk = |due: &Due<B>| match due {
                 Due::Own { chunk, .. } => Some((*chunk, to as u32)),
@@ -392,7 +500,7 @@ impl<B: Body> Outflow<B> {
         let due: BTreeMap<Chunk, u32> = self.lanes.iter().enumerate().flat_map(own).collect();
         let mut passed = BTreeSet::new();
         for spare in self.lanes.iter_mut().flat_map(|lane| lane.spare.iter_mut()) {
-            if let Some(via) = due.get(&spare.chunk) {
+            if let Some(via) = due.get(&spare.chunk).filter(|_| spare.via.is_none()) {
                 spare.via = Some(*via);
                 passed.insert((spare.chunk, *via));
             }
