@@ -142,7 +142,7 @@ mod tests {
         // A way of 50 ms that carries 100 MB/s: what is sent is there 50 ms later.
         let mut flow = Flow::new(2);
         let (mut sent, mut there) = (vec![0u64; 2000], 0);
-        for k in 0..2000 {
+        for k in 0..2000usize {
             let now = k as u32 * MS;
             there += sent[k.saturating_sub(50)].min(if k >= 50 { 100_000 } else { 0 });
             let on_way = sent.iter().take(k).sum::<u64>() - there;
