@@ -29,6 +29,7 @@ NAMES = (
     "kylix_fig5",
     "kylix_fig6",
     "kylix_fig9",
+    "kylix_table1",
     "sparse_allreduce_fig3",
     "sparse_allreduce_fig5",
     "sparse_allreduce_fig6",
