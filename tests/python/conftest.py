@@ -34,6 +34,7 @@ class Processes:
 
     def __init__(self) -> None:
         self.all: list[subprocess.Popen[str]] = []
+        self.last: dict[int, tuple[str, dict[str, str]]] = {}
 
     def lines(self, size: int, code: str, options: str | None = "", **changes: dict[int, str]) -> list[tuple[str, str]]:
         """What the ranks of a group print, and what they say of errors; arguments as of :meth:`start`."""
@@ -73,20 +74,23 @@ class Processes:
             for name, by_place in changes.items():
                 if place in by_place:
                     env[name] = by_place[place]
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, "-c", program],
-                    env=env,
-                    pass_fds=fds,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
+            started.append(self._run(program, env, fds))
+            env.pop("SKYPHOS_LISTEN_FD", None)
+            self.last[rank] = (program, env)
         listener.close()
-        self.all += started
         return started
+
+    def again(self, rank: int, **more: str) -> subprocess.Popen[str]:
+        """A rank of the last group started anew at the same rendezvous, with more variables."""
+        program, env = self.last[rank]
+        return self._run(program, env | more, [])
+
+    def _run(self, program: str, env: dict[str, str], fds: list[int]) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-c", program]
+        process = subprocess.Popen(command, env=env, pass_fds=fds, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        self.all.append(process)
+        return process
 
     def stop(self) -> None:
         for process in self.all:

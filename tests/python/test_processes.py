@@ -7,6 +7,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from conftest import Processes
 
 LOOP = """
@@ -45,9 +47,12 @@ def test_a_killed_rank_is_named_by_all_survivors_at_once(processes: Processes) -
     group[2].send_signal(signal.SIGKILL)
     start = time.monotonic()
     for process in group[:2] + group[3:]:
-        text = rest(process)
-        assert text.startswith("PeerLost 2") and "127.0.0.1" in text and "reduce(" in text, text
-    assert time.monotonic() - start < 10
+        said = first_line(process)
+        assert said.startswith("PeerLost 2") and "127.0.0.1" in said and "reduce(" in said, said
+    # A second is promised; this machine may be busy with other tests.
+    assert time.monotonic() - start < 3
+    for process in group[:2] + group[3:]:
+        rest(process)
 
 
 def test_ctrl_c_during_a_collective(processes: Processes) -> None:
@@ -184,3 +189,27 @@ def test_those_that_are_left_go_on(processes: Processes) -> None:
     left = [group[rank] for rank in (1, 2, 4)]
     for place, process in enumerate(left):
         assert rest(process).split() == [str(place), "3", "7.0"]
+
+
+REJOIN = """
+import os
+comm = sky.init(timeout=60)
+if "AGAIN" not in os.environ:
+    say("ready")
+    try:
+        while True:
+            comm.allreduce(np.ones(50_000))
+    except sky.PeerLost:
+        comm.close()
+        comm = sky.init(timeout=60)
+say(comm.rank, comm.size, comm.allreduce(np.full(3, 1.0 + comm.rank))[0])
+"""
+
+
+@pytest.mark.parametrize("killed", [0, 2])
+def test_a_rank_that_is_started_anew_joins_the_others_in_a_new_group(processes: Processes, killed: int) -> None:
+    group = processes.start(3, REJOIN, options=None)
+    assert [first_line(p) for p in group] == ["ready"] * 3
+    group[killed].send_signal(signal.SIGKILL)
+    group[killed] = processes.again(killed, AGAIN="1")
+    assert [rest(p).split() for p in group] == [[str(rank), "3", "6.0"] for rank in range(3)]
