@@ -1,0 +1,173 @@
+"""Real processes killed and cut off at random moments of all collectives: nothing hangs, nothing is wrong.
+
+    sudo .venv/bin/python bench/kills.py                 500 losses, some 20 minutes
+    sudo .venv/bin/python bench/kills.py --losses 50
+
+Groups of processes on hosts of their own (network namespaces) make calls drawn from a seed, and compare each result
+with NumPy's (`checked_calls.py`). One after the other, or two at once, are killed (SIGKILL), or their cable is pulled.
+Each survivor must hear of it in time (a second, or the heartbeat and a second), and all of them go on in a smaller
+group (`Comm.shrink`) until two are left; then the next group begins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from lab.cluster import Cluster
+
+HOSTS, HEARTBEAT_S = 8, 2.0
+
+#: Seconds within which a loss must be known, and within which all must be in the smaller group.
+KILLED_S, CUT_S, HANG_S = 1.0, HEARTBEAT_S + 1.0, 60.0
+
+
+@dataclass
+class Tally:
+    """What has happened so far."""
+
+    losses: Counter[str] = field(default_factory=Counter)
+    noticed: dict[str, list[float]] = field(default_factory=lambda: {"kill": [], "cut": []})
+    calls: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+class Groups:
+    """The processes of one group, and what they say."""
+
+    def __init__(self, cluster: Cluster, port: int, seed: int) -> None:
+        self.cluster, self.said = cluster, queue.Queue[tuple[int, dict[str, Any]]]()
+        self.alive = set(range(HOSTS))
+        self.cut: set[int] = set()
+        self.processes = []
+        for host in range(HOSTS):
+            env = cluster.environment(host, HOSTS, port, "kills") | {"SKYPHOS_PROFILE": "none"}
+            words = [
+                str(Path(__file__).with_name("checked_calls.py").resolve()),
+                str(seed),
+                str(HEARTBEAT_S),
+                str(HANG_S),
+            ]
+            command = cluster.command(host, [sys.executable, *words])
+            process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+            self.processes.append(process)
+            threading.Thread(target=self._read, args=(host, process), daemon=True).start()
+
+    def _read(self, host: int, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.said.put((host, json.loads(line)))
+        self.said.put((host, {"what": "gone", "code": process.wait()}))
+
+    def wait(self, size: int, tally: Tally, since: tuple[str, float] | None) -> None:
+        """Until all that live are in a group of so many."""
+        missing, deadline = set(self.alive), time.time() + HANG_S
+        while missing:
+            try:
+                host, said = self.said.get(timeout=max(deadline - time.time(), 0.01))
+            except queue.Empty:
+                tally.wrong.append(f"hosts {sorted(missing)} hang, of {sorted(self.alive)}")
+                raise RuntimeError(tally.wrong[-1]) from None
+            if host not in self.alive:
+                continue
+            what = said["what"]
+            if what == "wrong":
+                tally.wrong.append(f"host {host}: {said['name']} has a wrong result")
+            elif what == "lost" and since is not None:
+                tally.noticed[since[0]].append(said["at"] - since[1])
+            elif what == "group" and said["size"] == size:
+                missing.discard(host)
+            elif what in ("gone", "out") and size > 2:
+                tally.wrong.append(f"host {host}: {said}")
+                raise RuntimeError(tally.wrong[-1])
+            elif what == "end":
+                tally.calls += said["steps"]
+                missing.discard(host)
+
+    def lose(self, how: str, hosts: list[int], apart_s: float) -> None:
+        """Kill some, or pull their cables."""
+        for number, host in enumerate(hosts):
+            if number:
+                time.sleep(apart_s)
+            self.alive.discard(host)
+            if how == "cut":
+                self.cluster.cut(host)
+                self.cut.add(host)
+            else:
+                self.processes[host].kill()
+
+    def end(self) -> None:
+        """Nothing of it is left."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        for host in self.cut:
+            self.cluster.heal(host)
+
+
+def one_group(groups: Groups, draw: random.Random, most: int, tally: Tally) -> None:
+    """Losses until two processes are left."""
+    groups.wait(HOSTS, tally, None)
+    while len(groups.alive) > 2 and sum(tally.losses.values()) < most:
+        time.sleep(10 ** draw.uniform(-2.5, -0.3))
+        how = "cut" if draw.random() < 0.25 else "kill"
+        left = len(groups.alive)
+        # Of those that may live more than half must be left.
+        count = 2 if draw.random() < 0.3 and left - 2 > 2 + len(groups.cut) else 1
+        if how == "cut" and 2 * (left - count) <= left:
+            how = "kill"
+        hosts = draw.sample(sorted(groups.alive), count)
+        began = time.time()
+        groups.lose(how, hosts, draw.choice((0.0, 0.002, 0.02)))
+        tally.losses[how] += count
+        groups.wait(len(groups.alive), tally, (how, began))
+
+
+def main() -> None:
+    """Read the options, lose processes, and print what came of it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--losses", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    console, tally, draw, number = Console(), Tally(), random.Random(options.seed), 0
+    with Cluster(HOSTS, "1gbit", "256k") as cluster, Progress(console=console) as progress:
+        task = progress.add_task("losses", total=options.losses)
+        while sum(tally.losses.values()) < options.losses and not tally.wrong:
+            number += 1
+            groups = Groups(cluster, 29700 + number, options.seed * 100_000 + number)
+            try:
+                one_group(groups, draw, options.losses, tally)
+            except RuntimeError as error:
+                console.print(f"group {number}: {error}")
+            finally:
+                groups.end()
+            progress.update(task, completed=sum(tally.losses.values()))
+    for how, limit in (("kill", KILLED_S), ("cut", CUT_S)):
+        times = sorted(tally.noticed[how]) or [0.0]
+        late = sum(each > limit for each in times)
+        console.print(
+            f"{how}: {tally.losses[how]}; told after {median(times):.3f} s, the last after {times[-1]:.3f} s "
+            f"({late} of {len(times)} after more than {limit:.0f} s)"
+        )
+    console.print(f"{number} groups, {len(tally.wrong)} wrong results or hangs")
+    for what in tally.wrong:
+        console.print(what)
+    sys.exit(bool(tally.wrong))
+
+
+if __name__ == "__main__":
+    main()
