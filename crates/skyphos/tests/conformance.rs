@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{Case, MakeGroup, cases, check, factorisations, local, on_all, tcp};
+use common::{Case, MakeGroup, cases, check, factorisations, local, on_all, tcp, tls};
 use proptest::prelude::*;
 use skyphos::{Comm, ConfigureOptions, DType, Error, Missing, Order, ReduceOp};
 
 /// Transports by name.
-const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
+const TRANSPORTS: [(&str, MakeGroup); 3] = [("local", local), ("tcp", tcp), ("tcp with TLS", tls)];
 
 proptest! {
     #![proptest_config(common::random(150))]

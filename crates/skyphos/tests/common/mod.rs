@@ -1,6 +1,8 @@
 //! Cases, their oracle, and groups over every transport.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+#[path = "../../../skyphos-tcp/tests/common/certificates.rs"]
+mod certificates;
 pub mod fragile;
 pub mod programs;
 
@@ -10,6 +12,7 @@ use skyphos::{
     Transport, with_element,
 };
 use skyphos_core::local::local_group;
+use skyphos_tcp::TlsFiles;
 use std::collections::BTreeMap;
 
 /// Makes the Comms of a group, by rank.
@@ -22,6 +25,12 @@ pub fn local(size: u32) -> Vec<Comm> {
 /// A group over loopback sockets, its ranks in threads of this process.
 pub fn tcp(size: u32) -> Vec<Comm> {
     on_each(tcp_transports(size), |_, transport| Comm::over(transport, settings()).unwrap())
+}
+
+/// The same, encrypted.
+pub fn tls(size: u32) -> Vec<Comm> {
+    let transports = connected(size, Some(certificates::shared()));
+    on_each(transports, |_, transport| Comm::over(transport, settings()).unwrap())
 }
 
 /// Groups of `size` ranks that are two processes each.
@@ -57,6 +66,10 @@ pub fn local_transports(size: u32) -> Vec<Box<dyn Transport>> {
 }
 
 pub fn tcp_transports(size: u32) -> Vec<Box<dyn Transport>> {
+    connected(size, None)
+}
+
+fn connected(size: u32, tls: Option<TlsFiles>) -> Vec<Box<dyn Transport>> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let rendezvous = listener.local_addr().unwrap().to_string();
     let mut listen_fd = Some(std::os::fd::IntoRawFd::into_raw_fd(listener));
@@ -64,6 +77,7 @@ pub fn tcp_transports(size: u32) -> Vec<Box<dyn Transport>> {
         let mut options = skyphos::tcp::Options::new(rank, size, rendezvous.clone());
         (options.listen_fd, options.timeout) = (listen_fd, settings().timeout);
         options.token = Some("a secret".to_owned());
+        options.tls.clone_from(&tls);
         Box::new(skyphos::tcp::connect(options).unwrap()) as Box<dyn Transport>
     };
     std::thread::scope(|scope| {
