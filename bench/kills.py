@@ -1,6 +1,6 @@
 """Real processes killed and cut off at random moments of all collectives: nothing hangs, nothing is wrong.
 
-    sudo .venv/bin/python bench/kills.py                 500 losses, some 20 minutes
+    sudo .venv/bin/python bench/kills.py                 500 losses, some 9 minutes
     sudo .venv/bin/python bench/kills.py --losses 50
 
 Groups of processes on hosts of their own (network namespaces) make calls drawn from a seed, and compare each result

@@ -30,6 +30,7 @@ NAMES = (
     "kylix_fig6",
     "kylix_fig9",
     "kylix_table1",
+    "kylix_replicas",
     "sparse_allreduce_fig3",
     "sparse_allreduce_fig5",
     "sparse_allreduce_fig6",

@@ -127,7 +127,7 @@ def draw(entry: dict[str, Any]) -> Any:
                 label = "least that the links allow" if number == 0 else None
                 each.plot([number - 0.4, number], [least, least], color="black", zorder=5, label=label)
         each.axhline(1.0, color="#888888", linewidth=0.8, zorder=2)
-        words = [point["name"].replace(", ", ",\n").replace("machines", "machines") for point in points]
+        words = [point["name"].replace(", ", ",\n") for point in points]
         each.set_xticks(range(len(points)), words, fontsize=7.5)
         each.set_ylabel(f"{what}, over {points[1]['machines']} ranks alone")
         each.legend(fontsize=8, loc="upper left")

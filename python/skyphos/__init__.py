@@ -11,7 +11,10 @@ Importing this package imports NumPy and nothing else; graphs (:mod:`skyphos.gra
 (:mod:`skyphos.launch`) and the command line import what they need when they are used.
 """
 
-from .checkpoint import Checkpoint, Restored
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from .comm import Comm
 from .errors import BadInput, Mismatch, PeerLost, Refused, SkyphosError, Timeout
 from .explanation import Explanation, PlanExplanation
@@ -24,6 +27,9 @@ from .tls import TLS
 from .topk import TopK
 from .topology import Topology
 from .work import Work
+
+if TYPE_CHECKING:
+    from .checkpoint import Checkpoint, Restored
 
 __version__ = "0.1.0"
 
@@ -52,3 +58,12 @@ __all__ = [
     "init",
     "local",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What few programs use, and takes long to import, comes when it is asked for."""
+    if name in ("Checkpoint", "Restored"):
+        from . import checkpoint
+
+        return getattr(checkpoint, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

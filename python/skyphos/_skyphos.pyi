@@ -18,6 +18,7 @@ __all__ = [
     "alltoall",
     "auto_may_take",
     "begin_with",
+    "connect_mpi",
     "connect_tcp",
     "default_profile",
     "fan",
@@ -27,6 +28,8 @@ __all__ = [
     "kernel_times",
     "local",
     "move_arrays",
+    "mpi_end",
+    "mpi_is_there",
     "overhead",
     "ping",
     "predict_agreement",
@@ -126,7 +129,17 @@ def connect_tcp(
     congestion_control: str | None,
     heartbeat: float,
     tls: tuple[str, str, str] | None,
+    replication: tuple[int, bool],
 ) -> Connected: ...
+def connect_mpi(
+    comm: int | None,
+    launched: int | None,
+    places: list[str],
+    timeout: float,
+    threads: int | None,
+) -> Connected: ...
+def mpi_is_there(places: list[str]) -> bool: ...
+def mpi_end() -> None: ...
 
 @final
 class Connected:

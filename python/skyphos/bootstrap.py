@@ -42,7 +42,7 @@ class Bootstrap:
     rank, world_size : int
         This process's number, and how many there are: ``0 <= rank < world_size``.
     rendezvous : str or None
-        ``host:port`` at which rank 0 listens; None only in a group of one.
+        ``host:port`` at which rank 0 listens; None only in a group of one, and under ``mpiexec``, which says none.
     token : str or None
         Shared secret that all ranks must show; not part of ``repr``.
     local_rank, local_size : int
@@ -266,8 +266,9 @@ def _from_mpi(env: _Environment, rendezvous: str | None, token: str | None) -> B
     pair = _mpi_pair(env)
     if pair is None:
         return None
-    how = "mpiexec says no address: set SKYPHOS_RENDEZVOUS=host:port, or MASTER_ADDR and MASTER_PORT"
-    address = _address(env, rendezvous, pair[1], how)
+    # mpiexec says no address: MPI needs none.
+    named = any(map(env.text, ("SKYPHOS_RENDEZVOUS", "MASTER_ADDR", "MASTER_PORT"))) or rendezvous is not None
+    address = _address(env, rendezvous, pair[1], "") if named else None
     local = env.pair("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
     return _place("mpi", pair, address, token, local or env.pair("MPI_LOCALRANKID", "MPI_LOCALNRANKS"))
 

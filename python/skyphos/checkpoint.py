@@ -6,25 +6,30 @@ checksum of its bytes, so that a file is what it was or is no checkpoint. An ite
 whole: ranks agree on the last such one when they restore. Older ones are removed only after all ranks have written a
 newer one, so a group that dies while it writes has the one before. Folders may be shared by all hosts or each host's
 own.
+
+Replicas of a rank need the same files. One that finds others than its siblings is told, or the group fails as it does
+when replicas hold different data. It is not certain who hears what, for ranks agree here and not processes
+(``docs/known-limits.md``).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import os
 import re
 import secrets
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .errors import BadInput
-from .together import reduce_number, together
+from .errors import BadInput, Mismatch, SkyphosError
+from .together import gather_numbers, together
 
 if TYPE_CHECKING:
     from .comm import Comm
@@ -38,6 +43,9 @@ _KEEP = 2
 _DIGITS = 32
 
 _NAMED = re.compile(r"iteration-(\d{1,18})\.rank-(\d+)-of-(\d+)\.([0-9a-f]{32})\.npz")
+
+#: Iterations end here: their digits must match the name.
+_MOST = 10**18
 
 
 class Restored:
@@ -58,7 +66,7 @@ class Restored:
         return self.state[name]
 
     def __repr__(self) -> str:
-        return f"Restored(iteration={self.iteration}, {', '.join(sorted(self.state))})"
+        return f"Restored(iteration={self.iteration}, {', '.join(sorted(map(str, self.state)))})"
 
 
 class Checkpoint:
@@ -67,14 +75,14 @@ class Checkpoint:
     Parameters
     ----------
     path : str or path
-        A folder, made if it is not there; of one program only.
+        A folder, made if it is not there; of one program only. ``~`` is the user's home.
     every : int, default 1
         Iterations from one checkpoint to the next.
 
     Raises
     ------
     BadInput
-        ``every`` is below 1.
+        ``every`` is below 1, or there is no such user as ``path`` names.
 
     Examples
     --------
@@ -99,7 +107,10 @@ class Checkpoint:
     def __init__(self, path: str | os.PathLike[str], *, every: int = 1) -> None:
         if isinstance(every, bool) or not hasattr(every, "__index__") or every < 1:
             raise BadInput(f"every must be a number of iterations, at least 1, not {every!r}")
-        self.path, self.every = Path(path), int(every)
+        try:
+            self.path, self.every = Path(path).expanduser(), int(every)
+        except RuntimeError as error:
+            raise BadInput(f"{os.fspath(path)}: {error}") from None
 
     def __repr__(self) -> str:
         return f"Checkpoint({str(self.path)!r}, every={self.every})"
@@ -107,13 +118,18 @@ class Checkpoint:
     def is_due(self, iteration: int) -> bool:
         """Whether :meth:`save` would write this iteration.
 
+        Raises
+        ------
+        BadInput
+            ``iteration`` is no whole number, or not from 0 to 10^18 - 1.
+
         Examples
         --------
         >>> import skyphos as sky
         >>> [i for i in range(1, 8) if sky.Checkpoint("a", every=3).is_due(i)]
         [3, 6]
         """
-        return iteration % self.every == 0
+        return _whole(iteration) % self.every == 0
 
     def save(self, comm: Comm, iteration: int, state: Mapping[str, npt.ArrayLike]) -> bool:
         """Write what this rank holds after an iteration, if one is due. Collective.
@@ -135,89 +151,192 @@ class Checkpoint:
         Raises
         ------
         BadInput
-            A file cannot be written, or something in ``state`` is no array of numbers; on all ranks.
+            A file cannot be written, something in ``state`` is no array of numbers, ``iteration`` is no whole number,
+            or ranks save different ones; on all ranks.
+        Mismatch
+            Other ranks are in another call; so it is where ``iteration`` is due on some ranks only.
         """
-        if not self.is_due(iteration):
-            return False
-        together(comm, lambda: self._write(comm, iteration, state))
-        # All have this one whole now.
-        self._remove_before(comm, iteration)
+        try:
+            if not self.is_due(iteration):
+                return False
+        except BadInput as error:
+            comm._fail(error)
+        number = _whole(iteration)
+        with _named(f"Checkpoint.save of iteration {number}"):
+            _refuse_different(gather_numbers(comm, number))
+            together(comm, lambda: self._write(comm, number, state))
+            # All have this one whole now.
+            self._remove_before(comm, number)
         return True
 
     def restore(self, comm: Comm) -> Restored | None:
         """What this rank held after the last iteration that all ranks have whole; None where there is none. Collective.
 
+        A group goes on only from what as many ranks have saved. Where a group of another size has saved a later
+        iteration it is an error: to go on from an earlier one would throw away without a word what was done since.
+        Older ones of other sizes do no harm.
+
         Raises
         ------
         BadInput
-            What is there was saved by a group of another size; on all ranks.
+            A folder cannot be read; what is there was saved by a group of another size; on all ranks. This replica
+            has not the files that another of its rank has.
         """
-        found = self._files(comm)
-        together(comm, lambda: self._refuse_other_sizes(comm, bool(found)))
-        below = 10**18
+        with _named("Checkpoint.restore"):
+            return self._restore(comm)
+
+    def _restore(self, comm: Comm) -> Restored | None:
+        files = together(comm, lambda: self._files(comm))
+        mine = _of(comm, files)
+        below = _MOST
         while True:
             # The last that each rank has below the last one tried; then the least of those, if all have it whole.
-            mine = max((iteration for iteration in found if iteration < below), default=-1)
-            candidate = int(reduce_number(comm, mine, op="min"))
-            if candidate < 0:
-                return None
-            state = _read(found.get(candidate))
-            if reduce_number(comm, int(state is not None), op="min"):
-                assert state is not None
-                return Restored(candidate, state)
-            below = candidate
+            last = max((iteration for iteration in mine if iteration < below), default=-1)
+            below = self._least(comm, last)
+            state = _read(mine.get(below))
+            if below < 0 or self._least(comm, int(state is not None)):
+                break
+        together(comm, lambda: self._refuse_later(comm, below, files))
+        if below < 0:
+            return None
+        assert state is not None
+        return Restored(below, state)
 
-    def _files(self, comm: Comm) -> dict[int, list[Path]]:
-        """This rank's files by iteration; there may be damaged ones among them."""
-        found: dict[int, list[Path]] = {}
-        for path, iteration, rank, size in self._all():
-            if (rank, size) == (comm.rank, comm.size):
-                found.setdefault(iteration, []).append(path)
-        return found
+    def _least(self, comm: Comm, number: int) -> int:
+        """The least of all ranks' numbers; for each process the one that the others heard of its rank."""
+        numbers = gather_numbers(comm, number)
+        if comm.replication > 1 and comm.size > 1:
+            # What this process says of its rank is not what others heard if a sibling said something else before.
+            before = (comm.rank - 1) % comm.size
+            heard = comm.configure_reduce([before], [comm.rank], numbers[[before]], n=comm.size)[0]
+            if heard != number:
+                me = f"rank {comm.rank}, replica {comm.replica}"
+                why = "not the checkpoints that another replica of this rank has: give both the same files"
+                comm._fail(BadInput(f"{me}: {self.path}: {why}"))
+        return int(numbers.min())
 
-    def _all(self) -> list[tuple[Path, int, int, int]]:
-        names = sorted(os.listdir(self.path)) if self.path.is_dir() else []
+    def _files(self, comm: Comm) -> list[_File]:
+        """All checkpoints in the folder, damaged ones too; what this process began earlier and did not end goes."""
+        try:
+            names = sorted(os.listdir(self.path))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._unusable(comm, "read checkpoints", error) from None
+        unfinished = re.compile(rf"\.iteration-\d+\.{re.escape(_process(comm))}\.[0-9a-f]+")
+        for name in names:
+            if unfinished.fullmatch(name):  # by a process that was killed: this one is not writing now
+                with suppress(OSError):
+                    (self.path / name).unlink()
         matches = [_NAMED.fullmatch(name) for name in names]
         return [(self.path / m[0], int(m[1]), int(m[2]), int(m[3])) for m in matches if m]
 
-    def _refuse_other_sizes(self, comm: Comm, found: bool) -> None:
-        sizes = {size for _, _, _, size in self._all()} - {comm.size}
-        if sizes and not found:
-            raise BadInput(
-                f"{self.path}: saved by a group of {min(sizes)} ranks, this one has {comm.size}: start as many, "
-                "or name another folder"
-            )
+    def _refuse_later(self, comm: Comm, iteration: int, files: list[_File]) -> None:
+        """Raise if groups of other sizes were further than ``iteration``, this group's last (-1: it has none)."""
+        last: dict[int, int] = {}
+        for _, number, _, size in files:
+            last[size] = max(number, last.get(size, -1))
+        last.pop(comm.size, None)
+        if not any(number > iteration for number in last.values()):
+            return
+        there = " and ".join(f"iteration {last[size]} saved by a group of {size} ranks" for size in sorted(last))
+        ours = f"{comm.size} and {'no whole iteration' if iteration < 0 else f'iteration {iteration}'}"
+        do = "start as many ranks, name another folder, or remove the files of the others (…-of-N.…)"
+        raise BadInput(f"rank {comm.rank}: {self.path}: {there}, this one has {ours}: {do}")
+
+    def _unusable(self, comm: Comm, what: str, error: OSError) -> BadInput:
+        is_file = isinstance(error, (NotADirectoryError, FileExistsError))
+        return BadInput(
+            f"rank {comm.rank}: {self.path}: cannot {what}: {'not a folder' if is_file else error.strerror or error}"
+        )
 
     def _write(self, comm: Comm, iteration: int, state: Mapping[str, npt.ArrayLike]) -> None:
-        if iteration < 0 or iteration >= 10**18:
-            raise BadInput(f"iteration {iteration} is not between 0 and 10^18")
-        arrays = {name: np.asarray(value) for name, value in state.items()}
-        for name, array in arrays.items():
-            if array.dtype.hasobject:
-                raise BadInput(f"{name!r} is no array of numbers and cannot be saved (dtype {array.dtype})")
-        stem = f"iteration-{iteration}.rank-{comm.rank}-of-{comm.size}"
-        temporary = self.path / f".{stem}.{secrets.token_hex(4)}"
+        arrays = {name: _array(comm, name, value) for name, value in state.items()}
+        self._files(comm)  # makes room: what a killed process left may be as large
+        temporary = self.path / f".iteration-{iteration}.{_process(comm)}.{secrets.token_hex(4)}"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with open(temporary, "x+b") as file:
                 np.savez(file, **_numbered(arrays))
                 file.flush()
                 os.fsync(file.fileno())
-                name = f"{stem}.{_checksum(file)}.npz"
+                name = f"iteration-{iteration}.rank-{comm.rank}-of-{comm.size}.{_checksum(file)}.npz"
             temporary.replace(self.path / name)
             _sync_folder(self.path)
         except OSError as error:
-            raise BadInput(f"{error.filename or self.path}: {error.strerror or error}") from None
+            raise self._unusable(comm, f"save iteration {iteration}", error) from None
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
 
     def _remove_before(self, comm: Comm, iteration: int) -> None:
-        mine = self._files(comm)
-        older = sorted(number for number in mine if number < iteration)
-        for number in older[: len(older) - (_KEEP - 1)]:
-            for path in mine[number]:
-                path.unlink(missing_ok=True)  # another replica of this rank may have done so
+        # What cannot be removed now is tried again after the next save; another replica of this rank may have done it.
+        with suppress(OSError, BadInput):
+            mine = _of(comm, self._files(comm))
+            older = sorted(number for number in mine if number < iteration)
+            for number in older[: len(older) - (_KEEP - 1)]:
+                for path in mine[number]:
+                    path.unlink(missing_ok=True)
+
+
+#: Where a checkpoint is; iteration, rank, and ranks of the group that saved it.
+_File = tuple[Path, int, int, int]
+
+
+def _of(comm: Comm, files: list[_File]) -> dict[int, list[Path]]:
+    """This rank's files by iteration."""
+    found: dict[int, list[Path]] = {}
+    for path, iteration, rank, size in files:
+        if (rank, size) == (comm.rank, comm.size):
+            found.setdefault(iteration, []).append(path)
+    return found
+
+
+def _process(comm: Comm) -> str:
+    """A process's part in the name of a file that it has not finished. Replicas of a rank may share a folder."""
+    return f"rank-{comm.rank}-of-{comm.size}.replica-{comm.replica}"
+
+
+def _whole(iteration: int) -> int:
+    """An iteration's number, checked: what is saved under another name would never be found."""
+    try:
+        number = -1 if isinstance(iteration, (bool, np.bool_)) else operator.index(iteration)
+    except TypeError:
+        number = -1
+    if not 0 <= number < _MOST:
+        raise BadInput(f"iteration must be a whole number from 0 to 10^18 - 1, not {iteration!r}")
+    return number
+
+
+def _refuse_different(numbers: npt.NDArray[np.int64]) -> None:
+    """Raise, on all ranks alike, if they save different iterations."""
+    (others,) = np.nonzero(numbers != numbers[0])
+    if others.size:
+        saves = f"rank 0 saves iteration {numbers[0]}, rank {others[0]} iteration {numbers[others[0]]}"
+        raise BadInput(f"{saves}: all ranks must save the same")
+
+
+@contextmanager
+def _named(call: str) -> Iterator[None]:
+    """Errors that tell of calls which the user did not make name the one that he made."""
+    try:
+        yield
+    except SkyphosError as error:
+        if type(error) in (Mismatch, SkyphosError):
+            raise type(error)(f"in {call}: {error}") from error
+        raise
+
+
+def _array(comm: Comm, name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
+    if not isinstance(name, str):
+        raise BadInput(f"rank {comm.rank}: {name!r} names an array and is no str")
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"rank {comm.rank}: {name!r} is no array of numbers and cannot be saved: {error}") from None
+    if array.dtype.hasobject:
+        raise BadInput(f"rank {comm.rank}: {name!r} is no array of numbers and cannot be saved (dtype {array.dtype})")
+    return array
 
 
 def _numbered(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:

@@ -53,9 +53,45 @@ class Comm(AllreduceCollectives):
     ) -> None:
         self.close()
 
+    @classmethod
+    def from_mpi4py(cls, comm: Any, *, timeout: float = 300.0, threads: int | None = None) -> Comm:
+        """Make a group of an mpi4py communicator's processes, over MPI. Collective in it.
+
+        Messages go through a duplicate of it, in the library that mpi4py has loaded; both may be used side by side.
+
+        Parameters
+        ----------
+        comm : mpi4py.MPI.Intracomm
+            Whose processes form the group, numbered as there.
+        timeout, threads
+            As in :func:`skyphos.init`.
+
+        Returns
+        -------
+        Comm
+
+        Raises
+        ------
+        BadInput
+            No intracommunicator of mpi4py's, or ``MPI.COMM_NULL``.
+        Timeout
+            Not all of its processes have called this.
+
+        Examples
+        --------
+        >>> import skyphos as sky
+        >>> from mpi4py import MPI  # doctest: +SKIP
+        >>> group = sky.Comm.from_mpi4py(MPI.COMM_WORLD)  # doctest: +SKIP
+        """
+        from .bootstrap import discover
+        from .group import over_mpi
+        from .mpi import handle_of
+
+        return over_mpi(handle_of(comm), discover(), timeout=timeout, threads=threads, begin=(None, None, None))
+
     @property
     def transport(self) -> str:
-        """What carries messages: ``local`` or ``tcp``."""
+        """What carries messages: ``local``, ``tcp`` or ``mpi``."""
         return self._native.transport
 
     @property

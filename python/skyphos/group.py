@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from . import _skyphos
-from .bootstrap import discover
+from .bootstrap import Bootstrap, discover
 from .comm import Comm
 from .errors import BadInput
 from .profile_choice import ProfileSource, TopologySource, begin_replicated, begin_with
@@ -56,8 +56,11 @@ def init(
         Where rank 0 listens and the others find it.
     token : str, optional
         Shared secret; a process without it is refused.
-    transport : {"tcp"}, optional
-        What carries messages.
+    transport : {"tcp", "mpi"}, optional
+        What carries messages: TCP, or the MPI library of this process, the environment or SKYPHOS_LIBMPI. Default:
+        MPI under ``mpiexec``, or under ``srun`` with one of its process managers where a library is there, unless a
+        rendezvous is named; else TCP. Over MPI only ``timeout``, ``threads``, ``profile``, ``adapt`` and ``topology``
+        count, and a lost rank ends the job, for MPI does not survive it.
     timeout : float, default 300.0
         Seconds without any progress, in making the group or in a call, after which it fails.
     threads : int, optional
@@ -123,9 +126,12 @@ def init(
     ...     comm.rank, comm.size
     (0, 1)
     """
+    if transport not in (None, "tcp", "mpi"):
+        raise BadInput(f'transport must be "tcp" or "mpi", not {transport!r}')
     place = discover(rank=rank, world_size=world_size, rendezvous=rendezvous, token=token)
-    if transport not in (None, "tcp"):
-        raise BadInput(f'transport must be "tcp", not {transport!r}')
+    if transport == "mpi" or (transport is None and _goes_over_mpi(place, rendezvous)):
+        _check_over_mpi(place, rank, replication, tls)
+        return over_mpi(None, place, timeout=timeout, threads=threads, begin=(profile, adapt, topology))
     threads = _threads(threads, place.local_size)
     _check_replication(replication, place.world_size, "started")
     certificates = tls_files(tls)
@@ -133,7 +139,7 @@ def init(
         sockets = (None, socket_buffer, congestion_control, heartbeat, certificates)
         if sockets != (None, None, None, _HEARTBEAT_S, None):
             # Nobody to talk to, but settings that larger groups refuse are refused here too.
-            _skyphos.connect_tcp(0, 1, "", None, timeout, threads, *sockets)
+            _skyphos.connect_tcp(0, 1, "", None, timeout, threads, *sockets, (1, False))
         alone = _skyphos.local(1, timeout, threads, 1)[0]
         named = any(given is not None for given in (profile, adapt, topology, *map(os.environ.get, _BEGIN)))
         return Comm(begin_with(alone, profile, adapt, topology) if named else alone)
@@ -153,6 +159,7 @@ def init(
         congestion_control,
         heartbeat,
         certificates,
+        (int(replication), bool(share_hosts)),
     )
     if replication > 1:
         return Comm(begin_replicated(connected, (replication, bool(share_hosts)), profile, topology))
@@ -188,18 +195,61 @@ def _check_replication(replication: int, processes: int, how: str) -> None:
         raise BadInput(f"replication={replication} needs as many processes at least; {processes} {how}")
 
 
+def _goes_over_mpi(place: Bootstrap, rendezvous: str | None) -> bool:
+    if place.launcher not in ("mpi", "slurm") or rendezvous is not None or os.environ.get("SKYPHOS_RENDEZVOUS"):
+        return False
+    from . import mpi
+
+    return mpi.is_chosen(place)
+
+
+def over_mpi(
+    comm: int | None,
+    place: Bootstrap,
+    *,
+    timeout: float,
+    threads: int | None,
+    begin: tuple[ProfileSource | None, bool | None, TopologySource | None],
+) -> Comm:
+    """A group of the processes of an MPI communicator, or of all."""
+    from . import mpi
+
+    launched = place.world_size if place.launcher in ("mpi", "slurm") else None
+    connected = mpi.connect(comm, launched, timeout, _named_threads(threads))
+    return mpi.remember(Comm(begin_with(connected.group(), *begin)))
+
+
+def _check_over_mpi(place: Bootstrap, rank: int | None, replication: int, tls: TLS | None) -> None:
+    """What a group over MPI cannot have."""
+    if rank is not None:
+        raise BadInput("rank= and world_size= are for TCP: MPI numbers its processes itself")
+    if place.launcher not in ("mpi", "slurm", "alone"):
+        raise BadInput(
+            f"over MPI processes are started by mpiexec or srun; {place.launcher} has started these, "
+            'and MPI would take each for alone: transport="tcp"'
+        )
+    if replication != 1:
+        raise BadInput('replicas are there to survive lost processes, and MPI does not: use transport="tcp"')
+    if tls is not None:
+        raise BadInput('MPI encrypts nothing: use transport="tcp" with tls=')
+
+
 def _threads(threads: int | None, local_size: int) -> int:
     """Merge threads: the argument, SKYPHOS_THREADS, or this host's cores over its ranks."""
-    if threads is None:
-        text = os.environ.get("SKYPHOS_THREADS", "")
-        if text:
-            try:
-                threads = int(text)
-            except ValueError:
-                raise BadInput(f"SKYPHOS_THREADS must be a number of threads, not {text!r}") from None
-        else:
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            threads = max(1, cores // max(1, local_size))
-    if not 1 <= threads <= 4096:
+    named = _named_threads(threads)
+    if named is not None:
+        return named
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // max(1, local_size))
+
+
+def _named_threads(threads: int | None) -> int | None:
+    text = os.environ.get("SKYPHOS_THREADS", "")
+    if threads is None and text:
+        try:
+            threads = int(text)
+        except ValueError:
+            raise BadInput(f"SKYPHOS_THREADS must be a number of threads, not {text!r}") from None
+    if threads is not None and not 1 <= threads <= 4096:
         raise BadInput(f"threads must be from 1 to 4096, not {threads}")
     return threads

@@ -65,6 +65,8 @@ def run_local(
     prefix: bool = True,
     env: Mapping[str, str] | None = None,
     grace_s: float = 5.0,
+    keep_going: bool = False,
+    tell: bool = False,
 ) -> int:
     """Run a command as a group of local processes, and stay until it ends.
 
@@ -82,12 +84,17 @@ def run_local(
         ``OMP_NUM_THREADS`` if it is not set, see :func:`rank_environment`.
     grace_s : float
         Seconds from SIGTERM to SIGKILL when the group has to end.
+    keep_going : bool
+        Whether the others go on when a process fails: for groups with replicas, and programs that shrink theirs.
+    tell : bool
+        Whether to say on stderr which rank failed how, and what becomes of the others.
 
     Returns
     -------
     int
         0 if every rank returned 0; else the code of the first rank that failed, 128 + signal if a signal
-        ended it or the launcher. When one rank fails the others are ended.
+        ended it or the launcher. When one rank fails the others are ended. With ``keep_going`` as
+        :func:`.group_status` says: 0 if some returned 0 and all others were killed.
 
     Raises
     ------
@@ -111,7 +118,7 @@ def run_local(
     # A queue for every rank at once: all of them connect in the same moment.
     with (
         socket.create_server(("127.0.0.1", 0), backlog=max(128, n)) as listener,
-        Supervisor(grace_s) as group,
+        Supervisor(grace_s, keep_going=keep_going, tell=tell) as group,
     ):
         rendezvous = f"127.0.0.1:{listener.getsockname()[1]}"
         place = Place(n, 0, n, rendezvous, secrets.token_hex(16))
@@ -147,6 +154,7 @@ def start_ranks(
             command,
             variables,
             label=f"[{rank}] " if prefix else "",
+            who=f"rank {rank} on {socket.gethostname()}",
             pipes=prefix,
             stdin=None if reads else subprocess.DEVNULL,
             pass_fds=pass_fds,

@@ -7,6 +7,8 @@ expand them:
 
 - the launcher sends the job; the agent on the first host opens the socket for rank 0 and answers with its
   port, and only then the others are sent theirs;
+- an agent says once it has started its ranks, and of each how it ended; what that means for the others is the
+  launcher's to decide;
 - the launcher sends ``{"signal": 15}`` to pass a signal on;
 - when the line ends, because the launcher died or the network did, the agent kills its ranks.
 
@@ -28,6 +30,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, cast
 
+from .endings import Ending
 from .errors import BadInput
 from .launch import Place, start_ranks
 from .supervise import Child, Supervisor
@@ -39,6 +42,8 @@ _FORWARDED = re.compile(
     r"SKYPHOS_DEBUG|SKYPHOS_PROFILE|SKYPHOS_ADAPT|SKYPHOS_TLS_\w+|PYTHONPATH|OMP_\w+|MKL_\w+|OPENBLAS_\w+"
 )
 _LISTENS = b"skyphos-listens "
+# Before what an agent tells in its ranks' output; then a job's own word, so that no rank says it by chance.
+_TELLS = b"skyphos-tells-"
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 # The usual command; BatchMode: a question would wait for an answer on the line to the agent.
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20")
@@ -136,6 +141,8 @@ def run_hosts(
     prefix: bool = True,
     python: str | None = None,
     grace_s: float = 5.0,
+    keep_going: bool = False,
+    tell: bool = False,
 ) -> int:
     """Run a command as a group over several hosts, and stay until it ends.
 
@@ -160,6 +167,9 @@ def run_hosts(
         Python on the hosts; default this one's path.
     grace_s : float
         Seconds from SIGTERM to SIGKILL.
+    keep_going, tell : bool
+        As in :func:`~skyphos.launch.run_local`; a host that is out of reach counts as killed, but one on which no rank
+        began ends the group.
 
     Returns
     -------
@@ -178,11 +188,12 @@ def run_hosts(
         "cwd": os.getcwd(),
         "env": {k: v for k, v in env.items() if _FORWARDED.fullmatch(k) or k in export},
         "token": secrets.token_hex(16),
+        "word": secrets.token_hex(8),
         "world_size": sum(count for _, _, count in placed),
         "prefix": prefix,
         "grace_s": grace_s,
     }
-    with _Agents(job, placed, ssh, python or sys.executable, env) as agents:
+    with _Agents(job, placed, ssh, python or sys.executable, env, keep_going=keep_going, tell=tell) as agents:
         agents.start_next()
         return agents.run()
 
@@ -197,9 +208,16 @@ class _Agents(Supervisor):
         ssh: Sequence[str],
         python: str,
         env: Mapping[str, str],
+        *,
+        keep_going: bool,
+        tell: bool,
     ) -> None:
         # The agents keep the grace; what they have not ended twice that long is out of reach.
-        super().__init__(2 * job["grace_s"] + 1)
+        super().__init__(2 * job["grace_s"] + 1, keep_going=keep_going, tell=tell)
+        self._word = _TELLS + job["word"].encode() + b" "
+        self._began: set[str] = set()
+        # Ranks of each host that was started of whose end nothing is known.
+        self._running: dict[str, set[int]] = {}
         self._job, self._env = job, env
         self._waiting = list(placed)
         self._agent = [python, "-m", "skyphos.launch_hosts"]
@@ -211,7 +229,8 @@ class _Agents(Supervisor):
         host, first, count = self._waiting.pop(0)
         local = host in _LOCAL
         argv = self._agent if local else [*self._ssh, host, "exec " + shlex.join(self._agent)]
-        child = self.start(argv, self._env, stdin=subprocess.PIPE)
+        child = self.start(argv, self._env, stdin=subprocess.PIPE, who=host)
+        self._running[host] = set(range(first, first + count))
         part = {"first_rank": first, "count": count, "rendezvous": self._rendezvous}
         if self._rendezvous is None:
             # Local ranks can use the loopback only if nobody comes from outside.
@@ -228,7 +247,29 @@ class _Agents(Supervisor):
             lines = before + after
             while self._waiting:
                 self.start_next()
+        while self._word in lines:
+            before, _, rest = lines.partition(self._word)
+            told, _, lines = rest.partition(b"\n")
+            super().deliver(child, to, before)
+            self._hear(child.who, json.loads(told))
         super().deliver(child, to, lines)
+
+    def _hear(self, host: str, told: dict[str, Any]) -> None:
+        self._began.add(host)
+        if "ended" in told:
+            rank, code = told["ended"]
+            self._running[host].discard(rank)
+            self.note(Ending(f"rank {rank} on {host}", code))
+
+    def left(self) -> bool:
+        return any(self._running.values())
+
+    def child_ended(self, child: Child) -> None:
+        gone = sorted(self._running.pop(child.who))
+        if gone:
+            ranks = f"rank {gone[0]}" if len(gone) == 1 else f"ranks {', '.join(map(str, gone))}"
+            began = child.who in self._began
+            self.note(Ending(f"{ranks} on {child.who}", child.process.returncode or 1, lost=True), ends_all=not began)
 
     def signal_child(self, child: Child, number: int) -> None:
         if number == signal.SIGKILL:
@@ -248,9 +289,22 @@ class _Agents(Supervisor):
 class _Host(Supervisor):
     """The agent's end: this host's ranks, and the line to the launcher."""
 
+    def __init__(self, job: dict[str, Any]) -> None:
+        super().__init__(job["grace_s"], keep_going=True)  # until the launcher says otherwise
+        self._word = _TELLS + job["word"].encode() + b" "
+        self._first_rank: int = job["first_rank"]
+
     def listen_to_launcher(self, rest: bytes) -> None:
         self._heard = rest
         self.watch(0, self._hear)
+
+    def tell_launcher(self, told: dict[str, Any]) -> None:
+        self._write(sys.stdout.fileno(), self._word + json.dumps(told).encode() + b"\n")
+
+    def child_ended(self, child: Child) -> None:
+        super().child_ended(child)
+        rank = self._first_rank + self.children.index(child)
+        self.tell_launcher({"ended": [rank, child.process.returncode]})
 
     def _hear(self, fd: int) -> bool:
         data = os.read(fd, 1 << 16)
@@ -261,10 +315,11 @@ class _Host(Supervisor):
         *lines, self._heard = (self._heard + data).split(b"\n")
         for line in lines:
             number = json.loads(line)["signal"]
-            for child in self.alive():
-                self.signal_child(child, number)
             if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
                 self.end_all(number)
+                continue
+            for child in self.alive():
+                self.signal_child(child, number)
         return False
 
 
@@ -287,7 +342,7 @@ def _agent_main() -> int:
         sys.stdout.buffer.write(_LISTENS + rendezvous.encode() + b"\n")
         sys.stdout.buffer.flush()
     place = Place(job["world_size"], job["first_rank"], job["count"], rendezvous, job["token"])
-    with _Host(job["grace_s"]) as group:
+    with _Host(job) as group:
         group.listen_to_launcher(b"")
         start_ranks(
             group,
@@ -297,6 +352,7 @@ def _agent_main() -> int:
             listener=listener,
             prefix=job["prefix"],
         )
+        group.tell_launcher({"began": place.count})
         if listener is not None:
             listener.close()
         return group.run()

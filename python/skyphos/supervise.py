@@ -1,9 +1,9 @@
 """Child processes that live and die together, and the way that they do.
 
 A :class:`Supervisor` starts children, passes their output on line by line under a label, forwards signals, and when
-one child fails ends the others: after a moment for their last words SIGTERM, and after a grace SIGKILL. It is one
-loop over file descriptors in one thread, woken by pipes and by signals, with nothing to poll and nothing to wait for
-in vain.
+one child fails ends the others, unless they are to go on: after a moment for their last words SIGTERM, and after a
+grace SIGKILL. It is one loop over file descriptors in one thread, woken by pipes and by signals, with nothing to poll
+and nothing to wait for in vain.
 
 Children are process groups of their own, so that Ctrl-C at a terminal reaches them once, through the launcher, and
 so that a child can be ended together with what it started. On Linux the kernel kills a child whose launcher died,
@@ -30,6 +30,7 @@ from functools import partial
 from types import FrameType, TracebackType
 from typing import IO, TYPE_CHECKING
 
+from .endings import Ending, group_status
 from .errors import BadInput
 
 if TYPE_CHECKING:
@@ -50,17 +51,13 @@ _LAST_WORDS_S = 1.0
 
 @dataclass
 class Child:
-    """One child process and the lines that it has begun."""
+    """One child process, which it is in messages to people, and the lines that it has begun."""
 
     label: str
+    who: str
     process: subprocess.Popen[bytes]
     begun: dict[int, tuple[int, bytes]] = field(default_factory=dict)
-
-    @property
-    def code(self) -> int | None:
-        """Exit code as a shell gives it (128 + signal if killed by one); None while it runs."""
-        code = self.process.returncode
-        return code if code is None or code >= 0 else 128 - code
+    has_ended: bool = False
 
 
 class Supervisor:
@@ -70,6 +67,11 @@ class Supervisor:
     ----------
     grace_s : float
         Seconds from SIGTERM to SIGKILL.
+    keep_going : bool
+        Whether the others go on when a child fails.
+    tell : bool
+        Whether to say on stderr who failed how, and what becomes of the others: one line for the first one, for each
+        with ``keep_going``.
 
     Notes
     -----
@@ -77,8 +79,10 @@ class Supervisor:
     child is left when it ends, whatever the reason.
     """
 
-    def __init__(self, grace_s: float = 5.0) -> None:
+    def __init__(self, grace_s: float = 5.0, *, keep_going: bool = False, tell: bool = False) -> None:
         self.children: list[Child] = []
+        self._endings: list[Ending] = []
+        self._keep_going, self._tell = keep_going, tell
         self._grace_s = grace_s
         self._selector = selectors.DefaultSelector()
         self._failed: int | None = None
@@ -86,6 +90,7 @@ class Supervisor:
         self._term_at: float | None = None
         self._kill_at: float | None = None
         self._out_closed = False
+        self._ends_all = False
 
     def __enter__(self) -> Self:
         # Signals arrive as bytes in a pipe that the loop watches, so no handler runs at a bad moment.
@@ -121,6 +126,7 @@ class Supervisor:
         env: Mapping[str, str],
         *,
         label: str = "",
+        who: str = "",
         pipes: bool = True,
         stdin: int | IO[bytes] | None = subprocess.DEVNULL,
         pass_fds: Sequence[int] = (),
@@ -135,6 +141,8 @@ class Supervisor:
             Its whole environment.
         label : str
             Put before each line of its output.
+        who : str
+            What it is called in messages: which rank, on which host.
         pipes : bool
             Whether its output goes through the supervisor; else it has the launcher's own stdout and stderr.
         stdin : as in subprocess
@@ -161,7 +169,7 @@ class Supervisor:
             )
         except OSError as error:
             raise BadInput(f"cannot run {argv[0]}: {error.strerror}") from None
-        child = Child(label, process)
+        child = Child(label, who, process)
         self.children.append(child)
         for stream, to in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
             if stream is not None:
@@ -184,27 +192,29 @@ class Supervisor:
         -------
         int
             0 if all children returned 0; else 128 + the signal that the launcher was sent; else the code of the
-            first child that failed.
+            first child that failed, or what :func:`.group_status` says of children that were to go on.
         """
         while self.alive():
             due = [at for at in (self._term_at, self._kill_at) if at is not None]
             timeout = max(0.0, min(due) - time.monotonic()) if due else None
             for key, _ in self._selector.select(timeout):
                 key.data(key.fd)
-            self._note_failures()
+            self._note_ended()
             if self._term_at is not None and time.monotonic() >= self._term_at:
                 self.end_all()
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self.end_all(signal.SIGKILL)
                 self._kill_at = None
-        self._note_failures()  # of children that ended between the two looks
+        self._note_ended()  # children that ended between the two looks
         self._drain()
-        if self._failed is None:
-            return 0
-        return self._failed if self._interrupted is None else 128 + self._interrupted
+        failed = self._failed or any(ending.status for ending in self._endings)
+        if failed and self._interrupted is not None:
+            return 128 + self._interrupted
+        return self._failed or group_status(self._endings)
 
     def end_all(self, number: int = signal.SIGTERM) -> None:
         """Send every child a signal, and SIGKILL after the grace."""
+        self._ends_all = True
         for child in self.alive():
             self.signal_child(child, number)
         self._term_at = None
@@ -219,15 +229,47 @@ class Supervisor:
         """Children that have not ended."""
         return [child for child in self.children if child.process.poll() is None]
 
-    def _note_failures(self) -> None:
-        for child in self.children:
-            code = child.code if child.process.poll() is not None else None
-            if code and self._failed is None:
-                self._failed = code
+    def left(self) -> bool:
+        """Whether there is anyone whose end has not been noted."""
+        return any(not child.has_ended for child in self.children)
+
+    def _note_ended(self) -> None:
+        # First those that were killed: others that ended in the same moment did so because of them.
+        ended = [child for child in self.children if not child.has_ended and child.process.poll() is not None]
+        for child in sorted(ended, key=lambda child: child.process.returncode >= 0):
+            child.has_ended = True
+            self._drain_one(child)  # its last words come first
+            if child.process.returncode:
                 self.signal_child(child, signal.SIGTERM)  # what it started may still be there
-                if self._kill_at is None:
-                    # The others hear of it from each other, and can say what they were doing.
-                    self._term_at = time.monotonic() + _LAST_WORDS_S
+            self.child_ended(child)
+
+    def child_ended(self, child: Child) -> None:
+        """Take in the end of a child, once, when all that it wrote has been passed on."""
+        self.note(Ending(child.who, child.process.returncode))
+
+    def note(self, ending: Ending, *, ends_all: bool = False) -> None:
+        """Take in how someone ended, and end the others if that is what it means, or if it ``ends_all``."""
+        self._endings.append(ending)
+        if not ending.status or self._failed is not None or self._ends_all:
+            return
+        goes_on = self._keep_going and not ends_all
+        if self._tell and (goes_on or self.left()):
+            hint = "" if self._keep_going else " (--keep-going: they go on)"
+            others = "the others go on" if goes_on else f"the others are ended{hint}"
+            line = f"skyphos: {ending}; {others}" if self.left() else f"skyphos: {ending}"
+            self._write(sys.stderr.fileno(), line.encode() + b"\n")
+        if not goes_on:
+            self._failed = self._failed or ending.status
+            # The others hear of it from each other, and can say what they were doing.
+            self._term_at = time.monotonic() + _LAST_WORDS_S
+
+    def _drain_one(self, child: Child) -> None:
+        """Pass on what an ended child has left in its pipes."""
+        until = time.monotonic() + _DRAIN_S
+        for stream in (child.process.stdout, child.process.stderr):
+            key = self._selector.get_map().get(stream.fileno()) if stream is not None else None
+            while key is not None and key.data(key.fd) and time.monotonic() < until:
+                pass
 
     def _drain(self) -> None:
         """Pass on what ended children have left in their pipes; not for ever, should a grandchild go on writing."""

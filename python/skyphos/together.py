@@ -17,7 +17,7 @@ from .errors import BadInput, SkyphosError
 if TYPE_CHECKING:
     from .comm import Comm
 
-__all__ = ["reduce_number", "together"]
+__all__ = ["gather_numbers", "reduce_number", "together"]
 
 T = TypeVar("T")
 
@@ -38,6 +38,20 @@ def reduce_number(comm: Comm, number: float, op: str = "sum", dtype: npt.DTypeLi
     """
     slot = np.zeros(1, np.int64)
     return comm.configure_reduce(slot, slot, np.array([number], dtype), n=1, op=op)[0].item()
+
+
+def gather_numbers(comm: Comm, number: int) -> npt.NDArray[np.int64]:
+    """One number of each rank, by rank; every rank gets all.
+
+    Examples
+    --------
+    >>> import skyphos as sky
+    >>> from skyphos.together import gather_numbers
+    >>> with sky.init() as comm:
+    ...     gather_numbers(comm, 7)
+    array([7])
+    """
+    return comm.configure_reduce([comm.rank], np.arange(comm.size), np.array([number], np.int64), n=comm.size)
 
 
 def together(comm: Comm, work: Callable[[], T]) -> T:

@@ -139,7 +139,7 @@ def test_settings_that_are_set_to_nothing_are_not_set() -> None:
         ({k: v for k, v in TORCH.items() if not k.startswith("MASTER")}, "MASTER_ADDR"),
         (TORCH | {"LOCAL_WORLD_SIZE": "2"}, "LOCAL_RANK"),
         (TORCH | {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "5"}, "5 ranks on this host"),
-        (MPI, "SKYPHOS_RENDEZVOUS"),
+        (MPI | {"MASTER_ADDR": "a"}, "MASTER_PORT"),
         (SLURM | {"SLURM_STEP_NODELIST": ""}, "SLURM_JOB_NODELIST"),
         (SLURM | {"SLURM_STEP_NODELIST": "a[1-"}, "a[1-"),
         ({"SKYPHOS_RENDEZVOUS": "h:1"}, "SKYPHOS_RENDEZVOUS"),
@@ -193,3 +193,9 @@ def test_bad_hostlists(text: str) -> None:
 def test_bad_task_lists(text: str, node: int) -> None:
     with pytest.raises(BadInput):
         tasks_on_node(text, node)
+
+
+def test_mpiexec_says_no_place_to_meet() -> None:
+    place = discover(environ=MPI)
+    assert (place.rank, place.world_size, place.rendezvous, place.launcher) == (2, 3, None, "mpi")
+    assert (place.local_rank, place.local_size) == (0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import skyphos as sky
-from conftest import on_all
-from skyphos.errors import BadInput
+from conftest import Processes, on_all
+from skyphos.checkpoint import Restored
+from skyphos.errors import BadInput, Mismatch
 from skyphos.graph import Edges, pagerank
 
 DTYPES = st.one_of(hnp.floating_dtypes(), hnp.integer_dtypes(), hnp.complex_number_dtypes(), hnp.boolean_dtypes())
@@ -103,6 +105,160 @@ def test_what_cannot_be_saved_or_restored_says_so_on_all(tmp_path: Path) -> None
 
 def test_nothing_there(tmp_path: Path) -> None:
     assert on_all(2, lambda comm: sky.Checkpoint(tmp_path / "none").restore(comm)) == [None, None]
+
+
+def raised(size: int, call: Any) -> list[str]:
+    """What a call says on each rank that cannot be done; the group can be used afterwards."""
+
+    def body(comm: sky.Comm) -> str:
+        with pytest.raises(BadInput) as error:
+            call(comm)
+        assert comm.allreduce(np.ones(2))[0] == size
+        return str(error.value)
+
+    return on_all(size, body)
+
+
+def test_a_folder_that_one_rank_cannot_read_is_named_on_all(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    bad = {"too long": tmp_path / ("x" * 300), "not a folder": tmp_path / "file", "not a": tmp_path / "file" / "y"}
+    for why, path in bad.items():
+
+        def checkpoint(comm: sky.Comm, path: Path = path) -> sky.Checkpoint:
+            return sky.Checkpoint(path if comm.rank == 1 else tmp_path)
+
+        for what, call in (
+            ("read", lambda comm: checkpoint(comm).restore(comm)),
+            ("", lambda comm: checkpoint(comm).save(comm, 1, {"x": np.ones(1)})),
+        ):
+            for text in raised(3, call):
+                assert text.startswith(f"rank 1: {path}: cannot {what}") and why in text, text
+
+
+def test_iterations_are_whole_numbers(tmp_path: Path) -> None:
+    checkpoint = sky.Checkpoint(tmp_path, every=2)
+    for bad in (4.0, "4", -2, True, np.True_, None, [4], 10**18):
+        for ranks in ((0, 1), (1,)):
+
+            def save(comm: sky.Comm, bad: Any = bad, ranks: tuple[int, ...] = ranks) -> None:
+                checkpoint.save(comm, bad if comm.rank in ranks else 4, {"x": np.ones(1)})
+
+            assert all("iteration must be a whole number" in text for text in raised(2, save))
+        with pytest.raises(BadInput, match="whole number"):
+            checkpoint.is_due(bad)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+    assert on_all(2, lambda comm: checkpoint.save(comm, np.uint8(4), {"x": np.ones(1)})) == [True] * 2  # type: ignore[arg-type]
+
+
+def test_ranks_that_save_different_iterations_are_named(tmp_path: Path) -> None:
+    numbers = (4, 4, 6)
+    for text in raised(3, lambda comm: sky.Checkpoint(tmp_path).save(comm, numbers[comm.rank], {"x": np.ones(1)})):
+        assert "rank 0 saves iteration 4, rank 2 iteration 6" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ranks_in_other_calls_hear_of_the_checkpoint(tmp_path: Path) -> None:
+    def body(comm: sky.Comm) -> str:
+        checkpoint = sky.Checkpoint(tmp_path, every=2)
+        with pytest.raises(Mismatch) as error:
+            # Rank 1 is one iteration behind, so that nothing is due there.
+            checkpoint.save(comm, 4 - comm.rank, {"x": np.ones(1)})
+            comm.allreduce(np.ones(3))
+        return str(error.value)
+
+    assert on_all(2, body)[0].startswith("in Checkpoint.save of iteration 4: ranks disagree")
+
+
+def test_a_later_iteration_of_another_size_is_no_reason_to_begin_at_an_earlier_one(tmp_path: Path) -> None:
+    checkpoint = sky.Checkpoint(tmp_path)
+
+    def save(iteration: int) -> Any:
+        return lambda comm: checkpoint.save(comm, iteration, {"x": np.ones(1)})
+
+    on_all(3, save(12))
+    on_all(4, save(40))
+    for text in raised(3, checkpoint.restore):
+        assert "iteration 40 saved by a group of 4 ranks, this one has 3 and iteration 12" in text, text
+    found = on_all(4, checkpoint.restore)
+    assert [restored.iteration for restored in found] == [40] * 4, "older ones of others do no harm"
+
+
+KILLED_WHILE_IT_SAVES = """
+import os, signal
+sky.Checkpoint(os.environ["FOLDER"]).save(comm, 1, {"x": np.ones(9)})
+if comm.rank == 1:
+    os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)
+try:
+    sky.Checkpoint(os.environ["FOLDER"]).save(comm, 2, {"x": np.ones(9)})
+except sky.PeerLost:
+    say("lost")
+"""
+
+
+@pytest.mark.parametrize("call", ["save", "restore"])
+def test_what_a_killed_process_had_begun_is_removed(processes: Processes, tmp_path: Path, call: str) -> None:
+    folder = {rank: str(tmp_path) for rank in range(2)}
+    assert processes.lines(2, KILLED_WHILE_IT_SAVES, FOLDER=folder)[0][0] == "lost\n"
+    (left,) = tmp_path.glob(".*")
+    assert left.name.startswith(".iteration-2.rank-1-of-2.replica-0.")
+    others = tmp_path / ".iteration-2.rank-1-of-2.replica-1.12345678"  # a sibling's, which may be writing it
+    others.touch()
+
+    def body(comm: sky.Comm) -> Any:
+        checkpoint = sky.Checkpoint(tmp_path)
+        return checkpoint.save(comm, 3, {"x": np.ones(9)}) if call == "save" else checkpoint.restore(comm)
+
+    on_all(2, body)
+    assert list(tmp_path.glob(".*")) == [others]
+
+
+def test_the_home_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert sky.Checkpoint("~/a").path == tmp_path / "a"
+    with pytest.raises(BadInput, match="~no-such-user"):
+        sky.Checkpoint("~no-such-user/a")
+
+
+def test_names_of_arrays(tmp_path: Path) -> None:
+    assert repr(Restored(3, {"b": np.ones(1), 3: np.ones(1), None: np.ones(1)})) == "Restored(iteration=3, 3, None, b)"  # type: ignore[dict-item]
+    for bad in (3, None, (1, 2)):
+        for text in raised(2, lambda comm, bad=bad: sky.Checkpoint(tmp_path).save(comm, 1, {bad: np.ones(1)})):
+            assert f"{bad!r} names an array and is no str" in text
+    for text in raised(2, lambda comm: sky.Checkpoint(tmp_path).save(comm, 1, {"x": [[1], [1, 2]]})):
+        assert "'x' is no array of numbers" in text
+
+
+REPLICA_WITHOUT_FILES = """
+import os
+process = comm.rank + comm.size * comm.replica
+checkpoint = sky.Checkpoint(os.environ["FOLDER"])
+if process == 3:
+    say("there")
+    sys.stdin.readline()
+try:
+    found = checkpoint.restore(comm)
+    say(None if found is None else found.iteration)
+except sky.BadInput as error:
+    say(error)
+sys.stdin.readline()
+"""
+
+
+def test_a_replica_that_lacks_what_its_sibling_has_is_told(processes: Processes, tmp_path: Path) -> None:
+    """It comes last: what the group goes by are its sibling's files."""
+    on_all(2, lambda comm: sky.Checkpoint(tmp_path).save(comm, 7, {"x": np.ones(9)}))
+    folder = {rank: str(tmp_path if rank < 3 else tmp_path / "own") for rank in range(4)}
+    group = processes.start(4, REPLICA_WITHOUT_FILES, options="replication=2, share_hosts=True", FOLDER=folder)
+
+    def line(process: Any) -> str:
+        return str(process.stdout.readline().strip())
+
+    assert line(group[3]) == "there"
+    assert [line(process) for process in group[:3]] == ["7"] * 3
+    group[3].stdin.write("go\n")
+    group[3].stdin.flush()
+    said = line(group[3])
+    assert re.search("rank 1, replica 1: .*own: not the checkpoints that another replica", said), said
 
 
 def ranked(folder: Path | None, iterations: int, comm: sky.Comm, **options: Any) -> Any:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from figures import (  # noqa: E402
     kylix_fig2,
     kylix_fig4,
     kylix_fig6,
+    kylix_replicas,
     lateness,
     processor,
     sparcml_fig3,
@@ -35,8 +36,9 @@ from figures import (  # noqa: E402
 )
 from figures.__main__ import NAMES  # noqa: E402
 
-IN_THE_LAB = ("kylix_fig2", "kylix_table1")
-SIMULATED = [name for name in NAMES if name.startswith(("kylix_", "sparse_allreduce_")) and name not in IN_THE_LAB]
+#: Those that need the lab, or a build of Rust examples.
+OTHERS = ("kylix_fig2", "kylix_table1", "kylix_replicas")
+SIMULATED = [name for name in NAMES if name.startswith(("kylix_", "sparse_allreduce_")) and name not in OTHERS]
 RECORDS = sorted((BENCH.parent / "docs" / "figures").glob("*.json"))
 needs_matplotlib = pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed: make lab")
 
@@ -49,6 +51,13 @@ def test_expected_unions_are_those_of_all_choices(k: int, n: int, ranks: int) ->
     assert float(sparcml_fig7.papers(k, n, ranks)) == pytest.approx(mean)
     variance = sum((union - mean) ** 2 for union in unions) / len(unions)
     assert sparcml_fig7.deviation(k, n, ranks) == pytest.approx(variance**0.5, abs=1e-6)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_failures_until_a_rank_is_lost_in_all_orders(ranks: int) -> None:
+    orders = list(permutations(range(2 * ranks)))
+    lost = [next(k for k in range(1, 2 * ranks + 1) if len({p % ranks for p in order[:k]}) < k) for order in orders]
+    assert kylix_replicas.expected(ranks) == pytest.approx(sum(lost) / len(lost))
 
 
 def test_bytes_of_the_papers_algorithms() -> None:

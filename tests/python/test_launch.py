@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -65,6 +66,11 @@ def pids(process: subprocess.Popen[bytes], ranks: int) -> list[int]:
         if " pid " in line:
             found.append(int(line.split()[-1]))
     return found
+
+
+def ended(rank: int, how: str, host: str = socket.gethostname()) -> str:
+    """The line that says who ended all others."""
+    return f"skyphos: rank {rank} on {host} {how}; the others are ended (--keep-going: they go on)"
 
 
 def wait_until_gone(pid: int) -> None:
@@ -155,9 +161,14 @@ def test_one_failure_ends_all_and_gives_the_code(start: Launcher) -> None:
         while True:
             signal.pause()
     """
-    code, out, _ = finish(start(script, "-n", "3"))
+    code, out, err = finish(start(script, "-n", "3"))
     assert code == 3
     assert set(out) <= {"[0] ended", "[2] ended"}
+    assert err == [ended(1, "ended with status 3")]
+
+
+def test_one_rank_alone_ends_nobody(start: Launcher) -> None:
+    assert finish(start("raise SystemExit(3)", "-n", "1")) == (3, [], [])
 
 
 def test_a_rank_that_ends_well_does_not_end_the_others(start: Launcher) -> None:
@@ -177,7 +188,9 @@ def test_a_killed_rank_gives_128_plus_the_signal(start: Launcher) -> None:
     process = start(WAIT, "-n", "3")
     ranks = pids(process, 3)
     os.kill(ranks[1], signal.SIGKILL)
-    assert finish(process)[0] == 128 + signal.SIGKILL
+    code, _, err = finish(process)
+    assert code == 128 + signal.SIGKILL
+    assert len(err) == 1 and err[0] in [ended(rank, "was killed by SIGKILL") for rank in range(3)]
     for rank in ranks:
         wait_until_gone(rank)
 
@@ -187,7 +200,8 @@ def test_ending_signals_reach_every_rank(start: Launcher, number: signal.Signals
     process = start(WAIT, "-n", "3")
     ranks = pids(process, 3)
     process.send_signal(number)
-    assert finish(process)[0] == 128 + number
+    code, _, err = finish(process)
+    assert code == 128 + number and not [line for line in err if line.startswith("skyphos:")], err
     for rank in ranks:
         wait_until_gone(rank)
 
@@ -320,7 +334,8 @@ def test_a_failure_on_one_host_ends_the_others(start: Launcher, tmp_path: Path, 
             sys.exit(7)
         signal.pause()
     """
-    assert finish(start(script, *host_options(tmp_path, fake_ssh)))[0] == 7
+    code, _, err = finish(start(script, *host_options(tmp_path, fake_ssh)))
+    assert (code, err) == (7, [ended(3, "ended with status 7", "two")])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -347,6 +362,111 @@ def test_an_ssh_that_fails_gives_its_code_and_its_words(start: Launcher, tmp_pat
     ssh.chmod(0o755)
     code, out, err = finish(start(WAIT, *host_options(tmp_path, str(ssh))))
     assert (code, out, err) == (255, [], ["no route to one"])
+
+
+# Process 3 of 4 is killed in the middle of calls; the others go on with its sibling, or without it.
+REPLICATED = """
+import os, signal
+import numpy as np, skyphos as sky
+with sky.init(timeout=30, replication=2, share_hosts=True) as comm:
+    for call in range(20):
+        if call == 10 and (comm.rank, comm.replica) == (1, 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+        total = comm.allreduce(np.ones(3))[0]
+print("total", total)
+"""
+SHRINK = """
+import os, signal
+import numpy as np, skyphos as sky
+comm, call = sky.init(timeout=30), 0
+while comm.size == 4:
+    if call == 10 and comm.rank == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        comm.allreduce(np.ones(3))
+        call += 1
+    except sky.PeerLost:
+        comm = comm.shrink()
+total = comm.allreduce(np.ones(3))[0]
+comm.close()
+print("total", total)
+"""
+
+
+@pytest.mark.parametrize("hosts", [False, True])
+@pytest.mark.parametrize(("script", "total"), [(REPLICATED, 2.0), (SHRINK, 3.0)])
+def test_a_group_goes_on_without_one_that_is_killed(
+    start: Launcher, tmp_path: Path, script: str, total: float, hosts: bool
+) -> None:
+    # Both names are this host, each with an agent of its own.
+    file = ["--hostfile", hosts_file(tmp_path, "localhost slots=2\n127.0.0.1 slots=2\n")]
+    code, out, err = finish(start(script, "--keep-going", *(file if hosts else ["-n", "4"])))
+    where = "127.0.0.1" if hosts else socket.gethostname()
+    assert err == [f"skyphos: rank 3 on {where} was killed by SIGKILL; the others go on"]
+    assert (code, out) == (0, [f"[{rank}] total {total}" for rank in range(3)])
+
+
+def test_a_group_that_loses_all_replicas_of_a_rank_fails(start: Launcher) -> None:
+    code, out, err = finish(
+        start(REPLICATED.replace("(comm.rank, comm.replica) == (1, 1)", "comm.rank"), "-n4", "--keep-going")
+    )
+    assert (code, out) == (1, [])
+    how = {rank: [line for line in err if line.startswith(f"skyphos: rank {rank} on ")] for rank in range(4)}
+    assert all(len(lines) == 1 for lines in how.values()), err
+    for rank in range(4):
+        assert ("was killed by SIGKILL" if rank % 2 else "ended with status 1") in how[rank][0]
+
+
+@pytest.mark.parametrize("hosts", [False, True])
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [
+        (("kill -KILL $$", "exit 0"), 0),
+        (("exit 137", "exit 0"), 0),
+        (("exit 0", "exit 3"), 3),
+        (("exit 200", "kill -KILL $$"), 200),
+        (("kill -TERM $$", "kill -TERM $$"), 143),
+    ],
+)
+def test_how_a_group_that_goes_on_has_ended(tmp_path: Path, ends: tuple[str, str], code: int, hosts: bool) -> None:
+    file = ["--hostfile", hosts_file(tmp_path, "localhost slots=2\n")]
+    run = [sys.executable, "-m", "skyphos.cli", "run", "--keep-going", *(file if hosts else ["-n", "2"])]
+    shell = f"if [ $SKYPHOS_RANK = 0 ]; then {ends[0]}; else {ends[1]}; fi"
+    done = subprocess.run([*run, "sh", "-c", shell], capture_output=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.count(b"skyphos: rank") == sum(end != "exit 0" for end in ends), done.stderr
+
+
+def test_what_a_rank_says_without_an_end_of_line_is_not_mixed_up(start: Launcher, tmp_path: Path) -> None:
+    options = ["--hostfile", hosts_file(tmp_path, "localhost slots=2\n"), "--no-prefix", "--keep-going"]
+    code, out, err = finish(
+        start("import os, signal; os.write(1, b'x'); os.kill(os.getpid(), signal.SIGKILL)", *options)
+    )
+    assert (code, out) == (137, ["xx"]) and len(err) == 2
+
+
+def test_a_host_that_is_lost_does_not_end_the_others(start: Launcher, tmp_path: Path, fake_ssh: str) -> None:
+    script = """
+        import os, signal
+        rank = os.environ["SKYPHOS_RANK"]
+        if rank == "2":
+            os.kill(os.getppid(), signal.SIGKILL)  # the agent, with which its ranks end
+        if rank in "23":
+            signal.pause()
+        print("done")
+    """
+    code, out, err = finish(start(script, "--keep-going", *host_options(tmp_path, fake_ssh)))
+    assert (code, out) == (0, ["[0] done", "[1] done"])
+    assert len(err) == 1 and "skyphos: ranks 2, 3 on two: lost; the connection was killed by SIGKILL" in err[0]
+
+
+def test_a_host_that_does_not_begin_ends_all(start: Launcher, tmp_path: Path, fake_ssh: str) -> None:
+    ssh = tmp_path / "half"
+    ssh.write_text(f'#!/bin/sh\n[ "$1" = two ] && exit 255\nexec {fake_ssh} "$@"\n')
+    ssh.chmod(0o755)
+    code, out, err = finish(start(WAIT, "--keep-going", *host_options(tmp_path, str(ssh))))
+    assert code == 255, (code, out, err)
+    assert err == ["skyphos: ranks 2, 3 on two: lost; the connection ended with status 255; the others are ended"]
 
 
 @pytest.mark.parametrize(

@@ -213,3 +213,27 @@ def test_a_rank_that_is_started_anew_joins_the_others_in_a_new_group(processes: 
     group[killed].send_signal(signal.SIGKILL)
     group[killed] = processes.again(killed, AGAIN="1")
     assert [rest(p).split() for p in group] == [[str(rank), "3", "6.0"] for rank in range(3)]
+
+
+def test_a_shrink_misses_those_who_live_and_do_not_come(processes: Processes) -> None:
+    code = """
+import os, signal
+if comm.rank == 3:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    while True:
+        comm.barrier()
+except sky.PeerLost:
+    pass
+if comm.rank == 2:
+    sys.stdin.read()
+try:
+    comm.shrink()
+except sky.Timeout as error:
+    say(error)
+"""
+    group = processes.start(4, code, timeout=2.0)
+    for rank in (0, 1):
+        out, err = group[rank].communicate(timeout=30)
+        assert "shrink" in out and "rank 2 did not come" in out, (out, err)
+    group[2].communicate(timeout=30)

@@ -145,3 +145,53 @@ except sky.BadInput as error:
     nowhere = "import os\ndef told(rank): return None if rank else '/nowhere'\n"
     for out, err in processes.lines(4, nowhere + code, options=None):
         assert "/nowhere" in out, (out, err)
+
+
+#: The sums of large arrays, of which many times more come than is kept for one that takes nothing.
+LARGE = """
+import resource
+mine = np.full(1_000_000, comm.rank + 1.0)
+say("ready")
+try:
+    for call in range(120):
+        assert (comm.allreduce(mine) == 3.0).all()
+    say("done", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+except sky.PeerLost as error:
+    say("lost", error)
+"""
+
+
+def test_one_that_stands_still_is_left_behind(processes: Processes) -> None:
+    group = processes.start(4, LARGE, options=TWICE)
+    assert [first(process) for process in group] == [["ready"]] * 4
+    group[3].send_signal(signal.SIGSTOP)
+    for k in (0, 1, 2):
+        out, err = group[k].communicate(timeout=100)
+        assert not err and out.startswith("done"), (k, out, err)
+        assert int(out.split()[-1]) < 1000, "MB"
+    group[3].send_signal(signal.SIGCONT)
+    out, _ = group[3].communicate(timeout=60)
+    assert out.startswith("lost"), out
+
+
+def test_all_begin_with_as_many_replicas(processes: Processes) -> None:
+    code = """
+import os
+try:
+    sky.init(timeout=20, replication=int(os.environ["EACH"]), share_hosts=True)
+except sky.Mismatch as error:
+    say(error)
+"""
+    each = {"EACH": {rank: "4" if rank == 0 else "2" for rank in range(4)}}
+    for out, err in processes.lines(4, code, options=None, **each):
+        assert not err and "init(replication=4, share_hosts=True)" in out and "init(replication=2" in out, (out, err)
+
+
+def test_sparse_allreduces_of_all_kinds_again_and_again() -> None:
+    def body(comm: sky.Comm) -> None:
+        for call in range(30):
+            x = sky.SparseVector([3, 500 + comm.rank], np.array([1.0, 2.0]), n=100_000)
+            total = comm.allreduce(x, explain=True)[0] if call % 3 else comm.allreduce(x, expected_nnz=3)
+            assert total.indices.tolist() == [3, 500, 501], call
+
+    on_processes(4, 2, body)

@@ -9,7 +9,7 @@ use crate::clock::Effort;
 use crate::frame::{CallSig, FrameKind, Header};
 use crate::mailbox::{Group, Mailbox, Next};
 use crate::node::Node;
-use crate::slab::{CHUNK_BYTES, Message, MessageMut, Payload, SlabMut};
+use crate::slab::{Message, MessageMut, Payload, SlabMut};
 use crate::topology::Topology;
 use crate::transport::Loss;
 use skyphos_types::{Error, Result};
@@ -245,7 +245,7 @@ impl Endpoint {
         loop {
             let mut moved = false;
             for (send, bytes) in &mut large {
-                while let Some(range) = send.next_range(self, CHUNK_BYTES) {
+                while let Some(range) = send.next_range(self, 1) {
                     let mut chunk = self.chunk(range.len());
                     if let Some(bytes) = bytes {
                         chunk.as_bytes_mut().copy_from_slice(&bytes.as_bytes()[range]);
@@ -309,11 +309,12 @@ impl Outgoing {
         self.seq > 0 && self.sent == self.total
     }
 
-    /// The bytes of the next chunk, at most `limit`, if it may go now.
-    pub fn next_range(&self, ep: &Endpoint, limit: usize) -> Option<std::ops::Range<usize>> {
+    /// The bytes of the next chunk, of whole rows, if it may go now.
+    pub fn next_range(&self, ep: &Endpoint, row_bytes: usize) -> Option<std::ops::Range<usize>> {
         if !self.may_send(ep) {
             return None;
         }
+        let limit = (ep.node.chunk_bytes() / row_bytes).max(1) * row_bytes;
         let start = self.sent as usize;
         Some(start..start + (self.total - self.sent).min(limit as u64) as usize)
     }

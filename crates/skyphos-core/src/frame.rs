@@ -268,6 +268,15 @@ impl Header {
 
     /// The header's bytes, checksum included.
     pub fn encode(&self, payload: &[u8]) -> [u8; HEADER_BYTES] {
+        self.encode_with(payload.len(), payload)
+    }
+
+    /// The same for a payload of so many bytes whose integrity is somebody else's to see to: [`Header::check`] it with none.
+    pub fn encode_apart(&self, len: usize) -> [u8; HEADER_BYTES] {
+        self.encode_with(len, &[])
+    }
+
+    fn encode_with(&self, len: usize, checked: &[u8]) -> [u8; HEADER_BYTES] {
         let mut b = [0u8; HEADER_BYTES];
         b[0..2].copy_from_slice(&MAGIC);
         b[2] = VERSION;
@@ -276,13 +285,13 @@ impl Header {
         b[16..24].copy_from_slice(&(self.call & CALLS | u64::from(self.origin) << CALL_BITS).to_le_bytes());
         b[24..28].copy_from_slice(&self.round.to_le_bytes());
         b[28..32].copy_from_slice(&self.seq.to_le_bytes());
-        b[32..36].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        b[32..36].copy_from_slice(&(len as u32).to_le_bytes());
         b[36..40].copy_from_slice(&self.sig.extra.to_le_bytes());
         b[40..48].copy_from_slice(&self.total.to_le_bytes());
         b[48..56].copy_from_slice(&self.sig.n.to_le_bytes());
         b[56..60].copy_from_slice(&self.sig.width.to_le_bytes());
         b[60..64].copy_from_slice(&[self.sig.kind as u8, self.sig.op, self.sig.dtype, self.sig.flags]);
-        let crc = checksum(&b, payload);
+        let crc = checksum(&b, checked);
         b[4..8].copy_from_slice(&crc.to_le_bytes());
         b
     }

@@ -10,6 +10,7 @@ pub mod clock;
 pub mod collectives;
 pub mod endpoint;
 pub mod frame;
+pub mod host;
 pub mod local;
 mod mailbox;
 pub mod node;

@@ -91,6 +91,12 @@ impl Transport for Local {
         self.hub.inboxes[to as usize].put(Event::Frame { from: self.rank, frame });
     }
 
+    fn give_up(&mut self, peer: u32, cause: &str) {
+        let down = |rank, cause: &str| Event::PeerDown { rank, cause: cause.to_owned(), loss: Loss::Silent };
+        self.hub.inboxes[self.rank as usize].put(down(peer, cause));
+        self.hub.inboxes[peer as usize].put(down(self.rank, "it has given this one up"));
+    }
+
     fn backlog(&self, _to: u32) -> usize {
         0
     }

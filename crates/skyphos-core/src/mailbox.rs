@@ -52,7 +52,8 @@ struct Stream {
 /// different ones.
 pub(crate) const SHRINK_CALL: u64 = 1 << 47;
 
-/// Chunks that a sender of large messages may have on the way: a stream with room for so many never grows.
+/// Chunks that a sender of large messages may have on the way: a stream with room for so many never grows, or once where a
+/// transport has smaller ones.
 const MOST_CHUNKS: usize = WINDOW_BYTES as usize / CHUNK_BYTES + 1;
 /// The same for messages of a chunk, which may be several segments.
 const FEW_CHUNKS: usize = 4;
@@ -120,8 +121,6 @@ pub(crate) struct Mailbox {
     addresses: Arc<[String]>,
     /// Groups in which a rank makes no more calls, that rank, and why.
     over: BTreeMap<(u64, u32), Error>,
-    /// Ranks that are lost to others, as those said.
-    heard_lost: BTreeMap<u32, Error>,
     /// Why a peer left a call that was already over here: the reason, should it go away next.
     last_words: BTreeMap<u32, Error>,
     pub(crate) replies: Vec<Reply>,
@@ -143,7 +142,6 @@ impl Mailbox {
             closed: Vec::new(),
             down: BTreeMap::new(),
             over: BTreeMap::new(),
-            heard_lost: BTreeMap::new(),
             last_words: BTreeMap::new(),
             addresses,
             replies: Vec::new(),
@@ -229,11 +227,10 @@ impl Mailbox {
         call
     }
 
-    /// Why nothing more can be called in a group here, if so.
+    /// Why nothing more can be called in a group here, if so. Of losses it knows its own: who has seen one tells all.
     pub(crate) fn why_over(&self, group: &Group) -> Option<Error> {
         let lost = group.ranks.iter().find_map(|rank| self.lost(*rank, None));
-        let heard = || group.ranks.iter().find_map(|rank| self.heard_lost.get(rank));
-        lost.or_else(|| heard().or_else(|| self.over_here(group)).cloned())
+        lost.or_else(|| self.over_here(group).cloned())
     }
 
     fn over_here(&self, group: &Group) -> Option<&Error> {
@@ -298,9 +295,6 @@ impl Mailbox {
             return;
         }
         let mut done = self.calls.swap_remove(k);
-        if let Some((error @ Error::PeerLost { rank, .. }, true)) = &done.failed {
-            self.heard_lost.entry(*rank).or_insert_with(|| error.clone());
-        }
         if let Some((Error::Mismatch { .. }, _)) = done.failed {
             let state = self.comms.iter_mut().find(|c| c.group.comm == comm);
             state.into_iter().for_each(|state| state.mismatches += 1);

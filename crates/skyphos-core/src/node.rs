@@ -56,6 +56,7 @@ pub struct Node {
     name: &'static str,
     addresses: Arc<[String]>,
     topology: Topology,
+    chunk_bytes: usize,
     ranks_on_host: usize,
     transport: Mutex<Box<dyn Transport>>,
     /// Threads that want the transport while a driver may be asleep in it.
@@ -89,6 +90,7 @@ impl Node {
         let ranks_on_host = transport.ranks_on_host();
         let (on_one_host, goes_on) = (transport.on_one_host(), transport.goes_on());
         let place = transport.place();
+        let callers_only = transport.is_for_callers_only();
         let cores = std::thread::available_parallelism().map_or(1, |c| c.get());
         let merge_pool = match settings.threads {
             0 => return Err(Error::bad_input("threads must be at least 1")),
@@ -111,6 +113,7 @@ impl Node {
             state: Mutex::new(Drive { mail: Mailbox::new(addresses.clone()), driving: false, waiters: 0 }),
             addresses,
             topology: transport.topology(),
+            chunk_bytes: transport.chunk_bytes(),
             clock,
             pool: transport.pool(),
             transport: Mutex::new(transport),
@@ -125,8 +128,8 @@ impl Node {
             goes_on,
             place,
         });
-        if virtual_time {
-            // A simulated process has one thread.
+        if virtual_time || callers_only {
+            // A simulated process has one thread; and a thread of ours may not use a transport that is for callers.
             node.tasks.needs_no_thread();
         } else if goes_on {
             Node::keep_going(&node)?;
@@ -162,6 +165,11 @@ impl Node {
     /// Ranks that share this host.
     pub fn ranks_on_host(&self) -> usize {
         self.ranks_on_host
+    }
+
+    /// The most bytes of a message that go in one frame, unless a row takes more.
+    pub(crate) fn chunk_bytes(&self) -> usize {
+        self.chunk_bytes
     }
 
     /// What time goes by here.
@@ -476,9 +484,12 @@ impl Node {
     /// Nothing has moved for the whole time-out: names those that have not answered.
     fn timed_out(&self, ep: &Endpoint) -> Error {
         let (group, call) = ep.place();
-        let present = self.mail(|m| m.present(group.comm, call));
-        let here = |rank: &u32| *rank == self.rank || present.contains(rank);
-        let missing = group.ranks.iter().copied().filter(|rank| !here(rank)).collect();
+        let (present, losses) = self.mail(|m| (m.present(group.comm, call), m.losses(group)));
+        // Of one that is lost nobody expects anything: a shrink goes on without.
+        let absent = |rank: u32| rank != self.rank && !present.contains(&rank);
+        let each = group.ranks.iter().zip(&losses);
+        let missing =
+            each.filter(|(rank, loss)| loss.is_none() && absent(**rank)).map(|(rank, _)| *rank).collect();
         Error::Timeout { missing, call: ep.sig().to_string(), after: self.settings.timeout }
     }
 }

@@ -12,7 +12,7 @@
 
 use crate::clock::Clock;
 use crate::frame::Frame;
-use crate::slab::Pool;
+use crate::slab::{CHUNK_BYTES, Pool};
 use crate::topology::Topology;
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,8 +127,20 @@ pub trait Transport: Send {
     fn hold_back(&mut self, bytes: usize) {
         let _ = bytes;
     }
+    /// Takes a peer that may live for lost, which the next poll reports, and tells it so if that can be. Asked only by replicas.
+    fn give_up(&mut self, peer: u32, cause: &str) {
+        let _ = (peer, cause);
+    }
+    /// The most bytes of a message that go in one frame, unless a row takes more.
+    fn chunk_bytes(&self) -> usize {
+        CHUNK_BYTES
+    }
     /// Whether it has work when no call is under way: then it is polled all the time, and told of calls that end.
     fn goes_on(&self) -> bool {
+        false
+    }
+    /// Whether only threads that are in a call may use it: then nothing goes on while nobody waits.
+    fn is_for_callers_only(&self) -> bool {
         false
     }
     /// Whether all that was posted is with the system, and nobody may ask for it again.

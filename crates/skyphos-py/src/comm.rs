@@ -59,6 +59,7 @@ pub fn connect_tcp(
     congestion_control: Option<String>,
     heartbeat: f64,
     tls: Option<(PathBuf, PathBuf, PathBuf)>,
+    replication: (u32, bool),
 ) -> PyResult<Connected> {
     let settings = settings(py, timeout, threads)?;
     let mut options = skyphos::tcp::Options::new(rank, world_size, rendezvous);
@@ -68,14 +69,51 @@ pub fn connect_tcp(
     options.socket_buffer = socket_buffer;
     options.congestion_control = congestion_control;
     options.heartbeat = duration(py, "heartbeat", heartbeat)?;
+    options.replication = replication;
     options.interrupted = Some(interrupted);
     options.tls =
         tls.map(|(authority, certificate, key)| skyphos::tcp::TlsFiles { authority, certificate, key });
     let transport = py.detach(|| skyphos::tcp::connect(options)).map_err(|e| to_py(py, e))?;
-    let (rank, size) = (transport.rank(), transport.size());
-    let addresses = transport.addresses().to_vec();
-    let transport = Mutex::new(Some(Box::new(transport) as Box<dyn Transport>));
-    Ok(Connected { rank, size, addresses, settings, transport })
+    Ok(Connected::new(transport, settings))
+}
+
+/// Joins a group of an MPI communicator's processes. `comm`: its handle; the world without one. `launched`: how many processes
+/// the launcher says there are.
+#[pyfunction]
+pub fn connect_mpi(
+    py: Python<'_>,
+    comm: Option<usize>,
+    launched: Option<u32>,
+    places: Vec<PathBuf>,
+    timeout: f64,
+    threads: Option<usize>,
+) -> PyResult<Connected> {
+    let mut settings = settings(py, timeout, threads.unwrap_or(1))?;
+    let options = skyphos::mpi::Options {
+        comm,
+        places,
+        launched,
+        timeout: settings.timeout,
+        interrupted: Some(interrupted),
+    };
+    let transport = py.detach(|| skyphos::mpi::connect(&options)).map_err(|e| to_py(py, e))?;
+    if threads.is_none() {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        settings.threads = (cores / transport.ranks_on_host()).max(1);
+    }
+    Ok(Connected::new(transport, settings))
+}
+
+/// Whether there is an MPI library that could be used.
+#[pyfunction]
+pub fn mpi_is_there(places: Vec<PathBuf>) -> bool {
+    skyphos::mpi::is_there(&places)
+}
+
+/// Ends MPI if it was begun here. Nobody uses it afterwards.
+#[pyfunction]
+pub fn mpi_end(py: Python<'_>) {
+    py.detach(skyphos::mpi::Library::end);
 }
 
 /// Processes that are connected, and no group yet.
@@ -89,6 +127,13 @@ pub struct Connected {
 }
 
 impl Connected {
+    fn new(transport: impl Transport + 'static, settings: Settings) -> Connected {
+        let (rank, size) = (transport.rank(), transport.size());
+        let addresses = transport.addresses().to_vec();
+        let transport = Mutex::new(Some(Box::new(transport) as Box<dyn Transport>));
+        Connected { rank, size, addresses, settings, transport }
+    }
+
     fn take(&self, py: Python<'_>) -> PyResult<Box<dyn Transport>> {
         let taken = self.transport.lock().unwrap_or_else(PoisonError::into_inner).take();
         taken.ok_or_else(|| to_py(py, Error::bad_input("these connections are a group's already")))

@@ -25,7 +25,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[pymodule]
 mod _skyphos {
     #[pymodule_export]
-    use crate::comm::{Comm, Connected, connect_tcp, local};
+    use crate::comm::{Comm, Connected, connect_mpi, connect_tcp, local, mpi_end, mpi_is_there};
     #[pymodule_export]
     use crate::plan::Plan;
     #[pymodule_export]

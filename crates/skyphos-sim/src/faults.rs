@@ -488,7 +488,7 @@ impl World {
     }
 
     /// A process takes another one for lost, and tells it so.
-    fn give_up(&mut self, at: u32, of: u32, cause: String, time: u64) {
+    pub(crate) fn give_up(&mut self, at: u32, of: u32, cause: String, time: u64) {
         let faults = self.faults();
         faults.down.insert((at, of));
         faults.note(|| format!("{time} ns: {at} gives {of} up: {cause}"));

@@ -75,6 +75,11 @@ impl Process {
         self.clock.at()
     }
 
+    /// Computes for so many seconds, or longer if the process is slow: it looks at nothing that comes meanwhile.
+    pub fn work(&mut self, seconds: f64) {
+        self.clock.pass(nanoseconds(seconds * self.slowness.get()));
+    }
+
     /// Joins the next group of all processes, once all are there; `None` if they are not after so many seconds. Of an
     /// earlier group nothing comes any more.
     pub fn join(&mut self, patience_s: f64) -> Option<Box<dyn Transport>> {

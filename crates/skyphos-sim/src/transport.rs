@@ -117,6 +117,14 @@ impl Transport for Sim {
         self.shared.world().post(self.rank, to, self.clock.at(), frame, self.generation);
     }
 
+    fn give_up(&mut self, peer: u32, cause: &str) {
+        let mut world = self.shared.world();
+        // Without faults nobody stands still.
+        if world.faults.is_some() {
+            world.give_up(self.rank, peer, cause.to_owned(), self.clock.at());
+        }
+    }
+
     fn backlog(&self, to: u32) -> usize {
         self.shared.world().backlog(self.rank, to)
     }

@@ -20,7 +20,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 /// Bytes that TCP, IP and Ethernet put around a packet, and those in it.
 pub(crate) const PACKET: (f64, f64) = (90.0, 1448.0);
 
-/// Frames of less leave the backlog as soon as their turn comes: nobody waits for it to shrink by so little.
+/// Frames of less leave the backlog as soon as their turn comes if nobody watches it: that saves an event.
 const WATCHED_BYTES: usize = 16 * 1024;
 
 /// What happens at a moment. Frames are named by their place in `flying`.
@@ -65,6 +65,8 @@ struct Pair {
     /// Bytes posted and not yet on the link, and the most of them since the sender was told last.
     queued: usize,
     peak: usize,
+    /// Whether the sender has seen that there are some, and may wait for them to go.
+    watched: bool,
     /// Of the last frame: frames of one sender stay in order, however late one is.
     head: u64,
     tail: u64,
@@ -204,8 +206,16 @@ impl World {
         number
     }
 
-    /// Bytes posted and not yet on the link.
-    pub(crate) fn backlog(&self, from: u32, to: u32) -> usize {
+    /// Bytes posted and not yet on the link, for the sender to go by.
+    pub(crate) fn backlog(&mut self, from: u32, to: u32) -> usize {
+        let bytes = self.queued(from, to);
+        if bytes > 0 {
+            self.pairs.entry((from, to)).or_default().watched = true;
+        }
+        bytes
+    }
+
+    fn queued(&self, from: u32, to: u32) -> usize {
         match &self.faults {
             Some(faults) if faults.is_closed(from, to) => 0,
             _ => self.pairs.get(&(from, to)).map_or(0, |pair| pair.queued),
@@ -220,7 +230,7 @@ impl World {
         match &self.faults {
             Some(faults) if faults.is_closed(from, to) => 0,
             Some(_) => bytes,
-            None => self.backlog(from, to),
+            None => self.queued(from, to),
         }
     }
 
@@ -364,7 +374,7 @@ impl World {
         if std::mem::replace(&mut flying.mark.taken, true) {
             return; // sent again after a cut
         }
-        match bytes >= WATCHED_BYTES {
+        match bytes >= WATCHED_BYTES || self.pairs.get(&(from, to)).is_some_and(|pair| pair.watched) {
             true => self.at(end, Kind::Left { from, to, bytes: bytes as u32 }),
             false => {
                 self.shrink(from, to, bytes);
@@ -380,7 +390,7 @@ impl World {
         pair.queued = pair.queued.saturating_sub(bytes);
         let halved = pair.queued <= pair.peak / 2;
         if halved {
-            pair.peak = pair.queued;
+            (pair.peak, pair.watched) = (pair.queued, false);
         }
         if pair.queued == 0 && self.faults.is_none() && self.network.jitter.is_zero() {
             self.pairs.remove(&(from, to));

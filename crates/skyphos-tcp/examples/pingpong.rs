@@ -189,7 +189,7 @@ async fn both_ways(ep: &Endpoint, other: u32, chunks: u64) -> Result<()> {
     let mut receive = Incoming::new(other, 0);
     while !(send.done() && receive.done()) {
         let mut moved = false;
-        while let Some(range) = send.next_range(ep, CHUNK_BYTES) {
+        while let Some(range) = send.next_range(ep, 1) {
             send.push(ep, ep.chunk(range.len()));
             moved = true;
         }

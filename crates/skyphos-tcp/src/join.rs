@@ -8,13 +8,13 @@
 //! ```
 
 use crate::handshake::{GroupId, Key, random};
-use crate::host::Host;
 use crate::link::Trust;
 use crate::lobby::{Happening, Lobby, system};
 use crate::mesh::mesh;
 use crate::message::{self, Details, Hello, Kind, Message, PROTOCOL, Role, Table};
 use crate::tls::Tls;
 use crate::{Formed, Options, sockets};
+use skyphos_core::host::Host;
 use skyphos_types::{Error, Result};
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
@@ -227,6 +227,7 @@ impl Join {
         let details = Details {
             left_ms: self.deadline.saturating_duration_since(Instant::now()).as_millis() as u64,
             pid: std::process::id(),
+            replication: self.options.replication,
             mesh: SocketAddr::new(ip, own.port()),
             host: host.name,
             machine: host.machine,

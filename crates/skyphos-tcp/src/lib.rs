@@ -14,7 +14,6 @@
 #[doc(hidden)]
 pub mod fuzzing;
 mod handshake;
-mod host;
 mod join;
 mod link;
 mod lobby;
@@ -81,7 +80,7 @@ impl Formed {
         if let Some(fd) = options.listen_fd {
             drop(sockets::inherit(fd, &sockets::Tuning::default())?);
         }
-        let host = host::Host::this();
+        let host = skyphos_core::host::Host::this();
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
         let seat = message::Seat { machine: 0, address, host: host.name };
         Ok(Formed { seats: vec![seat], wires: vec![None] })

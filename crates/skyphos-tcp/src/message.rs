@@ -5,14 +5,14 @@
 //! `None`, and the link drops the connection before it reads more than the limit it was given.
 
 use crate::handshake::{GroupId, Key, Nonce, PROOF_BYTES, Side};
-use crate::host::NAME_BYTES;
+use skyphos_core::host::NAME_BYTES;
 use std::net::{IpAddr, SocketAddr};
 
 /// First bytes of a server's challenge.
 const MAGIC: [u8; 7] = *b"SKYPHOS";
 
 /// Version of the bring-up's messages.
-pub(crate) const PROTOCOL: u8 = 1;
+pub(crate) const PROTOCOL: u8 = 2;
 
 /// Longest message from someone who has not proved the token: the largest hello.
 pub(crate) const STRANGER_BYTES: usize = 1024;
@@ -91,6 +91,13 @@ impl<'a> Fields<'a> {
     }
     fn u8(&mut self) -> Option<u8> {
         Some(self.bytes(1)?[0])
+    }
+    fn bool(&mut self) -> Option<bool> {
+        match self.u8()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
     }
     fn u32(&mut self) -> Option<u32> {
         Some(u32::from_le_bytes(self.array()?))
@@ -173,6 +180,8 @@ pub(crate) struct Details {
     pub(crate) mesh: SocketAddr,
     pub(crate) host: String,
     pub(crate) machine: String,
+    /// As in [`crate::Options`].
+    pub(crate) replication: (u32, bool),
 }
 
 /// A client's introduction.
@@ -200,6 +209,9 @@ impl Hello {
         if let Some(details) = &self.details {
             fields.extend(details.left_ms.to_le_bytes());
             fields.extend(details.pid.to_le_bytes());
+            let (each, share_hosts) = details.replication;
+            fields.extend(each.to_le_bytes());
+            fields.push(u8::from(share_hosts));
             put_address(details.mesh, &mut fields);
             put_text(&details.host, &mut fields);
             put_text(&details.machine, &mut fields);
@@ -218,7 +230,7 @@ impl Hello {
             2 => Role::Mesh,
             _ => return None,
         };
-        let has_token = fields.u8()? != 0;
+        let has_token = fields.bool()?;
         let (rank, world_size, to) = (fields.u32()?, fields.u32()?, fields.u32()?);
         let nonce = fields.array()?;
         let details = match role {
@@ -226,6 +238,7 @@ impl Hello {
             Role::Register => Some(Details {
                 left_ms: fields.u64()?,
                 pid: fields.u32()?,
+                replication: (fields.u32()?, fields.bool()?),
                 mesh: fields.address()?,
                 host: fields.text()?,
                 machine: fields.text()?,
@@ -316,6 +329,7 @@ mod tests {
         let details = Details {
             left_ms: 1500,
             pid: 77,
+            replication: (2, true),
             mesh: "10.1.2.3:456".parse().unwrap(),
             host: "n1".to_owned(),
             machine: "boot net".to_owned(),
@@ -349,6 +363,18 @@ mod tests {
             assert!(hello.check_welcome(&welcome, &key, &nonce, &group));
             assert!(!hello.check_welcome(&welcome, &Key::new(None), &nonce, &group));
             assert!(!hello.check_welcome(&welcome[1..], &key, &nonce, &group));
+        }
+    }
+
+    #[test]
+    fn what_a_hello_says_is_said_in_one_way() {
+        let (key, nonce, group) = (Key::new(Some("cup")), [1; 32], [2; 16]);
+        for (token, fits) in [(0, true), (1, true), (9, false)] {
+            let mut fields = hello().encode(&key, &nonce, &group).split_off(PROOF_BYTES);
+            fields[1] = token;
+            let proof = key.prove(Side::Client, &[&nonce, &fields, &group]);
+            let body = [&proof[..], &fields].concat();
+            assert_eq!(Hello::decode(&body, &key, &nonce, &group).is_some(), fits, "{token}");
         }
     }
 

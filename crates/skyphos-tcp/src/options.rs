@@ -35,11 +35,14 @@ pub struct Options {
     /// The local address to listen on. `None`: for rank 0, loopback if the rendezvous is there, else
     /// every interface; for others, the one over which they reached the rendezvous.
     pub interface: Option<IpAddr>,
-    /// Size of each socket's send and receive buffer; `None` leaves it to the kernel's autotuning.
+    /// Size of each socket's send and receive buffer; `None` leaves it to the kernel's autotuning. What connects to a socket
+    /// of `listen_fd` has at least the receive buffer that the socket came with.
     pub socket_buffer: Option<usize>,
     /// Congestion control of the connections, by the system's name for it; `None`: the system's, but not BBR on
     /// short paths.
     pub congestion_control: Option<String>,
+    /// Processes of a rank, and whether those of one may share a host: nothing to this transport, but all must mean the same.
+    pub replication: (u32, bool),
     /// How long nothing may be heard of a rank's host before the rank is lost: at least 2 s. A rank that is merely slow or
     /// stopped is not, for its system answers.
     pub heartbeat: Duration,
@@ -61,6 +64,7 @@ impl Options {
             interface: None,
             socket_buffer: None,
             congestion_control: None,
+            replication: (1, false),
             heartbeat: Duration::from_secs(10),
             interrupted: None,
         }

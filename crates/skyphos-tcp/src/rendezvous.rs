@@ -15,12 +15,12 @@
 //! Cost: 4 messages a rank; rank 0 uses the connections of the rendezvous for its part of the mesh.
 
 use crate::handshake::{GroupId, Key, random};
-use crate::host::Host;
 use crate::link::{SPEAKS_TLS, Trust};
 use crate::lobby::{Happening, Lobby};
 use crate::message::{Details, Hello, Kind, Message, Role, Seat, Table};
 use crate::tls::Tls;
 use crate::{Formed, Options, sockets};
+use skyphos_core::host::Host;
 use skyphos_types::{Error, Result};
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -181,6 +181,16 @@ impl Rendezvous {
         let error = if hello.world_size != size {
             let group = |size: u32| format!("a group of {size} (world_size={size})");
             let (left_call, right_call) = (group(size), group(hello.world_size));
+            Some(Error::Mismatch { left: 0, left_call, right: rank, right_call })
+        } else if newcomer.details.replication != self.options.replication {
+            let text = |(each, share_hosts): (u32, bool)| {
+                format!(
+                    "init(replication={each}, share_hosts={})",
+                    if share_hosts { "True" } else { "False" }
+                )
+            };
+            let (left_call, right_call) =
+                (text(self.options.replication), text(newcomer.details.replication));
             Some(Error::Mismatch { left: 0, left_call, right: rank, right_call })
         } else if rank == 0 {
             let own = format!("pid {} on {}", std::process::id(), Host::this().name);

@@ -43,8 +43,19 @@ pub(crate) struct Tuning {
 impl Tuning {
     fn apply(&self, socket: &Socket) -> io::Result<()> {
         if let Some(bytes) = self.buffer {
-            socket.set_send_buffer_size(bytes)?;
             socket.set_recv_buffer_size(bytes)?;
+        }
+        self.apply_in_use(socket)
+    }
+
+    /// To a socket that peers may have connected to: its receive buffer stays as large as it is. A peer to whom 64 KB were
+    /// announced sends packets of 32 KB over loopback, and if only 16 KB are left waits 0.2 s before each of them.
+    fn apply_in_use(&self, socket: &Socket) -> io::Result<()> {
+        if let Some(bytes) = self.buffer {
+            socket.set_send_buffer_size(bytes)?;
+            if bytes > socket.recv_buffer_size()? {
+                socket.set_recv_buffer_size(bytes)?;
+            }
         }
         match &self.congestion {
             Some(name) => socket.set_tcp_congestion(name.as_bytes()),
@@ -103,7 +114,7 @@ pub(crate) fn inherit(fd: RawFd, tuning: &Tuning) -> Result<TcpListener> {
         }
         socket.set_nonblocking(true)?;
         socket.set_cloexec(true)?;
-        tuning.apply(&socket)?;
+        tuning.apply_in_use(&socket)?;
         Ok(true)
     });
     let why = match usable {

@@ -82,6 +82,8 @@ pub struct Tcp {
     kept: Vec<u32>,
     /// Peers whose backlog shrank when what was kept back went out: whoever waits for that must hear of it.
     relieved: Vec<u32>,
+    /// Peers that were given up, to be reported.
+    given_up: Vec<Event>,
     pool: Pool,
     buffer: Box<[u8]>,
     pulse: Pulse,
@@ -130,6 +132,7 @@ impl Tcp {
             corked: false,
             kept: Vec::new(),
             relieved: Vec::new(),
+            given_up: Vec::new(),
             pool: Pool::default(),
             buffer: vec![0; FAR].into(),
             pulse: Pulse::new(heartbeat, size),
@@ -334,6 +337,10 @@ impl Transport for Tcp {
         self.peers[to as usize].outbox.note_peak();
     }
 
+    fn give_up(&mut self, peer: u32, cause: &str) {
+        lose(&mut self.peers[peer as usize], peer, cause, Loss::Silent, &mut self.given_up);
+    }
+
     fn cork(&mut self, corked: bool) {
         self.corked = corked;
         if corked {
@@ -365,6 +372,7 @@ impl Transport for Tcp {
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
         let before = events.len();
         events.extend(self.relieved.drain(..).map(|rank| Event::Writable { rank }));
+        events.append(&mut self.given_up);
         let until = (!wait.is_zero()).then(|| Instant::now() + wait.min(FOR_EVER));
         let mut left = wait;
         loop {

@@ -314,3 +314,17 @@ fn a_larger_group_comes_up_and_talks() {
         node.call(&group, CallSig::plain(CallKind::Barrier), barrier).unwrap();
     });
 }
+
+#[test]
+fn another_number_of_replicas_is_named_to_all() {
+    for (theirs, named) in
+        [((2, true), "replication=2, share_hosts=True"), ((1, true), "replication=1, share_hosts=True")]
+    {
+        let mut options = Place::new().options(4);
+        options[2].replication = theirs;
+        for text in texts(connect_all(options)) {
+            let ours = "rank 0 is in init(replication=1, share_hosts=False)";
+            assert!(text.contains(ours) && text.contains(&format!("rank 2 is in init({named})")), "{text}");
+        }
+    }
+}

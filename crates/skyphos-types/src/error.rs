@@ -91,7 +91,7 @@ pub enum Error {
 
 fn missing_text(missing: &[u32]) -> String {
     match missing {
-        [] => "no progress, though every rank is in the call".to_owned(),
+        [] => "no progress, and no rank is known to be missing".to_owned(),
         [one] => format!("rank {one} did not come"),
         many => {
             format!("ranks {} did not come", many.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))

@@ -1,9 +1,10 @@
-//! What the loss of processes costs a replicated reduction, without the noise of a real network: simulated hosts on links of 250 Mbit/s.
+//! What the loss or slowness of processes costs a replicated reduction, without the noise of a real network: simulated hosts on
+//! links of 250 Mbit/s.
 //!
 //! ```text
-//! cargo run --release -p skyphos --example hit_call -- kill|cut|slow lost_hosts rounds
+//! cargo run --release -p skyphos --example hit_call -- kill|cut|slow lost_hosts rounds times_as_slow
 //! ```
-//! Prints, for each round, the call that was hit and the later ones over those before.
+//! Prints, for each round, the call that was hit and the later ones over those before, on processes that were spared.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -14,12 +15,13 @@ use std::time::Duration;
 const HOSTS: u32 = 8;
 const RANKS: u32 = 4;
 const BEFORE: usize = 4;
-const AFTER: usize = 4;
+const AFTER: usize = 10;
 const N: u64 = 4_000_000;
 const ENTRIES: usize = 1_000_000;
 
-/// When each call began and ended on each process that lived through all.
+/// When each call began and ended on each process that nothing befell.
 fn calls(faults: Vec<(When, Fault)>) -> Vec<Vec<(u64, u64)>> {
+    let hit: Vec<u32> = faults.iter().filter_map(|(_, fault)| process_of(fault)).collect();
     let cluster = Cluster::new(Network::new(HOSTS, 31.25e6, 100e-6), 1, false).unwrap();
     let play = Play { faults, heartbeat_s: 10.0, log: false };
     let played = cluster
@@ -47,7 +49,17 @@ fn calls(faults: Vec<(When, Fault)>) -> Vec<Vec<(u64, u64)>> {
         Outcome::Done(times) => times,
         _ => None,
     };
-    played.outcomes.into_iter().filter_map(lived).collect()
+    let whole = (0..).zip(played.outcomes).filter(|(process, _)| !hit.contains(process));
+    whole.filter_map(|(_, outcome)| lived(outcome)).collect()
+}
+
+fn process_of(fault: &Fault) -> Option<u32> {
+    match fault {
+        Fault::CutOff { process, .. } | Fault::Slow { process, .. } | Fault::Crash { process, .. } => {
+            Some(*process)
+        }
+        _ => None,
+    }
 }
 
 /// Seconds of each call, from its last begin to its last end.
@@ -66,6 +78,7 @@ fn main() {
     let rounds: u64 = words.get(2).map_or(5, |text| text.parse().unwrap());
     let quiet = calls(vec![]);
     let usual = seconds(&quiet)[BEFORE];
+    let times: f64 = words.get(3).map_or(10.0, |text| text.parse().unwrap());
     println!("undisturbed: {:.1} ms", usual * 1e3);
     for round in 0..rounds {
         let mut random = Pcg64::seed_from_u64(round);
@@ -75,7 +88,7 @@ fn main() {
             let process = rank as u32 + RANKS * random.random_range(0..2);
             let fault = match how {
                 "cut" => Fault::CutOff { process, heals: None },
-                "slow" => Fault::Slow { process, times: 100.0 },
+                "slow" => Fault::Slow { process, times },
                 _ => Fault::Crash { process, sends_rest: false, back: None },
             };
             (When::At(at), fault)

@@ -87,6 +87,8 @@ pub(crate) async fn decide<T: Element>(
         let learned = sampled.then(|| Learned { next: Tried::begin(vec![known.clone()]), hint: None });
         return Ok(Decided::by(known, learned));
     }
+    // Where nothing is learned from times, they are nobody's business either: replicas measure different ones.
+    let (asked_before, tried) = (tried.is_some(), tried.filter(|_| !basis.seen.is_fixed()));
     let next_by = |grounds: &Grounds, tried: Option<Tried>| {
         let data = Data {
             what,
@@ -103,7 +105,7 @@ pub(crate) async fn decide<T: Element>(
             .and_then(|tried| settle(&data, tried, &grounds.took, || worth_a_try(&data, op, options, true)))
             .unwrap_or_else(|| Next::begin(worth_a_try(&data, op, options, !basis.seen.is_fixed())))
     };
-    let believed = options.expected_nnz.filter(|_| tried.is_none() && basis.seen.starts_alike());
+    let believed = options.expected_nnz.filter(|_| !asked_before && basis.seen.starts_alike());
     let by_hint = believed.and_then(|entries| {
         let grounds = Grounds::hinted(ep, n, entries, basis.seen);
         let next = next_by(&grounds, None);

@@ -87,6 +87,7 @@ pub use skyphos_kernels::{
     Draw, Indices, Magnitude, Quantize, Scale, Select, put_back, quantise_in_place, take_topk,
     take_topk_of_sum, topk,
 };
+pub use skyphos_mpi as mpi;
 pub use skyphos_plan as planner;
 pub use skyphos_sim as sim;
 pub use skyphos_tcp as tcp;

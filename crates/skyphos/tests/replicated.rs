@@ -153,6 +153,27 @@ fn a_rank_without_processes_is_lost() {
     }
 }
 
+/// `auto` remembers, asks again and settles in the course of some tens of calls.
+#[test]
+fn the_same_call_many_times() {
+    for (name, twice) in TWICE {
+        let sums = on_all(twice(2), |comm| {
+            (0..40)
+                .map(|call| {
+                    let options = AllreduceOptions {
+                        expected_nnz: (call % 3 == 1).then_some(1000),
+                        ..AllreduceOptions::default()
+                    };
+                    // The data change now and then, so that it is asked again.
+                    let mine = vector(comm.rank(), 0, if call % 16 == 9 { 5000 } else { 700 });
+                    comm.allreduce(N, 1, mine.view(), &ReduceOp::Sum, &options).unwrap().entries()
+                })
+                .collect::<Vec<_>>()
+        });
+        assert!(sums.iter().all(|all| *all == sums[0]), "{name}");
+    }
+}
+
 #[test]
 fn replicas_that_differ_are_found() {
     for (_, make) in TRANSPORTS {

@@ -26,6 +26,7 @@ __all__ = ["command"]
     show_default=True,
     help="Seconds from SIGTERM to SIGKILL.",
 )
+@click.option("--keep-going", is_flag=True, help="Processes that die do not end the others: see above.")
 @click.argument("target")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
@@ -38,13 +39,19 @@ def command(
     ssh: str | None,
     python: str | None,
     grace: float,
+    keep_going: bool,
     target: str,
     arguments: tuple[str, ...],
 ) -> None:
     """Run TARGET as a group of processes that `skyphos.init()` joins.
 
     TARGET is a Python file (ends in .py), a module with -m, or a program. Its exit code is passed on; when
-    one rank fails, the others are ended.
+    one rank fails, the others are ended, and a line says which one it was.
+
+    With --keep-going the others go on, as a group does that has replicas (init(replication=2)) or that shrinks
+    (comm.shrink()). A line tells of each that fails. The exit code is 0 if one process or more ended with 0 and all
+    others died: killed by a signal, or lost with their host. Else it is that of the first that ended by itself with
+    another code; 128 + signal of the first that died if nobody was left.
 
     \b
     skyphos run -n 4 train.py --epochs 3
@@ -53,7 +60,9 @@ def command(
     """
     argv = launch.command_line(target, arguments, module=module, python=python)
     if hostfile is None:
-        sys.exit(launch.run_local(argv, n or launch.cores(), prefix=prefix, grace_s=grace))
+        sys.exit(
+            launch.run_local(argv, n or launch.cores(), prefix=prefix, grace_s=grace, keep_going=keep_going, tell=True)
+        )
     hosts = launch_hosts.parse_hostfile(hostfile)
     sys.exit(
         launch_hosts.run_hosts(
@@ -65,5 +74,7 @@ def command(
             python=python,
             prefix=prefix,
             grace_s=grace,
+            keep_going=keep_going,
+            tell=True,
         )
     )

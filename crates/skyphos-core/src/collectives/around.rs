@@ -6,7 +6,7 @@
 
 use crate::clock::Effort;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
-use crate::slab::{CHUNK_BYTES, Payload};
+use crate::slab::Payload;
 use skyphos_types::{Element, Error, Result};
 use std::ops::Range;
 
@@ -45,7 +45,7 @@ pub(crate) async fn around<T: Element>(
     let mut finished = 0;
     loop {
         let mut moved = false;
-        while let Some(part) = sends.first().and_then(|send| send.next_range(ep, CHUNK_BYTES)) {
+        while let Some(part) = sends.first().and_then(|send| send.next_range(ep, size_of::<T>())) {
             let mut chunk = ep.chunk(part.len());
             let first = stretch(0).start;
             let place = first + part.start / size_of::<T>()..first + part.end / size_of::<T>();

@@ -3,7 +3,6 @@
 use crate::clock::Effort;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::plan::{Held, Layer, Map, Memory};
-use crate::slab::CHUNK_BYTES;
 use skyphos_types::{Error, Result};
 
 impl Memory {
@@ -36,9 +35,9 @@ impl Memory {
         row_bytes: usize,
         mut fill: impl FnMut(usize, usize, &mut [u8]),
     ) -> bool {
-        let (size, limit, mut moved) = (layer.members.len(), CHUNK_BYTES / row_bytes * row_bytes, false);
+        let (size, mut moved) = (layer.members.len(), false);
         for (k, send) in self.sends.iter_mut().enumerate() {
-            if let Some(range) = send.next_range(ep, limit) {
+            if let Some(range) = send.next_range(ep, row_bytes) {
                 let mut chunk = ep.chunk(range.len());
                 let effort = Effort::Gather { rows: range.len() / row_bytes, row_bytes };
                 ep.compute(effort, || {

@@ -27,12 +27,19 @@ struct Way {
     sent: u64,
     /// Bytes that are there.
     come: u64,
-    /// How many were sent up to the last of a chunk.
-    chunks: u64,
     /// When that changed last, or when something was sent after all was there.
     moved: Duration,
+    /// Bytes up to the end of the last chunk.
+    chunks: u64,
     /// Whether the next change tells how long the way is.
     timed: bool,
+}
+
+impl Way {
+    /// Bytes that are on their way.
+    fn left(&self) -> u64 {
+        self.sent - self.come
+    }
 }
 
 /// See the module's text.
@@ -65,7 +72,7 @@ impl Flow {
     /// Something goes to a process: a chunk, or a word about some.
     pub(super) fn send(&mut self, now: Duration, to: u32, bytes: usize, chunk: bool) {
         let way = &mut self.ways[to as usize];
-        if way.sent == way.come {
+        if way.left() == 0 {
             (way.moved, way.timed) = (now, true);
         }
         way.sent += bytes as u64;
@@ -78,7 +85,7 @@ impl Flow {
     pub(super) fn look(&mut self, now: Duration, on_way: impl Fn(u32) -> usize) -> bool {
         self.looked = now;
         let mut chunks = false;
-        for (process, way) in (0..).zip(&mut self.ways).filter(|(_, way)| way.come < way.sent) {
+        for (process, way) in (0..).zip(&mut self.ways).filter(|(_, way)| way.left() > 0) {
             let come = way.sent.saturating_sub(on_way(process) as u64);
             if come <= way.come {
                 continue;
@@ -100,19 +107,28 @@ impl Flow {
         chunks
     }
 
+    /// Bytes that are on their way to a process, as was seen last.
+    pub(super) fn on_way(&self, to: u32) -> u64 {
+        self.ways[to as usize].left()
+    }
+
     /// Whether something is on its way to a process and does not come there.
     pub(super) fn is_stuck(&self, now: Duration, to: u32) -> bool {
         let way = &self.ways[to as usize];
-        way.come < way.sent
-            && self.looked + FRESH >= now
-            && now >= way.moved + STUCK + 3 * self.least.min(MEMORY)
+        way.left() > 0 && self.looked + FRESH >= now && now >= way.moved + STUCK + 3 * self.least
+    }
+
+    /// For how long nothing has come to a process of what is on its way there.
+    pub(super) fn stands_still(&self, now: Duration, to: u32) -> Duration {
+        let way = &self.ways[to as usize];
+        if way.left() > 0 { now.saturating_sub(way.moved) } else { Duration::ZERO }
     }
 
     /// Bytes that may be handed over now.
     pub(super) fn room(&self, now: Duration) -> usize {
         let moves = |way: &&Way| now < way.moved + STUCK;
-        let on_way: u64 = self.ways.iter().filter(moves).map(|way| way.sent - way.come).sum();
-        let most = self.rate * (QUEUE + 2 * self.least.min(MEMORY)).as_secs_f64();
+        let on_way: u64 = self.ways.iter().filter(moves).map(Way::left).sum();
+        let most = self.rate * (QUEUE + 2 * self.least).as_secs_f64();
         (most.max(LEAST_BYTES) as usize).saturating_sub(on_way as usize)
     }
 }

@@ -39,7 +39,8 @@ use crate::slab::{Payload, Pool};
 use crate::topology::Topology;
 use crate::transport::{Event, Health, Loss, Transport, Waker};
 use skyphos_types::{Error, Result};
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -47,11 +48,21 @@ use std::time::Duration;
 /// Messages up to this size are sent by all.
 pub const RACED_BYTES: usize = 4096;
 
+/// Larger ones go in chunks of so much: several to each receiver fit into what a link carries in a moment, so that it never stands
+/// still because some receivers are busy, and what is passed on comes a little later only.
+const SHARED_BYTES: usize = 32 * 1024;
+
 /// Bytes handed to a connection ahead of what it has sent: what is still here can be taken back.
 const AHEAD_BYTES: usize = 128 * 1024;
 
-/// Bytes by which one replica may fall behind another before the sender waits for it.
-const LAG_BYTES: usize = 256 << 20;
+/// Bytes by which one replica may fall behind another before the sender waits for it, and how long that is: one that takes
+/// nothing for so long, stopped or unreachable, is left behind for good. Kept for it are as many bytes from each replica of a
+/// sender.
+const LAG_BYTES: usize = 128 << 20;
+const STANDS_STILL: Duration = Duration::from_secs(2);
+
+/// How often it is looked who is that far behind.
+const JUDGE_EVERY: Duration = Duration::from_millis(100);
 
 /// In the place of a notice's call: an answer is asked for.
 const ANSWER: u64 = 1;
@@ -83,10 +94,13 @@ pub struct Replicated {
     steps: Vec<Step<Payload>>,
     woken: Arc<AtomicBool>,
     flow: Flow,
-    /// Whose turn it is to be sent something.
-    turn: u32,
     /// When a sibling was last asked for a sign of life.
     asked: Duration,
+    /// When it was last looked who is too far behind.
+    judged: Duration,
+    /// How large each rank's backlog was: who waits hears once half of it has gone. What is here goes to connections that may take
+    /// it at once, and have nothing to tell.
+    watched: Vec<usize>,
 }
 
 impl Replicated {
@@ -121,49 +135,51 @@ impl Replicated {
             steps: Vec::new(),
             woken: Arc::default(),
             flow: Flow::new(processes),
-            turn: 0,
             asked: Duration::ZERO,
+            judged: Duration::ZERO,
+            watched: vec![0; numbering.ranks() as usize],
         })
     }
 
-    /// Hands what may go now to the connections, each in turn. Whether more is to go once that has moved.
+    /// Hands what may go now to the connections. Whether more is to go once that has moved.
+    ///
+    /// First to whom least is on its way: the others' links are busy, and would hold all that may be handed over while this one's
+    /// stands still. Among equals first to whom most is due, so that all are done together; then each process begins with another.
     fn pump(&mut self) -> bool {
+        let (me, all) = (self.numbering.me(), self.numbering.processes());
+        let other = |after: u32| (me + after) % all;
+        let open: Vec<u32> = (1..all).filter(|after| self.takes_more(other(*after))).collect();
+        if open.is_empty() {
+            return false;
+        }
         let now = self.clock.now();
-        let mut room = None;
-        let all = self.numbering.processes();
-        let mut idle = 0;
-        while idle < all {
-            let process = self.turn;
-            self.turn = (self.turn + 1) % all;
-            match self.hand(now, process, &mut room) {
-                Some(true) => idle = 0,
-                Some(false) => {
-                    self.turn = process;
-                    return true;
-                }
-                None => idle += 1,
+        self.feel(now);
+        let mut room = self.flow.room(now);
+        let turn = |this: &Replicated, after: u32| {
+            let on_way = this.flow.on_way(other(after)) / RACED_BYTES as u64;
+            Reverse((on_way, Reverse(this.out.bytes(other(after))), after))
+        };
+        let mut lanes: BinaryHeap<_> = open.into_iter().map(|after| turn(self, after)).collect();
+        while let Some(Reverse((.., after))) = lanes.pop() {
+            if room == 0 {
+                return true;
+            }
+            let process = other(after);
+            let Some((header, payload)) = self.out.take(process, || self.inner.on_way(process)) else {
+                continue;
+            };
+            room = room.saturating_sub(payload.len());
+            self.send(process, Frame { header, payload });
+            if self.takes_more(process) {
+                lanes.push(turn(self, after));
             }
         }
         false
     }
 
-    /// Hands a process's next frame to its connection, if there is one and the connection takes it: whether there was room for
-    /// one more.
-    fn hand(&mut self, now: Duration, process: u32, room: &mut Option<usize>) -> Option<bool> {
-        if !self.out.has_any(process) || self.inner.backlog(process) >= AHEAD_BYTES {
-            return None;
-        }
-        if room.is_none() {
-            self.feel(now);
-        }
-        let left = room.get_or_insert_with(|| self.flow.room(now));
-        if *left == 0 {
-            return Some(false);
-        }
-        let (header, payload) = self.out.take(process, || self.inner.on_way(process))?;
-        *left = left.saturating_sub(payload.len());
-        self.send(process, Frame { header, payload });
-        Some(true)
+    /// Whether there may be a frame for a process, and its connection takes one.
+    fn takes_more(&self, process: u32) -> bool {
+        self.out.has_any(process) && self.inner.backlog(process) < AHEAD_BYTES
     }
 
     fn send(&mut self, process: u32, frame: Frame) {
@@ -174,8 +190,8 @@ impl Replicated {
 
     /// Asks a sibling that is quiet for a sign of life, if nothing is on its way there that would tell as much.
     fn ask(&mut self, now: Duration) {
-        let Some((who, often)) = self.out.doubtful(now) else { return };
-        if now >= self.asked + often && self.inner.on_way(who) == 0 {
+        let Some(who) = self.out.doubtful(now) else { return };
+        if now >= self.asked + outflow::QUIET && self.inner.on_way(who) == 0 {
             self.asked = now;
             self.send(
                 who,
@@ -191,9 +207,59 @@ impl Replicated {
         }
     }
 
-    /// Ranks for which something waits here.
-    fn behind(&self) -> usize {
-        (0..self.numbering.ranks()).filter(|rank| self.backlog(*rank) > 0).count()
+    /// Bytes that wait here for a process.
+    fn lag(&self, process: u32) -> usize {
+        self.out.bytes(process) + self.inner.backlog(process)
+    }
+
+    /// Leaves behind for good who is far behind its siblings and takes nothing: they go on in its place, and what is kept for it
+    /// would be ever more.
+    fn judge(&mut self, now: Duration) {
+        if now < self.judged + JUDGE_EVERY {
+            return;
+        }
+        self.judged = now;
+        let others = (0..self.numbering.processes()).filter(|process| *process != self.numbering.me());
+        let far: Vec<u32> = others.filter(|process| self.lag(*process) > LAG_BYTES).collect();
+        if far.is_empty() {
+            return;
+        }
+        self.feel(now);
+        for process in far {
+            let all = self.numbering.processes_of(self.numbering.rank_of(process));
+            let goes_on = |other: u32| {
+                other != process && self.lost[other as usize].is_none() && self.lag(other) <= LAG_BYTES
+            };
+            let still = self.flow.stands_still(now, process);
+            if still >= STANDS_STILL && all.into_iter().any(goes_on) {
+                let cause = format!(
+                    "it has taken nothing for {:.1} s and is {} MB behind its other replicas: it is left behind",
+                    still.as_secs_f64(),
+                    self.lag(process) >> 20
+                );
+                self.inner.give_up(process, &cause);
+            }
+        }
+    }
+
+    /// Something was posted for a rank.
+    fn watch(&mut self, rank: u32) {
+        self.watched[rank as usize] = self.watched[rank as usize].max(self.backlog(rank));
+    }
+
+    /// Tells of ranks of whose backlog half has gone. Not only of those that something was posted for: what is sent in another's
+    /// place is backlog too.
+    fn relieve(&mut self, events: &mut Vec<Event>) {
+        let me = self.numbering.rank();
+        for rank in (0..self.numbering.ranks()).filter(|rank| *rank != me) {
+            let bytes = self.backlog(rank);
+            let most = &mut self.watched[rank as usize];
+            if *most > 0 && bytes <= *most / 2 {
+                *most = bytes;
+                events.push(Event::Writable { rank });
+            }
+            *most = bytes.max(*most);
+        }
     }
 
     /// Tells who might send it too what has come.
@@ -331,9 +397,8 @@ impl Replicated {
             match event {
                 Event::Frame { from, frame } => self.came(from, frame, events),
                 Event::PeerDown { rank, cause, loss } => self.lose(rank, loss, cause, events),
-                Event::Writable { rank } => {
-                    events.push(Event::Writable { rank: self.numbering.rank_of(rank) });
-                }
+                // Of what is here and with the connection it is told below.
+                Event::Writable { .. } => {}
             }
         }
         self.raw = raw;
@@ -408,6 +473,7 @@ impl Transport for Replicated {
             self.differ(differ, &mut events);
             self.waiting = events;
             self.pump();
+            self.watch(to);
             return;
         }
         if header.kind == FrameKind::Abort && self.told.insert((comm, call)) {
@@ -420,6 +486,7 @@ impl Transport for Replicated {
                 self.send(process, Frame { header, payload: payload.clone() });
             }
         }
+        self.watch(to);
     }
 
     fn cork(&mut self, corked: bool) {
@@ -429,7 +496,7 @@ impl Transport for Replicated {
     /// Of the replica that has least; one that lags counts only once it lags far.
     fn backlog(&self, to: u32) -> usize {
         let here = self.numbering.processes_of(to).filter(|process| self.lost[*process as usize].is_none());
-        let bytes = here.map(|process| self.out.bytes(process) + self.inner.backlog(process));
+        let bytes = here.map(|process| self.lag(process));
         let (least, most) = bytes.fold((usize::MAX, 0), |(least, most), b| (least.min(b), most.max(b)));
         match () {
             () if least > most => 0,
@@ -442,9 +509,9 @@ impl Transport for Replicated {
         let before = events.len();
         events.append(&mut self.waiting);
         let until = self.clock.now() + wait.min(FOR_EVER);
-        let mut behind = self.behind();
         let mut more = self.pump();
         loop {
+            self.relieve(events);
             let now = self.clock.now();
             let left = if events.len() > before { Duration::ZERO } else { until.saturating_sub(now) };
             let due = self.out.due().map_or(left, |due| due.saturating_sub(now));
@@ -454,6 +521,7 @@ impl Transport for Replicated {
             self.raw = raw;
             self.sort(events);
             self.tell();
+            self.judge(self.clock.now());
             let now = self.clock.now();
             if self.out.due().is_some_and(|due| due <= now) {
                 self.feel(now);
@@ -462,10 +530,8 @@ impl Transport for Replicated {
             }
             more = self.pump();
             let woken = self.woken.swap(false, Ordering::AcqRel);
-            // A caller may wait for what it has posted to be gone.
-            let now_behind = self.behind();
-            let gone = now_behind < std::mem::replace(&mut behind, now_behind);
-            if woken || gone || events.len() > before || self.clock.now() >= until {
+            self.relieve(events);
+            if woken || events.len() > before || self.clock.now() >= until {
                 return;
             }
         }
@@ -496,6 +562,10 @@ impl Transport for Replicated {
             events.clear();
         }
         self.inner.close(until.saturating_sub(self.clock.now()));
+    }
+
+    fn chunk_bytes(&self) -> usize {
+        SHARED_BYTES
     }
 
     fn goes_on(&self) -> bool {

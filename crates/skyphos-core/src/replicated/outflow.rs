@@ -4,7 +4,7 @@
 //! ```text
 //! chunk c of a message to replica d:   replica (c + d) mod s of the sender owes it, the next one if that one is missing
 //! who owes it sends it;                the others keep it until the receiver says that it has it
-//! not said in time:                    who owes it is late, and the next one sends, from the last chunk of a message back to the first
+//! not said in time:                    who owes it is late, and the next one sends, from a message's last chunk back
 //! only one replica is left to send:    it sends each chunk to one of the receivers, who passes it on to its siblings
 //! ```
 //!
@@ -33,7 +33,7 @@ const SURE: usize = usize::MAX / MORE_BYTES / 2;
 
 /// A sibling of whose chunks nothing was told for so long is asked for a sign of life, and again as often; once it was so much
 /// longer, and the sibling cannot be reached either, it is late.
-const QUIET: Duration = Duration::from_millis(10);
+pub(super) const QUIET: Duration = Duration::from_millis(10);
 const STILL: Duration = Duration::from_millis(30);
 
 /// A chunk that some receivers may not have.
@@ -280,16 +280,17 @@ impl<B: Body> Outflow<B> {
     /// is due of the same exchange or an earlier one before it, what is due of later ones after it.
     pub fn take(&mut self, to: u32, on_way: impl FnOnce() -> usize) -> Option<(Header, B)> {
         let bit = self.bit(to);
-        let instead = self.instead_of_others(to, on_way);
-        while let Some(due) = self.lanes[to as usize].due.front() {
-            if let (Due::Own { chunk, .. }, Some((_, step))) = (due, instead)
-                && self.kept.get(chunk).is_some_and(|kept| kept.step > step)
-            {
-                break;
+        let next = self.lanes[to as usize].due.iter().find_map(|due| match due {
+            Due::Own { chunk, .. } => {
+                self.kept.get(chunk).filter(|kept| kept.missing & bit != 0).map(|kept| kept.step)
             }
-            let lane = &mut self.lanes[to as usize];
-            let due = lane.due.pop_front().expect("seen");
-            lane.bytes -= due.bytes();
+            Due::Passed(..) => Some(0),
+        });
+        let instead = self.instead_of_others(to, next.unwrap_or(u64::MAX), on_way);
+        while instead.is_none()
+            && let Some(due) = self.lanes[to as usize].due.pop_front()
+        {
+            self.lanes[to as usize].bytes -= due.bytes();
             match due {
                 Due::Passed(header, body) => return Some((header, body)),
                 Due::Own { chunk, pass_on, .. } => {
@@ -300,38 +301,35 @@ impl<B: Body> Outflow<B> {
                 }
             }
         }
-        let (place, _) = instead?;
-        let spare = self.lanes[to as usize].spare.remove(place).expect("seen");
+        let spare = self.lanes[to as usize].spare.remove(instead?).expect("seen");
         self.instead += 1;
         self.give(&spare.chunk, bit)
     }
 
-    /// Where among what others owe to a process the next chunk is that this one brings in their place, and its step. That goes
-    /// one by one at first if somebody is merely late, so that little goes for nothing.
-    fn instead_of_others(&mut self, to: u32, on_way: impl FnOnce() -> usize) -> Option<(usize, u64)> {
+    /// Where among what others owe to a process the next chunk is that this one brings in their place, if it is of an earlier
+    /// step than `before`. That goes one by one at first if somebody is merely late, so that little goes for nothing.
+    fn instead_of_others(&mut self, to: u32, before: u64, on_way: impl FnOnce() -> usize) -> Option<usize> {
         if !self.anyone_missing() {
             return None;
         }
-        let bit = self.bit(to);
-        let mut spare = std::mem::take(&mut self.lanes[to as usize].spare);
-        spare.retain(|spare| self.misses(&spare.chunk, bit));
-        let mine = |spare: &Spare| spare.via.is_none() && self.owes(&spare.chunk, to) == self.numbering.me();
-        let step = |place: usize| self.kept[&spare[place].chunk].step;
+        self.front(to)?;
+        let (bit, spare) = (self.bit(to), &self.lanes[to as usize].spare);
+        let step = |spare: &Spare| {
+            self.kept.get(&spare.chunk).filter(|kept| kept.missing & bit != 0).map(|kept| kept.step)
+        };
+        let is_mine =
+            |spare: &Spare| spare.via.is_none() && self.owes(&spare.chunk, to) == self.numbering.me();
+        // They are in the order of their steps; some have come meanwhile.
+        let earlier =
+            spare.iter().enumerate().filter_map(|(place, spare)| Some((place, spare, step(spare)?)));
+        let mut mine = earlier.take_while(|(.., step)| *step < before).filter(|(_, spare, _)| is_mine(spare));
+        let (first, _, of) = mine.next()?;
         // One who is late comes towards us.
-        let first = spare.iter().position(mine);
-        let place = first.map(|first| match self.late.is_empty() {
+        let place = match self.late.is_empty() {
             true => first,
-            false => {
-                let step_of = step(first);
-                let same = |spare: &&Spare| self.kept[&spare.chunk].step == step_of;
-                let count = spare.iter().skip(first).take_while(same).count();
-                let last = spare.iter().skip(first).take(count).rposition(mine);
-                first + last.unwrap_or(0)
-            }
-        });
-        let found = place.map(|place| (place, step(place)));
-        self.lanes[to as usize].spare = spare;
-        found.filter(|_| self.late.is_empty() || on_way() <= self.instead * MORE_BYTES)
+            false => mine.take_while(|(.., step)| *step == of).last().map_or(first, |(place, ..)| place),
+        };
+        (self.late.is_empty() || on_way() <= self.instead * MORE_BYTES).then_some(place)
     }
 
     /// Whether some sibling's part, or what a receiver should pass on, may be this process's to send.
@@ -372,9 +370,9 @@ impl<B: Body> Outflow<B> {
         quiet.min_by_key(|(_, since)| *since)
     }
 
-    /// Whom to ask for a sign of life, and how often.
-    pub fn doubtful(&mut self, now: Duration) -> Option<(u32, Duration)> {
-        self.quiet().filter(|(_, since)| now >= *since + QUIET).map(|(who, _)| (who, QUIET))
+    /// Whom to ask for a sign of life, each [`QUIET`].
+    pub fn doubtful(&mut self, now: Duration) -> Option<u32> {
+        self.quiet().filter(|(_, since)| now >= *since + QUIET).map(|(who, _)| who)
     }
 
     /// Looks whether a sibling stands still.

@@ -162,9 +162,14 @@ fn indices(n: u64, rank: u32, size: u32) -> impl Strategy<Value = Vec<u64>> {
 }
 
 pub fn cases() -> impl Strategy<Value = Case> {
+    cases_of(1..=13)
+}
+
+/// Cases of groups of some sizes.
+pub fn cases_of(sizes: std::ops::RangeInclusive<u32>) -> impl Strategy<Value = Case> {
     let n = prop_oneof![Just(1u64), Just(100), Just(5000), Just(1 << 24), Just(1 << 40), Just(1 << 63)];
     (
-        1u32..=13,
+        sizes,
         n,
         0..DType::ALL.len(),
         0usize..8,
@@ -258,14 +263,41 @@ pub fn check(case: &Case, make: MakeGroup) {
 }
 
 fn check_typed<T: Element>(case: &Case, make: MakeGroup) {
-    let values: Vec<Vec<T>> = (0..case.size)
-        .map(|rank| {
-            (0..case.contribute[rank as usize].len() * case.width)
-                .map(|k| value(rank, k / case.width, k % case.width, &case.op))
-                .collect()
-        })
-        .collect();
+    let values = values_of::<T>(case);
     let want = oracle(case, &values);
+    let got = on_all(make(case.size), |comm| run(case, &values, comm));
+    let first = got[0].0.as_ref().err().map(Error::to_string);
+    for (process, (separate, both)) in got.into_iter().enumerate() {
+        let rank = process % case.size as usize;
+        judge(case, &want, rank, &separate, &both);
+        for error in [separate.err(), both.err()].iter().flatten() {
+            assert_eq!(Some(error.to_string()), first);
+        }
+    }
+}
+
+/// The same by one rank of a group whose other ranks do it too.
+pub fn check_alone(case: &Case, comm: &Comm) {
+    with_element!(case.dtype, T => {
+        let values = values_of::<T>(case);
+        let (separate, both) = run(case, &values, comm);
+        judge(case, &oracle(case, &values), comm.rank() as usize, &separate, &both);
+    })
+}
+
+fn values_of<T: Element>(case: &Case) -> Vec<Vec<T>> {
+    let of = |rank: u32| {
+        let rows = case.contribute[rank as usize].len();
+        (0..rows * case.width).map(|k| value(rank, k / case.width, k % case.width, &case.op)).collect()
+    };
+    (0..case.size).map(of).collect()
+}
+
+/// Results of two reductions, and of configuring and reducing at once.
+type Got<T> = (Result<Vec<Vec<T>>, Error>, Result<Vec<T>, Error>);
+
+/// What one rank does.
+fn run<T: Element>(case: &Case, values: &[Vec<T>], comm: &Comm) -> Got<T> {
     let options = ConfigureOptions {
         n: Some(case.n),
         width: case.width,
@@ -273,42 +305,46 @@ fn check_typed<T: Element>(case: &Case, make: MakeGroup) {
         missing: case.missing,
         ..ConfigureOptions::default()
     };
-    let got = on_all(make(case.size), |comm| {
-        let me = comm.rank() as usize;
-        let (contribute, wanted, values) = (&case.contribute[me], &case.want[me], &values[me]);
-        let run = || -> Result<Vec<Vec<T>>, Error> {
-            let mut plan = comm.configure(contribute, wanted, &options)?;
-            let mut results = vec![];
-            for _ in 0..2 {
-                let mut out = vec![T::LOWEST; wanted.len() * case.width];
-                comm.reduce(&mut plan, values, &mut out, &case.op, case.order)?;
-                results.push(out);
-            }
-            Ok(results)
-        };
-        let separate = run();
-        let mut out = vec![T::LOWEST; wanted.len() * case.width];
-        let both =
-            comm.configure_reduce(contribute, wanted, values, &mut out, &case.op, &options).map(|_| out);
-        (separate, both)
-    });
+    let me = comm.rank() as usize;
+    let (contribute, wanted, values) = (&case.contribute[me], &case.want[me], &values[me]);
+    let separate = || -> Result<Vec<Vec<T>>, Error> {
+        let mut plan = comm.configure(contribute, wanted, &options)?;
+        let mut results = vec![];
+        for _ in 0..2 {
+            let mut out = vec![T::LOWEST; wanted.len() * case.width];
+            comm.reduce(&mut plan, values, &mut out, &case.op, case.order)?;
+            results.push(out);
+        }
+        Ok(results)
+    };
+    let separate = separate();
+    let mut out = vec![T::LOWEST; wanted.len() * case.width];
+    let both = comm.configure_reduce(contribute, wanted, values, &mut out, &case.op, &options).map(|_| out);
+    (separate, both)
+}
+
+/// Whether a rank has what it must.
+fn judge<T: Element>(
+    case: &Case,
+    want: &Result<Vec<Vec<T>>, Vec<u64>>,
+    rank: usize,
+    separate: &Result<Vec<Vec<T>>, Error>,
+    both: &Result<Vec<T>, Error>,
+) {
     match want {
         Ok(want) => {
-            for (process, (separate, both)) in got.into_iter().enumerate() {
-                let rank = process % case.size as usize;
-                for result in separate.unwrap().into_iter().chain([both.unwrap()]) {
-                    let (got, want): (&[u8], &[u8]) = (bytes_of(&result), bytes_of(&want[rank]));
-                    assert_eq!(got, want, "process {process} of {case:?}");
-                }
+            let twice = separate.as_ref().unwrap_or_else(|e| panic!("{e}: rank {rank} of {case:?}"));
+            for result in twice.iter().chain([both.as_ref().unwrap()]) {
+                let (got, want): (&[u8], &[u8]) = (bytes_of(result), bytes_of(&want[rank]));
+                assert_eq!(got, want, "rank {rank} of {case:?}");
             }
         }
         Err(unmet) => {
-            let first = got[0].0.as_ref().unwrap_err().to_string();
-            assert!(first.starts_with(&format!("{} wanted", distinct(case, &unmet))), "{first}\n{case:?}");
-            assert!(first.contains(&unmet.iter().min().unwrap().to_string()), "{first}");
-            for (separate, both) in &got {
-                assert_eq!(separate.as_ref().unwrap_err().to_string(), first);
-                assert_eq!(both.as_ref().unwrap_err().to_string(), first);
+            let separate = separate.as_ref().err().map(Error::to_string);
+            for text in [separate, both.as_ref().err().map(Error::to_string)] {
+                let text = text.unwrap_or_else(|| panic!("no error: {case:?}"));
+                assert!(text.starts_with(&format!("{} wanted", distinct(case, unmet))), "{text}\n{case:?}");
+                assert!(text.contains(&unmet.iter().min().unwrap().to_string()), "{text}");
             }
         }
     }

@@ -58,12 +58,18 @@ impl Scenario {
         if random.random() {
             network.start = Distribution::Exponential(1e-3);
         }
-        let steps = (0..random.random_range(1..=4))
+        let mut steps: Vec<(usize, usize)> = (0..random.random_range(1..=4))
             .map(|_| {
                 let count = *[0, 3, 40, 40, 700, 700, 700, 6000].choose(&mut random).expect("some");
                 (random.random_range(0..ALL.len()), count)
             })
             .collect();
+        // Some programs make the same call again and again, and choices are made anew from time to time.
+        let mut apart = Pcg64::seed_from_u64(!seed);
+        if apart.random_bool(0.1) {
+            let (program, count) = steps[0];
+            steps = vec![(program, count.min(700)); apart.random_range(6..=16)];
+        }
         let then = *[Then::Leave, Then::Shrink, Then::Rejoin].choose(&mut random).expect("some");
         let mut faults: Vec<_> = (0..*[0, 1, 1, 1, 2, 2, 3, 5].choose(&mut random).expect("some"))
             .map(|_| fault(&mut random, processes, then))

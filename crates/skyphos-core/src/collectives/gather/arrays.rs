@@ -8,7 +8,6 @@ use crate::collectives::around::around;
 use crate::collectives::barrier::barrier_from;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::frame::ARRAYS;
-use crate::slab::CHUNK_BYTES;
 use skyphos_types::{Error, Result};
 use std::ops::Range;
 
@@ -62,7 +61,7 @@ async fn trade<F: Fn(u32) -> Range<usize>>(
     loop {
         let mut moved = false;
         for (send, (_, blocks)) in outs.iter_mut().zip(sends) {
-            if let Some(part) = send.next_range(ep, CHUNK_BYTES) {
+            if let Some(part) = send.next_range(ep, 1) {
                 let mut chunk = ep.chunk(part.len());
                 let mut rest = chunk.as_bytes_mut();
                 for piece in from.pieces(blocks, part) {

@@ -4,7 +4,7 @@ use super::{GATHER, REDUCE, finish, ranges};
 use crate::clock::Effort;
 use crate::collectives::around::numbers;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
-use crate::slab::{CHUNK_BYTES, Payload};
+use crate::slab::Payload;
 use skyphos_kernels::fold_all;
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::collections::VecDeque;
@@ -54,7 +54,7 @@ pub async fn direct<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out:
     loop {
         let mut moved = false;
         for (send, peer) in scatter.iter_mut().zip(&peers) {
-            if let Some(range) = send.next_range(ep, CHUNK_BYTES) {
+            if let Some(range) = send.next_range(ep, size_of::<T>()) {
                 let mut chunk = ep.chunk(range.len());
                 let start = ranges[*peer as usize].start;
                 let from = start + range.start / size_of::<T>()..start + range.end / size_of::<T>();

@@ -4,7 +4,6 @@ use super::{BITMAP, GATHER, REDUCE, finish, ranges};
 use crate::clock::Effort;
 use crate::collectives::around::numbers;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
-use crate::slab::CHUNK_BYTES;
 use skyphos_kernels::fold_all;
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::ops::Range;
@@ -24,7 +23,7 @@ async fn swap<T: Element>(
     loop {
         let mut moved = false;
         if let Some((send, range)) = &mut out {
-            while let Some(bytes) = send.next_range(ep, CHUNK_BYTES) {
+            while let Some(bytes) = send.next_range(ep, size_of::<T>()) {
                 let mut chunk = ep.chunk(bytes.len());
                 let start = range.start + bytes.start / size_of::<T>();
                 ep.spend(Effort::Dense { bytes: 2 * chunk.len() });

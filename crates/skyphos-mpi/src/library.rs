@@ -1,0 +1,351 @@
+//! The MPI library: found, opened, told apart, and its functions.
+//!
+//! A process has one MPI. Whatever was found first stays: a second library in one process would take its launcher's
+//! connection away from the first.
+
+use crate::abi::{Abi, Constants, Handle, Status};
+use libloading::os::unix::{Library as Shared, RTLD_GLOBAL, RTLD_NOW};
+use skyphos_types::{Error, Result};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// Names under which libraries are known to the system's loader: the standard ABI's, MPICH's, Open MPI's.
+const NAMES: [&str; 4] = ["libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so.12", "libmpi.so.40"];
+
+/// The environment's word for a library.
+pub const CHOICE: &str = "SKYPHOS_LIBMPI";
+
+/// Longest text of any function's, with room (the standard ABI: 8192 for a library's version).
+const TEXT_BYTES: usize = 16 * 1024;
+
+macro_rules! functions {
+    ($($field:ident = $name:literal ($($argument:ty),*);)*) => {
+        /// MPI's functions, as their names say.
+        #[allow(missing_docs, reason = "the MPI standard says it")]
+        #[derive(Clone, Copy)]
+        pub struct Functions {
+            $(pub $field: unsafe extern "C" fn($($argument),*) -> c_int,)*
+        }
+
+        impl Functions {
+            /// The functions of a library, or the name of one that it lacks.
+            fn of(library: &Shared) -> std::result::Result<Functions, &'static str> {
+                // SAFETY: these are the functions' types by the standard, with handles as wide as the widest ABI has them: who reads
+                // 32 bits finds them in the same register.
+                unsafe {
+                    Ok(Functions {
+                        $($field: *library.get($name.as_bytes()).map_err(|_| $name)?,)*
+                    })
+                }
+            }
+        }
+    };
+}
+
+functions! {
+    initialized = "MPI_Initialized" (*mut c_int);
+    finalized = "MPI_Finalized" (*mut c_int);
+    init_thread = "MPI_Init_thread" (*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int);
+    query_thread = "MPI_Query_thread" (*mut c_int);
+    finalize = "MPI_Finalize" ();
+    comm_rank = "MPI_Comm_rank" (Handle, *mut c_int);
+    comm_size = "MPI_Comm_size" (Handle, *mut c_int);
+    comm_idup = "MPI_Comm_idup" (Handle, *mut Handle, *mut Handle);
+    comm_free = "MPI_Comm_free" (*mut Handle);
+    comm_set_errhandler = "MPI_Comm_set_errhandler" (Handle, Handle);
+    isend = "MPI_Isend" (*const c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
+    irecv = "MPI_Irecv" (*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
+    test = "MPI_Test" (*mut Handle, *mut c_int, *mut c_void);
+    wait = "MPI_Wait" (*mut Handle, *mut c_void);
+    cancel = "MPI_Cancel" (*mut Handle);
+    iallgather = "MPI_Iallgather" (*const c_void, c_int, Handle, *mut c_void, c_int, Handle, Handle, *mut Handle);
+    error_string = "MPI_Error_string" (c_int, *mut c_char, *mut c_int);
+    get_library_version = "MPI_Get_library_version" (*mut c_char, *mut c_int);
+}
+
+/// An MPI library in this process.
+pub struct Library {
+    /// Its functions.
+    pub call: Functions,
+    /// What names stand for in it.
+    pub is: Constants,
+    abi: Abi,
+    /// Where it came from, for messages.
+    place: String,
+    /// What it says of itself, in one line.
+    version: String,
+    /// Whether all threads may use it at once.
+    multiple: bool,
+    /// Whether it was begun here, and is to be ended here.
+    ours: bool,
+}
+
+/// The process's library, once there is one.
+static OPEN: Mutex<Option<&'static Library>> = Mutex::new(None);
+
+impl Library {
+    /// The library of this process: one that is there already, the one that the environment names, or the first that is found
+    /// in these places (files, then folders) or by the system's loader. It has been initialised when this returns.
+    ///
+    /// # Errors
+    /// `BadInput` if there is none, or none that can be used.
+    pub fn get(places: &[PathBuf]) -> Result<&'static Library> {
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(library) = *open {
+            return Ok(library);
+        }
+        let (shared, place) = open_any(places)?;
+        let mut library = Library::new(&shared, place)?;
+        library.begin()?;
+        // Its code may run until the process ends.
+        std::mem::forget(shared);
+        Ok(*open.insert(Box::leak(Box::new(library))))
+    }
+
+    /// Whether [`Library::get`] would find one. It is opened, and does nothing yet.
+    pub fn is_there(places: &[PathBuf]) -> bool {
+        let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened = || {
+            open_any(places).and_then(|(shared, place)| {
+                let new = Library::new(&shared, place).map(drop);
+                // One that was opened and closed may not open again.
+                std::mem::forget(shared);
+                new
+            })
+        };
+        open.is_some() || opened().is_ok()
+    }
+
+    /// Ends MPI, if it was begun here and nobody has ended it. Whoever calls it makes no MPI call afterwards.
+    pub fn end() {
+        let open = *OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(library) = open.filter(|library| library.ours && library.is_usable()) {
+            // SAFETY: begun and not ended.
+            unsafe { (library.call.finalize)() };
+        }
+    }
+
+    fn new(shared: &Shared, place: String) -> Result<Library> {
+        let refuse = |what: String| {
+            let rest =
+                format!("; {CHOICE}=/path/to/libmpi_abi.so.1 chooses another, transport=\"tcp\" needs none");
+            Err(Error::bad_input(format!("the MPI library {place} cannot be used: {what}{rest}")))
+        };
+        let call = match Functions::of(shared) {
+            Ok(call) => call,
+            Err(name) => return refuse(format!("it has no {name}, so it is no MPI, or older than MPI 3.0")),
+        };
+        let version = text(|bytes, len| {
+            // SAFETY: there is room for the longest text; it may be called at any time.
+            unsafe { (call.get_library_version)(bytes, len) }
+        });
+        let version = version.lines().next().unwrap_or_default().trim().trim_end_matches('\0').to_owned();
+        let Some(abi) = abi_of(shared, &place, &version) else {
+            return refuse(format!(
+                "it speaks neither MPI 5's standard ABI nor MPICH's or Open MPI's (\"{version}\")"
+            ));
+        };
+        if abi == Abi::Standard
+            && let Some((major, minor)) = abi_version(shared)
+            && major != 1
+        {
+            return refuse(format!("its standard ABI has version {major}.{minor}, this build speaks 1"));
+        }
+        let Some(is) = abi.constants(shared) else {
+            return refuse(format!("it lacks Open MPI's objects (\"{version}\")"));
+        };
+        Ok(Library { call, is, abi, place, version, multiple: false, ours: false })
+    }
+
+    /// Initialises MPI unless somebody has.
+    fn begin(&mut self) -> Result<()> {
+        if self.flag(self.call.finalized) {
+            return Err(Error::bad_input(
+                "MPI has been finalised in this process, and cannot begin again: call sky.init() before MPI_Finalize",
+            ));
+        }
+        let mut level: c_int = 0;
+        self.ours = !self.flag(self.call.initialized);
+        let code = match self.ours {
+            // SAFETY: without arguments, as MPI 2 and later allow.
+            true => unsafe {
+                let (argc, argv) = (std::ptr::null_mut(), std::ptr::null_mut());
+                (self.call.init_thread)(argc, argv, self.is.thread_multiple, &mut level)
+            },
+            // SAFETY: it is initialised.
+            false => unsafe { (self.call.query_thread)(&mut level) },
+        };
+        self.check(code, "MPI_Init_thread").map_err(Error::bad_input)?;
+        self.multiple = level >= self.is.thread_multiple;
+        Ok(())
+    }
+
+    fn flag(&self, ask: unsafe extern "C" fn(*mut c_int) -> c_int) -> bool {
+        let mut flag = 0;
+        // SAFETY: both may be asked at any time.
+        unsafe { ask(&mut flag) };
+        flag != 0
+    }
+
+    /// Whether it has begun and not ended.
+    pub fn is_usable(&self) -> bool {
+        self.flag(self.call.initialized) && !self.flag(self.call.finalized)
+    }
+
+    /// Whether all threads may use it at once.
+    pub fn is_for_all_threads(&self) -> bool {
+        self.multiple
+    }
+
+    /// Its own name and version, its file and its ABI, for messages.
+    pub fn describe(&self) -> String {
+        let abi = match self.abi {
+            Abi::Standard => "standard ABI",
+            Abi::Mpich => "MPICH's ABI",
+            Abi::OpenMpi => "Open MPI's ABI",
+        };
+        format!("{} ({}, {abi})", self.version, self.place)
+    }
+
+    /// What an error code says.
+    pub fn check(&self, code: c_int, what: &str) -> std::result::Result<(), String> {
+        if code == 0 {
+            return Ok(());
+        }
+        // SAFETY: there is room for the longest text.
+        let says = text(|bytes, len| unsafe { (self.call.error_string)(code, bytes, len) });
+        Err(format!("{what} failed: {}", says.trim()))
+    }
+
+    /// Who sent what a status tells of.
+    pub fn source(&self, status: &Status) -> c_int {
+        status[self.is.status_source]
+    }
+}
+
+/// A text that a function of MPI writes.
+fn text(write: impl FnOnce(*mut c_char, *mut c_int) -> c_int) -> String {
+    let mut bytes = vec![0u8; TEXT_BYTES];
+    let mut len: c_int = 0;
+    write(bytes.as_mut_ptr().cast(), &mut len);
+    let len = (len.max(0) as usize).min(TEXT_BYTES - 1);
+    CStr::from_bytes_until_nul(&bytes[..=len])
+        .map_or(String::new(), |text| text.to_string_lossy().into_owned())
+}
+
+/// Which ABI a library speaks: by its file's name, else by what only one has, else by what it says of itself.
+fn abi_of(shared: &Shared, place: &str, version: &str) -> Option<Abi> {
+    let file = Path::new(place).file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
+    // SAFETY: only whether it is there is asked.
+    let is_open_mpi = unsafe { shared.get::<*mut c_void>(b"ompi_mpi_comm_world") }.is_ok();
+    let kin = ["MPICH", "Intel", "MVAPICH", "Parastation"];
+    match () {
+        () if file.starts_with("libmpi_abi.") => Some(Abi::Standard),
+        () if is_open_mpi => Some(Abi::OpenMpi),
+        () if kin.iter().any(|name| version.to_lowercase().contains(&name.to_lowercase())) => {
+            Some(Abi::Mpich)
+        }
+        () => None,
+    }
+}
+
+/// The version of the standard ABI that a library says it has.
+fn abi_version(shared: &Shared) -> Option<(c_int, c_int)> {
+    type Ask = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: its type by MPI 5.0; it may be called at any time.
+    unsafe { (*shared.get::<Ask>(b"MPI_Abi_get_version").ok()?)(&mut major, &mut minor) };
+    Some((major, minor))
+}
+
+/// The library to use, opened, and where it is.
+fn open_any(places: &[PathBuf]) -> Result<(Shared, String)> {
+    if let Some(place) = loaded() {
+        let shared = open(&place)
+            .map_err(|e| Error::bad_input(format!("the MPI library {place} of this process: {e}")))?;
+        return Ok((shared, place));
+    }
+    if let Some(place) = std::env::var(CHOICE).ok().filter(|place| !place.is_empty()) {
+        let shared =
+            open(&place).map_err(|e| Error::bad_input(format!("{CHOICE}={place} cannot be opened: {e}")))?;
+        return Ok((shared, place));
+    }
+    let mut names = NAMES.to_vec();
+    if std::env::var_os("OMPI_COMM_WORLD_SIZE").is_some() {
+        names.rotate_right(1); // Open MPI's launcher is understood by its own library alone
+    }
+    let mut failed = Vec::new();
+    let mut tries: Vec<PathBuf> = Vec::new();
+    tries.extend(places.iter().filter(|place| place.is_file()).cloned());
+    for name in &names {
+        let folders = places.iter().filter(|place| place.is_dir());
+        tries.extend(folders.map(|folder| folder.join(name)).filter(|path| path.exists()));
+        tries.push(PathBuf::from(name));
+    }
+    for path in tries {
+        let place = path.to_string_lossy().into_owned();
+        match open(&place) {
+            Ok(shared) => return Ok((shared, place)),
+            Err(e) if path.is_absolute() => failed.push(e),
+            Err(_) => {}
+        }
+    }
+    let found = if failed.is_empty() { String::new() } else { format!(" ({})", failed.join("; ")) };
+    Err(Error::bad_input(format!(
+        "no MPI library: looked for {}{found}; install one (pip install mpich), set {CHOICE}=/path/to/libmpi_abi.so.1, or use \
+         transport=\"tcp\"",
+        NAMES.join(", ")
+    )))
+}
+
+fn open(place: &str) -> std::result::Result<Shared, String> {
+    // SAFETY: an MPI library's initialisers are meant to run when it is loaded. Its symbols are for all, as plug-ins of Open MPI
+    // expect.
+    unsafe { Shared::open(Some(place), RTLD_NOW | RTLD_GLOBAL) }.map_err(|e| e.to_string())
+}
+
+/// The MPI library that is in this process already: mpi4py's, for instance.
+fn loaded() -> Option<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let paths = maps.lines().filter_map(|line| line.split_once('/')).map(|(_, path)| format!("/{path}"));
+    let mut found: Vec<String> = paths.filter(|path| is_library(path)).collect();
+    found.sort();
+    found.dedup();
+    // One may only lie there as what the other stands on.
+    found.into_iter().next()
+}
+
+/// Whether a file's name is that of an MPI library: libmpi_abi.so.1, libmpi.so.12.1.8, libmpich.so.12 …
+fn is_library(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    ["libmpi_abi.so", "libmpi.so", "libmpich.so", "libmpi_cray.so", "libmpi_intel.so"]
+        .iter()
+        .any(|begin| name.starts_with(begin))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_libraries_are_told_by_name() {
+        for (path, is) in [
+            ("/opt/lib/libmpi_abi.so.1.0", true),
+            ("/opt/lib/libmpi.so.12", true),
+            ("/usr/lib/libmpi.so.40.30.6", true),
+            ("/opt/cray/libmpi_cray.so.12", true),
+            ("/usr/lib/libmpifort.so.12", false),
+            ("/usr/lib/python3/mpi4py/MPI.mpich.cpython-311-x86_64-linux-gnu.so", false),
+        ] {
+            assert_eq!(is_library(path), is, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_mpi_is_said_to_be_none() {
+        let shared = open("libc.so.6").unwrap();
+        let message = Library::new(&shared, "libc.so.6".to_owned()).err().unwrap().to_string();
+        assert!(message.contains("libc.so.6") && message.contains("MPI_Initialized"), "{message}");
+    }
+}

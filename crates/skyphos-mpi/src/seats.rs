@@ -1,0 +1,88 @@
+//! Where the processes are: each tells all others its host.
+
+use crate::abi::Handle;
+use crate::transport::wait;
+use crate::{Library, Until};
+use skyphos_core::Topology;
+use skyphos_core::host::{Host, NAME_BYTES};
+use skyphos_types::{Error, Result};
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+
+/// What a process tells: the name of its host, its key, and its own number there, each text with its length before it.
+const TEXT_BYTES: usize = 1 + NAME_BYTES;
+const SEAT_BYTES: usize = 2 * TEXT_BYTES + 4;
+
+/// Where all processes are.
+pub(crate) struct Seats {
+    /// Host and process of each rank, for people.
+    pub(crate) addresses: Vec<String>,
+    /// Hosts by number.
+    pub(crate) topology: Topology,
+}
+
+/// Asks all. Collective.
+pub(crate) fn gather(library: &'static Library, comm: Handle, size: u32, until: &Until<'_>) -> Result<Seats> {
+    let mine = encode(&Host::this());
+    let mut all = vec![0u8; SEAT_BYTES * size as usize];
+    let mut request: Handle = 0;
+    // SAFETY: both buffers live until the request is complete: where it does not complete they are leaked below.
+    let code = unsafe {
+        let (each, byte) = (SEAT_BYTES as c_int, library.is.byte);
+        (library.call.iallgather)(
+            mine.as_ptr().cast(),
+            each,
+            byte,
+            all.as_mut_ptr().cast(),
+            each,
+            byte,
+            comm,
+            &mut request,
+        )
+    };
+    library.check(code, "MPI_Iallgather").map_err(Error::bad_input)?;
+    if let Err(error) = wait(library, &mut request, until) {
+        std::mem::forget((mine, all));
+        return Err(error);
+    }
+    let mut hosts = BTreeMap::new();
+    let (mut addresses, mut numbers) = (Vec::new(), Vec::new());
+    for seat in all.chunks_exact(SEAT_BYTES) {
+        let (name, machine) = (text(seat), text(&seat[TEXT_BYTES..]));
+        let process = u32::from_le_bytes(seat[2 * TEXT_BYTES..].try_into().expect("four bytes"));
+        addresses.push(format!("{name} (pid {process})"));
+        let next = hosts.len() as u32;
+        numbers.push(*hosts.entry(machine).or_insert(next));
+    }
+    Ok(Seats { addresses, topology: Topology::new(&numbers, &vec![0; numbers.len()])? })
+}
+
+fn encode(host: &Host) -> Vec<u8> {
+    let mut seat = vec![0u8; SEAT_BYTES];
+    for (k, text) in [&host.name, &host.machine].into_iter().enumerate() {
+        let place = &mut seat[k * TEXT_BYTES..][..=text.len()];
+        place[0] = text.len() as u8;
+        place[1..].copy_from_slice(text.as_bytes());
+    }
+    seat[2 * TEXT_BYTES..].copy_from_slice(&std::process::id().to_le_bytes());
+    seat
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[1..][..usize::from(bytes[0])]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seat_of_the_longest_names_comes_back() {
+        let long = "é".repeat(NAME_BYTES / 2);
+        let seat = encode(&Host { name: long.clone(), machine: "boot".to_owned() });
+        assert_eq!(
+            (text(&seat), text(&seat[TEXT_BYTES..]), seat.len()),
+            (long, "boot".to_owned(), SEAT_BYTES)
+        );
+    }
+}

@@ -1,0 +1,572 @@
+//! Frames over MPI's messages.
+//!
+//! ```text
+//! small    header and payload, one message
+//! large    the header, one message; the payload, a second one, from and to where it lies
+//! ```
+//!
+//! Headers and small frames come in buffers that are posted ahead for any sender; they match in the order in which they were
+//! posted, so the first of them is the only one to be asked. A large payload is received once its header is there. Frames of
+//! a peer are handed on in order.
+//!
+//! MPI waits by asking again and again. Whoever has nothing to do lets others run between two questions, then sleeps a little: ranks
+//! that share a core do not starve each other, and a rank that waits for long costs little.
+
+use crate::abi::{Handle, Status};
+use crate::seats::Seats;
+use crate::{Library, Until};
+use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
+use skyphos_core::slab::{CHUNK_BYTES, Payload, Pool, SlabMut};
+use skyphos_core::topology::Topology;
+use skyphos_core::transport::{Event, Loss, Transport, Waker};
+use skyphos_types::{Error, Result};
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Frames up to this size are one message. MPICH sends messages of up to 16 KB or more without asking the receiver first.
+const SMALL_BYTES: usize = 8 * 1024;
+
+/// Buffers that wait for headers: as many may come before this process looks, without being kept and copied.
+const WAITING: usize = 16;
+
+/// What headers and small frames are sent as, and payloads that follow a header. MPI promises tags up to 32,767.
+const HEAD: c_int = 0;
+const BODY: c_int = 1;
+
+/// A peer's messages that are with MPI at once; more wait here.
+const UNDER_WAY: usize = 16;
+
+/// In the place of a goodbye's call: the process ends without having closed its group.
+const ENDS: u64 = 1;
+
+/// How long between questions only to let others run; then sleeps begin, and grow.
+const YIELD: Duration = Duration::from_millis(2);
+const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
+const LONGEST_SLEEP: Duration = Duration::from_micros(500);
+
+/// Rounds of asking between two looks at the clock.
+const ROUNDS: u32 = 8;
+
+/// What a process that ends without closing gives the others to hear of it.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What holds the bytes of a message on its way.
+struct Sending {
+    request: Box<Handle>,
+    bytes: usize,
+    /// Never read: MPI does.
+    _held: Payload,
+}
+
+/// A frame of which the header is there.
+struct Arriving {
+    header: Header,
+    body: Body,
+}
+
+enum Body {
+    Here(Payload),
+    Coming { request: Box<Handle>, slab: SlabMut },
+}
+
+/// A buffer that waits for a header.
+struct Waiting {
+    request: Box<Handle>,
+    buffer: Box<[u8; SMALL_BYTES]>,
+}
+
+#[derive(Default)]
+struct Peer {
+    sending: VecDeque<Sending>,
+    queue: VecDeque<Frame>,
+    /// Bytes in both.
+    backlog: usize,
+    /// The backlog of which it is to be told once half has gone.
+    mark: usize,
+    arriving: VecDeque<Arriving>,
+    /// It sends nothing more.
+    gone: bool,
+}
+
+/// One process of a group over MPI.
+pub struct Mpi {
+    library: &'static Library,
+    comm: Handle,
+    rank: u32,
+    addresses: Arc<[String]>,
+    topology: Topology,
+    ranks_on_host: usize,
+    pool: Pool,
+    waiting: VecDeque<Waiting>,
+    peers: Vec<Peer>,
+    /// Peers with messages under way or frames to come: what a round has to ask.
+    busy: Vec<u32>,
+    /// Why nothing goes any more.
+    broken: Option<String>,
+    told: bool,
+    woken: Arc<AtomicBool>,
+    closed: bool,
+}
+
+/// Rank in and size of a communicator.
+pub(crate) fn place_in(library: &Library, comm: Handle) -> Result<(u32, u32)> {
+    let (mut rank, mut size) = (0, 0);
+    // SAFETY: MPI has begun; a handle that is none is found out by it.
+    let codes =
+        unsafe { [(library.call.comm_rank)(comm, &mut rank), (library.call.comm_size)(comm, &mut size)] };
+    for code in codes {
+        library.check(code, "MPI_Comm_rank").map_err(Error::bad_input)?;
+    }
+    Ok((rank as u32, size as u32))
+}
+
+/// A communicator of our own, with the same processes. Collective.
+pub(crate) fn duplicate(library: &'static Library, comm: Handle, until: &Until<'_>) -> Result<Handle> {
+    // MPI writes the handle until the request is complete.
+    let own: &mut Handle = Box::leak(Box::new(0));
+    let mut request: Handle = 0;
+    // SAFETY: both live long enough.
+    let code = unsafe { (library.call.comm_idup)(comm, own, &mut request) };
+    library.check(code, "MPI_Comm_idup").map_err(Error::bad_input)?;
+    wait(library, &mut request, until)?;
+    // SAFETY: it was leaked above, and MPI is done with it.
+    let own = *unsafe { Box::from_raw(own) };
+    // SAFETY: a communicator of ours.
+    let code = unsafe { (library.call.comm_set_errhandler)(own, library.is.errors_return) };
+    library.check(code, "MPI_Comm_set_errhandler").map_err(Error::bad_input)?;
+    Ok(own)
+}
+
+/// Waits for a request.
+pub(crate) fn wait(library: &Library, request: &mut Handle, until: &Until<'_>) -> Result<()> {
+    let mut idle = Idle::new();
+    loop {
+        let mut done = 0;
+        // SAFETY: a request of ours.
+        let code = unsafe { (library.call.test)(request, &mut done, library.is.status_ignore) };
+        library.check(code, "MPI_Test").map_err(Error::bad_input)?;
+        if done != 0 {
+            return Ok(());
+        }
+        until.check("init over MPI")?;
+        idle.pause(Duration::MAX);
+    }
+}
+
+/// What to do between two questions.
+struct Idle {
+    since: Instant,
+    sleep: Duration,
+}
+
+impl Idle {
+    fn new() -> Idle {
+        Idle { since: Instant::now(), sleep: SHORTEST_SLEEP }
+    }
+
+    fn pause(&mut self, most: Duration) {
+        if self.since.elapsed() < YIELD {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(self.sleep.min(most));
+            self.sleep = (self.sleep * 2).min(LONGEST_SLEEP);
+        }
+    }
+}
+
+impl Mpi {
+    pub(crate) fn new(library: &'static Library, comm: Handle, rank: u32, seats: Seats) -> Result<Mpi> {
+        let Seats { addresses, topology } = seats;
+        let ranks_on_host =
+            topology.hosts().iter().filter(|host| **host == topology.hosts()[rank as usize]).count();
+        let mut mpi = Mpi {
+            library,
+            comm,
+            rank,
+            peers: addresses.iter().map(|_| Peer::default()).collect(),
+            addresses: addresses.into(),
+            topology,
+            ranks_on_host,
+            pool: Pool::default(),
+            waiting: VecDeque::with_capacity(WAITING),
+            busy: Vec::new(),
+            broken: None,
+            told: false,
+            woken: Arc::default(),
+            closed: false,
+        };
+        if mpi.peers.len() > 1 {
+            for _ in 0..WAITING {
+                let buffer = vec![0u8; SMALL_BYTES].into_boxed_slice().try_into().expect("so many bytes");
+                mpi.expect(Waiting { request: Box::default(), buffer });
+            }
+        }
+        match mpi.broken.take() {
+            Some(why) => Err(Error::bad_input(why)),
+            None => Ok(mpi),
+        }
+    }
+
+    /// Whether a function did what it should; if not, nothing goes any more.
+    fn done(&mut self, code: c_int, what: &str) -> bool {
+        match self.library.check(code, what) {
+            Ok(()) => true,
+            Err(why) => {
+                self.broken.get_or_insert(why);
+                false
+            }
+        }
+    }
+
+    /// Posts a buffer for the next header.
+    fn expect(&mut self, mut waiting: Waiting) {
+        // SAFETY: the buffer stays where it is until the request is complete or cancelled, or is leaked.
+        let code = unsafe {
+            (self.library.call.irecv)(
+                waiting.buffer.as_mut_ptr().cast(),
+                SMALL_BYTES as c_int,
+                self.library.is.byte,
+                self.library.is.any_source,
+                HEAD,
+                self.comm,
+                &mut *waiting.request,
+            )
+        };
+        if self.done(code, "MPI_Irecv") {
+            self.waiting.push_back(waiting);
+        }
+    }
+
+    /// Gives a message to MPI.
+    fn send(&mut self, to: u32, tag: c_int, payload: Payload) {
+        let mut request = Box::<Handle>::default();
+        let bytes = payload.as_bytes();
+        // SAFETY: the bytes are kept, unchanged, until the request is complete, or are leaked.
+        let code = unsafe {
+            (self.library.call.isend)(
+                bytes.as_ptr().cast::<c_void>(),
+                bytes.len() as c_int,
+                self.library.is.byte,
+                to as c_int,
+                tag,
+                self.comm,
+                &mut *request,
+            )
+        };
+        if self.done(code, "MPI_Isend") {
+            let bytes = payload.len();
+            self.peers[to as usize].backlog += bytes;
+            self.peers[to as usize].sending.push_back(Sending { request, bytes, _held: payload });
+        }
+    }
+
+    /// Gives a frame to MPI.
+    fn start(&mut self, to: u32, frame: Frame) {
+        let Frame { header, payload } = frame;
+        let head = header.encode_apart(payload.len());
+        let whole = HEADER_BYTES + payload.len();
+        let inside = if whole <= SMALL_BYTES { whole } else { HEADER_BYTES };
+        let mut slab = self.pool.take(inside);
+        slab.as_bytes_mut()[..HEADER_BYTES].copy_from_slice(&head);
+        if inside == whole {
+            slab.as_bytes_mut()[HEADER_BYTES..].copy_from_slice(payload.as_bytes());
+        }
+        self.send(to, HEAD, slab.freeze());
+        if inside != whole {
+            self.send(to, BODY, payload);
+        }
+    }
+
+    /// Whether a request of ours is complete; who sent it, if it is a message to us.
+    fn ask(&mut self, request: &mut Handle) -> Option<c_int> {
+        let (mut flag, mut status): (c_int, Status) = (0, Status::default());
+        // SAFETY: a request of ours, and room for any ABI's status.
+        let code = unsafe { (self.library.call.test)(request, &mut flag, status.as_mut_ptr().cast()) };
+        (self.done(code, "MPI_Test") && flag != 0).then(|| self.library.source(&status))
+    }
+
+    /// Asks once whether anything has moved, and takes it up.
+    fn round(&mut self, events: &mut Vec<Event>) {
+        while self.broken.is_none()
+            && let Some(mut first) = self.waiting.pop_front()
+        {
+            let Some(from) = self.ask(&mut first.request) else {
+                self.waiting.push_front(first);
+                break;
+            };
+            self.take(from as u32, &first.buffer);
+            self.expect(first);
+        }
+        let mut busy = std::mem::take(&mut self.busy);
+        for peer in &busy {
+            self.advance(*peer, events);
+        }
+        busy.retain(|peer| self.is_busy(*peer));
+        self.busy = busy;
+    }
+
+    fn is_busy(&self, peer: u32) -> bool {
+        let Peer { sending, queue, arriving, .. } = &self.peers[peer as usize];
+        !(sending.is_empty() && queue.is_empty() && arriving.is_empty())
+    }
+
+    fn set_busy(&mut self, peer: u32) {
+        if !self.busy.contains(&peer) {
+            self.busy.push(peer);
+        }
+    }
+
+    /// A header has come, and with it a small payload.
+    fn take(&mut self, from: u32, bytes: &[u8; SMALL_BYTES]) {
+        let head: &[u8; HEADER_BYTES] = bytes[..HEADER_BYTES].try_into().expect("a header");
+        let decoded = match Header::decode(head) {
+            Ok(_) if !Header::check(head, &[]) => Err("a damaged header".to_owned()),
+            decoded => decoded,
+        };
+        let (header, len, _) = match decoded {
+            Ok(decoded) => decoded,
+            Err(what) => {
+                self.broken.get_or_insert(format!("rank {from} sent what is no frame: {what}"));
+                return;
+            }
+        };
+        let body = match HEADER_BYTES + len <= SMALL_BYTES {
+            true => Body::Here(self.pool.copy_of(&bytes[HEADER_BYTES..][..len])),
+            false => {
+                let (mut slab, mut request) = (self.pool.take(len), Box::<Handle>::default());
+                // SAFETY: the slab is kept until the request is complete, or is leaked.
+                let code = unsafe {
+                    (self.library.call.irecv)(
+                        slab.as_bytes_mut().as_mut_ptr().cast(),
+                        len as c_int,
+                        self.library.is.byte,
+                        from as c_int,
+                        BODY,
+                        self.comm,
+                        &mut *request,
+                    )
+                };
+                if !self.done(code, "MPI_Irecv") {
+                    return;
+                }
+                Body::Coming { request, slab }
+            }
+        };
+        self.peers[from as usize].arriving.push_back(Arriving { header, body });
+        self.set_busy(from);
+    }
+
+    /// Looks what has become of a peer's messages.
+    fn advance(&mut self, peer: u32, events: &mut Vec<Event>) {
+        while let Some(mut first) = self.peers[peer as usize].sending.pop_front() {
+            if self.broken.is_some() || self.ask(&mut first.request).is_none() {
+                self.peers[peer as usize].sending.push_front(first);
+                break;
+            }
+            self.peers[peer as usize].backlog -= first.bytes;
+        }
+        while self.peers[peer as usize].sending.len() < UNDER_WAY
+            && self.broken.is_none()
+            && let Some(frame) = self.peers[peer as usize].queue.pop_front()
+        {
+            self.peers[peer as usize].backlog -= HEADER_BYTES + frame.payload.len();
+            self.start(peer, frame);
+        }
+        let Peer { backlog, mark, .. } = &mut self.peers[peer as usize];
+        if *backlog <= *mark / 2 && *mark > 0 {
+            *mark = *backlog;
+            events.push(Event::Writable { rank: peer });
+        }
+        while let Some(Arriving { header, body }) = self.peers[peer as usize].arriving.pop_front() {
+            let payload = match body {
+                Body::Here(payload) => payload,
+                Body::Coming { mut request, slab } => {
+                    if self.broken.is_some() || self.ask(&mut request).is_none() {
+                        let body = Body::Coming { request, slab };
+                        self.peers[peer as usize].arriving.push_front(Arriving { header, body });
+                        break;
+                    }
+                    slab.freeze()
+                }
+            };
+            self.hand_on(peer, Frame { header, payload }, events);
+        }
+    }
+
+    fn hand_on(&mut self, from: u32, frame: Frame, events: &mut Vec<Event>) {
+        if self.peers[from as usize].gone {
+            return;
+        }
+        if frame.header.kind != FrameKind::Bye {
+            return events.push(Event::Frame { from, frame });
+        }
+        self.peers[from as usize].gone = true;
+        let (loss, cause) = match frame.header.call {
+            ENDS => (Loss::Ended, "its process ended without closing its Comm"),
+            _ => (Loss::Left, "it has closed its Comm"),
+        };
+        events.push(Event::PeerDown { rank: from, cause: cause.to_owned(), loss });
+    }
+
+    /// Tells once that nothing goes any more.
+    fn tell_if_broken(&mut self, events: &mut Vec<Event>) {
+        let Some(why) = self.broken.clone().filter(|_| !std::mem::replace(&mut self.told, true)) else {
+            return;
+        };
+        let cause = format!(
+            "{why}; MPI does not survive a lost process, and what is left of the job should end: transport=\"tcp\" survives, and \
+             goes on with shrink() or replicas"
+        );
+        for rank in (0..self.peers.len() as u32).filter(|rank| *rank != self.rank) {
+            if !std::mem::replace(&mut self.peers[rank as usize].gone, true) {
+                events.push(Event::PeerDown { rank, cause: cause.clone(), loss: Loss::Ended });
+            }
+        }
+    }
+
+    /// Says goodbye and waits until all has gone out, and all others have said so too.
+    fn leave(&mut self, wait: Duration, how: u64) {
+        if std::mem::replace(&mut self.closed, true) || self.peers.len() == 1 || !self.library.is_usable() {
+            return self.forget();
+        }
+        let others: Vec<u32> = (0..self.peers.len() as u32).filter(|rank| *rank != self.rank).collect();
+        for peer in &others {
+            let header = Header::control(FrameKind::Bye, 0, how);
+            self.post(*peer, Frame { header, payload: Payload::default() });
+        }
+        let (end, mut idle, mut events) = (Instant::now() + wait, Idle::new(), Vec::new());
+        let left = |mpi: &Mpi, peer: u32| {
+            let Peer { gone, backlog, .. } = mpi.peers[peer as usize];
+            !gone || backlog > 0
+        };
+        while self.broken.is_none() && others.iter().any(|peer| left(self, *peer)) && Instant::now() < end {
+            self.round(&mut events);
+            match events.is_empty() {
+                true => idle.pause(Duration::MAX),
+                false => idle = Idle::new(),
+            }
+            events.clear();
+        }
+        let complete = self.broken.is_none() && !others.iter().any(|peer| left(self, *peer));
+        for mut waiting in self.waiting.drain(..) {
+            // SAFETY: a request of ours; cancelling a receive completes it.
+            unsafe {
+                (self.library.call.cancel)(&mut *waiting.request);
+                (self.library.call.wait)(&mut *waiting.request, self.library.is.status_ignore);
+            }
+        }
+        if complete {
+            // SAFETY: nothing of it is under way.
+            unsafe { (self.library.call.comm_free)(&mut self.comm) };
+        }
+        self.forget();
+    }
+
+    /// What MPI may still read or write stays where it is for ever.
+    fn forget(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.waiting));
+        for peer in &mut self.peers {
+            std::mem::forget(std::mem::take(&mut peer.sending));
+            std::mem::forget(std::mem::take(&mut peer.arriving));
+        }
+    }
+}
+
+impl Transport for Mpi {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn size(&self) -> u32 {
+        self.peers.len() as u32
+    }
+
+    fn name(&self) -> &'static str {
+        "mpi"
+    }
+
+    fn address(&self, rank: u32) -> String {
+        self.addresses[rank as usize].clone()
+    }
+
+    fn addresses(&self) -> Arc<[String]> {
+        self.addresses.clone()
+    }
+
+    fn ranks_on_host(&self) -> usize {
+        self.ranks_on_host
+    }
+
+    fn topology(&self) -> Topology {
+        self.topology.clone()
+    }
+
+    fn pool(&self) -> Pool {
+        self.pool.clone()
+    }
+
+    fn post(&mut self, to: u32, frame: Frame) {
+        debug_assert!(frame.payload.len() <= CHUNK_BYTES);
+        if self.broken.is_some() {
+            return;
+        }
+        let bytes = HEADER_BYTES + frame.payload.len();
+        let peer = &self.peers[to as usize];
+        if peer.queue.is_empty() && peer.sending.len() < UNDER_WAY {
+            self.start(to, frame);
+        } else {
+            let peer = &mut self.peers[to as usize];
+            peer.backlog += bytes;
+            peer.queue.push_back(frame);
+        }
+        let Peer { backlog, mark, .. } = &mut self.peers[to as usize];
+        *mark = (*mark).max(*backlog);
+        self.set_busy(to);
+    }
+
+    fn backlog(&self, to: u32) -> usize {
+        self.peers[to as usize].backlog
+    }
+
+    fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
+        let before = events.len();
+        let start = Instant::now();
+        let mut idle = Idle::new();
+        loop {
+            for _ in 0..if wait.is_zero() { 1 } else { ROUNDS } {
+                self.round(events);
+                self.tell_if_broken(events);
+                if events.len() > before || self.woken.swap(false, Ordering::AcqRel) {
+                    return;
+                }
+            }
+            let left = wait.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            idle.pause(left);
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        let woken = self.woken.clone();
+        Arc::new(move || woken.store(true, Ordering::Release))
+    }
+
+    fn is_for_callers_only(&self) -> bool {
+        !self.library.is_for_all_threads()
+    }
+
+    fn close(&mut self, wait: Duration) {
+        self.leave(wait, 0);
+    }
+}
+
+impl Drop for Mpi {
+    fn drop(&mut self) {
+        self.leave(FAREWELL, ENDS);
+    }
+}

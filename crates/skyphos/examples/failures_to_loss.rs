@@ -1,0 +1,68 @@
+//! How many machines fail before all replicas of some rank have: a simulated group in which one process after the other crashes,
+//! in random order, while all the others reduce.
+//!
+//! ```text
+//! cargo run --release -p skyphos --example failures_to_loss -- trials ranks...
+//! ```
+//! Prints a line of JSON for each number of ranks: the failures of each trial up to the one that the others could not go on after.
+
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_pcg::Pcg64;
+use skyphos::{Comm, ConfigureOptions, Error, Order, ReduceOp, Replication, Settings};
+use skyphos_sim::{Cluster, Fault, Network, Outcome, Play, When};
+use std::time::Duration;
+
+const REPLICAS: u32 = 2;
+
+/// Seconds between failures; calls are much shorter, since this is on the way:
+const EVERY_S: f64 = 1.0;
+const LATENCY_S: f64 = 0.1;
+
+/// Failures up to the one after which a call tells that a rank is lost.
+fn failures(ranks: u32, seed: u64) -> usize {
+    let processes = REPLICAS * ranks;
+    let mut order: Vec<u32> = (0..processes).collect();
+    order.shuffle(&mut Pcg64::seed_from_u64(seed));
+    let crash = |(k, process): (usize, &u32)| {
+        let fault = Fault::Crash { process: *process, sends_rest: false, back: None };
+        (When::At(EVERY_S * (k as f64 + 1.0)), fault)
+    };
+    let faults = order.iter().enumerate().map(crash).collect();
+    let cluster = Cluster::new(Network::new(processes, 1e9, LATENCY_S), seed, false).unwrap();
+    let play = Play { faults, heartbeat_s: 10.0, log: false };
+    let played = cluster.play(play, move |process| {
+        let transport = process.join(1.0).unwrap();
+        let replication = Replication { each: REPLICAS, share_hosts: false };
+        let settings = Settings { timeout: Duration::from_secs(100), ..Settings::default() };
+        let comm = Comm::replicated(transport, replication, settings, Ok((None, None)))?;
+        let (indices, mut sum) = ([0, 5, 7], [0.0; 3]);
+        let right = f64::from(ranks * (ranks - 1) / 2);
+        let mut plan = comm.configure(&indices, &indices, &ConfigureOptions::with_n(8))?;
+        loop {
+            match comm.reduce(&mut plan, &[f64::from(comm.rank()); 3], &mut sum, &ReduceOp::Sum, Order::Rank)
+            {
+                Ok(()) => assert_eq!(sum, [right; 3], "{ranks} ranks, seed {seed}"),
+                Err(Error::PeerLost { .. }) => return Ok(process.now()),
+                Err(error) => return Err(error),
+            }
+        }
+    });
+    let told = |outcome: &Outcome<Result<u64, Error>>| match outcome {
+        Outcome::Done(Ok(at)) => Some(*at as f64 / 1e9),
+        Outcome::Done(Err(error)) => panic!("{ranks} ranks, seed {seed}: {error}"),
+        _ => None,
+    };
+    // The last ones of all have nobody left to tell them.
+    let first = played.unwrap().outcomes.iter().filter_map(told).fold(f64::INFINITY, f64::min);
+    (first / EVERY_S) as usize
+}
+
+fn main() {
+    let numbers: Vec<u32> = std::env::args().skip(1).map(|word| word.parse().expect("a number")).collect();
+    let (trials, ranks) = numbers.split_first().expect("trials and numbers of ranks");
+    for ranks in ranks {
+        let found: Vec<usize> = (0..u64::from(*trials)).map(|seed| failures(*ranks, seed)).collect();
+        println!("{{\"ranks\": {ranks}, \"failures\": {found:?}}}");
+    }
+}

@@ -1,0 +1,76 @@
+"""MPI as what carries messages: which library, whose processes, and its end."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import shutil
+import sys
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import _skyphos
+from .errors import BadInput
+
+if TYPE_CHECKING:
+    from .bootstrap import Bootstrap
+    from .comm import Comm
+
+__all__ = ["connect", "handle_of", "is_chosen", "remember"]
+
+# What a process manager leaves for processes that are to find each other.
+_MANAGERS = ("PMI_RANK", "PMI_FD", "PMI_PORT", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+
+_open: weakref.WeakSet[Comm] = weakref.WeakSet()
+
+
+def _places() -> list[str]:
+    """Where to look for a library: files, this environment's folder, then the one beside ``mpiexec``."""
+    mpiexec = shutil.which("mpiexec")
+    beside = [Path(mpiexec).resolve().parent.parent / "lib"] if mpiexec else []
+    own = [Path(prefix) / "lib" for prefix in (sys.prefix, sys.base_prefix)]
+    folders = list(dict.fromkeys(folder for folder in [*own, *beside] if folder.is_dir()))
+    # A process has one MPI: should the program import mpi4py later, it is to find the library that it was made for.
+    for_mpi4py = importlib.util.find_spec("mpi4py") is not None and "OMPI_COMM_WORLD_SIZE" not in os.environ
+    first = [folder / "libmpi.so.12" for folder in folders] if for_mpi4py else []
+    return [str(place) for place in [*filter(Path.exists, first), *folders]]
+
+
+def is_chosen(place: Bootstrap) -> bool:
+    """Whether a group whose place to meet nobody has named goes over MPI: under ``mpiexec``, and under ``srun`` with a
+    process manager, where there is a library; and where there is no other way."""
+    if place.launcher == "mpi" and place.rendezvous is None:
+        return True
+    managed = place.launcher == "mpi" or (place.launcher == "slurm" and any(map(os.environ.get, _MANAGERS)))
+    return managed and _skyphos.mpi_is_there(_places())
+
+
+def handle_of(comm: Any) -> int:
+    """The handle of mpi4py's communicator, in the library that mpi4py has loaded."""
+    module = sys.modules.get("mpi4py.MPI")
+    if module is None or not isinstance(comm, module.Intracomm):
+        raise BadInput(f"from_mpi4py takes an mpi4py.MPI.Intracomm, not {type(comm).__name__}")
+    if comm == module.COMM_NULL:
+        raise BadInput("from_mpi4py was given MPI.COMM_NULL: this process is not in that communicator")
+    return int(module._handleof(comm))
+
+
+def connect(comm: int | None, launched: int | None, timeout: float, threads: int | None) -> _skyphos.Connected:
+    """Join a group of an MPI communicator's processes, or of all of them; MPI begins here if nobody has begun it."""
+    atexit.unregister(_end)
+    atexit.register(_end)
+    return _skyphos.connect_mpi(comm, launched, _places(), timeout, threads)
+
+
+def remember(comm: Comm) -> Comm:
+    """Have a group closed at the process's end, while there still is an MPI."""
+    _open.add(comm)
+    return comm
+
+
+def _end() -> None:
+    for comm in list(_open):
+        comm.close()
+    _skyphos.mpi_end()

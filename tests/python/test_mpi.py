@@ -1,0 +1,176 @@
+"""Groups over MPI: real processes that ``mpiexec`` starts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import skyphos as sky
+
+MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+LIB = Path(sys.prefix) / "lib"
+LIBRARIES = [path for path in (LIB / "libmpi_abi.so.1", LIB / "libmpi.so.12") if path.exists()]
+
+needs_mpi = pytest.mark.skipif(not (MPIEXEC and LIBRARIES), reason="no mpiexec (pip install mpich)")
+
+SUM = """
+import sys
+import numpy as np
+import skyphos as sky
+
+comm = sky.init()
+x = sky.SparseVector([comm.rank, 100], np.array([1.0, 2.0]), n=1000)
+y = comm.allreduce(x)
+assert y.indices.tolist() == [*range(comm.size), 100], y
+assert y.to_dense()[100] == 2.0 * comm.size
+total = comm.allreduce(np.full(300_000, comm.rank + 1.0))
+assert (total == comm.size * (comm.size + 1) / 2).all()
+with open(f"{sys.argv[1]}/{comm.rank}", "w") as file:  # lines of several processes may be mixed
+    print(comm.transport, comm.size, comm.topology.hosts, file=file)
+"""
+
+
+def run(
+    size: int, script: str, *words: str, library: Path | None = None, seconds: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """What comes of a script in so many processes."""
+    assert MPIEXEC is not None
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SKYPHOS_", "PMI_"))}
+    if library is not None:
+        env["SKYPHOS_LIBMPI"] = str(library)
+    command = [MPIEXEC, "-n", str(size), sys.executable, "-c", script, *words]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=seconds, check=False)
+
+
+def alone(script: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """What comes of it in one process that nobody has launched."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SKYPHOS_", "PMI_", "OMPI_"))}
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, env=clean | env, capture_output=True, text=True, timeout=60, check=False)
+
+
+@needs_mpi
+@pytest.mark.parametrize("library", [None, *LIBRARIES], ids=lambda path: path.name if path else "found")
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_group_under_mpiexec_goes_over_mpi(size: int, library: Path | None, tmp_path: Path) -> None:
+    done = run(size, SUM, str(tmp_path), library=library)
+    assert done.returncode == 0, done.stderr
+    said = {file.name: file.read_text() for file in tmp_path.iterdir()}
+    assert said == {str(rank): f"mpi {size} {[[*range(size)]]}\n" for rank in range(size)}, done.stderr
+
+
+@needs_mpi
+@pytest.mark.parametrize("first", ["skyphos", "mpi4py"])
+def test_mpi4py_beside_it(first: str) -> None:
+    pytest.importorskip("mpi4py")
+    imports = ["import skyphos as sky; own = sky.init()", "from mpi4py import MPI"]
+    script = "\n".join(imports if first == "skyphos" else imports[::-1])
+    script += """
+import numpy as np
+world = MPI.COMM_WORLD
+part = world.Split(world.rank % 2, -world.rank)
+group = sky.Comm.from_mpi4py(part)
+assert (group.rank, group.size, group.transport) == (part.rank, part.size, "mpi")
+assert (own.rank, own.size) == (world.rank, world.size)
+for k in range(20):
+    mine = np.arange(1000.0) * (world.rank + k)
+    assert (group.allreduce(mine) == part.allreduce(mine)).all()
+    assert (own.allreduce(mine) == world.allreduce(mine)).all()
+with open("/proc/self/maps") as maps:
+    loaded = {line.split("/", 1)[1] for line in maps if "/libmpi" in line}
+assert len(loaded) == 1, loaded
+"""
+    done = run(4, script)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_mpi
+def test_what_is_no_communicator_of_mpi4py() -> None:
+    pytest.importorskip("mpi4py")
+    script = """
+import skyphos as sky
+from mpi4py import MPI
+for wrong in (3, None, MPI.COMM_NULL, MPI.COMM_WORLD.Get_group()):
+    try:
+        sky.Comm.from_mpi4py(wrong)
+    except sky.BadInput as error:
+        print(error)
+"""
+    done = run(1, script)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 4
+
+
+@needs_mpi
+def test_an_error_on_one_rank_reaches_all() -> None:
+    script = """
+import numpy as np
+import skyphos as sky
+with sky.init(timeout=20) as comm:
+    try:
+        comm.allreduce(np.ones(10 if comm.rank else 11))
+    except sky.Mismatch as error:
+        print(error)
+    print(comm.allreduce(np.ones(2)))
+"""
+    done = run(3, script)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("ranks disagree: rank") == 3, done.stdout
+    assert done.stdout.count("[3. 3.]") == 3
+
+
+@needs_mpi
+@pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 9)", "raise SystemExit(4)", "1 / 0"])
+def test_a_lost_process_ends_the_job(end: str) -> None:
+    script = f"""
+import os
+import numpy as np
+import skyphos as sky
+comm = sky.init(timeout=30)
+comm.barrier()
+if comm.rank == 1:
+    {end}
+for _ in range(1000):
+    comm.allreduce(np.ones(1000))
+"""
+    start = time.monotonic()
+    done = run(3, script)
+    assert done.returncode != 0
+    assert time.monotonic() - start < 30
+    assert "time-out" not in done.stderr
+
+
+def test_another_launcher_than_the_librarys_is_explained() -> None:
+    if not LIBRARIES:
+        pytest.skip("no MPI library (pip install mpich)")
+    script = "import skyphos as sky; sky.init()"
+    for library in LIBRARIES:
+        done = alone(script, OMPI_COMM_WORLD_SIZE="8", OMPI_COMM_WORLD_RANK="3", SKYPHOS_LIBMPI=str(library))
+        assert "8 processes were started, but MPI says that this one is alone" in done.stderr, done.stderr
+        assert library.name in done.stderr and "mpiexec" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("library", "named"),
+    [("/nowhere/libmpi.so", "cannot be opened"), ("libc.so.6", "no MPI_Initialized"), (__file__, "cannot be opened")],
+)
+def test_what_is_no_library_is_told(library: str, named: str) -> None:
+    done = alone('import skyphos as sky; sky.init(transport="mpi")', SKYPHOS_LIBMPI=library)
+    assert "BadInput" in done.stderr and library in done.stderr and named in done.stderr, done.stderr
+
+
+def test_what_mpi_cannot_do_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(sky.BadInput, match="replicas are there to survive"):
+        sky.init(transport="mpi", replication=2)
+    with pytest.raises(sky.BadInput, match="rank= and world_size= are for TCP"):
+        sky.init(transport="mpi", rank=0, world_size=1)
+    with pytest.raises(sky.BadInput, match="encrypts nothing"):
+        sky.init(transport="mpi", tls=sky.TLS(tmp_path / "a", tmp_path / "b", tmp_path / "c"))
+    with pytest.raises(sky.BadInput, match='"tcp" or "mpi"'):
+        sky.init(transport="infiniband")
