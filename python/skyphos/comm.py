@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from .allreduce import AllreduceCollectives
 from .arguments import Op, as_degrees, as_expected, as_indices, as_out, as_values, resolve_op
-from .errors import BadInput
+from .errors import BadInput, SkyphosError
 from .health import Health, health_of
 from .plan import Plan, Stats
 from .planner import Profile, profile_of
@@ -51,7 +51,12 @@ class Comm(AllreduceCollectives):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except SkyphosError:
+            # What went wrong before says more.
+            if error is None:
+                raise
 
     @classmethod
     def from_mpi4py(cls, comm: Any, *, timeout: float = 300.0, threads: int | None = None) -> Comm:
@@ -463,7 +468,13 @@ class Comm(AllreduceCollectives):
         return perform(done, async_op, finish)
 
     def close(self) -> None:
-        """Leave the group: tell the peers and hand over what was sent. Not collective; may be called twice."""
+        """Leave the group: tell the peers and hand over what was sent. Not collective; may be called twice.
+
+        Raises
+        ------
+        SkyphosError
+            In a group with replicas: another process of this rank put other data into one of the last calls.
+        """
         self._native.close()
 
 

@@ -114,6 +114,26 @@ def test_replicas_with_other_data_are_found() -> None:
         assert "processes" in text and "same data" in text, text
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_other_data_in_the_last_call_is_found_when_the_group_closes(size: int) -> None:
+    def body(comm: sky.Comm) -> str:
+        with pytest.raises(SkyphosError) as raised, comm:
+            comm.allreduce(np.array([float(comm.rank == 0 and comm.replica == 1)]))
+        return str(raised.value)
+
+    texts = on_processes(size, 2, body)
+    assert any(f"processes 0 and {size // 2}, put different data into call" in text for text in texts), texts
+
+
+def test_an_error_in_a_group_is_not_hidden_by_what_closing_it_finds() -> None:
+    def body(comm: sky.Comm) -> None:
+        with pytest.raises(ZeroDivisionError), comm:
+            comm.allreduce(np.array([float(comm.replica)]))
+            raise ZeroDivisionError
+
+    on_processes(2, 2, body)
+
+
 def test_what_cannot_be_replicated_says_so(processes: Processes) -> None:
     for replication in (0, 3, True, 1.5, "2"):
         with pytest.raises(BadInput, match="replication"):

@@ -40,6 +40,16 @@ pub struct Endpoint {
     received_bytes: AtomicU64,
 }
 
+/// A checksum of what a rank puts into a call.
+pub struct Vouch(crc_fast::Digest);
+
+impl Vouch {
+    /// More of it, without padding.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+}
+
 /// What a call has moved on this rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
@@ -203,6 +213,17 @@ impl Endpoint {
         if next != self.rank() {
             Outgoing::new(next, ANNOUNCE_ROUND, 0).push_shared(self, Payload::default());
         }
+    }
+
+    /// Tells replicas of this rank what it puts into the call: they must put in the same.
+    pub fn vouch(&self, put_in: impl FnOnce(&mut Vouch)) {
+        if !self.node.is_replicated() || self.is_sized() {
+            return;
+        }
+        let mut vouch = Vouch(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme));
+        vouch.bytes(self.sig.to_string().as_bytes());
+        put_in(&mut vouch);
+        self.node.transport().vouch(self.group.comm, self.call, vouch.0.finalize());
     }
 
     /// Room for a message of `len` bytes.

@@ -16,7 +16,7 @@
 //! | 28..32 | seq | number of the chunk in its message |
 //! | 32..36 | len | bytes of payload |
 //! | 36..40 | sig.extra | plan, degrees or root |
-//! | 40..48 | total | bytes of the whole message (`Credit`: bytes consumed) |
+//! | 40..48 | total | bytes of the whole message (`Credit`: bytes consumed; `Vouch`: a checksum) |
 //! | 48..56 | sig.n | size of the index space |
 //! | 56..60 | sig.width | numbers an index |
 //! | 60..64 | sig.kind, op, dtype, flags | the call |
@@ -60,12 +60,14 @@ pub enum FrameKind {
     PassOn = 9,
     /// A chunk that was passed on.
     Passed = 10,
+    /// "What I put into this call has the checksum `total`": between replicas.
+    Vouch = 11,
 }
 
 impl FrameKind {
     fn from_code(code: u8) -> Option<FrameKind> {
         use FrameKind::*;
-        let of_replicas = [Have, PassOn, Passed];
+        let of_replicas = [Have, PassOn, Passed, Vouch];
         let mut all = [Data, Credit, Abort, Probe, Present, Bye, GivenUp].into_iter().chain(of_replicas);
         all.find(|k| *k as u8 == code)
     }

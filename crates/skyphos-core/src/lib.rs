@@ -23,7 +23,7 @@ pub mod topology;
 pub mod transport;
 pub mod work;
 
-pub use endpoint::{Endpoint, Incoming, Outgoing, Traffic};
+pub use endpoint::{Endpoint, Incoming, Outgoing, Traffic, Vouch};
 pub use mailbox::Group;
 pub use node::{Node, Settings};
 pub use plan::Plan;

@@ -6,6 +6,7 @@
 use crate::frame::Frame;
 use crate::topology::Topology;
 use crate::transport::{Event, Loss, Transport, Waker};
+use skyphos_types::Result;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -126,8 +127,9 @@ impl Transport for Local {
         })
     }
 
-    fn close(&mut self, _wait: Duration) {
+    fn close(&mut self, _wait: Duration) -> Result<()> {
         self.leave(Loss::Left, "it has closed its Comm");
+        Ok(())
     }
 }
 

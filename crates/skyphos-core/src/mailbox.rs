@@ -465,7 +465,7 @@ impl Mailbox {
             FrameKind::Present => b.present.push(from),
             // The last are between replicas, below here.
             FrameKind::Probe | FrameKind::Bye | FrameKind::GivenUp => {}
-            FrameKind::Have | FrameKind::PassOn | FrameKind::Passed => {}
+            FrameKind::Have | FrameKind::PassOn | FrameKind::Passed | FrameKind::Vouch => {}
         }
     }
 }

@@ -26,6 +26,9 @@ const LOOK_UP: Duration = Duration::from_millis(100);
 /// from sleep costs 5 to 50 µs; most waits inside a collective are shorter.
 const SPIN: Duration = Duration::from_micros(30);
 
+/// The longest wait for peers to take what was sent when a node closes.
+const FAREWELL: Duration = Duration::from_secs(5);
+
 /// Settings of a node.
 #[derive(Clone)]
 pub struct Settings {
@@ -264,13 +267,13 @@ impl Node {
         std::process::id() == self.process
     }
 
-    /// Sends goodbye to all and hands over what is queued.
-    pub fn close(&self) {
+    /// Sends goodbye to all and hands over what is queued. `Err`: what was found wrong with calls that had ended.
+    pub fn close(&self) -> Result<()> {
         if !self.is_ours() {
-            return;
+            return Ok(());
         }
         self.tasks.stop_going();
-        self.transport().close(Duration::from_secs(5));
+        self.transport().close(FAREWELL)
     }
 
     /// Runs one collective call to its end on this thread.
@@ -601,8 +604,10 @@ impl Drop for Node {
         if std::thread::panicking() || !self.is_ours() {
             return;
         }
-        if let Ok(mut transport) = self.transport.lock() {
-            transport.close(Duration::from_secs(5));
+        if let Ok(mut transport) = self.transport.lock()
+            && let Err(error) = transport.close(FAREWELL)
+        {
+            eprintln!("skyphos: {error}");
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::frame::Frame;
 use crate::slab::{CHUNK_BYTES, Pool};
 use crate::topology::Topology;
+use skyphos_types::Result;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -151,6 +152,10 @@ pub trait Transport: Send {
     fn end(&mut self, comm: u64, call: u64, failed: bool) {
         let _ = (comm, call, failed);
     }
+    /// A call begins on this rank, whose data has this checksum. Asked only by replicas.
+    fn vouch(&mut self, comm: u64, call: u64, sum: u64) {
+        let _ = (comm, call, sum);
+    }
     /// This process's number, and how many there are: more than ranks, where those are replicated.
     fn place(&self) -> (u32, u32) {
         (self.rank(), self.size())
@@ -164,6 +169,7 @@ pub trait Transport: Send {
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>);
     /// What ends a waiting `poll` from another thread.
     fn waker(&self) -> Waker;
-    /// Says goodbye to all peers and hands everything queued to the system, waiting at most `wait`.
-    fn close(&mut self, wait: Duration);
+    /// Says goodbye to all peers and hands everything queued to the system, waiting at most `wait`. `Err`: what was found wrong
+    /// with calls that had ended.
+    fn close(&mut self, wait: Duration) -> Result<()>;
 }

@@ -560,8 +560,9 @@ impl Transport for Mpi {
         !self.library.is_for_all_threads()
     }
 
-    fn close(&mut self, wait: Duration) {
+    fn close(&mut self, wait: Duration) -> Result<()> {
         self.leave(wait, 0);
+        Ok(())
     }
 }
 

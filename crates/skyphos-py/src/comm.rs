@@ -318,8 +318,8 @@ impl Comm {
         py.detach(|| self.comm.shrink()).map(Comm::new).map_err(|e| to_py(py, e))
     }
 
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| self.comm.close());
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.comm.close()).map_err(|e| to_py(py, e))
     }
 
     /// Makes the group's next call fail on all ranks with an error found on this one.

@@ -8,6 +8,7 @@ use skyphos_core::clock::{Clock, VirtualClock};
 use skyphos_core::frame::Frame;
 use skyphos_core::slab::Pool;
 use skyphos_core::transport::{Event, Transport, Waker};
+use skyphos_types::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -158,10 +159,11 @@ impl Transport for Sim {
         Arc::new(|| {})
     }
 
-    fn close(&mut self, _wait: Duration) {
+    fn close(&mut self, _wait: Duration) -> Result<()> {
         if self.waits {
             self.shared.world().close(self.rank, self.clock.at(), self.generation);
         }
+        Ok(())
     }
 }
 

@@ -179,7 +179,7 @@ fn over_node(
     });
     say(&format!("Node::call with an exchange of 8 B{how}"), us(call_s / PINGS as f64));
     say(&format!("128 KB both ways: a collective's streams over Node{how}"), rate(chunks, both_s));
-    node.close();
+    node.close().unwrap();
     Ok(())
 }
 

@@ -400,7 +400,7 @@ impl Transport for Tcp {
     /// A peer's system has acknowledged everything when this returns (or `wait` has passed): were the
     /// connection closed before, input that nobody reads would make the kernel reset it and drop what
     /// is still on its way. Input is read and thrown away meanwhile.
-    fn close(&mut self, wait: Duration) {
+    fn close(&mut self, wait: Duration) -> Result<()> {
         let until = Instant::now() + wait.min(FOR_EVER);
         let bye = last_word(FrameKind::Bye);
         let mut open = Vec::new();
@@ -425,5 +425,6 @@ impl Transport for Tcp {
             peer.wire = None;
         }
         self.unread.clear();
+        Ok(())
     }
 }

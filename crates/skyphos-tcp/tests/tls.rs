@@ -103,7 +103,7 @@ fn play(mut tcp: Tcp, all: &[Posted]) {
             }
         }
     }
-    tcp.close(LONG);
+    tcp.close(LONG).unwrap();
 }
 
 proptest! {

@@ -57,7 +57,7 @@ fn run(mut tcp: Tcp) {
             }
         }
     }
-    tcp.close(LONG);
+    tcp.close(LONG).unwrap();
 }
 
 fn run_all(group: Vec<Tcp>) {

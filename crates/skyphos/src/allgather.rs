@@ -2,6 +2,7 @@
 
 use crate::Comm;
 use crate::vectors::{Source, decode_all, is_wide, plain};
+use crate::vouch;
 use skyphos_core::collectives::gather::{Item, Schedule, allgather};
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::slab::CHUNK_BYTES;
@@ -156,6 +157,7 @@ async fn allgather_on<T: Element>(
     choice: ScheduleChoice,
 ) -> Result<Gathered<T>> {
     view.check(n, width)?;
+    vouch::views(ep, width, &[view]);
     let items = allgather(ep, choice.schedule, encode(ep, view, width, 0, 0, n)).await?;
     let bytes = |item: &Item| item.iter().map(|segment| segment.len() as u64).sum::<u64>();
     let item_bytes = items.iter().map(bytes).sum::<u64>() / items.len() as u64;

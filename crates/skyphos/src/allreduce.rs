@@ -8,6 +8,7 @@ use crate::decide::{Basis, Decided, decide};
 use crate::explain::Explanation;
 use crate::memory::{Known, Learned, Size, Told};
 use crate::vectors::{Source, is_wide};
+use crate::vouch;
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::allreduce::butterfly::{Parts, butterfly};
 use skyphos_core::collectives::allreduce::gather_and_sum::gather_and_sum;
@@ -123,6 +124,7 @@ async fn allreduce_on<T: Element>(
     if let Some(degrees) = &options.degrees {
         check_degrees(degrees, ep.size())?;
     }
+    vouch::views(ep, width, &[view]);
     let mut sent = Vec::new();
     let Ran { form, known, learned, size } = if options.split == Split::Hash {
         if options.quantize.is_some() {
@@ -163,6 +165,7 @@ async fn allreduce_dense_on<T: Element>(
         let message = format!("out holds {} numbers, the array {}", out.len(), values.len());
         return Err(Error::bad_input(message));
     }
+    vouch::values(ep, values);
     if options.quantize.is_some() {
         return quantised_dense(ep, values, out, op, options).await;
     }

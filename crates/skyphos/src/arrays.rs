@@ -4,6 +4,7 @@ use crate::Comm;
 use crate::algorithm::{Algorithm, choose_dense};
 use crate::configure::custom_tag;
 use crate::vectors::check_root;
+use crate::vouch;
 use skyphos_core::collectives::allreduce::dense::{
     direct_reduce_scatter, reduce_to_root, ring_reduce_scatter,
 };
@@ -69,6 +70,7 @@ impl ArrayMove {
 
 async fn move_on<T: Element>(ep: &Endpoint, what: ArrayMove, values: &[T], out: &mut [T]) -> Result<()> {
     what.check(ep, values.len(), out.len())?;
+    vouch::values(ep, values);
     let (values, out) = (bytemuck::cast_slice(values), bytemuck::cast_slice_mut(out));
     match what {
         ArrayMove::Allgather(schedule) => allgather_arrays(ep, schedule, values, out).await,
@@ -98,6 +100,7 @@ async fn reduce_on<T: Element>(
     if out.len() != due {
         return Err(Error::bad_input(format!("out holds {} numbers where {due} are due", out.len())));
     }
+    vouch::values(ep, values);
     let by_ring = choose_dense(size, size_of_val(values)) == Algorithm::DenseRing;
     match root {
         Some(root) => reduce_to_root(ep, op, root, values, out, by_ring).await,

@@ -138,7 +138,7 @@ impl Comm {
             return Ok(None);
         }
         let comm = self.with_topology(topology)?;
-        self.close();
+        self.close()?;
         Ok(Some(comm))
     }
 
@@ -294,8 +294,10 @@ impl Comm {
         block[1..9].copy_from_slice(&color.unwrap_or(0).to_le_bytes());
         block[9..].copy_from_slice(&key.to_le_bytes());
         let sig = CallSig::plain(CallKind::Split);
-        let (all, call) =
-            self.call(sig, async |ep| Ok((allgather_bytes(ep, 0, &block).await?, ep.call_number())))?;
+        let (all, call) = self.call(sig, async |ep| {
+            ep.vouch(|vouch| vouch.bytes(&block));
+            Ok((allgather_bytes(ep, 0, &block).await?, ep.call_number()))
+        })?;
         let Some(color) = color else { return Ok(None) };
         let mut members: Vec<(i64, u32)> = Vec::new();
         for (rank, block) in all.iter().enumerate() {
@@ -312,13 +314,16 @@ impl Comm {
 
     /// Leaves the group; later calls are refused. The last Comm of a process also closes the
     /// transport: its peers are told, and everything sent is handed over first.
-    pub fn close(&self) {
+    ///
+    /// `Err`: in replicated groups it may come out only now that a replica had put other data into the last calls.
+    pub fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::AcqRel) {
-            return;
+            return Ok(());
         }
         self.node.close_group(self.group.comm);
-        if self.node.open_groups() == 0 {
-            self.node.close();
+        match self.node.open_groups() {
+            0 => self.node.close(),
+            _ => Ok(()),
         }
     }
 
@@ -330,6 +335,8 @@ impl Comm {
 
 impl Drop for Comm {
     fn drop(&mut self) {
-        self.close();
+        if let Err(error) = self.close() {
+            eprintln!("skyphos: {error}");
+        }
     }
 }

@@ -4,6 +4,7 @@ use crate::Comm;
 use crate::decide::check_hint;
 use crate::degrees::{Asked, agree};
 use crate::observe::Observed;
+use crate::vouch;
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::allgather::allgather_numbers;
 use skyphos_core::collectives::configure::{self, Missing, Request};
@@ -91,6 +92,7 @@ impl Comm {
     ) -> Result<Plan> {
         let (contribute, want, seen) = (contribute.into(), want.into(), *self.observed());
         self.call(options.sig(CallKind::Configure), async |ep| {
+            vouch::lists::<f32>(ep, [contribute, want], &[]);
             let request = request(ep, contribute, want, options, 8, seen).await?;
             configure::configure(ep, request).await
         })
@@ -100,6 +102,7 @@ impl Comm {
     pub fn configure_call(&self, sets: impl IndexSets, options: ConfigureOptions) -> Result<Call<Plan>> {
         let seen = *self.observed();
         self.prepare(options.sig(CallKind::Configure), None, move |ep| async move {
+            vouch::lists::<f32>(&ep, [sets.contribute(), sets.want()], &[]);
             let request = request(&ep, sets.contribute(), sets.want(), &options, 8, seen).await?;
             configure::configure(&ep, request).await
         })
@@ -119,6 +122,7 @@ impl Comm {
         let sig = reduce_sig::<T>(plan.n, plan.width, plan.id, op);
         self.call(sig, async |ep| {
             check_order(ep, order)?;
+            vouch::values(ep, values);
             reduce::reduce(ep, plan, values, out, op, order).await
         })
     }
@@ -137,6 +141,7 @@ impl Comm {
         let turn = plan.turn();
         self.prepare(sig, Some(&op.clone()), move |ep| async move {
             check_order(&ep, order)?;
+            vouch::values(&ep, values.as_ref());
             let mut plan = turn.await;
             reduce::reduce(&ep, &mut plan, values.as_ref(), out.as_mut(), &op, order).await?;
             Ok(out)
@@ -156,6 +161,7 @@ impl Comm {
     ) -> Result<Plan> {
         let (contribute, want, seen) = (contribute.into(), want.into(), *self.observed());
         self.call(options.sig_with::<T>(op), async |ep| {
+            vouch::lists(ep, [contribute, want], values);
             let request = request(ep, contribute, want, options, size_of::<T>(), seen).await?;
             configure::configure_reduce(ep, request, values, out, op).await
         })
@@ -172,6 +178,7 @@ impl Comm {
     ) -> Result<Call<(Plan, Out)>> {
         let seen = *self.observed();
         self.prepare(options.sig_with::<T>(&op), Some(&op.clone()), move |ep| async move {
+            vouch::lists(&ep, [sets.contribute(), sets.want()], values.as_ref());
             let request =
                 request(&ep, sets.contribute(), sets.want(), &options, size_of::<T>(), seen).await?;
             let (values, row) = (values.as_ref(), out.as_mut());

@@ -41,6 +41,7 @@ pub mod simulate;
 mod told;
 mod topk_allreduce;
 mod vectors;
+mod vouch;
 
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

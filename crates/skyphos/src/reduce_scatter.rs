@@ -9,6 +9,7 @@ use crate::explain::Explanation;
 use crate::memory::{Known, Size, Told};
 use crate::quantize::refuse;
 use crate::vectors::Source;
+use crate::vouch;
 use skyphos_core::butterfly::{check_degrees, layers_by_rank};
 use skyphos_core::collectives::allreduce::butterfly::{Parts, reduce_scatter, reduce_scatter_by_topology};
 use skyphos_core::frame::CallKind;
@@ -100,6 +101,7 @@ async fn reduce_scatter_on<T: Element>(
         check_degrees(degrees, ep.size())?;
         check_algorithm(Algorithm::Butterfly, op, options)?;
     }
+    vouch::views(ep, width, &[view]);
     let terms = terms::<T>(n, width, &view, op, options);
     let Decided { known, learned, entries } = match options.degrees.clone().or_else(|| one_layer(ep, op)) {
         Some(degrees) => {

@@ -4,6 +4,7 @@ use crate::Comm;
 use crate::algorithm::AllreduceOptions;
 use crate::allreduce::terms;
 use crate::vectors::Source;
+use crate::vouch;
 use skyphos_core::collectives::allreduce::butterfly::Parts;
 use skyphos_core::collectives::topk_allreduce::topk_allreduce;
 use skyphos_core::frame::{CallKind, CallSig};
@@ -79,6 +80,7 @@ async fn topk_allreduce_on<T: Magnitude>(
         )));
     }
     view.check(n, 1)?;
+    vouch::views(ep, 1, &[view]);
     let options = AllreduceOptions::default();
     let terms = Parts::Sparse.terms(terms::<T>(n, 1, &view, op, &options));
     let (indices, values) = largest(view, k, terms.shape.wide)?;

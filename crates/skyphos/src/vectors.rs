@@ -6,6 +6,7 @@ use crate::algorithm::AllreduceOptions;
 use crate::allreduce::terms;
 use crate::configure::custom_tag;
 use crate::quantize::refuse;
+use crate::vouch;
 use skyphos_core::collectives::gather::{self, Item};
 use skyphos_core::collectives::reduce_to_root::reduce_to_root;
 use skyphos_core::frame::{CallKind, CallSig};
@@ -80,6 +81,7 @@ async fn reduce_to_root_on<T: Element>(
     op.check(T::DTYPE)?;
     view.check(n, width)?;
     check_root(ep, root)?;
+    vouch::views(ep, width, &[view]);
     let terms = terms::<T>(n, width, &view, op, options);
     let bounds = bounds(ep, options.split, view, width, n, ep.size()).await?;
     let form: Option<Form<T>> = reduce_to_root(ep, view, terms, bounds, root).await?;
@@ -104,6 +106,7 @@ async fn gather_on<T: Element>(
 ) -> Result<Vec<SparseVec<T>>> {
     view.check(n, width)?;
     check_root(ep, root)?;
+    vouch::views(ep, width, &[view]);
     let items = gather::gather(ep, root, encode(ep, view, width, 0, 0, n)).await?;
     decode_all(ep, n, width, is_wide(n, &view), &items)
 }
@@ -116,6 +119,7 @@ fn encode_each<T: Element>(
     views: &[View<'_, T>],
 ) -> Result<(Vec<Item>, bool)> {
     views.iter().try_for_each(|view| view.check(n, width))?;
+    vouch::views(ep, width, views);
     let own = views.iter().map(|view| encode(ep, *view, width, 0, 0, n)).collect();
     Ok((own, n > 1 << 32 || views.iter().any(|view| is_wide(n, view))))
 }

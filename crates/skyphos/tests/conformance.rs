@@ -211,6 +211,6 @@ fn split_groups_work_side_by_side() {
 #[test]
 fn a_closed_comm_says_so() {
     let comm = local(1).remove(0);
-    comm.close();
+    comm.close().unwrap();
     assert!(comm.barrier().unwrap_err().to_string().contains("closed"));
 }

@@ -115,7 +115,7 @@ fn of_a_process() {
     for case in drawn(size) {
         check_alone(&case, &comm);
     }
-    comm.close();
+    comm.close().unwrap();
     drop(comm);
     skyphos::mpi::Library::end();
 }

@@ -336,8 +336,8 @@ impl Transport for Counting {
     fn waker(&self) -> Waker {
         self.0.waker()
     }
-    fn close(&mut self, wait: Duration) {
-        self.0.close(wait);
+    fn close(&mut self, wait: Duration) -> skyphos::Result<()> {
+        self.0.close(wait)
     }
 }
 

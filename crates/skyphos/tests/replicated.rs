@@ -10,7 +10,8 @@ use common::{
     tcp_transports, tcp_twice,
 };
 use proptest::prelude::*;
-use skyphos::{AllreduceOptions, Comm, Error, Loss, Order, ReduceOp, Transport};
+use skyphos::{AllreduceOptions, ArrayMove, Comm, ConfigureOptions, Error, Loss, Order, ReduceOp, Transport};
+use skyphos_kernels::stream::{IndexList, SparseVec};
 use std::time::{Duration, Instant};
 
 /// The longest that anything here may take.
@@ -198,8 +199,63 @@ fn replicas_that_differ_are_found() {
                 assert!(matches!(error, Error::Corrupt { .. } | Error::PeerLost { .. }), "{error}");
                 // Rank 0's replicas may have taken in a different one each, and be compared first.
                 let text = error.to_string();
-                let found = |pair: &str| text.contains(&format!("processes {pair}, sent different bytes"));
+                let ways = ["sent different bytes", "put different data into call"];
+                let found =
+                    |pair: &str| ways.iter().any(|way| text.contains(&format!("processes {pair}, {way}")));
                 assert!(found("1 and 3") || found("0 and 2"), "{text}");
+            }
+        }
+    }
+}
+
+/// Each of them makes one small call, and nothing of what differs need be sent: it is found out when they close, at the latest.
+#[test]
+fn replicas_that_differ_in_their_last_call_are_found() {
+    let x = |salt: u64, len: u64| (0..len).map(|k| (k * 7 + salt) as f64).collect::<Vec<f64>>();
+    let one = |salt: u64| SparseVec::new(N, 1, IndexList::Wide(vec![salt]), vec![1.0]).unwrap();
+    let options = AllreduceOptions::default;
+    let calls: [(&str, &(dyn Fn(&Comm, u64) -> Result<(), Error> + Sync)); 8] = [
+        ("allreduce", &|comm, salt| {
+            comm.allreduce(N, 1, one(salt).view(), &ReduceOp::Sum, &options()).map(drop)
+        }),
+        ("allreduce of dense arrays", &|comm, salt| {
+            comm.allreduce_dense(&x(salt, 4), &mut [0.0; 4], &ReduceOp::Sum, &options())
+        }),
+        ("reduce_scatter", &|comm, salt| {
+            comm.reduce_scatter(N, 1, one(salt).view(), &ReduceOp::Sum, &options()).map(drop)
+        }),
+        ("scatter", &|comm, salt| {
+            let of = if comm.rank() == 0 { x(salt, comm.size().into()) } else { Vec::new() };
+            comm.move_arrays(ArrayMove::Scatter { root: 0 }, &of, &mut [0.0])
+        }),
+        ("allgather", &|comm, salt| comm.allgather(N, 1, one(salt).view(), None).map(drop)),
+        ("topk_allreduce", &|comm, salt| {
+            comm.topk_allreduce(N, one(salt).view(), 1, &ReduceOp::Sum).map(drop)
+        }),
+        ("configure", &|comm, salt| {
+            comm.configure(&[salt][..], &[salt][..], &ConfigureOptions::default()).map(drop)
+        }),
+        ("configure_reduce", &|comm, salt| {
+            let (at, options) = ([3u64], ConfigureOptions::default());
+            comm.configure_reduce(&at[..], &at[..], &x(salt, 1), &mut [0.0], &ReduceOp::Sum, &options)
+                .map(drop)
+        }),
+    ];
+    for (_, make) in TRANSPORTS {
+        for (name, call) in &calls {
+            for ranks in [1, 2] {
+                let results = on_each(make(2 * ranks), |process, transport| {
+                    let comm = replicated(transport, 2);
+                    // The replicas of rank 0 differ.
+                    let result = call(&comm, u64::from(process == 0));
+                    result.and(comm.close())
+                });
+                let texts: Vec<String> =
+                    results.iter().filter_map(|result| result.as_ref().err().map(Error::to_string)).collect();
+                let told = texts.iter().any(|text| text.contains(&format!("processes 0 and {ranks},")));
+                assert!(told, "{name} on {ranks}: {results:?}");
+                let (one, other) = (&results[0], &results[ranks as usize]);
+                assert!(one.is_err() && other.is_err(), "{name} on {ranks}: {one:?} {other:?}");
             }
         }
     }

@@ -54,7 +54,7 @@ proptest! {
                 let leaves_after = leaves[comm.rank() as usize];
                 go_on(comm, leaves_after, &stay);
                 if leaves_after.is_some() {
-                    comm.close();
+                    comm.close().unwrap();
                 }
             });
         }

@@ -80,7 +80,7 @@ fn a_group_begins_with_it_and_the_first_one_is_closed() {
         assert!(comm.is_closed() && placed.topology() == &dealt());
         assert!(comm.barrier().unwrap_err().to_string().contains("closed"));
         assert_eq!(sum(&placed).0, vec![2.0; 900]);
-        placed.close();
+        placed.close().unwrap();
     });
     on_all(local(3), |comm| {
         let mine = (comm.rank() == 1).then(|| Topology::flat(3));

@@ -175,7 +175,7 @@ fn a_comm_closed_with_a_call_under_way_fails_it_on_all() {
                 let x = vector(1000, 0, 1);
                 let options = AllreduceOptions::default();
                 let work = comm.allreduce_call(1000, 1, x, ReduceOp::Sum, options).unwrap().start();
-                comm.close();
+                comm.close().unwrap();
                 assert!(work.is_done());
                 return work.wait().unwrap_err().to_string();
             }

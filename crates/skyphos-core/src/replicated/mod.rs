@@ -11,7 +11,7 @@
 //! when one is late. Larger ones are shared out.
 //!
 //! **Replicas that differ** are found by checksums: those of copies where they come, those of chunks shared out where the
-//! sibling that did not send them is told that they came.
+//! sibling that did not send them is told that they came. What is never sent is told by [`vouch`].
 //!
 //! **Who fails alone is alone**: a replica that is interrupted, or waits too long, leaves the call, and its siblings go on in its
 //! place. What is wrong with a call (bad input, a mismatch, other bytes) ends it on all.
@@ -24,6 +24,7 @@ mod notice;
 mod numbering;
 mod outflow;
 mod patience;
+mod vouch;
 
 pub use begin::first_tells;
 pub use chunk::{Body, Chunk, Differ, Over};
@@ -32,6 +33,7 @@ pub use numbering::Numbering;
 pub use outflow::Outflow;
 
 use flow::Flow;
+use vouch::{Unlike, Vouched};
 
 use crate::clock::Clock;
 use crate::frame::{Frame, FrameKind, HEADER_BYTES, Header};
@@ -61,6 +63,9 @@ const AHEAD_BYTES: usize = 128 * 1024;
 const LAG_BYTES: usize = 128 << 20;
 const STANDS_STILL: Duration = Duration::from_secs(2);
 
+/// How long a process that closes waits to hear what its siblings put into calls that it has made.
+const VOUCH: Duration = Duration::from_secs(2);
+
 /// How often it is looked who is that far behind.
 const JUDGE_EVERY: Duration = Duration::from_millis(100);
 
@@ -88,6 +93,9 @@ pub struct Replicated {
     heard: Vec<Duration>,
     /// Calls that this process has told its siblings it left.
     told: BTreeSet<(u64, u64)>,
+    vouched: Vouched,
+    /// The call that is to end with what replicas differ in. If nobody makes it, `close` tells.
+    ending: Option<(u64, u64, Error)>,
     /// What happened before anyone asked.
     waiting: Vec<Event>,
     raw: Vec<Event>,
@@ -130,6 +138,8 @@ impl Replicated {
             clock,
             lost: vec![None; processes],
             told: BTreeSet::new(),
+            vouched: Vouched::new(numbering.siblings()),
+            ending: None,
             waiting: Vec::new(),
             raw: waiting,
             steps: Vec::new(),
@@ -305,6 +315,14 @@ impl Replicated {
                     self.differ(differ, events);
                 }
             }
+            FrameKind::Vouch if rank != self.numbering.rank() => {
+                return self.damaged(from, "vouches for what another rank puts in", events);
+            }
+            FrameKind::Vouch => {
+                let place = (header.comm, header.call);
+                let unlike = self.vouched.hear(from, place, header.total, self.inflow.over());
+                self.unlike(unlike, events);
+            }
             FrameKind::Abort if concerns_one(payload.as_bytes()) => {
                 self.inflow.abort(from, header, payload, &mut self.steps);
             }
@@ -346,6 +364,17 @@ impl Replicated {
         self.end_with(comm, call, Error::Corrupt { rank, message }, events);
     }
 
+    /// Ends the call into which replicas put different data, or the next one if it is over.
+    fn unlike(&mut self, unlike: Option<Unlike>, events: &mut Vec<Event>) {
+        let Some(Unlike { comm, call, process }) = unlike else { return };
+        let (one, other) = (process.min(self.numbering.me()), process.max(self.numbering.me()));
+        let message = format!(
+            "its replicas, processes {one} and {other}, put different data into call {call} of group {comm:x}, or made different \
+             calls: all replicas of a rank must hold the same data and make the same calls"
+        );
+        self.end_with(comm, call, Error::Corrupt { rank: self.numbering.rank(), message }, events);
+    }
+
     fn damaged(&mut self, from: u32, what: &str, events: &mut Vec<Event>) {
         let message = format!("process {from} {what}");
         let error = Error::Corrupt { rank: self.numbering.rank_of(from), message };
@@ -358,12 +387,14 @@ impl Replicated {
         let call = if over.has(comm, call) { over.first_open(comm) } else { call };
         let header = Header::control(FrameKind::Abort, comm, call);
         let payload = self.inner.pool().copy_of(&error.to_wire());
+        self.ending.get_or_insert((comm, call, error));
         events.push(Event::Frame { from: self.numbering.rank(), frame: Frame { header, payload } });
     }
 
     fn lose(&mut self, process: u32, loss: Loss, cause: String, events: &mut Vec<Event>) {
         self.lost[process as usize] = Some((loss, cause));
         self.out.lose(process);
+        self.vouched.lose(process);
         let mut steps = std::mem::take(&mut self.steps);
         let last = self.inflow.lose(process, loss == Loss::Left, &mut steps);
         self.steps = steps;
@@ -545,23 +576,38 @@ impl Transport for Replicated {
         })
     }
 
-    fn close(&mut self, wait: Duration) {
-        let until = self.clock.now() + wait;
+    fn vouch(&mut self, comm: u64, call: u64, sum: u64) {
+        let header = Header { total: sum, ..Header::control(FrameKind::Vouch, comm, call) };
+        for sibling in self.numbering.siblings() {
+            if self.lost[sibling as usize].is_none() {
+                self.send(sibling, Frame { header, payload: Payload::default() });
+            }
+        }
+        let (unlike, mut events) = (self.vouched.make(comm, call, sum), std::mem::take(&mut self.waiting));
+        self.unlike(unlike, &mut events);
+        self.waiting = events;
+    }
+
+    fn close(&mut self, wait: Duration) -> Result<()> {
+        let begin = self.clock.now();
+        let (until, heard) = (begin + wait, begin + wait.min(VOUCH));
         let mut events = Vec::new();
-        // A sibling that owes something may be gone, and nobody know it yet.
-        while !self.out.is_idle() {
-            let left = until.saturating_sub(self.clock.now());
-            if left.is_zero() {
+        loop {
+            // A sibling that owes something may be gone, and nobody know it yet.
+            let now = self.clock.now();
+            let until = if self.out.is_idle() && self.vouched.is_open() { heard } else { until };
+            if now >= until || self.out.is_idle() && !self.vouched.is_open() {
                 break;
             }
             // Rather twice than not at all.
-            if left < wait * 3 / 4 {
+            if now > begin + wait / 4 {
                 self.out.hurry();
             }
-            self.poll(left.min(Duration::from_millis(100)), &mut events);
+            self.poll((until - now).min(Duration::from_millis(100)), &mut events);
             events.clear();
         }
-        self.inner.close(until.saturating_sub(self.clock.now()));
+        let closed = self.inner.close(until.saturating_sub(self.clock.now()));
+        self.ending.take().map_or(closed, |(.., error)| Err(error))
     }
 
     fn chunk_bytes(&self) -> usize {
@@ -584,6 +630,15 @@ impl Transport for Replicated {
     fn end(&mut self, comm: u64, call: u64, failed: bool) {
         self.inflow.end(comm, call);
         self.told.remove(&(comm, call));
+        self.vouched.end(comm, call);
+        // Where it went well it was over before it heard: the next one hears.
+        if let Some((.., error)) = self.ending.take_if(|(of, at, _)| (*of, *at) == (comm, call))
+            && !failed
+        {
+            let mut events = std::mem::take(&mut self.waiting);
+            self.end_with(comm, call, error, &mut events);
+            self.waiting = events;
+        }
         let over = self.inflow.over();
         self.out.end(comm, call, failed, |comm, call| over.has(comm, call));
     }
@@ -612,28 +667,4 @@ impl Transport for Replicated {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::local::local_group;
-
-    #[test]
-    fn a_sibling_brings_nothing_of_its_own_rank() {
-        // Processes 0 and 2 are rank 0. What the latter says is nothing that this rank could take in, or tell anybody of.
-        for (kind, origin) in
-            [(FrameKind::Data, 0), (FrameKind::PassOn, 0), (FrameKind::Passed, 0), (FrameKind::Passed, 2)]
-        {
-            let mut processes = local_group(4);
-            let mut sibling = processes.swap_remove(2);
-            let inner = Box::new(processes.swap_remove(0));
-            let mut replicated = Replicated::new(inner, 2, true, Vec::new()).unwrap();
-            let header = Header { origin, total: 5000, ..Header::control(kind, 0, 0) };
-            let payload = Pool::default().copy_of(&[7; 5000]);
-            sibling.post(0, Frame { header, payload });
-            let mut events = Vec::new();
-            replicated.poll(Duration::ZERO, &mut events);
-            let [Event::Frame { from: 0, frame }] = &events[..] else { panic!("{} events", events.len()) };
-            let error = Error::from_wire(frame.payload.as_bytes()).unwrap().to_string();
-            assert!(error.contains("process 2 brings what no process of another rank sent"), "{error}");
-        }
-    }
-}
+mod tests;

@@ -82,7 +82,7 @@ pub fn on_each<R: Send>(group: Vec<Tcp>, body: impl Fn(u32, Arc<Node>, Arc<Group
                 let group = Arc::new(Group::new(1, (0..size).collect(), rank as u32));
                 node.open_group(group.clone());
                 let result = body(rank as u32, node.clone(), group);
-                node.close();
+                node.close().unwrap();
                 result
             })
         };

@@ -1,6 +1,6 @@
 //! A transport whose process ends at a given frame.
 
-use skyphos::{Loss, Topology, Transport};
+use skyphos::{Loss, Result, Topology, Transport};
 use skyphos_core::frame::Frame;
 use skyphos_core::transport::{Event, Waker};
 use std::sync::Arc;
@@ -113,7 +113,7 @@ impl Transport for Fragile {
         self.inner.as_ref().map_or(Arc::new(|| {}), |inner| inner.waker())
     }
 
-    fn close(&mut self, wait: Duration) {
-        self.inner.iter_mut().for_each(|inner| inner.close(wait));
+    fn close(&mut self, wait: Duration) -> Result<()> {
+        self.inner.iter_mut().try_for_each(|inner| inner.close(wait))
     }
 }

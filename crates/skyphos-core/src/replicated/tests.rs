@@ -1,0 +1,91 @@
+//! What the transport of replicas does with single frames.
+
+use super::*;
+use crate::local::{Local, local_group};
+
+/// Connections that take whatever is posted; while it is full nothing of that is there.
+struct Network {
+    inner: Local,
+    posted: Vec<usize>,
+    full: Arc<AtomicBool>,
+}
+
+impl Transport for Network {
+    fn rank(&self) -> u32 {
+        self.inner.rank()
+    }
+    fn size(&self) -> u32 {
+        self.inner.size()
+    }
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+    fn address(&self, rank: u32) -> String {
+        self.inner.address(rank)
+    }
+    fn ranks_on_host(&self) -> usize {
+        self.inner.ranks_on_host()
+    }
+    fn post(&mut self, to: u32, frame: Frame) {
+        self.posted[to as usize] += HEADER_BYTES + frame.payload.len();
+        self.inner.post(to, frame);
+    }
+    fn backlog(&self, _to: u32) -> usize {
+        0
+    }
+    fn on_way(&self, to: u32) -> usize {
+        if self.full.load(Ordering::Acquire) { self.posted[to as usize] } else { 0 }
+    }
+    fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
+        self.inner.poll(wait, events);
+    }
+    fn waker(&self) -> Waker {
+        self.inner.waker()
+    }
+    fn close(&mut self, wait: Duration) -> Result<()> {
+        self.inner.close(wait)
+    }
+}
+
+#[test]
+fn who_waits_for_room_is_told_of_it() {
+    // What is here goes to connections that take it at once, and so have nothing to tell.
+    let (inner, full) = (local_group(4).swap_remove(0), Arc::new(AtomicBool::new(true)));
+    let network = Network { inner, posted: vec![0; 4], full: full.clone() };
+    let mut replicated = Replicated::new(Box::new(network), 2, true, Vec::new()).unwrap();
+    let chunk = Pool::default().copy_of(&[7; SHARED_BYTES]);
+    let (mut seq, mut events) = (0, Vec::new());
+    while replicated.backlog(1) <= 4 * SHARED_BYTES && seq < 1000 {
+        let header = Header { seq, total: u64::MAX, ..Header::control(FrameKind::Data, 0, 0) };
+        replicated.post(1, Frame { header, payload: chunk.clone() });
+        seq += 1;
+    }
+    full.store(false, Ordering::Release);
+    let begun = std::time::Instant::now();
+    while !events.iter().any(|event| matches!(event, Event::Writable { rank: 1 })) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{} bytes wait", replicated.backlog(1));
+        replicated.poll(Duration::from_secs(1), &mut events);
+    }
+    assert!(replicated.backlog(1) <= 2 * SHARED_BYTES);
+}
+
+#[test]
+fn a_sibling_brings_nothing_of_its_own_rank() {
+    // Processes 0 and 2 are rank 0. What the latter says is nothing that this rank could take in, or tell anybody of.
+    for (kind, origin) in
+        [(FrameKind::Data, 0), (FrameKind::PassOn, 0), (FrameKind::Passed, 0), (FrameKind::Passed, 2)]
+    {
+        let mut processes = local_group(4);
+        let mut sibling = processes.swap_remove(2);
+        let inner = Box::new(processes.swap_remove(0));
+        let mut replicated = Replicated::new(inner, 2, true, Vec::new()).unwrap();
+        let header = Header { origin, total: 5000, ..Header::control(kind, 0, 0) };
+        let payload = Pool::default().copy_of(&[7; 5000]);
+        sibling.post(0, Frame { header, payload });
+        let mut events = Vec::new();
+        replicated.poll(Duration::ZERO, &mut events);
+        let [Event::Frame { from: 0, frame }] = &events[..] else { panic!("{} events", events.len()) };
+        let error = Error::from_wire(frame.payload.as_bytes()).unwrap().to_string();
+        assert!(error.contains("process 2 brings what no process of another rank sent"), "{error}");
+    }
+}
