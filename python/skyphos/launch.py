@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .errors import BadInput
-from .supervise import Supervisor
+from .supervise import Supervisor, Tell
 
 __all__ = ["Place", "command_line", "cores", "rank_environment", "run_local", "start_ranks"]
 
@@ -66,7 +66,7 @@ def run_local(
     env: Mapping[str, str] | None = None,
     grace_s: float = 5.0,
     keep_going: bool = False,
-    tell: bool = False,
+    tell: Tell = "",
 ) -> int:
     """Run a command as a group of local processes, and stay until it ends.
 
@@ -86,8 +86,8 @@ def run_local(
         Seconds from SIGTERM to SIGKILL when the group has to end.
     keep_going : bool
         Whether the others go on when a process fails: for groups with replicas, and programs that shrink theirs.
-    tell : bool
-        Whether to say on stderr which rank failed how, and what becomes of the others.
+    tell : {"", "killed", "failed"}
+        Of which ranks to say on stderr how they ended, and what becomes of the others: as :class:`.Supervisor` has it.
 
     Returns
     -------

@@ -33,7 +33,7 @@ from typing import Any, BinaryIO, cast
 from .endings import Ending
 from .errors import BadInput
 from .launch import Place, start_ranks
-from .supervise import Child, Supervisor
+from .supervise import Child, Supervisor, Tell
 
 __all__ = ["SSH", "parse_hostfile", "place_ranks", "run_hosts"]
 
@@ -142,7 +142,7 @@ def run_hosts(
     python: str | None = None,
     grace_s: float = 5.0,
     keep_going: bool = False,
-    tell: bool = False,
+    tell: Tell = "",
 ) -> int:
     """Run a command as a group over several hosts, and stay until it ends.
 
@@ -167,7 +167,8 @@ def run_hosts(
         Python on the hosts; default this one's path.
     grace_s : float
         Seconds from SIGTERM to SIGKILL.
-    keep_going, tell : bool
+    keep_going : bool
+    tell : {"", "killed", "failed"}
         As in :func:`~skyphos.launch.run_local`; a host that is out of reach counts as killed, but one on which no rank
         began ends the group.
 
@@ -210,7 +211,7 @@ class _Agents(Supervisor):
         env: Mapping[str, str],
         *,
         keep_going: bool,
-        tell: bool,
+        tell: Tell,
     ) -> None:
         # The agents keep the grace; what they have not ended twice that long is out of reach.
         super().__init__(2 * job["grace_s"] + 1, keep_going=keep_going, tell=tell)

@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType, TracebackType
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Literal
 
 from .endings import Ending, group_status
 from .errors import BadInput
@@ -36,7 +36,10 @@ from .errors import BadInput
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Child", "Supervisor"]
+__all__ = ["Child", "Supervisor", "Tell"]
+
+#: Of whom it is told how they ended: nobody, those that were killed, all that failed.
+Tell = Literal["", "killed", "failed"]
 
 _PR_SET_PDEATHSIG = 1
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -69,9 +72,9 @@ class Supervisor:
         Seconds from SIGTERM to SIGKILL.
     keep_going : bool
         Whether the others go on when a child fails.
-    tell : bool
-        Whether to say on stderr who failed how, and what becomes of the others: one line for the first one, for each
-        with ``keep_going``.
+    tell : {"", "killed", "failed"}
+        Of whom to say on stderr how they ended, and what becomes of the others: nobody, those that were killed, or all
+        that failed; one line for the first one, for each with ``keep_going``.
 
     Notes
     -----
@@ -79,7 +82,7 @@ class Supervisor:
     child is left when it ends, whatever the reason.
     """
 
-    def __init__(self, grace_s: float = 5.0, *, keep_going: bool = False, tell: bool = False) -> None:
+    def __init__(self, grace_s: float = 5.0, *, keep_going: bool = False, tell: Tell = "") -> None:
         self.children: list[Child] = []
         self._endings: list[Ending] = []
         self._keep_going, self._tell = keep_going, tell
@@ -253,8 +256,10 @@ class Supervisor:
         if not ending.status or self._failed is not None or self._ends_all:
             return
         goes_on = self._keep_going and not ends_all
-        if self._tell and (goes_on or self.left()):
-            hint = "" if self._keep_going else " (--keep-going: they go on)"
+        told = self._tell == "failed" or (self._tell == "killed" and ending.died)
+        if told and (goes_on or self.left()):
+            # Who tells of all is `skyphos run`.
+            hint = "" if self._keep_going or self._tell != "failed" else " (--keep-going: they go on)"
             others = "the others go on" if goes_on else f"the others are ended{hint}"
             line = f"skyphos: {ending}; {others}" if self.left() else f"skyphos: {ending}"
             self._write(sys.stderr.fileno(), line.encode() + b"\n")

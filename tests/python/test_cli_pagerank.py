@@ -208,7 +208,8 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert "Traceback" in done.stderr
 
 
-def test_a_killed_rank_ends_it_with_nothing_written(graph: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_ends_it_with_nothing_written(rank: int, graph: Path, tmp_path: Path) -> None:
     out = tmp_path / "ranks.csv"
     command = [*SKYPHOS, "pagerank", str(graph), "-n", "3", "--tol", "0", "--max-iterations", "100000000"]
     process = subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
@@ -217,11 +218,12 @@ def test_a_killed_rank_ends_it_with_nothing_written(graph: Path, tmp_path: Path)
         assert process.poll() is None
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     assert len(children) == 3
-    os.kill(int(children[1]), signal.SIGKILL)
+    os.kill(int(children[rank]), signal.SIGKILL)
     _, err = process.communicate(timeout=LIMIT_S)
     # The killed rank is the first that failed, unless a peer that lost it was quicker to say so.
     assert process.returncode in (128 + signal.SIGKILL, 1)
     assert b"Traceback" not in err
+    assert re.search(rf"rank {rank} (on \S+ was killed|\()", err.decode()), err
     assert os.listdir(tmp_path) == ["graph.txt"]
 
 

@@ -23,6 +23,9 @@ type MakeTransports = fn(u32) -> Vec<Box<dyn Transport>>;
 
 const TRANSPORTS: [(&str, MakeTransports); 2] = [("local", local_transports), ("tcp", tcp_transports)];
 
+/// A call with data that goes by a number.
+type Salted<'a> = dyn Fn(&Comm, u64) -> Result<(), Error> + Sync + 'a;
+
 /// What each rank has after a program without replicas.
 fn undisturbed(size: u32, program: usize, count: usize) -> Vec<Vec<u64>> {
     let alone = |comm: &Comm| {
@@ -214,7 +217,7 @@ fn replicas_that_differ_in_their_last_call_are_found() {
     let x = |salt: u64, len: u64| (0..len).map(|k| (k * 7 + salt) as f64).collect::<Vec<f64>>();
     let one = |salt: u64| SparseVec::new(N, 1, IndexList::Wide(vec![salt]), vec![1.0]).unwrap();
     let options = AllreduceOptions::default;
-    let calls: [(&str, &(dyn Fn(&Comm, u64) -> Result<(), Error> + Sync)); 8] = [
+    let calls: [(&str, &Salted<'_>); 8] = [
         ("allreduce", &|comm, salt| {
             comm.allreduce(N, 1, one(salt).view(), &ReduceOp::Sum, &options()).map(drop)
         }),

@@ -141,7 +141,7 @@ def command(*, n: int | None, unweighted: bool, **options: object) -> None:
         _run(settings)
         return
     argv = [sys.executable, "-m", "skyphos.cli", "pagerank", *settings.arguments()]
-    sys.exit(launch.run_local(argv, n or launch.cores(), prefix=False))
+    sys.exit(launch.run_local(argv, n or launch.cores(), prefix=False, tell="killed"))
 
 
 def _check(settings: Settings, n: int) -> None:

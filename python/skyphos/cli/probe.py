@@ -71,10 +71,10 @@ def command(
     options += ["--json"] if as_json else []
     argv = [python or sys.executable, "-m", "skyphos.cli", "probe", *options]
     if hostfile is None:
-        sys.exit(launch.run_local(argv, n or max(2, launch.cores()), prefix=False))
+        sys.exit(launch.run_local(argv, n or max(2, launch.cores()), prefix=False, tell="killed"))
     hosts = launch_hosts.parse_hostfile(hostfile)
     command = ssh.split() if ssh else launch_hosts.SSH
-    sys.exit(launch_hosts.run_hosts(argv, hosts, n, ssh=command, python=python, prefix=False))
+    sys.exit(launch_hosts.run_hosts(argv, hosts, n, ssh=command, python=python, prefix=False, tell="killed"))
 
 
 def _check(path: str, chart: str | None, *, make_folder: bool) -> None:

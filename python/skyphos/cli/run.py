@@ -61,7 +61,9 @@ def command(
     argv = launch.command_line(target, arguments, module=module, python=python)
     if hostfile is None:
         sys.exit(
-            launch.run_local(argv, n or launch.cores(), prefix=prefix, grace_s=grace, keep_going=keep_going, tell=True)
+            launch.run_local(
+                argv, n or launch.cores(), prefix=prefix, grace_s=grace, keep_going=keep_going, tell="failed"
+            )
         )
     hosts = launch_hosts.parse_hostfile(hostfile)
     sys.exit(
@@ -75,6 +77,6 @@ def command(
             prefix=prefix,
             grace_s=grace,
             keep_going=keep_going,
-            tell=True,
+            tell="failed",
         )
     )
