@@ -62,7 +62,7 @@ lab:
 	@$(MAKE) --no-print-directory $(VENV)/.lab
 	$(BIN)/python bench/lab $(SCENARIOS)
 
-# Half a million simulated groups in which something goes wrong (docs/faults.md); some 40 minutes on 2 cores. What was tried is
+# Half a million simulated groups in which something goes wrong (docs/faults.md); 35 minutes or more on 2 cores. What was tried is
 # kept in target/faults.json, and not tried again.
 faults:
 	SKYPHOS_FAULT_SEEDS=$${SEEDS:-500000} SKYPHOS_FAULT_FILE=$(CURDIR)/target/faults.json \
@@ -72,7 +72,7 @@ faults:
 faults-planted:
 	$(PYTHON) crates/skyphos/tests/faults/planted/run.py $(PLANTED)
 
-# Figures of the papers measured again, into docs/figures (see docs/reproduction.md): some minutes on a machine that does
+# Figures of the papers measured again, into docs/figures (see docs/reproduction.md): half an hour on a machine that does
 # nothing else. Those that need the lab's namespaces need root; without it the others are drawn, and it says which not.
 figures:
 	@$(MAKE) --no-print-directory $(VENV)/.lab

@@ -130,6 +130,7 @@ def connect_tcp(
     heartbeat: float,
     tls: tuple[str, str, str] | None,
     replication: tuple[int, bool],
+    shared_memory: bool,
 ) -> Connected: ...
 def connect_mpi(
     comm: int | None,

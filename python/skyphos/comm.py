@@ -208,7 +208,7 @@ class Comm(AllreduceCollectives):
         except Exception as error:
             self._fail(error)
         native = self._native.split(color, key)
-        return None if native is None else Comm(native)
+        return None if native is None else self._derived(native)
 
     def dup(self) -> Comm:
         """Make a group of the same ranks with calls of its own, for another thread or library. Collective.
@@ -246,7 +246,7 @@ class Comm(AllreduceCollectives):
         Timeout
             Ranks neither came nor were lost; names them. It may be called again, and goes on where it was.
         BadInput
-            This group was shrunk before.
+            This group was shrunk before; or it has replicas, and goes on by itself until a rank has no process left.
 
         Notes
         -----
@@ -267,7 +267,15 @@ class Comm(AllreduceCollectives):
         >>> total
         array([1., 1., 1.])
         """
-        return Comm(self._native.shrink())
+        return self._derived(self._native.shrink())
+
+    def _derived(self, native: _skyphos.Comm) -> Comm:
+        comm = Comm(native)
+        if self.transport == "mpi":
+            from . import mpi
+
+            mpi.remember(comm)
+        return comm
 
     @overload
     def configure(

@@ -40,6 +40,7 @@ def init(
     topology: TopologySource | None = None,
     replication: int = 1,
     share_hosts: bool = False,
+    shared_memory: bool | None = None,
     tls: TLS | None = None,
 ) -> Comm:
     """Join the group that this process was started in.
@@ -60,7 +61,7 @@ def init(
         What carries messages: TCP, or the MPI library of this process, the environment or SKYPHOS_LIBMPI. Default:
         MPI under ``mpiexec``, or under ``srun`` with one of its process managers where a library is there, unless a
         rendezvous is named; else TCP. Over MPI only ``timeout``, ``threads``, ``profile``, ``adapt`` and ``topology``
-        count, and a lost rank ends the job, for MPI does not survive it.
+        count, there is neither token nor encryption, and a lost rank ends the job, for MPI does not survive it.
     timeout : float, default 300.0
         Seconds without any progress, in making the group or in a call, after which it fails.
     threads : int, optional
@@ -92,14 +93,19 @@ def init(
         use has, if it is of these hosts; else hosts as the transport tells them apart, in one rack.
     replication : int, default 1
         Processes of each rank, s: the group has m = P // s ranks, and processes i, m + i, 2m + i … are replicas of
-        rank i (Kylix §V). They hold the same data and make the same calls; whoever brings a message first counts. The
-        group lives as long as one replica of each rank does, and a slow one holds nobody up; results are the same bits
-        on all replicas. What is left over of P is one more replica of the first ranks. Replicas need the same program:
-        what depends on times or unseeded random numbers differs, and is found out. ``adapt`` is False then.
+        rank i (Kylix §V). They hold the same data and make the same calls, and share out what each message takes. The
+        group lives as long as one replica of each rank does; one that stops is left behind, one that is merely slow
+        costs time. Results are the same bits on all replicas. What is left over of P is one more replica of the first
+        ranks. Replicas need the same program: what depends on times or unseeded random numbers differs, and is found
+        out. ``adapt`` is False then.
         :attr:`Comm.replica` tells them apart, :meth:`Comm.health` how they are.
     share_hosts : bool, default False
         Whether replicas of a rank may be on one host, to try things out: its end would be the rank's. Without, such
         a numbering is refused.
+    shared_memory : bool, optional
+        Whether TCP groups move bytes between ranks of one host through memory that the two share, where both will and
+        the system lets them (processes of one user that see each other); else through sockets. Default: True, or
+        False where SKYPHOS_SHARED_MEMORY is ``0``.
     tls : TLS, optional
         Certificates with which everything between ranks is encrypted (:class:`skyphos.TLS`). Default: the files that
         SKYPHOS_TLS_AUTHORITY, SKYPHOS_TLS_CERTIFICATE and SKYPHOS_TLS_KEY name; without, nothing is encrypted.
@@ -139,7 +145,7 @@ def init(
         sockets = (None, socket_buffer, congestion_control, heartbeat, certificates)
         if sockets != (None, None, None, _HEARTBEAT_S, None):
             # Nobody to talk to, but settings that larger groups refuse are refused here too.
-            _skyphos.connect_tcp(0, 1, "", None, timeout, threads, *sockets, (1, False))
+            _skyphos.connect_tcp(0, 1, "", None, timeout, threads, *sockets, (1, False), False)
         alone = _skyphos.local(1, timeout, threads, 1)[0]
         named = any(given is not None for given in (profile, adapt, topology, *map(os.environ.get, _BEGIN)))
         return Comm(begin_with(alone, profile, adapt, topology) if named else alone)
@@ -160,6 +166,7 @@ def init(
         heartbeat,
         certificates,
         (int(replication), bool(share_hosts)),
+        _shares_memory(shared_memory),
     )
     if replication > 1:
         return Comm(begin_replicated(connected, (replication, bool(share_hosts)), profile, topology))
@@ -230,8 +237,12 @@ def _check_over_mpi(place: Bootstrap, rank: int | None, replication: int, tls: T
         )
     if replication != 1:
         raise BadInput('replicas are there to survive lost processes, and MPI does not: use transport="tcp"')
-    if tls is not None:
-        raise BadInput('MPI encrypts nothing: use transport="tcp" with tls=')
+    if tls_files(tls) is not None:
+        raise BadInput('MPI encrypts nothing: use transport="tcp" with tls= or SKYPHOS_TLS_*, or take those away')
+
+
+def _shares_memory(asked: bool | None) -> bool:
+    return os.environ.get("SKYPHOS_SHARED_MEMORY", "") != "0" if asked is None else bool(asked)
 
 
 def _threads(threads: int | None, local_size: int) -> int:

@@ -19,8 +19,8 @@ class Health:
     Attributes
     ----------
     process, rank, replica : int
-        Its number among all processes, the rank that it is, and which replica of that rank. Without replication process
-        and rank are the same.
+        Its number among all processes, the rank that it is, and which replica of that rank, in the group that
+        :func:`skyphos.init` made. Without replication process and rank are the same.
     address : str
         Host and address.
     lost : {"left", "ended", "silent"} or None
@@ -28,8 +28,8 @@ class Health:
     cause : str or None
         How that was noticed.
     late : bool
-        It is a replica of this process's rank and did not bring in time what it owed; this one sends in its place until
-        it does.
+        It is a replica of this process's rank and did not bring in time what it owed of a message above 4 KB, which
+        replicas share out; this one sends in its place until it does. Other processes may not know.
     silent_s : float or None
         Seconds since something came from it; None where nobody knows (without replication, and of this process).
     won, beaten : int

@@ -259,7 +259,9 @@ class Supervisor:
         told = self._tell == "failed" or (self._tell == "killed" and ending.died)
         if told and (goes_on or self.left()):
             # Who tells of all is `skyphos run`.
-            hint = "" if self._keep_going or self._tell != "failed" else " (--keep-going: they go on)"
+            hint = (
+                "" if self._keep_going or self._tell != "failed" or not ending.died else " (--keep-going: they go on)"
+            )
             others = "the others go on" if goes_on else f"the others are ended{hint}"
             line = f"skyphos: {ending}; {others}" if self.left() else f"skyphos: {ending}"
             self._write(sys.stderr.fileno(), line.encode() + b"\n")

@@ -60,6 +60,7 @@ pub fn connect_tcp(
     heartbeat: f64,
     tls: Option<(PathBuf, PathBuf, PathBuf)>,
     replication: (u32, bool),
+    shared_memory: bool,
 ) -> PyResult<Connected> {
     let settings = settings(py, timeout, threads)?;
     let mut options = skyphos::tcp::Options::new(rank, world_size, rendezvous);
@@ -70,6 +71,7 @@ pub fn connect_tcp(
     options.congestion_control = congestion_control;
     options.heartbeat = duration(py, "heartbeat", heartbeat)?;
     options.replication = replication;
+    options.shared_memory = shared_memory;
     options.interrupted = Some(interrupted);
     options.tls =
         tls.map(|(authority, certificate, key)| skyphos::tcp::TlsFiles { authority, certificate, key });

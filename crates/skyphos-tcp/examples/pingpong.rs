@@ -1,11 +1,12 @@
-//! What the transport costs over the loopback, beside plain blocking sockets in the same run.
+//! What the transport costs within a host, over loopback sockets and through shared memory, beside plain blocking sockets in the
+//! same run.
 //!
 //! `cargo run --release -p skyphos-tcp --example pingpong [MB to stream, 512] [tls]`
 //!
-//! With `tls` a second connection, encrypted, is measured beside the plain one, in the same rounds; its certificate is made
-//! for the occasion. Two processes (it starts itself again). Latency is half a round trip of 8 bytes; rate is one way,
-//! in chunks of 128 KB, checksums on both sides included; the answers are checked. Each is the best of
-//! [`ROUNDS`], since anything else on the machine only adds.
+//! With `tls` a connection that is encrypted is measured too; its certificate is made for the occasion. Two processes (it starts
+//! itself again). Latency is half a round trip of 8 bytes, polled, or asleep until it comes; rate is one way,
+//! in chunks of 128 KB, checksums on both sides included where there are any; the answers are checked. Each is the best of
+//! [`ROUNDS`], in which all take turns, since anything else on the machine only adds.
 
 #[allow(dead_code)]
 #[path = "../tests/common/certificates.rs"]
@@ -28,49 +29,65 @@ use std::time::{Duration, Instant};
 const OTHER: &str = "SKYPHOS_PINGPONG";
 const ROUNDS: usize = 7;
 const PINGS: usize = 5000;
+const LARGE: usize = 1 << 20;
+const LARGE_TURNS: u32 = 100;
 const SLEEP: Duration = Duration::from_millis(100);
 
-fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+fn main() -> Outcome<()> {
     let (tls, rest): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|argument| argument == "tls");
     let chunks = rest.first().map_or(Ok(512), |mb| mb.parse::<usize>())? * (1 << 20) / CHUNK_BYTES;
     if let Ok(places) = std::env::var(OTHER) {
         let places: Vec<_> = places.split(' ').collect();
         let plain = TcpStream::connect(places[0])?;
-        let tcp = connect(Options::new(1, 2, places[1]))?;
-        let files = places.get(3).map(|folder| files_in(folder));
-        let encrypted = files.map(|files| connect(with(files, Options::new(1, 2, places[2])))).transpose()?;
-        return bench(1, plain, tcp, encrypted, chunks);
+        let files = places.get(4).map(|folder| files_in(folder));
+        return bench(1, plain, groups(&places[1..4], files, |at| Options::new(1, 2, at))?, chunks);
     }
     let authority = (!tls.is_empty()).then(Authority::new);
-    let files = authority.as_ref().map(Authority::files);
-    let (plain, group, second) = (
-        TcpListener::bind("127.0.0.1:0")?,
-        TcpListener::bind("127.0.0.1:0")?,
-        TcpListener::bind("127.0.0.1:0")?,
-    );
-    let at = |listener: &TcpListener| listener.local_addr().map(|at| at.to_string());
-    let mut places = vec![at(&plain)?, at(&group)?, at(&second)?];
+    let plain = TcpListener::bind("127.0.0.1:0")?;
+    let mut places = vec![plain.local_addr()?.to_string()];
+    let mut listeners = Vec::new();
+    for _ in 0..3 {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        places.push(listener.local_addr()?.to_string());
+        listeners.push(listener);
+    }
     places.extend(authority.as_ref().map(|authority| authority.folder.display().to_string()));
     let mut other = std::process::Command::new(std::env::current_exe()?)
         .args(std::env::args().skip(1))
         .env(OTHER, places.join(" "))
         .spawn()?;
-    let options = |listener: TcpListener, at: &str| {
-        let mut options = Options::new(0, 2, at);
-        options.listen_fd = Some(listener.into_raw_fd());
-        options
-    };
     let stream = plain.accept()?.0;
-    let tcp = connect(options(group, &places[1]))?;
-    let encrypted = files.map(|files| connect(with(files, options(second, &places[2])))).transpose()?;
-    bench(0, stream, tcp, encrypted, chunks)?;
+    let mut listeners = listeners.into_iter();
+    let at: Vec<&str> = places[1..4].iter().map(String::as_str).collect();
+    let groups = groups(&at, authority.as_ref().map(Authority::files), |at| {
+        let mut options = Options::new(0, 2, at);
+        options.listen_fd = listeners.next().map(IntoRawFd::into_raw_fd);
+        options
+    })?;
+    bench(0, stream, groups, chunks)?;
     other.wait()?;
     Ok(())
 }
 
-fn with(files: TlsFiles, mut options: Options) -> Options {
-    options.tls = Some(files);
-    options
+type Outcome<R> = std::result::Result<R, Box<dyn std::error::Error>>;
+
+/// A group over each way.
+fn groups(
+    places: &[&str],
+    tls: Option<TlsFiles>,
+    mut options: impl FnMut(&str) -> Options,
+) -> Outcome<Vec<(&'static str, Tcp)>> {
+    let mut all = Vec::new();
+    let ways = [("sockets", false, None), ("shared memory", true, None), ("TLS", false, tls)];
+    for ((way, shared, files), at) in ways.into_iter().zip(places) {
+        let mut options = options(at);
+        options.shared_memory = shared;
+        if way != "TLS" || files.is_some() {
+            options.tls = files;
+            all.push((way, connect(options)?));
+        }
+    }
+    Ok(all)
 }
 
 fn files_in(folder: &str) -> TlsFiles {
@@ -88,8 +105,8 @@ fn rate(chunks: usize, seconds: f64) -> String {
 
 /// The best of what each of the bodies took in several rounds, in seconds. Rounds alternate, so that
 /// whatever else the machine does meets all of them.
-fn best<const N: usize>(mut round: impl FnMut() -> [Duration; N]) -> [f64; N] {
-    let mut best = [f64::INFINITY; N];
+fn best(mut round: impl FnMut() -> Vec<Duration>) -> Vec<f64> {
+    let mut best = vec![f64::INFINITY; round().len()];
     for _ in 0..ROUNDS {
         for (best, took) in best.iter_mut().zip(round()) {
             *best = best.min(took.as_secs_f64());
@@ -101,85 +118,93 @@ fn best<const N: usize>(mut round: impl FnMut() -> [Duration; N]) -> [f64; N] {
 fn bench(
     rank: u32,
     mut plain: TcpStream,
-    mut tcp: Tcp,
-    mut encrypted: Option<Tcp>,
+    mut groups: Vec<(&'static str, Tcp)>,
     chunks: usize,
-) -> std::result::Result<(), Box<dyn std::error::Error>> {
+) -> Outcome<()> {
     plain.set_nodelay(true)?;
     let say = |what: &str, value: String| {
         if rank == 0 {
             println!("{what:<60}{value:>12}");
         }
     };
-    let tls = encrypted.is_some();
-    let [plain_s, tcp_s, tls_s] = best(|| {
-        [
-            plain_ping(rank, &mut plain),
-            tcp_ping(rank, &mut tcp),
-            on(&mut encrypted, |tcp| tcp_ping(rank, tcp)),
-        ]
-    });
-    say("8 B one way: plain blocking sockets", us(plain_s / PINGS as f64 / 2.0));
-    say("8 B one way: Tcp, polled without sleeping", us(tcp_s / PINGS as f64 / 2.0));
-    if tls {
-        say("8 B one way: Tcp over TLS", us(tls_s / PINGS as f64 / 2.0));
+    let ways: Vec<&str> =
+        ["plain blocking sockets"].into_iter().chain(groups.iter().map(|(way, _)| *way)).collect();
+    for (what, wait) in [("polled", Duration::ZERO), ("asleep", SLEEP)] {
+        let took = best(|| {
+            let plain = [plain_ping(rank, &mut plain)];
+            plain.into_iter().chain(groups.iter_mut().map(|(_, tcp)| tcp_ping(rank, tcp, wait))).collect()
+        });
+        for (way, seconds) in ways.iter().zip(took) {
+            say(&format!("8 B one way, {what}: {way}"), us(seconds / PINGS as f64 / 2.0));
+        }
     }
-    let [plain_s, tcp_s, tls_s] = best(|| {
-        [
-            plain_stream(rank, &mut plain, chunks),
-            tcp_stream(rank, &mut tcp, chunks),
-            on(&mut encrypted, |tcp| tcp_stream(rank, tcp, chunks)),
-        ]
+    let took = best(|| {
+        let plain = [plain_stream(rank, &mut plain, chunks)];
+        plain.into_iter().chain(groups.iter_mut().map(|(_, tcp)| tcp_stream(rank, tcp, chunks))).collect()
     });
-    say("128 KB one way: plain blocking sockets", rate(chunks, plain_s));
-    say("128 KB one way: Tcp", rate(chunks, tcp_s));
-    if tls {
-        say("128 KB one way: Tcp over TLS", rate(chunks, tls_s));
+    for (way, seconds) in ways.iter().zip(took) {
+        say(&format!("128 KB one way: {way}"), rate(chunks, seconds));
     }
-    let [plain_s] = best(|| [plain_both(rank, &mut plain, chunks)]);
-    say("128 KB both ways: plain blocking sockets, a thread for each", rate(chunks, plain_s));
-
-    over_node(rank, "", tcp, chunks, &say)?;
-    encrypted.map_or(Ok(()), |tcp| over_node(rank, ", TLS", tcp, chunks, &say))
+    let took = best(|| vec![plain_both(rank, &mut plain, chunks)]);
+    say("128 KB both ways: plain blocking sockets, a thread for each", rate(chunks, took[0]));
+    over_nodes(rank, groups, chunks, &say)
 }
 
-fn on(tcp: &mut Option<Tcp>, body: impl FnOnce(&mut Tcp) -> Duration) -> Duration {
-    tcp.as_mut().map_or(Duration::ZERO, body)
-}
-
-fn over_node(
+/// The same as collectives see it.
+fn over_nodes(
     rank: u32,
-    how: &str,
-    tcp: Tcp,
+    groups: Vec<(&'static str, Tcp)>,
     chunks: usize,
     say: &dyn Fn(&str, String),
-) -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let node = Node::new(Box::new(tcp), Settings::default())?;
-    let group = Arc::new(Group::new(1, vec![0, 1], rank));
-    node.open_group(group.clone());
+) -> Outcome<()> {
     let sig = CallSig::plain(CallKind::Barrier);
     let other = 1 - rank;
-    let exchange = |message: &[u8]| {
-        node.call(&group, sig, async |ep| {
-            ep.exchange(0, vec![(other, ep.message_of(message))], &[other]).await
-        })
-        .map(|mut got| got.remove(0))
-        .expect("exchange")
-    };
-    let [call_s, both_s] = best(|| {
-        let start = Instant::now();
-        for k in 0..PINGS as u64 {
-            assert_eq!(exchange(&k.to_le_bytes()).as_bytes(), k.to_le_bytes());
+    let mut nodes = Vec::new();
+    for (way, tcp) in groups {
+        let node = Node::new(Box::new(tcp), Settings::default())?;
+        let group = Arc::new(Group::new(1, vec![0, 1], rank));
+        node.open_group(group.clone());
+        nodes.push((way, node, group));
+    }
+    let large = vec![7; LARGE];
+    let took = best(|| {
+        let mut all = Vec::new();
+        for (_, node, group) in &nodes {
+            let exchange = |message: &[u8]| {
+                let got = node.call(group, sig, async |ep| {
+                    ep.exchange(0, vec![(other, ep.message_of(message))], &[other]).await
+                });
+                got.map(|mut got| got.remove(0)).expect("exchange")
+            };
+            let start = Instant::now();
+            for k in 0..PINGS as u64 {
+                assert_eq!(exchange(&k.to_le_bytes()).as_bytes(), k.to_le_bytes());
+            }
+            all.push(start.elapsed());
+            // There and back.
+            let start = Instant::now();
+            for k in 0..2 * LARGE_TURNS {
+                let sends = k % 2 == rank;
+                let got = node.call(group, sig, async |ep| match sends {
+                    true => ep.exchange(0, vec![(other, ep.message_of(&large))], &[]).await,
+                    false => ep.exchange(0, Vec::new(), &[other]).await,
+                });
+                assert!(got.expect("exchange").iter().all(|message| message.as_bytes().len() == LARGE));
+            }
+            all.push(start.elapsed());
+            exchange(&[]);
+            let start = Instant::now();
+            node.call(group, sig, async |ep| both_ways(ep, other, chunks as u64).await).expect("call");
+            all.push(start.elapsed());
         }
-        let call = start.elapsed();
-        exchange(&[]);
-        let start = Instant::now();
-        node.call(&group, sig, async |ep| both_ways(ep, other, chunks as u64).await).expect("call");
-        [call, start.elapsed()]
+        all
     });
-    say(&format!("Node::call with an exchange of 8 B{how}"), us(call_s / PINGS as f64));
-    say(&format!("128 KB both ways: a collective's streams over Node{how}"), rate(chunks, both_s));
-    node.close().unwrap();
+    for ((way, node, _), took) in nodes.iter().zip(took.chunks(3)) {
+        say(&format!("Node::call with an exchange of 8 B: {way}"), us(took[0] / PINGS as f64));
+        say(&format!("Node::call with a message of 1 MB: {way}"), us(took[1] / f64::from(2 * LARGE_TURNS)));
+        say(&format!("128 KB both ways, a collective's streams: {way}"), rate(chunks, took[2]));
+        node.close()?;
+    }
     Ok(())
 }
 
@@ -273,13 +298,13 @@ fn receive(tcp: &mut Tcp, events: &mut Vec<Event>, mut count: usize, wait: Durat
     }
 }
 
-fn tcp_ping(rank: u32, tcp: &mut Tcp) -> Duration {
+fn tcp_ping(rank: u32, tcp: &mut Tcp, wait: Duration) -> Duration {
     let (pool, mut events, start) = (Pool::default(), Vec::new(), Instant::now());
     for k in 0..PINGS {
         if rank == 0 {
             tcp.post(1, Frame { header: header(k), payload: pool.copy_of(&k.to_le_bytes()) });
         }
-        receive(tcp, &mut events, 1, Duration::ZERO);
+        receive(tcp, &mut events, 1, wait);
         if rank == 1 {
             tcp.post(0, Frame { header: header(k), payload: pool.copy_of(&k.to_le_bytes()) });
         }

@@ -23,7 +23,9 @@ mod options;
 mod pulse;
 mod receive;
 mod rendezvous;
+mod ring;
 mod send;
+mod share;
 mod sockets;
 mod tls;
 mod transport;
@@ -54,11 +56,13 @@ pub fn connect(options: Options) -> Result<Tcp> {
     options.check()?;
     let tls = options.tls.as_ref().map(|files| tls::Tls::load(files, options.rank)).transpose()?;
     let (rank, tuning, heartbeat) = (options.rank, options.tuning(), options.heartbeat);
-    let formed = match (options.world_size, rank) {
+    let (shares, interrupted, until) = (options.shared_memory, options.interrupted, options.deadline());
+    let mut formed = match (options.world_size, rank) {
         (1, _) => Formed::alone(&options)?,
         (_, 0) => rendezvous::gather(options, tls)?,
         _ => join::join(options, tls)?,
     };
+    share::share(rank, &mut formed, shares, &share::Patience::until(until, interrupted))?;
     for wire::Idle { stream, .. } in formed.wires.iter().flatten() {
         // Both fail only on a connection that is broken, which whoever uses it will find.
         let _ = sockets::widen_within_host(stream, &tuning);

@@ -46,6 +46,8 @@ pub struct Options {
     /// How long nothing may be heard of a rank's host before the rank is lost: at least 2 s. A rank that is merely slow or
     /// stopped is not, for its system answers.
     pub heartbeat: Duration,
+    /// Whether ranks of one host talk through memory that they share, where both will and the system lets them.
+    pub shared_memory: bool,
     /// Asked at least every 100 ms: has the user interrupted?
     pub interrupted: Option<fn() -> bool>,
 }
@@ -66,6 +68,7 @@ impl Options {
             congestion_control: None,
             replication: (1, false),
             heartbeat: Duration::from_secs(10),
+            shared_memory: true,
             interrupted: None,
         }
     }

@@ -31,6 +31,8 @@ impl Queued {
 #[derive(Default)]
 pub(crate) struct Outbox {
     queue: VecDeque<Queued>,
+    /// Payloads have no checksum.
+    apart: bool,
     /// Bytes of the first frame that are written.
     begun: usize,
     /// Control frames not begun; they follow the begun frame, if any.
@@ -43,6 +45,11 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
+    /// One whose payloads cross no network: they have no checksum.
+    pub(crate) fn apart(apart: bool) -> Outbox {
+        Outbox { apart, ..Outbox::default() }
+    }
+
     /// Queues a frame in its place.
     pub(crate) fn push(&mut self, frame: &Frame) {
         let place = match frame.header.kind {
@@ -54,7 +61,10 @@ impl Outbox {
                 place
             }
         };
-        let head = frame.header.encode(frame.payload.as_bytes());
+        let head = match self.apart {
+            true => frame.header.encode_apart(frame.payload.len()),
+            false => frame.header.encode(frame.payload.as_bytes()),
+        };
         let queued = Queued { head, payload: frame.payload.clone() };
         self.backlog += queued.bytes();
         self.queue.insert(place, queued);

@@ -316,7 +316,7 @@ fn closing_delivers_everything_even_with_input_unread() {
             a.post(1, frame(FrameKind::Data, call, &chunk));
         }
         let closing = std::thread::spawn(move || {
-            a.close(LONG);
+            a.close(LONG).unwrap();
             let mut after = Vec::new();
             a.post(1, frame(FrameKind::Data, 0, b"late"));
             a.poll(Duration::from_millis(5), &mut after);
@@ -338,7 +338,7 @@ fn closing_waits_no_longer_than_told_for_a_peer_that_does_not_read() {
         a.post(1, frame(FrameKind::Data, 0, &chunk));
     }
     let start = Instant::now();
-    a.close(Duration::from_millis(50));
+    a.close(Duration::from_millis(50)).unwrap();
     assert!(start.elapsed() < Duration::from_secs(2));
     drop(raw);
 }
@@ -354,7 +354,7 @@ fn closing_does_not_wait_for_a_peer_that_is_gone() {
         drop(raw);
         // It answers our goodbye with a reset, before or after we look.
         let start = Instant::now();
-        a.close(LONG);
+        a.close(LONG).unwrap();
         assert!(start.elapsed() < LONG / 4);
     }
 }
@@ -369,8 +369,8 @@ fn dropping_without_closing_is_not_orderly_and_both_may_close_at_once() {
     for (mut a, mut b) in pairs() {
         let other = std::thread::spawn(move || b.close(LONG));
         let start = Instant::now();
-        a.close(LONG);
-        other.join().unwrap();
+        a.close(LONG).unwrap();
+        other.join().unwrap().unwrap();
         assert!(start.elapsed() < Duration::from_secs(5));
     }
 }

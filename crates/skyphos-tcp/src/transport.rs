@@ -77,6 +77,8 @@ pub struct Tcp {
     peers: Vec<Peer>,
     /// Peers of which more may be read without waiting for an event.
     unread: Vec<u32>,
+    /// Peers with whom memory is shared.
+    near: Vec<u32>,
     /// Frames are kept back, and for whom.
     corked: bool,
     kept: Vec<u32>,
@@ -97,7 +99,7 @@ impl Tcp {
         let poll = Poll::new().map_err(failed)?;
         let waker = mio::Waker::new(poll.registry(), Token(size)).map_err(failed)?;
         let mut peers = Vec::with_capacity(size);
-        let mut unread = Vec::with_capacity(size);
+        let (mut unread, mut near) = (Vec::with_capacity(size), Vec::new());
         for (peer, wire) in wires.into_iter().enumerate() {
             let mut wire = wire.map(Idle::wake);
             if let Some(Wire { stream, .. }) = &mut wire {
@@ -111,7 +113,11 @@ impl Tcp {
             if waits {
                 unread.push(peer as u32);
             }
-            let (outbox, inbox) = (Outbox::default(), Inbox::default());
+            let shared = wire.as_ref().is_some_and(Wire::is_shared);
+            if shared {
+                near.push(peer as u32);
+            }
+            let (outbox, inbox) = (Outbox::apart(shared), Inbox::apart(shared));
             let (ending, broken, given_up) = (false, None, false);
             peers.push(Peer { wire, outbox, inbox, unread: waits, ending, broken, given_up });
         }
@@ -129,6 +135,7 @@ impl Tcp {
             waker: Arc::new(waker),
             peers,
             unread,
+            near,
             corked: false,
             kept: Vec::new(),
             relieved: Vec::new(),
@@ -154,10 +161,50 @@ impl Tcp {
         }
     }
 
+    /// Looks into the memory that is shared: no event tells of what comes there while this rank is awake.
+    fn look(&mut self, events: &mut Vec<Event>) {
+        let Tcp { near, peers, unread, .. } = self;
+        for &rank in near.iter() {
+            let peer = &mut peers[rank as usize];
+            let Some(rings) = peer.wire.as_mut().and_then(Wire::rings) else { continue };
+            if rings.has_come() && !peer.unread && !peer.given_up {
+                peer.unread = true;
+                unread.push(rank);
+            }
+            if !peer.outbox.is_empty() && rings.has_room() {
+                peer.write();
+                if peer.outbox.relieved() && !peer.given_up {
+                    events.push(Event::Writable { rank });
+                }
+            }
+        }
+    }
+
+    /// Tells those with whom memory is shared that this rank waits for a bell, or no more. `false`: something has come.
+    fn sleep(&mut self, sleeps: bool) -> bool {
+        let mut quiet = true;
+        for rank in &self.near {
+            let Some(rings) = self.peers[*rank as usize].wire.as_mut().and_then(Wire::rings) else {
+                continue;
+            };
+            match sleeps {
+                true => quiet &= rings.sleep(),
+                false => rings.awake(),
+            }
+        }
+        quiet
+    }
+
     /// Waits for readiness and acts on what can be written; whether a waker ended the wait, `Err` if a
     /// signal did.
     fn wait(&mut self, wait: Duration, events: &mut Vec<Event>) -> std::result::Result<bool, ()> {
-        match self.poll.poll(&mut self.ready, Some(wait)) {
+        let sleeps = !wait.is_zero() && !self.near.is_empty();
+        let wait = if sleeps && !self.sleep(true) { Duration::ZERO } else { wait };
+        let polled = self.poll.poll(&mut self.ready, Some(wait));
+        if sleeps {
+            self.sleep(false);
+        }
+        match polled {
             Ok(()) => {}
             Err(e) if e.kind() == ErrorKind::Interrupted => return Err(()),
             Err(e) => {
@@ -206,7 +253,7 @@ impl Tcp {
                     peer.unread = true;
                 }
                 (Stop::Drained, None) => {
-                    if peer.inbox.in_bulk() {
+                    if peer.inbox.in_bulk() && !wire.is_shared() {
                         sockets::acknowledge_at_once(&wire.stream);
                     }
                 }
@@ -235,7 +282,8 @@ impl Tcp {
         if !peer.outbox.is_empty() {
             peer.write();
         }
-        let Some(Wire { stream, .. }) = &peer.wire else { return true };
+        let Some(wire) = &peer.wire else { return true };
+        let (stream, shared) = (&wire.stream, wire.is_shared());
         // After the peer's own end, a reset shows only as the socket's error.
         let reset = |s: &mio::net::TcpStream| !matches!(s.take_error(), Ok(None));
         if peer.broken.is_some() || discard(stream, &mut self.buffer).is_err() || reset(stream) {
@@ -249,7 +297,7 @@ impl Tcp {
             // It fails only if the peer is gone, and then there is nothing left to do.
             let _ = stream.shutdown(Shutdown::Write);
         }
-        sockets::unacknowledged(stream).is_ok_and(|bytes| bytes > 0).not()
+        shared || sockets::unacknowledged(stream).is_ok_and(|bytes| bytes > 0).not()
     }
 }
 
@@ -366,7 +414,11 @@ impl Transport for Tcp {
     fn on_way(&self, to: u32) -> usize {
         let peer = &self.peers[to as usize];
         let open = peer.wire.as_ref().filter(|_| !peer.given_up);
-        open.map_or(0, |wire| self.backlog(to) + sockets::unacknowledged(&wire.stream).unwrap_or(0))
+        open.map_or(0, |wire| match wire.is_shared() {
+            // Nothing can keep it from being there.
+            true => self.backlog(to),
+            false => self.backlog(to) + sockets::unacknowledged(&wire.stream).unwrap_or(0),
+        })
     }
 
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
@@ -376,6 +428,7 @@ impl Transport for Tcp {
         let until = (!wait.is_zero()).then(|| Instant::now() + wait.min(FOR_EVER));
         let mut left = wait;
         loop {
+            self.look(events);
             let at_once = !self.unread.is_empty() || events.len() > before;
             let pause = if at_once { Duration::ZERO } else { left };
             let Ok(woken) = self.wait(pause, events) else { return };

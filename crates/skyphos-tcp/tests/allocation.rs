@@ -59,7 +59,12 @@ fn exchange(ends: &mut [Tcp; 2], pool: &Pool, events: &mut [Vec<Event>; 2]) {
 
 #[test]
 fn a_steady_exchange_allocates_nothing() {
-    let mut ends: [Tcp; 2] = common::group(2).try_into().ok().unwrap();
+    steady(common::group(2));
+    steady(common::near_group(2, false));
+}
+
+fn steady(group: Vec<Tcp>) {
+    let mut ends: [Tcp; 2] = group.try_into().ok().unwrap();
     let pool = Pool::default();
     let mut events = [Vec::with_capacity(200), Vec::with_capacity(200)];
     for _ in 0..3 {

@@ -34,6 +34,7 @@ fn child() {
     let words: Vec<_> = role.split(' ').collect();
     let mut options = Options::new(words[1].parse().unwrap(), words[2].parse().unwrap(), words[3]);
     options.timeout = LONG;
+    options.shared_memory = words[0] != "flood";
     options.tls = words.get(4).map(|folder| {
         let file = |name: &str| std::path::Path::new(folder).join(name);
         TlsFiles { authority: file("authority.pem"), certificate: file("0.pem"), key: file("0.key") }
@@ -41,7 +42,7 @@ fn child() {
     // A group that another test lets fail is its own business.
     let Ok(tcp) = connect(options) else { return };
     match words[0] {
-        "flood" => flood(tcp),
+        "flood" | "near" => flood(tcp),
         _ => loop {
             std::thread::park();
         },
@@ -84,6 +85,21 @@ fn a_rank_killed_in_mid_transfer_is_reported_down_at_once_encrypted() {
     let children = [1, 2].map(|rank| spawn("flood", rank, 3, &at));
     let tcp = connect(place.encrypted(3).remove(0)).unwrap();
     kill_in_mid_transfer(tcp, children);
+}
+
+#[test]
+fn a_rank_killed_in_mid_transfer_is_reported_down_at_once_through_shared_memory() {
+    let mut place = Place::new();
+    let children = [1, 2].map(|rank| spawn("near", rank, 3, &place.at));
+    let tcp = connect(place.near(3, false).remove(0)).unwrap();
+    assert_eq!(memory(), 2, "with each of the others");
+    kill_in_mid_transfer(tcp, children);
+    assert_eq!(memory(), 0, "nothing is left");
+}
+
+/// How much memory is shared here.
+fn memory() -> usize {
+    std::fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:skyphos").count()
 }
 
 fn kill_in_mid_transfer(mut tcp: Tcp, mut children: [Child; 2]) {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{encrypted_group, group, on_all, on_each};
+use common::{each_way, on_all, on_each};
 use skyphos_core::collectives::{allgather::allgather_bytes, barrier::barrier};
 use skyphos_core::endpoint::WINDOW_BYTES;
 use skyphos_core::frame::{CallKind, CallSig};
@@ -38,7 +38,7 @@ fn barrier_allgather_and_exchange_at_every_size() {
 #[test]
 fn messages_larger_than_window_and_sockets_flow_both_ways() {
     let len = WINDOW_BYTES as usize * 3 + 17;
-    for group in [group(2), encrypted_group(2)] {
+    for group in each_way(2) {
         on_each(group, |rank, node, group| {
             let message: Vec<u8> = (0..len).map(|k| (k * 7 + rank as usize) as u8).collect();
             let other = 1 - rank;
@@ -54,7 +54,7 @@ fn messages_larger_than_window_and_sockets_flow_both_ways() {
 
 #[test]
 fn a_rank_that_closes_early_is_orderly_and_one_in_need_of_it_is_told() {
-    for group in [group(3), encrypted_group(3)] {
+    for group in each_way(3) {
         let got = on_each(group, |rank, node, group| {
             if rank == 2 {
                 return String::new();

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{LONG, Place, connect_all, encrypted_group, group};
+use common::{LONG, Place, connect_all, encrypted_group, group, near_group};
 use skyphos_core::frame::{Frame, FrameKind, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Pool};
 use skyphos_core::transport::{Event, Loss, Transport};
@@ -77,6 +77,21 @@ fn all_pairs_both_ways_at_once_encrypted() {
     for size in [2, 3, 5] {
         run_all(encrypted_group(size));
     }
+}
+
+#[test]
+fn all_pairs_both_ways_at_once_through_shared_memory() {
+    for (size, tls) in [(2, false), (5, false), (3, true), (5, true)] {
+        run_all(near_group(size, tls));
+    }
+}
+
+/// Where one side will not share memory, or cannot, the connection carries everything as before.
+#[test]
+fn some_may_share_memory_and_others_not() {
+    let mut options = Place::new().near(4, false);
+    options[1].shared_memory = false;
+    run_all(connect_all(options).into_iter().map(|tcp| tcp.unwrap()).collect());
 }
 
 #[test]

@@ -2,12 +2,13 @@
 
 mod common;
 
-use common::{Case, MakeGroup, cases, check, factorisations, local, on_all, tcp, tls};
+use common::{Case, MakeGroup, cases, check, factorisations, local, near, on_all, tcp, tls};
 use proptest::prelude::*;
 use skyphos::{Comm, ConfigureOptions, DType, Error, Missing, Order, ReduceOp};
 
 /// Transports by name.
-const TRANSPORTS: [(&str, MakeGroup); 3] = [("local", local), ("tcp", tcp), ("tcp with TLS", tls)];
+const TRANSPORTS: [(&str, MakeGroup); 4] =
+    [("local", local), ("tcp", tcp), ("tcp with TLS", tls), ("shared memory", near)];
 
 proptest! {
     #![proptest_config(common::random(150))]

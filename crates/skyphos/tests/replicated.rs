@@ -6,8 +6,8 @@ mod common;
 use common::fragile::{Fragile, Fuse};
 use common::programs::{ALL, N, vector};
 use common::{
-    MakeGroup, cases, check, local, local_transports, local_twice, on_all, on_each, random, replicated,
-    tcp_transports, tcp_twice,
+    MakeGroup, cases, check, local, local_transports, local_twice, near_transports, on_all, on_each, random,
+    replicated, tcp_transports, tcp_twice,
 };
 use proptest::prelude::*;
 use skyphos::{AllreduceOptions, ArrayMove, Comm, ConfigureOptions, Error, Loss, Order, ReduceOp, Transport};
@@ -21,7 +21,8 @@ const TWICE: [(&str, MakeGroup); 2] = [("local", local_twice), ("tcp", tcp_twice
 
 type MakeTransports = fn(u32) -> Vec<Box<dyn Transport>>;
 
-const TRANSPORTS: [(&str, MakeTransports); 2] = [("local", local_transports), ("tcp", tcp_transports)];
+const TRANSPORTS: [(&str, MakeTransports); 3] =
+    [("local", local_transports), ("tcp", tcp_transports), ("shared memory", near_transports)];
 
 /// A call with data that goes by a number.
 type Salted<'a> = dyn Fn(&Comm, u64) -> Result<(), Error> + Sync + 'a;

@@ -62,10 +62,11 @@ def command(*, folder: str, hosts: str, days: int) -> None:
         raise BadInput(f"{error.filename or place}: {error.strerror or error}") from None
     click.echo(
         f"{place}: a certificate and key for each of {', '.join(names)}, valid for {days} days.\n"
-        f"Give each host {_AUTHORITY}.pem and its own two files, and its ranks these variables:\n"
-        f"  SKYPHOS_TLS_AUTHORITY={_AUTHORITY}.pem\n"
-        f"  SKYPHOS_TLS_CERTIFICATE={names[0]}.pem\n"
-        f"  SKYPHOS_TLS_KEY={names[0]}.key\n"
+        f"Give each host {_AUTHORITY}.pem and its own two files, under the same names everywhere, and all ranks these\n"
+        "variables (if that is where they are):\n"
+        f"  SKYPHOS_TLS_AUTHORITY=/etc/skyphos/{_AUTHORITY}.pem\n"
+        "  SKYPHOS_TLS_CERTIFICATE=/etc/skyphos/certificate.pem\n"
+        "  SKYPHOS_TLS_KEY=/etc/skyphos/key.pem\n"
         f"Keep {_AUTHORITY}.key to yourself: who has it can make more."
     )
 

@@ -12,7 +12,7 @@ __all__ = ["command"]
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("-n", "n", type=click.IntRange(min=1), help="Number of ranks. Default: cores, or the host file's slots.")
+@click.option("-n", "n", type=click.IntRange(min=1), help="Processes. Default: cores, or the host file's slots.")
 @click.option("--hostfile", type=click.Path(dir_okay=False), help="Lines of 'host [slots=N]'; ranks start over ssh.")
 @click.option("-m", "module", is_flag=True, help="TARGET is a Python module.")
 @click.option("--prefix/--no-prefix", default=True, help="Put '[rank] ' before each line of output. Default: do.")

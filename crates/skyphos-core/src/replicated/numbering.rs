@@ -96,7 +96,8 @@ impl Numbering {
         );
         let most = on.values().map(Vec::len).max().unwrap_or(0);
         let advice = if most > self.ranks as usize {
-            format!("at most {} processes may be on a host, of {} in all", self.ranks, self.processes)
+            let processes = if self.ranks == 1 { "process" } else { "processes" };
+            format!("at most {} {processes} may be on a host, of {} in all", self.ranks, self.processes)
         } else {
             let mut next = 0;
             let each = on.values().map(|together| {
@@ -109,7 +110,7 @@ impl Numbering {
             });
             format!("number them host by host: {}", each.collect::<Vec<_>>().join(", "))
         };
-        Err(Error::bad_input(format!("{what}; {advice}")))
+        Err(Error::bad_input(format!("{what}; {advice} (to try things out on one host: share_hosts)")))
     }
 }
 
@@ -142,6 +143,6 @@ mod tests {
                     host by host: 0 to 3 on host a, 4 to 7 on host b";
         assert_eq!(error, want);
         let error = of(4).check_hosts(&[0, 0, 0, 1], name).unwrap_err().to_string();
-        assert!(error.ends_with("at most 2 processes may be on a host, of 4 in all"), "{error}");
+        assert!(error.contains("at most 2 processes may be on a host, of 4 in all"), "{error}");
     }
 }

@@ -37,12 +37,19 @@ impl Place {
         all
     }
 
-    /// Each rank's options.
+    /// Each rank's options, of a group that uses shared memory, and TLS before that or not.
+    pub fn near(&mut self, size: u32, tls: bool) -> Vec<Options> {
+        let mut all = if tls { self.encrypted(size) } else { self.options(size) };
+        all.iter_mut().for_each(|options| options.shared_memory = true);
+        all
+    }
+
+    /// Each rank's options, over sockets.
     pub fn options(&mut self, size: u32) -> Vec<Options> {
         let mut all: Vec<Options> = (0..size)
             .map(|rank| {
                 let mut options = Options::new(rank, size, &self.at);
-                options.timeout = LONG;
+                (options.timeout, options.shared_memory) = (LONG, false);
                 options
             })
             .collect();
@@ -59,6 +66,15 @@ pub fn connect_all(options: Vec<Options>) -> Vec<Result<Tcp>> {
 
 pub fn group(size: u32) -> Vec<Tcp> {
     connect_all(Place::new().options(size)).into_iter().map(|t| t.unwrap()).collect()
+}
+
+pub fn near_group(size: u32, tls: bool) -> Vec<Tcp> {
+    connect_all(Place::new().near(size, tls)).into_iter().map(|t| t.unwrap()).collect()
+}
+
+/// A group over each way that bytes may take.
+pub fn each_way(size: u32) -> [Vec<Tcp>; 4] {
+    [group(size), encrypted_group(size), near_group(size, false), near_group(size, true)]
 }
 
 pub fn encrypted_group(size: u32) -> Vec<Tcp> {

@@ -27,9 +27,14 @@ pub fn tcp(size: u32) -> Vec<Comm> {
     on_each(tcp_transports(size), |_, transport| Comm::over(transport, settings()).unwrap())
 }
 
-/// The same, encrypted.
+/// The same through memory that ranks share.
+pub fn near(size: u32) -> Vec<Comm> {
+    on_each(near_transports(size), |_, transport| Comm::over(transport, settings()).unwrap())
+}
+
+/// Over sockets, encrypted.
 pub fn tls(size: u32) -> Vec<Comm> {
-    let transports = connected(size, Some(certificates::shared()));
+    let transports = connected(size, Some(certificates::shared()), false);
     on_each(transports, |_, transport| Comm::over(transport, settings()).unwrap())
 }
 
@@ -66,10 +71,14 @@ pub fn local_transports(size: u32) -> Vec<Box<dyn Transport>> {
 }
 
 pub fn tcp_transports(size: u32) -> Vec<Box<dyn Transport>> {
-    connected(size, None)
+    connected(size, None, false)
 }
 
-fn connected(size: u32, tls: Option<TlsFiles>) -> Vec<Box<dyn Transport>> {
+pub fn near_transports(size: u32) -> Vec<Box<dyn Transport>> {
+    connected(size, None, true)
+}
+
+fn connected(size: u32, tls: Option<TlsFiles>, shared_memory: bool) -> Vec<Box<dyn Transport>> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let rendezvous = listener.local_addr().unwrap().to_string();
     let mut listen_fd = Some(std::os::fd::IntoRawFd::into_raw_fd(listener));
@@ -78,6 +87,7 @@ fn connected(size: u32, tls: Option<TlsFiles>) -> Vec<Box<dyn Transport>> {
         (options.listen_fd, options.timeout) = (listen_fd, settings().timeout);
         options.token = Some("a secret".to_owned());
         options.tls.clone_from(&tls);
+        options.shared_memory = shared_memory;
         Box::new(skyphos::tcp::connect(options).unwrap()) as Box<dyn Transport>
     };
     std::thread::scope(|scope| {

@@ -1,0 +1,442 @@
+//! Two rings of bytes in memory that two processes share, one each way: a connection between ranks of one host.
+//!
+//! One process writes a ring, the other reads it; each publishes how far it is, and copies nothing but the bytes themselves. Neither
+//! can wait for memory, so whoever is about to wait says so in the ring, and the other then rings a bell, a byte on
+//! their socket:
+//!
+//! | who | says | looks again | is rung for |
+//! |---|---|---|---|
+//! | reader | `sleeps` | whether anything is there | by the next write |
+//! | writer | `blocked` | whether there is room | once half is free |
+//!
+//! Both say first and look then, with a fence in between; the other side publishes first and looks whether to ring then. So one of
+//! them sees the other.
+//!
+//! What the other process writes is believed no more than what comes of a socket: counters that make no sense end the connection.
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Bytes of a ring, at most and at least. Larger ones leave the cache.
+const MOST: usize = 512 * 1024;
+const LEAST: usize = 64 * 1024;
+
+/// Memory for the rings of all ranks of a host.
+const ALL: usize = 64 << 20;
+
+/// So much is copied before the other side may have it: it copies on while this side copies the next.
+const PIECE: usize = 32 * 1024;
+
+/// What the processes tell each other, before the bytes.
+const HEAD: usize = 4096;
+const CONTROLS: [usize; 2] = [1024, 2048];
+
+/// Nobody but who was told it has these.
+pub(crate) type Mark = [u8; 32];
+
+/// What one ring's ends tell each other: each in cache lines of its own, as it is written by one and read by the other.
+#[repr(C)]
+struct Control {
+    /// Bytes written ever, and read ever.
+    written: Line<AtomicU64>,
+    read: Line<AtomicU64>,
+    sleeps: Line<AtomicU32>,
+    blocked: Line<AtomicU32>,
+}
+
+#[repr(C, align(128))]
+struct Line<T>(T);
+
+/// Memory that a file gives, until it is dropped.
+struct Map {
+    at: *mut u8,
+    len: usize,
+}
+
+// SAFETY: it is memory that belongs to no thread.
+unsafe impl Send for Map {}
+
+impl Map {
+    fn new(file: impl AsFd, len: usize) -> io::Result<Map> {
+        // SAFETY: a new mapping at an address that the kernel chooses; the file is sealed against shrinking.
+        let at = unsafe {
+            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?
+        };
+        Ok(Map { at: at.cast(), len })
+    }
+
+    fn mark(&self) -> Mark {
+        let mut mark = [0; 32];
+        // SAFETY: the head is longer than that; nobody writes there once others know of it.
+        unsafe { std::ptr::copy_nonoverlapping(self.at, mark.as_mut_ptr(), mark.len()) };
+        mark
+    }
+
+    fn control(&self, ring: usize) -> &Control {
+        // SAFETY: inside of the head, aligned to 1 KB; any bytes are such a value, and all of it is atomic.
+        unsafe { &*self.at.add(CONTROLS[ring]).cast() }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: mapped so, and used by nobody else. It fails for no such mapping.
+        let _ = unsafe { munmap(self.at.cast(), self.len) };
+    }
+}
+
+/// One process's ends of both rings.
+pub(crate) struct Rings {
+    map: Map,
+    /// Bytes of a ring, a power of two.
+    capacity: usize,
+    /// Numbers of the ring that is written here and of the one that is read.
+    out: usize,
+    /// Bytes that may lie there for the other side.
+    limit: usize,
+    /// Written and read ever, here.
+    written: u64,
+    read: u64,
+    /// What the other side had read, when it was looked last.
+    seen: u64,
+}
+
+/// Bytes of each ring between ranks of a host that has so many.
+pub(crate) fn capacity(ranks: usize) -> usize {
+    let rings = ranks * (ranks - 1).max(1);
+    (ALL / rings).clamp(LEAST, MOST).next_power_of_two().min(MOST)
+}
+
+fn senseless() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "the counters in shared memory make no sense")
+}
+
+impl Rings {
+    /// New ones, and the file that they are in, which goes when nobody has it open.
+    pub(crate) fn make(capacity: usize, mark: &Mark) -> io::Result<(Rings, OwnedFd)> {
+        let file = memfd_create("skyphos", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let len = HEAD + 2 * capacity;
+        ftruncate(&file, len as u64)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let map = Map::new(&file, len)?;
+        // SAFETY: the head is longer than that, and nobody else knows of it yet.
+        unsafe { std::ptr::copy_nonoverlapping(mark.as_ptr(), map.at, mark.len()) };
+        Ok((Rings::of(map, capacity, 0), file))
+    }
+
+    /// Those that another process has open, if it is they.
+    pub(crate) fn open(process: u32, fd: u32, capacity: usize, mark: &Mark) -> io::Result<Rings> {
+        let refuse = |what: &str| io::Error::new(ErrorKind::InvalidData, what);
+        if !capacity.is_power_of_two() || !(LEAST..=MOST).contains(&capacity) {
+            return Err(refuse("no size of a ring"));
+        }
+        let path = format!("/proc/{process}/fd/{fd}");
+        let file: File = OpenOptions::new().read(true).write(true).open(path)?;
+        let len = HEAD + 2 * capacity;
+        // Memory that may shrink would be a trap; and only what was made for it can be sealed.
+        if !fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) || fstat(&file)?.st_size != len as i64 {
+            return Err(refuse("not memory for rings"));
+        }
+        let map = Map::new(&file, len)?;
+        match map.mark() == *mark {
+            true => Ok(Rings::of(map, capacity, 1)),
+            false => Err(refuse("memory of another")),
+        }
+    }
+
+    fn of(map: Map, capacity: usize, out: usize) -> Rings {
+        Rings { map, capacity, out, limit: capacity, written: 0, read: 0, seen: 0 }
+    }
+
+    /// Leaves no more than so many bytes there for the other side.
+    pub(crate) fn limit(&mut self, bytes: usize) {
+        self.limit = bytes.clamp(LEAST / 2, self.capacity);
+    }
+
+    fn outgoing(&self) -> &Control {
+        self.map.control(self.out)
+    }
+
+    fn incoming(&self) -> &Control {
+        self.map.control(1 - self.out)
+    }
+
+    /// Where bytes of a ring lie, from the one of this number on, and how many up to the ring's end.
+    fn place(&self, ring: usize, number: u64) -> (*mut u8, usize) {
+        let at = number as usize & (self.capacity - 1);
+        // SAFETY: inside of the mapping.
+        (unsafe { self.map.at.add(HEAD + ring * self.capacity + at) }, self.capacity - at)
+    }
+
+    /// Bytes that may be written now.
+    fn room(&mut self) -> io::Result<usize> {
+        let read = self.outgoing().read.0.load(Ordering::Acquire);
+        if read < self.seen || read > self.written {
+            return Err(senseless());
+        }
+        self.seen = read;
+        Ok(self.limit.saturating_sub((self.written - read) as usize))
+    }
+
+    /// Whether more can be written.
+    pub(crate) fn has_room(&mut self) -> bool {
+        // What makes no sense is found by the write.
+        self.room().map_or(true, |room| room > 0)
+    }
+
+    /// Bytes that have come.
+    fn come(&self) -> io::Result<usize> {
+        let written = self.incoming().written.0.load(Ordering::Acquire);
+        match written.checked_sub(self.read) {
+            Some(come) if come <= self.capacity as u64 => Ok(come as usize),
+            _ => Err(senseless()),
+        }
+    }
+
+    /// Whether there is anything to read.
+    pub(crate) fn has_come(&self) -> bool {
+        self.incoming().written.0.load(Ordering::Acquire) != self.read
+    }
+
+    /// Writes what there is room for.
+    pub(crate) fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let (mut taken, mut hidden) = (0, 0);
+        let mut room = self.limit.saturating_sub((self.written - self.seen) as usize);
+        'all: for slice in slices {
+            let mut rest = &slice[..];
+            while !rest.is_empty() {
+                if room == 0 {
+                    room = self.room()?;
+                    if room == 0 {
+                        break 'all;
+                    }
+                }
+                let (to, straight) = self.place(self.out, self.written);
+                let len = rest.len().min(room).min(straight).min(PIECE - hidden);
+                // SAFETY: room that the other side has left, up to the ring's end.
+                unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), to, len) };
+                rest = &rest[len..];
+                self.written += len as u64;
+                (taken, hidden, room) = (taken + len, hidden + len, room - len);
+                if hidden == PIECE {
+                    hidden = 0;
+                    self.outgoing().written.0.store(self.written, Ordering::Release);
+                }
+            }
+        }
+        self.outgoing().written.0.store(self.written, Ordering::Release);
+        Ok(taken)
+    }
+
+    /// After a write: whether the reader must be woken.
+    pub(crate) fn wakes(&self) -> bool {
+        fence(Ordering::SeqCst);
+        let sleeps = &self.outgoing().sleeps.0;
+        sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Nothing could be written: whether it must be waited for room, of which the reader then tells.
+    pub(crate) fn is_blocked(&mut self) -> io::Result<bool> {
+        self.outgoing().blocked.0.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let full = self.room()? == 0;
+        if !full {
+            self.outgoing().blocked.0.store(0, Ordering::Relaxed);
+        }
+        Ok(full)
+    }
+
+    /// Reads what has come, as far as there is place: 0 if nothing has.
+    pub(crate) fn read(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let mut left = self.come()?;
+        let (mut got, mut hidden) = (0, 0);
+        'all: for buffer in buffers {
+            let mut rest = &mut buffer[..];
+            while !rest.is_empty() {
+                if left == 0 {
+                    break 'all;
+                }
+                let (from, straight) = self.place(1 - self.out, self.read);
+                let len = rest.len().min(left).min(straight).min(PIECE - hidden);
+                // SAFETY: bytes that the other side has written, up to the ring's end.
+                unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), rest.as_mut_ptr(), len) };
+                rest = &mut rest[len..];
+                self.read += len as u64;
+                (got, hidden, left) = (got + len, hidden + len, left - len);
+                if hidden == PIECE {
+                    hidden = 0;
+                    self.incoming().read.0.store(self.read, Ordering::Release);
+                }
+            }
+        }
+        self.incoming().read.0.store(self.read, Ordering::Release);
+        Ok(got)
+    }
+
+    /// After a read: whether the writer must be told that there is room.
+    pub(crate) fn relieves(&self) -> bool {
+        fence(Ordering::SeqCst);
+        let control = self.incoming();
+        control.blocked.0.load(Ordering::Relaxed) != 0
+            && self.come().map_or(true, |come| come <= self.capacity / 2)
+            && control.blocked.0.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// This side is about to wait for a bell. `false`: something is there already.
+    pub(crate) fn sleep(&self) -> bool {
+        self.incoming().sleeps.0.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        !self.has_come()
+    }
+
+    /// It waits no more.
+    pub(crate) fn awake(&self) {
+        self.incoming().sleeps.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The number of a file in this process, for another.
+pub(crate) fn number(file: &OwnedFd) -> u32 {
+    file.as_raw_fd() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pair(capacity: usize) -> (Rings, Rings) {
+        let mark = [9; 32];
+        let (one, file) = Rings::make(capacity, &mark).unwrap();
+        let other = Rings::open(std::process::id(), number(&file), capacity, &mark).unwrap();
+        (one, other)
+    }
+
+    fn write(rings: &mut Rings, bytes: &[u8]) -> usize {
+        let (a, b) = bytes.split_at(bytes.len() / 3);
+        rings.write(&[IoSlice::new(a), IoSlice::new(&[]), IoSlice::new(b)]).unwrap()
+    }
+
+    fn read(rings: &mut Rings, most: usize) -> Vec<u8> {
+        let (mut a, mut b) = (vec![0; most / 2], vec![0; most - most / 2]);
+        let got = rings.read(&mut [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)]).unwrap();
+        a.extend(b);
+        a.truncate(got);
+        a
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Whatever is written and read in which pieces, it comes as it went, both ways.
+        #[test]
+        fn bytes_come_as_they_went(steps in prop::collection::vec((any::<bool>(), any::<bool>(), 0usize..90_000), 1..80)) {
+            let (mut one, mut other) = pair(LEAST);
+            let (mut next, mut due) = ([0u64; 2], [0u64; 2]);
+            let byte = |k: u64| (k * 31 % 251) as u8;
+            for (way, writes, len) in steps {
+                let (from, to) = if way { (&mut one, &mut other) } else { (&mut other, &mut one) };
+                let way = usize::from(way);
+                if writes {
+                    let bytes: Vec<u8> = (next[way]..next[way] + len as u64).map(byte).collect();
+                    let took = write(from, &bytes);
+                    prop_assert_eq!(took, len.min(LEAST - (next[way] - due[way]) as usize));
+                    next[way] += took as u64;
+                } else {
+                    let got = read(to, len);
+                    prop_assert_eq!(got.len(), len.min((next[way] - due[way]) as usize));
+                    for byte_got in got {
+                        prop_assert_eq!(byte_got, byte(due[way]));
+                        due[way] += 1;
+                    }
+                }
+                prop_assert_eq!(to.has_come(), next[way] > due[way]);
+            }
+        }
+    }
+
+    /// Both ends in threads that sleep and wake each other, as their processes do: nothing is lost and nobody sleeps for ever.
+    #[test]
+    fn whoever_sleeps_is_woken() {
+        let (mut one, mut other) = pair(LEAST);
+        let (bell, heard) = std::sync::mpsc::channel::<()>();
+        let (room, free) = std::sync::mpsc::channel::<()>();
+        let total = 20_000_000u64;
+        let patience = std::time::Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let bytes: Vec<u8> = (0..50_000u64).map(|k| (k % 251) as u8).collect();
+                let mut sent = 0u64;
+                while sent < total {
+                    // Whole periods, so that what follows is known.
+                    let from = (sent % 251) as usize;
+                    let len =
+                        (bytes.len() - from).min((total - sent) as usize).min(1 + sent as usize % 49_000);
+                    let took = one.write(&[IoSlice::new(&bytes[from..from + len])]).unwrap();
+                    sent += took as u64;
+                    if took > 0 && one.wakes() {
+                        bell.send(()).unwrap();
+                    }
+                    if took < len && one.is_blocked().unwrap() {
+                        free.recv_timeout(patience).expect("nobody tells of room");
+                    }
+                }
+            });
+            let mut got = 0u64;
+            let mut buffer = vec![0; 30_000];
+            while got < total {
+                let n = other.read(&mut [IoSliceMut::new(&mut buffer)]).unwrap();
+                assert!(buffer[..n].iter().zip(got..).all(|(byte, k)| *byte == (k % 251) as u8), "{got}");
+                got += n as u64;
+                if n > 0 && other.relieves() {
+                    let _ = room.send(()); // the writer may be done
+                }
+                if n == 0 && got < total && other.sleep() {
+                    heard.recv_timeout(patience).expect("nobody wakes");
+                }
+                other.awake();
+            }
+        });
+    }
+
+    #[test]
+    fn counters_that_make_no_sense_are_refused() {
+        for (ring, written, read) in [(0, u64::MAX, 0), (0, LEAST as u64 + 1, 0), (0, 0, 7), (1, 0, 7)] {
+            let (mut one, mut other) = pair(LEAST);
+            let control = one.map.control(ring);
+            control.written.0.store(written, Ordering::Release);
+            control.read.0.store(read, Ordering::Release);
+            if ring == 0 && read == 0 {
+                assert!(other.read(&mut [IoSliceMut::new(&mut [0; 8])]).is_err(), "{written}");
+            } else {
+                let rings = if ring == 0 { &mut one } else { &mut other };
+                assert!(rings.room().is_err(), "{ring} {read}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_memory_that_was_meant_is_taken() {
+        let mark = [3; 32];
+        let (_rings, file) = Rings::make(LEAST, &mark).unwrap();
+        let me = std::process::id();
+        assert!(Rings::open(me, number(&file), LEAST, &mark).is_ok());
+        assert!(Rings::open(me, number(&file), LEAST, &[4; 32]).is_err());
+        assert!(Rings::open(me, number(&file), 2 * LEAST, &mark).is_err());
+        assert!(Rings::open(me, number(&file), LEAST + 1, &mark).is_err());
+        assert!(Rings::open(me, 0, LEAST, &mark).is_err());
+        let open = memfd_create("may shrink", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&open, (HEAD + 2 * LEAST) as u64).unwrap();
+        assert!(Rings::open(me, number(&open), LEAST, &[0; 32]).is_err());
+    }
+
+    #[test]
+    fn many_ranks_have_smaller_rings() {
+        let all: Vec<usize> = [2, 8, 16, 64, 1000].into_iter().map(capacity).collect();
+        assert_eq!(all, [512 << 10, 512 << 10, 512 << 10, 64 << 10, 64 << 10]);
+    }
+}
