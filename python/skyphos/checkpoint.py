@@ -179,11 +179,18 @@ class Checkpoint:
         Raises
         ------
         BadInput
-            A folder cannot be read; what is there was saved by a group of another size; on all ranks. This replica
-            has not the files that another of its rank has.
+            A folder cannot be read; what is there was saved by a group of another size; on all ranks. Replicas of this
+            rank have different files: one may have returned, and learns of it in its next call.
         """
         with _named("Checkpoint.restore"):
-            return self._restore(comm)
+            try:
+                return self._restore(comm)
+            except SkyphosError as error:
+                if comm.replication == 1 or "put different data" not in str(error):
+                    raise
+                me = f"rank {comm.rank}, replica {comm.replica}"
+                why = "not the checkpoints that another replica of this rank has: give both the same files"
+                raise BadInput(f"{me}: {self.path}: {why}") from error
 
     def _restore(self, comm: Comm) -> Restored | None:
         files = together(comm, lambda: self._files(comm))
@@ -192,28 +199,15 @@ class Checkpoint:
         while True:
             # The last that each rank has below the last one tried; then the least of those, if all have it whole.
             last = max((iteration for iteration in mine if iteration < below), default=-1)
-            below = self._least(comm, last)
+            below = int(gather_numbers(comm, last).min())
             state = _read(mine.get(below))
-            if below < 0 or self._least(comm, int(state is not None)):
+            if below < 0 or gather_numbers(comm, int(state is not None)).all():
                 break
         together(comm, lambda: self._refuse_later(comm, below, files))
         if below < 0:
             return None
         assert state is not None
         return Restored(below, state)
-
-    def _least(self, comm: Comm, number: int) -> int:
-        """The least of all ranks' numbers; for each process the one that the others heard of its rank."""
-        numbers = gather_numbers(comm, number)
-        if comm.replication > 1 and comm.size > 1:
-            # What this process says of its rank is not what others heard if a sibling said something else before.
-            before = (comm.rank - 1) % comm.size
-            heard = comm.configure_reduce([before], [comm.rank], numbers[[before]], n=comm.size)[0]
-            if heard != number:
-                me = f"rank {comm.rank}, replica {comm.replica}"
-                why = "not the checkpoints that another replica of this rank has: give both the same files"
-                comm._fail(BadInput(f"{me}: {self.path}: {why}"))
-        return int(numbers.min())
 
     def _files(self, comm: Comm) -> list[_File]:
         """All checkpoints in the folder, damaged ones too; what this process began earlier and did not end goes."""

@@ -70,7 +70,8 @@ def pids(process: subprocess.Popen[bytes], ranks: int) -> list[int]:
 
 def ended(rank: int, how: str, host: str = socket.gethostname()) -> str:
     """The line that says who ended all others."""
-    return f"skyphos: rank {rank} on {host} {how}; the others are ended (--keep-going: they go on)"
+    hint = " (--keep-going: they go on)" if "killed" in how else ""
+    return f"skyphos: rank {rank} on {host} {how}; the others are ended{hint}"
 
 
 def wait_until_gone(pid: int) -> None:

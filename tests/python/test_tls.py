@@ -35,7 +35,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tls") / "certificates"
     argv = [sys.executable, "-m", "skyphos.cli", "certificates", str(folder), "--hosts", ",".join(HOSTS)]
     said = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60)
-    assert "SKYPHOS_TLS_KEY=a.key" in said.stdout and "authority.key to yourself" in said.stdout
+    assert "SKYPHOS_TLS_KEY=/etc/skyphos/key.pem" in said.stdout and "authority.key to yourself" in said.stdout
     return folder
 
 
@@ -138,7 +138,8 @@ def test_files_that_cannot_be_used_are_named_even_alone(certificates: Path) -> N
     sky.init(tls=sky.TLS(authority, certificate, key)).close()
 
 
-def test_a_group_over_tls(processes: Processes, certificates: Path) -> None:
+@pytest.mark.parametrize("shared_memory", ["0", "1"])
+def test_a_group_over_tls(processes: Processes, certificates: Path, shared_memory: str) -> None:
     code = """
 x = sky.SparseVector(np.arange(comm.rank, 300_000, 3), np.full(100_000, 1.0 + comm.rank), 300_000)
 for _ in range(3):
@@ -147,7 +148,8 @@ big = comm.allreduce(np.ones(2_000_000, dtype=np.float32))
 say(float(y.values.sum()), float(big.min()), float(big.max()))
 comm.close()
 """
-    for out, err in processes.lines(3, code, **variables(certificates, 3)):
+    shared = {"SKYPHOS_SHARED_MEMORY": dict.fromkeys(range(3), shared_memory)}
+    for out, err in processes.lines(3, code, **variables(certificates, 3), **shared):
         assert (out.strip(), err) == ("600000.0 3.0 3.0", "")
 
 
@@ -261,6 +263,7 @@ comm.close()
     with recorder(place) as (proxy, seen):
         group = met_at(place, token, 2) | (variables(certificates, 2) if encrypted else {})
         group["SKYPHOS_RENDEZVOUS"] = {0: place, 1: proxy}
+        group["SKYPHOS_SHARED_MEMORY"] = {0: "0", 1: "0"}
         for out, err in processes.lines(2, code, **group):
             assert (out.strip(), err) == ("True", "")
     assert token.encode() not in seen and len(seen) > 2 * len(pattern)
