@@ -15,6 +15,7 @@ __all__ = [
     "allgather",
     "allreduce",
     "allreduce_dense",
+    "allreduce_plain",
     "alltoall",
     "auto_may_take",
     "begin_with",
@@ -116,6 +117,7 @@ def allreduce_dense(
     quantised: _Quantised | None,
     async_op: bool,
 ) -> Any: ...
+def allreduce_plain(comm: Comm, values: npt.NDArray[Any], out: npt.NDArray[Any], op: str) -> bool: ...
 def local(size: int, timeout: float, threads: int, replication: int) -> list[Comm]: ...
 def connect_tcp(
     rank: int,

@@ -1,6 +1,6 @@
 //! NumPy arrays as slices, without copies. The Python front has made them contiguous.
 
-use numpy::{PyReadonlyArray1, PyReadonlyArrayDyn, PyReadwriteArrayDyn};
+use numpy::{PyReadonlyArray1, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use skyphos::{Indices, bf16, f16};
@@ -87,6 +87,24 @@ impl<'py> ValueArrays<'py> {
     pub fn new(values: &Bound<'py, PyAny>, out: &Bound<'py, PyAny>) -> PyResult<ValueArrays<'py>> {
         let mut arrays = ValueArrays::of_type(values, out)?;
         with_values!(&mut arrays, |_values, _out| ()); // contiguous and aligned, or the call must not begin
+        Ok(arrays)
+    }
+
+    /// The same for arrays that may be used as they are: of one shape, in rows, of a type that NumPy has.
+    pub fn plain(values: &Bound<'py, PyAny>, out: &Bound<'py, PyAny>) -> PyResult<ValueArrays<'py>> {
+        let mut arrays = ValueArrays::of_type(values, out)?;
+        macro_rules! shapes {
+            ($($variant:ident),*) => {
+                match &arrays {
+                    $(ValueArrays::$variant(values, out) => values.shape() == out.shape()
+                        && values.is_c_contiguous() && out.is_c_contiguous(),)*
+                }
+            };
+        }
+        if !shapes!(F32, F64, I32, I64, U8, U32, U64, BF16, F16) {
+            return Err(PyTypeError::new_err("not plain"));
+        }
+        with_values!(&mut arrays, |_values, _out| ());
         Ok(arrays)
     }
 

@@ -206,6 +206,24 @@ pub fn allreduce_dense(
     })
 }
 
+/// `Comm.allreduce` of an array that needs nothing looked at, into one like it, at once; `false` and nothing done if it is not so.
+#[pyfunction]
+pub fn allreduce_plain(
+    py: Python<'_>,
+    comm: &Comm,
+    values: &Bound<'_, PyAny>,
+    out: &Bound<'_, PyAny>,
+    op: &str,
+) -> PyResult<bool> {
+    let Ok(op) = ReduceOp::from_name(op) else { return Ok(false) };
+    let Ok(mut arrays) = ValueArrays::plain(values, out) else { return Ok(false) };
+    let (comm, options) = (comm.shared(), AllreduceOptions::default());
+    with_values!(&mut arrays, |numbers, result| {
+        py.detach(|| comm.allreduce_dense(numbers, result, &op, &options)).map_err(|e| to_py(py, e))?;
+    });
+    Ok(true)
+}
+
 /// `Comm.reduce_scatter`: this rank's entries, its range, and how.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]

@@ -1,6 +1,6 @@
 //! Dense allreduce directly between all ranks. The two phases overlap: a block goes out as soon as it is reduced.
 
-use super::{GATHER, REDUCE, finish, ranges};
+use super::{GATHER, REDUCE, at_once, finish, ranges};
 use crate::clock::Effort;
 use crate::collectives::around::numbers;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
@@ -24,6 +24,9 @@ struct Source {
 
 /// Reduces `values` of all ranks into `out`: each rank one range, sent to it by all, sent on by it to all.
 pub async fn direct<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out: &mut [T]) -> Result<()> {
+    if at_once::is_for(ep, op, size_of_val(values)) {
+        return at_once::at_once(ep, op, values, out).await;
+    }
     let (me, size) = (ep.rank(), ep.size());
     let ranges = ranges(values.len(), size);
     let mine = ranges[me as usize].clone();

@@ -2,10 +2,11 @@
 //!
 //! | | rounds | right for |
 //! |---|---|---|
-//! | [`direct`] | 2 | small arrays |
+//! | [`direct`] | 2; 1 for a few numbers | small arrays |
 //! | [`rabenseifner`] | 2 ⌈log2 P⌉ (+ 2) | many ranks, medium sizes (Rabenseifner 2004) |
 //! | [`ring`] | 2 (P - 1), overlapping | large arrays: each rank hears from one other only, and copies least |
 
+mod at_once;
 mod direct;
 mod parts;
 mod rabenseifner;
