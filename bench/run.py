@@ -6,7 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ["startup", "local_reduce", "loopback_small", "nesting", "rmat_pagerank", "topk_allreduce", "small_calls", "mpi"]
+NAMES = [
+    "startup",
+    "local_reduce",
+    "loopback_small",
+    "nesting",
+    "rmat_pagerank",
+    "topk_allreduce",
+    "small_calls",
+    "mpi",
+]
 
 
 def main() -> None:
