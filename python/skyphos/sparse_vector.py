@@ -160,6 +160,47 @@ class SparseVector:
         indices, values = tensor._indices(), tensor._values()
         return cls(indices[0].detach().cpu().numpy(), values.detach().cpu().numpy(), tensor.shape[0])
 
+    @classmethod
+    def from_arrow(
+        cls, table: Any, n: int, *, index: str = "index", values: str = "value", op: str = "sum"
+    ) -> SparseVector:
+        """Make a vector of two columns of a pyarrow ``Table`` or ``RecordBatch``.
+
+        Parameters
+        ----------
+        table : pyarrow.Table or pyarrow.RecordBatch
+            A column of indices, and one of numbers or of lists of ``width`` numbers each (``FixedSizeList``).
+        n : int
+            Size of the index space.
+        index, values : str
+            Names of the columns.
+        op : str
+            What makes one entry of several with one index, as in :class:`SparseVector`.
+
+        Raises
+        ------
+        BadInput
+            There is no such column; a null; what is no number.
+
+        Examples
+        --------
+        >>> import pyarrow as pa, skyphos as sky
+        >>> table = pa.table({"index": [7, 2], "value": [1.5, 0.5]})
+        >>> sky.SparseVector.from_arrow(table, n=10).indices
+        array([2, 7])
+        """
+        return cls(_column(table, index), _column(table, values), n, op=op)
+
+    def to_arrow(self) -> Any:
+        """Return a pyarrow ``Table`` of the columns ``index`` and ``value`` (lists of numbers where width is not 1)."""
+        import pyarrow  # type: ignore[import-untyped, unused-ignore]
+
+        rows = self.values
+        column = pyarrow.array(rows.reshape(-1))
+        if rows.ndim == 2:
+            column = pyarrow.FixedSizeListArray.from_arrays(column, rows.shape[1])
+        return pyarrow.table({"index": pyarrow.array(self.indices), "value": column})
+
     def __repr__(self) -> str:
         width = f", width={self.width}" if self._values.ndim == 2 else ""
         dense = ", dense" if self.is_dense else ""
@@ -264,6 +305,25 @@ class SparseVector:
         places, rows = self.indices, self.values
         kept = rows != identity if rows.ndim == 1 else (rows != identity).any(axis=1)
         return SparseVector._of(places[kept], rows[kept], None, self._n)
+
+
+def _column(table: Any, name: str) -> Array:
+    """A column as an array, of rows if it holds lists of one length."""
+    import pyarrow
+
+    if name not in table.schema.names:
+        raise BadInput(f"there is no column {name!r}: the table has {', '.join(table.schema.names)}")
+    column = table.column(name)
+    if isinstance(column, pyarrow.ChunkedArray):
+        column = column.combine_chunks()
+    if column.null_count:
+        raise BadInput(f"column {name!r} has {column.null_count} nulls")
+    width = getattr(column.type, "list_size", None)
+    numbers = column if width is None else column.flatten()
+    array: Array = np.asarray(numbers)
+    if array.dtype.hasobject or (width is not None and numbers.null_count):
+        raise BadInput(f"column {name!r} holds {column.type}: numbers, or lists of as many numbers each")
+    return array if width is None else array.reshape(-1, width)
 
 
 def _check_n(n: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import io
 from pathlib import Path
 
@@ -363,3 +364,39 @@ def test_an_error_that_is_not_ours_reaches_the_others() -> None:
     errors = errors_on_ranks(3, work)
     assert {str(error) for error in errors} == {"rank 1: MemoryError: too much"}
     assert not any(isinstance(error, BadInput) for error in errors)
+
+
+@pytest.mark.parametrize("known", ["fsspec", "pyarrow"])
+@pytest.mark.parametrize("name", ["edges.txt", "edges.txt.gz", "edges.mtx", "edges.npz"])
+def test_an_address_is_read_as_a_local_file(
+    known: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Byte for byte and share for share, by fsspec and by pyarrow alone."""
+    rng = np.random.default_rng(5)
+    source, target = rng.integers(0, 900, 4000), rng.integers(0, 900, 4000)
+    file = tmp_path / name
+    if name.endswith(".npz"):
+        scipy.sparse.save_npz(file, scipy.sparse.coo_array((np.ones(4000), (source, target)), shape=(900, 900)))
+    else:
+        base = int(name.endswith(".mtx"))
+        head = "%%MatrixMarket matrix coordinate pattern general\n900 900 4000\n" if base else "# edges\n"
+        lines = head + "".join(f"{a + base} {b + base}\n" for a, b in zip(source, target, strict=True))
+        file.write_bytes(gzip.compress(lines.encode()) if name.endswith(".gz") else lines.encode())
+    address = file.as_uri()
+    if known == "pyarrow":
+        find = importlib.util.find_spec
+        monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module == "fsspec" else find(module))
+    else:
+        fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+        address = f"memory://graphs/{name}"
+        fsspec.filesystem("memory").pipe(f"/graphs/{name}", file.read_bytes())
+    for part in range(3):
+        near, far = (read_edges(place, part=part, parts=3) for place in (file, address))
+        assert (near.source == far.source).all() and (near.target == far.target).all()
+    with pytest.raises(BadInput, match=r"nothing\.txt: "):
+        read_edges(address.rsplit("/", 1)[0] + "/nothing.txt")
+
+
+def test_an_address_of_no_known_kind_says_so() -> None:
+    with pytest.raises(BadInput, match=r"nowhere://at/all\.txt: .*nowhere"):
+        read_edges("nowhere://at/all.txt")

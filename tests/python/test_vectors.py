@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import numpy as np
+import pyarrow
 import pytest
 import scipy.sparse
 from hypothesis import given, settings
@@ -354,3 +355,44 @@ def test_real_processes(processes: Processes) -> None:
         lines = out.splitlines()
         assert all(line.split()[1:] == ["1285716", "1285716.0"] for line in lines[:5]), lines
         assert lines[5] == "15000000.0"
+
+
+def showing(array: np.ndarray[Any, Any], *ways: str) -> Any:
+    """An object that shows an array in these ways alone."""
+    return type("Showing", (), {way: getattr(array, way) for way in ways})()
+
+
+def test_whatever_shows_an_array_is_taken() -> None:
+    array = np.arange(6, dtype=np.float32)
+    kinds = [
+        showing(array, "__array_interface__"),
+        showing(array, "__dlpack__", "__dlpack_device__"),
+        memoryview(array),
+    ]
+
+    def body(comm: sky.Comm) -> None:
+        for x in kinds:
+            total = comm.allreduce(x)
+            assert type(total) is np.ndarray and (total == comm.size * array).all(), x
+        assert (comm.allreduce(b"\1\2", op="max") == [1, 2]).all()
+        for bad in ([1.0, 2.0], "text", 7.0, object(), np.float64(3)):
+            with pytest.raises(sky.BadInput, match="shows an array"):
+                comm.allreduce(bad)
+
+    on_all(2, body)
+
+
+def test_arrow_tables() -> None:
+    for x in (
+        sky.SparseVector([9, 2, 5], np.array([[1, 2], [3, 4], [5, 6]]), 12),
+        sky.SparseVector([9, 2], np.array([1.5, 2.5], np.float32), 12),
+    ):
+        table = x.to_arrow()
+        back = sky.SparseVector.from_arrow(table, 12)
+        assert (back.indices == x.indices).all() and (back.values == x.values).all() and back.dtype == x.dtype
+        assert (sky.SparseVector.from_arrow(pyarrow.concat_tables([table, table]), 12).values == 2 * x.values).all()
+        assert (sky.SparseVector.from_arrow(table.to_batches()[0], 12).values == x.values).all()
+    columns = {"at": [1, 2], "gone": [1.0, None], "text": ["a", "b"]}
+    for index, values, text in [("no", "at", "no column 'no'"), ("at", "gone", "1 nulls"), ("at", "text", "string")]:
+        with pytest.raises(sky.BadInput, match=text):
+            sky.SparseVector.from_arrow(pyarrow.table(columns), 3, index=index, values=values)

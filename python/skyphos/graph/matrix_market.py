@@ -13,7 +13,8 @@ import numpy as np
 
 from ..errors import BadInput
 from .edges import Edges
-from .text import Layout, numbered_lines, open_binary
+from .files import open_binary
+from .text import Layout, numbered_lines
 
 __all__ = ["MatrixHead", "expand", "read_head"]
 

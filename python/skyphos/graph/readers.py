@@ -21,8 +21,9 @@ import numpy as np
 
 from ..errors import BadInput
 from .edges import Edges
+from .files import open_binary
 from .matrix_market import expand, read_head
-from .text import Layout, numbered_lines, open_binary, read_share
+from .text import Layout, numbered_lines, read_share
 
 __all__ = ["check_stored", "read_edges"]
 
@@ -37,8 +38,9 @@ def read_edges(path: str | os.PathLike[str], *, part: int = 0, parts: int = 1, w
     Parameters
     ----------
     path : path
-        The file. Edge lists may hold comments (``#`` or ``%``), blank lines, either kind of line end, gaps
-        in the ids, and tabs, blanks or commas between the columns.
+        The file, or an address that fsspec or pyarrow know (``s3://bucket/graph.txt.gz``). Edge lists may hold
+        comments (``#`` or ``%``), blank lines, either kind of line end, gaps in the ids, and tabs, blanks or commas
+        between the columns.
     part, parts : int
         Read share ``part`` of ``parts``. The shares in order are the file in order, each line in one of them.
     weights : bool

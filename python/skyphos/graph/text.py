@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import csv
 import gzip
-import os
 import re
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO, NoReturn, cast
+from typing import BinaryIO, NoReturn
 
 import numpy as np
 
 from ..errors import BadInput
 from .edges import Edges, Ids, Weights
+from .files import open_binary, size_of
 
 __all__ = ["Layout", "numbered_lines", "read_share"]
 
@@ -130,33 +128,14 @@ def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
         number, start = number + 1, start + len(line)
 
 
-@contextmanager
-def open_binary(path: str) -> Iterator[BinaryIO]:
-    """Open a file, decompressed if it ends in .gz; problems with it become :class:`BadInput` in one line."""
-    try:
-        if path.endswith(".gz"):
-            with gzip.open(path, "rb") as packed:
-                yield cast(BinaryIO, packed)
-        else:
-            with open(path, "rb") as plain:
-                yield plain
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise BadInput(f"{path}: not a whole gzip file: {error}") from None
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}") from None
-
-
 def _text_size(path: str) -> int:
     """Bytes of text in a file; of a .gz file an estimate that all ranks share."""
-    try:
-        size = os.path.getsize(path)
-        if not path.endswith(".gz"):
-            return size
-        with open(path, "rb") as packed:
-            packed.seek(max(0, size - 4))
-            last = int.from_bytes(packed.read(4), "little")
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}") from None
+    size = size_of(path)
+    if not path.endswith(".gz"):
+        return size
+    with open_binary(path, packed=True) as stream:
+        stream.seek(max(0, size - 4))
+        last = int.from_bytes(stream.read(4), "little")
     # gzip ends with the size of its text modulo 2^32 (of its last member). Where that cannot be true, guess.
     return last if last > size else 4 * size
 
@@ -201,7 +180,7 @@ def _count_lines(path: str, text: bytes, low: int, body: int) -> int:
 
 def _parse_fast(text: bytes, layout: Layout, *, threads: bool) -> tuple[Ids, Ids, Weights | None] | None:
     """Parse with pyarrow; None if anything is out of the ordinary."""
-    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
     from pyarrow import csv as pa_csv
 
     if not text.strip(b"\r\n"):

@@ -1,0 +1,85 @@
+"""Files to be read, on local disk or elsewhere: S3, HDFS, HTTP and whatever else fsspec or pyarrow know.
+
+A name with a scheme (``s3://bucket/graph.txt.gz``, ``hdfs://host/graph.mtx``) is opened by fsspec where that is
+installed, which finds the package for the scheme (s3fs, gcsfs, …), else by pyarrow, which brings S3, GCS and HDFS
+itself. Each rank reads its own share, as of a local file; credentials are those that these packages find.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import io
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, cast
+
+from ..errors import BadInput
+
+__all__ = ["open_binary", "size_of"]
+
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+
+
+@contextmanager
+def open_binary(path: str, *, packed: bool = False) -> Iterator[BinaryIO]:
+    """Open a file, decompressed if it ends in .gz (unless ``packed``); problems become :class:`BadInput` in one line.
+
+    Examples
+    --------
+    >>> from skyphos.graph.files import open_binary
+    >>> with open_binary("nowhere.txt"):
+    ...     pass
+    Traceback (most recent call last):
+    ...
+    skyphos.errors.BadInput: nowhere.txt: No such file or directory
+    """
+    with _named(path), _open(path) as stored:
+        if path.endswith(".gz") and not packed:
+            with gzip.open(stored, "rb") as text:
+                yield cast(BinaryIO, text)
+        else:
+            yield stored
+
+
+def size_of(path: str) -> int:
+    """Bytes of a file as it is stored."""
+    with _named(path):
+        if not _SCHEME.match(path):
+            return os.path.getsize(path)
+        with _open(path) as stream:
+            return stream.seek(0, os.SEEK_END)
+
+
+def _open(path: str) -> BinaryIO:
+    """A file as it is stored, in which one can seek."""
+    if not _SCHEME.match(path):
+        return open(path, "rb")
+    if importlib.util.find_spec("fsspec") is not None:
+        import fsspec  # type: ignore[import-untyped, unused-ignore]
+
+        system, place = fsspec.core.url_to_fs(path)
+        return cast(BinaryIO, system.open(place, "rb"))
+    if importlib.util.find_spec("pyarrow") is not None:
+        import pyarrow.fs  # type: ignore[import-untyped, unused-ignore]
+
+        arrow_system, place = pyarrow.fs.FileSystem.from_uri(path)
+        # It has no lines of its own.
+        return cast(BinaryIO, io.BufferedReader(cast(Any, arrow_system.open_input_file(place))))
+    raise BadInput(f"{path}: to read from there takes fsspec or pyarrow: pip install fsspec, and what it asks for")
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise BadInput(f"{path}: not a whole gzip file: {error}") from None
+    except (OSError, ImportError, ValueError) as error:
+        if isinstance(error, BadInput) or (isinstance(error, ValueError) and not _SCHEME.match(path)):
+            raise
+        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise BadInput(f"{path}: {said}") from None
