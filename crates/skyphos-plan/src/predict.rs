@@ -281,6 +281,17 @@ impl Work<'_> {
             within(profile, self.ranks_per_host, spans)
         });
         let joined = f64::from(spans);
+        // A last layer of pairs exchanges all that it holds, both reduce it, and nothing goes up there.
+        let pairs = degrees.len() > 1 && degrees.last() == Some(&2) && parts == Parts::Auto;
+        if pairs {
+            let held = self.union(joined / 2.0) / (joined / 2.0);
+            let range = n / (joined / 2.0);
+            let profile = within(profile, self.ranks_per_host, spans);
+            let compute_s =
+                held * profile.kernels.encode_s * weight + self.fold_s(&profile, 2.0 * held, 2.0, range);
+            let stage = exchange(self.sparse_bytes(held, range), 1.0, compute_s).timed(&profile);
+            *all.last_mut().expect("several layers") = stage;
+        }
         let part = self.union(joined) / joined;
         let part_bytes = self.part_bytes(part, n / joined, parts);
         let dense = parts == Parts::Dense || part > self.dense_above * n / joined && parts == Parts::Auto;
@@ -288,12 +299,18 @@ impl Work<'_> {
         let mut held = 1.0;
         for degree in degrees.iter().rev() {
             let d = f64::from(*degree);
+            if pairs && held == 1.0 {
+                all.push(Stage::default());
+                held = 2.0;
+                continue;
+            }
             let bytes = held * part_bytes * (d - 1.0);
             let last = held * d >= joined;
             let profile = &within(profile, self.ranks_per_host, (joined / held) as u32);
             let place_s = self.place_s(profile, joined * part, dense, parts);
             let bitmap_s = if dense && parts == Parts::Auto { k.bitmap_s } else { 0.0 };
-            let encode_s = if held == 1.0 { part * (k.encode_s * weight + bitmap_s) } else { 0.0 };
+            let first = held == if pairs { 2.0 } else { 1.0 };
+            let encode_s = if first { held * part * (k.encode_s * weight + bitmap_s) } else { 0.0 };
             let compute_s = encode_s + if last { place_s } else { 0.0 };
             all.push(exchange(bytes, d - 1.0, compute_s).timed(profile));
             held *= d;

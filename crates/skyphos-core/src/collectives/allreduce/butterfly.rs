@@ -6,6 +6,8 @@
 //! up, layer i = l..1:    send the neighbours all segments held, keep theirs beside them
 //! ```
 //!
+//! A last layer of pairs is one exchange: both reduce all that they hold, and nothing goes up there.
+//!
 //! Going up nothing is decoded or reduced, only passed on; the last layer's segments are decoded as they come.
 //! Cost: Σ 2 (d_i - 1) α; bytes down as inputs shrink by overlap, up (P - 1)/P of the result.
 //!
@@ -88,8 +90,21 @@ pub async fn reduce_scatter<T: Element>(
     groups: &[Neighbours],
     bounds: Vec<u64>,
 ) -> Result<Reduced<T>> {
+    let mut part = reduce_layers(ep, view, terms, groups, &bounds).await?;
+    part.finish(terms.op, ep.size(), terms.shape.width)?;
+    Ok(Reduced { part, bounds })
+}
+
+/// The same, but for what is done to a sum in the end.
+async fn reduce_layers<T: Element>(
+    ep: &Endpoint,
+    view: View<'_, T>,
+    terms: Terms<'_>,
+    groups: &[Neighbours],
+    bounds: &[u64],
+) -> Result<Part<T>> {
     let width = terms.shape.width;
-    let mut held = Leaves { start: 0, count: ep.size() as usize };
+    let mut held = Leaves { start: 0, count: bounds.len() - 1 };
     let mut part: Option<Part<T>> = None;
     for (k, group) in groups.iter().enumerate() {
         let degree = group.members.len();
@@ -99,7 +114,7 @@ pub async fn reduce_scatter<T: Element>(
         };
         let shares: Vec<Vec<Payload>> = (0..degree)
             .map(|j| {
-                let (lo, hi) = held.of(degree, j).range(&bounds);
+                let (lo, hi) = held.of(degree, j).range(bounds);
                 match &part {
                     None => terms.encode_input(ep, view, lo, hi),
                     Some(part) => part.encode(ep, width, lo, hi),
@@ -111,13 +126,27 @@ pub async fn reduce_scatter<T: Element>(
             .map(|j| (group.members[j], shares[j].as_slice()))
             .collect();
         held = held.of(degree, group.me);
-        let (own, range) = (&shares[group.me], held.range(&bounds));
+        let (own, range) = (&shares[group.me], held.range(bounds));
         let round = DOWN + k as u32;
         part = Some(exchange_and_fold(ep, terms, round, &sends, &group.members, own, range, density).await?);
     }
-    let mut part = part.expect("at least one layer");
-    part.finish(terms.op, ep.size(), width)?;
-    Ok(Reduced { part, bounds })
+    Ok(part.expect("at least one layer"))
+}
+
+/// The last layer where it is a pair, of whom both want all in the end: they exchange what they hold, and both reduce it. A round
+/// less than to cut it, reduce a half each and exchange those, and no more bytes, for what is reduced is no smaller.
+async fn reduce_pair<T: Element>(
+    ep: &Endpoint,
+    part: &Part<T>,
+    terms: Terms<'_>,
+    pair: &Neighbours,
+    round: u32,
+) -> Result<Part<T>> {
+    let (width, range) = (terms.shape.width, (part.lo, part.hi));
+    let density = part.view().nnz(width) as f64 / (part.hi - part.lo).max(1) as f64;
+    let own = part.encode(ep, width, part.lo, part.hi);
+    let sends = [(pair.members[1 - pair.me], own.as_slice())];
+    exchange_and_fold(ep, terms, round, &sends, &pair.members, &own, range, density).await
 }
 
 /// The reduction of this rank's own range, the one of its number, through layers that go by the topology: what hosts hold in
@@ -158,7 +187,7 @@ pub async fn allgather_parts<T: Element>(
     let mut assembler =
         Assembler::new(bounds, terms.shape, terms.op.identity::<T>()?).quantised(terms.codec());
     // Leaves held before each layer, from the top.
-    let mut leaves = vec![Leaves { start: 0, count: ep.size() as usize }];
+    let mut leaves = vec![Leaves { start: 0, count: bounds.len() - 1 }];
     for group in groups {
         leaves.push(leaves[leaves.len() - 1].of(group.members.len(), group.me));
     }
@@ -201,6 +230,11 @@ pub async fn allgather_parts<T: Element>(
     Ok(assembler.finish())
 }
 
+/// Whether pairs of the last layer both reduce all that they hold. Not where parts are quantised: each has one owner.
+pub fn ends_in_pairs(degrees: &[u32], parts: Parts, quantised: bool) -> bool {
+    degrees.len() > 1 && degrees.last() == Some(&2) && parts == Parts::Auto && !quantised
+}
+
 /// The reduction of all ranks' vectors; `bounds` are those of the ranks' ranges.
 pub async fn butterfly<T: Element>(
     ep: &Endpoint,
@@ -212,7 +246,15 @@ pub async fn butterfly<T: Element>(
 ) -> Result<Form<T>> {
     let down = parts.terms(terms);
     let groups = layers(degrees, ep.rank(), ep.topology());
-    let reduced = reduce_scatter(ep, view, down, &groups, bounds).await?;
     let up = if parts == Parts::Auto { terms } else { down };
+    if ends_in_pairs(degrees, parts, terms.precision.is_some()) {
+        let (pair, groups) = groups.split_last().expect("several layers");
+        let bounds: Vec<u64> = bounds.into_iter().step_by(2).collect();
+        let held = reduce_layers(ep, view, down, groups, &bounds).await?;
+        let mut part = reduce_pair(ep, &held, down, pair, DOWN + groups.len() as u32).await?;
+        part.finish(terms.op, ep.size(), terms.shape.width)?;
+        return allgather_parts(ep, &Reduced { part, bounds }, up, groups).await;
+    }
+    let reduced = reduce_scatter(ep, view, down, &groups, bounds).await?;
     allgather_parts(ep, &reduced, up, &groups).await
 }

@@ -1,0 +1,128 @@
+"""What crosses the network where hosts have several ranks: 2 hosts of 4, over the union of each host's entries.
+
+    sudo .venv/bin/python bench/hosts.py
+
+Hosts are network namespaces (`bench/lab/cluster.py`); ranks of one talk through shared memory. Bytes are those of the
+host's interface, frames and acknowledgements included, a call. The least that must cross is what a host's ranks have
+together, compressed: what one rank a host sends in an allreduce of the unions. The bar: 1.1 of that with its framing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from lab.cluster import Cluster
+from lab.link import FRAMING
+
+HOSTS, EACH, N, CALLS = 2, 4, 1 << 22, 12
+ALGORITHMS = ("auto", "recursive_doubling", "butterfly", "split_allgather", "ring", "allgather")
+DATA = {
+    "uniform, 100,000 a rank": "uniform",
+    "power law, 300,000 draws a rank": "power",
+    "the same on each host": "same",
+}
+
+
+def entries(kind: str, rank: int) -> Any:
+    """Indices of a rank; the values are whole numbers, so that sums are exact."""
+    rng = np.random.default_rng([rank // EACH if kind == "same" else rank, len(kind)])
+    if kind == "power":
+        found = np.minimum(rng.random(300_000) ** -1.25, N) - 1
+    else:
+        found = rng.integers(0, N, 100_000)
+    return np.unique(found.astype(np.int64))
+
+
+def sent() -> int:
+    """Bytes that this host's interfaces, but for the loopback, have sent."""
+    lines = Path("/proc/net/dev").read_text().splitlines()[2:]
+    return sum(int(line.split(":")[1].split()[8]) for line in lines if not line.strip().startswith("lo:"))
+
+
+def one_rank() -> None:
+    """A rank: all data and algorithms in turn; rank 0 of each host says what its host has sent."""
+    import skyphos as sky
+
+    comm = sky.init(timeout=120)
+    first = comm.rank % EACH == 0
+    hosts = comm.split(0 if first else None, 0)
+    for kind in DATA.values():
+        mine = entries(kind, comm.rank)
+        x = sky.SparseVector(mine, np.ones(len(mine), np.float32), N)
+        host = [entries(kind, rank) for rank in range(comm.rank // EACH * EACH, comm.rank // EACH * EACH + EACH)]
+        want = comm.allreduce(x, algorithm="allgather").to_dense()
+        if hosts is not None:
+            union = np.unique(np.concatenate(host))
+            whole = sky.SparseVector(union, np.ones(len(union), np.float32), N)
+            how = hosts.allreduce(whole, algorithm="recursive_doubling", explain=True)[1]
+            print(json.dumps([kind, "union", how.sent_bytes, len(union)]), flush=True)
+        for algorithm in ALGORITHMS:
+            options: dict[str, Any] = {"algorithm": algorithm, "explain": True}
+            if algorithm == "butterfly":
+                options["degrees"] = (EACH, HOSTS)
+            # `auto` has tried what it wants to try by then.
+            for _ in range(24 if algorithm == "auto" else 3):
+                got, how = comm.allreduce(x, **options)
+            comm.barrier()
+            before = sent()
+            for _ in range(CALLS):
+                got, how = comm.allreduce(x, **options)
+            comm.barrier()
+            if not (got.to_dense() == want).all():
+                raise SystemExit(f"{algorithm}, {kind}: wrong")
+            if first:
+                took = f"{how.algorithm} {'×'.join(map(str, how.degrees))}"
+                print(json.dumps([kind, algorithm, (sent() - before) / CALLS, took]), flush=True)
+            comm.barrier()
+    comm.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rate", default="1gbit")
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank:
+        one_rank()
+        return
+    with Cluster(HOSTS, options.rate, "128k") as cluster:
+        ranks = []
+        for rank in range(HOSTS * EACH):
+            env = cluster.environment(rank, HOSTS * EACH, 29950, "hosts") | {"SKYPHOS_PROFILE": "none"}
+            program = [sys.executable, str(Path(__file__).resolve()), "--rank"]
+            ranks.append(
+                subprocess.Popen(cluster.command(rank // EACH, program), env=env, stdout=subprocess.PIPE, text=True)
+            )
+        said = [process.communicate(timeout=300)[0] for process in ranks]
+        if any(process.returncode for process in ranks):
+            raise SystemExit("a rank failed")
+    rows = [json.loads(line) for out in said for line in out.splitlines()]
+    table = Table(
+        title=f"bytes that a host sends in an allreduce, {HOSTS} hosts of {EACH} ranks, over its union with framing"
+    )
+    table.add_column("data")
+    table.add_column("union with framing, KB", justify="right")
+    for algorithm in ALGORITHMS:
+        table.add_column(algorithm, justify="right")
+    for name, kind in DATA.items():
+        least = FRAMING * max(row[2] for row in rows if row[:2] == [kind, "union"])
+        cells = []
+        for algorithm in ALGORITHMS:
+            both = [row for row in rows if row[:2] == [kind, algorithm]]
+            chosen = f" ({both[0][3]})" if algorithm == "auto" else ""
+            cells.append(f"{max(row[2] for row in both) / least:.2f}{chosen}")
+        table.add_row(name, f"{least / 1024:,.0f}", *cells)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
