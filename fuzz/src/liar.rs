@@ -190,7 +190,7 @@ impl Transport for Liar {
         self.inner.waker()
     }
 
-    fn close(&mut self, wait: Duration) {
-        self.inner.close(wait);
+    fn close(&mut self, wait: Duration) -> skyphos_types::Result<()> {
+        self.inner.close(wait)
     }
 }

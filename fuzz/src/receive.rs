@@ -1,4 +1,5 @@
-//! The receiver of a connection (`skyphos-tcp`, `receive.rs`): a stream of bytes, cut anywhere, into the real one over a socket.
+//! The receiver of a connection (`skyphos-tcp`, `receive.rs`): a stream of bytes, cut anywhere, into the real one over a socket or
+//! through shared memory (`ring.rs`).
 
 use crate::allocation::{Limits, within};
 use arbitrary::{Arbitrary, Result, Unstructured};
@@ -43,8 +44,11 @@ pub fn run(data: &[u8]) {
 fn feed(u: &mut Unstructured<'_>) -> Result<()> {
     let cuts: [u16; 6] = u.arbitrary()?;
     if u.ratio(1, 4)? {
+        // Through shared memory, where the other side may write any counters too.
+        let (shared, counters): (bool, Option<(u64, u64)>) = u.arbitrary()?;
         let stream = u.bytes(u.len())?;
-        let (events, _) = receive(&stream[..stream.len().min(MOST)], &cuts);
+        let mut receiver = if shared { Receiver::shared() } else { Receiver::default() };
+        let (events, _) = receive(&mut receiver, &stream[..stream.len().min(MOST)], &cuts, counters);
         assert!(events.len() * HEADER_BYTES <= stream.len());
         return Ok(());
     }
@@ -84,7 +88,7 @@ fn feed(u: &mut Unstructured<'_>) -> Result<()> {
         damaged = before < whole || (ended == Some(before) && before == whole);
         whole = whole.min(before);
     }
-    let (events, end) = receive(&stream, &cuts);
+    let (events, end) = receive(&mut Receiver::default(), &stream, &cuts, None);
     assert_eq!(events.len(), whole);
     for (event, (_, header, filled, len)) in events.iter().zip(&frames) {
         let Event::Frame { from: 1, frame } = event else { panic!("not a frame") };
@@ -100,14 +104,21 @@ fn feed(u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What comes of a stream in pieces, and how it ends.
-fn receive(mut stream: &[u8], cuts: &[u16]) -> (Vec<Event>, String) {
-    let mut receiver = Receiver::default();
+/// What comes of a stream in pieces, after which the counters of shared memory are these, and how it ends.
+fn receive(
+    receiver: &mut Receiver,
+    mut stream: &[u8],
+    cuts: &[u16],
+    counters: Option<(u64, u64)>,
+) -> (Vec<Event>, String) {
     let (mut events, mut cuts) = (Vec::new(), cuts.iter().cycle());
     loop {
         let cut = cuts.next().map_or(PIECE, |cut| usize::from(*cut).max(1));
         let (piece, rest) = stream.split_at(cut.min(stream.len()).min(PIECE));
         let bytes = (!piece.is_empty()).then_some(piece);
+        if let (None, Some((written, read))) = (bytes, counters) {
+            receiver.lie(written, read);
+        }
         let took = within(LIMITS, || receiver.take(bytes, &mut events));
         match took {
             Some(end) => return (events, end),

@@ -15,11 +15,12 @@ const LIMITS: Limits = Limits { one: 160 << 10, all: 8 << 20 };
 /// Steps of a script at most.
 const STEPS: usize = 100;
 
-const KINDS: [FrameKind; 8] = [
+const KINDS: [FrameKind; 9] = [
     FrameKind::Data,
     FrameKind::PassOn,
     FrameKind::Passed,
     FrameKind::Have,
+    FrameKind::Vouch,
     FrameKind::Abort,
     FrameKind::Credit,
     FrameKind::Probe,
@@ -227,5 +228,5 @@ fn act(inner: Scripted, each: u32, steps: Vec<Step>) {
             others.into_iter().all(|to| replicated.backlog(to) < LIMITS.all) && replicated.health().is_some()
         );
     }
-    replicated.close(Duration::from_millis(10));
+    let _ = replicated.close(Duration::from_millis(10));
 }

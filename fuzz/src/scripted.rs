@@ -117,5 +117,7 @@ impl Transport for Scripted {
         Arc::new(|| {})
     }
 
-    fn close(&mut self, _wait: Duration) {}
+    fn close(&mut self, _wait: Duration) -> skyphos_types::Result<()> {
+        Ok(())
+    }
 }

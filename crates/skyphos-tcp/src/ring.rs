@@ -293,6 +293,13 @@ impl Rings {
         !self.has_come()
     }
 
+    /// Claims to have written and read so much.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn lie(&self, written: u64, read: u64) {
+        self.outgoing().written.0.store(written, Ordering::Release);
+        self.incoming().read.0.store(read, Ordering::Release);
+    }
+
     /// It waits no more.
     pub(crate) fn awake(&self) {
         self.incoming().sleeps.0.store(0, Ordering::Relaxed);
