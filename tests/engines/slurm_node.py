@@ -154,9 +154,7 @@ def _daemon(here: Cluster, name: str, *options: str) -> subprocess.Popen[bytes]:
     return here.daemons[-1]
 
 
-def _until(
-    done: Callable[[], bool], what: str, *needed: subprocess.Popen[bytes], patience_s: float = _PATIENCE_S
-) -> None:
+def _until(done: Callable[[], bool], what: str, *needed: subprocess.Popen[bytes], patience_s: float = 30.0) -> None:
     """Look until something is so; a daemon that has ended is noticed."""
     deadline = time.monotonic() + patience_s
     while not done():
