@@ -118,6 +118,15 @@ def test_a_batch_script_with_two_steps_at_once(cluster: slurm_node.Cluster, tmp_
     assert sorted(said.splitlines()) == ["a has 2", "alone 1", "b has 2"]
 
 
+def test_the_batch_script_of_the_guide(cluster: slurm_node.Cluster, tmp_path: Path) -> None:
+    root = Path(EXAMPLE).parents[2]
+    options = [f"--chdir={root}", f"--output={tmp_path}/out"]
+    path = f"{Path(sys.executable).parent}:{cluster.env['PATH']}"
+    done = cluster.run("sbatch", "--wait", *options, str(root / "examples" / "engines" / "slurm.sh"), PATH=path)
+    said = (tmp_path / "out").read_text()
+    assert done.returncode == 0 and said.startswith(RIGHT), said
+
+
 def test_a_killed_rank_is_named_and_the_job_ends(cluster: slurm_node.Cluster) -> None:
     before = set(cluster.processes())
     done = cluster.run("srun", "-n", "4", sys.executable, "-c", KILLED)
