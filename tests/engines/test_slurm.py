@@ -45,10 +45,10 @@ import numpy as np
 import skyphos as sky
 
 comm = sky.init(timeout=60)
-comm.allreduce(np.ones(10))
-if comm.rank == 2:
-    os.kill(os.getpid(), 9)
 try:
+    comm.barrier()
+    if comm.rank == 2:
+        os.kill(os.getpid(), 9)
     while True:
         comm.allreduce(np.ones(10))
 except sky.PeerLost as lost:

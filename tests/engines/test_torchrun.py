@@ -38,12 +38,12 @@ comm, other = sky.init(timeout=60), sky.init(timeout=60)
 for group in (comm, other):
     assert (group.allreduce(np.ones(3)) == 4).all()
 os.write(1, f"{'first' if first else 'second'} {comm.rank} {os.environ['TORCHELASTIC_RESTART_COUNT']}\\n".encode())
-comm.barrier()
 if first:
-    if comm.rank == 1:
-        open(flag, "w").close()
-        os.kill(os.getpid(), 9)
     try:
+        comm.barrier()
+        if comm.rank == 1:
+            open(flag, "w").close()
+            os.kill(os.getpid(), 9)
         while True:
             other.allreduce(np.ones(3))
     except sky.PeerLost as lost:

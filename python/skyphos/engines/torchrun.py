@@ -4,11 +4,11 @@ Rank 0 listens on a port that its kernel picks, and writes ``host:port token`` u
 is ``skyphos/TORCHELASTIC_RUN_ID/k`` for a process's k-th group.
 
 The store outlives restarts, so what a rank 0 wrote that has died is still there when everyone comes again.
-TORCHELASTIC_RESTART_COUNT does not tell the attempts apart: each node counts its own failures only, and ranks of one
-attempt see different counts. But torchrun ends all processes before it starts the first one anew, and with rank 0 its
+TORCHELASTIC_RESTART_COUNT does not tell attempts apart: each node counts its own failures, so that ranks of one attempt
+see different counts. But torchrun ends all processes before it starts the first one anew, and with rank 0 its
 socket closed. So a reader takes an address only where somebody listens, and else looks again.
 
-Cost: one value in the store a group, read once a rank; importing torch, where the program has not done so.
+Cost: one value in the store a group, read once a rank; the import of torch.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ __all__ = ["meet"]
 
 _LONGEST_S = 1e6  # torch takes no endless time-out
 _REACH_S = 5.0  # for one connection to rank 0
-_WAITS_S = (0.01, 0.5)  # the first and the longest pause before another look
-
 _groups = itertools.count()
 
 
@@ -107,7 +105,7 @@ def _listen(place: Bootstrap, master: str, port: int) -> tuple[socket.socket, st
 
 def _find(store: Any, key: str, deadline: float) -> tuple[str, str]:
     """Rank 0's address and token, once it listens. Short looks, between which Ctrl-C gets through."""
-    pause, longest = _WAITS_S
+    pause, longest = 0.01, 0.5
     said = "it has not said where it is"
     while time.monotonic() < deadline:
         if store.check([key]):
