@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["meet"]
 
-_LONGEST_S = 1e6  # torch takes no endless time-out
 _REACH_S = 5.0  # for one connection to rank 0
 _groups = itertools.count()
 
@@ -70,7 +69,7 @@ def meet(place: Bootstrap, timeout: float) -> Bootstrap:
     except ImportError:
         return place
     host, port = os.environ["MASTER_ADDR"].strip(), int(os.environ["MASTER_PORT"])
-    seconds = min(_LONGEST_S, max(1.0, timeout))
+    seconds = min(1e6, max(1.0, timeout))  # torch takes no endless time-out
     try:
         store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=seconds))
     except RuntimeError as error:
@@ -105,8 +104,7 @@ def _listen(place: Bootstrap, master: str, port: int) -> tuple[socket.socket, st
 
 def _find(store: Any, key: str, deadline: float) -> tuple[str, str]:
     """Rank 0's address and token, once it listens. Short looks, between which Ctrl-C gets through."""
-    pause, longest = 0.01, 0.5
-    said = "it has not said where it is"
+    pause, said = 0.01, "it has not said where it is"
     while time.monotonic() < deadline:
         if store.check([key]):
             address, token = store.get(key).decode().split()
@@ -117,5 +115,5 @@ def _find(store: Any, key: str, deadline: float) -> tuple[str, str]:
             except OSError as error:
                 said = f"it said {address}, which cannot be reached from here ({error})"
         time.sleep(pause)
-        pause = min(2 * pause, longest)
+        pause = min(2 * pause, 0.5)
     raise Timeout(f"rank 0 did not come to init through torchrun's store: {said}", missing=(0,), call="init")
