@@ -3,9 +3,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name 'Cargo.toml') Cargo.toml
 
-.PHONY: build demo test test-rust test-fuzz test-python lint fuzz bench lab figures faults faults-planted clean
+.PHONY: build demo test test-rust test-fuzz test-python test-engines slurm lint fuzz bench lab figures faults faults-planted clean
 
 # The environment with a release build of the package in it.
 build: $(VENV)/.built
@@ -38,13 +39,34 @@ test-python: build
 	$(BIN)/python -m pytest
 	$(BIN)/python -m pytest --doctest-modules python/skyphos
 
+# Launchers and engines (docs/engines.md), the real ones. The first time it installs them: a download of 6 GB, PyTorch most of it.
+# What cannot be had here is skipped, and pytest says why.
+test-engines: build slurm
+	@$(MAKE) --no-print-directory $(VENV)/.engines
+	$(BIN)/python -m pytest -rs tests/engines
+
+$(VENV)/.engines: $(VENV)/.built
+	$(BIN)/maturin develop --release --quiet --extras graph,dev,ray,dask,spark,torchrun
+	@touch $@
+
+# Slurm's daemons, where Debian's packages can be installed; tests start them with a configuration of their own.
+slurm:
+	@PATH="$$PATH:/usr/sbin:/sbin"; missing=; \
+	for tool in slurmctld slurmd srun munged; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y $(SLURM_PACKAGES) >/dev/null; \
+	else \
+		echo "Slurm is not tested: no$$missing (as root on Debian: apt-get install $(SLURM_PACKAGES))" >&2; \
+	fi
+
 lint: build
 	cargo fmt --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
 	cargo fmt --check --manifest-path fuzz/Cargo.toml
 	cargo clippy --quiet --manifest-path fuzz/Cargo.toml --target-dir target --all-targets -- -D warnings
-	$(BIN)/ruff check python tests/python bench examples crates
-	$(BIN)/ruff format --check python tests/python bench examples crates
+	$(BIN)/ruff check python tests bench examples crates
+	$(BIN)/ruff format --check python tests bench examples crates
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest skyphos._skyphos
 

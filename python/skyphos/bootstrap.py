@@ -215,8 +215,8 @@ def _from_torch(env: _Environment, rendezvous: str | None, token: str | None) ->
     pair = env.pair("RANK", "WORLD_SIZE")
     if pair is None:
         return None
-    # torchrun says "True" here when its own store listens on MASTER_PORT for the whole job; the next port
-    # is ours.
+    # torchrun says "True" here when its own store listens on MASTER_PORT for the whole job. `init` asks that store
+    # (engines/torchrun.py); without torch the next port is ours.
     agent_holds_port = env.text("TORCHELASTIC_USE_AGENT_STORE") == "True"
     how = "set MASTER_ADDR and MASTER_PORT, or SKYPHOS_RENDEZVOUS=host:port"
     address = _address(env, rendezvous, pair[1], how, port_offset=int(agent_holds_port))

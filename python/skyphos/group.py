@@ -149,6 +149,10 @@ def init(
         alone = _skyphos.local(1, timeout, threads, 1)[0]
         named = any(given is not None for given in (profile, adapt, topology, *map(os.environ.get, _BEGIN)))
         return Comm(begin_with(alone, profile, adapt, topology) if named else alone)
+    if place.launcher == "torchrun" and rendezvous is None:
+        from .engines import torchrun
+
+        place = torchrun.meet(place, timeout)
     if place.rendezvous is None:
         raise BadInput(f"a group of {place.world_size} needs a rendezvous: pass rendezvous= or set SKYPHOS_RENDEZVOUS")
     if place.listen_fd is not None:  # belongs to this group from now on; a later init must not take it again
