@@ -26,6 +26,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(PYTHON), os.environ.g
     os.pathsep
 )
 os.environ["PYSPARK_PYTHON"] = sys.executable
+# Spark's JVM lives for seconds here: its optimizing compiler would take more time than it saves.
+os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def pytest_configure(config: pytest.Config) -> None:

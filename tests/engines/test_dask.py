@@ -120,7 +120,7 @@ def test_a_busy_worker(client: Any) -> None:
 
 
 def test_too_few_workers(client: Any) -> None:
-    with pytest.raises(sky.BadInput, match=r"num_workers=4, but the Dask cluster has 3 workers.*wait_for_workers\(4"):
+    with pytest.raises(sky.BadInput, match=r"num_workers=4, but the Dask cluster has 3 workers: .*wait_for_workers\(4"):
         sky.dask.run(client, bodies.total, num_workers=4)
 
 

@@ -87,7 +87,7 @@ def test_what_does_not_pickle_is_told(spark: Any) -> None:
 
 def test_too_few_slots(spark: Any) -> None:
     began = time.monotonic()
-    with pytest.raises(sky.BadInput, match=r"num_workers=4, but Spark has 3 slots .*master='local\[3\]'"):
+    with pytest.raises(sky.BadInput, match=r"num_workers=4, but Spark has 3 slots for tasks \(master='local\[3\]'\)"):
         sky.spark.run(spark, bodies.total, num_workers=4)
     assert time.monotonic() - began < 5
 

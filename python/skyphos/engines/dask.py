@@ -1,7 +1,7 @@
 """A group of Dask workers: ``sky.dask.run(client, fn)``.
 
 One task a worker, bound to it. Rank 0's worker first holds a port, the driver hands its address to the others. A task
-whose worker dies waits for ever to be run again there, so the driver asks the scheduler who is left.
+whose worker dies waits for ever, so the driver asks the scheduler who is left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ._meeting import Endings, Outcome, Place, failed, hold, package, settings_o
 
 __all__ = ["run"]
 
-# The port that a worker holds for a group to come. Workers may share a process, and a driver may die in between.
+# The port that a worker holds for a group to come, and the group's token. Workers may share a process.
 _held: dict[str, tuple[socket.socket, str]] = {}
 
 
@@ -32,26 +32,17 @@ def run(
     timeout: float = 300.0,
     init_options: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """Run ``fn(comm, *args)`` on the workers of a Dask cluster, which are a group.
+    """Run ``fn(comm, *args)`` on Dask workers, which are a group, and return what it returned, by rank.
 
     Parameters
     ----------
     client : distributed.Client
-    fn : callable
-        Called on each rank with its :class:`skyphos.Comm`. What it returns must pickle.
-    *args
-        Further arguments, the same for all ranks; a ``Future`` arrives as what it stands for.
+    fn, *args : callable and what it gets
+        Called on each rank with its :class:`skyphos.Comm` and ``args``; a ``Future`` as its value.
     num_workers : int, optional
-        How many workers, each of which is one rank; default all.
-    timeout : float, default 300.0
-        Seconds without any progress in making the group or in a call: so long may workers be busy with other tasks.
-    init_options : mapping, optional
-        Further arguments of :func:`skyphos.init`, such as ``tls`` or ``profile``.
-
-    Returns
-    -------
-    list
-        What ``fn`` returned, by rank: in the order of the workers' addresses.
+        How many workers, each of which is one rank; default all, in the order of their addresses.
+    timeout, init_options : float and mapping, optional
+        Seconds for workers to be free, and without progress in a call; further arguments of :func:`skyphos.init`.
 
     Raises
     ------
@@ -63,51 +54,47 @@ def run(
     --------
     >>> import numpy as np, skyphos as sky
     >>> from distributed import Client  # doctest: +SKIP
-    >>> def body(comm, scale):
-    ...     x = sky.SparseVector([comm.rank, 9], np.array([1.0, scale]), n=10)
-    ...     return comm.allreduce(x).to_dense()[9]
     >>> with Client(n_workers=2, threads_per_worker=1, dashboard_address=None) as client:  # doctest: +SKIP
-    ...     sky.dask.run(client, body, 0.5)
+    ...     sky.dask.run(client, lambda comm, x: comm.allreduce(np.array([x]))[0], 0.5)
     [np.float64(1.0), np.float64(1.0)]
     """
     settings = settings_of(fn, num_workers, timeout, init_options)
     package("distributed", "dask")
     workers, futures, rendezvous, token = sorted(client.nthreads()), [], None, secrets.token_hex(16)
-    size = len(workers) if num_workers is None else num_workers
+    size = num_workers or len(workers)
     if not 1 <= size <= len(workers):
+        what = f"num_workers={num_workers}, but the Dask cluster has {len(workers)} workers"
         raise BadInput(
-            f"num_workers={num_workers}, but the Dask cluster has {len(workers)} workers: ask for fewer, or wait for "
-            f"them first (client.wait_for_workers({max(1, size)}, timeout=60))"
+            f"{what}: ask for fewer, or wait for them first (client.wait_for_workers({max(1, size)}, timeout=60))"
         )
 
     def submit(rank: int, body: Callable[..., Outcome], *given: Any) -> Any:
-        # Not pure: the same call is another run. No other worker: that one is a rank itself.
+        # Not pure: the same call is another run.
         futures.append(client.submit(body, *given, workers=[workers[rank]], pure=False, retries=0))
         return futures[-1]
 
     try:
         if size > 1:
             rendezvous = _follow(client, [submit(0, _hold, token)], workers, timeout).results()[0]
-        places = [Place(rank, size, rendezvous, token, settings) for rank in range(size)]
+        places = (Place(rank, size, rendezvous, token, settings) for rank in range(size))
         return _follow(client, [submit(one.rank, _part, one, fn, *args) for one in places], workers).results()
     finally:
         client.cancel(futures)
 
 
 def _follow(client: Any, futures: list[Any], workers: list[str], within_s: float = math.inf) -> Endings:
-    """Wait for outcomes and look for workers that are no more."""
     distributed = package("distributed", "dask")
     endings, until = Endings(len(futures)), time.monotonic() + within_s
     while awaited := endings.awaited:
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(distributed.TimeoutError):
             distributed.wait([futures[rank] for rank in awaited], timeout=0.5, return_when="FIRST_COMPLETED")
         there = client.nthreads()
         for rank in awaited:
-            future = futures[rank]
-            if future.status == "finished":
-                endings.add(future.result())
+            if (future := futures[rank]).status == "finished":
+                with contextlib.suppress(distributed.TimeoutError):  # its worker may be lost just now
+                    endings.add(future.result(timeout=10))
             elif future.status == "pending" and workers[rank] in there:
-                continue
+                pass
             elif future.status == "error" and not isinstance(future.exception(), distributed.KilledWorker):
                 endings.add(failed(rank, future.exception(), package("cloudpickle", "dask").dumps))
             else:
@@ -119,16 +106,15 @@ def _follow(client: Any, futures: list[Any], workers: list[str], within_s: float
 
 def _hold(token: str) -> Outcome:
     worker = package("distributed", "dask").get_worker()
-    # The address that the other workers know. In a cluster inside one process there is none.
-    place = urlsplit(worker.address)
-    listener, address = hold("127.0.0.1" if place.scheme == "inproc" else str(place.hostname))
+    own = urlsplit(worker.address)  # what others know it by; none in a cluster inside one process
+    listener, address = hold("127.0.0.1" if own.scheme == "inproc" else str(own.hostname))
     _held[worker.address] = listener, token
     return Outcome(0, socket.gethostname(), address)
 
 
 def _part(place: Place, fn: Callable[..., Any], *args: Any) -> Outcome:
     worker, dumps = package("distributed", "dask").get_worker(), package("cloudpickle", "dask").dumps
-    listener, token = _held.pop(worker.address, (None, None)) if place.rank == 0 else (None, None)
-    if place.rank == 0 and place.size > 1 and token != place.token:
+    listener, token = _held.pop(worker.address, (None, "")) if place.rank == 0 else (None, place.token)
+    if place.size > 1 and token != place.token:
         return failed(0, PeerLost("the worker of rank 0 was started anew, and its group is gone", rank=0), dumps)
     return take_part(place, fn, args, listener=listener, cpus=worker.state.nthreads, dumps=dumps)

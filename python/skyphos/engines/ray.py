@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..errors import BadInput, Timeout
@@ -27,27 +28,18 @@ def run(
     timeout: float = 300.0,
     init_options: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """Run ``fn(comm, *args)`` on as many Ray actors, which are a group.
+    """Run ``fn(comm, *args)`` on Ray actors, which are a group, and return what it returned, by rank.
 
     Parameters
     ----------
-    fn : callable
-        Called on each rank with its :class:`skyphos.Comm`. What it returns must pickle.
-    *args
-        Further arguments, the same for all ranks; an ``ObjectRef`` arrives as what it stands for.
+    fn, *args : callable and what it gets
+        Called on each rank with its :class:`skyphos.Comm` and ``args``; an ``ObjectRef`` as its value.
     num_workers, num_cpus, resources : int, float and mapping
         How many ranks, and what each needs: CPUs, and others such as ``{"GPU": 1}``.
     strategy : {"PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"}
         How Ray lays actors over nodes.
-    timeout : float, default 300.0
-        Seconds that actors may wait for a place, and without any progress in making the group or in a call.
-    init_options : mapping, optional
-        Further arguments of :func:`skyphos.init`, such as ``tls`` or ``profile``.
-
-    Returns
-    -------
-    list
-        What ``fn`` returned, by rank.
+    timeout, init_options : float and mapping, optional
+        Seconds to wait for a place, and without progress in a call; further arguments of :func:`skyphos.init`.
 
     Raises
     ------
@@ -58,10 +50,7 @@ def run(
     Examples
     --------
     >>> import numpy as np, skyphos as sky
-    >>> def body(comm, scale):
-    ...     x = sky.SparseVector([comm.rank, 9], np.array([1.0, scale]), n=10)
-    ...     return comm.allreduce(x).to_dense()[9]
-    >>> sky.ray.run(body, 0.5, num_workers=2)  # doctest: +SKIP
+    >>> sky.ray.run(lambda comm, x: comm.allreduce(np.array([x]))[0], 0.5, num_workers=2)  # doctest: +SKIP
     [np.float64(1.0), np.float64(1.0)]
     """
     settings = settings_of(fn, num_workers, timeout, init_options)
@@ -87,9 +76,9 @@ def run(
         rendezvous, token = None, secrets.token_hex(16)
         if num_workers > 1:
             rendezvous = _follow(ray, [actors[0].hold.remote()]).results()[0]
-        places = [Place(rank, num_workers, rendezvous, token, settings) for rank in range(num_workers)]
-        tasks = zip(actors, places, strict=True)
-        return _follow(ray, [actor.take_part.remote(place, num_cpus, *given) for actor, place in tasks]).results()
+        place = Place(0, num_workers, rendezvous, token, settings)
+        parts = [one.take_part.remote(replace(place, rank=rank), num_cpus, *given) for rank, one in enumerate(actors)]
+        return _follow(ray, parts).results()
     finally:
         for actor in actors:
             ray.kill(actor)
@@ -101,10 +90,8 @@ def _check_room(nodes: list[Any], need: Mapping[str, float], num_workers: int) -
     room = sum(int(min(have.get(name, 0) / value for name, value in need.items())) for have in there)
     if room < num_workers:
         each = ", ".join(f"{name} {value:g}" for name, value in need.items())
-        raise BadInput(
-            f"num_workers={num_workers}, but Ray has room for {room} workers of {each} each (nodes: {len(there)}): "
-            "ask for fewer or smaller ones (num_cpus=), or add nodes first"
-        )
+        what = f"num_workers={num_workers}, but Ray has room for {room} workers of {each} each (nodes: {len(there)})"
+        raise BadInput(f"{what}: ask for fewer or smaller ones (num_cpus=), or add nodes first")
 
 
 def _follow(ray: Any, tasks: list[Any]) -> Endings:
@@ -121,8 +108,6 @@ def _follow(ray: Any, tasks: list[Any]) -> Endings:
 
 
 class _Worker:
-    """The actor of one rank."""
-
     _listener: socket.socket | None = None
 
     def hold(self) -> Outcome:
@@ -130,5 +115,5 @@ class _Worker:
         return Outcome(0, socket.gethostname(), address)
 
     def take_part(self, place: Place, cpus: float, fn: Callable[..., Any], *args: Any) -> Outcome:
-        dumps = package("ray.cloudpickle", "ray").dumps
-        return take_part(place, fn, args, listener=self._listener, cpus=cpus, dumps=dumps)
+        pickler = package("ray.cloudpickle", "ray")
+        return take_part(place, fn, args, listener=self._listener, cpus=cpus, dumps=pickler.dumps)

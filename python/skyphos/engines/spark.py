@@ -36,7 +36,7 @@ def run(
     timeout: float = 300.0,
     init_options: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """Run ``fn(comm, arrays)`` in as many tasks of a barrier stage, which are a group.
+    """Run ``fn(comm, arrays)`` in a barrier stage, whose tasks are a group, and return what it returned, by rank.
 
     Parameters
     ----------
@@ -50,15 +50,8 @@ def run(
         How many ranks, each of which needs a free slot (``spark.task.cpus`` cores) at the same time.
     partition_by : sequence of str, optional
         Columns: rows that are alike in them go to the same rank. Default: rows go round by turns.
-    timeout : float, default 300.0
-        Seconds without any progress in making the group or in a call.
-    init_options : mapping, optional
-        Further arguments of :func:`skyphos.init`, such as ``tls`` or ``profile``.
-
-    Returns
-    -------
-    list
-        What ``fn`` returned, by rank.
+    timeout, init_options : float and mapping, optional
+        Seconds without progress in making the group or in a call; further arguments of :func:`skyphos.init`.
 
     Raises
     ------
@@ -77,9 +70,7 @@ def run(
     [[45], [45]]
     """
     settings = settings_of(fn, num_workers, timeout, init_options)
-    types, _, pickler = (
-        package(name, "spark") for name in ("pyspark.sql.pandas.types", "pandas", "pyspark.cloudpickle")
-    )
+    types, pickler = package("pyspark.sql.pandas.types", "spark"), package("pyspark.cloudpickle", "spark")
     _check_slots(spark.sparkContext, num_workers)
     rows, schema = spark.range(num_workers, numPartitions=num_workers), None
     if data is not None:  # a shuffle: as many tasks as ranks after it, and Spark may repeat what is before it
@@ -92,9 +83,8 @@ def run(
         if not _LOST.search(str(error)):
             raise
         rank = int(task[1]) if (task := _TASK.search(str(error))) else None
-        raise PeerLost(
-            f"rank {rank} of {num_workers} lost its worker: its process or executor ended", rank=rank
-        ) from error
+        what = f"rank {'?' if rank is None else rank} of {num_workers} lost its worker"
+        raise PeerLost(f"{what}: its process or its executor ended", rank=rank) from error
     endings = Endings(num_workers)
     for row in collected:
         endings.add(pickler.loads(bytes(row.outcome)))
@@ -107,10 +97,8 @@ def _check_slots(context: Any, num_workers: int) -> None:
     until = time.monotonic() + (0 if java.isLocal() else _EXECUTORS_COME_S)
     while (slots := java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile())) < num_workers:
         if time.monotonic() > until:
-            raise BadInput(
-                f"num_workers={num_workers}, but Spark has {slots} slots for tasks, and a barrier stage needs all at "
-                f"once: ask for fewer, or for more executors or cores (master={context.master!r})"
-            )
+            what = f"num_workers={num_workers}, but Spark has {slots} slots for tasks (master={context.master!r})"
+            raise BadInput(f"{what}, and a barrier stage needs all at once: ask for fewer, or more executors or cores")
         time.sleep(0.1)
 
 
@@ -118,8 +106,8 @@ def _part(batches: Iterator[Any], place: Place, fn: Callable[..., Any], schema: 
     arrow, pickler = package("pyarrow", "spark"), package("pyspark.cloudpickle", "spark")
     context = package("pyspark", "spark").BarrierTaskContext.get()
     # All rows are here before ranks meet, so that none waits for another's shuffle in a call.
-    given = list(batches)
-    args = () if schema is None else (_arrays(arrow, given, schema),)
+    table = arrow.Table.from_batches(given) if (given := list(batches)) else schema and schema.empty_table()
+    args = () if schema is None else ({name: table[name].to_numpy() for name in table.column_names},)
     rank, listener, address = context.partitionId(), None, ""
     if rank == 0 and place.size > 1:
         hosts = [info.address.rpartition(":")[0].strip("[]") for info in context.getTaskInfos()]
@@ -129,9 +117,3 @@ def _part(batches: Iterator[Any], place: Place, fn: Callable[..., Any], schema: 
     outcome = take_part(place, fn, args, listener=listener, cpus=context.cpus(), dumps=pickler.dumps)
     packed = pack(outcome, pickler.dumps)
     yield arrow.RecordBatch.from_pydict({"outcome": arrow.array([packed], arrow.binary())})
-
-
-def _arrays(arrow: Any, batches: list[Any], schema: Any) -> dict[str, Any]:
-    # A rank without rows has empty arrays of the right types.
-    table = arrow.Table.from_batches(batches) if batches else schema.empty_table()
-    return {name: column.to_numpy() for name, column in zip(table.column_names, table.columns, strict=True)}
