@@ -6,12 +6,12 @@ whose worker dies waits for ever, so the driver asks the scheduler who is left.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,7 +20,7 @@ from ._meeting import Endings, Outcome, Place, failed, hold, package, settings_o
 
 __all__ = ["run"]
 
-# The port that a worker holds for a group to come, and the group's token. Workers may share a process.
+# By worker, for those may share a process: the port that it holds for a group to come, and the group's token.
 _held: dict[str, tuple[socket.socket, str]] = {}
 
 
@@ -47,8 +47,7 @@ def run(
     Raises
     ------
     BadInput, Timeout, RankFailed, PeerLost
-        No ``distributed``, or fewer workers. Rank 0's worker is busy longer than ``timeout``.
-        ``fn`` raised on a rank (the exception is the cause). A worker ended.
+        Too few workers, or none free within ``timeout``; ``fn`` raised (the exception is the cause); a worker ended.
 
     Examples
     --------
@@ -86,17 +85,17 @@ def _follow(client: Any, futures: list[Any], workers: list[str], within_s: float
     distributed = package("distributed", "dask")
     endings, until = Endings(len(futures)), time.monotonic() + within_s
     while awaited := endings.awaited:
-        with contextlib.suppress(distributed.TimeoutError):
+        with suppress(distributed.TimeoutError):
             distributed.wait([futures[rank] for rank in awaited], timeout=0.5, return_when="FIRST_COMPLETED")
         there = client.nthreads()
         for rank in awaited:
             if (future := futures[rank]).status == "finished":
-                with contextlib.suppress(distributed.TimeoutError):  # its worker may be lost just now
+                with suppress(distributed.TimeoutError):  # its worker may be lost just now
                     endings.add(future.result(timeout=10))
             elif future.status == "pending" and workers[rank] in there:
                 pass
-            elif future.status == "error" and not isinstance(future.exception(), distributed.KilledWorker):
-                endings.add(failed(rank, future.exception(), package("cloudpickle", "dask").dumps))
+            elif future.status == "error" and not isinstance(error := future.exception(), distributed.KilledWorker):
+                endings.add(failed(rank, error, package("cloudpickle", "dask").dumps))
             else:
                 endings.lose(rank, f"{workers[rank]} has left the Dask cluster: it was killed, or its host is down")
         if endings.awaited and time.monotonic() > until:
