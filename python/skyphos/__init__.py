@@ -8,11 +8,13 @@
 array([2.5])
 
 Importing this package imports NumPy and nothing else; graphs (:mod:`skyphos.graph`), the launcher
-(:mod:`skyphos.launch`) and the command line import what they need when they are used.
+(:mod:`skyphos.launch`), groups in Ray, Dask and Spark (``sky.ray``, ``sky.dask``, ``sky.spark``) and the command line
+import what they need when they are used.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .comm import Comm
@@ -30,6 +32,7 @@ from .work import Work
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint, Restored
+    from .engines import dask, ray, spark
 
 __version__ = "0.1.0"
 
@@ -55,8 +58,11 @@ __all__ = [
     "TopK",
     "Topology",
     "Work",
+    "dask",
     "init",
     "local",
+    "ray",
+    "spark",
 ]
 
 
@@ -66,4 +72,6 @@ def __getattr__(name: str) -> Any:
         from . import checkpoint
 
         return getattr(checkpoint, name)
+    if name in ("dask", "ray", "spark"):
+        return import_module(f".engines.{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

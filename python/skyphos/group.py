@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from . import _skyphos
 from .bootstrap import Bootstrap, discover
@@ -42,6 +43,7 @@ def init(
     share_hosts: bool = False,
     shared_memory: bool | None = None,
     tls: TLS | None = None,
+    _listen_fd: int | None = None,
 ) -> Comm:
     """Join the group that this process was started in.
 
@@ -135,6 +137,8 @@ def init(
     if transport not in (None, "tcp", "mpi"):
         raise BadInput(f'transport must be "tcp" or "mpi", not {transport!r}')
     place = discover(rank=rank, world_size=world_size, rendezvous=rendezvous, token=token)
+    if _listen_fd is not None:  # rank 0 of an engine's group (skyphos.engines) has a socket that listens already
+        place = replace(place, listen_fd=_listen_fd)
     if transport == "mpi" or (transport is None and _goes_over_mpi(place, rendezvous)):
         _check_over_mpi(place, rank, replication, tls)
         return over_mpi(None, place, timeout=timeout, threads=threads, begin=(profile, adapt, topology))
@@ -155,7 +159,8 @@ def init(
         place = torchrun.meet(place, timeout)
     if place.rendezvous is None:
         raise BadInput(f"a group of {place.world_size} needs a rendezvous: pass rendezvous= or set SKYPHOS_RENDEZVOUS")
-    if place.listen_fd is not None:  # belongs to this group from now on; a later init must not take it again
+    if place.listen_fd is not None and _listen_fd is None:
+        # The launcher's socket belongs to this group from now on; a later init must not take it again.
         os.environ.pop("SKYPHOS_LISTEN_FD", None)
     connected = _skyphos.connect_tcp(
         place.rank,

@@ -1,0 +1,119 @@
+"""A group of Dask workers: ``sky.dask.run(client, fn)``.
+
+One task a worker, bound to it. Rank 0's worker first holds a port, the driver hands its address to the others. A task
+whose worker dies waits for ever, so the driver asks the scheduler who is left.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..errors import BadInput, PeerLost, Timeout
+from ._meeting import Endings, Outcome, Place, failed, hold, package, settings_of, take_part
+
+__all__ = ["run"]
+
+# By worker, for those may share a process: the port that it holds for a group to come, and the group's token.
+_held: dict[str, tuple[socket.socket, str]] = {}
+
+
+def run(
+    client: Any,
+    fn: Callable[..., Any],
+    *args: Any,
+    num_workers: int | None = None,
+    timeout: float = 300.0,
+    init_options: Mapping[str, Any] | None = None,
+) -> list[Any]:
+    """Run ``fn(comm, *args)`` on Dask workers, which are a group, and return what it returned, by rank.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    fn, *args : callable and what it gets
+        Called on each rank with its :class:`skyphos.Comm` and ``args``; a ``Future`` as its value.
+    num_workers : int, optional
+        How many workers, each of which is one rank; default all, in the order of their addresses.
+    timeout, init_options : float and mapping, optional
+        Seconds for workers to be free, and without progress in a call; further arguments of :func:`skyphos.init`.
+
+    Raises
+    ------
+    BadInput, Timeout, RankFailed, PeerLost
+        Too few workers, or none free within ``timeout``; ``fn`` raised (the exception is the cause); a worker ended.
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> from distributed import Client  # doctest: +SKIP
+    >>> with Client(n_workers=2, threads_per_worker=1, dashboard_address=None) as client:  # doctest: +SKIP
+    ...     sky.dask.run(client, lambda comm, x: comm.allreduce(np.array([x]))[0], 0.5)
+    [np.float64(1.0), np.float64(1.0)]
+    """
+    settings = settings_of(fn, num_workers, timeout, init_options)
+    package("distributed", "dask")
+    workers, futures, rendezvous, token = sorted(client.nthreads()), [], None, secrets.token_hex(16)
+    size = num_workers or len(workers)
+    if not 1 <= size <= len(workers):
+        what = f"num_workers={num_workers}, but the Dask cluster has {len(workers)} workers"
+        raise BadInput(
+            f"{what}: ask for fewer, or wait for them first (client.wait_for_workers({max(1, size)}, timeout=60))"
+        )
+
+    def submit(rank: int, body: Callable[..., Outcome], *given: Any) -> Any:
+        # Not pure: the same call is another run.
+        futures.append(client.submit(body, *given, workers=[workers[rank]], pure=False, retries=0))
+        return futures[-1]
+
+    try:
+        if size > 1:
+            rendezvous = _follow(client, [submit(0, _hold, token)], workers, timeout).results()[0]
+        places = (Place(rank, size, rendezvous, token, settings) for rank in range(size))
+        return _follow(client, [submit(one.rank, _part, one, fn, *args) for one in places], workers).results()
+    finally:
+        client.cancel(futures)
+
+
+def _follow(client: Any, futures: list[Any], workers: list[str], within_s: float = math.inf) -> Endings:
+    distributed = package("distributed", "dask")
+    endings, until = Endings(len(futures)), time.monotonic() + within_s
+    while awaited := endings.awaited:
+        with suppress(distributed.TimeoutError):
+            distributed.wait([futures[rank] for rank in awaited], timeout=0.5, return_when="FIRST_COMPLETED")
+        there = client.nthreads()
+        for rank in awaited:
+            if (future := futures[rank]).status == "finished":
+                with suppress(distributed.TimeoutError):  # its worker may be lost just now
+                    endings.add(future.result(timeout=10))
+            elif future.status == "pending" and workers[rank] in there:
+                pass
+            elif future.status == "error" and not isinstance(error := future.exception(), distributed.KilledWorker):
+                endings.add(failed(rank, error, package("cloudpickle", "dask").dumps))
+            else:
+                endings.lose(rank, f"{workers[rank]} has left the Dask cluster: it was killed, or its host is down")
+        if endings.awaited and time.monotonic() > until:
+            raise Timeout(f"the Dask worker at {workers[0]} had no free thread within {within_s:g} s")
+    return endings
+
+
+def _hold(token: str) -> Outcome:
+    worker = package("distributed", "dask").get_worker()
+    own = urlsplit(worker.address)  # what others know it by; none in a cluster inside one process
+    listener, address = hold("127.0.0.1" if own.scheme == "inproc" else str(own.hostname))
+    _held[worker.address] = listener, token
+    return Outcome(0, socket.gethostname(), address)
+
+
+def _part(place: Place, fn: Callable[..., Any], *args: Any) -> Outcome:
+    worker, dumps = package("distributed", "dask").get_worker(), package("cloudpickle", "dask").dumps
+    listener, token = _held.pop(worker.address, (None, "")) if place.rank == 0 else (None, place.token)
+    if place.size > 1 and token != place.token:
+        return failed(0, PeerLost("the worker of rank 0 was started anew, and its group is gone", rank=0), dumps)
+    return take_part(place, fn, args, listener=listener, cpus=worker.state.nthreads, dumps=dumps)

@@ -1,0 +1,119 @@
+"""A group of Ray actors: ``sky.ray.run(fn, num_workers=4)``.
+
+Actors are placed together (a placement group: all or none, so that two runs cannot wait for each other's half). Rank
+0's actor holds a port, the driver hands its address to the others. An actor that dies is not started again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..errors import BadInput, Timeout
+from ._meeting import Endings, Outcome, Place, failed, hold, package, settings_of, take_part
+
+__all__ = ["run"]
+
+
+def run(
+    fn: Callable[..., Any],
+    *args: Any,
+    num_workers: int,
+    num_cpus: float = 1,
+    resources: Mapping[str, float] | None = None,
+    strategy: str = "PACK",
+    timeout: float = 300.0,
+    init_options: Mapping[str, Any] | None = None,
+) -> list[Any]:
+    """Run ``fn(comm, *args)`` on Ray actors, which are a group, and return what it returned, by rank.
+
+    Parameters
+    ----------
+    fn, *args : callable and what it gets
+        Called on each rank with its :class:`skyphos.Comm` and ``args``; an ``ObjectRef`` as its value.
+    num_workers, num_cpus, resources : int, float and mapping
+        How many ranks, and what each needs: CPUs, and others such as ``{"GPU": 1}``.
+    strategy : {"PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"}
+        How Ray lays actors over nodes.
+    timeout, init_options : float and mapping, optional
+        Seconds to wait for a place, and without progress in a call; further arguments of :func:`skyphos.init`.
+
+    Raises
+    ------
+    BadInput, Timeout, RankFailed, PeerLost
+        No Ray, or too few nodes even if nothing else ran there. Others leave no room within ``timeout``.
+        ``fn`` raised on a rank (the exception is the cause). An actor's process ended.
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> sky.ray.run(lambda comm, x: comm.allreduce(np.array([x]))[0], 0.5, num_workers=2)  # doctest: +SKIP
+    [np.float64(1.0), np.float64(1.0)]
+    """
+    settings = settings_of(fn, num_workers, timeout, init_options)
+    need = {name: value for name, value in {"CPU": num_cpus, **(resources or {})}.items() if value}
+    if not need or min(need.values()) < 0:
+        raise BadInput(f"each worker needs some CPU or another resource, not {need}")
+    ray, util = package("ray", "ray"), package("ray.util", "ray")
+    if not ray.is_initialized():
+        ray.init()
+    _check_room(ray.nodes(), need, num_workers)
+    group = util.placement_group([need] * num_workers, strategy=strategy)
+    actors: list[Any] = []
+    try:
+        if not group.wait(timeout):
+            raise Timeout(f"no room for {num_workers} workers of {need} within {timeout:g} s: others use Ray's nodes")
+        custom = {name: value for name, value in need.items() if name not in ("CPU", "GPU")}
+        needs = {"num_cpus": num_cpus, "num_gpus": need.get("GPU", 0), "resources": custom}
+        for index in range(num_workers):
+            where = util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, index)
+            actors.append(ray.remote(_Worker).options(scheduling_strategy=where, **needs).remote())
+        # Large arguments are stored once, not once for each actor.
+        given = [one if isinstance(one, ray.ObjectRef) else ray.put(one) for one in (fn, *args)]
+        rendezvous, token = None, secrets.token_hex(16)
+        if num_workers > 1:
+            rendezvous = _follow(ray, [actors[0].hold.remote()]).results()[0]
+        place = Place(0, num_workers, rendezvous, token, settings)
+        parts = [one.take_part.remote(replace(place, rank=rank), num_cpus, *given) for rank, one in enumerate(actors)]
+        return _follow(ray, parts).results()
+    finally:
+        for actor in actors:
+            ray.kill(actor)
+        util.remove_placement_group(group)
+
+
+def _check_room(nodes: list[Any], need: Mapping[str, float], num_workers: int) -> None:
+    there = [node["Resources"] for node in nodes if node["Alive"]]
+    room = sum(int(min(have.get(name, 0) / value for name, value in need.items())) for have in there)
+    if room < num_workers:
+        each = ", ".join(f"{name} {value:g}" for name, value in need.items())
+        what = f"num_workers={num_workers}, but Ray has room for {room} workers of {each} each (nodes: {len(there)})"
+        raise BadInput(f"{what}: ask for fewer or smaller ones (num_cpus=), or add nodes first")
+
+
+def _follow(ray: Any, tasks: list[Any]) -> Endings:
+    endings = Endings(len(tasks))
+    while awaited := {tasks[rank]: rank for rank in endings.awaited}:
+        for task in ray.wait(list(awaited), timeout=1.0)[0]:
+            try:
+                endings.add(ray.get(task))
+            except ray.exceptions.RayActorError as error:
+                endings.lose(awaited[task], " ".join(str(error).split()))
+            except Exception as error:  # what could not be brought there or back
+                endings.add(failed(awaited[task], error, ray.cloudpickle.dumps))
+    return endings
+
+
+class _Worker:
+    _listener: socket.socket | None = None
+
+    def hold(self) -> Outcome:
+        self._listener, address = hold(package("ray.util", "ray").get_node_ip_address())
+        return Outcome(0, socket.gethostname(), address)
+
+    def take_part(self, place: Place, cpus: float, fn: Callable[..., Any], *args: Any) -> Outcome:
+        pickler = package("ray.cloudpickle", "ray")
+        return take_part(place, fn, args, listener=self._listener, cpus=cpus, dumps=pickler.dumps)

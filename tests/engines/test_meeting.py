@@ -1,0 +1,54 @@
+"""What all engines do alike, without any of them."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import subprocess
+import sys
+
+import pytest
+
+import skyphos as sky
+from skyphos.engines import RankFailed
+from skyphos.engines._meeting import Endings, Outcome, address_toward, hold
+
+
+def test_engines_are_imported_when_they_are_used() -> None:
+    code = "import sys, skyphos as sky; from skyphos import dask, ray, spark; assert sky.ray is ray and ray.run\n"
+    code += "assert not {'dask', 'distributed', 'ray', 'pyspark'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_error_that_began_it_all_is_raised() -> None:
+    lost = Outcome(0, "n1", error=sky.PeerLost("rank 1 is gone", rank=1))
+    for outcomes, gone, kind in (
+        ([lost, Outcome(1, "n2", error=ValueError("no"))], [], RankFailed),
+        ([lost], [1], sky.PeerLost),
+        ([lost, Outcome(1, "n2", 3)], [], sky.PeerLost),
+    ):
+        endings = Endings(2)
+        for one in outcomes:
+            endings.add(one)
+        for rank in gone:
+            endings.lose(rank, "killed")
+        with pytest.raises(kind) as raised:
+            endings.results()
+        assert raised.value.rank == 1
+
+
+def test_errors_travel() -> None:
+    for error in (RankFailed("no", rank=3), sky.PeerLost("gone", rank=3, address="n1:7")):
+        again = pickle.loads(pickle.dumps(error))
+        assert (str(again), again.rank) == (str(error), 3)
+
+
+def test_a_port_is_held_even_at_an_address_of_others() -> None:
+    listener, address = hold("192.0.2.77")  # for documentation: nobody has it
+    with listener:
+        assert address == f"192.0.2.77:{listener.getsockname()[1]}"
+        socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=5).close()
+
+
+def test_the_way_to_the_own_host() -> None:
+    assert address_toward("127.0.0.1") == "127.0.0.1"
