@@ -36,10 +36,8 @@ def entries(kind: str, rank: int) -> Any:
     """Indices of a rank; the values are whole numbers, so that sums are exact."""
     rng = np.random.default_rng([rank // EACH if kind == "same" else rank, len(kind)])
     if kind == "power":
-        found = np.minimum(rng.random(300_000) ** -1.25, N) - 1
-    else:
-        found = rng.integers(0, N, 100_000)
-    return np.unique(found.astype(np.int64))
+        return np.unique((np.minimum(rng.random(300_000) ** -1.25, N) - 1).astype(np.int64))
+    return np.unique(rng.integers(0, N, 100_000))
 
 
 def sent() -> int:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import bodies
 import numpy as np
 import pytest
 
+import bodies
 import skyphos as sky
 from conftest import check_docstring
 from skyphos.engines import RankFailed

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import bodies
 import numpy as np
 import pytest
 
+import bodies
 import skyphos as sky
 from conftest import check_docstring
 from skyphos.engines import RankFailed
