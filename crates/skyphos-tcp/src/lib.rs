@@ -5,6 +5,8 @@
 //! bring-up: `rendezvous` (rank 0), `join` (all others), `mesh`, `handshake` (the token),
 //! `lobby` and `link` (the small event loop under both). Under all of it is `wire`: a socket, or TLS over one (`tls`).
 //!
+//! Within a host bytes go through memory that two ranks share (`share`, `ring`).
+//!
 //! **Needs**: Linux; an address of rank 0 that all ranks reach; ports between all pairs of ranks.
 //! **Not promised** without [`Options::tls`]: secrecy. The token is proved, never sent, and keeps strangers out of the group;
 //! what crosses a connection afterwards is checked against damage (CRC32C), not against a wiretapper. `docs/threat-model.md`
