@@ -140,7 +140,7 @@ mod tests {
         of(8).check_hosts(&[0, 0, 0, 0, 1, 1, 1, 1], name).unwrap();
         let error = of(8).check_hosts(&[0, 1, 0, 1, 0, 1, 0, 1], name).unwrap_err().to_string();
         let want = "processes 0 and 4 are replicas of rank 0 and both on host a, whose end would be the rank's; number them \
-                    host by host: 0 to 3 on host a, 4 to 7 on host b";
+                    host by host: 0 to 3 on host a, 4 to 7 on host b (to try things out on one host: share_hosts)";
         assert_eq!(error, want);
         let error = of(4).check_hosts(&[0, 0, 0, 1], name).unwrap_err().to_string();
         assert!(error.contains("at most 2 processes may be on a host, of 4 in all"), "{error}");
