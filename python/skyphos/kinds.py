@@ -43,8 +43,7 @@ def open_vector(x: Any) -> tuple[SparseVector | np.ndarray[Any, Any], Callable[[
     if array is not None:
         return array, _same
     raise BadInput(
-        f"a collective takes a SparseVector, a SciPy sparse array, a torch tensor or what shows an array to NumPy, "
-        f"not "
+        "a collective takes a SparseVector, a SciPy sparse array, a torch tensor or what shows an array to NumPy, not "
         f"{type(x).__name__}"
     )
 

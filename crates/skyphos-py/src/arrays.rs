@@ -92,8 +92,8 @@ impl<'py> ValueArrays<'py> {
 
     /// The same for arrays that may be used as they are: of one shape, in rows, of a type that NumPy has.
     pub fn plain(values: &Bound<'py, PyAny>, out: &Bound<'py, PyAny>) -> PyResult<ValueArrays<'py>> {
-        let mut arrays = ValueArrays::of_type(values, out)?;
-        macro_rules! shapes {
+        let arrays = ValueArrays::new(values, out)?;
+        macro_rules! alike {
             ($($variant:ident),*) => {
                 match &arrays {
                     $(ValueArrays::$variant(values, out) => values.shape() == out.shape()
@@ -101,11 +101,10 @@ impl<'py> ValueArrays<'py> {
                 }
             };
         }
-        if !shapes!(F32, F64, I32, I64, U8, U32, U64, BF16, F16) {
-            return Err(PyTypeError::new_err("not plain"));
+        match alike!(F32, F64, I32, I64, U8, U32, U64, BF16, F16) {
+            true => Ok(arrays),
+            false => Err(PyTypeError::new_err("arrays of different shapes, or not in rows")),
         }
-        with_values!(&mut arrays, |_values, _out| ());
-        Ok(arrays)
     }
 
     fn of_type(values: &Bound<'py, PyAny>, out: &Bound<'py, PyAny>) -> PyResult<ValueArrays<'py>> {

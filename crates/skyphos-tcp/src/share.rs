@@ -20,6 +20,9 @@ use std::io::{self, ErrorKind, IoSlice, Read};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+/// The longest that it may take.
+const MOST: Duration = Duration::from_secs(60);
+
 /// How often it is looked whether the user has interrupted.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
@@ -58,8 +61,8 @@ impl Offer {
 
 /// How long all of it may take, and who may end it.
 pub(crate) struct Patience {
-    pub(crate) until: Instant,
-    pub(crate) interrupted: Option<fn() -> bool>,
+    until: Instant,
+    interrupted: Option<fn() -> bool>,
 }
 
 /// Gives each connection within this host its memory, unless either side will not have it. Every rank of the group calls it.
@@ -101,23 +104,18 @@ fn agree(
     capacity: Option<usize>,
     patience: &Patience,
 ) -> std::result::Result<Vec<Option<Rings>>, (usize, io::Error)> {
-    let mut all: Vec<Option<Rings>> = Vec::new();
+    let mut all: Vec<Option<Rings>> = near.iter().map(|_| None).collect();
     // Open until the others have it open too.
     let mut files: Vec<OwnedFd> = Vec::new();
-    for (peer, wire) in near.iter_mut() {
-        all.push(None);
-        if *peer < me {
-            continue;
-        }
+    for (rings, (peer, wire)) in all.iter_mut().zip(near.iter_mut()).filter(|(_, (peer, _))| *peer > me) {
         let mut offer = Offer { process: std::process::id(), file: 0, capacity: 0, mark: [0; 32] };
         if let Some(capacity) = capacity
             && let Ok(mark) = random()
-            && let Ok((rings, file)) = Rings::make(capacity, &mark)
+            && let Ok((made, file)) = Rings::make(capacity, &mark)
         {
             (offer.file, offer.capacity, offer.mark) = (ring::number(&file), capacity as u32, mark);
             files.push(file);
-            all.push(Some(rings));
-            all.swap_remove(all.len() - 2);
+            *rings = Some(made);
         }
         tell(wire, &offer.encode(), patience).map_err(|error| (*peer, error))?;
     }
@@ -172,6 +170,11 @@ fn hear(wire: &mut Wire, bytes: &mut [u8], patience: &Patience) -> io::Result<()
 }
 
 impl Patience {
+    /// Until then, but no longer than a minute: all ranks come from the same bring-up.
+    pub(crate) fn until(until: Instant, interrupted: Option<fn() -> bool>) -> Patience {
+        Patience { until: until.min(Instant::now() + MOST), interrupted }
+    }
+
     fn wait(&self, wire: &Wire, what: PollFlags) -> io::Result<()> {
         if self.interrupted.is_some_and(|interrupted| interrupted()) {
             return Err(ErrorKind::Interrupted.into());
@@ -183,13 +186,6 @@ impl Patience {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(e) => Err(e.into()),
         }
-    }
-}
-
-impl Patience {
-    /// Until then.
-    pub(crate) fn until(until: Instant, interrupted: Option<fn() -> bool>) -> Patience {
-        Patience { until: until.min(Instant::now() + Duration::from_secs(60)), interrupted }
     }
 }
 

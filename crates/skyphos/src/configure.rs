@@ -92,8 +92,7 @@ impl Comm {
     ) -> Result<Plan> {
         let (contribute, want, seen) = (contribute.into(), want.into(), *self.observed());
         self.call(options.sig(CallKind::Configure), async |ep| {
-            vouch::lists::<f32>(ep, [contribute, want], &[]);
-            let request = request(ep, contribute, want, options, 8, seen).await?;
+            let request = request::<f64>(ep, [contribute, want], &[], options, seen).await?;
             configure::configure(ep, request).await
         })
     }
@@ -102,8 +101,8 @@ impl Comm {
     pub fn configure_call(&self, sets: impl IndexSets, options: ConfigureOptions) -> Result<Call<Plan>> {
         let seen = *self.observed();
         self.prepare(options.sig(CallKind::Configure), None, move |ep| async move {
-            vouch::lists::<f32>(&ep, [sets.contribute(), sets.want()], &[]);
-            let request = request(&ep, sets.contribute(), sets.want(), &options, 8, seen).await?;
+            let lists = [sets.contribute(), sets.want()];
+            let request = request::<f64>(&ep, lists, &[], &options, seen).await?;
             configure::configure(&ep, request).await
         })
     }
@@ -161,8 +160,7 @@ impl Comm {
     ) -> Result<Plan> {
         let (contribute, want, seen) = (contribute.into(), want.into(), *self.observed());
         self.call(options.sig_with::<T>(op), async |ep| {
-            vouch::lists(ep, [contribute, want], values);
-            let request = request(ep, contribute, want, options, size_of::<T>(), seen).await?;
+            let request = request(ep, [contribute, want], values, options, seen).await?;
             configure::configure_reduce(ep, request, values, out, op).await
         })
     }
@@ -178,10 +176,8 @@ impl Comm {
     ) -> Result<Call<(Plan, Out)>> {
         let seen = *self.observed();
         self.prepare(options.sig_with::<T>(&op), Some(&op.clone()), move |ep| async move {
-            vouch::lists(&ep, [sets.contribute(), sets.want()], values.as_ref());
-            let request =
-                request(&ep, sets.contribute(), sets.want(), &options, size_of::<T>(), seen).await?;
-            let (values, row) = (values.as_ref(), out.as_mut());
+            let (lists, values, row) = ([sets.contribute(), sets.want()], values.as_ref(), out.as_mut());
+            let request = request(&ep, lists, values, &options, seen).await?;
             let plan = configure::configure_reduce(&ep, request, values, row, &op).await?;
             Ok((plan, out))
         })
@@ -242,15 +238,16 @@ impl SharedPlan {
     }
 }
 
-/// Prepares the sets; agrees on n and the degrees where they were left open.
-async fn request(
+/// Prepares the sets; agrees on n and the degrees where they were left open. Without values yet: for numbers of `T`'s size.
+async fn request<T: Element>(
     ep: &Endpoint,
-    contribute: Indices<'_>,
-    want: Indices<'_>,
+    lists: [Indices<'_>; 2],
+    values: &[T],
     options: &ConfigureOptions,
-    item_bytes: usize,
     seen: Observed,
 ) -> Result<Request> {
+    vouch::lists(ep, lists, values);
+    let [contribute, want] = lists;
     if let Some(degrees) = &options.degrees {
         check_degrees(degrees, ep.size())?;
     }
@@ -281,7 +278,7 @@ async fn request(
         None if one_choice => vec![ep.size()],
         None => {
             let ConfigureOptions { width, min_packet_bytes, expected_nnz, .. } = *options;
-            let asked = Asked { n, hash, row_bytes: width * item_bytes, min_packet_bytes, expected_nnz };
+            let asked = Asked { n, hash, row_bytes: width * size_of::<T>(), min_packet_bytes, expected_nnz };
             considered = agree(ep, &asked, (&contribute, &want), seen).await?;
             considered[0].degrees.clone()
         }

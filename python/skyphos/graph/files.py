@@ -78,8 +78,11 @@ def _named(path: str) -> Iterator[None]:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise BadInput(f"{path}: not a whole gzip file: {error}") from None
+    except BadInput:
+        raise
     except (OSError, ImportError, ValueError) as error:
-        if isinstance(error, BadInput) or (isinstance(error, ValueError) and not _SCHEME.match(path)):
+        # What the file holds is the reader's to judge; an address may be of a kind that nobody knows.
+        if isinstance(error, ValueError) and not _SCHEME.match(path):
             raise
         said = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise BadInput(f"{path}: {said}") from None

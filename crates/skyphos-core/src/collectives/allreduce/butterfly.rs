@@ -110,7 +110,7 @@ async fn reduce_layers<T: Element>(
         let degree = group.members.len();
         let density = match &part {
             None => view.nnz(width) as f64 / terms.n.max(1) as f64,
-            Some(part) => part.view().nnz(width) as f64 / (part.hi - part.lo).max(1) as f64,
+            Some(part) => density_of(part, width),
         };
         let shares: Vec<Vec<Payload>> = (0..degree)
             .map(|j| {
@@ -133,6 +133,11 @@ async fn reduce_layers<T: Element>(
     Ok(part.expect("at least one layer"))
 }
 
+/// Entries of a part per position.
+fn density_of<T: Element>(part: &Part<T>, width: usize) -> f64 {
+    part.view().nnz(width) as f64 / (part.hi - part.lo).max(1) as f64
+}
+
 /// The last layer where it is a pair, of whom both want all in the end: they exchange what they hold, and both reduce it. A round
 /// less than to cut it, reduce a half each and exchange those, and no more bytes, for what is reduced is no smaller.
 async fn reduce_pair<T: Element>(
@@ -143,7 +148,7 @@ async fn reduce_pair<T: Element>(
     round: u32,
 ) -> Result<Part<T>> {
     let (width, range) = (terms.shape.width, (part.lo, part.hi));
-    let density = part.view().nnz(width) as f64 / (part.hi - part.lo).max(1) as f64;
+    let density = density_of(part, width);
     let own = part.encode(ep, width, part.lo, part.hi);
     let sends = [(pair.members[1 - pair.me], own.as_slice())];
     exchange_and_fold(ep, terms, round, &sends, &pair.members, &own, range, density).await
@@ -230,8 +235,9 @@ pub async fn allgather_parts<T: Element>(
     Ok(assembler.finish())
 }
 
-/// Whether pairs of the last layer both reduce all that they hold. Not where parts are quantised: each has one owner.
-pub fn ends_in_pairs(degrees: &[u32], parts: Parts, quantised: bool) -> bool {
+/// Whether pairs of the last layer both reduce all that they hold; the planner's model has the same. Not where parts are
+/// quantised: each has one owner.
+fn ends_in_pairs(degrees: &[u32], parts: Parts, quantised: bool) -> bool {
     degrees.len() > 1 && degrees.last() == Some(&2) && parts == Parts::Auto && !quantised
 }
 
