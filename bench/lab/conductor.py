@@ -31,7 +31,7 @@ _START_S = 120.0
 _NOTICE_S = 0.005
 
 # MPICH in a cluster: every rank is a host of its own (no shared memory between them), and talks TCP over the link.
-_MPICH = {
+MPICH_IN_A_CLUSTER = {
     "MPIR_CVAR_NOLOCAL": "1",
     "UCX_TLS": "tcp,self",
     "FI_PROVIDER": "tcp",
@@ -142,8 +142,10 @@ class Group:
         if self.mpi:
             environment |= _MPICH_HERE
             if isinstance(self.hosts, Cluster):
-                environment |= _MPICH | {name: self.hosts.interface for name in ("UCX_NET_DEVICES", "FI_TCP_IFACE")}
-            ranks = [_mpiexec(ranks)]
+                environment |= MPICH_IN_A_CLUSTER | {
+                    name: self.hosts.interface for name in ("UCX_NET_DEVICES", "FI_TCP_IFACE")
+                }
+            ranks = [mpiexec_of(ranks)]
         for arguments in ranks:
             self.started.append(
                 subprocess.Popen(
@@ -217,7 +219,7 @@ def mpiexec() -> str | None:
     return str(beside) if beside.exists() else shutil.which("mpiexec")
 
 
-def _mpiexec(ranks: Sequence[Sequence[str]]) -> list[str]:
+def mpiexec_of(ranks: Sequence[Sequence[str]]) -> list[str]:
     """One command that starts each of ``ranks`` as one MPI process, in this order."""
     launcher = mpiexec()
     if launcher is None:

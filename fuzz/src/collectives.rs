@@ -220,7 +220,7 @@ fn call<T: Real + Magnitude>(
         AllreduceOptions {
             algorithm: match n > FEW {
                 true => SPARSE[usize::from(algorithm) % SPARSE.len()],
-                false => Algorithm::ALL[usize::from(algorithm) % Algorithm::ALL.len()],
+                false => Algorithm::OURS[usize::from(algorithm) % Algorithm::OURS.len()],
             },
             degrees: terms.degrees.clone(),
             split: terms.split,

@@ -17,6 +17,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .broadcast import BroadcastExplanation
 from .comm import Comm
 from .errors import BadInput, Mismatch, PeerLost, Refused, SkyphosError, Timeout
 from .explanation import Explanation, PlanExplanation
@@ -39,6 +40,7 @@ __version__ = "0.1.0"
 __all__ = [
     "TLS",
     "BadInput",
+    "BroadcastExplanation",
     "Checkpoint",
     "Comm",
     "Explanation",

@@ -19,6 +19,7 @@ __all__ = [
     "alltoall",
     "auto_may_take",
     "begin_with",
+    "broadcast",
     "connect_mpi",
     "connect_tcp",
     "default_profile",
@@ -104,6 +105,9 @@ def alltoall(
 def move_arrays(
     comm: Comm, what: str, values: _Array, out: _Array, root: int, schedule: str, async_op: bool
 ) -> Any: ...
+def broadcast(
+    comm: Comm, parts: list[_Array] | None, root: int, algorithm: str, chunk_bytes: int | None, async_op: bool
+) -> Any: ...
 def reduce_arrays(
     comm: Comm, values: _Array, out: _Array, op: Any, identity: Any, root: int | None, async_op: bool
 ) -> Any: ...
@@ -183,6 +187,8 @@ class Comm:
     def topology(self) -> tuple[list[int], list[int]]: ...
     @property
     def transport(self) -> str: ...
+    @property
+    def trusted(self) -> bool: ...
     @property
     def closed(self) -> bool: ...
     def address(self, rank: int) -> str: ...

@@ -11,12 +11,13 @@ import numpy.typing as npt
 
 from . import _skyphos as native
 from .arguments import Op, as_array, as_degrees, as_expected, as_name, as_out, as_same, identity_of, resolve_op
+from .broadcast import BroadcastCollectives
 from .errors import BadInput
 from .explanation import WHY_ARRAY, Told, explanation_of
 from .kinds import open_vector
 from .quantize import Quantize
 from .sparse_vector import SparseVector
-from .vectors import VectorCollectives, _arrays, _as_vector, _Parts, _vector
+from .vectors import _arrays, _as_vector, _Parts, _vector
 from .work import perform
 
 __all__ = ["AllreduceCollectives"]
@@ -32,6 +33,7 @@ Algorithm = Literal[
     "dense",
     "dense_ring",
     "dense_rabenseifner",
+    "dense_mpi",
 ]
 Split = Literal["quantiles", "even", "hash"]
 _DENSE = frozenset(name for name in get_args(Algorithm) if name.startswith("dense"))
@@ -40,7 +42,7 @@ _Quantised = tuple[int, int, str, str, int]
 _Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None]
 
 
-class AllreduceCollectives(VectorCollectives):
+class AllreduceCollectives(BroadcastCollectives):
     """The part of a :class:`skyphos.Comm` that reduces to all ranks."""
 
     def allreduce(
@@ -71,11 +73,13 @@ class AllreduceCollectives(VectorCollectives):
         algorithm : str, default "auto"
             For sparse vectors ``recursive_doubling``, ``split_allgather`` (SSAR), ``split_allgather_dense`` (DSAR),
             ``butterfly``, ``ring`` or ``allgather`` (gather and sum); for dense arrays ``dense``, ``dense_ring`` or
-            ``dense_rabenseifner``, which take a sparse vector as an array and a bitmap. ``auto``: recursive doubling
+            ``dense_rabenseifner``, or over MPI ``dense_mpi``, that library's own (of all ranks; numbers and operations
+            that MPI has too), which take a sparse vector as an array and a bitmap. ``auto``: recursive doubling
             up to 16 KB a rank; beyond, whichever is predicted to take the least time (:mod:`skyphos.planner`), for the
             data as a sample of all ranks' indices shows it, and for the rate of the link and the share of a core that
             earlier calls of the ranks have seen. Blocking calls remember that for the next ones, as long as results
-            have about as many entries. For arrays ``dense_ring`` from 128 KB a rank's share on, else ``dense``.
+            have about as many entries. For arrays ``dense_ring`` from 128 KB a rank's share on, else ``dense``, or over
+            MPI among several hosts ``dense_mpi`` from 32 KB on.
         out : array, optional
             Takes the result of a dense array.
         degrees : sequence of int, optional
@@ -89,8 +93,8 @@ class AllreduceCollectives(VectorCollectives):
             smaller of that and of the measured point where dense is faster, 0.3 N.
         quantize : Quantize, optional
             Move values in a few bits each (:class:`skyphos.Quantize`). For op sum and mean of floats.
-            "result" needs an algorithm in which each part has an owner: not ``recursive_doubling``, ``allgather``,
-            ``dense_ring`` or ``dense_rabenseifner``; ``auto`` picks one that has, for arrays DSAR.
+            "result" needs an algorithm in which each part has an owner: not ``recursive_doubling``, ``allgather``
+            or one for dense arrays; ``auto`` picks one that has, for arrays DSAR.
         expected_nnz : int, optional
             Entries that the result should have: ``auto`` then need not ask the other ranks before a first call. All
             ranks pass the same. A hint that is wrong costs time, not the result; one that turns out to be off by more

@@ -176,9 +176,14 @@ _WHY_AUTO = {
     "dense": "as arrays, for nearly every index is some rank's",
     "dense_ring": "as arrays around a ring, for nearly every index is some rank's",
     "dense_rabenseifner": "as arrays by halves, for nearly every index is some rank's",
+    "dense_mpi": "as arrays by the MPI library, for nearly every index is some rank's",
 }
 #: Reasons of other collectives.
-WHY_ARRAY = {"dense": "a small array", "dense_ring": "a large array"}
+WHY_ARRAY = {
+    "dense": "a small array",
+    "dense_ring": "a large array",
+    "dense_mpi": "an array of medium size, among hosts that MPI connects",
+}
 
 
 WHY_SCHEDULE = {

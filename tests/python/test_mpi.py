@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import skyphos as sky
@@ -88,6 +89,33 @@ assert len(loaded) == 1, loaded
 """
     done = run(4, script)
     assert done.returncode == 0, done.stderr
+
+
+@needs_mpi
+def test_the_librarys_own_allreduce() -> None:
+    script = """
+import numpy as np
+import skyphos as sky
+with sky.init() as comm:
+    x = np.arange(300_000.0) + comm.rank
+    total, how = comm.allreduce(x, algorithm="dense_mpi", explain=True)
+    assert how.algorithm == "dense_mpi", how
+    assert (total == 3 * np.arange(300_000.0) + 3).all()
+    assert (comm.allreduce(x, op="mean", algorithm="dense_mpi") == np.arange(300_000.0) + 1).all()
+    try:
+        comm.allreduce(x, op="max", algorithm="dense_mpi")
+    except sky.BadInput as error:
+        assert "that MPI has as well, not float64" in str(error), error
+    else:
+        raise AssertionError("no error")
+"""
+    done = run(3, script)
+    assert done.returncode == 0, done.stderr
+
+
+def test_dense_mpi_is_over_mpi_only() -> None:
+    with sky.init() as comm, pytest.raises(sky.BadInput, match='over transport="mpi", not "local"'):
+        comm.allreduce(np.ones(3), algorithm="dense_mpi")
 
 
 @needs_mpi

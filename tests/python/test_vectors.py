@@ -18,7 +18,7 @@ from skyphos.vectors import Schedule
 
 DTYPES = ["float32", "float64", "int32", "int64", "uint8", "uint32", "uint64"]
 UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
-ALGORITHMS = get_args(Algorithm)
+ALGORITHMS = [name for name in get_args(Algorithm) if name != "dense_mpi"]  # which is over MPI only
 SPARSE = [name for name in ALGORITHMS if not name.startswith("dense")]
 DENSE = [name for name in ALGORITHMS if name not in SPARSE or name == "auto"]
 SCHEDULES = get_args(Schedule)

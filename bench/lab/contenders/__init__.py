@@ -45,6 +45,7 @@ CONTENDERS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     **{"butterfly_" + "x".join(map(str, degrees)): ("ours", "Ours", ("butterfly", degrees)) for degrees in LAYERS},
     **{name: ("ours", "Ours", (name,)) for name in ALGORITHMS},
     **{f"as_{name}": ("ours", "Ours", (name, None, True)) for name in DENSE},
+    **{f"{name}_over_mpi": ("ours", "OursOverMpi", (name,)) for name in ("auto", "dense", "dense_ring", "dense_mpi")},
     **{f"packet_{size}": ("packets", "Packets", (size,)) for size in PACKET_BYTES},
     **{f"buffer_{size or 'auto'}": ("packets", "Buffers", (size, number)) for number, size in enumerate(BUFFER_BYTES)},
 }

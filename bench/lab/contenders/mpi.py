@@ -15,6 +15,23 @@ if TYPE_CHECKING:
 _NAP_S = 0.0005
 
 
+def missing() -> str | None:
+    """Why there is no MPI, if there is none."""
+    return "mpi4py is not installed: `make lab` installs it" if find_spec("mpi4py") is None else None
+
+
+def world(place: Place) -> MPI.Intracomm:
+    """All ranks."""
+    import mpi4py
+
+    mpi4py.rc.thread_level = "funneled"
+    from mpi4py import MPI
+
+    if (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size) != (place.rank, place.size):
+        raise RuntimeError(f"MPI says rank {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}")
+    return MPI.COMM_WORLD
+
+
 class OverMpi(Contender):
     """A contender that mpi4py serves."""
 
@@ -22,19 +39,13 @@ class OverMpi(Contender):
     ops: ClassVar[tuple[str, ...]] = ("sum", "min", "max")
 
     def missing(self) -> str | None:
-        return "mpi4py is not installed: `make lab` installs it" if find_spec("mpi4py") is None else None
+        return missing()
 
     def setup(self, place: Place) -> None:
-        import mpi4py
-
-        mpi4py.rc.thread_level = "funneled"
+        self.place, self.comm = place, world(place)
         from mpi4py import MPI
 
-        self.place = place
-        self.comm: MPI.Intracomm = MPI.COMM_WORLD
         self.op: Any = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX}[place.op]
-        if (self.comm.rank, self.comm.size) != (place.rank, place.size):
-            raise RuntimeError(f"MPI says rank {self.comm.rank} of {self.comm.size}")
 
     def settle(self) -> None:
         request = self.comm.Ibarrier()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,6 +11,7 @@ import skyphos as sky
 from ..data import Array, Data
 from ..oracle import Answer, identity
 from .base import Place
+from .mpi import missing, world
 from .sky_group import OverSkyphos
 
 
@@ -61,3 +62,16 @@ class Ours(OverSkyphos):
             dense: Array = result.to_dense(fill=self.absent)
             return dense
         return result.indices, result.values
+
+
+class OursOverMpi(Ours):
+    """The same over the MPI library's messages."""
+
+    mpi: ClassVar[bool] = True
+
+    def missing(self) -> str | None:
+        return missing()
+
+    def setup(self, place: Place) -> None:
+        self.place, self.comm = place, sky.Comm.from_mpi4py(world(place))
+        self.absent = identity(place.op, place.dtype)

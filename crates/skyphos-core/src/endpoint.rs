@@ -12,7 +12,7 @@ use crate::node::Node;
 use crate::slab::{Message, MessageMut, Payload, SlabMut};
 use crate::topology::Topology;
 use crate::transport::Loss;
-use skyphos_types::{Error, Result};
+use skyphos_types::{DType, Error, ReduceOp, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
@@ -226,6 +226,23 @@ impl Endpoint {
         self.node.transport().vouch(self.group.comm, self.call, vouch.0.finalize());
     }
 
+    /// Whether the transport has an allreduce of its own for these ranks and such numbers. The same on all ranks.
+    pub fn has_allreduce(&self, op: &ReduceOp, dtype: DType) -> bool {
+        self.size() == self.node.size() && self.node.transport().has_allreduce(op, dtype)
+    }
+
+    /// Begins such an allreduce: what comes of it is chunk `seq` of this rank's message to itself of that round and length.
+    pub(crate) fn begin_allreduce(&self, op: &ReduceOp, dtype: DType, place: (u32, u32, u64), part: SlabMut) {
+        let (round, seq, total) = place;
+        let header = self.header(round, seq, total);
+        self.node.transport().begin_allreduce(header, op, dtype, part);
+    }
+
+    fn header(&self, round: u32, seq: u32, total: u64) -> Header {
+        let (comm, call, sig) = (self.group.comm, self.call, self.sig);
+        Header { kind: FrameKind::Data, comm, call, origin: 0, round, seq, total, sig }
+    }
+
     /// Room for a message of `len` bytes.
     pub fn message(&self, len: usize) -> MessageMut {
         match self.is_sized() {
@@ -325,6 +342,11 @@ impl Outgoing {
         Outgoing::new(to, round, u64::MAX)
     }
 
+    /// Bytes that have been handed over.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
     /// Whether all of it has been handed over.
     pub fn done(&self) -> bool {
         self.seq > 0 && self.sent == self.total
@@ -363,16 +385,7 @@ impl Outgoing {
     /// Hands over a chunk that others may be sent too.
     pub fn push_shared(&mut self, ep: &Endpoint, chunk: Payload) {
         let len = chunk.len();
-        let header = Header {
-            kind: FrameKind::Data,
-            comm: ep.group.comm,
-            call: ep.call,
-            origin: 0,
-            round: self.round,
-            seq: self.seq,
-            total: self.total,
-            sig: ep.sig,
-        };
+        let header = ep.header(self.round, self.seq, self.total);
         ep.node.post(ep.world_rank(self.to), header, chunk);
         ep.sent_bytes.fetch_add(len as u64, Ordering::Relaxed);
         ep.sent_frames.fetch_add(1, Ordering::Relaxed);
@@ -424,7 +437,9 @@ impl Incoming {
         };
         self.total = Some(total);
         self.consumed += chunk.len() as u64;
-        ep.received_bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+        if self.from != ep.rank() {
+            ep.received_bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+        }
         if self.consumed > total {
             let message = format!("{} bytes in a message of {total}", self.consumed);
             return Err(Error::Corrupt { rank: peer, message });

@@ -120,6 +120,8 @@ pub enum CallKind {
     ReduceToRootDense = 18,
     /// `shrink`.
     Shrink = 19,
+    /// `broadcast`.
+    Broadcast = 20,
     /// A measurement of `skyphos probe`.
     Measure = 32,
     /// The exchange of profiles when a group begins.
@@ -132,8 +134,18 @@ impl CallKind {
         let of_plans = [Configure, Reduce, ConfigureReduce];
         let reductions =
             [Allreduce, AllreduceDense, ReduceScatter, ReduceScatterDense, ReduceToRoot, ReduceToRootDense];
-        let others =
-            [Barrier, Split, AllgatherBytes, Failed, Allgather, Gather, Alltoall, Scatter, TopkAllreduce];
+        let others = [
+            Barrier,
+            Split,
+            AllgatherBytes,
+            Failed,
+            Allgather,
+            Gather,
+            Alltoall,
+            Scatter,
+            TopkAllreduce,
+            Broadcast,
+        ];
         let mut all = of_plans.into_iter().chain(reductions).chain(others).chain([Shrink, Measure, Profile]);
         all.find(|k| *k as u8 == code)
     }
@@ -198,6 +210,7 @@ impl std::fmt::Display for CallSig {
             CallKind::ReduceScatterDense => "reduce_scatter of dense arrays",
             CallKind::ReduceToRootDense => "reduce of dense arrays",
             CallKind::Shrink => "shrink",
+            CallKind::Broadcast => "broadcast",
             CallKind::Measure => "probe",
             CallKind::Profile => "init",
         };
@@ -230,7 +243,7 @@ impl std::fmt::Display for CallSig {
             item(f, format!("missing={}", if self.flags & 1 == 0 { "error" } else { "identity" }))?;
             item(f, format!("degrees #{:x}", self.extra))?;
         }
-        if matches!(self.kind, ReduceToRoot | ReduceToRootDense | Gather | Scatter) {
+        if matches!(self.kind, ReduceToRoot | ReduceToRootDense | Gather | Scatter | Broadcast) {
             item(f, format!("root={}", self.extra))?;
         }
         if matches!(self.kind, Allreduce | AllreduceDense | ReduceScatter | Allgather | TopkAllreduce) {

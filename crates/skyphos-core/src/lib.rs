@@ -13,6 +13,7 @@ pub mod frame;
 pub mod host;
 pub mod local;
 mod mailbox;
+pub mod memory;
 pub mod node;
 pub mod plan;
 pub mod replicated;

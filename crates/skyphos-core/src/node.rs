@@ -6,6 +6,7 @@
 //! thread of the node's own only for calls that go on while nobody waits ([`crate::work`]).
 
 use crate::clock::Clock;
+use crate::collectives::broadcast::Regions;
 use crate::endpoint::Endpoint;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::mailbox::{Group, Mailbox};
@@ -14,7 +15,7 @@ use crate::topology::Topology;
 use crate::transport::{Event, Health, Transport, Waker};
 use crate::work::{Call, Tasks};
 use skyphos_types::{Error, Result};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -74,9 +75,15 @@ pub struct Node {
     spin: Duration,
     clock: Clock,
     on_one_host: bool,
+    is_trusted: bool,
+    shares_memory: bool,
+    /// Memory of broadcasts to this host.
+    pub(crate) regions: Regions,
     /// The transport has work when no call is under way.
     goes_on: bool,
     place: (u32, u32),
+    /// Whether a call has the transport's own collectives for itself.
+    own_collectives: AtomicBool,
     /// Calls under way that nobody may be waiting for.
     pub(crate) tasks: Arc<Tasks>,
     /// The process that made the node. A forked child shares its sockets and must leave them alone.
@@ -92,6 +99,8 @@ impl Node {
         let virtual_time = matches!(clock, Clock::Virtual(_));
         let ranks_on_host = transport.ranks_on_host();
         let (on_one_host, goes_on) = (transport.on_one_host(), transport.goes_on());
+        let is_trusted = on_one_host || transport.is_proven();
+        let shares_memory = transport.shares_memory() && !virtual_time;
         let place = transport.place();
         let callers_only = transport.is_for_callers_only();
         let cores = std::thread::available_parallelism().map_or(1, |c| c.get());
@@ -128,8 +137,12 @@ impl Node {
             process: std::process::id(),
             spin: if ranks_on_host <= cores && !virtual_time { SPIN } else { Duration::ZERO },
             on_one_host,
+            is_trusted,
+            shares_memory,
+            regions: Regions::default(),
             goes_on,
             place,
+            own_collectives: AtomicBool::new(false),
         });
         if virtual_time || callers_only {
             // A simulated process has one thread; and a thread of ours may not use a transport that is for callers.
@@ -228,6 +241,16 @@ impl Node {
         self.transport().backlog(to)
     }
 
+    /// Takes the transport's own collectives for one call; `false` if another has them, or had them when it failed.
+    pub(crate) fn take_own_collectives(&self) -> bool {
+        !self.own_collectives.swap(true, Ordering::AcqRel)
+    }
+
+    /// Gives them back, if nothing of the call is under way anywhere.
+    pub(crate) fn give_own_collectives_back(&self) {
+        self.own_collectives.store(false, Ordering::Release);
+    }
+
     /// Makes a group known; frames for it may have come before.
     pub fn open_group(&self, group: Arc<Group>) {
         self.mail(|m| m.open_comm(group));
@@ -311,6 +334,21 @@ impl Node {
     /// Whether all ranks are on one host.
     pub fn on_one_host(&self) -> bool {
         self.on_one_host
+    }
+
+    /// Whether what other ranks send may be taken for this program's own words: they have proved who they are, or are here.
+    pub fn is_trusted(&self) -> bool {
+        self.is_trusted
+    }
+
+    /// Whether ranks are processes or threads of real hosts, one each.
+    pub fn knows_hosts(&self) -> bool {
+        matches!(self.clock, Clock::Real(_)) && !self.is_replicated()
+    }
+
+    /// Whether ranks of this host may have memory in common, as far as this one is asked.
+    pub fn shares_memory(&self) -> bool {
+        self.shares_memory
     }
 
     /// This process's number, and how many there are: more than ranks, where those are replicated.

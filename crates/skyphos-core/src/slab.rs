@@ -150,12 +150,24 @@ impl std::fmt::Debug for Large {
 }
 
 impl Message {
+    /// The bytes as numbers; `None` if there are not whole ones.
+    pub fn as_slice<T: Pod>(&self) -> Option<&[T]> {
+        numbers_of(self.as_bytes())
+    }
+
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         match self {
             Message::Chunk(payload) => payload.as_bytes(),
             Message::Large(vec) => vec.as_bytes(),
         }
+    }
+}
+
+fn numbers_of<T: Pod>(bytes: &[u8]) -> Option<&[T]> {
+    match bytes {
+        [] => Some(&[]), // no buffer need be there, aligned or not
+        bytes => bytemuck::try_cast_slice(bytes).ok(),
     }
 }
 
@@ -294,10 +306,7 @@ impl Payload {
 
     /// The bytes as numbers; `None` if the length is not a multiple of their size.
     pub fn as_slice<T: Pod>(&self) -> Option<&[T]> {
-        if self.is_empty() {
-            return Some(&[]); // no buffer need be there, aligned or not
-        }
-        bytemuck::try_cast_slice(self.as_bytes()).ok()
+        numbers_of(self.as_bytes())
     }
 
     /// The buffer to write: this one if nobody shares it, else a copy in one that `take` gives.

@@ -11,10 +11,10 @@
 //! memory bounds on what is posted (callers look at [`Transport::backlog`] and at stream windows).
 
 use crate::clock::Clock;
-use crate::frame::Frame;
-use crate::slab::{CHUNK_BYTES, Pool};
+use crate::frame::{Frame, Header};
+use crate::slab::{CHUNK_BYTES, Pool, SlabMut};
 use crate::topology::Topology;
-use skyphos_types::Result;
+use skyphos_types::{DType, ReduceOp, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -140,6 +140,14 @@ pub trait Transport: Send {
     fn goes_on(&self) -> bool {
         false
     }
+    /// Whether all peers have proved that they belong to the group: what they send may be taken for this program's own words.
+    fn is_proven(&self) -> bool {
+        true
+    }
+    /// Whether ranks of this host may have memory in common.
+    fn shares_memory(&self) -> bool {
+        true
+    }
     /// Whether only threads that are in a call may use it: then nothing goes on while nobody waits.
     fn is_for_callers_only(&self) -> bool {
         false
@@ -155,6 +163,18 @@ pub trait Transport: Send {
     /// A call begins on this rank, whose data has this checksum. Asked only by replicas.
     fn vouch(&mut self, comm: u64, call: u64, sum: u64) {
         let _ = (comm, call, sum);
+    }
+    /// Whether it has an allreduce of its own, of numbers like these of all ranks. The same on all.
+    fn has_allreduce(&self, op: &ReduceOp, dtype: DType) -> bool {
+        let _ = (op, dtype);
+        false
+    }
+    /// Begins such an allreduce of one chunk; the result comes as a frame from this rank, with this header, and results in the
+    /// order in which they were begun. All ranks begin the same ones in the same order, and none can be taken back. Asked only
+    /// where there is one.
+    fn begin_allreduce(&mut self, header: Header, op: &ReduceOp, dtype: DType, part: SlabMut) {
+        let _ = (header, op, dtype, part);
+        unreachable!("this transport has no allreduce of its own");
     }
     /// This process's number, and how many there are: more than ranks, where those are replicated.
     fn place(&self) -> (u32, u32) {

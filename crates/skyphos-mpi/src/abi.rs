@@ -5,6 +5,7 @@
 //! A handle here is a `usize` that begins as zero: where a library reads or writes 32 bits, those are its low ones.
 
 use libloading::os::unix::Library;
+use skyphos_types::{DType, ReduceOp};
 use std::ffi::{c_int, c_void};
 
 #[cfg(not(target_endian = "little"))]
@@ -35,63 +36,100 @@ pub struct Constants {
     pub byte: Handle,
     /// `MPI_ERRORS_RETURN`.
     pub errors_return: Handle,
-    /// `MPI_ANY_SOURCE`.
-    pub any_source: c_int,
     /// `MPI_THREAD_MULTIPLE`.
     pub thread_multiple: c_int,
-    /// `MPI_STATUS_IGNORE`.
+    /// `MPI_IN_PLACE`.
+    pub in_place: *mut c_void,
+    /// `MPI_STATUS_IGNORE`, and `MPI_STATUSES_IGNORE`.
     pub status_ignore: *mut c_void,
-    /// Which number of a status says who sent.
-    pub status_source: usize,
+    /// How wide a handle is in an array of them.
+    pub handle_bytes: usize,
 }
 
-// SAFETY: the pointer is a constant that nobody follows.
+// SAFETY: the pointers are constants that nobody follows.
 unsafe impl Send for Constants {}
 // SAFETY: as above.
 unsafe impl Sync for Constants {}
 
-/// As many 32-bit numbers as any ABI's status has (Open MPI: 24 bytes, the standard: 32), and some more.
-pub type Status = [c_int; 16];
+/// Where an object of Open MPI's is.
+fn address(library: &Library, name: &str) -> Option<Handle> {
+    // SAFETY: only the address is taken.
+    let object = unsafe { library.get::<*mut c_void>(name.as_bytes()) };
+    object.ok().map(|object| object.as_raw_ptr() as usize)
+}
 
 impl Abi {
     /// The ABI's constants; `None` if the library lacks what they name.
     pub fn constants(self, library: &Library) -> Option<Constants> {
-        let address = |name: &str| {
-            // SAFETY: only the address is taken.
-            let object = unsafe { library.get::<*mut c_void>(name.as_bytes()) };
-            object.ok().map(|object| object.as_raw_ptr() as usize)
-        };
         Some(match self {
             Abi::Standard => Constants {
                 comm_world: 0x101,
                 comm_null: 0x100,
                 byte: 0x247,
                 errors_return: 0x143,
-                any_source: -1,
                 thread_multiple: 4096,
+                in_place: std::ptr::without_provenance_mut(1),
                 status_ignore: std::ptr::null_mut(),
-                status_source: 0,
+                handle_bytes: size_of::<Handle>(),
             },
             Abi::Mpich => Constants {
                 comm_world: 0x4400_0000,
                 comm_null: 0x0400_0000,
                 byte: 0x4c00_010d,
                 errors_return: 0x5400_0001,
-                any_source: -2,
                 thread_multiple: 3,
+                in_place: std::ptr::without_provenance_mut(usize::MAX),
                 status_ignore: std::ptr::without_provenance_mut(1),
-                status_source: 2,
+                handle_bytes: 4,
             },
             Abi::OpenMpi => Constants {
-                comm_world: address("ompi_mpi_comm_world")?,
-                comm_null: address("ompi_mpi_comm_null")?,
-                byte: address("ompi_mpi_byte")?,
-                errors_return: address("ompi_mpi_errors_return")?,
-                any_source: -1,
+                comm_world: address(library, "ompi_mpi_comm_world")?,
+                comm_null: address(library, "ompi_mpi_comm_null")?,
+                byte: address(library, "ompi_mpi_byte")?,
+                errors_return: address(library, "ompi_mpi_errors_return")?,
                 thread_multiple: 3,
+                in_place: std::ptr::without_provenance_mut(1),
                 status_ignore: std::ptr::null_mut(),
-                status_source: 0,
+                handle_bytes: size_of::<Handle>(),
             },
         })
+    }
+
+    /// The data type of such numbers; `None` if MPI has none.
+    pub fn number(self, library: &Library, dtype: DType) -> Option<Handle> {
+        let (standard, mpich, name) = match dtype {
+            DType::F32 => (0x210, 0x4c00_040a, "float"),
+            DType::F64 => (0x214, 0x4c00_080b, "double"),
+            DType::I32 => (0x250, 0x4c00_0439, "int32_t"),
+            DType::I64 => (0x258, 0x4c00_083a, "int64_t"),
+            DType::U8 => (0x241, 0x4c00_013b, "uint8_t"),
+            DType::U32 => (0x251, 0x4c00_043d, "uint32_t"),
+            DType::U64 => (0x259, 0x4c00_083e, "uint64_t"),
+            DType::BF16 | DType::F16 => return None,
+        };
+        self.choose(library, standard, mpich, &format!("ompi_mpi_{name}"))
+    }
+
+    /// The operation that does the same to such numbers; `None` if MPI has none. A mean is a sum, and is divided afterwards.
+    pub fn operation(self, library: &Library, op: &ReduceOp, dtype: DType) -> Option<Handle> {
+        let (standard, mpich, name) = match op {
+            ReduceOp::Sum | ReduceOp::Mean | ReduceOp::MeanPresent => (0x21, 0x5800_0003, "sum"),
+            ReduceOp::Prod => (0x24, 0x5800_0004, "prod"),
+            // MPI does not say what becomes of NaN; here it wins.
+            ReduceOp::Min if !dtype.is_float() => (0x22, 0x5800_0002, "min"),
+            ReduceOp::Max if !dtype.is_float() => (0x23, 0x5800_0001, "max"),
+            ReduceOp::Or => (0x29, 0x5800_0008, "bor"),
+            ReduceOp::And => (0x28, 0x5800_0006, "band"),
+            ReduceOp::Min | ReduceOp::Max | ReduceOp::Custom(_) => return None,
+        };
+        self.choose(library, standard, mpich, &format!("ompi_mpi_op_{name}"))
+    }
+
+    fn choose(self, library: &Library, standard: Handle, mpich: Handle, object: &str) -> Option<Handle> {
+        match self {
+            Abi::Standard => Some(standard),
+            Abi::Mpich => Some(mpich),
+            Abi::OpenMpi => address(library, object),
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! Read [`abi`] (what names stand for), [`library`] (which library, and its functions), then [`transport`].
 
 pub mod abi;
+mod inbox;
 pub mod library;
 mod seats;
 mod transport;

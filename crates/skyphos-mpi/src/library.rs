@@ -3,11 +3,12 @@
 //! A process has one MPI. Whatever was found first stays: a second library in one process would take its launcher's
 //! connection away from the first.
 
-use crate::abi::{Abi, Constants, Handle, Status};
+use crate::abi::{Abi, Constants, Handle};
 use libloading::os::unix::{Library as Shared, RTLD_GLOBAL, RTLD_NOW};
-use skyphos_types::{Error, Result};
+use skyphos_types::{DType, Error, ReduceOp, Result};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Names under which libraries are known to the system's loader: the standard ABI's, MPICH's, Open MPI's.
@@ -57,10 +58,12 @@ functions! {
     isend = "MPI_Isend" (*const c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
     irecv = "MPI_Irecv" (*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
     test = "MPI_Test" (*mut Handle, *mut c_int, *mut c_void);
+    testsome = "MPI_Testsome" (c_int, *mut Handle, *mut c_int, *mut c_int, *mut c_void);
     wait = "MPI_Wait" (*mut Handle, *mut c_void);
     cancel = "MPI_Cancel" (*mut Handle);
     iallgather = "MPI_Iallgather" (*const c_void, c_int, Handle, *mut c_void, c_int, Handle, Handle, *mut Handle);
     error_string = "MPI_Error_string" (c_int, *mut c_char, *mut c_int);
+    iallreduce = "MPI_Iallreduce" (*const c_void, *mut c_void, c_int, Handle, Handle, Handle, *mut Handle);
     get_library_version = "MPI_Get_library_version" (*mut c_char, *mut c_int);
 }
 
@@ -71,6 +74,11 @@ pub struct Library {
     /// What names stand for in it.
     pub is: Constants,
     abi: Abi,
+    /// Data types, by [`DType`]'s order, and operations for each of them, by [`ReduceOp`]'s.
+    numbers: [Option<Handle>; DType::ALL.len()],
+    operations: [[Option<Handle>; ReduceOp::NAMED.len()]; DType::ALL.len()],
+    /// Whether something is with MPI that may never be complete.
+    stuck: AtomicBool,
     /// Where it came from, for messages.
     place: String,
     /// What it says of itself, in one line.
@@ -120,7 +128,9 @@ impl Library {
     /// Ends MPI, if it was begun here and nobody has ended it. Whoever calls it makes no MPI call afterwards.
     pub fn end() {
         let open = *OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(library) = open.filter(|library| library.ours && library.is_usable()) {
+        // MPI_Finalize would wait for what was begun.
+        let may = |library: &&Library| library.ours && library.is_usable() && !library.is_stuck();
+        if let Some(library) = open.filter(may) {
             // SAFETY: begun and not ended.
             unsafe { (library.call.finalize)() };
         }
@@ -155,7 +165,21 @@ impl Library {
         let Some(is) = abi.constants(shared) else {
             return refuse(format!("it lacks Open MPI's objects (\"{version}\")"));
         };
-        Ok(Library { call, is, abi, place, version, multiple: false, ours: false })
+        let numbers = DType::ALL.map(|dtype| abi.number(shared, dtype));
+        let all = |dtype: DType| ReduceOp::NAMED.map(|op| abi.operation(shared, &op, dtype));
+        let (operations, stuck) = (DType::ALL.map(all), AtomicBool::new(false));
+        Ok(Library {
+            call,
+            is,
+            abi,
+            numbers,
+            operations,
+            stuck,
+            place,
+            version,
+            multiple: false,
+            ours: false,
+        })
     }
 
     /// Initialises MPI unless somebody has.
@@ -218,9 +242,20 @@ impl Library {
         Err(format!("{what} failed: {}", says.trim()))
     }
 
-    /// Who sent what a status tells of.
-    pub fn source(&self, status: &Status) -> c_int {
-        status[self.is.status_source]
+    /// The data type of such numbers and the operation that reduces them, if MPI has both.
+    pub fn reduction(&self, op: &ReduceOp, dtype: DType) -> Option<(Handle, Handle)> {
+        let k = DType::ALL.iter().position(|one| *one == dtype)?;
+        let operation = *self.operations[k].get(usize::from(op.code()).checked_sub(1)?)?;
+        Some((self.numbers[k]?, operation?))
+    }
+
+    /// Something is with MPI that may never be complete.
+    pub fn set_stuck(&self) {
+        self.stuck.store(true, Ordering::Release);
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::Acquire)
     }
 }
 

@@ -5,35 +5,28 @@
 //! large    the header, one message; the payload, a second one, from and to where it lies
 //! ```
 //!
-//! Headers and small frames come in buffers that are posted ahead for any sender; they match in the order in which they were
-//! posted, so the first of them is the only one to be asked. A large payload is received once its header is there. Frames of
-//! a peer are handed on in order.
+//! Headers and small frames come in buffers that are posted ahead, one a sender ([`Inbox`]). A large payload is received once its
+//! header is there. Frames of a peer are handed on in order.
 //!
 //! MPI waits by asking again and again. Whoever has nothing to do lets others run between two questions, then sleeps a little: ranks
 //! that share a core do not starve each other, and a rank that waits for long costs little.
 
-use crate::abi::{Handle, Status};
+use crate::abi::Handle;
+use crate::inbox::{HEAD, Inbox, small_bytes};
 use crate::seats::Seats;
 use crate::{Library, Until};
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Payload, Pool, SlabMut};
 use skyphos_core::topology::Topology;
 use skyphos_core::transport::{Event, Loss, Transport, Waker};
-use skyphos_types::{Error, Result};
+use skyphos_types::{DType, Error, ReduceOp, Result};
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Frames up to this size are one message. MPICH sends messages of up to 16 KB or more without asking the receiver first.
-const SMALL_BYTES: usize = 8 * 1024;
-
-/// Buffers that wait for headers: as many may come before this process looks, without being kept and copied.
-const WAITING: usize = 16;
-
-/// What headers and small frames are sent as, and payloads that follow a header. MPI promises tags up to 32,767.
-const HEAD: c_int = 0;
+/// What payloads that follow a header are sent as.
 const BODY: c_int = 1;
 
 /// A peer's messages that are with MPI at once; more wait here.
@@ -72,10 +65,11 @@ enum Body {
     Coming { request: Box<Handle>, slab: SlabMut },
 }
 
-/// A buffer that waits for a header.
-struct Waiting {
+/// An allreduce of MPI's, in place.
+struct Reducing {
     request: Box<Handle>,
-    buffer: Box<[u8; SMALL_BYTES]>,
+    header: Header,
+    slab: SlabMut,
 }
 
 #[derive(Default)]
@@ -100,8 +94,12 @@ pub struct Mpi {
     topology: Topology,
     ranks_on_host: usize,
     pool: Pool,
-    waiting: VecDeque<Waiting>,
+    inbox: Inbox,
+    /// Frames up to this size are one message.
+    small_bytes: usize,
     peers: Vec<Peer>,
+    /// Allreduces of MPI's own that are under way, in order.
+    reducing: VecDeque<Reducing>,
     /// Peers with messages under way or frames to come: what a round has to ask.
     busy: Vec<u32>,
     /// Why nothing goes any more.
@@ -182,6 +180,7 @@ impl Mpi {
         let Seats { addresses, topology } = seats;
         let ranks_on_host =
             topology.hosts().iter().filter(|host| **host == topology.hosts()[rank as usize]).count();
+        let size = addresses.len() as u32;
         let mut mpi = Mpi {
             library,
             comm,
@@ -191,23 +190,19 @@ impl Mpi {
             topology,
             ranks_on_host,
             pool: Pool::default(),
-            waiting: VecDeque::with_capacity(WAITING),
+            inbox: Inbox::new(library, comm, rank, size),
+            small_bytes: small_bytes(size as usize),
+            reducing: VecDeque::new(),
             busy: Vec::new(),
             broken: None,
             told: false,
             woken: Arc::default(),
             closed: false,
         };
-        if mpi.peers.len() > 1 {
-            for _ in 0..WAITING {
-                let buffer = vec![0u8; SMALL_BYTES].into_boxed_slice().try_into().expect("so many bytes");
-                mpi.expect(Waiting { request: Box::default(), buffer });
-            }
+        for place in 0..mpi.inbox.places() {
+            mpi.inbox.expect(place).map_err(Error::bad_input)?;
         }
-        match mpi.broken.take() {
-            Some(why) => Err(Error::bad_input(why)),
-            None => Ok(mpi),
-        }
+        Ok(mpi)
     }
 
     /// Whether a function did what it should; if not, nothing goes any more.
@@ -218,25 +213,6 @@ impl Mpi {
                 self.broken.get_or_insert(why);
                 false
             }
-        }
-    }
-
-    /// Posts a buffer for the next header.
-    fn expect(&mut self, mut waiting: Waiting) {
-        // SAFETY: the buffer stays where it is until the request is complete or cancelled, or is leaked.
-        let code = unsafe {
-            (self.library.call.irecv)(
-                waiting.buffer.as_mut_ptr().cast(),
-                SMALL_BYTES as c_int,
-                self.library.is.byte,
-                self.library.is.any_source,
-                HEAD,
-                self.comm,
-                &mut *waiting.request,
-            )
-        };
-        if self.done(code, "MPI_Irecv") {
-            self.waiting.push_back(waiting);
         }
     }
 
@@ -268,7 +244,7 @@ impl Mpi {
         let Frame { header, payload } = frame;
         let head = header.encode_apart(payload.len());
         let whole = HEADER_BYTES + payload.len();
-        let inside = if whole <= SMALL_BYTES { whole } else { HEADER_BYTES };
+        let inside = if whole <= self.small_bytes { whole } else { HEADER_BYTES };
         let mut slab = self.pool.take(inside);
         slab.as_bytes_mut()[..HEADER_BYTES].copy_from_slice(&head);
         if inside == whole {
@@ -280,25 +256,18 @@ impl Mpi {
         }
     }
 
-    /// Whether a request of ours is complete; who sent it, if it is a message to us.
-    fn ask(&mut self, request: &mut Handle) -> Option<c_int> {
-        let (mut flag, mut status): (c_int, Status) = (0, Status::default());
-        // SAFETY: a request of ours, and room for any ABI's status.
-        let code = unsafe { (self.library.call.test)(request, &mut flag, status.as_mut_ptr().cast()) };
-        (self.done(code, "MPI_Test") && flag != 0).then(|| self.library.source(&status))
+    /// Whether a request of ours is complete.
+    fn is_complete(&mut self, request: &mut Handle) -> bool {
+        let mut flag: c_int = 0;
+        // SAFETY: a request of ours.
+        let code = unsafe { (self.library.call.test)(request, &mut flag, self.library.is.status_ignore) };
+        self.done(code, "MPI_Test") && flag != 0
     }
 
     /// Asks once whether anything has moved, and takes it up.
     fn round(&mut self, events: &mut Vec<Event>) {
-        while self.broken.is_none()
-            && let Some(mut first) = self.waiting.pop_front()
-        {
-            let Some(from) = self.ask(&mut first.request) else {
-                self.waiting.push_front(first);
-                break;
-            };
-            self.take(from as u32, &first.buffer);
-            self.expect(first);
+        if self.broken.is_none() {
+            self.take_all();
         }
         let mut busy = std::mem::take(&mut self.busy);
         for peer in &busy {
@@ -306,6 +275,17 @@ impl Mpi {
         }
         busy.retain(|peer| self.is_busy(*peer));
         self.busy = busy;
+        while self.broken.is_none()
+            && let Some(mut first) = self.reducing.pop_front()
+        {
+            if !self.is_complete(&mut first.request) {
+                self.reducing.push_front(first);
+                break;
+            }
+            let Reducing { header, slab, .. } = first;
+            let frame = Frame { header, payload: slab.freeze() };
+            events.push(Event::Frame { from: self.rank, frame });
+        }
     }
 
     fn is_busy(&self, peer: u32) -> bool {
@@ -319,8 +299,29 @@ impl Mpi {
         }
     }
 
-    /// A header has come, and with it a small payload.
-    fn take(&mut self, from: u32, bytes: &[u8; SMALL_BYTES]) {
+    /// The headers that have come, and with them small payloads.
+    fn take_all(&mut self) {
+        let count = match self.inbox.ask() {
+            Ok(count) => count,
+            Err(why) => {
+                self.broken = Some(why);
+                return;
+            }
+        };
+        for which in 0..count {
+            let (place, goes_on) = self.take(which);
+            if self.broken.is_none()
+                && goes_on
+                && let Err(why) = self.inbox.expect(place)
+            {
+                self.broken = Some(why);
+            }
+        }
+    }
+
+    /// One of them: its place, and whether more comes from there.
+    fn take(&mut self, which: usize) -> (usize, bool) {
+        let (place, from, bytes) = self.inbox.came(which);
         let head: &[u8; HEADER_BYTES] = bytes[..HEADER_BYTES].try_into().expect("a header");
         let decoded = match Header::decode(head) {
             Ok(_) if !Header::check(head, &[]) => Err("a damaged header".to_owned()),
@@ -330,10 +331,10 @@ impl Mpi {
             Ok(decoded) => decoded,
             Err(what) => {
                 self.broken.get_or_insert(format!("rank {from} sent what is no frame: {what}"));
-                return;
+                return (place, false);
             }
         };
-        let body = match HEADER_BYTES + len <= SMALL_BYTES {
+        let body = match HEADER_BYTES + len <= self.small_bytes {
             true => Body::Here(self.pool.copy_of(&bytes[HEADER_BYTES..][..len])),
             false => {
                 let (mut slab, mut request) = (self.pool.take(len), Box::<Handle>::default());
@@ -350,19 +351,20 @@ impl Mpi {
                     )
                 };
                 if !self.done(code, "MPI_Irecv") {
-                    return;
+                    return (place, false);
                 }
                 Body::Coming { request, slab }
             }
         };
         self.peers[from as usize].arriving.push_back(Arriving { header, body });
         self.set_busy(from);
+        (place, header.kind != FrameKind::Bye)
     }
 
     /// Looks what has become of a peer's messages.
     fn advance(&mut self, peer: u32, events: &mut Vec<Event>) {
         while let Some(mut first) = self.peers[peer as usize].sending.pop_front() {
-            if self.broken.is_some() || self.ask(&mut first.request).is_none() {
+            if self.broken.is_some() || !self.is_complete(&mut first.request) {
                 self.peers[peer as usize].sending.push_front(first);
                 break;
             }
@@ -384,7 +386,7 @@ impl Mpi {
             let payload = match body {
                 Body::Here(payload) => payload,
                 Body::Coming { mut request, slab } => {
-                    if self.broken.is_some() || self.ask(&mut request).is_none() {
+                    if self.broken.is_some() || !self.is_complete(&mut request) {
                         let body = Body::Coming { request, slab };
                         self.peers[peer as usize].arriving.push_front(Arriving { header, body });
                         break;
@@ -451,13 +453,8 @@ impl Mpi {
             events.clear();
         }
         let complete = self.broken.is_none() && !others.iter().any(|peer| left(self, *peer));
-        for mut waiting in self.waiting.drain(..) {
-            // SAFETY: a request of ours; cancelling a receive completes it.
-            unsafe {
-                (self.library.call.cancel)(&mut *waiting.request);
-                (self.library.call.wait)(&mut *waiting.request, self.library.is.status_ignore);
-            }
-        }
+        let complete = complete && self.reducing.is_empty();
+        self.inbox.close();
         if complete {
             // SAFETY: nothing of it is under way.
             unsafe { (self.library.call.comm_free)(&mut self.comm) };
@@ -467,7 +464,11 @@ impl Mpi {
 
     /// What MPI may still read or write stays where it is for ever.
     fn forget(&mut self) {
-        std::mem::forget(std::mem::take(&mut self.waiting));
+        if !self.reducing.is_empty() {
+            self.library.set_stuck();
+        }
+        std::mem::forget(std::mem::take(&mut self.reducing));
+        self.inbox.forget();
         for peer in &mut self.peers {
             std::mem::forget(std::mem::take(&mut peer.sending));
             std::mem::forget(std::mem::take(&mut peer.arriving));
@@ -529,6 +530,33 @@ impl Transport for Mpi {
 
     fn backlog(&self, to: u32) -> usize {
         self.peers[to as usize].backlog
+    }
+
+    fn has_allreduce(&self, op: &ReduceOp, dtype: DType) -> bool {
+        self.library.reduction(op, dtype).is_some()
+    }
+
+    fn begin_allreduce(&mut self, header: Header, op: &ReduceOp, dtype: DType, mut part: SlabMut) {
+        let (number, op) = self.library.reduction(op, dtype).expect("what has_allreduce says there is");
+        if self.broken.is_some() {
+            return;
+        }
+        let (mut request, count) = (Box::<Handle>::default(), part.len() / dtype.size());
+        // SAFETY: the buffer is kept until the request is complete, or is leaked; it holds so many numbers.
+        let code = unsafe {
+            (self.library.call.iallreduce)(
+                self.library.is.in_place,
+                part.as_bytes_mut().as_mut_ptr().cast(),
+                count as c_int,
+                number,
+                op,
+                self.comm,
+                &mut *request,
+            )
+        };
+        if self.done(code, "MPI_Iallreduce") {
+            self.reducing.push_back(Reducing { request, header, slab: part });
+        }
     }
 
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {

@@ -30,6 +30,8 @@ pub enum Route {
     DenseDirect,
     /// Dense arrays by recursive halving and doubling (Rabenseifner 2004).
     DenseHalving,
+    /// Dense arrays by somebody else's allreduce, of which nothing is known.
+    DenseElsewhere,
 }
 
 /// The form of a butterfly's reduced parts.
@@ -104,7 +106,7 @@ const SEGMENT_BYTES: f64 = 32.0 * 1024.0;
 /// shown. As many of each as `said_of_each` in `skyphos_core::stream::survey` has.
 fn survey_bytes(ranks: u32) -> f64 {
     let each = (4096 / ranks.max(1)).clamp(16, 64);
-    8.0 * f64::from(40 + 2 * each)
+    8.0 * f64::from(42 + 2 * each)
 }
 
 /// Bytes of a frame's head and a segment's.
@@ -169,6 +171,7 @@ impl Work<'_> {
             Route::DenseRing => self.dense_ring(profile),
             Route::DenseDirect => self.dense_direct(profile),
             Route::DenseHalving => self.dense_halving(profile),
+            Route::DenseElsewhere => self.dense_elsewhere(profile),
         };
         self.with_call(profile, route.clone(), stages)
     }
@@ -389,6 +392,18 @@ impl Work<'_> {
             (stage.messages, stage.rounds) = (stage.messages + 1.0, stage.rounds + 2.0);
         }
         self.dense(profile, stage, 2.0, 1.0)
+    }
+
+    /// As the best of these three; all ranks ask each other before, and the array is copied there and back.
+    fn dense_elsewhere(&self, profile: &Profile) -> Vec<Stage> {
+        let ours = [self.dense_ring(profile), self.dense_direct(profile), self.dense_halving(profile)];
+        let seconds = |stages: &[Stage]| stages.iter().map(|stage| stage.seconds).sum::<f64>();
+        let mut best = ours.into_iter().min_by(|a, b| seconds(a).total_cmp(&seconds(b))).expect("three");
+        let compute_s = 2.0 * self.n as f64 * self.row() * profile.kernels.dense_byte_s;
+        let rounds = f64::from(self.ranks.next_power_of_two().ilog2());
+        let ask = Stage { messages: rounds, rounds, senders: 1.0, compute_s, ..Stage::default() };
+        best.insert(0, ask.timed(profile));
+        best
     }
 
     /// Arrays, of whose bytes so many passes are made, and so many buffers are fresh.

@@ -282,6 +282,11 @@ impl Comm {
     }
 
     #[getter]
+    fn trusted(&self) -> bool {
+        self.comm.is_trusted()
+    }
+
+    #[getter]
     fn closed(&self) -> bool {
         self.comm.is_closed()
     }

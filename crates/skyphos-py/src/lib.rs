@@ -2,6 +2,7 @@
 //! library. No algorithm lives here; docstrings for users are in `python/skyphos`.
 
 mod arrays;
+mod broadcast;
 mod comm;
 mod errors;
 mod op;
@@ -24,6 +25,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The native half of the Python package.
 #[pymodule]
 mod _skyphos {
+    #[pymodule_export]
+    use crate::broadcast::broadcast;
     #[pymodule_export]
     use crate::comm::{Comm, Connected, connect_mpi, connect_tcp, local, mpi_end, mpi_is_there};
     #[pymodule_export]

@@ -4,7 +4,7 @@ use crate::handshake::{GroupId, Key, Nonce};
 use crate::link::{Link, Trust};
 use crate::message::{self, Hello, Kind, Message, Table};
 use crate::receive::{Desk, FAR, Inbox, Stop};
-use crate::ring::{self, Rings};
+use crate::ring::Rings;
 use crate::tls::{Tls, TlsFiles};
 use crate::wire::Wire;
 use mio::net::TcpStream;
@@ -49,7 +49,7 @@ impl Receiver {
     pub fn shared() -> Receiver {
         let receiver = Receiver::default();
         let (theirs, file) = Rings::make(PIECE, &[7; 32]).expect("memory");
-        let ours = Rings::open(std::process::id(), ring::number(&file), PIECE, &[7; 32]).expect("memory");
+        let ours = Rings::open(std::process::id(), file.number(), PIECE, &[7; 32]).expect("memory");
         let wire = receiver.wire.through(ours).wake();
         Receiver { rings: Some(theirs), wire, inbox: Inbox::apart(true), ..receiver }
     }

@@ -59,6 +59,7 @@ pub fn connect(options: Options) -> Result<Tcp> {
     let tls = options.tls.as_ref().map(|files| tls::Tls::load(files, options.rank)).transpose()?;
     let (rank, tuning, heartbeat) = (options.rank, options.tuning(), options.heartbeat);
     let (shares, interrupted, until) = (options.shared_memory, options.interrupted, options.deadline());
+    let proven = options.token.is_some() || options.tls.is_some();
     let mut formed = match (options.world_size, rank) {
         (1, _) => Formed::alone(&options)?,
         (_, 0) => rendezvous::gather(options, tls)?,
@@ -72,7 +73,9 @@ pub fn connect(options: Options) -> Result<Tcp> {
             let _ = sockets::give_long_path_to_bbr(stream);
         }
     }
-    Tcp::new(rank, formed, heartbeat)
+    let mut tcp = Tcp::new(rank, formed, heartbeat)?;
+    (tcp.proven, tcp.shares_memory) = (proven, shares);
+    Ok(tcp)
 }
 
 /// What bring-up leaves: who sits where, and a connection to each other rank.

@@ -14,11 +14,8 @@
 //!
 //! What the other process writes is believed no more than what comes of a socket: counters that make no sense end the connection.
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use std::fs::{File, OpenOptions};
+use skyphos_core::memory::{Backing, HEAD_BYTES, Map, Mark};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Bytes of a ring, at most and at least. Larger ones leave the cache.
@@ -31,12 +28,8 @@ const ALL: usize = 64 << 20;
 /// So much is copied before the other side may have it: it copies on while this side copies the next.
 const PIECE: usize = 32 * 1024;
 
-/// What the processes tell each other, before the bytes.
-const HEAD: usize = 4096;
+/// Where in the memory's head the processes tell each other how far they are.
 const CONTROLS: [usize; 2] = [1024, 2048];
-
-/// Nobody but who was told it has these.
-pub(crate) type Mark = [u8; 32];
 
 /// What one ring's ends tell each other: each in cache lines of its own, as it is written by one and read by the other.
 #[repr(C)]
@@ -50,44 +43,6 @@ struct Control {
 
 #[repr(C, align(128))]
 struct Line<T>(T);
-
-/// Memory that a file gives, until it is dropped.
-struct Map {
-    at: *mut u8,
-    len: usize,
-}
-
-// SAFETY: it is memory that belongs to no thread.
-unsafe impl Send for Map {}
-
-impl Map {
-    fn new(file: impl AsFd, len: usize) -> io::Result<Map> {
-        // SAFETY: a new mapping at an address that the kernel chooses; the file is sealed against shrinking.
-        let at = unsafe {
-            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?
-        };
-        Ok(Map { at: at.cast(), len })
-    }
-
-    fn mark(&self) -> Mark {
-        let mut mark = [0; 32];
-        // SAFETY: the head is longer than that; nobody writes there once others know of it.
-        unsafe { std::ptr::copy_nonoverlapping(self.at, mark.as_mut_ptr(), mark.len()) };
-        mark
-    }
-
-    fn control(&self, ring: usize) -> &Control {
-        // SAFETY: inside of the head, aligned to 1 KB; any bytes are such a value, and all of it is atomic.
-        unsafe { &*self.at.add(CONTROLS[ring]).cast() }
-    }
-}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: mapped so, and used by nobody else. It fails for no such mapping.
-        let _ = unsafe { munmap(self.at.cast(), self.len) };
-    }
-}
 
 /// One process's ends of both rings.
 pub(crate) struct Rings {
@@ -117,35 +72,18 @@ fn senseless() -> io::Error {
 
 impl Rings {
     /// New ones, and the file that they are in, which goes when nobody has it open.
-    pub(crate) fn make(capacity: usize, mark: &Mark) -> io::Result<(Rings, OwnedFd)> {
-        let file = memfd_create("skyphos", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        let len = HEAD + 2 * capacity;
-        ftruncate(&file, len as u64)?;
-        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let map = Map::new(&file, len)?;
-        // SAFETY: the head is longer than that, and nobody else knows of it yet.
-        unsafe { std::ptr::copy_nonoverlapping(mark.as_ptr(), map.at, mark.len()) };
-        Ok((Rings::of(map, capacity, 0), file))
+    pub(crate) fn make(capacity: usize, mark: &Mark) -> io::Result<(Rings, Backing)> {
+        let backing = Backing::make(2 * capacity, mark)?;
+        Ok((Rings::of(backing.shared(2 * capacity)?, capacity, 0), backing))
     }
 
     /// Those that another process has open, if it is they.
-    pub(crate) fn open(process: u32, fd: u32, capacity: usize, mark: &Mark) -> io::Result<Rings> {
-        let refuse = |what: &str| io::Error::new(ErrorKind::InvalidData, what);
+    pub(crate) fn open(process: u32, file: u32, capacity: usize, mark: &Mark) -> io::Result<Rings> {
         if !capacity.is_power_of_two() || !(LEAST..=MOST).contains(&capacity) {
-            return Err(refuse("no size of a ring"));
+            return Err(io::Error::new(ErrorKind::InvalidData, "no size of a ring"));
         }
-        let path = format!("/proc/{process}/fd/{fd}");
-        let file: File = OpenOptions::new().read(true).write(true).open(path)?;
-        let len = HEAD + 2 * capacity;
-        // Memory that may shrink would be a trap; and only what was made for it can be sealed.
-        if !fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) || fstat(&file)?.st_size != len as i64 {
-            return Err(refuse("not memory for rings"));
-        }
-        let map = Map::new(&file, len)?;
-        match map.mark() == *mark {
-            true => Ok(Rings::of(map, capacity, 1)),
-            false => Err(refuse("memory of another")),
-        }
+        let map = Backing::open(process, file, 2 * capacity, mark)?.shared(2 * capacity)?;
+        Ok(Rings::of(map, capacity, 1))
     }
 
     fn of(map: Map, capacity: usize, out: usize) -> Rings {
@@ -158,18 +96,23 @@ impl Rings {
     }
 
     fn outgoing(&self) -> &Control {
-        self.map.control(self.out)
+        self.control(self.out)
     }
 
     fn incoming(&self) -> &Control {
-        self.map.control(1 - self.out)
+        self.control(1 - self.out)
+    }
+
+    fn control(&self, ring: usize) -> &Control {
+        // SAFETY: inside of the head, aligned to 1 KB; any bytes are such a value, and all of it is atomic.
+        unsafe { &*self.map.at().add(CONTROLS[ring]).cast() }
     }
 
     /// Where bytes of a ring lie, from the one of this number on, and how many up to the ring's end.
     fn place(&self, ring: usize, number: u64) -> (*mut u8, usize) {
         let at = number as usize & (self.capacity - 1);
         // SAFETY: inside of the mapping.
-        (unsafe { self.map.at.add(HEAD + ring * self.capacity + at) }, self.capacity - at)
+        (unsafe { self.map.at().add(HEAD_BYTES + ring * self.capacity + at) }, self.capacity - at)
     }
 
     /// Bytes that may be written now.
@@ -306,11 +249,6 @@ impl Rings {
     }
 }
 
-/// The number of a file in this process, for another.
-pub(crate) fn number(file: &OwnedFd) -> u32 {
-    file.as_raw_fd() as u32
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -319,7 +257,7 @@ mod tests {
     fn pair(capacity: usize) -> (Rings, Rings) {
         let mark = [9; 32];
         let (one, file) = Rings::make(capacity, &mark).unwrap();
-        let other = Rings::open(std::process::id(), number(&file), capacity, &mark).unwrap();
+        let other = Rings::open(std::process::id(), file.number(), capacity, &mark).unwrap();
         (one, other)
     }
 
@@ -414,7 +352,7 @@ mod tests {
     fn counters_that_make_no_sense_are_refused() {
         for (ring, written, read) in [(0, u64::MAX, 0), (0, LEAST as u64 + 1, 0), (0, 0, 7), (1, 0, 7)] {
             let (mut one, mut other) = pair(LEAST);
-            let control = one.map.control(ring);
+            let control = one.control(ring);
             control.written.0.store(written, Ordering::Release);
             control.read.0.store(read, Ordering::Release);
             if ring == 0 && read == 0 {
@@ -431,14 +369,11 @@ mod tests {
         let mark = [3; 32];
         let (_rings, file) = Rings::make(LEAST, &mark).unwrap();
         let me = std::process::id();
-        assert!(Rings::open(me, number(&file), LEAST, &mark).is_ok());
-        assert!(Rings::open(me, number(&file), LEAST, &[4; 32]).is_err());
-        assert!(Rings::open(me, number(&file), 2 * LEAST, &mark).is_err());
-        assert!(Rings::open(me, number(&file), LEAST + 1, &mark).is_err());
+        assert!(Rings::open(me, file.number(), LEAST, &mark).is_ok());
+        assert!(Rings::open(me, file.number(), LEAST, &[4; 32]).is_err());
+        assert!(Rings::open(me, file.number(), 2 * LEAST, &mark).is_err());
+        assert!(Rings::open(me, file.number(), LEAST + 1, &mark).is_err());
         assert!(Rings::open(me, 0, LEAST, &mark).is_err());
-        let open = memfd_create("may shrink", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-        ftruncate(&open, (HEAD + 2 * LEAST) as u64).unwrap();
-        assert!(Rings::open(me, number(&open), LEAST, &[0; 32]).is_err());
     }
 
     #[test]

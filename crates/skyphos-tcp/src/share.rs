@@ -11,13 +11,13 @@
 
 use crate::Formed;
 use crate::handshake::random;
-use crate::ring::{self, Mark, Rings};
+use crate::ring::{self, Rings};
 use crate::wire::Wire;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
+use skyphos_core::memory::{Backing, Mark};
 use skyphos_types::{Error, Result};
 use std::io::{self, ErrorKind, IoSlice, Read};
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// The longest that it may take.
@@ -106,14 +106,14 @@ fn agree(
 ) -> std::result::Result<Vec<Option<Rings>>, (usize, io::Error)> {
     let mut all: Vec<Option<Rings>> = near.iter().map(|_| None).collect();
     // Open until the others have it open too.
-    let mut files: Vec<OwnedFd> = Vec::new();
+    let mut files: Vec<Backing> = Vec::new();
     for (rings, (peer, wire)) in all.iter_mut().zip(near.iter_mut()).filter(|(_, (peer, _))| *peer > me) {
         let mut offer = Offer { process: std::process::id(), file: 0, capacity: 0, mark: [0; 32] };
         if let Some(capacity) = capacity
             && let Ok(mark) = random()
             && let Ok((made, file)) = Rings::make(capacity, &mark)
         {
-            (offer.file, offer.capacity, offer.mark) = (ring::number(&file), capacity as u32, mark);
+            (offer.file, offer.capacity, offer.mark) = (file.number(), capacity as u32, mark);
             files.push(file);
             *rings = Some(made);
         }

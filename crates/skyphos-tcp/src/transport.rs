@@ -89,6 +89,10 @@ pub struct Tcp {
     pool: Pool,
     buffer: Box<[u8]>,
     pulse: Pulse,
+    /// Peers had to prove that they have the group's token, or a certificate.
+    pub(crate) proven: bool,
+    /// Ranks of a host may have memory in common.
+    pub(crate) shares_memory: bool,
 }
 
 impl Tcp {
@@ -143,6 +147,8 @@ impl Tcp {
             pool: Pool::default(),
             buffer: vec![0; FAR].into(),
             pulse: Pulse::new(heartbeat, size),
+            proven: false,
+            shares_memory: true,
         })
     }
 
@@ -364,6 +370,14 @@ impl Transport for Tcp {
 
     fn ranks_on_host(&self) -> usize {
         self.ranks_on_host
+    }
+
+    fn is_proven(&self) -> bool {
+        self.proven
+    }
+
+    fn shares_memory(&self) -> bool {
+        self.shares_memory
     }
 
     fn topology(&self) -> Topology {

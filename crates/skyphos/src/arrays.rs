@@ -101,7 +101,7 @@ async fn reduce_on<T: Element>(
         return Err(Error::bad_input(format!("out holds {} numbers where {due} are due", out.len())));
     }
     vouch::values(ep, values);
-    let by_ring = choose_dense(size, size_of_val(values)) == Algorithm::DenseRing;
+    let by_ring = choose_dense(size, size_of_val(values), false) == Algorithm::DenseRing;
     match root {
         Some(root) => reduce_to_root(ep, op, root, values, out, by_ring).await,
         None if by_ring => ring_reduce_scatter(ep, op, values, out).await,

@@ -1,7 +1,7 @@
 //! Allreduce by the schedules for dense arrays: of arrays, and of sparse vectors as arrays, which pays where nearly every
 //! index is some rank's.
 
-use crate::algorithm::{Algorithm, choose_dense};
+use crate::algorithm::{Algorithm, choose_dense, may_go_by_mpi};
 use skyphos_core::Endpoint;
 use skyphos_core::clock::Effort;
 use skyphos_core::collectives::allreduce::dense;
@@ -19,11 +19,18 @@ pub(crate) async fn reduce_array<T: Element>(
     values: &[T],
     out: &mut [T],
 ) -> Result<Option<Algorithm>> {
-    let algorithm = match algorithm {
-        Algorithm::Auto => choose_dense(ep.size(), size_of_val(values)),
+    let by_rule = |by_mpi| choose_dense(ep.size(), size_of_val(values), by_mpi);
+    let mut algorithm = match algorithm {
+        Algorithm::Auto => by_rule(may_go_by_mpi(ep, op, T::DTYPE)),
         named => named,
     };
+    algorithm.check_transport(ep, op, T::DTYPE)?;
+    if algorithm == Algorithm::DenseMpi && !dense::by_transport(ep, op, values, out).await? {
+        // Another call is in the library, or has failed there.
+        algorithm = by_rule(false);
+    }
     match algorithm {
+        Algorithm::DenseMpi => {}
         Algorithm::Dense => dense::direct(ep, op, values, out).await?,
         Algorithm::DenseRing => dense::ring(ep, op, values, out).await?,
         Algorithm::DenseRabenseifner => {
@@ -116,6 +123,6 @@ async fn reduce_in_place<T: Element>(
         return Ok(values);
     }
     let mut out = vec![T::ZERO; values.len()];
-    dense::direct(ep, op, &values, &mut out).await?;
+    reduce_array(ep, algorithm, op, &values, &mut out).await?;
     Ok(out)
 }

@@ -32,6 +32,8 @@ pub(crate) struct Data<'a> {
     pub dense_above: f64,
     /// Ranks of each host, if that is more than one and not all.
     pub ranks_per_host: u32,
+    /// Whether there is an allreduce of the MPI library's that might be faster than ours.
+    pub by_mpi: bool,
     /// What machine and network can do.
     pub profile: Profile,
     /// How much longer calls take than predicted.
@@ -97,8 +99,10 @@ pub(crate) fn ranked(data: &Data<'_>) -> Vec<Choice> {
     if only_rounds_count(data.ranks, (data.union)(1.0), data.row_bytes) {
         return vec![choice(work.predict(&data.profile, &Route::RecursiveDoubling), data)];
     }
-    let all = work.all(&data.profile, &degrees).into_iter().map(|prediction| choice(prediction, data));
-    let mut all: Vec<Choice> = all.filter(|choice| choice.algorithm != FORGETS).collect();
+    let by_mpi = data.by_mpi.then(|| work.predict(&data.profile, &Route::DenseElsewhere));
+    let all = work.all(&data.profile, &degrees).into_iter().chain(by_mpi);
+    let mut all: Vec<Choice> = all.map(|prediction| choice(prediction, data)).collect();
+    all.retain(|choice| choice.algorithm != FORGETS);
     // What calls have taken changes the order of predictions.
     all.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
     all
@@ -121,6 +125,7 @@ pub(crate) fn predict(data: &Data<'_>, algorithm: Algorithm, degrees: &[u32]) ->
         Algorithm::Dense => Route::DenseDirect,
         Algorithm::DenseRabenseifner => Route::DenseHalving,
         Algorithm::DenseRing => Route::DenseRing,
+        Algorithm::DenseMpi => Route::DenseElsewhere,
     };
     Choice { algorithm, ..choice(work(data).predict(&data.profile, &route), data) }
 }
@@ -144,6 +149,7 @@ pub fn of_route(route: &Route) -> (Algorithm, Vec<u32>) {
         Route::DenseRing => (Algorithm::DenseRing, Vec::new()),
         Route::DenseDirect => (Algorithm::Dense, Vec::new()),
         Route::DenseHalving => (Algorithm::DenseRabenseifner, Vec::new()),
+        Route::DenseElsewhere => (Algorithm::DenseMpi, Vec::new()),
     }
 }
 
@@ -182,6 +188,7 @@ mod tests {
                     union: &|m| n as f64 * (1.0 - (1.0 - density).powf(m)),
                     dense_above: 0.3,
                     ranks_per_host: 1,
+                    by_mpi: false,
                     profile,
                     corrections: Corrections::default(),
                 };

@@ -113,6 +113,12 @@ impl Comm {
         self.observed().base = profile;
     }
 
+    /// Whether what other ranks send may be taken for this program's own words: they have proved that they know the token or
+    /// have a certificate, or all are on this host, or MPI has started them.
+    pub fn is_trusted(&self) -> bool {
+        self.node().is_trusted()
+    }
+
     /// Whether `auto` learns from calls: tries what is predicted to take about as long, and keeps what took least. If not,
     /// it goes by data and profile alone, so that each run of a program does the same.
     pub fn adapts(&self) -> bool {

@@ -1,6 +1,6 @@
 //! How a reduction of sparse vectors is done: as earlier calls of its kind, as asked, or by a survey of all ranks.
 
-use crate::algorithm::{Algorithm, AllreduceOptions};
+use crate::algorithm::{Algorithm, AllreduceOptions, may_go_by_mpi};
 use crate::choose::{Choice, Data, OTHERS, Reduction, predict, ranked};
 use crate::corrections::Corrections;
 use crate::memory::{Known, Learned, MOST_TRIES, MOST_WAYS, Recalled, Tried, is_short, nothing};
@@ -75,6 +75,7 @@ pub(crate) async fn decide<T: Element>(
     }
     if options.algorithm != Algorithm::Auto {
         check_algorithm(options.algorithm, op, options)?;
+        options.algorithm.check_transport(ep, op, T::DTYPE)?;
         check_layers(options)?;
         let (algorithm, split) = (options.algorithm, split_for(options.algorithm, options.split));
         let bounds = match has_ranges(algorithm) {
@@ -98,6 +99,7 @@ pub(crate) async fn decide<T: Element>(
             union: &|m| grounds.curve.entries(m),
             dense_above,
             ranks_per_host: ep.topology().ranks_per_host(),
+            by_mpi: may_go_by_mpi(ep, op, T::DTYPE),
             profile: grounds.profile,
             corrections: grounds.corrections,
         };

@@ -8,11 +8,15 @@ use common::programs::ALL;
 use common::{cases_of, check_alone, on_all, settings};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use skyphos::{Comm, Error};
+use skyphos::{
+    Algorithm, AllreduceOptions, Comm, DType, Element, Error, IndexList, ReduceOp, Result, SparseVec,
+    with_element,
+};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Set in processes that `mpiexec` has started.
+/// Set in processes that `mpiexec` has started: the folder in which each leaves a file of its rank at its end. Words
+/// would not do: those of eight processes come mixed.
 const CHILD: &str = "SKYPHOS_TEST_OVER_MPI";
 
 /// Entries a rank.
@@ -38,13 +42,18 @@ fn libraries(mpiexec: &Path) -> Vec<PathBuf> {
     names.into_iter().map(|name| folder.join(name)).filter(|file| file.exists()).collect()
 }
 
+/// MPICH takes processes of one host for hosts, and sends over its network.
+const NO_HOST: &[(&str, &str)] = &[("MPIR_CVAR_NOLOCAL", "1")];
+
 /// Runs a test of this program, that only such processes run, in `size` of them; their words if one of them fails.
-fn run(test: &str, size: u32, library: &Path, more: &[&str]) {
+fn run(test: &str, size: u32, library: &Path, env: &[(&str, &str)]) {
     let mpiexec = mpiexec().unwrap();
     let mut command = Command::new(&mpiexec);
-    command.args(["-n", &size.to_string()]).args(more).arg(std::env::current_exe().unwrap());
+    command.args(["-n", &size.to_string()]).envs(env.iter().copied()).arg(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads", "1"]);
-    command.env(CHILD, "1").env("SKYPHOS_LIBMPI", library).stdin(Stdio::null());
+    let ends = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mpi-{}-{test}", std::process::id()));
+    std::fs::create_dir_all(&ends).unwrap();
+    command.env(CHILD, &ends).env("SKYPHOS_LIBMPI", library).stdin(Stdio::null());
     let done = command.output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert!(
@@ -53,7 +62,9 @@ fn run(test: &str, size: u32, library: &Path, more: &[&str]) {
         library.display(),
         done.status
     );
-    assert_eq!(out.matches("test result: ok. 1 passed").count(), size as usize, "{out}\n{err}");
+    let ended = (0..size).filter(|rank| ends.join(rank.to_string()).exists()).count();
+    std::fs::remove_dir_all(&ends).unwrap();
+    assert_eq!(ended, size as usize, "{out}\n{err}");
 }
 
 /// Each library there is; a word where there is none.
@@ -68,7 +79,7 @@ fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
 
-fn connect() -> Result<Comm, Error> {
+fn connect() -> Result<Comm> {
     let launched = std::env::var("PMI_SIZE").or(std::env::var("OMPI_COMM_WORLD_SIZE")).ok();
     let options = skyphos::mpi::Options {
         comm: None,
@@ -80,12 +91,22 @@ fn connect() -> Result<Comm, Error> {
     Comm::over(Box::new(skyphos::mpi::connect(&options)?), settings())
 }
 
+/// The last step of a process.
+fn end(comm: Comm) {
+    let rank = comm.rank();
+    comm.close().unwrap();
+    drop(comm);
+    skyphos::mpi::Library::end();
+    std::fs::write(Path::new(&std::env::var_os(CHILD).unwrap()).join(rank.to_string()), "").unwrap();
+}
+
 #[test]
 fn all_collectives_and_random_cases() {
     over_each_library(|library| {
         for size in [1, 2, 3, 4, 5, 8] {
             run("of_a_process", size, library, &[]);
         }
+        run("of_a_process", 8, library, NO_HOST);
     });
 }
 
@@ -115,7 +136,97 @@ fn of_a_process() {
     for case in drawn(size) {
         check_alone(&case, &comm);
     }
-    comm.close().unwrap();
-    drop(comm);
-    skyphos::mpi::Library::end();
+    end(comm);
+}
+
+#[test]
+fn allreduces_of_the_library() {
+    over_each_library(|library| {
+        for size in [1, 2, 3, 5] {
+            run("by_the_library_itself", size, library, &[]);
+        }
+        run("by_the_library_itself", 3, library, NO_HOST);
+    });
+}
+
+const BY_MPI: Algorithm = Algorithm::DenseMpi;
+
+/// Small numbers, so that no order of additions matters.
+fn numbers<T: Element>(rank: u32, len: usize) -> Vec<T> {
+    let few = [T::ONE, T::ONE.add(T::ONE), T::ONE.add(T::ONE).add(T::ONE)];
+    (0..len).map(|k| few[(k * 7 + rank as usize) % 3]).collect()
+}
+
+/// An array of which every rank has one, reduced by an algorithm; and what it was done by.
+fn reduced<T: Element>(comm: &Comm, len: usize, op: &ReduceOp, by: Algorithm) -> Result<(Vec<T>, Algorithm)> {
+    let (options, out) =
+        (AllreduceOptions { algorithm: by, ..AllreduceOptions::default() }, vec![T::ZERO; len]);
+    let call = comm.allreduce_dense_call(numbers::<T>(comm.rank(), len), out, op.clone(), options)?;
+    call.start().wait().map(|(out, told)| (out, told.algorithm))
+}
+
+fn all_lengths<T: Element>(comm: &Comm) {
+    for op in &ReduceOp::NAMED {
+        let float = T::DTYPE.is_float();
+        if op.check(T::DTYPE).is_err() {
+            continue;
+        }
+        if size_of::<T>() == 2 || float && matches!(op, ReduceOp::Min | ReduceOp::Max) {
+            let error = reduced::<T>(comm, 5, op, BY_MPI).unwrap_err();
+            assert!(error.to_string().contains("that MPI has as well"), "{error}");
+            continue;
+        }
+        // Nothing, less than a chunk, several, and several messages of them.
+        for len in [0, 1, 77, 100_000, (20 << 20) / size_of::<T>()] {
+            let (want, _) = reduced::<T>(comm, len, op, Algorithm::Dense).unwrap();
+            let (got, by) = reduced::<T>(comm, len, op, BY_MPI).unwrap();
+            assert!(want == got && by == BY_MPI, "{} of {len} {}, by {by:?}", op.name(), T::DTYPE);
+        }
+    }
+}
+
+#[test]
+#[ignore = "run by mpiexec"]
+fn by_the_library_itself() {
+    assert!(is_child());
+    let comm = connect().unwrap();
+    let rank = comm.rank();
+    for dtype in DType::ALL {
+        with_element!(dtype, T => all_lengths::<T>(&comm));
+    }
+    // A sparse vector.
+    let options = |algorithm| AllreduceOptions { algorithm, ..AllreduceOptions::default() };
+    let indices: Vec<u32> = (0..4000).map(|k| k * 5 + rank % 2).collect();
+    let x = SparseVec::new(30_000, 1, IndexList::Narrow(indices), numbers::<f32>(rank, 4000)).unwrap();
+    let by = |algorithm| comm.allreduce(30_000, 1, x.view(), &ReduceOp::Sum, &options(algorithm)).unwrap();
+    let (want, got) = (by(Algorithm::Allgather), by(BY_MPI));
+    assert_eq!((want.nnz(), want.to_dense(0.0)), (got.nnz(), got.to_dense(0.0)));
+    // Two at once: one of them goes another way, or both do.
+    for _ in 0..20 {
+        let begin = |len: usize| {
+            let (values, out) = (numbers::<i64>(rank, len), vec![0; len]);
+            comm.allreduce_dense_call(values, out, ReduceOp::Sum, options(BY_MPI)).unwrap().start()
+        };
+        let (small, large) = (begin(1000), begin(200_000));
+        let (large, small) = (large.wait().unwrap().0, small.wait().unwrap().0);
+        assert!(large[..1000] == small[..]);
+        assert_eq!(large, reduced::<i64>(&comm, 200_000, &ReduceOp::Sum, BY_MPI).unwrap().0);
+    }
+    // A part of the ranks.
+    let half = comm.split(Some(u64::from(rank % 2)), 0).unwrap().expect("all have a colour");
+    match half.size() == comm.size() {
+        true => assert_eq!(reduced::<f32>(&half, 9, &ReduceOp::Sum, BY_MPI).unwrap().1, BY_MPI),
+        false => {
+            let error = reduced::<f32>(&half, 9, &ReduceOp::Sum, BY_MPI).unwrap_err();
+            assert!(error.to_string().contains("of all"), "{error}");
+        }
+    }
+    // Calls that do not fit leave the library out from then on: something of them may be in it.
+    if comm.size() > 1 {
+        let error = reduced::<f32>(&comm, 100 + usize::from(rank == 0), &ReduceOp::Sum, BY_MPI).unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        let (got, by) = reduced::<f32>(&comm, 5000, &ReduceOp::Sum, BY_MPI).unwrap();
+        assert_eq!((got, by), reduced(&comm, 5000, &ReduceOp::Sum, Algorithm::Dense).unwrap());
+    }
+    end(comm);
 }

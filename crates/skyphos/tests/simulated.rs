@@ -51,7 +51,7 @@ proptest! {
     #[test]
     fn every_algorithm_gives_the_sum(
         ranks in 1u32..20,
-        algorithm in proptest::sample::select(&Algorithm::ALL[..]),
+        algorithm in proptest::sample::select(&Algorithm::OURS[..]),
         lists in proptest::collection::vec(proptest::collection::btree_map(0u32..400, -50i64..50, 0..60), 20),
         seed in any::<u64>(),
     ) {

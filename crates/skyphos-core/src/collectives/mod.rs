@@ -4,6 +4,7 @@ pub mod allgather;
 pub mod allreduce;
 mod around;
 pub mod barrier;
+pub mod broadcast;
 pub mod configure;
 mod configure_layer;
 pub mod gather;

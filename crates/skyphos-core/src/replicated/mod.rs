@@ -475,6 +475,10 @@ impl Transport for Replicated {
         self.inner.on_one_host()
     }
 
+    fn is_proven(&self) -> bool {
+        self.inner.is_proven()
+    }
+
     /// Where the first replicas are: others are placed alike, or it does not matter.
     fn topology(&self) -> Topology {
         let first: Vec<u32> = (0..self.numbering.ranks()).collect();

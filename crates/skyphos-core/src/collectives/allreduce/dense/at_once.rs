@@ -27,11 +27,11 @@ pub async fn at_once<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out
         let theirs = match rank == me {
             true => values,
             false => {
-                let bytes = came[((rank + size - me) % size - 1) as usize].as_bytes();
-                let theirs =
-                    bytemuck::try_cast_slice(bytes).ok().filter(|theirs: &&[T]| theirs.len() == out.len());
+                let message = &came[((rank + size - me) % size - 1) as usize];
+                let theirs = message.as_slice().filter(|theirs: &&[T]| theirs.len() == out.len());
                 theirs.ok_or_else(|| {
-                    ep.corrupt(rank, &format!("{} bytes for {} numbers", bytes.len(), out.len()))
+                    let bytes = message.as_bytes().len();
+                    ep.corrupt(rank, &format!("{bytes} bytes for {} numbers", out.len()))
                 })?
             }
         };

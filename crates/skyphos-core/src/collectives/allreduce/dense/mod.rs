@@ -1,4 +1,4 @@
-//! Allreduce of dense arrays: three schedules that move the least bytes, 2 (P - 1)/P of the array each way.
+//! Allreduce of dense arrays: by the transport itself where it can ([`by_transport`]), and three schedules that move the least bytes, 2 (P - 1)/P of the array each way.
 //!
 //! | | rounds | right for |
 //! |---|---|---|
@@ -7,11 +7,13 @@
 //! | [`ring`] | 2 (P - 1), overlapping | large arrays: each rank hears from one other only, and copies least |
 
 mod at_once;
+mod by_transport;
 mod direct;
 mod parts;
 mod rabenseifner;
 mod ring;
 
+pub use by_transport::by_transport;
 pub use direct::direct;
 pub use parts::{direct_reduce_scatter, reduce_to_root};
 pub use rabenseifner::rabenseifner;
@@ -30,6 +32,10 @@ use std::ops::Range;
 /// Rounds of the phases (plus the step).
 const REDUCE: u32 = ARRAYS | 0x1000;
 const GATHER: u32 = ARRAYS | 0x100_0000;
+
+/// Rounds of the transport's own allreduce: of asking, and of what comes of it.
+const ASK: u32 = 0x1000;
+const OWN: u32 = ARRAYS | 0x200_0000;
 
 /// Added to those of the bitmap that goes with an array.
 const BITMAP: u32 = 0x4000_0000;

@@ -1,0 +1,129 @@
+//! A buffer for each peer's next header or small frame.
+//!
+//! Receives are posted for one sender each. Fewer would do that take any sender's, and did until MPICH 5.0.2 over UCX never gave some
+//! messages to any of them (8 processes, each of which sends and receives in three rounds: seen in most runs). One question asks
+//! for all of them.
+
+use crate::Library;
+use crate::abi::Handle;
+use skyphos_core::frame::HEADER_BYTES;
+use std::ffi::c_int;
+
+/// What all buffers take, and one of them: MPICH sends messages of up to 16 KB or more without asking the receiver first.
+const ALL_BYTES: usize = 16 << 20;
+const MOST_BYTES: usize = 8 * 1024;
+
+/// What headers and small frames are sent as. MPI promises tags up to 32,767.
+pub(crate) const HEAD: c_int = 0;
+
+/// Bytes of a buffer, among so many processes: frames up to this size are one message.
+pub(crate) fn small_bytes(size: usize) -> usize {
+    (ALL_BYTES / size / 64 * 64).clamp(8 * HEADER_BYTES, MOST_BYTES)
+}
+
+/// See the module's text.
+pub(crate) struct Inbox {
+    library: &'static Library,
+    comm: Handle,
+    /// Whose messages each place is for.
+    peers: Vec<u32>,
+    /// Requests one behind the other, each as wide as the library has them, where MPI writes them.
+    requests: Vec<u64>,
+    waits: Vec<bool>,
+    buffers: Vec<Box<[u8]>>,
+    complete: Vec<c_int>,
+}
+
+impl Inbox {
+    /// Buffers for all others of a communicator; nothing is posted yet.
+    pub(crate) fn new(library: &'static Library, comm: Handle, rank: u32, size: u32) -> Inbox {
+        let peers: Vec<u32> = (0..size).filter(|peer| *peer != rank).collect();
+        let buffer = |_: &u32| vec![0; small_bytes(size as usize)].into_boxed_slice();
+        let buffers = peers.iter().map(buffer).collect();
+        let (waits, complete) = (vec![false; peers.len()], vec![0; peers.len()]);
+        Inbox { library, comm, requests: vec![0; peers.len()], waits, buffers, complete, peers }
+    }
+
+    /// Places, one for each peer.
+    pub(crate) fn places(&self) -> usize {
+        self.peers.len()
+    }
+
+    fn request(&mut self, place: usize) -> *mut Handle {
+        debug_assert!(place < self.requests.len());
+        // SAFETY: within the memory, for no handle is wider than the numbers that it is made of.
+        unsafe { self.requests.as_mut_ptr().cast::<u8>().add(place * self.library.is.handle_bytes).cast() }
+    }
+
+    /// Posts the buffer for a peer's next message.
+    pub(crate) fn expect(&mut self, place: usize) -> Result<(), String> {
+        let request = self.request(place);
+        let buffer = &mut self.buffers[place];
+        // SAFETY: the buffer stays where it is until the request is complete or cancelled, or is leaked.
+        let code = unsafe {
+            (self.library.call.irecv)(
+                buffer.as_mut_ptr().cast(),
+                buffer.len() as c_int,
+                self.library.is.byte,
+                self.peers[place] as c_int,
+                HEAD,
+                self.comm,
+                request,
+            )
+        };
+        self.library.check(code, "MPI_Irecv")?;
+        self.waits[place] = true;
+        Ok(())
+    }
+
+    /// How many messages have come since it was asked last: [`Inbox::came`] has them.
+    pub(crate) fn ask(&mut self) -> Result<usize, String> {
+        let mut count: c_int = 0;
+        let (places, requests) = (self.peers.len() as c_int, self.requests.as_mut_ptr().cast());
+        // SAFETY: as many requests as places, and room for as many answers; complete ones, and those that were never posted, are
+        // passed over.
+        let code = unsafe {
+            (self.library.call.testsome)(
+                places,
+                requests,
+                &mut count,
+                self.complete.as_mut_ptr(),
+                self.library.is.status_ignore,
+            )
+        };
+        self.library.check(code, "MPI_Testsome")?;
+        // Negative if nothing is waited for.
+        let count = count.max(0) as usize;
+        for place in &self.complete[..count] {
+            self.waits[*place as usize] = false;
+        }
+        Ok(count)
+    }
+
+    /// The place of one of the messages that have come, who sent it, and its buffer, of which the message is the beginning.
+    pub(crate) fn came(&self, which: usize) -> (usize, u32, &[u8]) {
+        let place = self.complete[which] as usize;
+        (place, self.peers[place], &self.buffers[place])
+    }
+
+    /// Waits for nothing more.
+    pub(crate) fn close(&mut self) {
+        for place in 0..self.peers.len() {
+            if std::mem::take(&mut self.waits[place]) {
+                let request = self.request(place);
+                // SAFETY: a request of ours that is not complete; cancelling a receive completes it.
+                unsafe {
+                    (self.library.call.cancel)(request);
+                    (self.library.call.wait)(request, self.library.is.status_ignore);
+                }
+            }
+        }
+    }
+
+    /// Leaves what MPI may still write to where it is, for ever.
+    pub(crate) fn forget(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.requests));
+        std::mem::forget(std::mem::take(&mut self.buffers));
+        (self.peers, self.waits) = Default::default();
+    }
+}

@@ -1,0 +1,164 @@
+//! Broadcast: the root chooses the route that should take the least time, once it knows how much there is.
+
+use crate::Comm;
+use crate::vectors::check_root;
+use skyphos_core::collectives::broadcast::{Room, Route, Side, Way, broadcast};
+use skyphos_core::frame::{CallKind, CallSig};
+use skyphos_core::slab::CHUNK_BYTES;
+use skyphos_core::{Call, Endpoint, Traffic};
+use skyphos_plan::Profile;
+use skyphos_types::{Error, Result};
+
+/// The least that a chunk has which `auto` chooses.
+const LEAST_CHUNK: usize = 8 * 1024;
+
+/// Settings of [`Comm::broadcast`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BroadcastOptions {
+    /// The route; all ranks name the same. `None`: the one that should take the least time.
+    pub route: Option<Route>,
+    /// The most bytes of a chunk, up to 128 KB: only the root's counts. `None`: by the model.
+    pub chunk_bytes: Option<usize>,
+}
+
+/// What a broadcast did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Broadcasted {
+    /// The route, and how long its chunks were at most.
+    pub way: Way,
+    /// Bytes of the message.
+    pub bytes: usize,
+    /// What it moved on this rank.
+    pub traffic: Traffic,
+}
+
+/// Seconds that a message of so many bytes should take by a route, in chunks of so many: *Twister* eq. 1 to 3 with the message
+/// in chunks on all routes.
+fn seconds(profile: &Profile, ranks: u32, bytes: usize, way: Way) -> f64 {
+    let (p, n) = (f64::from(ranks), bytes as f64);
+    let chunk = n.min(way.chunk_bytes as f64);
+    let (latency, doublings) = (profile.latency_s, f64::from(ranks.next_power_of_two().ilog2()));
+    let hop = latency + chunk / profile.rate;
+    match way.route {
+        Route::Chain => n / profile.rate + (p - 1.0) * hop,
+        Route::Binomial => doublings * (n / profile.rate + latency),
+        Route::ScatterAllgather => 2.0 * n / profile.rate * (p - 1.0) / p + p * hop,
+        Route::Simple => (p - 1.0) * n / profile.rate + latency,
+    }
+}
+
+/// The chunk with which a chain takes the least time: √(n α / ((P - 2) β)) (*Twister* §4.4).
+fn chunk_of_chain(profile: &Profile, ranks: u32, bytes: usize) -> usize {
+    let further = f64::from(ranks.saturating_sub(2).max(1));
+    let best = (bytes as f64 * profile.latency_s * profile.rate / further).sqrt();
+    best.clamp(LEAST_CHUNK as f64, CHUNK_BYTES as f64) as usize
+}
+
+impl BroadcastOptions {
+    fn sig(&self, root: u32) -> CallSig {
+        let flags = self.route.map_or(0, |route| route as u8);
+        CallSig { flags, extra: root, ..CallSig::plain(CallKind::Broadcast) }
+    }
+
+    fn check(&self) -> Result<()> {
+        match self.chunk_bytes.filter(|bytes| !(1..=CHUNK_BYTES).contains(bytes)) {
+            Some(bytes) => {
+                Err(Error::bad_input(format!("a chunk of {bytes} bytes: it may have 1 to {CHUNK_BYTES}")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn way(&self, profile: &Profile, ranks: u32, bytes: usize) -> Way {
+        let way = |route| {
+            let usual = match route {
+                Route::Chain => chunk_of_chain(profile, ranks, bytes),
+                _ => CHUNK_BYTES,
+            };
+            Way { route, chunk_bytes: self.chunk_bytes.unwrap_or(usual) }
+        };
+        let all = [Route::Chain, Route::Binomial, Route::ScatterAllgather].map(way);
+        let best = all
+            .into_iter()
+            .min_by(|a, b| seconds(profile, ranks, bytes, *a).total_cmp(&seconds(profile, ranks, bytes, *b)));
+        self.route.map(way).or(best).expect("three routes")
+    }
+}
+
+async fn broadcast_on<R: Room>(
+    ep: &Endpoint,
+    root: u32,
+    parts: Option<&[&[u8]]>,
+    room: &mut R,
+    options: BroadcastOptions,
+    profile: Profile,
+) -> Result<Broadcasted> {
+    check_root(ep, root)?;
+    options.check()?;
+    let side = match parts {
+        Some(parts) if ep.rank() == root => {
+            let bytes = parts.iter().map(|part| part.len()).sum();
+            Side::Root(parts, options.way(&profile, ep.size(), bytes))
+        }
+        None if ep.rank() != root => Side::Other(room),
+        _ => {
+            let message = format!("rank {root} is the root, and it alone has parts to broadcast");
+            return Err(Error::bad_input(message));
+        }
+    };
+    let (way, bytes) = broadcast(ep, root, side).await?;
+    Ok(Broadcasted { way, bytes, traffic: ep.traffic() })
+}
+
+impl Comm {
+    /// Brings the parts that `root` has to all other ranks, whose `room` takes them. Collective; `parts` on the root alone.
+    ///
+    /// # Errors
+    /// `BadInput` for a root that there is not; what a rank's `room` says, on all ranks.
+    pub fn broadcast<R: Room>(
+        &self,
+        root: u32,
+        parts: Option<&[&[u8]]>,
+        room: &mut R,
+        options: BroadcastOptions,
+    ) -> Result<Broadcasted> {
+        let profile = self.observed().start(self.size(), self.node().on_one_host());
+        let body = async |ep: &Endpoint| broadcast_on(ep, root, parts, room, options, profile).await;
+        self.call(options.sig(root), body)
+    }
+
+    /// [`Comm::broadcast`] that can go on by itself; gives `room` back.
+    pub fn broadcast_call<R: Room + 'static, P: AsRef<[u8]> + Send + Sync + 'static>(
+        &self,
+        root: u32,
+        parts: Option<Vec<P>>,
+        mut room: R,
+        options: BroadcastOptions,
+    ) -> Result<Call<(R, Broadcasted)>> {
+        let profile = self.observed().start(self.size(), self.node().on_one_host());
+        self.prepare(options.sig(root), None, move |ep| async move {
+            let slices: Option<Vec<&[u8]>> =
+                parts.as_ref().map(|parts| parts.iter().map(AsRef::as_ref).collect());
+            let done = broadcast_on(&ep, root, slices.as_deref(), &mut room, options, profile).await?;
+            Ok((room, done))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_route_goes_by_length_and_ranks() {
+        let (profile, auto) = (Profile::network(125e6), BroadcastOptions::default());
+        assert_eq!(auto.way(&profile, 8, 1000).route, Route::Binomial);
+        assert_eq!(auto.way(&profile, 8, 256 << 20).route, Route::Chain);
+        assert!((1..3).all(|ranks| auto.way(&profile, ranks, 0).chunk_bytes > 0));
+        // Ever longer messages in ever longer chunks.
+        let chunks = [1 << 16, 1 << 20, 1 << 24].map(|bytes| chunk_of_chain(&profile, 100, bytes));
+        assert!(chunks.is_sorted() && chunks[0] >= LEAST_CHUNK && chunks[2] <= CHUNK_BYTES);
+        let named = BroadcastOptions { route: Some(Route::Simple), chunk_bytes: Some(99) };
+        assert_eq!(named.way(&profile, 8, 1 << 20), Way { route: Route::Simple, chunk_bytes: 99 });
+    }
+}

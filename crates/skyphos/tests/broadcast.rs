@@ -1,0 +1,210 @@
+//! Broadcast on every route and transport, with and without data that can be had.
+
+mod common;
+
+use common::{MakeGroup, local, near, on_all, tcp};
+use proptest::prelude::*;
+use skyphos::{BroadcastOptions, Comm, Error, HostCopy, Memory, Part, Result, Room, Route, Topology};
+
+/// Of the third, ranks share no memory.
+const TRANSPORTS: [(&str, MakeGroup); 3] = [("local", local), ("near", near), ("tcp", tcp)];
+
+/// Memory for so many bytes at most.
+struct Little(usize);
+
+impl Room for Little {
+    fn make(&mut self, lengths: &[usize]) -> Result<()> {
+        match lengths.iter().sum::<usize>() > self.0 {
+            true => Err(Error::bad_input("no room")),
+            false => Ok(()),
+        }
+    }
+
+    fn put(&mut self, _: usize, _: &[u8]) {}
+
+    fn copy_out(&self, _: usize, _: &mut [u8]) {}
+
+    fn share(&mut self, _: HostCopy, _: Vec<std::ops::Range<usize>>) {}
+}
+
+fn parts_of(room: Memory) -> Vec<Vec<u8>> {
+    room.into_parts().iter().map(|part| part.as_ref().to_vec()).collect()
+}
+
+fn message(lengths: &[usize], salt: usize) -> Vec<Vec<u8>> {
+    let byte = |k: usize| ((k * 31 + salt) % 251) as u8;
+    lengths.iter().enumerate().map(|(part, len)| (0..*len).map(|k| byte(k + 7 * part)).collect()).collect()
+}
+
+/// What each rank has in the end.
+fn bring(comm: &Comm, root: u32, message: &[Vec<u8>], options: BroadcastOptions) -> Result<Vec<Vec<u8>>> {
+    let parts: Vec<&[u8]> = message.iter().map(Vec::as_slice).collect();
+    let mut room = Memory::default();
+    let here = (comm.rank() == root).then_some(&parts[..]);
+    comm.broadcast(root, here, &mut room, options)?;
+    Ok(if comm.rank() == root { message.to_vec() } else { parts_of(room) })
+}
+
+fn routes() -> impl Iterator<Item = Option<Route>> {
+    [None].into_iter().chain(Route::ALL.map(Some))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn all_have_the_parts(
+        size in 1u32..14,
+        root in any::<prop::sample::Index>(),
+        lengths in prop::collection::vec(prop_oneof![Just(0usize), 1usize..200, 20_000usize..300_000], 0..6),
+        chunk_bytes in prop_oneof![Just(None), (1000usize..=128 * 1024).prop_map(Some)],
+        salt in 0usize..1000,
+        hosts in prop::collection::vec(0u32..5, 14),
+    ) {
+        let hosts = &hosts[..size as usize];
+        let racks: Vec<u32> = hosts.iter().map(|host| host % 2).collect();
+        let topology = Topology::new(hosts, &racks).unwrap();
+        let (root, message) = (root.index(size as usize) as u32, message(&lengths, salt));
+        for (name, make) in TRANSPORTS {
+            let got = on_all(make(size), |comm| {
+                let comm = &comm.with_topology(Some(&topology)).unwrap();
+                routes().map(|route| bring(comm, root, &message, BroadcastOptions { route, chunk_bytes }).unwrap()).collect::<Vec<_>>()
+            });
+            for (rank, all) in got.iter().enumerate() {
+                for (route, got) in routes().zip(all) {
+                    prop_assert!(got == &message, "{} rank {} of {}, {:?}", name, rank, size, route);
+                }
+            }
+        }
+    }
+}
+
+/// Messages of more than a window, so that credits count; also several at once, under way.
+#[test]
+fn long_messages_at_once() {
+    let first = message(&[20 << 20, 0, 5], 1);
+    let second = message(&[9 << 20], 2);
+    for (_, make) in TRANSPORTS {
+        for route in routes() {
+            on_all(make(5), |comm| {
+                let options = BroadcastOptions { route, chunk_bytes: None };
+                let start = |root: u32, message: &Vec<Vec<u8>>| {
+                    let parts = (comm.rank() == root).then(|| message.clone());
+                    comm.broadcast_call(root, parts, Memory::default(), options).unwrap().start()
+                };
+                let works = [(0, start(0, &first)), (3, start(3, &second))];
+                for ((root, work), want) in works.into_iter().zip([&first, &second]) {
+                    let (room, done) = work.wait().unwrap();
+                    assert_eq!(done.bytes, want.iter().map(Vec::len).sum::<usize>());
+                    assert!(comm.rank() == root || &parts_of(room) == want);
+                }
+            });
+        }
+    }
+}
+
+/// What each rank sends on each route: in a chain and a scatter with a ring nobody sends much more than the message twice.
+#[test]
+fn bytes_by_route() {
+    let (size, message) = (8u32, message(&[4 << 20], 3));
+    for (route, most) in
+        [(Route::Chain, 1.0), (Route::ScatterAllgather, 2.0), (Route::Binomial, 3.0), (Route::Simple, 7.0)]
+    {
+        let sent = on_all(local(size), |comm| {
+            let comm = comm.with_topology(Some(&Topology::flat(size))).unwrap();
+            let parts: Vec<&[u8]> = message.iter().map(Vec::as_slice).collect();
+            let here = (comm.rank() == 2).then_some(&parts[..]);
+            let options = BroadcastOptions { route: Some(route), chunk_bytes: None };
+            let done = comm.broadcast(2, here, &mut Memory::default(), options).unwrap();
+            assert_eq!(done.way.route, route);
+            done.traffic.sent_bytes as f64 / f64::from(4 << 20)
+        });
+        let largest = sent.iter().copied().fold(0.0, f64::max);
+        assert!((largest / most - 1.0).abs() < 0.13, "{route:?}: {sent:?}");
+    }
+}
+
+#[test]
+fn errors_are_those_of_all() {
+    for (_, make) in TRANSPORTS {
+        let large = message(&[100_000], 4);
+        let said = on_all(make(4), |comm| {
+            let all: Vec<String> = [
+                // A rank without room.
+                {
+                    let parts: Vec<&[u8]> = large.iter().map(Vec::as_slice).collect();
+                    let mut room = Little(if comm.rank() == 2 { 10 } else { usize::MAX });
+                    comm.broadcast(
+                        0,
+                        (comm.rank() == 0).then_some(&parts[..]),
+                        &mut room,
+                        BroadcastOptions::default(),
+                    )
+                },
+                // A root that there is not; one that has nothing; two roots.
+                comm.broadcast(9, None, &mut Memory::default(), BroadcastOptions::default()),
+                comm.broadcast(1, None, &mut Memory::default(), BroadcastOptions::default()),
+                comm.broadcast(
+                    comm.rank() % 2,
+                    Some(&[b"x"]),
+                    &mut Memory::default(),
+                    BroadcastOptions::default(),
+                ),
+                comm.broadcast(
+                    0,
+                    None,
+                    &mut Memory::default(),
+                    BroadcastOptions { chunk_bytes: Some(0), route: None },
+                ),
+            ]
+            .into_iter()
+            .map(|done| done.unwrap_err().to_string())
+            .collect();
+            assert_eq!(bring(comm, 3, &large, BroadcastOptions::default()).unwrap(), large);
+            all
+        });
+        for all in said {
+            for (said, part) in all.iter().zip(["no room", "root=9", "rank 1 is the root", "root", "0 bytes"])
+            {
+                assert!(said.contains(part), "{said}");
+            }
+        }
+    }
+}
+
+/// What a rank writes into its copy is its own, also after others have it and the memory is used again.
+#[test]
+fn copies_of_a_host_are_apart() {
+    let size = 4;
+    on_all(near(size), |comm| {
+        let mut kept = Vec::new();
+        for call in 0..12usize {
+            let root = call as u32 % size;
+            let message = message(&[500_000, 3, 70_000], call);
+            let parts: Vec<&[u8]> = message.iter().map(Vec::as_slice).collect();
+            let mut room = Memory::default();
+            let here = (comm.rank() == root).then_some(&parts[..]);
+            let done = comm.broadcast(root, here, &mut room, BroadcastOptions::default()).unwrap();
+            assert!(done.traffic.sent_bytes < 2000, "no part goes from rank to rank");
+            if comm.rank() != root {
+                let parts = room.into_parts();
+                for part in &parts {
+                    let Part::Shared(copy, range) = part else { panic!("a copy of its own") };
+                    // SAFETY: this rank's own page, of which nobody has a reference.
+                    unsafe { *copy.at(range.clone()) = 100 + comm.rank() as u8 };
+                }
+                kept.push((message, parts));
+            }
+            comm.barrier().unwrap();
+            for (want, got) in &kept {
+                for (want, got) in want.iter().zip(got) {
+                    assert_eq!((got.as_ref()[0], &got.as_ref()[1..]), (100 + comm.rank() as u8, &want[1..]));
+                }
+            }
+            // Some are given up, and their memory may be used again.
+            if call % 3 == 2 {
+                kept.remove(0);
+            }
+        }
+    });
+}

@@ -1,0 +1,178 @@
+"""Broadcast of arrays and any Python object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import index
+from typing import Any, Literal
+
+from . import _skyphos as native
+from .arguments import as_name
+from .errors import BadInput
+from .packing import Bytes, is_pickle, pack, unpack
+from .together import together
+from .vectors import VectorCollectives
+from .work import perform
+
+__all__ = ["BroadcastCollectives", "BroadcastExplanation"]
+
+BroadcastAlgorithm = Literal["auto", "chain", "binomial", "scatter_allgather", "simple"]
+
+# Route, bytes of a chunk and of the message; bytes and frames sent, bytes received.
+_Told = tuple[tuple[str, int, int], tuple[int, int, int]]
+
+_WHY = {
+    "chain": "every link carries it once, and all at the same time",
+    "binomial": "the fewest rounds",
+    "scatter_allgather": "in parts, where a chain would be long",
+}
+
+
+@dataclass(frozen=True)
+class BroadcastExplanation:
+    """What a broadcast did on this rank; ``print`` it.
+
+    Attributes
+    ----------
+    algorithm : str
+        The route that the root took.
+    reason : str
+        Why this one.
+    message_bytes, chunk_bytes : int
+        Bytes of the object, and the most that a rank passed on at once.
+    sent_bytes, sent_frames, received_bytes : int
+        Payload to and from other ranks, and frames sent.
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> with sky.init() as comm:
+    ...     _, how = comm.broadcast(np.arange(3.0), explain=True)
+    >>> print(how)
+    binomial: asked for "auto": the fewest rounds
+      message: 72 bytes, in chunks of up to 131,072
+      sent: 0 bytes in 0 frames; received: 0 bytes
+    """
+
+    algorithm: str
+    reason: str
+    message_bytes: int
+    chunk_bytes: int
+    sent_bytes: int
+    sent_frames: int
+    received_bytes: int
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                f"{self.algorithm}: {self.reason}",
+                f"  message: {self.message_bytes:,} bytes, in chunks of up to {self.chunk_bytes:,}",
+                f"  sent: {self.sent_bytes:,} bytes in {self.sent_frames:,} frames; "
+                f"received: {self.received_bytes:,} bytes",
+            ]
+        )
+
+
+class BroadcastCollectives(VectorCollectives):
+    """The part of a :class:`skyphos.Comm` that brings one rank's object to all."""
+
+    def broadcast(
+        self,
+        obj: Any = None,
+        root: int = 0,
+        *,
+        algorithm: BroadcastAlgorithm = "auto",
+        chunk_bytes: int | None = None,
+        explain: bool = False,
+        async_op: bool = False,
+    ) -> Any:
+        """Bring ``root``'s object to all ranks. Collective.
+
+        Parameters
+        ----------
+        obj : object
+            On ``root``: an array, SparseVector, torch tensor or bytes, which go as they lie in memory; or anything
+            else that can be pickled, whose arrays and other large buffers are not copied into the pickle. What other
+            ranks pass is ignored.
+        root : int
+            The rank that has it.
+        algorithm : str
+            ``chain`` (chunk by chunk from each rank to the next, by hosts and racks: *Twister*, section 4.4),
+            ``binomial`` (a tree), ``scatter_allgather`` (a part to each, then around a ring) or ``simple`` (from root
+            to each). ``auto``: the one that root predicts to take the least time. Up to 32 KB go down a binomial tree.
+        chunk_bytes : int, optional
+            The most bytes of a chunk, up to 131,072; that of root counts. None: by the model.
+        explain : bool
+            Also return a :class:`BroadcastExplanation`.
+        async_op : bool
+            As in :meth:`allreduce`.
+
+        Returns
+        -------
+        On ``root`` the object itself, elsewhere a copy, which may be written to. With ``explain`` a tuple: that, and
+        the explanation.
+
+        Raises
+        ------
+        BadInput
+            The object cannot be pickled, or not be read on some rank; no such root or algorithm. Or it would have to be
+            pickled, and ranks of other hosts have not proved a token: reading a pickle runs code that its sender
+            chose, so :func:`skyphos.init` wants ``token=`` (or TLS) for that.
+
+        Notes
+        -----
+        From 256 KB on, the bytes travel to each host once: its ranks map the same memory, and a page becomes a rank's
+        own when it writes there. Ranks that cannot (``shared_memory=False``, containers that do not see each other's
+        processes) have a copy each. With ``async_op=True`` a pickle that one rank cannot read is an error on that rank
+        alone.
+
+        Examples
+        --------
+        >>> import numpy as np, skyphos as sky
+        >>> with sky.init() as comm:
+        ...     comm.broadcast({"weights": np.arange(3.0), "step": 7})
+        {'weights': array([0., 1., 2.]), 'step': 7}
+        """
+        number = self._root(root)
+        try:
+            as_name(algorithm, "algorithm")
+            most = None if chunk_bytes is None else index(chunk_bytes)
+            if most is not None and most < 1:
+                raise BadInput(f"chunk_bytes={most}: a chunk has at least a byte")
+            parts = self._packed(obj) if self.rank == number else None
+        except Exception as error:
+            self._fail(error)
+        done = native.broadcast(self._native, parts, number, algorithm, most, bool(async_op))
+
+        def finish(result: tuple[list[Bytes], _Told]) -> Any:
+            came, told = result
+            brought = obj if self.rank == number else self._read(came, bool(async_op))
+            if self.rank == number and parts is not None and is_pickle(parts) and not async_op:
+                together(self, lambda: None)  # type: ignore[arg-type]
+            return (brought, _explanation(algorithm, told)) if explain else brought
+
+        return perform(done, async_op, finish)
+
+    def _packed(self, obj: Any) -> list[Bytes]:
+        parts = pack(obj)
+        if is_pickle(parts) and not self._native.trusted:
+            raise BadInput(
+                f"{type(obj).__name__} would be sent as a pickle, which runs code where it is read, and the ranks of "
+                "this group have proved no token: pass token= to sky.init() on all ranks, or set SKYPHOS_TOKEN, or "
+                "send arrays"
+            )
+        return parts
+
+    def _read(self, parts: list[Bytes], alone: bool) -> Any:
+        """The object that came; a pickle that one rank cannot read is an error of all, unless this one is alone."""
+        if not is_pickle(parts):
+            return unpack(parts)
+        if not self._native.trusted:
+            raise BadInput("a pickle came in a group that has proved no token")
+        return unpack(parts) if alone else together(self, lambda: unpack(parts))  # type: ignore[arg-type]
+
+
+def _explanation(asked: str, told: _Told) -> BroadcastExplanation:
+    (algorithm, chunk_bytes, message_bytes), (sent_bytes, sent_frames, received_bytes) = told
+    reason = f'asked for "auto": {_WHY.get(algorithm, "")}' if asked == "auto" else "asked for"
+    return BroadcastExplanation(algorithm, reason, message_bytes, chunk_bytes, sent_bytes, sent_frames, received_bytes)
