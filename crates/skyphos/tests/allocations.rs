@@ -6,6 +6,7 @@ use common::{local, on_all, tcp};
 use skyphos::{ConfigureOptions, Order, ReduceOp};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 struct Counting;
 
@@ -36,11 +37,19 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// Reductions in a row of which no rank may allocate anything.
+const STEADY: usize = 400;
+
+/// Tries to see so many. Queues and the pool grow until they hold what the worst interleaving of messages needs, and a rare one
+/// may come late; what allocates as a matter of course does so in each try.
+const TRIES: usize = 12;
+
 #[test]
 fn steady_reductions_allocate_nothing() {
     for (name, make) in [("local", local as fn(u32) -> _), ("tcp", tcp)] {
         for (degrees, repeats) in [(vec![4], false), (vec![2, 2], false), (vec![2, 2], true)] {
-            let counted = on_all(make(4), |comm| {
+            let tries: [AtomicU64; TRIES] = Default::default();
+            let steady = on_all(make(4), |comm| {
                 // Large enough for several chunks a message, with and without repeated indices.
                 let mut mine: Vec<u64> = (0..100_000).map(|k| k * 3 + u64::from(comm.rank())).collect();
                 if repeats {
@@ -51,23 +60,19 @@ fn steady_reductions_allocate_nothing() {
                 let mut plan = comm.configure(&mine, &mine, &options).unwrap();
                 let values = vec![1.0f64; mine.len()];
                 let mut out = values.clone();
-                let mut reduce = |out: &mut [f64]| {
-                    comm.reduce(&mut plan, &values, out, &ReduceOp::Sum, Order::Rank).unwrap()
-                };
-                // Queues and the pool grow until they hold what the worst interleaving of messages needs;
-                // then nothing more is allocated.
-                let batches: Vec<u64> = (0..60)
-                    .map(|_| {
-                        let before = ALLOCATIONS.get();
-                        (0..20).for_each(|_| reduce(&mut out));
-                        ALLOCATIONS.get() - before
-                    })
-                    .collect();
-                batches[40..].iter().sum::<u64>()
+                tries.iter().any(|all| {
+                    let before = ALLOCATIONS.get();
+                    for _ in 0..STEADY {
+                        comm.reduce(&mut plan, &values, &mut out, &ReduceOp::Sum, Order::Rank).unwrap();
+                    }
+                    all.fetch_add(ALLOCATIONS.get() - before, Ordering::Relaxed);
+                    // All have added theirs.
+                    comm.barrier().unwrap();
+                    all.load(Ordering::Relaxed) == 0
+                })
             });
-            // 400 reductions on each rank.
-            assert!(counted.iter().all(|c| *c <= 8), "{name}, {degrees:?}, repeats {repeats}: {counted:?}");
-            assert!(counted.contains(&0), "{name}, {degrees:?}, repeats {repeats}: {counted:?}");
+            let steady = steady.iter().all(|steady| *steady);
+            assert!(steady, "{name}, {degrees:?}, repeats {repeats}: {tries:?} allocations of {STEADY} reductions");
         }
     }
 }
