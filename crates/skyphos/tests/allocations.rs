@@ -72,7 +72,10 @@ fn steady_reductions_allocate_nothing() {
                 })
             });
             let steady = steady.iter().all(|steady| *steady);
-            assert!(steady, "{name}, {degrees:?}, repeats {repeats}: {tries:?} allocations of {STEADY} reductions");
+            assert!(
+                steady,
+                "{name}, {degrees:?}, repeats {repeats}: {tries:?} allocations of {STEADY} reductions"
+            );
         }
     }
 }
