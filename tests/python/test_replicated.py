@@ -116,13 +116,19 @@ def test_replicas_with_other_data_are_found() -> None:
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_other_data_in_the_last_call_is_found_when_the_group_closes(size: int) -> None:
-    def body(comm: sky.Comm) -> str:
-        with pytest.raises(SkyphosError) as raised, comm:
-            comm.allreduce(np.array([float(comm.rank == 0 and comm.replica == 1)]))
-        return str(raised.value)
+    def body(comm: sky.Comm) -> tuple[int, str]:
+        rank = comm.rank
+        try:
+            with comm:
+                comm.allreduce(np.array([float(rank == 0 and comm.replica == 1)]))
+        except SkyphosError as error:
+            return rank, str(error)
+        return rank, ""
 
     texts = on_processes(size, 2, body)
-    assert any(f"processes 0 and {size // 2}, put different data into call" in text for text in texts), texts
+    # Who is not of that rank may have closed before it hears of it.
+    assert all(text for rank, text in texts if rank == 0), texts
+    assert any(f"processes 0 and {size // 2}, put different data into call" in text for _, text in texts), texts
 
 
 def test_an_error_in_a_group_is_not_hidden_by_what_closing_it_finds() -> None:
