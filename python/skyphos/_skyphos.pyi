@@ -106,7 +106,13 @@ def move_arrays(
     comm: Comm, what: str, values: _Array, out: _Array, root: int, schedule: str, async_op: bool
 ) -> Any: ...
 def broadcast(
-    comm: Comm, parts: list[_Array] | None, root: int, algorithm: str, chunk_bytes: int | None, async_op: bool
+    comm: Comm,
+    parts: list[_Array] | None,
+    root: int,
+    algorithm: str,
+    chunk_bytes: int | None,
+    ack_timeout: float | None,
+    async_op: bool,
 ) -> Any: ...
 def reduce_arrays(
     comm: Comm, values: _Array, out: _Array, op: Any, identity: Any, root: int | None, async_op: bool

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import index
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from . import _skyphos as native
 from .arguments import as_name
-from .errors import BadInput
+from .errors import BadInput, PeerLost
 from .packing import Bytes, is_pickle, pack, unpack
 from .together import together
 from .vectors import VectorCollectives
@@ -17,6 +17,8 @@ from .work import perform
 __all__ = ["BroadcastCollectives", "BroadcastExplanation"]
 
 BroadcastAlgorithm = Literal["auto", "chain", "binomial", "scatter_allgather", "simple"]
+
+OnLoss = Literal["raise", "continue"]
 
 # Route, bytes of a chunk and of the message; bytes and frames sent, bytes received.
 _Told = tuple[tuple[str, int, int], tuple[int, int, int]]
@@ -83,6 +85,8 @@ class BroadcastCollectives(VectorCollectives):
         *,
         algorithm: BroadcastAlgorithm = "auto",
         chunk_bytes: int | None = None,
+        on_loss: OnLoss = "raise",
+        ack_timeout: float | None = None,
         explain: bool = False,
         async_op: bool = False,
     ) -> Any:
@@ -102,6 +106,12 @@ class BroadcastCollectives(VectorCollectives):
             to each). ``auto``: the one that root predicts to take the least time. Up to 32 KB go down a binomial tree.
         chunk_bytes : int, optional
             The most bytes of a chunk, up to 131,072; that of root counts. None: by the model.
+        on_loss : str
+            What becomes of a call in which a rank is lost, once all that are left have the object: ``raise``
+            :class:`PeerLost`, whose ``result`` it is, or ``continue`` and return it.
+        ack_timeout : float, optional
+            Seconds that root waits for a rank to acknowledge that it has the object, while nothing moves; that of root
+            counts. None: the group's ``timeout``.
         explain : bool
             Also return a :class:`BroadcastExplanation`.
         async_op : bool
@@ -118,6 +128,12 @@ class BroadcastCollectives(VectorCollectives):
             The object cannot be pickled, or not be read on some rank; no such root or algorithm. Or it would have to be
             pickled, and ranks of other hosts have not proved a token: reading a pickle runs code that its sender
             chose, so :func:`skyphos.init` wants ``token=`` (or TLS) for that.
+        PeerLost
+            A rank was lost. Who waited for it has asked another for what was missing, from the last chunk that had
+            come, and every rank that is left has the object: ``result``. Without one if root itself was lost before
+            anybody had all of it, and in groups with replicas, where all of a rank's are gone then.
+        Timeout
+            Ranks did not acknowledge within ``ack_timeout``: ``missing``.
 
         Notes
         -----
@@ -136,20 +152,28 @@ class BroadcastCollectives(VectorCollectives):
         number = self._root(root)
         try:
             as_name(algorithm, "algorithm")
+            if on_loss not in get_args(OnLoss):
+                raise BadInput(f'on_loss={on_loss!r}: "raise" or "continue"')
             most = None if chunk_bytes is None else index(chunk_bytes)
             if most is not None and most < 1:
                 raise BadInput(f"chunk_bytes={most}: a chunk has at least a byte")
             parts = self._packed(obj) if self.rank == number else None
         except Exception as error:
             self._fail(error)
-        done = native.broadcast(self._native, parts, number, algorithm, most, bool(async_op))
+        done = native.broadcast(self._native, parts, number, algorithm, most, ack_timeout, bool(async_op))
 
-        def finish(result: tuple[list[Bytes], _Told]) -> Any:
-            came, told = result
-            brought = obj if self.rank == number else self._read(came, bool(async_op))
-            if self.rank == number and parts is not None and is_pickle(parts) and not async_op:
+        def finish(result: tuple[list[Bytes], _Told, PeerLost | None]) -> Any:
+            came, told, lost = result
+            # What all agree on takes all.
+            alone = async_op or lost is not None
+            brought = obj if parts is not None else self._read(came, alone)
+            if parts is not None and is_pickle(parts) and not alone:
                 together(self, lambda: None)  # type: ignore[arg-type]
-            return (brought, _explanation(algorithm, told)) if explain else brought
+            whole = (brought, _explanation(algorithm, told)) if explain else brought
+            if lost is not None and on_loss == "raise":
+                lost.result = whole
+                raise lost
+            return whole
 
         return perform(done, async_op, finish)
 

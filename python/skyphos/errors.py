@@ -10,6 +10,8 @@ an error, agree on what to do, and make its next call.
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = ["BadInput", "Mismatch", "PeerLost", "Refused", "SkyphosError", "Timeout"]
 
 
@@ -36,6 +38,12 @@ class PeerLost(SkyphosError, ConnectionError):
     address : str or None
         Where it was last seen, as ``host:port``.
 
+    Attributes
+    ----------
+    result : object
+        What the call came to all the same, where it did: :meth:`skyphos.Comm.broadcast` ends with all that are left
+        having the object. Else None.
+
     Examples
     --------
     >>> from skyphos.errors import PeerLost
@@ -48,6 +56,7 @@ class PeerLost(SkyphosError, ConnectionError):
         super().__init__(message)
         self.rank = rank
         self.address = address
+        self.result: Any = None
 
 
 class Timeout(SkyphosError, TimeoutError):

@@ -7,7 +7,7 @@
 
 use crate::clock::Effort;
 use crate::frame::{CallSig, FrameKind, Header};
-use crate::mailbox::{Group, Mailbox, Next};
+use crate::mailbox::{Absence, Group, Mailbox, Next};
 use crate::node::Node;
 use crate::slab::{Message, MessageMut, Payload, SlabMut};
 use crate::topology::Topology;
@@ -182,6 +182,35 @@ impl Endpoint {
         self.node.mail(|m| m.losses(&self.group))
     }
 
+    /// Counts what [`Endpoint::absences`] would tell.
+    pub(crate) fn count_absences(&self) -> usize {
+        self.node.mail(|m| m.count_absences(&self.group, self.call))
+    }
+
+    /// Who takes no part any more in this call, which outlives losses.
+    pub(crate) fn absences(&self) -> Vec<(u32, Absence)> {
+        self.node.mail(|m| m.absences(&self.group, self.call))
+    }
+
+    /// Whether this call goes on without who is lost.
+    pub(crate) fn outlives_losses(&self) -> bool {
+        self.sig.outlives_losses()
+    }
+
+    /// The error for a rank that is lost, or that others have lost.
+    pub(crate) fn lost(&self, rank: u32) -> Error {
+        let world = self.world_rank(rank);
+        self.node.mail(|m| m.lost(world, Some(self.sig))).unwrap_or_else(|| {
+            let cause = format!("other ranks have lost it; this rank was in {}", self.sig);
+            Error::PeerLost { rank: world, address: self.node.address(world).to_owned(), cause }
+        })
+    }
+
+    /// The next word that any rank has said in a round, and who.
+    pub(crate) fn word(&self, round: u32) -> Option<(u32, Payload)> {
+        self.node.mail(|m| m.word(&self.group, self.call, round))
+    }
+
     /// Tells all that this rank makes no more calls in the group, if somebody is lost: they may wait for it in one.
     pub(crate) fn leave_calls(&self) {
         let (rank, node) = (self.node.rank(), &self.node);
@@ -195,12 +224,18 @@ impl Endpoint {
 
     /// Completes when something has happened in this call since the last completion.
     pub async fn progress(&self) -> Result<()> {
+        self.progress_until(Duration::MAX).await
+    }
+
+    /// The same, or some time after `deadline`.
+    pub(crate) async fn progress_until(&self, deadline: Duration) -> Result<()> {
         std::future::poll_fn(|_| match self.node.mail(|m| m.look(self.group.comm, self.call)) {
             Err((error, _)) => Poll::Ready(Err(error)),
             Ok(version) if version != self.seen.load(Ordering::Relaxed) => {
                 self.seen.store(version, Ordering::Relaxed);
                 Poll::Ready(Ok(()))
             }
+            Ok(_) if deadline < Duration::MAX && self.now() >= deadline => Poll::Ready(Ok(())),
             Ok(_) => Poll::Pending,
         })
         .await

@@ -62,13 +62,16 @@ pub enum FrameKind {
     Passed = 10,
     /// "What I put into this call has the checksum `total`": between replicas.
     Vouch = 11,
+    /// "I am past this call, which all have done their part of": to who did not hear so, in one that losses do not end.
+    Past = 12,
 }
 
 impl FrameKind {
     fn from_code(code: u8) -> Option<FrameKind> {
         use FrameKind::*;
         let of_replicas = [Have, PassOn, Passed, Vouch];
-        let mut all = [Data, Credit, Abort, Probe, Present, Bye, GivenUp].into_iter().chain(of_replicas);
+        let mut all =
+            [Data, Credit, Abort, Probe, Present, Bye, GivenUp, Past].into_iter().chain(of_replicas);
         all.find(|k| *k as u8 == code)
     }
 
@@ -174,6 +177,8 @@ pub struct CallSig {
 impl CallSig {
     /// Flag of [`CallKind::Allgather`], `Gather`, `Alltoall` and `Scatter`: of arrays, which travel as they are.
     pub const ARRAYS: u8 = 1;
+    /// Flag of [`CallKind::Broadcast`]: those who are left bring it to an end without who is lost.
+    pub const HEALS: u8 = 0x80;
 
     /// A call without operation, values or index space.
     pub const fn plain(kind: CallKind) -> CallSig {
@@ -182,6 +187,15 @@ impl CallSig {
 }
 
 impl CallSig {
+    /// Whether those who are left go on in it without who is lost.
+    pub fn outlives_losses(&self) -> bool {
+        match self.kind {
+            CallKind::Shrink => true,
+            CallKind::Broadcast => self.flags & CallSig::HEALS != 0,
+            _ => false,
+        }
+    }
+
     /// Whether a rank in this call may share it with one in `other`.
     pub fn fits(&self, other: &CallSig) -> bool {
         self == other || self.kind == CallKind::Failed || other.kind == CallKind::Failed

@@ -76,6 +76,8 @@ struct CallBox {
     failed: Option<(Error, bool)>,
     /// Ranks that answered a probe.
     present: Vec<u32>,
+    /// Ranks that take no more part in it, though they are not lost.
+    apart: Vec<(u32, Absence)>,
     /// Counts everything that happened here; a waiter compares it.
     version: u64,
 }
@@ -87,6 +89,17 @@ struct CommState {
     mismatches: u64,
 }
 
+/// Why a rank takes no part any more in a call that goes on without it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absence {
+    /// It has done its part, and knows that all have.
+    Past,
+    /// It makes no more calls in the group.
+    Left,
+    /// It is lost.
+    Lost,
+}
+
 /// A rank that is gone.
 struct Down {
     cause: String,
@@ -96,7 +109,7 @@ struct Down {
 impl Down {
     /// Whether a call ends by it: one in which a rank that left is needed finds out, and those who are left agree all the same.
     fn ends(&self, sig: CallSig) -> bool {
-        self.loss != Loss::Left && sig.kind != CallKind::Shrink
+        self.loss != Loss::Left && !sig.outlives_losses()
     }
 }
 
@@ -221,8 +234,13 @@ impl Mailbox {
         if let Some(error) = lost {
             b.fail(error, false);
         }
-        if let Some(error) = over {
-            b.fail(error, true);
+        match over {
+            Some(_) if sig.outlives_losses() => {
+                let all = self.over.range((group.comm, 0)..=(group.comm, u32::MAX));
+                b.apart.extend(all.map(|((_, rank), _)| (*rank, Absence::Left)));
+            }
+            Some(error) => b.fail(error, true),
+            None => {}
         }
         call
     }
@@ -244,14 +262,19 @@ impl Mailbox {
             return;
         }
         if self.comm(comm).is_some_and(|state| state.group.ranks.contains(&from)) {
-            let here = |b: &&mut CallBox| b.comm == comm && b.call != SHRINK_CALL && b.own.is_some();
-            self.calls.iter_mut().filter(here).for_each(|b| b.fail(error.clone(), true));
+            for b in self.calls.iter_mut().filter(|b| b.comm == comm && b.call != SHRINK_CALL) {
+                match b.own {
+                    Some(sig) if sig.outlives_losses() => b.leaves(from, Absence::Left),
+                    Some(_) => b.fail(error.clone(), true),
+                    None => {}
+                }
+            }
         }
         self.over.entry((comm, from)).or_insert(error);
     }
 
     /// The error for a rank that can send no more, to a rank in `sig`.
-    fn lost(&self, rank: u32, sig: Option<CallSig>) -> Option<Error> {
+    pub(crate) fn lost(&self, rank: u32, sig: Option<CallSig>) -> Option<Error> {
         let cause = &self.down.get(&rank)?.cause;
         let words = self.last_words.get(&rank);
         let words = words.map_or(String::new(), |error| format!(" (after an error there: {error})"));
@@ -263,6 +286,35 @@ impl Mailbox {
     /// How ranks of a group were lost, by their places in it.
     pub(crate) fn losses(&self, group: &Group) -> Vec<Option<Loss>> {
         group.ranks.iter().map(|rank| self.down.get(rank).map(|down| down.loss)).collect()
+    }
+
+    /// The next word that a rank of the group has said in a round of a call, and who.
+    pub(crate) fn word(&mut self, group: &Group, call: u64, round: u32) -> Option<(u32, Payload)> {
+        let b = self.find(group.comm, call)?;
+        let first = b.places.partition_point(|(at, ..)| *at < round);
+        let of_round = b.places[first..].iter().take_while(|(at, ..)| *at == round);
+        for (_, from, stream) in of_round {
+            if let Some(word) = b.streams[*stream as usize].chunks.pop_front() {
+                let place = group.ranks.iter().position(|rank| rank == from)?;
+                return Some((place as u32, word));
+            }
+        }
+        None
+    }
+
+    /// Counts what [`Mailbox::absences`] would tell.
+    pub(crate) fn count_absences(&mut self, group: &Group, call: u64) -> usize {
+        let lost = self.down.len();
+        lost + self.find(group.comm, call).map_or(0, |b| b.apart.len())
+    }
+
+    /// Who takes no part any more in a call that outlives losses, by places in the group.
+    pub(crate) fn absences(&mut self, group: &Group, call: u64) -> Vec<(u32, Absence)> {
+        let apart = self.find(group.comm, call).map_or(Vec::new(), |b| b.apart.clone());
+        let why = |down: &Down| if down.loss == Loss::Left { Absence::Left } else { Absence::Lost };
+        let all = self.down.iter().map(|(rank, down)| (*rank, why(down))).chain(apart);
+        let place = |rank: u32| group.ranks.iter().position(|one| *one == rank);
+        all.filter_map(|(rank, why)| Some((place(rank)? as u32, why))).collect()
     }
 
     /// How ranks that are processes are.
@@ -306,6 +358,7 @@ impl Mailbox {
         done.places.clear();
         done.credits.clear();
         done.present.clear();
+        done.apart.clear();
         self.spare_calls.push(CallBox { own: None, first: None, failed: None, version: 0, ..done });
     }
 
@@ -401,6 +454,10 @@ impl Mailbox {
             return;
         }
         let Some(k) = self.box_of(comm, call) else {
+            // Only who has lost somebody says anything so late.
+            if kind == FrameKind::Data && sig.kind != CallKind::Shrink && sig.outlives_losses() {
+                self.replies.push(Reply { to: from, kind: FrameKind::Past, comm, call });
+            }
             if kind == FrameKind::Abort
                 && let Some(error) = Error::from_wire(frame.payload.as_bytes())
             {
@@ -463,6 +520,7 @@ impl Mailbox {
                 }
             }
             FrameKind::Present => b.present.push(from),
+            FrameKind::Past => b.leaves(from, Absence::Past),
             // The last are between replicas, below here.
             FrameKind::Probe | FrameKind::Bye | FrameKind::GivenUp => {}
             FrameKind::Have | FrameKind::PassOn | FrameKind::Passed | FrameKind::Vouch => {}
@@ -474,6 +532,13 @@ impl CallBox {
     /// The place of a stream in `places`; `Err` says where it would be.
     fn place_of(&self, from: u32, round: u32) -> Result<usize, usize> {
         self.places.binary_search_by_key(&(round, from), |(round, from, _)| (*round, *from))
+    }
+
+    fn leaves(&mut self, rank: u32, why: Absence) {
+        self.version += 1;
+        if !self.apart.contains(&(rank, why)) {
+            self.apart.push((rank, why));
+        }
     }
 
     fn fail(&mut self, error: Error, remote: bool) {

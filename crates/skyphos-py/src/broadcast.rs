@@ -1,7 +1,7 @@
 //! `Comm.broadcast`: bytes of memory that Python objects hold, to arrays of bytes.
 
 use crate::comm::Comm;
-use crate::errors::or_fail;
+use crate::errors::{or_fail, to_py};
 use crate::owned::Numbers;
 use crate::work::perform;
 use numpy::ndarray::ArrayView1;
@@ -10,6 +10,7 @@ use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use skyphos::{BroadcastOptions, HostCopy, Memory, Part, Route};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn route_of(name: &str) -> PyResult<Option<Route>> {
     if name == "auto" {
@@ -46,9 +47,10 @@ fn array_of(py: Python<'_>, part: Part) -> PyResult<Bound<'_, PyArray1<u8>>> {
     })
 }
 
-/// Brings the root's parts to all others: what they get (nothing on the root), and how: route, bytes of a chunk and of the message,
-/// bytes and frames sent, bytes received.
+/// Brings the root's parts to all others: what they get (nothing on the root); how: route, bytes of a chunk and of the message,
+/// bytes and frames sent, bytes received; and the exception for who was lost meanwhile.
 #[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "Python's keyword arguments, one by one")]
 pub fn broadcast<'py>(
     py: Python<'py>,
     comm: &Comm,
@@ -56,6 +58,7 @@ pub fn broadcast<'py>(
     root: u32,
     algorithm: &str,
     chunk_bytes: Option<usize>,
+    ack_timeout: Option<f64>,
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
@@ -66,7 +69,13 @@ pub fn broadcast<'py>(
     };
     let parts = parts.map(|parts| parts.iter().map(held).collect::<PyResult<Vec<_>>>()).transpose();
     let parts = or_fail(py, comm, parts)?;
-    let call = comm.broadcast_call(root, parts, Memory::default(), BroadcastOptions { route, chunk_bytes });
+    let ack_timeout = ack_timeout.map(Duration::try_from_secs_f64).transpose();
+    let seconds = |error: std::time::TryFromFloatSecsError| {
+        pyo3::exceptions::PyValueError::new_err(format!("ack_timeout in seconds: {error}"))
+    };
+    let ack_timeout = or_fail(py, comm, ack_timeout.map_err(seconds))?;
+    let options = BroadcastOptions { route, chunk_bytes, ack_timeout };
+    let call = comm.broadcast_call(root, parts, Memory::default(), options);
     perform(py, comm, call, async_op, |py, (memory, done)| {
         let parts = memory.into_parts().into_iter().map(|part| array_of(py, part));
         let parts: Vec<_> = parts.collect::<PyResult<_>>()?;
@@ -75,6 +84,6 @@ pub fn broadcast<'py>(
             (done.way.route.name(), done.way.chunk_bytes, done.bytes),
             (traffic.sent_bytes, traffic.sent_frames, traffic.received_bytes),
         );
-        (parts, told).into_py_any(py)
+        (parts, told, done.missed.map(|error| to_py(py, error))).into_py_any(py)
     })
 }

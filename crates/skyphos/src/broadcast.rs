@@ -2,12 +2,13 @@
 
 use crate::Comm;
 use crate::vectors::check_root;
-use skyphos_core::collectives::broadcast::{Room, Route, Side, Way, broadcast};
+use skyphos_core::collectives::broadcast::{Brought, Room, Route, Side, Way, broadcast};
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::{Call, Endpoint, Traffic};
 use skyphos_plan::Profile;
 use skyphos_types::{Error, Result};
+use std::time::Duration;
 
 /// The least that a chunk has which `auto` chooses.
 const LEAST_CHUNK: usize = 8 * 1024;
@@ -19,10 +20,13 @@ pub struct BroadcastOptions {
     pub route: Option<Route>,
     /// The most bytes of a chunk, up to 128 KB: only the root's counts. `None`: by the model.
     pub chunk_bytes: Option<usize>,
+    /// How long root waits for ranks to acknowledge that they have the message, while nothing moves. `None`: the group's time-out.
+    pub ack_timeout: Option<Duration>,
 }
 
 /// What a broadcast did.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug)]
+#[must_use = "`missed` says who was lost"]
 pub struct Broadcasted {
     /// The route, and how long its chunks were at most.
     pub way: Way,
@@ -30,6 +34,8 @@ pub struct Broadcasted {
     pub bytes: usize,
     /// What it moved on this rank.
     pub traffic: Traffic,
+    /// [`Error::PeerLost`] of the first of the ranks that were lost before they had it: all others have it all the same.
+    pub missed: Option<Error>,
 }
 
 /// Seconds that a message of so many bytes should take by a route, in chunks of so many: *Twister* eq. 1 to 3 with the message
@@ -55,8 +61,10 @@ fn chunk_of_chain(profile: &Profile, ranks: u32, bytes: usize) -> usize {
 }
 
 impl BroadcastOptions {
-    fn sig(&self, root: u32) -> CallSig {
-        let flags = self.route.map_or(0, |route| route as u8);
+    fn sig(&self, root: u32, comm: &Comm) -> CallSig {
+        // Of a replicated rank all processes are gone when it is lost, and replicas must send the same.
+        let heals = if comm.node().is_replicated() { 0 } else { CallSig::HEALS };
+        let flags = self.route.map_or(0, |route| route as u8) | heals;
         CallSig { flags, extra: root, ..CallSig::plain(CallKind::Broadcast) }
     }
 
@@ -106,15 +114,19 @@ async fn broadcast_on<R: Room>(
             return Err(Error::bad_input(message));
         }
     };
-    let (way, bytes) = broadcast(ep, root, side).await?;
-    Ok(Broadcasted { way, bytes, traffic: ep.traffic() })
+    let window = options.ack_timeout.unwrap_or(ep.node().settings().timeout);
+    let Brought { way, bytes, missed } = broadcast(ep, root, side, window).await?;
+    Ok(Broadcasted { way, bytes, missed, traffic: ep.traffic() })
 }
 
 impl Comm {
     /// Brings the parts that `root` has to all other ranks, whose `room` takes them. Collective; `parts` on the root alone.
     ///
+    /// Who is lost meanwhile is passed over ([`Broadcasted::missed`]); where ranks are replicated, a lost rank is an error.
+    ///
     /// # Errors
-    /// `BadInput` for a root that there is not; what a rank's `room` says, on all ranks.
+    /// `BadInput` for a root that there is not; what a rank's `room` says, on all ranks; `PeerLost` if a rank is lost that alone had
+    /// what others need.
     pub fn broadcast<R: Room>(
         &self,
         root: u32,
@@ -124,7 +136,7 @@ impl Comm {
     ) -> Result<Broadcasted> {
         let profile = self.observed().start(self.size(), self.node().on_one_host());
         let body = async |ep: &Endpoint| broadcast_on(ep, root, parts, room, options, profile).await;
-        self.call(options.sig(root), body)
+        self.call(options.sig(root, self), body)
     }
 
     /// [`Comm::broadcast`] that can go on by itself; gives `room` back.
@@ -136,7 +148,7 @@ impl Comm {
         options: BroadcastOptions,
     ) -> Result<Call<(R, Broadcasted)>> {
         let profile = self.observed().start(self.size(), self.node().on_one_host());
-        self.prepare(options.sig(root), None, move |ep| async move {
+        self.prepare(options.sig(root, self), None, move |ep| async move {
             let slices: Option<Vec<&[u8]>> =
                 parts.as_ref().map(|parts| parts.iter().map(AsRef::as_ref).collect());
             let done = broadcast_on(&ep, root, slices.as_deref(), &mut room, options, profile).await?;
@@ -158,7 +170,7 @@ mod tests {
         // Ever longer messages in ever longer chunks.
         let chunks = [1 << 16, 1 << 20, 1 << 24].map(|bytes| chunk_of_chain(&profile, 100, bytes));
         assert!(chunks.is_sorted() && chunks[0] >= LEAST_CHUNK && chunks[2] <= CHUNK_BYTES);
-        let named = BroadcastOptions { route: Some(Route::Simple), chunk_bytes: Some(99) };
+        let named = BroadcastOptions { route: Some(Route::Simple), chunk_bytes: Some(99), ..auto };
         assert_eq!(named.way(&profile, 8, 1 << 20), Way { route: Route::Simple, chunk_bytes: 99 });
     }
 }

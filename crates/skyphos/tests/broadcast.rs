@@ -41,7 +41,8 @@ fn bring(comm: &Comm, root: u32, message: &[Vec<u8>], options: BroadcastOptions)
     let parts: Vec<&[u8]> = message.iter().map(Vec::as_slice).collect();
     let mut room = Memory::default();
     let here = (comm.rank() == root).then_some(&parts[..]);
-    comm.broadcast(root, here, &mut room, options)?;
+    let done = comm.broadcast(root, here, &mut room, options)?;
+    assert!(done.missed.is_none(), "{:?}", done.missed);
     Ok(if comm.rank() == root { message.to_vec() } else { parts_of(room) })
 }
 
@@ -68,7 +69,7 @@ proptest! {
         for (name, make) in TRANSPORTS {
             let got = on_all(make(size), |comm| {
                 let comm = &comm.with_topology(Some(&topology)).unwrap();
-                routes().map(|route| bring(comm, root, &message, BroadcastOptions { route, chunk_bytes }).unwrap()).collect::<Vec<_>>()
+                routes().map(|route| bring(comm, root, &message, BroadcastOptions { route, chunk_bytes, ..BroadcastOptions::default() }).unwrap()).collect::<Vec<_>>()
             });
             for (rank, all) in got.iter().enumerate() {
                 for (route, got) in routes().zip(all) {
@@ -87,7 +88,7 @@ fn long_messages_at_once() {
     for (_, make) in TRANSPORTS {
         for route in routes() {
             on_all(make(5), |comm| {
-                let options = BroadcastOptions { route, chunk_bytes: None };
+                let options = BroadcastOptions { route, ..BroadcastOptions::default() };
                 let start = |root: u32, message: &Vec<Vec<u8>>| {
                     let parts = (comm.rank() == root).then(|| message.clone());
                     comm.broadcast_call(root, parts, Memory::default(), options).unwrap().start()
@@ -114,7 +115,7 @@ fn bytes_by_route() {
             let comm = comm.with_topology(Some(&Topology::flat(size))).unwrap();
             let parts: Vec<&[u8]> = message.iter().map(Vec::as_slice).collect();
             let here = (comm.rank() == 2).then_some(&parts[..]);
-            let options = BroadcastOptions { route: Some(route), chunk_bytes: None };
+            let options = BroadcastOptions { route: Some(route), ..BroadcastOptions::default() };
             let done = comm.broadcast(2, here, &mut Memory::default(), options).unwrap();
             assert_eq!(done.way.route, route);
             done.traffic.sent_bytes as f64 / f64::from(4 << 20)
@@ -154,7 +155,7 @@ fn errors_are_those_of_all() {
                     0,
                     None,
                     &mut Memory::default(),
-                    BroadcastOptions { chunk_bytes: Some(0), route: None },
+                    BroadcastOptions { chunk_bytes: Some(0), ..BroadcastOptions::default() },
                 ),
             ]
             .into_iter()

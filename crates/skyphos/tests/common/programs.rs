@@ -1,8 +1,8 @@
 //! Every collective once, on data that depends on the rank alone. Results are bits, so that all replicas must have the same.
 
 use skyphos::{
-    Algorithm, AllreduceOptions, ArrayMove, Comm, ConfigureOptions, IndexList, Order, ReduceOp, Result,
-    Schedule, SparseVec, View,
+    Algorithm, AllreduceOptions, ArrayMove, BroadcastOptions, Comm, ConfigureOptions, Error, IndexList,
+    Memory, Order, ReduceOp, Result, Route, Schedule, SparseVec, View,
 };
 
 pub const N: u64 = 60_000;
@@ -75,8 +75,38 @@ fn moved(comm: &Comm, what: ArrayMove, len: usize, out: usize) -> Result<Vec<u64
     Ok(bits(&result))
 }
 
+/// What the error begins with of who has the message all the same.
+pub const BROUGHT: &str = "the message is here, and yet: ";
+
+/// The rank that broadcasts.
+pub fn root_of(size: u32) -> u32 {
+    1 % size
+}
+
+/// Who is lost is an error only once the data has been seen to be right.
+fn broadcast(comm: &Comm, count: usize, route: Option<Route>) -> Result<Vec<u64>> {
+    let (root, message) = (root_of(comm.size()), array(7, 16 * count));
+    let part: Vec<u8> = message.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let (halves, mut room) = (part.split_at(part.len() / 2), Memory::default());
+    let parts: [&[u8]; 3] = [halves.0, &[], halves.1];
+    let here = (comm.rank() == root).then_some(&parts[..]);
+    let options = BroadcastOptions { route, ..BroadcastOptions::default() };
+    let done = comm.broadcast(root, here, &mut room, options)?;
+    let came: Vec<u8> = match here {
+        Some(parts) => parts.concat(),
+        None => room.into_parts().iter().flat_map(|part| part.as_ref()).copied().collect(),
+    };
+    let words = came.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+    match done.missed {
+        Some(Error::PeerLost { rank, address, cause }) if words == bits(&message) => {
+            Err(Error::PeerLost { rank, address, cause: format!("{BROUGHT}{cause}") })
+        }
+        _ => Ok(words),
+    }
+}
+
 /// All of them; `count` is how much each rank has.
-pub const ALL: [Program; 25] = [
+pub const ALL: [Program; 29] = [
     ("barrier", |comm, _| comm.barrier().map(|()| vec![])),
     ("auto", |comm, count| allreduce(comm, count, Algorithm::Auto, None)),
     ("recursive_doubling", |comm, count| allreduce(comm, count, Algorithm::RecursiveDoubling, None)),
@@ -149,6 +179,10 @@ pub const ALL: [Program; 25] = [
         let half = comm.split(Some(u64::from(comm.rank() % 2)), 0)?.expect("a color");
         allreduce(&half, count, Algorithm::Auto, None)
     }),
+    ("broadcast", |comm, count| broadcast(comm, count, None)),
+    ("broadcast chain", |comm, count| broadcast(comm, count, Some(Route::Chain))),
+    ("broadcast binomial", |comm, count| broadcast(comm, count, Some(Route::Binomial))),
+    ("broadcast scatter_allgather", |comm, count| broadcast(comm, count, Some(Route::ScatterAllgather))),
     ("under way", |comm, count| {
         let calls: Vec<_> = (0..3)
             .map(|k| {

@@ -9,10 +9,11 @@ mod scenario;
 mod tally;
 
 use check::check;
-use common::programs::ALL;
+use common::programs::{ALL, BROUGHT, root_of};
 use life::play;
 use scenario::{Scenario, Then};
-use skyphos_sim::{Fault, When};
+use skyphos::Error;
+use skyphos_sim::{Fault, Outcome, When};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tally::Tally;
@@ -84,6 +85,61 @@ fn every_frame_of_every_collective_is_lost_once() {
     println!("{tally}");
     assert!(tally.wrong.is_empty(), "{tally}");
     assert_eq!(tally.faults(), (tally.plays, tally.plays), "each strikes, at a frame on its way");
+}
+
+/// Whoever is lost but the root, and whenever, one or two of them.
+#[test]
+fn all_that_are_left_have_a_broadcast() {
+    let names = (0..).zip(ALL).filter(|(_, (name, _))| name.starts_with("broadcast"));
+    let programs: Vec<usize> = names.map(|(program, _)| program).collect();
+    let mut tries = Vec::new();
+    for size in [2, 3, 5, 8] {
+        // The group begins with a call of its own, in which all must be there.
+        let begins = play(&Scenario::quiet(size, 1, vec![]), false);
+        for program in &programs {
+            for count in [40, 1500] {
+                let quiet = Scenario::quiet(size, 1, vec![(*program, count)]);
+                let undisturbed = play(&quiet, false);
+                for process in (0..size).filter(|process| *process != root_of(size)) {
+                    let frames = begins.posted[process as usize]..undisturbed.posted[process as usize];
+                    tries.extend(frames.map(|number| (quiet.clone(), process, number)));
+                }
+            }
+        }
+    }
+    let tally = on_all_cores(tries.len(), |k| {
+        let (quiet, process, number) = &tries[k];
+        let (size, when) = (quiet.processes, When::Frame { of: *process, number: *number });
+        let crash = |process, sends_rest| Fault::Crash { process, sends_rest, back: None };
+        // Another that is neither that one nor the root, at about the same time.
+        let other = (1..size).map(|far| (process + far) % size).find(|other| *other != root_of(size));
+        let mut plays = vec![
+            vec![(when, crash(*process, true))],
+            vec![(when, crash(*process, false))],
+            vec![(when, Fault::CutOff { process: *process, heals: None })],
+        ];
+        plays.extend(other.map(|other| vec![(when, crash(*process, false)), (when, crash(other, false))]));
+        let (count, mut brought) = (plays.len() as u64, 0);
+        for faults in plays {
+            let scenario = Scenario { faults: faults.clone(), then: Then::Shrink, ..quiet.clone() };
+            let lives = play(&scenario, false);
+            let lost: Vec<u32> =
+                lives.struck.iter().flat_map(|struck| struck.parted.iter().copied()).collect();
+            for (rank, outcome) in (0..).zip(&lives.outcomes).filter(|(rank, _)| !lost.contains(rank)) {
+                let Outcome::Done(life) = outcome else { panic!("{outcome:?}") };
+                if !life.began {
+                    continue;
+                }
+                let and_yet = matches!(&life.results[0], Err(Error::PeerLost { cause, .. }) if cause.starts_with(BROUGHT));
+                brought += u64::from(and_yet);
+                let has_it = and_yet || life.results[0].is_ok();
+                assert!(has_it, "rank {rank} of {:?}, {faults:?}: {:?}", scenario.steps, life.results[0]);
+            }
+        }
+        Tally { plays: count, right: brought, ..Tally::default() }
+    });
+    // Most ranks of most plays hear of the loss.
+    assert!(tally.right > tally.plays, "{tally}");
 }
 
 #[test]

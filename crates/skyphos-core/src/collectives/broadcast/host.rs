@@ -10,10 +10,10 @@
 //! them mapped is counted in the memory's head, so that the leader knows when it may use the memory again; who dies stays
 //! counted, and the system has the memory back once nobody maps it.
 
-use super::message::{Layout, Source};
-use super::relay::send_down;
-use super::{Room, Way};
-use crate::clock::Effort;
+use super::flow::Flow;
+use super::message::{Layout, Parts, Room};
+use super::store::Store;
+use super::words::{Came, Words};
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::memory::{Backing, HEAD_BYTES, Map, Mark};
 use skyphos_types::Result;
@@ -142,6 +142,16 @@ impl HostCopy {
         Some(HostCopy { own, head, process: std::process::id() })
     }
 
+    /// Some of its bytes.
+    ///
+    /// # Safety
+    /// Nobody writes them meanwhile.
+    pub(super) unsafe fn bytes(&self, range: Range<usize>) -> &[u8] {
+        let len = range.len();
+        // SAFETY: within the mapping; the caller sees to the rest.
+        unsafe { std::slice::from_raw_parts(self.at(range), len) }
+    }
+
     /// Where some of its bytes are, which this rank alone reads and writes.
     ///
     /// # Panics
@@ -174,159 +184,213 @@ pub(super) fn places(lengths: &[usize]) -> (Vec<Range<usize>>, usize) {
     (places, end)
 }
 
-/// What a leader does for the others of its host: room for a message that it shares with them.
-pub(super) struct Leader<'a> {
-    ep: &'a Endpoint,
-    region: Option<Region>,
+/// Memory that a rank brings a message to, for its host.
+pub(super) struct Shared {
+    region: Region,
     layout: Layout,
-    places: Vec<Range<usize>>,
-    /// Those who have the memory, and are told how far it is filled.
-    near: Vec<Outgoing>,
-    /// Those who have not.
-    far: Vec<u32>,
+    /// Where the parts are in it.
+    pub(super) places: Vec<Range<usize>>,
     filled: usize,
 }
 
-impl<'a> Leader<'a> {
-    /// Makes memory for parts of these lengths and tells `others` where it is. `keeps`: this rank wants a copy as well.
-    pub(super) async fn new(
-        ep: &'a Endpoint,
-        others: &[u32],
-        lengths: &[usize],
-        keeps: bool,
-    ) -> Result<Leader<'a>> {
+impl Shared {
+    /// For parts of these lengths and so many ranks, if there is memory to be had.
+    pub(super) fn new(ep: &Endpoint, lengths: &[usize], users: u32) -> Option<Shared> {
         let (places, bytes) = places(lengths);
-        let region = if ep.node().shares_memory() { ep.node().regions.take(bytes) } else { None };
-        let offer = region.as_ref().map_or(Vec::new(), |region| region.offer().to_vec());
-        let users = |region: &Region, change: u32| {
-            users_in(&region.all).fetch_add(change, Ordering::AcqRel);
-        };
-        if let Some(region) = &region {
-            users(region, others.len() as u32 + u32::from(keeps));
-        }
-        let to = others.iter().map(|other| (*other, ep.message_of(&offer))).collect();
-        ep.exchange(OFFER, to, &[]).await?;
-        let answers = ep.exchange(ANSWER, Vec::new(), others).await?;
-        let (mut near, mut far) = (Vec::new(), Vec::new());
-        let layout = Layout::new(lengths.iter().copied());
-        let words = (layout.total() / STRETCH + 1) as u64;
-        for (other, answer) in others.iter().zip(answers) {
-            match answer.as_bytes() == [1] {
-                true => near.push(Outgoing::new(*other, FILLED, words)),
-                false => far.push(*other),
-            }
-        }
-        if let Some(region) = &region {
-            users(region, (far.len() as u32).wrapping_neg());
-        }
-        Ok(Leader { ep, region, layout, places, near, far, filled: 0 })
+        let region = if ep.node().shares_memory() { ep.node().regions.take(bytes)? } else { return None };
+        users_in(&region.all).fetch_add(users, Ordering::AcqRel);
+        Some(Shared { region, layout: Layout::new(lengths.iter().copied()), places, filled: 0 })
     }
 
-    /// Whether there is memory to share.
-    pub(super) fn has_memory(&self) -> bool {
-        self.region.is_some()
+    /// One rank fewer than was thought uses it.
+    fn release(&self) {
+        users_in(&self.region.all).fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Copies the whole message into the memory, if there is any.
-    pub(super) fn fill(&mut self, source: &impl Source) {
-        let Some(region) = &mut self.region else { return };
-        self.ep.spend(Effort::Dense { bytes: 2 * source.total() });
-        let mut at = 0;
-        for place in &self.places {
-            source.copy_out(at, region.bytes(place.clone()));
-            at += place.len();
-        }
-        self.filled = at;
+    fn in_region(&self, part: usize, here: &Range<usize>) -> Range<usize> {
+        let start = self.places[part].start;
+        start + here.start..start + here.end
     }
 
-    fn tell(&mut self) {
-        let due = (self.filled / STRETCH) as u64;
-        for send in &mut self.near {
-            while send.sent() < due && !send.done() {
-                send.push(self.ep, self.ep.chunk(1));
-            }
-        }
-    }
-
-    /// The message is complete, here or at `source`: those who have the memory hear of it, the others are sent it. This rank's own
-    /// copy, if it keeps one, and where the parts are.
-    pub(super) async fn finish(
-        mut self,
-        source: Option<&(impl Source + Sync)>,
-        way: Way,
-        keeps: bool,
-    ) -> Result<Option<(HostCopy, Vec<Range<usize>>)>> {
-        for send in &mut self.near {
-            while !send.done() {
-                send.push(self.ep, self.ep.chunk(1));
-            }
-        }
-        let far = std::mem::take(&mut self.far);
-        if !far.is_empty() {
-            match source {
-                Some(source) => send_down(self.ep, source, way, &far).await?,
-                None => send_down(self.ep, &self, way, &far).await?,
-            }
-        }
-        let Some(region) = self.region.take() else { return Ok(None) };
-        let copy = keeps.then(|| HostCopy::of(&region.backing, region.len)).flatten();
-        self.ep.node().regions.keep(region);
-        Ok(copy.map(|copy| (copy, self.places)))
-    }
-}
-
-impl Room for Leader<'_> {
-    fn make(&mut self, _: &[usize]) -> Result<()> {
-        Ok(())
-    }
-
-    fn put(&mut self, at: usize, bytes: &[u8]) {
-        let Some(region) = &mut self.region else { return };
+    pub(super) fn put(&mut self, at: usize, bytes: &[u8]) {
         for (part, here, range) in self.layout.pieces(at..at + bytes.len()) {
-            let start = self.places[part].start;
-            region.bytes(start + here.start..start + here.end).copy_from_slice(&bytes[range]);
+            let place = self.in_region(part, &here);
+            self.region.bytes(place).copy_from_slice(&bytes[range]);
         }
         self.filled += bytes.len();
-        self.tell();
     }
 
-    fn copy_out(&self, at: usize, bytes: &mut [u8]) {
-        let Some(region) = &self.region else { return };
+    pub(super) fn copy_out(&self, at: usize, bytes: &mut [u8]) {
         for (part, here, range) in self.layout.pieces(at..at + bytes.len()) {
-            let start = self.places[part].start;
-            bytes[range].copy_from_slice(region.filled(start + here.start..start + here.end));
+            bytes[range].copy_from_slice(self.region.filled(self.in_region(part, &here)));
         }
     }
 
-    fn share(&mut self, _: HostCopy, _: Vec<Range<usize>>) {}
-}
-
-impl Source for Leader<'_> {
-    fn total(&self) -> usize {
-        self.layout.total()
+    /// Copies the next bytes of `parts`, in order; whether there were any.
+    pub(super) fn take_from(&mut self, parts: &Parts<&[u8]>, most: usize) -> bool {
+        let end = self.layout.total().min(self.filled + most);
+        for (part, here, range) in self.layout.pieces(self.filled..end) {
+            let (at, place) = (self.filled + range.start, self.in_region(part, &here));
+            parts.copy_out(at, self.region.bytes(place));
+        }
+        std::mem::replace(&mut self.filled, end) < end
     }
 
-    fn copy_out(&self, at: usize, bytes: &mut [u8]) {
-        Room::copy_out(self, at, bytes);
+    /// A copy for this rank, which was counted among the users.
+    pub(super) fn own_copy(&self) -> Option<HostCopy> {
+        let copy = HostCopy::of(&self.region.backing, self.region.len);
+        if copy.is_none() {
+            self.release();
+        }
+        copy
     }
-}
 
-/// Another rank's part: the memory, if it can be had here and the leader has any.
-pub(super) async fn map_offer(ep: &Endpoint, leader: u32) -> Result<Option<HostCopy>> {
-    let offer = ep.exchange(OFFER, Vec::new(), &[leader]).await?;
-    let copy = if ep.node().shares_memory() { HostCopy::open(offer[0].as_bytes()) } else { None };
-    let answer = ep.message_of(&[u8::from(copy.is_some())]);
-    ep.exchange(ANSWER, vec![(leader, answer)], &[]).await?;
-    Ok(copy)
-}
-
-/// Waits until the leader has filled the memory.
-pub(super) async fn wait_until_filled(ep: &Endpoint, leader: u32) -> Result<()> {
-    let mut words = Incoming::new(leader, FILLED);
-    while !words.done() {
-        if words.next(ep)?.is_none() {
-            ep.progress().await?;
+    /// Puts all into a room that has been made.
+    pub(super) fn to_room(&self, room: &mut impl Room) {
+        let mut at = 0;
+        for place in &self.places {
+            room.put(at, self.region.filled(place.clone()));
+            at += place.len();
         }
     }
-    Ok(())
+
+    /// For another message.
+    pub(super) fn keep(self, ep: &Endpoint) {
+        ep.node().regions.keep(self.region);
+    }
+}
+
+/// The others of a leader's host.
+pub(super) struct Mates {
+    /// Those who have not said yet whether they have the memory.
+    asked: Vec<(u32, Incoming)>,
+    /// Those who have, and are told how far it is filled.
+    near: Vec<Outgoing>,
+    total: usize,
+}
+
+impl Mates {
+    pub(super) fn none() -> Mates {
+        Mates { asked: Vec::new(), near: Vec::new(), total: 0 }
+    }
+
+    /// Tells them where the memory is, if there is any.
+    pub(super) fn new(ep: &Endpoint, others: &[u32], shared: Option<&Shared>, total: usize) -> Mates {
+        let offer = shared.map_or(Vec::new(), |shared| shared.region.offer().to_vec());
+        let offer = ep.node().pool().copy_of(&offer);
+        let tell = |other: &u32| {
+            Outgoing::new(*other, OFFER, offer.len() as u64).push_shared(ep, offer.clone());
+            (*other, Incoming::new(*other, ANSWER))
+        };
+        Mates { asked: others.iter().map(tell).collect(), near: Vec::new(), total }
+    }
+
+    /// Who could not map the memory is sent the message; the others hear how far it is. Who is lost stays counted as its user.
+    pub(super) fn step(
+        &mut self,
+        words: &Words<'_>,
+        flow: &mut Flow,
+        shared: Option<&Shared>,
+    ) -> Result<bool> {
+        let (ep, before) = (words.ep, self.asked.len());
+        for (other, mut answer) in std::mem::take(&mut self.asked) {
+            match words.take(other, &mut answer)? {
+                Came::Chunk(chunk) if chunk.as_bytes() == [1] => {
+                    self.near.push(Outgoing::new(other, FILLED, words_of(self.total)));
+                }
+                Came::Chunk(_) => {
+                    shared.into_iter().for_each(Shared::release);
+                    flow.plan_to(other);
+                }
+                Came::Nothing => self.asked.push((other, answer)),
+                Came::Never(_) => {}
+            }
+        }
+        let mut moved = self.asked.len() < before;
+        let Some(shared) = shared else { return Ok(moved) };
+        let due = match shared.filled == self.total {
+            true => words_of(self.total),
+            false => (shared.filled / STRETCH) as u64,
+        };
+        for send in &mut self.near {
+            while send.sent() < due {
+                send.push(ep, ep.chunk(1));
+                moved = true;
+            }
+        }
+        Ok(moved)
+    }
+}
+
+/// How often who waits is told how far the memory is filled.
+fn words_of(total: usize) -> u64 {
+    (total / STRETCH + 1) as u64
+}
+
+/// Another rank's part.
+pub(super) enum Mate {
+    /// Waits to be told where the memory is.
+    Waits(Incoming),
+    /// Has it, and waits until it is filled.
+    Has(HostCopy, Incoming),
+    /// Has the message, or gets it by itself.
+    Settled,
+}
+
+impl Mate {
+    pub(super) fn new(leader: u32) -> Mate {
+        Mate::Waits(Incoming::new(leader, OFFER))
+    }
+
+    pub(super) fn step<R: Room>(
+        &mut self,
+        leader: u32,
+        words: &mut Words<'_>,
+        flow: &mut Flow,
+        store: &mut Store<'_, R>,
+    ) -> Result<bool> {
+        let ep = words.ep;
+        match std::mem::replace(self, Mate::Settled) {
+            Mate::Settled => return Ok(false),
+            Mate::Waits(mut offer) => match words.take(leader, &mut offer)? {
+                Came::Nothing => {
+                    *self = Mate::Waits(offer);
+                    return Ok(false);
+                }
+                Came::Never(why) => {
+                    store.make()?;
+                    flow.ask_for_all(words, why)?;
+                }
+                Came::Chunk(offer) => {
+                    let copy = ep.node().shares_memory().then(|| HostCopy::open(offer.as_bytes())).flatten();
+                    let answer = ep.node().pool().copy_of(&[u8::from(copy.is_some())]);
+                    Outgoing::new(leader, ANSWER, 1).push_shared(ep, answer);
+                    match copy {
+                        Some(copy) => *self = Mate::Has(copy, Incoming::new(leader, FILLED)),
+                        None => {
+                            store.make()?;
+                            flow.plan_from(leader);
+                        }
+                    }
+                }
+            },
+            Mate::Has(copy, mut filled) => match words.take(leader, &mut filled)? {
+                Came::Chunk(_) if filled.done() => {
+                    store.found(copy);
+                    flow.has_all();
+                }
+                Came::Chunk(_) => *self = Mate::Has(copy, filled),
+                Came::Nothing => {
+                    *self = Mate::Has(copy, filled);
+                    return Ok(false);
+                }
+                Came::Never(why) => {
+                    drop(copy);
+                    store.make()?;
+                    flow.ask_for_all(words, why)?;
+                }
+            },
+        }
+        Ok(true)
+    }
 }

@@ -1,7 +1,7 @@
 //! A message of several parts: its table on the wire, and its bytes as one stretch.
 
 use super::host::HostCopy;
-use super::{Route, Way};
+use super::{Route, SMALL_BYTES, Way};
 use skyphos_types::{Error, Result};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -25,25 +25,29 @@ pub trait Room: Send + Sync {
     fn share(&mut self, copy: HostCopy, parts: Vec<Range<usize>>);
 }
 
-/// A message that is there.
-pub trait Source {
-    /// Its bytes.
-    fn total(&self) -> usize;
+/// Ranges that have come, in order and apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ranges(Vec<Range<usize>>);
 
-    /// Copies some of them.
-    fn copy_out(&self, at: usize, bytes: &mut [u8]);
-}
-
-/// What a room has.
-pub(super) struct Held<'a, R>(pub(super) &'a R, pub(super) usize);
-
-impl<R: Room> Source for Held<'_, R> {
-    fn total(&self) -> usize {
-        self.1
+impl Ranges {
+    /// One more.
+    pub(super) fn add(&mut self, range: Range<usize>) {
+        if range.is_empty() {
+            return;
+        }
+        // All that touch it become one.
+        let first = self.0.partition_point(|one| one.end < range.start);
+        let after = self.0.partition_point(|one| one.start <= range.end);
+        let joined = self.0[first..after]
+            .iter()
+            .fold(range, |all, one| all.start.min(one.start)..all.end.max(one.end));
+        self.0.splice(first..after, [joined]);
     }
 
-    fn copy_out(&self, at: usize, bytes: &mut [u8]) {
-        self.0.copy_out(at, bytes);
+    /// Whether all of a range is among them.
+    pub(super) fn covers(&self, range: &Range<usize>) -> bool {
+        let at = self.0.partition_point(|one| one.end < range.end);
+        range.is_empty() || self.0.get(at).is_some_and(|one| one.start <= range.start)
     }
 }
 
@@ -96,18 +100,25 @@ impl<P: AsRef<[u8]>> Parts<P> {
         Parts { parts, layout }
     }
 
+    /// Bytes of each.
+    pub fn lengths(&self) -> Vec<usize> {
+        self.parts.iter().map(|part| part.as_ref().len()).collect()
+    }
+
     /// All in one.
     pub fn joined(&self) -> Vec<u8> {
         self.parts.iter().flat_map(|part| part.as_ref()).copied().collect()
     }
 }
 
-impl<P: AsRef<[u8]>> Source for Parts<P> {
-    fn total(&self) -> usize {
+impl<P: AsRef<[u8]>> Parts<P> {
+    /// Bytes of all.
+    pub fn total(&self) -> usize {
         self.layout.total()
     }
 
-    fn copy_out(&self, at: usize, bytes: &mut [u8]) {
+    /// Copies some of them.
+    pub fn copy_out(&self, at: usize, bytes: &mut [u8]) {
         for (part, here, range) in self.layout.pieces(at..at + bytes.len()) {
             bytes[range].copy_from_slice(&self.parts[part].as_ref()[here]);
         }
@@ -223,6 +234,11 @@ impl Table {
         self.lengths.iter().sum()
     }
 
+    /// Whether the parts go with it.
+    pub(super) fn is_small(&self) -> bool {
+        self.total() <= SMALL_BYTES
+    }
+
     /// As bytes, before what goes with it.
     pub(super) fn encode(&self, inside: &[u8]) -> Vec<u8> {
         let numbers = [self.way.route as usize, self.way.chunk_bytes, self.lengths.len()];
@@ -246,12 +262,34 @@ impl Table {
     }
 }
 
+/// The table of a broadcast and what came with it, encoded again.
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub fn fuzz_table(bytes: &[u8]) -> Option<Vec<u8>> {
+    Table::decode(bytes).map(|(table, inside)| table.encode(inside))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     proptest! {
+        #[test]
+        fn ranges_are_the_bytes_they_hold(
+            all in prop::collection::vec((0usize..40, 0usize..12), 0..20),
+            asked in (0usize..40, 0usize..12),
+        ) {
+            let (mut ranges, mut bytes) = (Ranges::default(), [false; 60]);
+            for (start, len) in all {
+                ranges.add(start..start + len);
+                bytes[start..start + len].fill(true);
+            }
+            let asked = asked.0..asked.0 + asked.1;
+            prop_assert_eq!(ranges.covers(&asked), bytes[asked.clone()].iter().all(|here| *here));
+            prop_assert!(ranges.0.windows(2).all(|pair| pair[0].end < pair[1].start));
+        }
+
         #[test]
         fn parts_are_one_stretch(
             lengths in prop::collection::vec(0usize..20, 0..12),
