@@ -211,12 +211,19 @@ impl Endpoint {
         self.node.mail(|m| m.word(&self.group, self.call, round))
     }
 
-    /// Tells all that this rank makes no more calls in the group, if somebody is lost: they may wait for it in one.
+    /// Others have lost a rank, and this one will not come to it in a later call.
+    pub(crate) fn miss(&self, rank: u32) {
+        let error = self.lost(rank);
+        self.node.mail(|mail| mail.miss(self.world_rank(rank), &error));
+    }
+
+    /// Tells all that this rank makes no more calls in the group: they may wait for it in one.
     pub(crate) fn leave_calls(&self) {
         let (rank, node) = (self.node.rank(), &self.node);
-        let Some(error) = node.mail(|mail| mail.why_over(&self.group)) else { return };
-        let payload = node.pool().copy_of(&error.to_wire());
-        let header = Header::control(FrameKind::Abort, self.group.comm, self.call);
+        let (why, begun) = node.mail(|mail| (mail.why_over(&self.group), mail.begun(self.group.comm)));
+        let left = || Error::Aborted { rank, cause: "it has left the group by shrink()".to_owned() };
+        let payload = node.pool().copy_of(&why.unwrap_or_else(left).to_wire());
+        let header = Header { total: begun, ..Header::control(FrameKind::Abort, self.group.comm, self.call) };
         for peer in self.group.ranks.iter().filter(|peer| **peer != rank) {
             node.post(*peer, header, payload.clone());
         }

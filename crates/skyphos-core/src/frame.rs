@@ -16,7 +16,7 @@
 //! | 28..32 | seq | number of the chunk in its message |
 //! | 32..36 | len | bytes of payload |
 //! | 36..40 | sig.extra | plan, degrees or root |
-//! | 40..48 | total | bytes of the whole message (`Credit`: bytes consumed; `Vouch`: a checksum) |
+//! | 40..48 | total | bytes of the whole message (`Credit`: bytes consumed; `Vouch`: a checksum; `Abort` of all calls: how many were begun) |
 //! | 48..56 | sig.n | size of the index space |
 //! | 56..60 | sig.width | numbers an index |
 //! | 60..64 | sig.kind, op, dtype, flags | the call |

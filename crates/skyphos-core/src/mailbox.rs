@@ -113,6 +113,32 @@ impl Down {
     }
 }
 
+/// Why a rank makes no more calls in a group.
+struct Over {
+    error: Error,
+    /// How many it has begun. `None`: it was lost, of which this rank has heard from others.
+    begun: Option<u64>,
+}
+
+impl Over {
+    /// What it means for one who makes a call that outlives losses; `None` if that cannot end well.
+    fn absence(&self, call: u64) -> Option<Absence> {
+        match self.begun {
+            None => Some(Absence::Left),
+            Some(begun) if begun > call => Some(Absence::Past),
+            Some(_) => None,
+        }
+    }
+
+    /// Whether a call ends by it.
+    fn ends(&self, call: u64, sig: CallSig) -> bool {
+        match sig.outlives_losses() {
+            true => self.absence(call).is_none(),
+            false => self.begun.is_none_or(|begun| begun <= call),
+        }
+    }
+}
+
 /// A reply that the mailbox owes a peer.
 pub(crate) struct Reply {
     pub(crate) to: u32,
@@ -132,8 +158,8 @@ pub(crate) struct Mailbox {
     down: BTreeMap<u32, Down>,
     /// Address of each peer, for errors.
     addresses: Arc<[String]>,
-    /// Groups in which a rank makes no more calls, that rank, and why.
-    over: BTreeMap<(u64, u32), Error>,
+    /// Groups in which a rank makes no more calls, and that rank.
+    over: BTreeMap<(u64, u32), Over>,
     /// Why a peer left a call that was already over here: the reason, should it go away next.
     last_words: BTreeMap<u32, Error>,
     pub(crate) replies: Vec<Reply>,
@@ -223,7 +249,11 @@ impl Mailbox {
         let broken = self.down.iter().find(|(rank, down)| down.ends(sig) && group.ranks.contains(rank));
         let lost = broken.and_then(|(rank, _)| self.lost(*rank, Some(sig)));
         let me = group.ranks[group.me as usize];
-        let over = self.over_here(group).filter(|_| call != SHRINK_CALL).cloned();
+        let mut over: Vec<(u32, &Over)> = self.over_in(group).collect();
+        over.retain(|_| call != SHRINK_CALL);
+        let apart: Vec<(u32, Option<Absence>)> =
+            over.iter().map(|(rank, over)| (*rank, over.absence(call))).collect();
+        let over = over.iter().find(|(_, over)| over.ends(call, sig)).map(|(_, over)| over.error.clone());
         let b = &mut self.calls[k];
         b.own = Some(sig);
         if let Some((peer, theirs)) = b.first
@@ -234,13 +264,11 @@ impl Mailbox {
         if let Some(error) = lost {
             b.fail(error, false);
         }
-        match over {
-            Some(_) if sig.outlives_losses() => {
-                let all = self.over.range((group.comm, 0)..=(group.comm, u32::MAX));
-                b.apart.extend(all.map(|((_, rank), _)| (*rank, Absence::Left)));
-            }
-            Some(error) => b.fail(error, true),
-            None => {}
+        if let Some(error) = over {
+            b.fail(error, true);
+        }
+        if sig.outlives_losses() {
+            apart.into_iter().for_each(|(rank, why)| why.into_iter().for_each(|why| b.leaves(rank, why)));
         }
         call
     }
@@ -248,29 +276,46 @@ impl Mailbox {
     /// Why nothing more can be called in a group here, if so. Of losses it knows its own: who has seen one tells all.
     pub(crate) fn why_over(&self, group: &Group) -> Option<Error> {
         let lost = group.ranks.iter().find_map(|rank| self.lost(*rank, None));
-        lost.or_else(|| self.over_here(group).cloned())
+        lost.or_else(|| self.over_in(group).next().map(|(_, over)| over.error.clone()))
     }
 
-    fn over_here(&self, group: &Group) -> Option<&Error> {
+    /// Calls of a group that this rank has begun.
+    pub(crate) fn begun(&self, comm: u64) -> u64 {
+        self.comm(comm).map_or(0, |state| state.next_call)
+    }
+
+    /// Ranks that make no more calls in a group, and why.
+    fn over_in(&self, group: &Group) -> impl Iterator<Item = (u32, &Over)> {
         let all = self.over.range((group.comm, 0)..=(group.comm, u32::MAX));
-        all.into_iter().find(|((_, rank), _)| group.ranks.contains(rank)).map(|(_, error)| error)
+        all.filter(|((_, rank), _)| group.ranks.contains(rank)).map(|((_, rank), over)| (*rank, over))
     }
 
-    /// A rank makes no more calls in a group: who is in one, or will be, need not wait for it.
-    fn end_calls_of(&mut self, from: u32, comm: u64, error: Error) {
+    /// Others have lost a rank: no call of a group that needs it can end well.
+    pub(crate) fn miss(&mut self, rank: u32, error: &Error) {
+        let groups = self.comms.iter().map(|state| &state.group).filter(|group| group.ranks.contains(&rank));
+        for comm in groups.map(|group| group.comm) {
+            self.over.entry((comm, rank)).or_insert_with(|| Over { error: error.clone(), begun: None });
+        }
+    }
+
+    /// A rank makes no more calls in a group: who is in one that it has not made, or will be, need not wait for it. One that it has
+    /// made it is past.
+    fn end_calls_of(&mut self, from: u32, comm: u64, over: Over) {
         if self.closed.contains(&comm) {
             return;
         }
         if self.comm(comm).is_some_and(|state| state.group.ranks.contains(&from)) {
             for b in self.calls.iter_mut().filter(|b| b.comm == comm && b.call != SHRINK_CALL) {
                 match b.own {
-                    Some(sig) if sig.outlives_losses() => b.leaves(from, Absence::Left),
-                    Some(_) => b.fail(error.clone(), true),
-                    None => {}
+                    Some(sig) if over.ends(b.call, sig) => b.fail(over.error.clone(), true),
+                    Some(sig) if sig.outlives_losses() => {
+                        over.absence(b.call).into_iter().for_each(|why| b.leaves(from, why));
+                    }
+                    _ => {}
                 }
             }
         }
-        self.over.entry((comm, from)).or_insert(error);
+        self.over.entry((comm, from)).or_insert(over);
     }
 
     /// The error for a rank that can send no more, to a rank in `sig`.
@@ -350,6 +395,9 @@ impl Mailbox {
         if let Some((Error::Mismatch { .. }, _)) = done.failed {
             let state = self.comms.iter_mut().find(|c| c.group.comm == comm);
             state.into_iter().for_each(|state| state.mismatches += 1);
+        }
+        if let Some((error @ Error::PeerLost { rank, .. }, _)) = &done.failed {
+            self.miss(*rank, error);
         }
         for mut stream in done.streams.drain(..) {
             stream.chunks.clear();
@@ -462,7 +510,11 @@ impl Mailbox {
                 && let Some(error) = Error::from_wire(frame.payload.as_bytes())
             {
                 // Where it is a group that this call has agreed on here, that rank will not be in it.
-                self.end_calls_of(from, Group::number_after(comm, call), error.clone());
+                let over = Over { error: error.clone(), begun: Some(0) };
+                self.end_calls_of(from, Group::number_after(comm, call), over);
+                if let Error::PeerLost { rank, .. } = error {
+                    self.miss(rank, &error);
+                }
                 self.last_words.insert(from, error);
             }
             return;
@@ -515,7 +567,7 @@ impl Mailbox {
                     .unwrap_or(Error::Aborted { rank: from, cause: "it did not say why".to_owned() });
                 match call {
                     // Each rank has a time-out of its own there, and may try again.
-                    SHRINK_CALL => self.end_calls_of(from, comm, error),
+                    SHRINK_CALL => self.end_calls_of(from, comm, Over { error, begun: Some(total) }),
                     _ => b.fail(error, true),
                 }
             }

@@ -63,6 +63,8 @@ pub struct Inflow<B> {
     gone: BTreeSet<u32>,
     /// Those of them that had made all their calls.
     done: BTreeSet<u32>,
+    /// Processes that have left a call, and may have made none after it.
+    failed: BTreeSet<u32>,
     calls: BTreeMap<(u64, u64), Call<B>>,
     over: Over,
     /// Calls that have ended and are remembered.
@@ -82,6 +84,7 @@ impl<B: Body> Inflow<B> {
             numbering,
             gone: BTreeSet::new(),
             done: BTreeSet::new(),
+            failed: BTreeSet::new(),
             calls: BTreeMap::new(),
             over: Over::default(),
             ended: VecDeque::new(),
@@ -151,6 +154,7 @@ impl<B: Body> Inflow<B> {
         if self.over.has(comm, call) {
             return;
         }
+        self.failed.insert(from);
         let left = &mut self.call(comm, call).left;
         let (who, ..) = left.entry(rank).or_insert_with(|| (BTreeSet::new(), header, body));
         who.insert(from);
@@ -158,13 +162,13 @@ impl<B: Body> Inflow<B> {
         self.all_left(rank, steps);
     }
 
-    /// Tells of calls that all processes of a rank have left, or will never make. Who has had part in one and is done has
-    /// brought all that its rank owed in it.
+    /// Tells of calls that all processes of a rank have left, or will never make. Who has made one and is done has brought all
+    /// that its rank owed in it, which may have been nothing.
     fn all_left(&mut self, rank: u32, steps: &mut Vec<Step<B>>) {
-        let (numbering, gone, done) = (self.numbering, &self.gone, &self.done);
+        let (numbering, gone, done, failed) = (self.numbering, &self.gone, &self.done, &self.failed);
         for call in self.calls.values_mut() {
             let all = call.left.get(&rank).is_some_and(|(who, ..)| {
-                let made = |p: &u32| done.contains(p) && call.brought.contains(p);
+                let made = |p: &u32| done.contains(p) && (call.brought.contains(p) || !failed.contains(p));
                 numbering
                     .processes_of(rank)
                     .all(|p| p == numbering.me() || who.contains(&p) || gone.contains(&p) && !made(&p))

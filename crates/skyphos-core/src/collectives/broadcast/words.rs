@@ -354,10 +354,19 @@ impl<'a> Words<'a> {
         without(|known| known.lost).chain(without(|known| known.left && !known.lost)).collect()
     }
 
-    /// The first of those whom who collects has missed.
+    /// The first of those whom who collects has missed; that one, if it has missed this rank.
     pub(super) fn first_missed(&self) -> Option<Error> {
-        let mut missed = self.missed_by_all.iter().copied().filter(|rank| *rank != self.ep.rank());
-        missed.next().map(|rank| self.ep.lost(rank))
+        let me = self.ep.rank();
+        let before = || self.order[..self.place].iter().copied();
+        let told = |rank: &u32| self.known[*rank as usize].ended.is_some();
+        let instead = || before().find(|rank| self.is_gone(*rank)).or_else(|| before().find(told));
+        let missed = self.missed_by_all.iter().filter_map(|rank| match *rank == me {
+            true => instead(),
+            false => Some(*rank),
+        });
+        let missed: Vec<u32> = missed.collect();
+        missed.iter().for_each(|rank| self.ep.miss(*rank));
+        missed.first().map(|rank| self.ep.lost(*rank))
     }
 }
 
