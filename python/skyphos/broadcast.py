@@ -164,12 +164,22 @@ class BroadcastCollectives(VectorCollectives):
 
         def finish(result: tuple[list[Bytes], _Told, PeerLost | None]) -> Any:
             came, told, lost = result
-            # What all agree on takes all.
-            alone = async_op or lost is not None
-            brought = obj if parts is not None else self._read(came, alone)
-            if parts is not None and is_pickle(parts) and not alone:
-                together(self, lambda: None)  # type: ignore[arg-type]
-            whole = (brought, _explanation(algorithm, told)) if explain else brought
+            pickled = is_pickle(came if parts is None else parts)
+            brought = [obj] if parts is not None else []
+
+            def read() -> None:
+                if parts is None:
+                    brought.append(self._read(came))
+
+            # What all must come to takes all: a pickle that one rank cannot read is an error of all of them.
+            if pickled and lost is None and not async_op:
+                try:
+                    together(self, read)  # type: ignore[arg-type]
+                except PeerLost as error:
+                    lost = error
+            if not brought:
+                read()
+            whole = (brought[0], _explanation(algorithm, told)) if explain else brought[0]
             if lost is not None and on_loss == "raise":
                 lost.result = whole
                 raise lost
@@ -187,13 +197,10 @@ class BroadcastCollectives(VectorCollectives):
             )
         return parts
 
-    def _read(self, parts: list[Bytes], alone: bool) -> Any:
-        """The object that came; a pickle that one rank cannot read is an error of all, unless this one is alone."""
-        if not is_pickle(parts):
-            return unpack(parts)
-        if not self._native.trusted:
+    def _read(self, parts: list[Bytes]) -> Any:
+        if is_pickle(parts) and not self._native.trusted:
             raise BadInput("a pickle came in a group that has proved no token")
-        return unpack(parts) if alone else together(self, lambda: unpack(parts))  # type: ignore[arg-type]
+        return unpack(parts)
 
 
 def _explanation(asked: str, told: _Told) -> BroadcastExplanation:

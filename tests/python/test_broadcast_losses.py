@@ -63,10 +63,14 @@ def after_a_kill(processes: Processes, size: int, lost: int, code: str) -> None:
     for process in group:
         assert word(process) == ["ready"]
     group[lost].kill()
-    for rank, process in enumerate(group):
-        if rank != lost:
-            out, err = process.communicate("\n", timeout=30)
-            assert (process.returncode, out, err) == (0, "fine\n", ""), rank
+    others = [process for rank, process in enumerate(group) if rank != lost]
+    for process in others:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in others:
+        out, err = process.communicate(timeout=30)
+        assert (process.returncode, out, err) == (0, "fine\n", "")
 
 
 def test_who_goes_on_gets_the_object(processes: Processes) -> None:
