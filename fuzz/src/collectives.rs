@@ -7,9 +7,9 @@ use crate::liar::{Edit, Liar};
 use arbitrary::{Arbitrary, Result, Unstructured};
 use skyphos::sim::{Cluster, Network};
 use skyphos::{
-    Algorithm, AllreduceOptions, ArrayMove, Call, Comm, ConfigureOptions, DenseThreshold, Form, IndexList,
-    IndexSets, Indices, Magnitude, Missing, Order, Quantize, QuantizeOptions, Real, ReduceOp, Scale,
-    Schedule, SharedPlan, SparseVec, Split, Stage,
+    Algorithm, AllreduceOptions, ArrayMove, BroadcastOptions, Call, Comm, ConfigureOptions, DenseThreshold,
+    Error, Form, HostCopy, IndexList, IndexSets, Indices, Magnitude, Memory, Missing, Order, Quantize,
+    QuantizeOptions, Real, ReduceOp, Room, Route, Scale, Schedule, SharedPlan, SparseVec, Split, Stage,
 };
 use skyphos_core::endpoint::WINDOW_BYTES;
 
@@ -52,6 +52,7 @@ enum What {
     Arrays { how: u8 },
     ReduceArrays { to_root: bool },
     Barrier,
+    Broadcast { route: u8, long: bool, chunk_bytes: u16 },
 }
 
 /// What all ranks know.
@@ -198,6 +199,29 @@ fn plan_want(list: &[u64], terms: &Terms) -> usize {
     list.len() - usize::from(!same && !list.is_empty())
 }
 
+/// Memory for a message as long as a rank is ready to take: how long it is, the root says.
+#[derive(Default)]
+struct Little(Memory);
+
+impl Room for Little {
+    fn make(&mut self, lengths: &[usize]) -> skyphos::Result<()> {
+        match lengths.iter().sum::<usize>() <= 200_000 && lengths.len() < 1000 {
+            true => self.0.make(lengths),
+            false => Err(Error::bad_input("too long")),
+        }
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.0.put(at, bytes);
+    }
+
+    fn copy_out(&self, at: usize, bytes: &mut [u8]) {
+        self.0.copy_out(at, bytes);
+    }
+
+    fn share(&mut self, _: HostCopy, _: Vec<std::ops::Range<usize>>) {}
+}
+
 fn check<T: Real>(vector: &SparseVec<T>) {
     vector.view().check(vector.n, vector.width).expect("a vector");
 }
@@ -316,5 +340,15 @@ fn call<T: Real + Magnitude>(
             comm.reduce_arrays_call(to_root.then_some(root), values, ones::<T>(len, 1), op)?.map(|_| None)
         }
         What::Barrier => comm.barrier_call()?.map(|()| None),
+        What::Broadcast { route, long, chunk_bytes } => {
+            let parts = vec![vec![1; 50], Vec::new(), vec![2; if long { 100_000 } else { 500 }]];
+            let options = BroadcastOptions {
+                route: Route::ALL.get(usize::from(route % 5)).copied(),
+                chunk_bytes: Some(1000 + usize::from(chunk_bytes)),
+                ack_timeout: None,
+            };
+            let parts = (comm.rank() == root).then_some(parts);
+            comm.broadcast_call(root, parts, Little::default(), options)?.map(|_| None)
+        }
     })
 }

@@ -1,8 +1,9 @@
-//! Small messages: an error in an abort frame, notices between replicas, the words of survivors, what rank 0 tells a group.
+//! Small messages: an error in an abort frame, notices between replicas, the words of survivors, what rank 0 tells a group, the
+//! table and the words of a broadcast.
 
 use crate::allocation::{Limits, within};
 use crate::split_kind;
-use skyphos_core::collectives::shrink::fuzz_word;
+use skyphos_core::collectives::{broadcast, shrink::fuzz_word};
 use skyphos_core::replicated::fuzz_notices;
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::survivors::{Decision, Survivor};
@@ -17,13 +18,15 @@ const RANKS: u32 = 5;
 
 /// The first byte says of which kind the rest is.
 pub fn run(data: &[u8]) {
-    let (kind, data) = split_kind(data, 4);
+    let (kind, data) = split_kind(data, 6);
     let data = &data[..data.len().min(CHUNK_BYTES)];
     match kind {
         0 => error(data),
         1 => notices(data),
         2 => survivors(data),
-        _ => told(data),
+        3 => told(data),
+        4 => assert!(within(LIMITS, || broadcast::fuzz_table(data)).is_none_or(|wire| wire == data)),
+        _ => assert!(within(LIMITS, || broadcast::fuzz_word(data, RANKS)).is_none_or(|wire| wire == data)),
     }
 }
 

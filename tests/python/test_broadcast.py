@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 import skyphos as sky
-from conftest import on_all
+from conftest import Processes, on_all
 from skyphos.broadcast import BroadcastAlgorithm
 from skyphos.packing import is_pickle, pack, unpack
 
@@ -207,3 +207,28 @@ def test_other_kinds_are_pickled() -> None:
     for x in (np.ones(3), sky.SparseVector([1], np.ones(1), n=3), b"x"):
         assert not is_pickle(pack(x))
     assert pickle.loads(pack("x")[0][1:]) == "x"
+
+
+def test_ranks_of_a_host_share_one_copy(processes: Processes) -> None:
+    """What they add to the machine's memory, shared pages by how many have them, is one message, and the root's own."""
+    code = """
+def mine(name):
+    with open("/proc/self/smaps_rollup") as file:
+        return 1024 * next(int(line.split()[1]) for line in file if line.startswith(name + ":"))
+size = 64 << 20
+x = np.ones(size, np.uint8) if comm.rank == 0 else None
+before, private = mine("Pss"), mine("Private_Dirty")
+y = comm.broadcast(x)
+assert y.sum() == size
+comm.barrier()
+print("pss", mine("Pss") - before, "private", mine("Private_Dirty") - private, flush=True)
+comm.barrier()
+"""
+    size, share, private = 64 << 20, 0, []
+    for out, err in processes.lines(4, code):
+        words = out.split()
+        assert words[:1] == ["pss"], (out, err)
+        share += int(words[1])
+        private.append(int(words[3]))
+    assert size <= share + (4 << 20) and share < 1.25 * size, share
+    assert max(private) < size / 4, private

@@ -217,12 +217,12 @@ impl Endpoint {
         self.node.mail(|mail| mail.miss(self.world_rank(rank), &error));
     }
 
-    /// Tells all that this rank makes no more calls in the group: they may wait for it in one.
+    /// Tells all that this rank makes no more calls in the group, if somebody is lost: they may wait for it in one.
     pub(crate) fn leave_calls(&self) {
         let (rank, node) = (self.node.rank(), &self.node);
         let (why, begun) = node.mail(|mail| (mail.why_over(&self.group), mail.begun(self.group.comm)));
-        let left = || Error::Aborted { rank, cause: "it has left the group by shrink()".to_owned() };
-        let payload = node.pool().copy_of(&why.unwrap_or_else(left).to_wire());
+        let Some(why) = why else { return };
+        let payload = node.pool().copy_of(&why.to_wire());
         let header = Header { total: begun, ..Header::control(FrameKind::Abort, self.group.comm, self.call) };
         for peer in self.group.ranks.iter().filter(|peer| **peer != rank) {
             node.post(*peer, header, payload.clone());

@@ -34,6 +34,12 @@ impl Group {
         (mixed ^ mixed >> 29).wrapping_mul(0xb7e1_5162_8aed_2a6b) | 1
     }
 
+    /// The number of a group of some who are left. It says who, for others may have agreed on more of them before somebody was lost.
+    pub fn number_of_some(comm: u64, call: u64, ranks: &[u32]) -> u64 {
+        let first = Group::number_after(comm, call);
+        ranks.iter().fold(first, |number, rank| Group::number_after(number, u64::from(*rank)))
+    }
+
     /// A group of ranks of which nothing is known.
     pub fn new(comm: u64, ranks: Vec<u32>, me: u32) -> Group {
         let topology = Topology::flat(ranks.len() as u32);

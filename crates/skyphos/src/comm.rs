@@ -179,16 +179,20 @@ impl Comm {
         let bytes: Vec<u8> = all.into_iter().flatten().flat_map(u64::to_le_bytes).collect();
         let topology = told::read_places(&bytes)?;
         let everyone: Vec<u32> = (0..self.size()).collect();
-        Ok(self.regroup(call, &everyone, topology))
+        Ok(self.regroup(Group::number_after(self.group.comm, call), &everyone, topology))
     }
 
-    /// A group of these ranks, which a call of this one agreed on.
-    pub(crate) fn regroup(&self, call: u64, members: &[u32], topology: Topology) -> Comm {
-        let comm = Group::number_after(self.group.comm, call);
+    /// A group of these ranks and this number, which a call of this one agreed on.
+    pub(crate) fn regroup(&self, comm: u64, members: &[u32], topology: Topology) -> Comm {
         let me = members.iter().position(|r| *r == self.rank()).expect("this rank is a member") as u32;
         let ranks = members.iter().map(|r| self.group.ranks[*r as usize]).collect();
         let observed = *self.observed();
         Comm::of_group(self.node.clone(), Group { comm, ranks, me, topology }, observed)
+    }
+
+    /// The number by which its frames are known.
+    pub(crate) fn number(&self) -> u64 {
+        self.group.comm
     }
 
     /// The rank's number in the transport.
@@ -315,7 +319,7 @@ impl Comm {
         members.sort_unstable();
         let places: Vec<u32> = members.iter().map(|(_, rank)| *rank).collect();
         let topology = self.group.topology.of_group(&places);
-        Ok(Some(self.regroup(call, &places, topology)))
+        Ok(Some(self.regroup(Group::number_after(self.group.comm, call), &places, topology)))
     }
 
     /// Leaves the group; later calls are refused. The last Comm of a process also closes the

@@ -1,6 +1,7 @@
 //! Going on without ranks that are lost.
 
 use crate::Comm;
+use skyphos_core::Group;
 use skyphos_core::collectives::shrink::{Shrinking, shrink};
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::survivors::{Decision, Why};
@@ -54,7 +55,8 @@ impl Comm {
         match decision {
             Decision::GoOn(ranks) => {
                 let topology = self.topology().of_group(&ranks);
-                Ok(self.regroup(call, &ranks, topology))
+                let number = Group::number_of_some(self.number(), call, &ranks);
+                Ok(self.regroup(number, &ranks, topology))
             }
             Decision::Stop(why) => Err(self.left_out(why, &losses)),
         }

@@ -134,7 +134,7 @@ fn check_shrunk(facts: &Facts, lives: &Lives) -> Result<(), String> {
     // Whom a fault has parted from the others may be the last to hear of them, and can do nothing in the group that it knows.
     let goes_on = |(process, (_, sum)): &(u32, Left)| sum.is_ok() || !facts.touched.contains(process);
     let groups = all.filter_map(|(process, group)| Some((process, group?))).filter(goes_on);
-    let groups: Vec<(u32, _)> = groups.collect();
+    let groups: Vec<(u32, Left)> = groups.collect();
     // Those who try and whom no fault has touched reach each other: more than half of all go on.
     let tries = |(process, outcome): &(u32, &Outcome<Life>)| {
         matches!(outcome, Outcome::Done(Life { left: Some(_), .. })) && !facts.touched.contains(process)
@@ -151,12 +151,23 @@ fn check_shrunk(facts: &Facts, lives: &Lives) -> Result<(), String> {
             return Err(format!("process {process} does not go on: {error}"));
         }
     }
-    for (process, (members, sum)) in &groups {
-        if *members != groups[0].1.0 || !members.contains(process) {
-            let (first, theirs) = (groups[0].0, &groups[0].1.0);
+    // Who shrinks after another that was agreed with has left, for it had lost somebody in the new group, may go on with fewer.
+    let fewer = |(_, (members, sum)): &(u32, Left), (_, (others, _)): &(u32, Left)| {
+        let lost_some = sum.is_err() && members.iter().any(|one| facts.touched.contains(one));
+        lost_some && others.iter().all(|other| members.contains(other))
+    };
+    for (k, one) in groups.iter().enumerate() {
+        let alike = |other: &&(u32, Left)| one.1.0 == other.1.0 || fewer(one, other) || fewer(other, one);
+        if let Some(other) = groups[..k].iter().find(|other| !alike(other)) {
+            let ((first, (theirs, _)), (process, (members, _))) = (other, one);
             return Err(format!(
                 "process {first} goes on with {theirs:?}, process {process} with {members:?}"
             ));
+        }
+    }
+    for (process, (members, sum)) in &groups {
+        if !members.contains(process) {
+            return Err(format!("process {process} goes on with {members:?}, without itself"));
         }
         if let Err(error) = sum
             && !members.iter().any(|member| facts.touched.contains(member))
