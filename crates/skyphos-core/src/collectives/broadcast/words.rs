@@ -277,7 +277,8 @@ impl<'a> Words<'a> {
             return Ok(true);
         }
         if before.iter().any(|rank| known(rank).past) {
-            self.tell_the_end(self.missed());
+            // Who has left may have had all: this rank has not asked.
+            self.tell_the_end(self.without(|known| known.lost).collect());
             return Ok(true);
         }
         if !self.ep.outlives_losses() {
@@ -345,13 +346,16 @@ impl<'a> Words<'a> {
         self.missed_by_all = missed;
     }
 
-    /// Who is lost; and then who has left, which may be for that.
+    /// Ranks of which something is known, and not that they have all.
+    fn without(&self, of: fn(&Known) -> bool) -> impl Iterator<Item = u32> {
+        let each = (0..).zip(&self.known);
+        each.filter(move |(_, known)| of(known) && !known.has_all()).map(|(rank, _)| rank)
+    }
+
+    /// For who collects: who is lost; and then who has left, which may be for that.
     fn missed(&self) -> Vec<u32> {
-        let without = |of: fn(&Known) -> bool| {
-            let each = (0..).zip(&self.known);
-            each.filter(move |(_, known)| of(known) && !known.has_all()).map(|(rank, _)| rank)
-        };
-        without(|known| known.lost).chain(without(|known| known.left && !known.lost)).collect()
+        let left = self.without(|known| known.left && !known.lost);
+        self.without(|known| known.lost).chain(left).collect()
     }
 
     /// The first of those whom who collects has missed; that one, if it has missed this rank.
