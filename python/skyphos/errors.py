@@ -10,7 +10,10 @@ an error, agree on what to do, and make its next call.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["BadInput", "Mismatch", "PeerLost", "Refused", "SkyphosError", "Timeout"]
 
