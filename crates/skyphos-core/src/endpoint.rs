@@ -248,6 +248,12 @@ impl Endpoint {
         .await
     }
 
+    /// Lets the call look again at what it waits for: something has changed on this rank.
+    pub fn look_again(&self) {
+        self.node.mail(|mail| mail.touch(self.group.comm, self.call));
+        self.node.rouse();
+    }
+
     /// Tells the next rank which call this is. Where not every rank hears from every other, two neighbours that
     /// disagree find out so, and tell all.
     pub fn announce(&self) {

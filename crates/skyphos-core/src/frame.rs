@@ -125,6 +125,8 @@ pub enum CallKind {
     Shrink = 19,
     /// `broadcast`.
     Broadcast = 20,
+    /// Blocks from each rank to each other.
+    ExchangeBlocks = 21,
     /// A measurement of `skyphos probe`.
     Measure = 32,
     /// The exchange of profiles when a group begins.
@@ -148,6 +150,7 @@ impl CallKind {
             Scatter,
             TopkAllreduce,
             Broadcast,
+            ExchangeBlocks,
         ];
         let mut all = of_plans.into_iter().chain(reductions).chain(others).chain([Shrink, Measure, Profile]);
         all.find(|k| *k as u8 == code)
@@ -225,6 +228,7 @@ impl std::fmt::Display for CallSig {
             CallKind::ReduceToRootDense => "reduce of dense arrays",
             CallKind::Shrink => "shrink",
             CallKind::Broadcast => "broadcast",
+            CallKind::ExchangeBlocks => "exchange of blocks",
             CallKind::Measure => "probe",
             CallKind::Profile => "init",
         };

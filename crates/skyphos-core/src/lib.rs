@@ -35,13 +35,13 @@ pub use work::{Call, Steps, Work};
 mod liars;
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::frame::{CallKind, CallSig};
     use std::sync::Arc;
     use std::time::Duration;
 
-    fn on_all<R: Send>(
+    pub(crate) fn on_all<R: Send>(
         size: u32,
         timeout: f64,
         body: impl Fn(u32, Arc<Node>, Arc<Group>) -> R + Sync,

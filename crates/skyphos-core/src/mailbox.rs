@@ -430,6 +430,11 @@ impl Mailbox {
         self.find(comm, call).filter(|b| b.failed.is_none()).map(|b| b.version)
     }
 
+    /// Counts something that has happened in a call outside of the network.
+    pub(crate) fn touch(&mut self, comm: u64, call: u64) {
+        self.find(comm, call).into_iter().for_each(|b| b.version += 1);
+    }
+
     /// Ends a call with an error found on this rank.
     pub(crate) fn fail(&mut self, comm: u64, call: u64, error: Error) {
         if let Some(b) = self.find(comm, call) {

@@ -141,20 +141,27 @@ impl<R> Work<R> {
     /// Waits until the call is over, at most so long; whether it is. Meanwhile this thread drives all that is under
     /// way on the node. An interrupt ends the call on all ranks.
     pub fn wait_for(&self, timeout: Option<Duration>) -> bool {
-        if self.is_done() {
-            return true;
+        self.wait_on(&self.slot.ready, timeout);
+        self.is_done()
+    }
+
+    /// The same until the call has set a flag, or is over.
+    pub fn wait_on(&self, flag: &AtomicBool, timeout: Option<Duration>) {
+        let is_set = || flag.load(Ordering::Acquire) || self.is_done();
+        if is_set() {
+            return;
         }
         let node = self.ep.node().clone();
         let until = timeout.and_then(|t| Instant::now().checked_add(t));
         node.release_held();
         let _waiting = Waiting::enter(&node.tasks);
         let mut asked = Instant::now();
-        while !self.is_done() {
+        while !is_set() {
             let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() {
-                return false;
+                return;
             }
-            let quiet = node.step_calls(left, Some(&self.slot.ready));
+            let quiet = node.step_calls(left, Some(flag));
             if quiet || asked.elapsed() > NAP {
                 asked = Instant::now();
                 if node.interrupted() {
@@ -162,7 +169,6 @@ impl<R> Work<R> {
                 }
             }
         }
-        true
     }
 
     /// Waits for the result.

@@ -13,6 +13,7 @@ mod block;
 mod codec;
 mod fold;
 mod hash;
+pub mod keyed;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
 mod merge;

@@ -7,6 +7,7 @@ pub mod barrier;
 pub mod broadcast;
 pub mod configure;
 mod configure_layer;
+pub mod exchange_blocks;
 pub mod gather;
 pub mod reduce;
 pub mod reduce_to_root;

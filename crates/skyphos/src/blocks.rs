@@ -1,0 +1,167 @@
+//! Blocks of bytes from every rank to every other, taken one by one while others are still on their way.
+
+use crate::{Comm, Work};
+use skyphos_core::collectives::exchange_blocks::{BlockLimits, Blocks, exchange_blocks};
+use skyphos_core::frame::{CallKind, CallSig};
+use skyphos_core::{Endpoint, Traffic};
+use skyphos_types::{Error, Result};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// What has come.
+#[derive(Default)]
+struct Came {
+    /// By rank: whole blocks that nobody has taken.
+    whole: BTreeMap<u32, Vec<u8>>,
+    /// Of the call, to tell it that there is room.
+    call: Weak<Endpoint>,
+}
+
+#[derive(Default)]
+struct Queue {
+    came: Mutex<Came>,
+    /// A block has come since this was unset.
+    news: AtomicBool,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Came> {
+        self.came.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An exchange under way: see [`Comm::exchange_blocks`].
+pub struct BlockExchange {
+    work: Work<Traffic>,
+    /// How it ended, once that is known.
+    done: Option<Result<Traffic>>,
+    queue: Arc<Queue>,
+    /// Ranks whose blocks were not taken, in the order in which they are.
+    order: std::vec::IntoIter<u32>,
+}
+
+impl BlockExchange {
+    /// The next block and whose it is; `None` once all were taken. From the next rank, the one after it, and so on around.
+    ///
+    /// # Errors
+    /// What ended the call, which has no blocks after that.
+    pub fn next_block(&mut self) -> Result<Option<(u32, Vec<u8>)>> {
+        let Some(rank) = self.order.as_slice().first().copied() else { return Ok(None) };
+        loop {
+            self.queue.news.store(false, Ordering::Release);
+            let mut came = self.queue.lock();
+            if let Some(block) = came.whole.remove(&rank) {
+                let call = came.call.upgrade();
+                drop(came);
+                self.order.next();
+                // It may ask for another.
+                call.into_iter().for_each(|call| call.look_again());
+                return Ok(Some((rank, block)));
+            }
+            drop(came);
+            self.done = self.done.take().or_else(|| self.work.take());
+            if let Some(Err(error)) = &self.done {
+                return Err(error.clone());
+            }
+            self.work.wait_on(&self.queue.news, None);
+        }
+    }
+
+    /// How many blocks have come that were not taken.
+    pub fn waiting(&self) -> usize {
+        self.queue.lock().whole.len()
+    }
+
+    /// Waits until this rank's own blocks are gone, too, if all others were taken.
+    ///
+    /// # Errors
+    /// What ended the call.
+    pub fn finish(self) -> Result<Traffic> {
+        self.done.unwrap_or_else(|| self.work.wait())
+    }
+}
+
+/// A rank's blocks for the others, and those that come.
+struct Both<P> {
+    parts: Vec<Option<P>>,
+    lens: Vec<usize>,
+    open: BTreeMap<u32, Vec<u8>>,
+    push_bytes: usize,
+    queue: Arc<Queue>,
+}
+
+impl<P: AsRef<[u8]> + Send> Blocks for Both<P> {
+    fn len_for(&self, to: u32) -> usize {
+        self.lens[to as usize]
+    }
+
+    fn copy_out(&self, to: u32, at: usize, bytes: &mut [u8]) {
+        if let Some(part) = &self.parts[to as usize] {
+            bytes.copy_from_slice(&part.as_ref()[at..at + bytes.len()]);
+        }
+    }
+
+    fn sent(&mut self, to: u32) {
+        self.parts[to as usize] = None;
+    }
+
+    fn make_room(&mut self, from: u32, len: usize) -> Result<()> {
+        let mut room = Vec::new();
+        if room.try_reserve_exact(len).is_err() {
+            let message = format!("there is no memory for the {len} bytes of rank {from}'s block");
+            return Err(Error::bad_input(message));
+        }
+        self.open.insert(from, room);
+        Ok(())
+    }
+
+    fn put(&mut self, from: u32, bytes: &[u8]) {
+        self.open.entry(from).or_default().extend_from_slice(bytes);
+    }
+
+    fn came(&mut self, from: u32) {
+        let block = self.open.remove(&from).unwrap_or_default();
+        self.queue.lock().whole.insert(from, block);
+        self.queue.news.store(true, Ordering::Release);
+    }
+
+    fn held(&self) -> usize {
+        self.queue.lock().whole.values().filter(|block| block.len() > self.push_bytes).count()
+    }
+}
+
+impl Comm {
+    /// Brings block k of `blocks` to rank k, from each rank. Collective; goes on while this rank does something else. The blocks of the
+    /// others are taken from what is returned; this rank's own goes nowhere. All name the same limits.
+    ///
+    /// # Errors
+    /// In the call: `BadInput` unless there are as many blocks as ranks, or where there is no memory for one.
+    pub fn exchange_blocks<P: AsRef<[u8]> + Send + Sync + 'static>(
+        &self,
+        blocks: Vec<P>,
+        limits: BlockLimits,
+    ) -> Result<BlockExchange> {
+        let (me, size) = (self.rank(), self.size());
+        let queue = Arc::new(Queue::default());
+        let kind = CallSig::plain(CallKind::ExchangeBlocks);
+        let sig = CallSig { extra: limits.fetches as u32, n: limits.push_bytes as u64, ..kind };
+        let lens: Vec<usize> = blocks.iter().map(|block| block.as_ref().len()).collect();
+        let parts = blocks.into_iter().map(Some).collect();
+        let (open, push_bytes) = (BTreeMap::new(), limits.push_bytes);
+        let mut both = Both { parts, lens, open, push_bytes, queue: queue.clone() };
+        let of_call = queue.clone();
+        let call = self.prepare(sig, None, move |ep| async move {
+            if both.lens.len() != ep.size() as usize {
+                let message = format!("{} blocks for {} ranks", both.lens.len(), ep.size());
+                return Err(Error::bad_input(message));
+            }
+            of_call.lock().call = Arc::downgrade(&ep);
+            ep.vouch(|sum| both.parts.iter().flatten().for_each(|part| sum.bytes(part.as_ref())));
+            exchange_blocks(&ep, &mut both, limits).await?;
+            Ok(ep.traffic())
+        })?;
+        let order: Vec<u32> = (1..size).map(|far| (me + far) % size).collect();
+        Ok(BlockExchange { work: call.start(), done: None, queue, order: order.into_iter() })
+    }
+}

@@ -1,0 +1,98 @@
+//! Exchanges of blocks on every transport: taken as they come, and bounded by who takes them.
+
+mod common;
+
+use common::{MakeGroup, local, near, on_all, tcp};
+use proptest::prelude::*;
+use skyphos::{BlockLimits, Comm, Error, Result, Traffic};
+
+const TRANSPORTS: [(&str, MakeGroup); 3] = [("local", local), ("near", near), ("tcp", tcp)];
+
+/// Blocks and whose they are.
+type Came = Vec<(u32, Vec<u8>)>;
+
+/// What came, in order, and what the call says.
+fn exchange(comm: &Comm, blocks: Vec<Vec<u8>>, limits: BlockLimits) -> Result<(Came, Traffic)> {
+    let mut exchange = comm.exchange_blocks(blocks, limits)?;
+    let mut came = Vec::new();
+    while let Some(next) = exchange.next_block()? {
+        came.push(next);
+    }
+    exchange.finish().map(|traffic| (came, traffic))
+}
+
+fn block(from: u32, to: u32, len: usize) -> Vec<u8> {
+    (0..len).map(|k| (k * 13 + from as usize * 31 + to as usize * 7) as u8).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(25))]
+
+    #[test]
+    fn blocks_come_in_turn(
+        size in 1u32..9,
+        lens in prop::collection::vec(prop_oneof![Just(0usize), 1usize..100, 1000usize..400_000], 81),
+        push_bytes in prop_oneof![Just(0usize), 0usize..5000, Just(1 << 20)],
+        fetches in 1usize..4,
+    ) {
+        let len = |from: u32, to: u32| lens[(from * 9 + to) as usize];
+        for (name, make) in TRANSPORTS {
+            let got = on_all(make(size), |comm| {
+                let me = comm.rank();
+                let blocks = (0..size).map(|to| block(me, to, len(me, to))).collect();
+                let (came, traffic) = exchange(comm, blocks, BlockLimits { push_bytes, fetches }).unwrap();
+                let sent: usize = (0..size).filter(|to| *to != me).map(|to| 8 + len(me, to)).sum();
+                assert_eq!(traffic.sent_bytes, sent as u64);
+                came
+            });
+            for (me, came) in (0..).zip(got) {
+                let want: Vec<_> = (1..size)
+                    .map(|far| (me + far) % size)
+                    .map(|from| (from, block(from, me, len(from, me))))
+                    .collect();
+                prop_assert!(came == want, "{} rank {} of {}", name, me, size);
+            }
+        }
+    }
+}
+
+/// Nobody takes anything until all are there: two blocks come, and no more are asked for.
+#[test]
+fn who_takes_nothing_is_sent_no_more_than_it_asked_for() {
+    let limits = BlockLimits { push_bytes: 0, fetches: 2 };
+    for (name, make) in TRANSPORTS {
+        on_all(make(6), |comm| {
+            let blocks = (0..6).map(|to| block(comm.rank(), to, 50_000)).collect();
+            let mut exchange = comm.exchange_blocks(blocks, limits).unwrap();
+            // Other calls go by, in which all have had the time to send.
+            for _ in 0..20 {
+                comm.barrier().unwrap();
+            }
+            assert!(exchange.waiting() <= 2, "{name}: {}", exchange.waiting());
+            let mut from = Vec::new();
+            while let Some((rank, _)) = exchange.next_block().unwrap() {
+                from.push(rank);
+            }
+            assert_eq!(from, (1..6).map(|far| (comm.rank() + far) % 6).collect::<Vec<_>>());
+            exchange.finish().unwrap();
+        });
+    }
+}
+
+#[test]
+fn errors_are_those_of_all() {
+    let limits = BlockLimits { push_bytes: 10, fetches: 1 };
+    for (_, make) in TRANSPORTS {
+        on_all(make(3), |comm| {
+            // Too few blocks on one rank: who waits for blocks of the others hears that none will come.
+            let count = if comm.rank() == 1 { 2 } else { 3 };
+            let said = exchange(comm, vec![vec![1; 5000]; count], limits).unwrap_err().to_string();
+            assert!(said.contains("2 blocks for 3 ranks"), "{said}");
+            // Limits that differ.
+            let limits = BlockLimits { fetches: 1 + comm.rank() as usize, ..limits };
+            let done = exchange(comm, vec![vec![1; 5000]; 3], limits).map(|_| ());
+            assert!(matches!(done, Err(Error::Mismatch { .. })), "{done:?}");
+            comm.barrier().unwrap();
+        });
+    }
+}
