@@ -7,9 +7,10 @@ use crate::liar::{Edit, Liar};
 use arbitrary::{Arbitrary, Result, Unstructured};
 use skyphos::sim::{Cluster, Network};
 use skyphos::{
-    Algorithm, AllreduceOptions, ArrayMove, BroadcastOptions, Call, Comm, ConfigureOptions, DenseThreshold,
-    Error, Form, HostCopy, IndexList, IndexSets, Indices, Magnitude, Memory, Missing, Order, Quantize,
-    QuantizeOptions, Real, ReduceOp, Room, Route, Scale, Schedule, SharedPlan, SparseVec, Split, Stage,
+    Algorithm, AllreduceOptions, ArrayMove, BlockLimits, BroadcastOptions, Call, Comm, ConfigureOptions,
+    DenseThreshold, Error, Form, HostCopy, IndexList, IndexSets, Indices, Magnitude, Memory, Missing, Order,
+    Quantize, QuantizeOptions, Real, ReduceOp, Room, Route, Scale, Schedule, SharedPlan, SparseVec, Split,
+    Stage,
 };
 use skyphos_core::endpoint::WINDOW_BYTES;
 
@@ -53,6 +54,7 @@ enum What {
     ReduceArrays { to_root: bool },
     Barrier,
     Broadcast { route: u8, long: bool, chunk_bytes: u16 },
+    ExchangeBlocks { push_bytes: u8, lens: [u8; 4] },
 }
 
 /// What all ranks know.
@@ -349,6 +351,17 @@ fn call<T: Real + Magnitude>(
             };
             let parts = (comm.rank() == root).then_some(parts);
             comm.broadcast_call(root, parts, Little::default(), options)?.map(|_| None)
+        }
+        What::ExchangeBlocks { push_bytes, lens } => {
+            let len = |to: u32| 1500 * usize::from(lens[to as usize] % 32) * (1 + comm.rank() as usize);
+            let blocks: Vec<_> = (0..comm.size()).map(|to| vec![3; len(to)]).collect();
+            let limits = BlockLimits { push_bytes: 200 * usize::from(push_bytes), fetches: size };
+            let (call, mut blocks) = comm.exchange_blocks_call(blocks, limits)?;
+            call.map(move |_| {
+                while blocks.take().is_some() {}
+                assert_eq!(blocks.left(), 0, "a block that did not come");
+                None
+            })
         }
     })
 }

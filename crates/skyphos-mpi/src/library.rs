@@ -8,7 +8,7 @@ use libloading::os::unix::{Library as Shared, RTLD_GLOBAL, RTLD_NOW};
 use skyphos_types::{DType, Error, ReduceOp, Result};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Names under which libraries are known to the system's loader: the standard ABI's, MPICH's, Open MPI's.
@@ -79,6 +79,8 @@ pub struct Library {
     operations: [[Option<Handle>; ReduceOp::NAMED.len()]; DType::ALL.len()],
     /// Whether something is with MPI that may never be complete.
     stuck: AtomicBool,
+    /// Open ones.
+    transports: AtomicUsize,
     /// Where it came from, for messages.
     place: String,
     /// What it says of itself, in one line.
@@ -125,15 +127,20 @@ impl Library {
         open.is_some() || opened().is_ok()
     }
 
-    /// Ends MPI, if it was begun here and nobody has ended it. Whoever calls it makes no MPI call afterwards.
-    pub fn end() {
+    /// Ends MPI, if it was begun here and nobody has ended it; whether this did. Not while a transport is open, which another thread
+    /// may be polling. Whoever calls it makes no MPI call afterwards.
+    pub fn end() -> bool {
         let open = *OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         // MPI_Finalize would wait for what was begun.
-        let may = |library: &&Library| library.ours && library.is_usable() && !library.is_stuck();
-        if let Some(library) = open.filter(may) {
+        let is_free =
+            |library: &Library| !library.is_stuck() && library.transports.load(Ordering::Acquire) == 0;
+        let may = |library: &&Library| library.ours && library.is_usable() && is_free(library);
+        let library = open.filter(may);
+        if let Some(library) = library {
             // SAFETY: begun and not ended.
             unsafe { (library.call.finalize)() };
         }
+        library.is_some()
     }
 
     fn new(shared: &Shared, place: String) -> Result<Library> {
@@ -175,6 +182,7 @@ impl Library {
             numbers,
             operations,
             stuck,
+            transports: AtomicUsize::new(0),
             place,
             version,
             multiple: false,
@@ -252,6 +260,16 @@ impl Library {
     /// Something is with MPI that may never be complete.
     pub fn set_stuck(&self) {
         self.stuck.store(true, Ordering::Release);
+    }
+
+    /// A transport begins to call it.
+    pub(crate) fn enter(&self) {
+        self.transports.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// It calls it no more.
+    pub(crate) fn leave(&self) {
+        self.transports.fetch_sub(1, Ordering::AcqRel);
     }
 
     fn is_stuck(&self) -> bool {

@@ -199,6 +199,7 @@ impl Mpi {
             woken: Arc::default(),
             closed: false,
         };
+        library.enter();
         for place in 0..mpi.inbox.places() {
             mpi.inbox.expect(place).map_err(Error::bad_input)?;
         }
@@ -431,7 +432,10 @@ impl Mpi {
 
     /// Says goodbye and waits until all has gone out, and all others have said so too.
     fn leave(&mut self, wait: Duration, how: u64) {
-        if std::mem::replace(&mut self.closed, true) || self.peers.len() == 1 || !self.library.is_usable() {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        if self.peers.len() == 1 || !self.library.is_usable() {
             return self.forget();
         }
         let others: Vec<u32> = (0..self.peers.len() as u32).filter(|rank| *rank != self.rank).collect();
@@ -462,8 +466,10 @@ impl Mpi {
         self.forget();
     }
 
-    /// What MPI may still read or write stays where it is for ever.
+    /// What MPI may still read or write stays where it is for ever. No function of MPI's is called from here on: it may have ended.
     fn forget(&mut self) {
+        self.broken.get_or_insert_with(|| "this rank has closed its Comm".to_owned());
+        self.told = true;
         if !self.reducing.is_empty() {
             self.library.set_stuck();
         }
@@ -472,7 +478,9 @@ impl Mpi {
         for peer in &mut self.peers {
             std::mem::forget(std::mem::take(&mut peer.sending));
             std::mem::forget(std::mem::take(&mut peer.arriving));
+            *peer = Peer { gone: true, ..Peer::default() };
         }
+        self.library.leave();
     }
 }
 

@@ -1,6 +1,6 @@
 //! Blocks of bytes from every rank to every other, taken one by one while others are still on their way.
 
-use crate::{Comm, Work};
+use crate::{Call, Comm, Work};
 use skyphos_core::collectives::exchange_blocks::{BlockLimits, Blocks, exchange_blocks};
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::{Endpoint, Traffic};
@@ -31,14 +31,44 @@ impl Queue {
     }
 }
 
+/// What comes in an exchange.
+pub struct ComingBlocks {
+    queue: Arc<Queue>,
+    /// Ranks whose blocks were not taken, in the order in which they are.
+    order: std::vec::IntoIter<u32>,
+}
+
+impl ComingBlocks {
+    /// The next block and whose it is, if it has come. From the next rank, the one after it, and so on around.
+    pub fn take(&mut self) -> Option<(u32, Vec<u8>)> {
+        let rank = self.order.as_slice().first().copied()?;
+        let mut came = self.queue.lock();
+        let block = came.whole.remove(&rank)?;
+        let call = came.call.upgrade();
+        drop(came);
+        self.order.next();
+        // It may ask for another.
+        call.into_iter().for_each(|call| call.look_again());
+        Some((rank, block))
+    }
+
+    /// How many blocks were not taken, come or not.
+    pub fn left(&self) -> usize {
+        self.order.len()
+    }
+
+    /// How many blocks have come that were not taken.
+    pub fn waiting(&self) -> usize {
+        self.queue.lock().whole.len()
+    }
+}
+
 /// An exchange under way: see [`Comm::exchange_blocks`].
 pub struct BlockExchange {
     work: Work<Traffic>,
     /// How it ended, once that is known.
     done: Option<Result<Traffic>>,
-    queue: Arc<Queue>,
-    /// Ranks whose blocks were not taken, in the order in which they are.
-    order: std::vec::IntoIter<u32>,
+    blocks: ComingBlocks,
 }
 
 impl BlockExchange {
@@ -47,30 +77,23 @@ impl BlockExchange {
     /// # Errors
     /// What ended the call, which has no blocks after that.
     pub fn next_block(&mut self) -> Result<Option<(u32, Vec<u8>)>> {
-        let Some(rank) = self.order.as_slice().first().copied() else { return Ok(None) };
-        loop {
-            self.queue.news.store(false, Ordering::Release);
-            let mut came = self.queue.lock();
-            if let Some(block) = came.whole.remove(&rank) {
-                let call = came.call.upgrade();
-                drop(came);
-                self.order.next();
-                // It may ask for another.
-                call.into_iter().for_each(|call| call.look_again());
-                return Ok(Some((rank, block)));
+        while self.blocks.left() > 0 {
+            self.blocks.queue.news.store(false, Ordering::Release);
+            if let Some(next) = self.blocks.take() {
+                return Ok(Some(next));
             }
-            drop(came);
             self.done = self.done.take().or_else(|| self.work.take());
             if let Some(Err(error)) = &self.done {
                 return Err(error.clone());
             }
-            self.work.wait_on(&self.queue.news, None);
+            self.work.wait_on(&self.blocks.queue.news, None);
         }
+        Ok(None)
     }
 
     /// How many blocks have come that were not taken.
     pub fn waiting(&self) -> usize {
-        self.queue.lock().whole.len()
+        self.blocks.waiting()
     }
 
     /// Waits until this rank's own blocks are gone, too, if all others were taken.
@@ -106,24 +129,27 @@ impl<P: AsRef<[u8]> + Send> Blocks for Both<P> {
         self.parts[to as usize] = None;
     }
 
-    fn make_room(&mut self, from: u32, len: usize) -> Result<()> {
-        let mut room = Vec::new();
-        if room.try_reserve_exact(len).is_err() {
-            let message = format!("there is no memory for the {len} bytes of rank {from}'s block");
-            return Err(Error::bad_input(message));
-        }
-        self.open.insert(from, room);
+    fn begins(&mut self, from: u32, _: usize) -> Result<()> {
+        self.open.insert(from, Vec::new());
         Ok(())
     }
 
-    fn put(&mut self, from: u32, bytes: &[u8]) {
-        self.open.entry(from).or_default().extend_from_slice(bytes);
+    fn put(&mut self, from: u32, bytes: &[u8]) -> Result<()> {
+        // The length that a rank claims is believed as far as bytes have come.
+        let room = self.open.entry(from).or_default();
+        room.try_reserve(bytes.len()).map_err(|_| {
+            let so_far = room.len();
+            Error::bad_input(format!("there is no memory for rank {from}'s block after {so_far} bytes of it"))
+        })?;
+        room.extend_from_slice(bytes);
+        Ok(())
     }
 
-    fn came(&mut self, from: u32) {
+    fn came(&mut self, from: u32) -> Result<()> {
         let block = self.open.remove(&from).unwrap_or_default();
         self.queue.lock().whole.insert(from, block);
         self.queue.news.store(true, Ordering::Release);
+        Ok(())
     }
 
     fn held(&self) -> usize {
@@ -142,6 +168,19 @@ impl Comm {
         blocks: Vec<P>,
         limits: BlockLimits,
     ) -> Result<BlockExchange> {
+        let (call, blocks) = self.exchange_blocks_call(blocks, limits)?;
+        Ok(BlockExchange { work: call.start(), done: None, blocks })
+    }
+
+    /// The same as a call of its own, beside what comes in it.
+    ///
+    /// # Errors
+    /// As [`Comm::exchange_blocks`].
+    pub fn exchange_blocks_call<P: AsRef<[u8]> + Send + Sync + 'static>(
+        &self,
+        blocks: Vec<P>,
+        limits: BlockLimits,
+    ) -> Result<(Call<Traffic>, ComingBlocks)> {
         let (me, size) = (self.rank(), self.size());
         let queue = Arc::new(Queue::default());
         let kind = CallSig::plain(CallKind::ExchangeBlocks);
@@ -162,6 +201,6 @@ impl Comm {
             Ok(ep.traffic())
         })?;
         let order: Vec<u32> = (1..size).map(|far| (me + far) % size).collect();
-        Ok(BlockExchange { work: call.start(), done: None, queue, order: order.into_iter() })
+        Ok((call, ComingBlocks { queue, order: order.into_iter() }))
     }
 }

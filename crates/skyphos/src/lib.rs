@@ -69,7 +69,7 @@ pub use algorithm::{Algorithm, AllreduceOptions, DenseThreshold};
 pub use allgather::{Gathered, ScheduleChoice};
 pub use allreduce::Allreduced;
 pub use arrays::ArrayMove;
-pub use blocks::BlockExchange;
+pub use blocks::{BlockExchange, ComingBlocks};
 pub use broadcast::{BroadcastOptions, Broadcasted};
 pub use choose::{Choice, auto_may_take, of_route};
 pub use comm::{Comm, LocalRanks};

@@ -14,12 +14,19 @@ pub async fn barrier(ep: &Endpoint) -> Result<()> {
 /// The same as the end of another collective, in ⌈log2 P⌉ rounds from `first_round`: none returns before all have
 /// done their part, so that an error of one is an error of all.
 pub async fn barrier_from(ep: &Endpoint, first_round: u32) -> Result<()> {
+    all_say(ep, first_round, true).await.map(|_| ())
+}
+
+/// Whether all ranks say yes, known when all have entered: who hears a no passes it on. A yes takes no byte.
+pub async fn all_say(ep: &Endpoint, first_round: u32, yes: bool) -> Result<bool> {
     let (me, size) = (ep.rank(), ep.size());
-    let (mut step, mut round) = (1, first_round);
+    let (mut step, mut round, mut yes) = (1, first_round, yes);
     while step < size {
         let (to, from) = ((me + step) % size, (me + size - step) % size);
-        ep.exchange(round, vec![(to, ep.message(0))], &[from]).await?;
+        let message = ep.message(usize::from(!yes));
+        let heard = ep.exchange(round, vec![(to, message)], &[from]).await?;
+        yes &= heard[0].as_bytes().is_empty();
         (step, round) = (step * 2, round + 1);
     }
-    Ok(())
+    Ok(yes)
 }

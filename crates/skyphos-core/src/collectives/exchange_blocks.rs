@@ -1,24 +1,26 @@
 //! Blocks of bytes from every rank to every other, as long as their senders say: what a shuffle moves.
 //!
-//! Each rank tells each other how long its block for it is. A short one goes along (*pushed*); a long one waits until the receiver asks
-//! for it (*fetched*), which asks for some at a time: so what a rank holds of others is bounded, and a slow one holds back
-//! nobody but who sends to it. Rank j asks ranks j + 1, j + 2, … in turn, so that not all ask the same one, and takes blocks in that
+//! A short block goes at once (*pushed*). Of a long one the sender tells the length (*announced*), and the receiver asks for
+//! it (*fetched*), for some at a time: so what a rank holds of others is bounded, and a slow one holds back nobody but who
+//! sends to it. Rank j asks ranks j + 1, j + 2, … in turn, so that not all ask the same one, and takes blocks in that
 //! order: what comes of them is the same in each run.
 //!
-//! Cost at each rank: α for each other, the bytes of its blocks out and in, and α more for each that is fetched.
+//! Cost at each rank: α for each other, the bytes of its blocks out and in, and 2 α more for each that is fetched.
 
 use crate::clock::Effort;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::frame::ARRAYS;
+use crate::transport::Loss;
 use skyphos_types::Result;
 
-/// Rounds: lengths, and short blocks; "send me yours"; long blocks.
-const HEADS: u32 = 0x600;
-const FETCH: u32 = 0x601;
-const LONG: u32 = ARRAYS | 0x602;
+/// Rounds: short blocks; lengths of long ones; "send me yours"; long blocks.
+const PUSHED: u32 = ARRAYS | 0x600;
+const ANNOUNCED: u32 = 0x601;
+const FETCH: u32 = 0x602;
+const FETCHED: u32 = ARRAYS | 0x603;
 
 /// Bytes of a length.
-const HEAD_BYTES: usize = 8;
+const LEN_BYTES: usize = 8;
 
 /// What a rank has for the others, and what it does with theirs.
 pub trait Blocks: Send {
@@ -31,17 +33,23 @@ pub trait Blocks: Send {
     /// All of the block for a rank is on its way.
     fn sent(&mut self, to: u32);
 
-    /// Makes room for the block of a rank.
+    /// A block of so many bytes begins to come: what another rank says, which may be more than there is memory for.
     ///
     /// # Errors
-    /// There is none.
-    fn make_room(&mut self, from: u32, len: usize) -> Result<()>;
+    /// There is no room for it.
+    fn begins(&mut self, from: u32, len: usize) -> Result<()>;
 
     /// The next of its bytes.
-    fn put(&mut self, from: u32, bytes: &[u8]);
+    ///
+    /// # Errors
+    /// There is no room for them.
+    fn put(&mut self, from: u32, bytes: &[u8]) -> Result<()>;
 
     /// All of it has come.
-    fn came(&mut self, from: u32);
+    ///
+    /// # Errors
+    /// It could not be kept.
+    fn came(&mut self, from: u32) -> Result<()>;
 
     /// How many of the long ones that came are still held: those before them in turn have come, or were asked for.
     fn held(&self) -> usize;
@@ -60,34 +68,23 @@ pub struct BlockLimits {
 struct Out {
     to: u32,
     send: Outgoing,
-    /// Of the head, which goes first.
-    head: Option<[u8; HEAD_BYTES]>,
-    len: usize,
 }
 
 impl Out {
-    fn done(&self) -> bool {
-        self.send.done()
-    }
-
     /// Sends what may go; whether anything did.
-    fn step(&mut self, ep: &Endpoint, blocks: &impl Blocks) -> bool {
+    fn step(&mut self, ep: &Endpoint, blocks: &mut impl Blocks) -> bool {
         let mut moved = false;
         while let Some(range) = self.send.next_range(ep, 1) {
             let mut chunk = ep.chunk(range.len());
             ep.spend(Effort::Dense { bytes: 2 * range.len() });
             if !ep.is_sized() {
-                let head = self.head.as_ref().map_or(&[][..], |head| head);
-                let bytes = chunk.as_bytes_mut();
-                let of_head = head.len().saturating_sub(range.start).min(bytes.len());
-                bytes[..of_head].copy_from_slice(&head[head.len().min(range.start)..][..of_head]);
-                if of_head < bytes.len() {
-                    let at = range.start + of_head - head.len();
-                    blocks.copy_out(self.to, at, &mut bytes[of_head..]);
-                }
+                blocks.copy_out(self.to, range.start, chunk.as_bytes_mut());
             }
             self.send.push(ep, chunk);
             moved = true;
+        }
+        if self.send.done() {
+            blocks.sent(self.to);
         }
         moved
     }
@@ -95,80 +92,98 @@ impl Out {
 
 /// How far the block of a rank is.
 enum State {
-    /// Its length has not come, or its bytes, which come with it.
-    Head {
-        incoming: Incoming,
-        head: Vec<u8>,
+    /// It comes as a short one, or it is announced.
+    Unknown {
+        announced: Incoming,
     },
-    /// It is long, and waits to be asked for.
-    Known {
-        len: usize,
+    /// It waits to be asked for, so long; without data, nobody knows.
+    Announced {
+        len: Option<usize>,
     },
     /// It was asked for.
     Asked {
-        incoming: Incoming,
-        len: usize,
+        len: Option<usize>,
     },
     Whole,
 }
 
+/// A rank's block on its way in.
 struct In {
     from: u32,
+    incoming: Incoming,
     state: State,
 }
 
 impl In {
+    fn new(from: u32) -> In {
+        let announced = Incoming::new(from, ANNOUNCED);
+        In { from, incoming: Incoming::new(from, PUSHED), state: State::Unknown { announced } }
+    }
+
     /// Takes what has come; whether anything did.
-    fn step(&mut self, ep: &Endpoint, blocks: &mut impl Blocks) -> Result<bool> {
+    fn step(&mut self, ep: &Endpoint, blocks: &mut impl Blocks, limits: BlockLimits) -> Result<bool> {
         let (from, mut moved) = (self.from, false);
         loop {
-            match &mut self.state {
-                State::Head { incoming, head } => {
-                    let Some(chunk) = incoming.next(ep)? else { return Ok(moved) };
-                    moved = true;
-                    let mut bytes = chunk.as_bytes();
-                    if head.len() < HEAD_BYTES {
-                        let (first, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES - head.len()));
-                        head.extend_from_slice(first);
-                        bytes = rest;
-                        if head.len() < HEAD_BYTES {
-                            continue;
-                        }
-                        let len = u64::from_le_bytes(head[..].try_into().expect("8 bytes"));
-                        let (with_it, len) = (incoming.total() - HEAD_BYTES as u64, usize::try_from(len));
-                        let len = len.ok().filter(|len| with_it == 0 || with_it == *len as u64);
-                        let len =
-                            len.ok_or_else(|| ep.corrupt(from, "a block of another length than it says"))?;
-                        if with_it == 0 && len > 0 {
-                            self.state = State::Known { len };
-                            continue;
-                        }
-                        blocks.make_room(from, len)?;
-                    }
-                    blocks.put(from, bytes);
-                    if incoming.done() {
-                        self.state = State::Whole;
-                        blocks.came(from);
-                    }
+            let first = !self.incoming.begun();
+            let fits = match &mut self.state {
+                State::Announced { .. } | State::Whole => return Ok(moved),
+                State::Unknown { .. } => 0..=limits.push_bytes,
+                State::Asked { len } => len.map_or(0..=usize::MAX, |len| len..=len),
+            };
+            let chunk = match self.incoming.next(ep) {
+                Ok(Some(chunk)) => chunk,
+                // Who has sent all and left sends no short block, but may have announced one.
+                other => match first && self.look_for_word(ep)? {
+                    true => return Ok(true),
+                    false => return other.map(|_| moved),
+                },
+            };
+            moved = true;
+            if first {
+                let len = usize::try_from(self.incoming.total()).unwrap_or(usize::MAX);
+                if !fits.contains(&len) {
+                    return Err(ep.corrupt(from, "a block of another length than it may have"));
                 }
-                State::Asked { incoming, len } => {
-                    let Some(chunk) = incoming.next(ep)? else { return Ok(moved) };
-                    moved = true;
-                    if incoming.total() != *len as u64 {
-                        return Err(ep.corrupt(from, "a block of another length than was told"));
-                    }
-                    ep.spend(Effort::Dense { bytes: 2 * chunk.len() });
-                    if !ep.is_sized() {
-                        blocks.put(from, chunk.as_bytes());
-                    }
-                    if incoming.done() {
-                        self.state = State::Whole;
-                        blocks.came(from);
-                    }
-                }
-                State::Known { .. } | State::Whole => return Ok(moved),
+                blocks.begins(from, len)?;
+            }
+            ep.spend(Effort::Dense { bytes: 2 * chunk.len() });
+            if !ep.is_sized() {
+                blocks.put(from, chunk.as_bytes())?;
+            }
+            if self.incoming.done() {
+                self.state = State::Whole;
+                blocks.came(from)?;
             }
         }
+    }
+
+    /// Whether the block has just been announced.
+    fn look_for_word(&mut self, ep: &Endpoint) -> Result<bool> {
+        let State::Unknown { announced } = &mut self.state else { return Ok(false) };
+        // That there will be none is for who waits for the block to say.
+        let Ok(Some(word)) = announced.next(ep) else { return Ok(false) };
+        let len = match ep.is_sized() {
+            true => None,
+            false => {
+                let len = word.as_bytes().try_into().ok().map(u64::from_le_bytes);
+                let len = len.and_then(|len| usize::try_from(len).ok());
+                Some(len.ok_or_else(|| ep.corrupt(self.from, "a length of a block that is none"))?)
+            }
+        };
+        self.state = State::Announced { len };
+        Ok(true)
+    }
+
+    /// Asks for a block that was announced.
+    fn ask(&mut self, ep: &Endpoint, len: Option<usize>) {
+        Outgoing::new(self.from, FETCH, 0).push(ep, ep.chunk(0));
+        self.incoming = Incoming::new(self.from, FETCHED);
+        self.state = State::Asked { len };
+    }
+
+    /// It was asked for, and not all of it has come.
+    fn is_asked(&self) -> bool {
+        matches!(self.state, State::Asked { .. })
     }
 
     fn is_whole(&self) -> bool {
@@ -183,60 +198,61 @@ impl In {
 pub async fn exchange_blocks(ep: &Endpoint, blocks: &mut impl Blocks, limits: BlockLimits) -> Result<()> {
     let (me, size) = (ep.rank(), ep.size());
     let others = || (1..size).map(|far| (me + far) % size);
-    let is_long = |len: usize| len > limits.push_bytes;
-    let mut outs: Vec<Out> = others()
-        .map(|to| {
-            let len = blocks.len_for(to);
-            let with_it = if is_long(len) { 0 } else { len };
-            let send = Outgoing::new(to, HEADS, (HEAD_BYTES + with_it) as u64);
-            Out { to, send, head: Some((len as u64).to_le_bytes()), len: with_it }
-        })
-        .collect();
-    let mut asked_of_us: Vec<(u32, Incoming)> =
-        others().filter(|to| is_long(blocks.len_for(*to))).map(|to| (to, Incoming::new(to, FETCH))).collect();
-    let head = |from| State::Head { incoming: Incoming::new(from, HEADS), head: Vec::new() };
-    let mut ins: Vec<In> = others().map(|from| In { from, state: head(from) }).collect();
+    let (mut outs, mut asked_of_us) = (Vec::new(), Vec::new());
+    for to in others() {
+        let len = blocks.len_for(to);
+        if len <= limits.push_bytes {
+            outs.push(Out { to, send: Outgoing::new(to, PUSHED, len as u64) });
+        } else {
+            let mut word = ep.chunk(LEN_BYTES);
+            if !ep.is_sized() {
+                word.as_bytes_mut().copy_from_slice(&(len as u64).to_le_bytes());
+            }
+            Outgoing::new(to, ANNOUNCED, LEN_BYTES as u64).push(ep, word);
+            asked_of_us.push((to, Incoming::new(to, FETCH)));
+        }
+    }
+    let mut ins: Vec<In> = others().map(In::new).collect();
     loop {
         let mut moved = false;
         for part in &mut ins {
-            moved |= part.step(ep, blocks)?;
+            moved |= part.step(ep, blocks, limits)?;
         }
         // In turn: who is asked next is the first whose block has not come, or been asked for.
-        let asked = ins.iter().filter(|part| matches!(part.state, State::Asked { .. })).count();
+        let asked = ins.iter().filter(|part| part.is_asked()).count();
         let mut room = limits.fetches.max(1).saturating_sub(asked + blocks.held());
         for part in &mut ins {
             match part.state {
-                State::Known { len } if room > 0 => {
-                    blocks.make_room(part.from, len)?;
-                    Outgoing::new(part.from, FETCH, 0).push(ep, ep.chunk(0));
-                    part.state = State::Asked { incoming: Incoming::new(part.from, LONG), len };
+                State::Announced { len } if room > 0 => {
+                    part.ask(ep, len);
                     (room, moved) = (room - 1, true);
                 }
-                State::Known { .. } | State::Head { .. } => break,
+                State::Announced { .. } | State::Unknown { .. } => break,
                 State::Asked { .. } | State::Whole => {}
             }
         }
         let mut waiting = Vec::new();
         for (to, mut word) in asked_of_us {
-            match word.next(ep)? {
-                Some(_) => {
-                    let len = blocks.len_for(to);
-                    outs.push(Out { to, send: Outgoing::new(to, LONG, len as u64), head: None, len });
+            match word.next(ep) {
+                Ok(Some(_)) => {
+                    let send = Outgoing::new(to, FETCHED, blocks.len_for(to) as u64);
+                    outs.push(Out { to, send });
                     moved = true;
                 }
-                None => waiting.push((to, word)),
+                Ok(None) => waiting.push((to, word)),
+                // It has the block, from another replica of this rank.
+                Err(_) if ep.losses()[to as usize] == Some(Loss::Left) => {
+                    blocks.sent(to);
+                    moved = true;
+                }
+                Err(error) => return Err(error),
             }
         }
         asked_of_us = waiting;
         for out in &mut outs {
             moved |= out.step(ep, blocks);
         }
-        outs.retain(|out| {
-            if out.done() && (out.len > 0 || blocks.len_for(out.to) == 0) {
-                blocks.sent(out.to);
-            }
-            !out.done()
-        });
+        outs.retain(|out| !out.send.done());
         if outs.is_empty() && asked_of_us.is_empty() && ins.iter().all(In::is_whole) {
             return Ok(());
         }
@@ -283,7 +299,7 @@ mod tests {
             self.sent.push(to);
         }
 
-        fn make_room(&mut self, from: u32, len: usize) -> Result<()> {
+        fn begins(&mut self, from: u32, len: usize) -> Result<()> {
             self.came.insert(from, Vec::with_capacity(len));
             if len > LIMITS.push_bytes {
                 self.open += 1;
@@ -292,12 +308,14 @@ mod tests {
             Ok(())
         }
 
-        fn put(&mut self, from: u32, bytes: &[u8]) {
-            self.came.get_mut(&from).expect("room").extend(bytes);
+        fn put(&mut self, from: u32, bytes: &[u8]) -> Result<()> {
+            self.came.get_mut(&from).expect("begun").extend(bytes);
+            Ok(())
         }
 
-        fn came(&mut self, from: u32) {
+        fn came(&mut self, from: u32) -> Result<()> {
             self.open -= usize::from(self.came[&from].len() > LIMITS.push_bytes);
+            Ok(())
         }
 
         fn held(&self) -> usize {

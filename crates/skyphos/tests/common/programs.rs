@@ -1,8 +1,8 @@
 //! Every collective once, on data that depends on the rank alone. Results are bits, so that all replicas must have the same.
 
 use skyphos::{
-    Algorithm, AllreduceOptions, ArrayMove, BroadcastOptions, Comm, ConfigureOptions, Error, IndexList,
-    Memory, Order, ReduceOp, Result, Route, Schedule, SparseVec, View,
+    Algorithm, AllreduceOptions, ArrayMove, BlockLimits, BroadcastOptions, Comm, ConfigureOptions, Error,
+    IndexList, Memory, Order, ReduceOp, Result, Route, Schedule, SparseVec, View,
 };
 
 pub const N: u64 = 60_000;
@@ -105,8 +105,23 @@ fn broadcast(comm: &Comm, count: usize, route: Option<Route>) -> Result<Vec<u64>
     }
 }
 
+/// Blocks that are pushed and others that are asked for, two at a time, while those before them are taken.
+fn exchange_blocks(comm: &Comm, count: usize) -> Result<Vec<u64>> {
+    let len = |to: u32| count * 8 * ((comm.rank() + 2 * to) % 4) as usize;
+    let block =
+        |to| array(comm.rank() + to, count * 3).iter().flat_map(|v| v.to_le_bytes()).take(len(to)).collect();
+    let blocks: Vec<Vec<u8>> = (0..comm.size()).map(block).collect();
+    let mut exchange = comm.exchange_blocks(blocks, BlockLimits { push_bytes: count * 8, fetches: 2 })?;
+    let mut words = Vec::new();
+    while let Some((from, block)) = exchange.next_block()? {
+        words.extend([u64::from(from), block.len() as u64]);
+        words.extend(block.chunks(8).map(|word| u64::from_le_bytes(word.try_into().expect("whole words"))));
+    }
+    exchange.finish().map(|_| words)
+}
+
 /// All of them; `count` is how much each rank has.
-pub const ALL: [Program; 29] = [
+pub const ALL: [Program; 30] = [
     ("barrier", |comm, _| comm.barrier().map(|()| vec![])),
     ("auto", |comm, count| allreduce(comm, count, Algorithm::Auto, None)),
     ("recursive_doubling", |comm, count| allreduce(comm, count, Algorithm::RecursiveDoubling, None)),
@@ -183,6 +198,7 @@ pub const ALL: [Program; 29] = [
     ("broadcast chain", |comm, count| broadcast(comm, count, Some(Route::Chain))),
     ("broadcast binomial", |comm, count| broadcast(comm, count, Some(Route::Binomial))),
     ("broadcast scatter_allgather", |comm, count| broadcast(comm, count, Some(Route::ScatterAllgather))),
+    ("exchange_blocks", exchange_blocks),
     ("under way", |comm, count| {
         let calls: Vec<_> = (0..3)
             .map(|k| {

@@ -6,6 +6,7 @@
 //! a time: a call that fails leaves it no memory of its caller's.
 
 use super::{ASK, OWN, finish};
+use crate::collectives::barrier::all_say;
 use crate::endpoint::{Endpoint, Incoming};
 use crate::slab::CHUNK_BYTES;
 use skyphos_types::{Element, ReduceOp, Result};
@@ -30,7 +31,7 @@ pub async fn by_transport<T: Element>(
     let node = ep.node();
     let taken = node.take_own_collectives();
     // An error from here on leaves them taken.
-    if !all_say(ep, taken).await? {
+    if !all_say(ep, ASK, taken).await? {
         if taken {
             node.give_own_collectives_back();
         }
@@ -69,18 +70,4 @@ pub async fn by_transport<T: Element>(
     }
     node.give_own_collectives_back();
     Ok(true)
-}
-
-/// Whether all ranks say yes, by dissemination: who hears a no passes it on.
-async fn all_say(ep: &Endpoint, yes: bool) -> Result<bool> {
-    let (me, size) = (ep.rank(), ep.size());
-    let (mut step, mut round, mut yes) = (1, ASK, yes);
-    while step < size {
-        let (to, from) = ((me + step) % size, (me + size - step) % size);
-        let message = ep.message_of(&[u8::from(yes)]);
-        let heard = ep.exchange(round, vec![(to, message)], &[from]).await?;
-        yes &= heard[0].as_bytes() == [1];
-        (step, round) = (step * 2, round + 1);
-    }
-    Ok(yes)
 }
