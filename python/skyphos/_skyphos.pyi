@@ -7,8 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "BlockExchange",
     "Comm",
     "Connected",
+    "KeyTable",
     "Plan",
     "SimulatedPhase",
     "Work",
@@ -23,11 +25,14 @@ __all__ = [
     "connect_mpi",
     "connect_tcp",
     "default_profile",
+    "exchange_blocks",
     "fan",
     "gather",
     "get_profile",
     "greedy_degrees",
     "kernel_times",
+    "key_places",
+    "list_of",
     "local",
     "move_arrays",
     "mpi_end",
@@ -44,6 +49,7 @@ __all__ = [
     "simulate",
     "simulated_collectives",
     "stream",
+    "strings_of",
     "topk_allreduce",
     "topk_put_back",
     "topk_quantise",
@@ -57,6 +63,14 @@ _Stage = tuple[float, float, float, float, float, float]
 _Shared = tuple[int | None, int, list[int] | None, bool, float | None, int | None]
 
 _Array = npt.NDArray[Any]
+
+_Bytes = npt.NDArray[np.uint8]
+
+_Strings = tuple[npt.NDArray[np.int64], _Bytes]
+
+_Keys = npt.NDArray[np.uint64] | _Strings
+
+_Places = npt.NDArray[np.uint32]
 
 _Quantised = tuple[int, int, str, str, int]
 
@@ -251,6 +265,31 @@ class Plan:
     ) -> Any: ...
     def volume(self) -> list[tuple[int, int, bool, int, int, int, int, float]]: ...
     def stats(self) -> tuple[float, float, float]: ...
+
+def exchange_blocks(comm: Comm, blocks: list[_Bytes], push_bytes: int, fetches: int) -> BlockExchange: ...
+def key_places(keys: _Keys, ranks: int, waves: int) -> tuple[_Places, _Places]: ...
+def strings_of(strings: list[str] | list[bytes]) -> _Strings: ...
+def list_of(offsets: npt.NDArray[np.int64], bytes: _Bytes, text: bool) -> list[Any]: ...
+
+@final
+class BlockExchange:
+    def next_block(self) -> tuple[int, _Bytes] | None: ...
+    def fail(self, message: str) -> None: ...
+    def finish(self) -> tuple[int, int, int]: ...
+
+@final
+class KeyTable:
+    def __new__(cls, strings: bool, dtype: str, width: int, op: Any, identity: Any) -> KeyTable: ...
+    def __len__(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    def add(self, keys: _Keys, values: _Bytes | None) -> None: ...
+    def absorb(self, other: KeyTable) -> None: ...
+    def add_block(self, block: _Bytes) -> None: ...
+    def places(self, ranks: int, waves: int) -> tuple[_Places, _Places]: ...
+    def blocks(self, to: _Places, blocks: int) -> list[_Bytes]: ...
+    def keys(self) -> Any: ...
+    def take(self) -> tuple[Any, _Array, npt.NDArray[np.uint64] | None]: ...
 
 @final
 class Work:

@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from . import _skyphos as native
 from .arguments import Op, as_array, as_degrees, as_expected, as_name, as_out, as_same, identity_of, resolve_op
-from .broadcast import BroadcastCollectives
 from .errors import BadInput
 from .explanation import WHY_ARRAY, Told, explanation_of
 from .kinds import open_vector
 from .quantize import Quantize
+from .shuffle.collective import ShuffleCollectives
 from .sparse_vector import SparseVector
 from .vectors import _arrays, _as_vector, _Parts, _vector
 from .work import perform
@@ -42,7 +42,7 @@ _Quantised = tuple[int, int, str, str, int]
 _Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None]
 
 
-class AllreduceCollectives(BroadcastCollectives):
+class AllreduceCollectives(ShuffleCollectives):
     """The part of a :class:`skyphos.Comm` that reduces to all ranks."""
 
     def allreduce(

@@ -248,6 +248,12 @@ impl Endpoint {
         .await
     }
 
+    /// Ends the call on all ranks, wherever it is here; nothing happens if it is over.
+    pub fn fail(&self, error: Error) {
+        self.node.mail(|mail| mail.fail(self.group.comm, self.call, error));
+        self.node.rouse();
+    }
+
     /// Lets the call look again at what it waits for: something has changed on this rank.
     pub fn look_again(&self) {
         self.node.mail(|mail| mail.touch(self.group.comm, self.call));

@@ -2,9 +2,11 @@
 //! library. No algorithm lives here; docstrings for users are in `python/skyphos`.
 
 mod arrays;
+mod blocks;
 mod broadcast;
 mod comm;
 mod errors;
+mod keyed;
 mod op;
 mod owned;
 mod plan;
@@ -26,9 +28,13 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[pymodule]
 mod _skyphos {
     #[pymodule_export]
+    use crate::blocks::{BlockExchange, exchange_blocks};
+    #[pymodule_export]
     use crate::broadcast::broadcast;
     #[pymodule_export]
     use crate::comm::{Comm, Connected, connect_mpi, connect_tcp, local, mpi_end, mpi_is_there};
+    #[pymodule_export]
+    use crate::keyed::{KeyTable, key_places, list_of, strings_of};
     #[pymodule_export]
     use crate::plan::Plan;
     #[pymodule_export]

@@ -96,6 +96,12 @@ impl BlockExchange {
         self.blocks.waiting()
     }
 
+    /// Ends the call on all ranks: this one takes no more.
+    pub fn fail(&self, error: Error) {
+        let call = self.blocks.queue.lock().call.upgrade();
+        call.into_iter().for_each(|call| call.fail(error.clone()));
+    }
+
     /// Waits until this rank's own blocks are gone, too, if all others were taken.
     ///
     /// # Errors

@@ -89,6 +89,7 @@ pub use skyphos_core::plan::{Considered, Plan, Stats, Volume};
 pub use skyphos_core::stream::Split;
 pub use skyphos_core::transport::{Health, Loss, Transport};
 pub use skyphos_core::{Call, Node, Settings, Topology, Traffic, Work};
+pub use skyphos_kernels::keyed;
 pub use skyphos_kernels::stream::{Form, IndexList, SparseVec, View};
 pub use skyphos_kernels::{
     Draw, Indices, Magnitude, Quantize, Scale, Select, put_back, quantise_in_place, take_topk,

@@ -79,8 +79,9 @@ fn held_up_s(scenario: &Scenario) -> f64 {
             _ => {}
         }
     }
-    // What a slow process does in a play: its messages, among them a word to each sibling in each call.
-    waits + slow / 80.0
+    // What a slow process does in a play: its messages to all others in each call, among them a word to each sibling.
+    let messages = (scenario.steps.len() * scenario.processes as usize) as f64;
+    waits + slow * (0.006 + 90e-6 * messages)
 }
 
 fn check_life(facts: &Facts, life: &Life, process: u32) -> Result<(), String> {

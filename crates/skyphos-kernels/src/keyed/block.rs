@@ -1,0 +1,166 @@
+//! Keyed rows as bytes: what ranks of a shuffle send each other.
+//!
+//! ```text
+//! head      kind, type of values, bytes of a number, bytes of a count (0: a row a key); width u32; keys u64; rows u64; extra u64
+//! numbers   of each key: its distance from `extra`, the smallest; of strings: their lengths, and `extra` is their sum
+//! strings   one after the other
+//! counts    of a list: each key's rows
+//! rows      from the next multiple of 8
+//! ```
+//! Little-endian. Nothing has no bytes at all.
+
+use skyphos_types::{DType, Error, Result};
+
+const HEAD_BYTES: usize = 32;
+
+/// A block that was read: its parts fit its length.
+#[derive(Clone, Copy, Debug)]
+pub struct Block<'a> {
+    pub(super) kind: u8,
+    pub(super) dtype: DType,
+    pub(super) width: usize,
+    pub(super) extra: u64,
+    numbers: Narrow<'a>,
+    pub(super) strings: &'a [u8],
+    /// Of a list.
+    counts: Option<Narrow<'a>>,
+    pub(super) rows: &'a [u8],
+}
+
+/// Numbers of a few bytes each.
+#[derive(Clone, Copy, Debug)]
+struct Narrow<'a> {
+    bytes: &'a [u8],
+    each: usize,
+}
+
+/// The next bytes.
+fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+    let (part, left) = rest.split_at_checked(len)?;
+    *rest = left;
+    Some(part)
+}
+
+impl<'a> Narrow<'a> {
+    /// The next ones, one a key.
+    fn take(rest: &mut &'a [u8], keys: usize, each: u8) -> Option<Narrow<'a>> {
+        let each = [1, 2, 4, 8].contains(&each).then_some(usize::from(each))?;
+        take(rest, keys.checked_mul(each)?).map(|bytes| Narrow { bytes, each })
+    }
+
+    fn iter(self) -> impl Iterator<Item = u64> + 'a {
+        self.bytes.chunks_exact(self.each).map(|some| {
+            let mut number = [0; 8];
+            number[..some.len()].copy_from_slice(some);
+            u64::from_le_bytes(number)
+        })
+    }
+}
+
+/// Appends numbers up to `most`, and says how many bytes each has.
+pub(super) fn narrow(to: &mut Vec<u8>, most: u64, numbers: impl Iterator<Item = u64>) -> usize {
+    match most {
+        0..=0xff => to.extend(numbers.map(|number| number as u8)),
+        0x100..=0xffff => numbers.for_each(|number| to.extend_from_slice(&(number as u16).to_le_bytes())),
+        0x1_0000..=0xffff_ffff => {
+            numbers.for_each(|number| to.extend_from_slice(&(number as u32).to_le_bytes()));
+        }
+        _ => numbers.for_each(|number| to.extend_from_slice(&number.to_le_bytes())),
+    }
+    match most {
+        0..=0xff => 1,
+        0x100..=0xffff => 2,
+        0x1_0000..=0xffff_ffff => 4,
+        _ => 8,
+    }
+}
+
+/// Writes a block, part after part.
+pub(super) struct Writer {
+    bytes: Vec<u8>,
+    head: [u8; 4],
+    width: u32,
+    keys: u64,
+    extra: u64,
+}
+
+impl Writer {
+    /// Of so many keys of a kind. The rest of the bytes are for what comes.
+    pub(super) fn new(kind: u8, dtype: DType, width: usize, keys: usize, room: usize) -> Writer {
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + room);
+        bytes.resize(HEAD_BYTES, 0);
+        Writer { bytes, head: [kind, dtype as u8, 1, 0], width: width as u32, keys: keys as u64, extra: 0 }
+    }
+
+    /// The keys.
+    pub(super) fn keys(&mut self, put: impl FnOnce(&mut Vec<u8>) -> (usize, u64)) {
+        let (each, extra) = put(&mut self.bytes);
+        (self.head[2], self.extra) = (each as u8, extra);
+    }
+
+    /// Each key's rows, in a list.
+    pub(super) fn counts(&mut self, most: u64, counts: impl Iterator<Item = u64>) {
+        self.head[3] = narrow(&mut self.bytes, most, counts) as u8;
+    }
+
+    /// The rows, and the block.
+    pub(super) fn rows(mut self, rows: u64, put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
+        put(&mut self.bytes);
+        self.bytes[..4].copy_from_slice(&self.head);
+        self.bytes[4..8].copy_from_slice(&self.width.to_le_bytes());
+        for (at, number) in [self.keys, rows, self.extra].into_iter().enumerate() {
+            self.bytes[8 + 8 * at..][..8].copy_from_slice(&number.to_le_bytes());
+        }
+        self.bytes
+    }
+}
+
+impl<'a> Block<'a> {
+    /// Reads one that is not empty.
+    ///
+    /// # Errors
+    /// `BadInput` where its parts do not fit its length, or say what cannot be.
+    pub fn read(block: &'a [u8]) -> Result<Block<'a>> {
+        Block::parts(block).ok_or_else(|| Error::bad_input("a block of keyed rows that makes no sense"))
+    }
+
+    fn parts(block: &'a [u8]) -> Option<Block<'a>> {
+        let (head, mut rest) = block.split_at_checked(HEAD_BYTES)?;
+        let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
+        let [kind, dtype, each, count_bytes] = head[..4].try_into().expect("4 bytes");
+        let width = u32::from_le_bytes(head[4..8].try_into().expect("4 bytes"));
+        let (keys, row_count, extra) = (usize::try_from(word(8)).ok()?, word(16), word(24));
+        let (dtype, width) =
+            (DType::from_code(dtype)?, usize::try_from(width).ok().filter(|width| *width > 0)?);
+        let numbers = Narrow::take(&mut rest, keys, each)?;
+        let strings = match kind {
+            2 => take(&mut rest, usize::try_from(extra).ok()?)?,
+            _ => &[],
+        };
+        let counts = match count_bytes {
+            0 => None,
+            each => Some(Narrow::take(&mut rest, keys, each)?),
+        };
+        let so_far = block.len() - rest.len();
+        take(&mut rest, so_far.next_multiple_of(8) - so_far)?;
+        let rows = rest;
+        let told = match counts {
+            None => keys as u64,
+            Some(counts) => counts.iter().try_fold(0u64, u64::checked_add)?,
+        };
+        let bytes = row_count.checked_mul(width as u64)?.checked_mul(dtype.size() as u64)?;
+        (told == row_count && bytes == rows.len() as u64).then_some(())?;
+        Some(Block { kind, dtype, width, extra, numbers, strings, counts, rows })
+    }
+
+    /// Each key's number.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u64> + use<'a> {
+        self.numbers.iter()
+    }
+
+    /// Each key's rows, in a list.
+    pub(super) fn counts(&self) -> Option<impl Iterator<Item = u64> + use<'a>> {
+        self.counts.map(Narrow::iter)
+    }
+}

@@ -1,0 +1,253 @@
+//! Kinds of keys: numbers, and strings of bytes as Arrow has them.
+
+use super::block::{Block, narrow};
+use super::{hash_bytes, hash_number};
+use skyphos_types::{Error, Result};
+
+/// Keys of a batch, one after the other.
+pub trait Keys {
+    /// How many there are.
+    fn len(&self) -> usize;
+
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The hash of one.
+    fn hash(&self, at: usize) -> u64;
+}
+
+/// Distinct keys of a kind.
+pub trait Known: Default {
+    /// A batch of them.
+    type Batch<'a>: Keys;
+
+    /// How many there are.
+    fn len(&self) -> usize;
+
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether a known key is the one at a place of a batch.
+    fn is(&self, number: u32, batch: &Self::Batch<'_>, at: usize) -> bool;
+
+    /// One more.
+    fn add(&mut self, batch: &Self::Batch<'_>, at: usize);
+
+    /// The hash of a known key.
+    fn hash(&self, number: u32) -> u64;
+
+    /// All of them as a batch.
+    fn batch(&self) -> Self::Batch<'_>;
+
+    /// Bytes of memory that they take.
+    fn bytes(&self) -> usize;
+
+    /// What a block calls this kind.
+    const KIND: u8;
+
+    /// Memory for keys as they come in a block.
+    type Room: Default;
+
+    /// Appends keys of these numbers, as [`Known::decode`] reads them: the bytes that each has in a list of numbers, and a number
+    /// that goes with them.
+    fn encode(&self, numbers: &[u32], to: &mut Vec<u8>) -> (usize, u64);
+
+    /// The keys of a block.
+    ///
+    /// # Errors
+    /// `BadInput` where they are none.
+    fn decode<'a>(block: &Block<'a>, room: &'a mut Self::Room) -> Result<Self::Batch<'a>>;
+}
+
+/// Numbers as they are.
+pub type Numbers = Vec<u64>;
+
+impl Keys for &[u64] {
+    fn len(&self) -> usize {
+        <[u64]>::len(self)
+    }
+
+    fn hash(&self, at: usize) -> u64 {
+        hash_number(self[at])
+    }
+}
+
+impl Known for Numbers {
+    type Batch<'a> = &'a [u64];
+
+    fn len(&self) -> usize {
+        Vec::len(self)
+    }
+
+    fn is(&self, number: u32, batch: &&[u64], at: usize) -> bool {
+        self[number as usize] == batch[at]
+    }
+
+    fn add(&mut self, batch: &&[u64], at: usize) {
+        self.push(batch[at]);
+    }
+
+    fn hash(&self, number: u32) -> u64 {
+        hash_number(self[number as usize])
+    }
+
+    fn batch(&self) -> &[u64] {
+        self
+    }
+
+    fn bytes(&self) -> usize {
+        8 * self.capacity()
+    }
+
+    const KIND: u8 = 1;
+
+    type Room = Vec<u64>;
+
+    fn encode(&self, numbers: &[u32], to: &mut Vec<u8>) -> (usize, u64) {
+        let key = |number: &u32| self[*number as usize];
+        let base = numbers.iter().map(key).min().unwrap_or(0);
+        let most = numbers.iter().map(|number| key(number) - base).max().unwrap_or(0);
+        (narrow(to, most, numbers.iter().map(|number| key(number) - base)), base)
+    }
+
+    fn decode<'a>(block: &Block<'a>, room: &'a mut Vec<u64>) -> Result<&'a [u64]> {
+        room.clear();
+        room.extend(block.numbers().map(|number| block.extra.wrapping_add(number)));
+        Ok(room)
+    }
+}
+
+/// Strings of bytes as Arrow has them: string k is `bytes[offsets[k]..offsets[k + 1]]`.
+#[derive(Clone, Copy, Debug)]
+pub struct StringBatch<'a> {
+    offsets: &'a [i64],
+    bytes: &'a [u8],
+}
+
+impl<'a> StringBatch<'a> {
+    /// Of these.
+    ///
+    /// # Errors
+    /// `BadInput` where the offsets do not ascend within the bytes.
+    pub fn new(offsets: &'a [i64], bytes: &'a [u8]) -> Result<StringBatch<'a>> {
+        let whole = offsets.first().is_some_and(|first| *first >= 0) && offsets.is_sorted();
+        match whole && offsets.last().is_some_and(|last| *last as u64 <= bytes.len() as u64) {
+            true => Ok(StringBatch { offsets, bytes }),
+            false => Err(Error::bad_input(format!(
+                "offsets of strings that do not lie within their {} bytes",
+                bytes.len()
+            ))),
+        }
+    }
+
+    fn get(&self, at: usize) -> &'a [u8] {
+        &self.bytes[self.offsets[at] as usize..self.offsets[at + 1] as usize]
+    }
+}
+
+impl Keys for StringBatch<'_> {
+    fn len(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    fn hash(&self, at: usize) -> u64 {
+        hash_bytes(self.get(at))
+    }
+}
+
+/// Strings one after the other.
+#[derive(Clone, Debug)]
+pub struct Strings {
+    offsets: Vec<i64>,
+    bytes: Vec<u8>,
+}
+
+impl Default for Strings {
+    fn default() -> Strings {
+        Strings { offsets: vec![0], bytes: Vec::new() }
+    }
+}
+
+impl Strings {
+    fn get(&self, number: u32) -> &[u8] {
+        let at = number as usize;
+        &self.bytes[self.offsets[at] as usize..self.offsets[at + 1] as usize]
+    }
+
+    /// Where each begins, and the end; and all of them.
+    pub fn into_parts(self) -> (Vec<i64>, Vec<u8>) {
+        (self.offsets, self.bytes)
+    }
+}
+
+impl Known for Strings {
+    type Batch<'a> = StringBatch<'a>;
+
+    fn len(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    fn is(&self, number: u32, batch: &StringBatch<'_>, at: usize) -> bool {
+        self.get(number) == batch.get(at)
+    }
+
+    fn add(&mut self, batch: &StringBatch<'_>, at: usize) {
+        self.bytes.extend_from_slice(batch.get(at));
+        self.offsets.push(self.bytes.len() as i64);
+    }
+
+    fn hash(&self, number: u32) -> u64 {
+        hash_bytes(self.get(number))
+    }
+
+    fn batch(&self) -> StringBatch<'_> {
+        StringBatch { offsets: &self.offsets, bytes: &self.bytes }
+    }
+
+    fn bytes(&self) -> usize {
+        8 * self.offsets.capacity() + self.bytes.capacity()
+    }
+
+    const KIND: u8 = 2;
+
+    type Room = Vec<i64>;
+
+    fn encode(&self, numbers: &[u32], to: &mut Vec<u8>) -> (usize, u64) {
+        let len = |number: &u32| self.get(*number).len() as u64;
+        let each = narrow(to, numbers.iter().map(len).max().unwrap_or(0), numbers.iter().map(len));
+        let before = to.len();
+        numbers.iter().for_each(|number| to.extend_from_slice(self.get(*number)));
+        (each, (to.len() - before) as u64)
+    }
+
+    fn decode<'a>(block: &Block<'a>, room: &'a mut Vec<i64>) -> Result<StringBatch<'a>> {
+        room.clear();
+        room.push(0);
+        let mut end = 0u64;
+        for len in block.numbers() {
+            end = end.saturating_add(len);
+            room.push(i64::try_from(end).unwrap_or(i64::MAX));
+        }
+        if end != block.strings.len() as u64 {
+            return Err(Error::bad_input("strings of another length than their block says"));
+        }
+        StringBatch::new(room, block.strings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_that_lie_elsewhere() {
+        for offsets in [&[][..], &[-1, 2], &[0, 3, 2], &[0, 4]] {
+            assert!(StringBatch::new(offsets, b"abc").is_err());
+        }
+        assert_eq!(StringBatch::new(&[0], b"").unwrap().len(), 0);
+    }
+}

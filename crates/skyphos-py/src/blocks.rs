@@ -1,0 +1,76 @@
+//! Exchanges of blocks of bytes that Python objects hold.
+
+use crate::comm::Comm;
+use crate::errors::{or_fail, to_py};
+use crate::owned::Numbers;
+use numpy::{PyArray1, PyReadonlyArray1};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use skyphos::{BlockLimits, Error};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// An exchange under way.
+#[pyclass(module = "skyphos._skyphos", frozen)]
+pub struct BlockExchange {
+    exchange: Mutex<Option<skyphos::BlockExchange>>,
+    /// Its group stays open.
+    _comm: Arc<skyphos::Comm>,
+}
+
+/// A block that came: whose it is, and its bytes.
+type Came<'py> = (u32, Bound<'py, PyArray1<u8>>);
+
+#[pymethods]
+impl BlockExchange {
+    /// The next block, in turn; None once all were taken.
+    fn next_block<'py>(&self, py: Python<'py>) -> PyResult<Option<Came<'py>>> {
+        let next = py.detach(|| {
+            let mut exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
+            exchange.as_mut().map(skyphos::BlockExchange::next_block)
+        });
+        let next = next.ok_or_else(over)?.map_err(|error| to_py(py, error))?;
+        Ok(next.map(|(rank, block)| (rank, PyArray1::from_vec(py, block))))
+    }
+
+    /// Ends the exchange on all ranks.
+    fn fail(&self, py: Python<'_>, message: &str) {
+        py.detach(|| {
+            let exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
+            exchange.iter().for_each(|exchange| exchange.fail(Error::bad_input(message)));
+        });
+    }
+
+    /// Waits until this rank's blocks are gone: bytes and frames sent, bytes received.
+    fn finish(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+        let traffic = py.detach(|| {
+            let mut exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
+            exchange.take().map(skyphos::BlockExchange::finish)
+        });
+        let traffic = traffic.ok_or_else(over)?.map_err(|error| to_py(py, error))?;
+        Ok((traffic.sent_bytes, traffic.sent_frames, traffic.received_bytes))
+    }
+}
+
+fn over() -> PyErr {
+    PyRuntimeError::new_err("this exchange is over")
+}
+
+/// Sends block k to rank k.
+#[pyfunction]
+pub fn exchange_blocks<'py>(
+    py: Python<'py>,
+    comm: &Comm,
+    blocks: Vec<Bound<'py, PyAny>>,
+    push_bytes: usize,
+    fetches: usize,
+) -> PyResult<BlockExchange> {
+    let comm = comm.shared();
+    let held = |block: &Bound<'py, PyAny>| -> PyResult<Numbers<u8>> {
+        let bytes: PyReadonlyArray1<'_, u8> = block.extract()?;
+        Ok(Numbers::new(bytes.as_slice()?, block))
+    };
+    let blocks = or_fail(py, comm, blocks.iter().map(held).collect::<PyResult<Vec<_>>>())?;
+    let exchange = py.detach(|| comm.exchange_blocks(blocks, BlockLimits { push_bytes, fetches }));
+    let exchange = exchange.map_err(|error| to_py(py, error))?;
+    Ok(BlockExchange { exchange: Mutex::new(Some(exchange)), _comm: comm.clone() })
+}

@@ -1,0 +1,320 @@
+//! Tables of rows by key, and strings as Arrow has them.
+
+use crate::errors::to_py;
+use crate::op::reduce_op;
+use numpy::{Element as NumpyElement, PyArray1, PyReadonlyArray1};
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyString};
+use skyphos::keyed::{Keys, Known, Merge, Numbers, StringBatch, Strings, Table, owner_of, wave_of};
+use skyphos::{DType, Element, Error, Result, with_element};
+use std::any::Any;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Keys as Python gives them: an array of numbers; or where strings begin, and their bytes.
+#[derive(FromPyObject)]
+pub enum KeyArrays<'py> {
+    Numbers(PyReadonlyArray1<'py, u64>),
+    Strings(PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, u8>),
+}
+
+enum Batch<'a> {
+    Numbers(&'a [u64]),
+    Strings(StringBatch<'a>),
+}
+
+/// A kind of keys, from and to Python.
+trait Kind: Known + Clone + Send + 'static {
+    fn of(batch: Batch<'_>) -> Option<Self::Batch<'_>>;
+    fn to_python(self, py: Python<'_>) -> PyResult<Py<PyAny>>;
+}
+
+impl Kind for Numbers {
+    fn of(batch: Batch<'_>) -> Option<&[u64]> {
+        match batch {
+            Batch::Numbers(numbers) => Some(numbers),
+            Batch::Strings(_) => None,
+        }
+    }
+
+    fn to_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        PyArray1::from_vec(py, self).into_py_any(py)
+    }
+}
+
+impl Kind for Strings {
+    fn of(batch: Batch<'_>) -> Option<StringBatch<'_>> {
+        match batch {
+            Batch::Strings(strings) => Some(strings),
+            Batch::Numbers(_) => None,
+        }
+    }
+
+    fn to_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let (offsets, bytes) = self.into_parts();
+        (PyArray1::from_vec(py, offsets), PyArray1::from_vec(py, bytes)).into_py_any(py)
+    }
+}
+
+/// A table of any keys and values.
+trait AnyTable: Send {
+    fn len(&self) -> usize;
+    fn bytes(&self) -> usize;
+    fn add(&mut self, keys: Batch<'_>, rows: Option<&[u8]>) -> Result<()>;
+    fn absorb(&mut self, other: &dyn AnyTable) -> Result<()>;
+    fn add_block(&mut self, block: &[u8]) -> Result<()>;
+    fn hashes(&self) -> Vec<u64>;
+    fn blocks(&self, to: &[u32], blocks: u32) -> Vec<Vec<u8>>;
+    fn keys(&self, py: Python<'_>) -> PyResult<Py<PyAny>>;
+    fn take(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>>;
+    fn as_any(&self) -> &dyn Any;
+}
+
+impl<K: Kind, T: Element + NumpyElement> AnyTable for Table<K, T> {
+    fn len(&self) -> usize {
+        Table::len(self)
+    }
+
+    fn bytes(&self) -> usize {
+        Table::bytes(self)
+    }
+
+    fn add(&mut self, keys: Batch<'_>, rows: Option<&[u8]>) -> Result<()> {
+        let keys = K::of(keys).ok_or_else(|| Error::bad_input("keys of another kind than before"))?;
+        match rows {
+            None => self.count(&keys),
+            Some(rows) => match bytemuck::try_cast_slice(rows) {
+                Ok(rows) => Table::add(self, &keys, rows),
+                Err(_) => Table::add(self, &keys, &bytemuck::pod_collect_to_vec::<u8, T>(rows)),
+            },
+        }
+    }
+
+    fn absorb(&mut self, other: &dyn AnyTable) -> Result<()> {
+        match other.as_any().downcast_ref::<Self>() {
+            Some(other) => Table::absorb(self, other),
+            None => Err(Error::bad_input("a table of other keys or values")),
+        }
+    }
+
+    fn add_block(&mut self, block: &[u8]) -> Result<()> {
+        Table::add_block(self, block)
+    }
+
+    fn hashes(&self) -> Vec<u64> {
+        Table::hashes(self).collect()
+    }
+
+    fn blocks(&self, to: &[u32], blocks: u32) -> Vec<Vec<u8>> {
+        Table::blocks(self, to, blocks)
+    }
+
+    fn keys(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Table::keys(self).clone().to_python(py)
+    }
+
+    fn take(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let (keys, rows, counts) = py.detach(|| self.into_parts());
+        let counts = counts.map(|counts| PyArray1::from_vec(py, counts));
+        (keys.to_python(py)?, PyArray1::from_vec(py, rows), counts).into_py_any(py)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The owner of each key, and its wave.
+type Places<'py> = (Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>);
+
+/// Rows of numbers by key.
+#[pyclass(module = "skyphos._skyphos", frozen)]
+pub struct KeyTable {
+    table: Mutex<Option<Box<dyn AnyTable>>>,
+}
+
+impl KeyTable {
+    fn lock(&self) -> MutexGuard<'_, Option<Box<dyn AnyTable>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Box<dyn AnyTable>) -> Result<R> + Send,
+    ) -> PyResult<R> {
+        let done = py.detach(|| self.lock().as_mut().map(work));
+        done.ok_or_else(taken)?.map_err(|error| to_py(py, error))
+    }
+}
+
+fn taken() -> PyErr {
+    PyRuntimeError::new_err("what this table held was taken")
+}
+
+#[pymethods]
+impl KeyTable {
+    /// `strings`: keys are strings of bytes, not numbers. `op`: a name or a ufunc with its identity; None keeps all rows.
+    #[new]
+    fn new(
+        strings: bool,
+        dtype: &str,
+        width: usize,
+        op: Option<Bound<'_, PyAny>>,
+        identity: &Bound<'_, PyAny>,
+    ) -> PyResult<KeyTable> {
+        let merge = op.map(|op| reduce_op(&op, identity)).transpose()?.map_or(Merge::List, Merge::Fold);
+        let dtype = DType::ALL.into_iter().find(|known| known.name() == dtype);
+        let dtype = dtype.ok_or_else(|| PyTypeError::new_err("values of a type that has no operations"))?;
+        let new = with_element!(dtype, T => match strings {
+            true => Table::<Strings, T>::new(width, merge).map(|table| Box::new(table) as Box<dyn AnyTable>),
+            false => Table::<Numbers, T>::new(width, merge).map(|table| Box::new(table) as Box<dyn AnyTable>),
+        });
+        let table = new.map_err(|error| to_py(identity.py(), error))?;
+        Ok(KeyTable { table: Mutex::new(Some(table)) })
+    }
+
+    fn __len__(&self) -> usize {
+        self.lock().as_ref().map_or(0, |table| table.len())
+    }
+
+    /// Bytes of memory that it takes.
+    #[getter]
+    fn bytes(&self) -> usize {
+        self.lock().as_ref().map_or(0, |table| table.bytes())
+    }
+
+    /// Adds a row for each key; `values` None: a row of ones.
+    fn add(
+        &self,
+        py: Python<'_>,
+        keys: KeyArrays<'_>,
+        values: Option<PyReadonlyArray1<'_, u8>>,
+    ) -> PyResult<()> {
+        let values = values.as_ref().map(|values| values.as_slice()).transpose()?;
+        let batch = match &keys {
+            KeyArrays::Numbers(numbers) => Batch::Numbers(numbers.as_slice()?),
+            KeyArrays::Strings(offsets, bytes) => {
+                let strings = StringBatch::new(offsets.as_slice()?, bytes.as_slice()?);
+                Batch::Strings(strings.map_err(|error| to_py(py, error))?)
+            }
+        };
+        self.with(py, |table| table.add(batch, values))
+    }
+
+    /// Adds all of another, which keeps it.
+    fn absorb(&self, py: Python<'_>, other: &KeyTable) -> PyResult<()> {
+        if std::ptr::eq(self, other) {
+            return Err(PyValueError::new_err("a table cannot absorb itself"));
+        }
+        self.with(py, |table| other.lock().as_deref().map_or(Ok(()), |other| table.absorb(other)))
+    }
+
+    /// Adds what a block holds.
+    fn add_block(&self, py: Python<'_>, block: PyReadonlyArray1<'_, u8>) -> PyResult<()> {
+        let block = block.as_slice()?;
+        self.with(py, |table| table.add_block(block))
+    }
+
+    /// The owner of each key, by its hash, and the wave that it goes in.
+    fn places<'py>(&self, py: Python<'py>, ranks: u32, waves: u32) -> PyResult<Places<'py>> {
+        let hashes = self.with(py, |table| Ok(table.hashes()))?;
+        Ok(places(py, &hashes, ranks, waves))
+    }
+
+    /// A block for each of so many places, of the keys that go there.
+    fn blocks<'py>(
+        &self,
+        py: Python<'py>,
+        to: PyReadonlyArray1<'_, u32>,
+        blocks: u32,
+    ) -> PyResult<Vec<Bound<'py, PyArray1<u8>>>> {
+        let to = to.as_slice()?;
+        let made = self.with(py, |table| {
+            let fits = to.len() == table.len() && to.iter().all(|to| *to < blocks || *to == u32::MAX);
+            fits.then(|| table.blocks(to, blocks)).ok_or_else(|| Error::bad_input("no place for a key"))
+        })?;
+        Ok(made.into_iter().map(|block| PyArray1::from_vec(py, block)).collect())
+    }
+
+    /// A copy of the keys.
+    fn keys(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.lock().as_ref().ok_or_else(taken)?.keys(py)
+    }
+
+    /// Keys, rows one after the other, and of a list how many rows each key has. The table has nothing from then on.
+    fn take(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let table = self.lock().take();
+        table.ok_or_else(taken)?.take(py)
+    }
+}
+
+/// The owner of each key, by its hash, and the wave that it goes in.
+#[pyfunction]
+pub fn key_places<'py>(
+    py: Python<'py>,
+    keys: KeyArrays<'_>,
+    ranks: u32,
+    waves: u32,
+) -> PyResult<Places<'py>> {
+    let hashes: Vec<u64> = match &keys {
+        KeyArrays::Numbers(numbers) => {
+            let numbers = numbers.as_slice()?;
+            (0..numbers.len()).map(|at| (&numbers).hash(at)).collect()
+        }
+        KeyArrays::Strings(offsets, bytes) => {
+            let strings = StringBatch::new(offsets.as_slice()?, bytes.as_slice()?);
+            let strings = strings.map_err(|error| to_py(py, error))?;
+            (0..strings.len()).map(|at| strings.hash(at)).collect()
+        }
+    };
+    Ok(places(py, &hashes, ranks, waves))
+}
+
+fn places<'py>(py: Python<'py>, hashes: &[u64], ranks: u32, waves: u32) -> Places<'py> {
+    let all = |of: &dyn Fn(u64) -> u32| PyArray1::from_iter(py, hashes.iter().map(|hash| of(*hash)));
+    (all(&|hash| owner_of(hash, ranks)), all(&|hash| wave_of(hash, waves)))
+}
+
+/// Where strings begin, and their bytes.
+type StringArrays<'py> = (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<u8>>);
+
+/// Where strings begin, and their bytes: of a list of `str` (in UTF-8) or of `bytes`.
+#[pyfunction]
+pub fn strings_of<'py>(py: Python<'py>, strings: &Bound<'py, PyList>) -> PyResult<StringArrays<'py>> {
+    let (mut offsets, mut bytes) = (Vec::with_capacity(strings.len() + 1), Vec::new());
+    offsets.push(0i64);
+    for (at, string) in strings.iter().enumerate() {
+        if let Ok(text) = string.cast::<PyString>() {
+            bytes.extend_from_slice(text.to_str()?.as_bytes());
+        } else if let Ok(raw) = string.cast::<PyBytes>() {
+            bytes.extend_from_slice(raw.as_bytes());
+        } else {
+            let kind = string.get_type().name()?;
+            return Err(PyTypeError::new_err(format!("key {at} is of type {kind}, not str or bytes")));
+        }
+        offsets.push(bytes.len() as i64);
+    }
+    Ok((PyArray1::from_vec(py, offsets), PyArray1::from_vec(py, bytes)))
+}
+
+/// The strings as a list of `str`, or of `bytes`.
+#[pyfunction]
+pub fn list_of<'py>(
+    py: Python<'py>,
+    offsets: PyReadonlyArray1<'_, i64>,
+    bytes: PyReadonlyArray1<'_, u8>,
+    text: bool,
+) -> PyResult<Bound<'py, PyList>> {
+    let (offsets, bytes) = (offsets.as_slice()?, bytes.as_slice()?);
+    StringBatch::new(offsets, bytes).map_err(|error| to_py(py, error))?;
+    let string = |ends: &[i64]| -> PyResult<Bound<'py, PyAny>> {
+        let string = &bytes[ends[0] as usize..ends[1] as usize];
+        Ok(match text {
+            true => PyString::from_bytes(py, string)?.into_any(),
+            false => PyBytes::new(py, string).into_any(),
+        })
+    };
+    PyList::new(py, offsets.windows(2).map(string).collect::<PyResult<Vec<_>>>()?)
+}

@@ -1,0 +1,136 @@
+"""`Comm.shuffle`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from ..arguments import Op
+from ..broadcast import BroadcastCollectives
+from .gatherer import Shuffle
+from .stages import Stages
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+    from .combine import Function
+    from .gatherer import Partition
+
+__all__ = ["ShuffleCollectives"]
+
+
+class ShuffleCollectives(BroadcastCollectives):
+    """The part of a :class:`skyphos.Comm` that brings values to the owners of their keys."""
+
+    _way: Stages | None = None
+
+    @property
+    def _stages(self) -> Stages:
+        """Which ranks share a host, and a group of those that do once it is made."""
+        if self._way is None:
+            self._way = Stages(cast("Comm", self))
+        return self._way
+
+    def shuffle(
+        self,
+        keys: Any,
+        values: Any = None,
+        combine: Op | Function = "sum",
+        *,
+        partition: Partition | None = None,
+        mergeable: Callable[[Any], bool] | None = None,
+        local_reduction: bool = True,
+        push_bytes: int = 1 << 16,
+        fetches: int = 4,
+        memory: int | None = None,
+        spill_dir: str | os.PathLike[str] | None = None,
+        debug: bool | None = None,
+        explain: bool = False,
+    ) -> Any:
+        """Bring values to the owners of their keys, those of equal keys merged on the way. Collective.
+
+        Values of a key merge within this process, across the ranks of its host, then at its owner (*Twister*, section
+        5.1). For batches of many tasks, and results wave by wave, see :class:`skyphos.shuffle.Shuffle`.
+
+        Parameters
+        ----------
+        keys : array or list of shape (k,)
+            Integers, ``str`` or ``bytes``: a NumPy or Arrow array, or a list. They may repeat. All ranks have keys of
+            one kind, and may have none.
+        values : array of shape (k,) or (k, …), or sequence
+            A number, or a row of numbers, for each key. Objects of any kind where ``combine`` is a function or
+            ``"list"``: they are pickled. None with ``combine="count"``.
+        combine : str, numpy.ufunc or callable
+            ``sum``, ``prod``, ``min``, ``max``, ``or``, ``and``, or a ufunc with an identity; ``"list"``: all values of
+            a key; ``"count"``: how often there is each key; or a function (key, a, b) → value, associative and
+            commutative, that may change and return ``a``. Values are merged in a fixed order: results are the same in
+            each run.
+        partition : callable, optional
+            (keys, ranks) → the owner of each: an array of k integers, from distinct keys, as an array of numbers or a
+            list. The same on all ranks. None: by a hash of the key, the same on all machines.
+        mergeable : callable, optional
+            (key) → whether its values may be merged before they are at its owner, which merges them in any case.
+        local_reduction : bool
+            False: values that were merged within this process go straight to owners, not by a rank of this host.
+        push_bytes, fetches : int
+            Blocks of up to ``push_bytes`` are sent at once; longer ones are announced, and ``fetches`` of them are
+            asked for at a time, so that a slow rank holds back nobody but who sends to it.
+        memory : int, optional
+            Bytes that this rank may take for what it gathers. What is more goes to Arrow IPC files in ``spill_dir``
+            (with pyarrow), and travels in as many waves as it takes. None: a quarter of this rank's share of the
+            host's free memory.
+        spill_dir : path, optional
+            Where those files are, without a name; None: the system's place for such files.
+        debug : bool, optional
+            Check on the first values of 64 keys that the function is associative and commutative. None: under
+            ``python -X dev``.
+        explain : bool
+            Also return a :class:`~skyphos.shuffle.ShuffleExplanation`.
+
+        Returns
+        -------
+        keys, values
+            The keys that this rank owns, each once, in the kind that came in, and the value of each. With ``"list"`` a
+            list of arrays, of as many rows as there were values, or of lists. With ``explain`` a third: the
+            explanation.
+
+        Raises
+        ------
+        BadInput
+            On all ranks: keys or values that cannot be sent, ragged rows, an operation that has no meaning for them;
+            what ``combine``, ``partition`` or ``mergeable`` raised, with the rank and the key; a function that is not
+            associative. Objects in a group whose ranks are on several hosts and have proved no token.
+        Mismatch
+            Ranks have different kinds of keys or values, or other options.
+
+        Notes
+        -----
+        A rank takes memory for what it has merged, for its blocks, and for what it owns. On the wire, keys take 1 to 8
+        bytes (strings: theirs, and 1 to 8 for the length), values as many as in memory.
+
+        Examples
+        --------
+        >>> import numpy as np, skyphos as sky
+        >>> with sky.init() as comm:
+        ...     keys, sums = comm.shuffle(np.array([7, 3, 7]), np.array([1.0, 2.0, 3.0]))
+        >>> dict(zip(keys.tolist(), sums.tolist()))
+        {7: 4.0, 3: 2.0}
+        """
+        try:
+            shuffle = Shuffle(
+                cast("Comm", self),
+                combine,
+                partition=partition,
+                mergeable=mergeable,
+                local_reduction=local_reduction,
+                push_bytes=push_bytes,
+                fetches=fetches,
+                memory=memory,
+                spill_dir=spill_dir,
+                debug=debug,
+            )
+            shuffle.add(keys, values)
+        except Exception as error:
+            self._fail(error)
+        result = shuffle.result()
+        return (*result, shuffle.explanation()) if explain else result

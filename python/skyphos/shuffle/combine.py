@@ -1,0 +1,148 @@
+"""How values of one key become one: a named operation, a list of them, or a function."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..arguments import Op, resolve_op
+from ..errors import BadInput
+
+__all__ = ["Combine", "Function"]
+
+#: (key, a, b) → value.
+Function = Callable[[Any, Any, Any], Any]
+
+#: Keys whose function is checked, in debug mode.
+CHECKED = 64
+
+
+@dataclass(frozen=True)
+class Combine:
+    """What ``combine=`` says.
+
+    Attributes
+    ----------
+    name : str
+        The same on all ranks.
+    op, identity
+        An operation of the native library, or a ufunc and its identity.
+    function : callable or None
+        The user's.
+    lists, counts : bool
+        All values are kept; only how many there are.
+    """
+
+    name: str
+    op: Any = None
+    identity: Any = None
+    function: Function | None = None
+    lists: bool = False
+    counts: bool = False
+
+    @classmethod
+    def of(cls, combine: Op | Function) -> Combine:
+        """What a user asked for.
+
+        Examples
+        --------
+        >>> from skyphos.shuffle.combine import Combine
+        >>> Combine.of("sum").op, Combine.of("list").lists
+        ('sum', True)
+        """
+        if isinstance(combine, str) and combine == "list":
+            return cls("list", lists=True)
+        if isinstance(combine, str) and combine == "count":
+            return cls("count", op="sum", counts=True)
+        if isinstance(combine, str) and combine in ("mean", "mean_present"):
+            raise BadInput(
+                f"combine={combine!r}: means of means are none. Sum the values and count them beside, in two columns"
+            )
+        if isinstance(combine, (str, np.ufunc)):
+            try:
+                op, identity = resolve_op(combine)
+            except BadInput as error:
+                raise BadInput(str(error).replace("operation", "combine operation", 1)) from None
+            return cls(op if isinstance(op, str) else combine.__name__, op=op, identity=identity)  # type: ignore[union-attr]
+        if not callable(combine):
+            raise BadInput(f'combine is a named operation, "list", "count", a ufunc or a function, not {combine!r}')
+        return cls(getattr(combine, "__qualname__", type(combine).__name__), function=combine)
+
+    def merge(self, key: Any, a: Any, b: Any, rank: int) -> Any:
+        """What the user's function makes of two values."""
+        assert self.function is not None
+        try:
+            return self.function(key, a, b)
+        except Exception as error:  # whatever it raises
+            told = "".join(traceback.format_exception(error)).rstrip()
+            raise BadInput(
+                f"rank {rank}: combine={self.name} raised {type(error).__name__} on key {key!r}: {error}\n{told}"
+            ) from error
+
+
+def is_debug(debug: bool | None) -> bool:
+    """Whether functions are checked: what was asked for; else as ``python -X dev`` has it."""
+    return sys.flags.dev_mode if debug is None else bool(debug)
+
+
+class Checker:
+    """Tries a function on the first values of some keys: order and grouping must not matter."""
+
+    def __init__(self, combine: Combine, rank: int) -> None:
+        self._combine, self._rank = combine, rank
+        self._seen: dict[Any, list[Any]] = {}
+
+    def see(self, key: Any, value: Any) -> None:
+        """Look at one more value.
+
+        Raises
+        ------
+        BadInput
+            It is not associative, or not commutative: which key and values show it.
+        """
+        values = self._seen.setdefault(key, []) if len(self._seen) < CHECKED or key in self._seen else None
+        if values is None or len(values) == 3:
+            return
+        values.append(value)
+
+        def f(a: Any, b: Any) -> Any:
+            return self._combine.merge(key, _copy(a), _copy(b), self._rank)
+
+        if len(values) == 2:
+            a, b = values
+            self._same(key, "commutative", f"f({a!r}, {b!r})", f(a, b), f(b, a))
+        elif len(values) == 3:
+            a, b, c = values
+            self._same(key, "associative", f"f of {a!r}, {b!r}, {c!r}", f(f(a, b), c), f(a, f(b, c)))
+
+    def _same(self, key: Any, what: str, of: str, left: Any, right: Any) -> None:
+        if not _equal(left, right):
+            raise BadInput(
+                f"rank {self._rank}: combine={self._combine.name} is not {what}: {of} for key {key!r} is {left!r} one "
+                f"way and {right!r} the other, so the result would depend on which rank comes first"
+            )
+
+
+def _copy(value: Any) -> Any:
+    """A value of its own: a function may change its first argument and return it."""
+    import copy
+
+    return copy.deepcopy(value)
+
+
+def _equal(left: Any, right: Any) -> bool:
+    """Equal, numbers as nearly as rounding leaves them."""
+    try:
+        a, b = np.asarray(left), np.asarray(right)
+        if a.dtype.kind in "fc" and b.dtype.kind in "fc":
+            return a.shape == b.shape and bool(np.allclose(a, b, rtol=1e-6, atol=1e-9, equal_nan=True))
+        if a.dtype.kind in "biufcSU" and b.dtype.kind in "biufcSU":
+            return bool(np.array_equal(a, b))
+        return bool(left == right)
+    except (TypeError, ValueError):
+        return True  # what cannot be compared says nothing

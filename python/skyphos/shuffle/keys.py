@@ -1,0 +1,212 @@
+"""Kinds of keys: from what users pass to what the native table takes, and back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _skyphos as native
+from ..errors import BadInput
+
+__all__ = ["FORMS", "KeyArrays", "Keys", "arrays_of", "hashable", "joined", "open_keys", "select"]
+
+#: What the native table takes: numbers in 64 bits; or where strings begin, and their bytes.
+KeyArrays = npt.NDArray[np.uint64] | tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]
+
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+#: What keys are, by the number that ranks tell each other.
+FORMS = (*_INTEGERS, "str", "bytes")
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Keys of a batch.
+
+    Attributes
+    ----------
+    form : str
+        ``str``, ``bytes``, or the integers' dtype.
+    arrays
+        What the native table takes.
+    count : int
+        How many there are.
+    back : callable
+        Makes the caller's kind of native arrays: NumPy's, Arrow's or a list.
+    """
+
+    form: str
+    arrays: KeyArrays
+    count: int
+    back: Callable[[Any], Any]
+
+
+def open_keys(keys: Any) -> Keys:
+    """The keys of a NumPy or Arrow array or a list, of integers, ``str`` or ``bytes``.
+
+    Examples
+    --------
+    >>> from skyphos.shuffle.keys import open_keys
+    >>> keys = open_keys(["b", "a"])
+    >>> keys.form, keys.count, keys.back(keys.arrays)
+    ('str', 2, ['b', 'a'])
+    """
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None and isinstance(keys, (arrow.Array, arrow.ChunkedArray)):
+        return _of_arrow(arrow, keys)
+    if isinstance(keys, (list, tuple)) and keys and isinstance(keys[0], (str, bytes)):
+        return _of_list(list(keys))
+    try:
+        array = np.asarray(keys)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadInput(f"keys must be integers, str or bytes: {error}") from None
+    if array.ndim != 1:
+        raise BadInput(f"keys must be in one dimension, not of shape {array.shape}")
+    listed = isinstance(keys, (list, tuple))
+    if array.size == 0 and array.dtype.kind not in "iuSU":  # an empty list
+        array = array.astype(np.int64)
+    if array.dtype.kind in "iu":
+        return _of_integers(array, listed)
+    if array.dtype.kind in "SU" and not listed:
+        return _of_text(array)
+    if array.dtype == object and all(isinstance(key, (str, bytes)) for key in array):
+        return _of_list(array.tolist())
+    raise BadInput(f"keys must be integers, str or bytes, not {_kinds(keys, array)}")
+
+
+def _kinds(keys: Any, array: npt.NDArray[Any]) -> str:
+    if array.dtype != object and array.dtype.kind not in "SU":
+        return str(array.dtype)
+    return " and ".join(sorted({type(key).__name__ for key in keys}))
+
+
+def _of_integers(array: npt.NDArray[Any], listed: bool) -> Keys:
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    dtype = array.dtype
+    wide = np.ascontiguousarray(array, np.uint64 if dtype.kind == "u" else np.int64).view(np.uint64)
+
+    def back(numbers: npt.NDArray[np.uint64]) -> Any:
+        own = numbers.view(np.int64 if dtype.kind == "i" else np.uint64).astype(dtype, copy=False)
+        return own.tolist() if listed else own
+
+    return Keys(dtype.name, wide, len(array), back)
+
+
+def _of_list(strings: list[Any]) -> Keys:
+    kind = type(strings[0])
+    if not all(type(key) is kind for key in strings):
+        mixed = " and ".join(sorted({type(key).__name__ for key in strings}))
+        raise BadInput(f"keys must be all str or all bytes, not {mixed}")
+    try:
+        arrays = native.strings_of(strings)
+    except UnicodeEncodeError as error:
+        raise BadInput(f"a key is no text that can be sent: {error}") from None
+    return Keys(kind.__name__, arrays, len(strings), lambda came: _as_list(came, kind is str))
+
+
+def _as_list(arrays: Any, text: bool) -> list[Any]:
+    offsets, letters = arrays
+    return native.list_of(offsets, letters, text)
+
+
+def _of_text(array: npt.NDArray[Any]) -> Keys:
+    """NumPy's strings of one width."""
+    text = array.dtype.kind == "U"
+    arrays = native.strings_of(array.tolist())
+
+    def back(came: Any) -> Any:
+        strings = _as_list(came, text)
+        return np.array(strings, "U" if text else "S") if strings else np.empty(0, array.dtype)
+
+    return Keys("str" if text else "bytes", arrays, len(array), back)
+
+
+def _of_arrow(arrow: Any, keys: Any) -> Keys:
+    chunked = isinstance(keys, arrow.ChunkedArray)
+    kind, types = keys.type, arrow.types
+    if keys.null_count:
+        raise BadInput(f"keys must not be null, and {keys.null_count} are")
+    if types.is_dictionary(kind):
+        keys, kind = keys.cast(kind.value_type), kind.value_type
+    if types.is_integer(kind):
+        opened = _of_integers(keys.to_numpy() if chunked else keys.to_numpy(zero_copy_only=False), listed=False)
+        return Keys(opened.form, opened.arrays, opened.count, lambda came: arrow.array(opened.back(came)))
+    text = types.is_string(kind) or types.is_large_string(kind)
+    if not text and not types.is_binary(kind) and not types.is_large_binary(kind):
+        raise BadInput(f"keys must be integers, strings or binary, not {kind}")
+    wide = keys.cast(arrow.large_string() if text else arrow.large_binary())
+    if chunked:
+        wide = wide.combine_chunks()
+        wide = arrow.concat_arrays(wide.chunks) if isinstance(wide, arrow.ChunkedArray) else wide
+    _, offsets, data = wide.buffers()
+    ends = np.zeros(1, np.int64)
+    if len(wide):
+        ends = np.frombuffer(offsets, np.int64)[wide.offset : wide.offset + len(wide) + 1]
+    held = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
+
+    def back(came: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]) -> Any:
+        starts, letters = came
+        large = arrow.large_string() if text else arrow.large_binary()
+        held = [None, arrow.py_buffer(starts), arrow.py_buffer(letters)]
+        whole = arrow.Array.from_buffers(large, len(starts) - 1, held)
+        return whole.cast(kind)
+
+    return Keys("str" if text else "bytes", (ends, held), len(wide), back)
+
+
+def hashable(keys: Any) -> tuple[str, list[Any], Callable[[list[Any]], Any]]:
+    """Keys one by one, as a dictionary takes them: their form, they, and the way back to the caller's kind.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skyphos.shuffle.keys import hashable
+    >>> form, keys, back = hashable(np.array([3, 4]))
+    >>> form, keys, back(keys)
+    ('int64', [3, 4], array([3, 4]))
+    """
+    opened = open_keys(keys)
+    form = opened.form
+    if form in ("str", "bytes"):
+        listed = _as_list(opened.arrays, form == "str")
+        return form, listed, lambda some: opened.back(native.strings_of(some))
+    numbers = opened.arrays.view(np.int64 if form.startswith("i") else np.uint64).tolist()  # type: ignore[union-attr]
+    wide = np.int64 if form.startswith("i") else np.uint64
+    return form, numbers, lambda some: opened.back(np.array(some, wide).view(np.uint64))
+
+
+def arrays_of(form: str, keys: list[Any]) -> KeyArrays:
+    """Keys one by one as the native library takes them."""
+    if form in ("str", "bytes"):
+        return native.strings_of(keys)
+    return np.array(keys, np.int64 if form.startswith("i") else np.uint64).view(np.uint64)
+
+
+def select(arrays: KeyArrays, mask: npt.NDArray[np.bool_]) -> KeyArrays:
+    """The keys that a mask chooses."""
+    if not isinstance(arrays, tuple):
+        return arrays[mask]
+    starts, letters = arrays
+    lengths = np.diff(starts)
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[mask])])
+    return ends, letters[int(starts[0]) : int(starts[-1])][np.repeat(mask, lengths)]
+
+
+def joined(parts: list[KeyArrays]) -> KeyArrays:
+    """Keys of several batches as one."""
+    if len(parts) == 1:
+        return parts[0]
+    if not isinstance(parts[0], tuple):
+        return np.concatenate([part for part in parts if not isinstance(part, tuple)])
+    offsets, letters, end = [np.zeros(1, np.int64)], [], 0
+    for starts, some in (part for part in parts if isinstance(part, tuple)):
+        offsets.append(np.asarray(starts[1:], np.int64) + end)
+        letters.append(some)
+        end += len(some)
+    return np.concatenate(offsets), np.concatenate(letters)

@@ -1,0 +1,106 @@
+"""How keyed values travel: within each host to one rank a key, then to the key's owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _skyphos as native
+from .stores import NOWHERE, Places, Store
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["Link", "Stages", "only"]
+
+
+@dataclass
+class Link:
+    """How blocks go, and what has gone: bytes and frames that this rank has sent, and bytes that it has received.
+
+    Blocks up to ``push_bytes`` are pushed; of longer ones ``fetches`` are asked for at a time.
+    """
+
+    push_bytes: int
+    fetches: int
+    sent_bytes: int = 0
+    sent_frames: int = 0
+    received_bytes: int = 0
+
+    def add(self, sent_bytes: int, sent_frames: int, received_bytes: int) -> None:
+        """Count an exchange."""
+        self.sent_bytes += sent_bytes
+        self.sent_frames += sent_frames
+        self.received_bytes += received_bytes
+
+
+class Stages:
+    """The way of a group's keys, by its hosts."""
+
+    def __init__(self, comm: Comm) -> None:
+        self._comm = comm
+        hosts = comm.topology.hosts
+        self._host_of = np.empty(comm.size, np.uint32)
+        for number, ranks in enumerate(hosts):
+            self._host_of[ranks] = number
+        self._here = hosts[int(self._host_of[comm.rank])]
+        #: Whether there is anything to merge on the way: hosts with several ranks, and several hosts.
+        self.has_hosts = len(hosts) > 1 and max(map(len, hosts)) > 1
+        self._group: Comm | None = None
+
+    def _host_group(self) -> Comm:
+        """The ranks of this host. Collective, the first time."""
+        if self._group is None:
+            group = self._comm.split(int(self._host_of[self._comm.rank]))
+            assert group is not None
+            self._group = group
+        return self._group
+
+    def on_host(self, store: Store, owners: Places, new: Callable[[], Any], link: Link) -> Any:
+        """Bring each key to one rank of this host: its owner if that is here."""
+        group = self._host_group()
+        if group.size == 1:
+            return store
+        slots = np.array([self._here.index(rank) if rank in self._here else rank % group.size for rank in self._ranks])
+        return exchange(group, store, slots.astype(np.uint32)[owners], new, link)
+
+    @property
+    def _ranks(self) -> range:
+        return range(self._comm.size)
+
+    def to_owners(self, store: Store, owners: Places, new: Callable[[], Any], link: Link) -> Any:
+        """Bring each key to its owner."""
+        return exchange(self._comm, store, owners, new, link)
+
+
+def exchange(comm: Comm, store: Store, to: npt.NDArray[np.uint32], new: Callable[[], Any], link: Link) -> Any:
+    """Send what a store holds to the ranks that ``to`` says, and gather what comes in a new one: this rank's own first,
+    then that of the next rank, and so on around."""
+    blocks = store.blocks(to, comm.size)
+    own = blocks[comm.rank]
+    blocks[comm.rank] = np.empty(0, np.uint8)
+    merged = new()
+    if comm.size == 1:
+        merged.add_block(own)
+        return merged
+    under_way = native.exchange_blocks(comm._native, blocks, link.push_bytes, link.fetches)
+    del blocks
+    try:
+        merged.add_block(own)
+        del own
+        while (came := under_way.next_block()) is not None:
+            merged.add_block(came[1])
+    except BaseException as error:  # also Ctrl-C: the others wait for what this rank does not take
+        under_way.fail(str(error) or type(error).__name__)
+        raise
+    link.add(*under_way.finish())
+    return merged
+
+
+def only(to: Places, waves: Places, wave: int) -> Places:
+    """Places of keys that go in a wave; the others go nowhere."""
+    return np.where(waves == wave, to, np.uint32(NOWHERE))

@@ -1,0 +1,262 @@
+"""Values by key, as they are gathered, merged and sent: rows in the native table, objects in a dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import compress
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _skyphos as native
+from ..errors import BadInput
+from ..packing import Bytes, pack, unpack
+from .combine import Checker, Combine
+from .keys import KeyArrays, arrays_of
+
+__all__ = ["ObjectStore", "Places", "RowStore", "Store"]
+
+#: A place for each key.
+Places = npt.NDArray[np.uint32]
+
+#: Leaves a key out of all blocks.
+NOWHERE = 2**32 - 1
+
+#: Which keys may be merged before they are at their owner.
+Mergeable = Callable[[Any], bool]
+
+_EMPTY = np.empty(0, np.uint8)
+
+# Parts of a block of objects begin at multiples of this: what lies in them may be of any type.
+_ALIGN = 64
+
+
+class Store(Protocol):
+    """Values by key. What comes first for a key is its value; what comes later is merged into that, or kept too."""
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory it takes."""
+
+    def __len__(self) -> int:
+        """How many keys there are."""
+
+    def absorb(self, other: Any) -> None:
+        """Adds all of another."""
+
+    def places(self, ranks: int, waves: int) -> tuple[Places, Places]:
+        """The owner of each key, by its hash, and the wave that it goes in."""
+
+    def blocks(self, to: Places, count: int) -> list[Bytes]:
+        """What goes to each place."""
+
+    def add_block(self, block: Bytes) -> None:
+        """Adds what a block holds."""
+
+    def keys(self) -> Any:
+        """A copy of the keys."""
+
+
+class RowStore:
+    """Rows of numbers by key."""
+
+    def __init__(self, strings: bool, dtype: str, width: int, combine: Combine, lists: bool = False) -> None:
+        op = None if combine.lists or lists else combine.op
+        self._table = native.KeyTable(strings, dtype, width, op, combine.identity)
+
+    def add(self, keys: KeyArrays, values: Bytes | None) -> None:
+        """Add a row for each key; without values a row of ones."""
+        self._table.add(keys, values)
+
+    @property
+    def bytes(self) -> int:
+        return self._table.bytes
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def absorb(self, other: RowStore) -> None:
+        self._table.absorb(other._table)
+
+    def places(self, ranks: int, waves: int) -> tuple[Places, Places]:
+        return self._table.places(ranks, waves)
+
+    def blocks(self, to: Places, count: int) -> list[Bytes]:
+        return self._table.blocks(to, count)
+
+    def add_block(self, block: Bytes) -> None:
+        self._table.add_block(block)
+
+    def keys(self) -> KeyArrays:
+        return self._table.keys()  # type: ignore[no-any-return]
+
+    def take(self) -> tuple[KeyArrays, npt.NDArray[Any], npt.NDArray[np.uint64] | None]:
+        """Keys, rows one after the other, and of a list how many rows each key has."""
+        return self._table.take()
+
+
+class ObjectStore:
+    """Python objects by key."""
+
+    def __init__(self, combine: Combine, rank: int, debug: bool = False, lists: bool = False) -> None:
+        self._combine, self._rank = combine, rank
+        self._lists = combine.lists or lists
+        self._checker = Checker(combine, rank) if debug and not self._lists else None
+        self._held: dict[Any, Any] = {}
+        #: ``str``, ``bytes`` or an integer's dtype, once there is a key.
+        self.form: str | None = None
+        self._bytes = 0.0
+
+    def add(self, form: str, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        """Add a value for each key."""
+        self.form = form
+        held, before = self._held, len(self._held)
+        if self._lists:
+            for key, value in zip(keys, values, strict=True):
+                held.setdefault(key, []).append(value)
+        else:
+            for key, value in zip(keys, values, strict=True):
+                self._merge(key, value)
+        if len(keys):
+            # Of a few of them is known what they take, pickled.
+            some = min(len(keys), 8)
+            each = sum(part.nbytes for part in pack((list(keys[:some]), list(values[:some])))) / some
+            self._bytes += each * (len(keys) if self._lists else len(held) - before)
+
+    def _merge(self, key: Any, value: Any) -> None:
+        if self._checker is not None:
+            self._checker.see(key, value)
+        held = self._held
+        held[key] = self._combine.merge(key, held[key], value, self._rank) if key in held else value
+
+    @property
+    def bytes(self) -> int:
+        return int(self._bytes)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def absorb(self, other: ObjectStore) -> None:
+        self._add_held(other.form, other._held, other._lists)
+        self._bytes += other._bytes
+
+    def _add_held(self, form: str | None, held: dict[Any, Any], lists: bool) -> None:
+        self.form = form or self.form
+        for key, value in held.items():
+            if self._lists:
+                self._held.setdefault(key, []).extend(value)
+            else:
+                for one in value if lists else (value,):
+                    self._merge(key, one)
+
+    def places(self, ranks: int, waves: int) -> tuple[Places, Places]:
+        keys = arrays_of(self.form or "int64", list(self._held))
+        return native.key_places(keys, ranks, waves)
+
+    def blocks(self, to: Places, count: int) -> list[Bytes]:
+        parts: list[tuple[list[Any], list[Any]]] = [([], []) for _ in range(count)]
+        for (key, value), place in zip(self._held.items(), to.tolist(), strict=True):
+            if place != NOWHERE:
+                keys, values = parts[place]
+                keys.append(key)
+                values.append(value)
+        return [_joined(pack((self.form, self._lists, *part))) if part[0] else _EMPTY for part in parts]
+
+    def add_block(self, block: Bytes) -> None:
+        if block.size:
+            form, lists, keys, values = unpack(_parts(block))
+            self._add_held(form, dict(zip(keys, values, strict=True)), lists)
+
+    def keys(self) -> list[Any]:
+        return list(self._held)
+
+    def take(self) -> dict[Any, Any]:
+        """The values by key."""
+        held, self._held = self._held, {}
+        return held
+
+
+class Pair:
+    """A store, and another for keys that are not to be merged before they are at their owner."""
+
+    def __init__(self, store: Any, apart: Any) -> None:
+        self.store, self.apart = store, apart
+
+    @property
+    def bytes(self) -> int:
+        return int(self.store.bytes + self.apart.bytes)
+
+    def __len__(self) -> int:
+        return len(self.store) + len(self.apart)
+
+    def absorb(self, other: Pair) -> None:
+        self.store.absorb(other.store)
+        self.apart.absorb(other.apart)
+
+    def places(self, ranks: int, waves: int) -> tuple[Places, Places]:
+        both = [store.places(ranks, waves) for store in (self.store, self.apart)]
+        return np.concatenate([both[0][0], both[1][0]]), np.concatenate([both[0][1], both[1][1]])
+
+    def blocks(self, to: Places, count: int) -> list[Bytes]:
+        cut = len(self.store)
+        both = zip(self.store.blocks(to[:cut], count), self.apart.blocks(to[cut:], count), strict=True)
+        return [_joined([first, second]) if first.size or second.size else _EMPTY for first, second in both]
+
+    def add_block(self, block: Bytes) -> None:
+        if block.size:
+            first, second = _parts(block)
+            self.store.add_block(first)
+            self.apart.add_block(second)
+
+    def merged(self) -> Any:
+        """All of it in one store: at the owner."""
+        for block in self.apart.blocks(np.zeros(len(self.apart), np.uint32), 1):
+            self.store.add_block(block)
+        return self.store
+
+
+def split_by(mergeable: Mergeable, keys: Sequence[Any], rank: int) -> npt.NDArray[np.bool_]:
+    """Which of the keys of a batch may be merged."""
+    known: dict[Any, bool] = {}
+    for key in keys:
+        if key not in known:
+            try:
+                known[key] = bool(mergeable(key))
+            except Exception as error:  # whatever it raises
+                raise BadInput(
+                    f"rank {rank}: mergeable raised {type(error).__name__} on key {key!r}: {error}"
+                ) from error
+    return np.fromiter((known[key] for key in keys), np.bool_, len(keys))
+
+
+def chosen(mask: npt.NDArray[np.bool_], values: Sequence[Any]) -> Sequence[Any]:
+    """The values that a mask chooses."""
+    return values[mask] if isinstance(values, np.ndarray) else list(compress(values, mask))
+
+
+def _joined(parts: list[Bytes]) -> Bytes:
+    """Parts one after the other, with their lengths before them."""
+    lengths = np.array([len(parts), *(part.nbytes for part in parts)], np.int64).view(np.uint8)
+    pieces: list[Bytes] = []
+    for part in (lengths, *parts):
+        pieces += [part, np.zeros(-part.nbytes % _ALIGN, np.uint8)]
+    return np.concatenate(pieces)
+
+
+def _parts(block: Bytes) -> list[Bytes]:
+    """What was joined."""
+    try:
+        (count,) = block[:8].view(np.int64).tolist()
+        lengths = block[8 : 8 * (count + 1)].view(np.int64).tolist() if 0 <= count < len(block) else []
+        if not lengths or len(lengths) != count or min(lengths) < 0:
+            raise ValueError("no lengths")
+        at, parts = -(-8 * (count + 1) // _ALIGN) * _ALIGN, []
+        for length in lengths:
+            if at + length > len(block):
+                raise ValueError("too short")
+            parts.append(block[at : at + length])
+            at += -(-length // _ALIGN) * _ALIGN
+    except ValueError as error:
+        raise BadInput(f"a block came that makes no sense: {error}") from None
+    return parts

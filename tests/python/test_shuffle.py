@@ -1,0 +1,400 @@
+"""Shuffle: every kind of keys and values against a dictionary, in memory and in files, and what is refused."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import skyphos as sky
+from conftest import Processes, on_all
+from skyphos.errors import BadInput, Mismatch
+from skyphos.shuffle import Shuffle
+from skyphos.shuffle.stages import Stages
+
+pa = pytest.importorskip("pyarrow")
+
+# Kinds of keys that ranks pass, of numbers.
+KINDS: dict[str, Callable[[npt.NDArray[np.int64]], Any]] = {
+    "int64": lambda keys: keys,
+    "int32": lambda keys: keys.astype(np.int32),
+    "uint8": lambda keys: keys.astype(np.uint8),
+    "list": lambda keys: keys.tolist(),
+    "str": lambda keys: [f"k{key}" for key in keys],
+    "bytes": lambda keys: [b"\0" * (key % 3) + str(key).encode() for key in keys],
+    "numpy str": lambda keys: np.array([f"k{key}" for key in keys], "U5"),
+    "numpy bytes": lambda keys: np.array([f"k{key}" for key in keys], "S5"),
+    "arrow": pa.array,
+    "arrow str": lambda keys: pa.array([f"k{key}" for key in keys], pa.string()),
+    "arrow chunks": lambda keys: pa.chunked_array(
+        [[f"k{k}" for k in some] for some in (keys[:3], keys[3:])], pa.string()
+    ),
+    "arrow dictionary": lambda keys: pa.array([f"k{key}" for key in keys], pa.string()).dictionary_encode(),
+    "arrow binary": lambda keys: pa.array([f"k{key}".encode() for key in keys], pa.binary()),
+}
+
+
+def listed(keys: Any) -> list[Any]:
+    return keys.to_pylist() if hasattr(keys, "to_pylist") else keys.tolist() if hasattr(keys, "tolist") else list(keys)
+
+
+def lists(parts: list[tuple[Any, Any]]) -> dict[Any, list[Any]]:
+    """All values of each key, by rank and order."""
+    found: dict[Any, list[Any]] = {}
+    for keys, values in parts:
+        for key, value in zip(listed(keys), values, strict=True):
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def whole(results: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """What all ranks own together; each key once."""
+    pairs = [(key, value) for keys, values in results for key, value in zip(listed(keys), values, strict=True)]
+    assert len(dict(pairs)) == len(pairs)
+    return dict(pairs)
+
+
+def drawn(rank: int, count: int) -> npt.NDArray[np.int64]:
+    return np.random.default_rng(rank).zipf(1.5, count) % 200
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_keys(kind: str) -> None:
+    parts = [(KINDS[kind](drawn(rank, 50 * rank)), np.arange(50.0 * rank)) for rank in range(3)]
+    results = on_all(3, lambda comm: comm.shuffle(*parts[comm.rank]))
+    got = whole(results)
+    assert got == {key: sum(values) for key, values in lists(parts).items()}
+    for (keys, _), (came, _) in zip(results[1:], parts[1:], strict=True):
+        assert type(keys) is type(came) or kind in ("arrow chunks", "arrow dictionary")
+        if isinstance(keys, np.ndarray):
+            assert keys.dtype.kind == came.dtype.kind and (keys.dtype == came.dtype or keys.dtype.kind in "SU")
+        if isinstance(keys, pa.Array) and kind not in ("arrow dictionary", "arrow chunks"):
+            assert keys.type == came.type
+
+
+MERGES: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": operator.add,
+    "prod": operator.mul,
+    "min": np.minimum,
+    "max": np.maximum,
+    "or": operator.or_,
+    "and": operator.and_,
+}
+
+
+def folded(values: list[Any], merge: Callable[[Any, Any], Any]) -> Any:
+    total = values[0]
+    for value in values[1:]:
+        total = merge(total, value)
+    return total
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.integers(1, 5),
+    counts=st.lists(st.integers(0, 60), min_size=5, max_size=5),
+    dtype=st.sampled_from(["int32", "int64", "uint8", "uint32", "uint64"]),
+    row=st.sampled_from([(), (1,), (3,), (2, 2)]),
+    combine=st.sampled_from([*MERGES, "list", "count", "gcd", "function", "objects"]),
+    strings=st.booleans(),
+    tasks=st.integers(1, 3),
+    waves=st.sampled_from([1, 2, 8]),
+    memory=st.sampled_from([None, 1, 2000]),
+    push_bytes=st.sampled_from([0, 100, 1 << 16]),
+    mergeable=st.booleans(),
+    partition=st.booleans(),
+    local=st.booleans(),
+)
+def test_all_ways_against_a_dictionary(
+    *,
+    size: int,
+    counts: list[int],
+    dtype: str,
+    row: tuple[int, ...],
+    combine: str,
+    strings: bool,
+    tasks: int,
+    waves: int,
+    memory: int | None,
+    push_bytes: int,
+    mergeable: bool,
+    partition: bool,
+    local: bool,
+) -> None:
+    """Rows of integers, so that no order of additions matters."""
+
+    def batch(rank: int, task: int) -> tuple[Any, Any]:
+        rng = np.random.default_rng([rank, task])
+        keys = rng.integers(0, 30, counts[rank])
+        values = rng.integers(0, 100, (counts[rank], *row)).astype(dtype)
+        kept = [f"key {key}" for key in keys] if strings else keys
+        return kept, [{"v": int(v.sum())} for v in values] if combine == "objects" else values
+
+    def merge(_: Any, a: Any, b: Any) -> Any:
+        return {"v": a["v"] + b["v"]} if combine == "objects" else np.add(a, b, dtype=dtype)
+
+    def owner(keys: Any, ranks: int) -> Any:
+        return [int(str(key).rsplit(" ", 1)[-1]) * 7 % ranks for key in keys]
+
+    named: dict[str, Any] = {"gcd": np.gcd, "function": merge, "objects": merge}
+
+    def body(comm: sky.Comm) -> list[tuple[Any, Any]]:
+        shuffle = Shuffle(
+            comm,
+            named.get(combine, combine),
+            partition=owner if partition else None,
+            mergeable=(lambda key: int(str(key).rsplit(" ", 1)[-1]) % 2 == 0) if mergeable else None,
+            local_reduction=local or tasks > 1,
+            push_bytes=push_bytes,
+            fetches=1 + push_bytes % 3,
+            waves=waves,
+            memory=memory,
+            debug=True,
+        )
+        for task in reversed(range(tasks)):
+            keys, values = batch(comm.rank, task)
+            shuffle.add(keys, None if combine == "count" else values, task=task)
+        parts = list(shuffle.parts())
+        if partition:
+            assert all(owner(keys, comm.size) == [comm.rank] * len(keys) for keys, _ in parts)
+        return parts
+
+    got = whole([part for parts in on_all(size, body) for part in parts])
+    all_values = lists([batch(rank, task) for rank in range(size) for task in range(tasks)])
+    assert got.keys() == all_values.keys()
+    for key, values in all_values.items():
+        here = got[key]
+        if combine == "list":
+            # By rank, but a rank's own first.
+            assert sorted(map(str, here)) == sorted(map(str, values))
+            assert here.dtype == dtype and here.shape == (len(values), *row)
+        elif combine == "count":
+            assert here == len(values)
+        elif combine == "objects":
+            assert here == {"v": sum(value["v"] for value in values)}
+        else:
+            with np.errstate(over="ignore"):
+                want = folded(values, MERGES.get(combine, np.gcd if combine == "gcd" else np.add))
+            assert np.array_equal(here, np.asarray(want).astype(dtype)), (key, here, want)
+
+
+def test_a_list_of_objects_in_order() -> None:
+    def body(comm: sky.Comm) -> Any:
+        return comm.shuffle(["a", "b", "a"], [(comm.rank, 0), None, {comm.rank}], "list")
+
+    got = whole(on_all(3, body))
+    assert sorted(map(str, got["a"])) == sorted(str(one) for rank in range(3) for one in ((rank, 0), {rank}))
+    assert got["b"] == [None] * 3
+
+
+def test_results_are_the_same_in_each_run() -> None:
+    def body(comm: sky.Comm) -> Any:
+        rng = np.random.default_rng(comm.rank)
+        keys, values = rng.zipf(1.3, 5000), rng.random(5000)
+        return [comm.shuffle(keys, values, push_bytes=push) for push in (0, 0, 1 << 20)]
+
+    for first, *others in on_all(4, body):
+        for keys, values in others:
+            assert (keys == first[0]).all() and values.tobytes() == first[1].tobytes()
+
+
+def test_bytes_on_the_wire_and_local_reduction() -> None:
+    """Merged keys go once, in few bytes each."""
+
+    def body(comm: sky.Comm) -> Any:
+        keys = np.arange(comm.rank, 100_000) % 1000
+        return comm.shuffle(keys, np.ones(len(keys)), explain=True)[2]
+
+    for how in on_all(4, body):
+        assert (how.merged, how.waves, how.spilled_bytes, how.host_bytes) == (1000, 1, 0, 0)
+        # Two bytes of key and eight of value for those of three other ranks.
+        assert how.sent_bytes <= 10 * 1000 * 1.05 + 3 * 40
+        assert "1,000 keys after merging here" in str(how)
+
+
+class Hosts(Stages):
+    """As if ranks were on hosts of so many."""
+
+    def __init__(self, comm: sky.Comm, each: int) -> None:
+        super().__init__(comm)
+        self._host_of = (np.arange(comm.size) // each).astype(np.uint32)
+        self._here = [rank for rank in range(comm.size) if rank // each == comm.rank // each]
+        self.has_hosts = each > 1
+
+
+@pytest.mark.parametrize("combine", ["sum", "function", "list"])
+@pytest.mark.parametrize("each", [2, 3])
+def test_ranks_of_a_host_merge_first(each: int, combine: str) -> None:
+    """Then each key leaves a host once."""
+    merge: Any = (lambda _, a, b: a + b) if combine == "function" else combine
+
+    def body(comm: sky.Comm) -> Any:
+        comm._way = Hosts(comm, each)
+        keys = np.arange(600)
+        first = comm.shuffle(keys, keys * (comm.rank + 1), merge, explain=True)
+        return first, comm.shuffle(keys, keys, merge, local_reduction=False, explain=True)[2]
+
+    results = on_all(6, body)
+    got = whole([first[:2] for first, _ in results])
+    for key in range(600):
+        here = np.sort(got[key]).tolist() if combine == "list" else int(got[key])
+        assert here == ([key * rank for rank in range(1, 7)] if combine == "list" else 21 * key)
+    if combine == "sum":
+        merged = sum(first[2].sent_bytes for first, _ in results)
+        alone = sum(how.sent_bytes for _, how in results)
+        # A host sends each key to one of the other hosts; alone each rank sends each to others.
+        assert merged < 1.15 * alone / each * (1 - each / 6) / (1 - 1 / 6)
+        assert all(first[2].host_bytes > 0 for first, _ in results)
+
+
+def test_real_processes_exchange_long_blocks(processes: Processes) -> None:
+    """A few megabytes each way, of which no rank takes more than two at a time; a slow rank holds back nobody else."""
+    code = """
+import time
+keys = np.arange(400_000) * 4 + comm.rank % 2
+def slow(key, a, b): return a + b
+got, values, how = comm.shuffle(keys, np.ones((len(keys), 2), np.float32), fetches=2, explain=True)
+print(len(got), int(values.sum()), how.sent_bytes > 2_000_000, flush=True)
+"""
+    counts, sums = 0, 0
+    for out, err in processes.lines(4, code):
+        words = out.split()
+        assert words[2:] == ["True"], (out, err)
+        counts, sums = counts + int(words[0]), sums + int(words[1])
+    assert (counts, sums) == (800_000, 4 * 400_000 * 2)
+
+
+def test_files_are_gone_afterwards(tmp_path: Path) -> None:
+    def body(comm: sky.Comm) -> int:
+        shuffle = Shuffle(comm, memory=50_000, spill_dir=tmp_path)
+        for k in range(10):
+            shuffle.add(np.arange(k * 1000, k * 1000 + 3000), np.ones(3000))
+        seen = 0
+        for keys, values in shuffle.parts():
+            assert list(tmp_path.glob("*/*.arrow"))
+            seen += len(keys)
+            assert (values <= 3 * comm.size).all()
+        how = shuffle.explanation()
+        assert how.waves > 1 and how.spilled_bytes > 0, how
+        return seen
+
+    assert sum(on_all(3, body)) == 12_000
+    assert not list(tmp_path.iterdir())
+
+
+def _raises(*_: Any) -> Any:
+    raise KeyError("not this one")
+
+
+class Unpicklable:
+    """Says so."""
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError("stays here")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (([1, 2], [[1.0], [2.0, 3.0]]), "ragged rows"),
+        (([1, 2], [1.0]), "values of shape \\(1,\\) for 2 keys"),
+        (([1, 2], [1.0, 2.0], "mean"), "means of means"),
+        (([1, 2], [1.0, 2.0], "or"), "integers, not float64"),
+        (([1, 2], [1.0, 2.0], "all"), "unknown combine operation"),
+        (([1, 2], [1.0, 2.0], 7), "not 7"),
+        (([1, 2], ["a", "b"]), "must be numbers for combine=sum"),
+        (([1, 2], None), "values are missing"),
+        (([1, 2], [1, 2], "count"), "takes no values"),
+        (([1.5, 2], [1, 2]), "integers, str or bytes, not float64"),
+        (([1, "a"], [1, 2]), "integers, str or bytes|all str or all bytes"),
+        ((["a", b"a"], [1, 2]), "all str or all bytes"),
+        (([(1, 2)], [1]), "one dimension"),
+        ((pa.array([1, None]), [1, 2]), "must not be null"),
+        ((["\ud800"], [1]), "no text that can be sent"),
+        (([1], [np.complex128(1)]), "complex128"),
+        (([1], [Unpicklable()], "list"), "cannot be pickled: stays here"),
+        (([1, 1], [1, 2], _raises), "combine=_raises raised KeyError on key 1.*not this one(.|\n)*Traceback"),
+    ],
+)
+def test_what_cannot_be_shuffled(arguments: tuple[Any, ...], words: str) -> None:
+    """On one rank; all hear of it, and the group goes on."""
+
+    def body(comm: sky.Comm) -> float:
+        with pytest.raises(BadInput, match=words):
+            comm.shuffle(*(arguments if comm.rank == 1 else ([3], [1.0], *arguments[2:3])))
+        return float(comm.shuffle([5], [1.0])[1].sum())
+
+    assert sum(on_all(3, body)) == 3
+
+
+def test_a_function_that_fails_at_the_owner() -> None:
+    """There it sees values of other ranks for the first time."""
+
+    def merge(key: Any, a: Any, b: Any) -> Any:
+        if key == "bad":
+            raise ZeroDivisionError(f"{a} and {b}")
+        return a + b
+
+    def body(comm: sky.Comm) -> Any:
+        comm._way = Hosts(comm, 2 if comm.size == 4 else 1)
+        with pytest.raises(BadInput, match=r"rank \d: combine=.*merge raised ZeroDivisionError on key 'bad'"):
+            comm.shuffle(["good", "bad"], [1, 2], merge)
+        return whole([comm.shuffle(["good"], [1], merge)])
+
+    for size in (2, 3, 4):
+        assert {"good": size} in on_all(size, body)
+
+
+@pytest.mark.parametrize(
+    ("merge", "words"), [(lambda k, a, b: a - b, "not commutative"), (lambda k, a, b: (a + b) / 2, "not associative")]
+)
+def test_functions_that_depend_on_the_order(merge: Any, words: str) -> None:
+    def body(comm: sky.Comm) -> None:
+        with pytest.raises(BadInput, match=words):
+            comm.shuffle(["x"] * 3, [1.0, 2.0, 4.0], merge, debug=True)
+        comm.shuffle(["x"] * 3, [1.0, 2.0, 4.0], merge, debug=False)
+
+    on_all(2, body)
+
+
+def test_partitions_that_are_none() -> None:
+    def body(comm: sky.Comm) -> None:
+        for partition, words in [
+            (lambda keys, ranks: np.full(len(keys), ranks), "returned rank 2"),
+            (lambda keys, ranks: [0.5] * len(keys), "array of 2 integers"),
+            (lambda keys, ranks: [0], "array of 2 integers"),
+            (_raises, "not this one"),
+        ]:
+            with pytest.raises(BadInput, match=words):
+                comm.shuffle([1, 2], [1, 2], partition=partition)
+
+    on_all(2, body)
+
+
+def test_ranks_that_differ() -> None:
+    def body(comm: sky.Comm) -> None:
+        one = comm.rank == 1
+        for arguments, words in [
+            (lambda: ((["a"] if one else [1]), [1.0]), "keys of str"),
+            (lambda: ([1], [1] if one else [1.0]), "rank 0 has keys of int64 and values of float64, rank 1 has"),
+            (lambda: ([1], [[1.0, 2.0]] if one else [1.0]), r"shape \(2,\)"),
+            (lambda: ([1], [1.0], "max" if one else "sum"), "different options"),
+        ]:
+            with pytest.raises(Mismatch, match=words):
+                comm.shuffle(*arguments())
+        assert comm.shuffle([] if one else [7], [] if one else [2.5], partition=lambda keys, ranks: [0] * len(keys))
+
+    on_all(3, body)
+
+
+def test_nobody_has_anything() -> None:
+    assert on_all(3, lambda comm: comm.shuffle([], [])) == [([], [])] * 3
+    for keys, values in on_all(3, lambda comm: comm.shuffle(np.empty(0, np.int32), np.empty((0, 2), np.float32))):
+        assert keys.dtype == np.int32 and values.shape == (0, 2) and values.dtype == np.float32
