@@ -17,7 +17,7 @@ from ..kinds import open_vector
 from ..together import together
 from .combine import Combine, Function, is_debug
 from .explanation import ShuffleExplanation
-from .keys import Keys, hashable, joined, open_keys, select
+from .keys import Keys, arrays_of, hashable, joined, open_keys, select
 from .spill import PARTS, Spill, memory_of_rank
 from .stages import Link, only
 from .stores import ObjectStore, Pair, Places, RowStore, chosen, split_by
@@ -126,11 +126,11 @@ class Shuffle:
             rows, back = self._rows(values)
             objects = rows is None
         if objects:
-            form, listed, to_kind = hashable(keys)
+            opened, listed = hashable(keys)
             if len(values) != len(listed):
                 raise BadInput(f"{len(values)} values for {len(listed)} keys")
-            self._open(Form(form, "objects"), to_kind, back)
-            self._into(task, lambda store: store.add(form, *_both(listed, values)), listed, values)
+            self._open(Form(opened.form, "objects"), opened.back, back)
+            self._into(task, listed, values)
         else:
             opened = open_keys(keys)
             self._open(self._form_of(opened, rows), opened.back, back)
@@ -218,12 +218,12 @@ class Shuffle:
                 part.add(select(keys.arrays, some), bytes_of(values[some]))
         self._settle(task, store)
 
-    def _into(self, task: int, put: Callable[[Any], None], keys: list[Any], values: Any) -> None:
+    def _into(self, task: int, keys: list[Any], values: Any) -> None:
         store = self._store(task)
+        assert self._form is not None
         if self._mergeable is None:
-            put(store)
+            store.add(self._form.keys, *_both(keys, values))
         else:
-            assert self._form is not None
             mask = split_by(self._mergeable, keys, self._comm.rank)
             for part, some in ((store.store, mask), (store.apart, ~mask)):
                 part.add(self._form.keys, *_both(list(chosen(some, keys)), chosen(some, list(values))))
@@ -379,7 +379,7 @@ class Shuffle:
         to_keys, to_values = self._back or (_default_back(form), _as_it_is)
         if form.dtype == "objects":
             whole = {key: value for store in stores for key, value in store.take().items()}
-            return to_keys(list(whole)), list(whole.values())
+            return to_keys(arrays_of(form.keys, list(whole))), list(whole.values())
         taken = [store.take() for store in stores]
         keys = to_keys(joined([keys for keys, _, _ in taken]))
         rows = np.concatenate([rows for _, rows, _ in taken]).reshape(-1, *form.row)

@@ -160,25 +160,20 @@ def _of_arrow(arrow: Any, keys: Any) -> Keys:
     return Keys("str" if text else "bytes", (ends, held), len(wide), back)
 
 
-def hashable(keys: Any) -> tuple[str, list[Any], Callable[[list[Any]], Any]]:
-    """Keys one by one, as a dictionary takes them: their form, they, and the way back to the caller's kind.
+def hashable(keys: Any) -> tuple[Keys, list[Any]]:
+    """Keys, and they one by one, as a dictionary takes them.
 
     Examples
     --------
     >>> import numpy as np
     >>> from skyphos.shuffle.keys import hashable
-    >>> form, keys, back = hashable(np.array([3, 4]))
-    >>> form, keys, back(keys)
-    ('int64', [3, 4], array([3, 4]))
+    >>> hashable(np.array([3, 4]))[1]
+    [3, 4]
     """
     opened = open_keys(keys)
-    form = opened.form
-    if form in ("str", "bytes"):
-        listed = _as_list(opened.arrays, form == "str")
-        return form, listed, lambda some: opened.back(native.strings_of(some))
-    numbers = opened.arrays.view(np.int64 if form.startswith("i") else np.uint64).tolist()  # type: ignore[union-attr]
-    wide = np.int64 if form.startswith("i") else np.uint64
-    return form, numbers, lambda some: opened.back(np.array(some, wide).view(np.uint64))
+    if isinstance(opened.arrays, tuple):
+        return opened, _as_list(opened.arrays, opened.form == "str")
+    return opened, opened.arrays.view(np.int64 if opened.form.startswith("i") else np.uint64).tolist()
 
 
 def arrays_of(form: str, keys: list[Any]) -> KeyArrays:
