@@ -9,6 +9,7 @@ pub mod calls;
 pub mod collectives;
 pub mod frame;
 pub mod index_set;
+pub mod keyed;
 pub mod liar;
 pub mod pem;
 pub mod quantised;
@@ -22,12 +23,13 @@ pub mod words;
 pub type Run = fn(&[u8]);
 
 /// All targets.
-pub const TARGETS: [(&str, Run); 11] = [
+pub const TARGETS: [(&str, Run); 12] = [
     ("bringup", bringup::run),
     ("calls", calls::run),
     ("collectives", collectives::run),
     ("frame", frame::run),
     ("index_set", index_set::run),
+    ("keyed", keyed::run),
     ("pem", pem::run),
     ("quantised", quantised::run),
     ("receive", receive::run),

@@ -115,4 +115,4 @@ macro_rules! each {
     };
 }
 
-each!(bringup calls collectives frame index_set pem quantised receive replicated segment words);
+each!(bringup calls collectives frame index_set keyed pem quantised receive replicated segment words);

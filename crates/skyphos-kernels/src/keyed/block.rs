@@ -147,7 +147,10 @@ impl<'a> Block<'a> {
         let rows = rest;
         let told = match counts {
             None => keys as u64,
-            Some(counts) => counts.iter().try_fold(0u64, u64::checked_add)?,
+            // A key without a row has none to be folded into.
+            Some(counts) => {
+                counts.iter().try_fold(0u64, |sum, count| sum.checked_add(count).filter(|_| count > 0))?
+            }
         };
         let bytes = row_count.checked_mul(width as u64)?.checked_mul(dtype.size() as u64)?;
         (told == row_count && bytes == rows.len() as u64).then_some(())?;

@@ -79,7 +79,7 @@ impl<K: Known, T: Element> Table<K, T> {
             let (numbers, custom) = (self.keys.numbers(batch)?, custom.clone());
             return self.fold_custom(&*custom, numbers, rows);
         }
-        let mut numbers = Vec::with_capacity(AT_ONCE);
+        let mut numbers = Vec::with_capacity(AT_ONCE.min(batch.len()));
         for start in (0..batch.len()).step_by(AT_ONCE) {
             let some = start..batch.len().min(start + AT_ONCE);
             numbers.clear();
@@ -96,7 +96,7 @@ impl<K: Known, T: Element> Table<K, T> {
     pub fn count(&mut self, batch: &K::Batch<'_>) -> Result<()> {
         self.room_for(batch.len())?;
         let ones = vec![T::ONE; AT_ONCE.min(batch.len()) * self.width];
-        let mut numbers = Vec::with_capacity(AT_ONCE);
+        let mut numbers = Vec::with_capacity(AT_ONCE.min(batch.len()));
         for start in (0..batch.len()).step_by(AT_ONCE) {
             numbers.clear();
             self.keys.numbers_of(batch, start..batch.len().min(start + AT_ONCE), &mut numbers)?;
