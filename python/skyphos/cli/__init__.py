@@ -25,6 +25,7 @@ _COMMANDS = {
     "pagerank": "Rank the vertices of a graph with PageRank.",
     "probe": "Measure what network and machines can do.",
     "simulate": "Run a collective on a simulated cluster.",
+    "split": "Cut data into even partitions for map-reduce.",
     "run": "Run a script, module or program as a group of processes.",
 }
 

@@ -1,0 +1,43 @@
+"""``skyphos split``: data to even partitions."""
+
+from __future__ import annotations
+
+import click
+
+from ..errors import BadInput
+
+__all__ = ["command"]
+
+
+@click.command("split")
+@click.argument("data")
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--partitions", "-p", type=click.IntRange(1), required=True, help="How many.")
+@click.option(
+    "--format", type=click.Choice(["text", "npy", "parquet", "hdf5", "netcdf"]), help="What DATA is, if its name lies."
+)
+@click.option("--hosts", metavar="A,B,C", help="Hosts that partitions are to be on, if these share no file system.")
+@click.option("--replicas", type=click.IntRange(1), default=1, show_default=True, help="Hosts of each partition.")
+def command(*, data: str, folder: str, partitions: int, format: str | None, hosts: str | None, replicas: int) -> None:
+    """Cut DATA into even partitions, and list them in FOLDER/partitions.json.
+
+    DATA is text (cut at ends of lines), .npy, Parquet, HDF5 or NetCDF (of the last two, FILE:NAME is a dataset of
+    several; their parts are .npy). A map-reduce job reads FOLDER/partitions.json.
+
+    \b
+    skyphos split points.npy parts --partitions 32
+    skyphos split book.txt parts --partitions 8 --hosts n1,n2,n3,n4 --replicas 2
+    """
+    from ..mapreduce import split
+    from ..page import human_bytes
+
+    names = [name.strip() for name in hosts.split(",")] if hosts else []
+    if not all(names):
+        raise BadInput("--hosts: an empty name")
+    parts = split(data, folder, partitions, format=format, hosts=names, replicas=replicas)
+    sizes = sorted(part.bytes for part in parts)
+    each = f"{human_bytes(sizes[0])} to {human_bytes(sizes[-1])} each"
+    click.echo(
+        f"{len(parts)} partitions of {parts.rows:,} rows, {human_bytes(parts.bytes)} in all, {each}: "
+        f"{folder}/partitions.json"
+    )

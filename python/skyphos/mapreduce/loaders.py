@@ -1,0 +1,278 @@
+"""How partitions are read, and data is cut into them: a small protocol, and the formats that are known."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import BadInput
+
+__all__ = ["LOADERS", "Loader", "format_of", "loader_of"]
+
+
+class Loader(Protocol):
+    """Reads files of one format. What it raises of a damaged file is :class:`BadInput`."""
+
+    #: How files that :meth:`cut` writes end.
+    suffix: str
+
+    def rows(self, path: str) -> int:
+        """Rows of a file."""
+
+    def load(self, path: str) -> Any:
+        """What a file holds, as ``map`` gets it."""
+
+    def cut(self, path: str, ends: Sequence[int], targets: Sequence[str]) -> list[int]:
+        """Write rows up to each of ``ends`` to files of their own; how many there are in each."""
+
+
+class Text:
+    """Lines of text, as bytes. Files are cut at ends of lines, so that each has about as many bytes."""
+
+    suffix = ".txt"
+
+    def rows(self, path: str) -> int:
+        with _mapped(path) as text:
+            return _lines(text)
+
+    def load(self, path: str) -> bytes:
+        with _errors(path):
+            return Path(path).read_bytes()
+
+    def cut(self, path: str, ends: Sequence[int], targets: Sequence[str]) -> list[int]:
+        # Even by bytes, not by lines: a row's end is where a share of the bytes is over.
+        with _mapped(path) as text:
+            size, start, rows = len(text), 0, []
+            for k, target in enumerate(targets):
+                share = size * (k + 1) // len(targets)
+                cut = text.find(b"\n", max(start, share - 1)) + 1 if share < size else size
+                stop = max(start, cut or size)
+                with _errors(target):
+                    Path(target).write_bytes(text[start:stop])
+                rows.append(_lines(text[start:stop]))
+                start = stop
+        return rows
+
+
+class Npy:
+    """A NumPy array, by its first axis."""
+
+    suffix = ".npy"
+
+    def rows(self, path: str) -> int:
+        return len(self._open(path))
+
+    def load(self, path: str) -> Any:
+        with _errors(path):
+            return np.load(path, allow_pickle=False)
+
+    def _open(self, path: str) -> Any:
+        with _errors(path):
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            if not isinstance(array, np.ndarray) or array.ndim == 0:
+                raise ValueError("no array with rows")
+            return array
+
+    def cut(self, path: str, ends: Sequence[int], targets: Sequence[str]) -> list[int]:
+        return _cut_rows(self._open(path), ends, targets)
+
+
+class Parquet:
+    """A table, as pyarrow's."""
+
+    suffix = ".parquet"
+
+    def rows(self, path: str) -> int:
+        with _errors(path):
+            return int(_parquet().ParquetFile(path).metadata.num_rows)
+
+    def load(self, path: str) -> Any:
+        with _errors(path):
+            return _parquet().read_table(path)
+
+    def cut(self, path: str, ends: Sequence[int], targets: Sequence[str]) -> list[int]:
+        start, rows = 0, []
+        with _errors(path):
+            whole = _parquet().read_table(path, memory_map=True)
+            for end, target in zip(ends, targets, strict=True):
+                _parquet().write_table(whole.slice(start, end - start), target)
+                rows.append(end - start)
+                start = end
+        return rows
+
+
+class Hdf5:
+    """A dataset of an HDF5 file (``file.h5:group/name``), or of NetCDF 4, by its first axis. Parts are ``.npy``."""
+
+    suffix = ".npy"
+
+    def rows(self, path: str) -> int:
+        with self._open(path) as dataset:
+            return len(dataset)
+
+    def load(self, path: str) -> Any:
+        with self._open(path) as dataset:
+            return dataset[...]
+
+    @contextmanager
+    def _open(self, path: str) -> Iterator[Any]:
+        file, _, name = path.rpartition(":")
+        try:
+            import h5py  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        except ImportError:
+            raise BadInput(f"{path}: to read HDF5 takes h5py: pip install h5py") from None
+        with _errors(path), h5py.File(file or path, "r") as opened:
+            held: list[str] = []
+            opened.visititems(lambda key, one: held.append(key) if isinstance(one, h5py.Dataset) else None)
+            if not file and len(held) != 1:
+                raise ValueError(f"it holds {', '.join(held) or 'no dataset'}: name one, {path}:NAME")
+            dataset = opened[name] if file else opened[held[0]]
+            if not isinstance(dataset, h5py.Dataset) or dataset.ndim == 0:
+                raise ValueError(f"{name} is no dataset with rows")
+            yield dataset
+
+    def cut(self, path: str, ends: Sequence[int], targets: Sequence[str]) -> list[int]:
+        with self._open(path) as dataset:
+            return _cut_rows(dataset, ends, targets)
+
+
+class NetCdf:
+    """A variable of a NetCDF file (``file.nc:name``), by its first axis. Parts are ``.npy``."""
+
+    suffix = ".npy"
+
+    def rows(self, path: str) -> int:
+        with self._open(path) as variable:
+            return int(variable.shape[0])
+
+    def load(self, path: str) -> Any:
+        with self._open(path) as variable:
+            return _native(variable[...])
+
+    @contextmanager
+    def _open(self, path: str) -> Iterator[Any]:
+        file, _, name = path.rpartition(":")
+        file = file or path
+        with _errors(file), open(file, "rb") as opened:
+            classic = opened.read(3) == b"CDF"
+        if not classic:
+            with Hdf5()._open(path) as dataset:
+                yield dataset
+            return
+        from scipy.io import netcdf_file
+
+        with _errors(path), netcdf_file(file, "r", mmap=False) as opened:
+            held = [key for key, variable in opened.variables.items() if variable.shape]
+            name = name if file != path else (held[0] if len(held) == 1 else "")
+            if name not in held:
+                raise ValueError(f"it holds {', '.join(held) or 'no variable with rows'}: name one, {file}:NAME")
+            yield opened.variables[name]
+
+    def cut(self, path: str, ends: Sequence[int], targets: Sequence[str]) -> list[int]:
+        with self._open(path) as variable:
+            return _cut_rows(variable, ends, targets)
+
+
+#: By name.
+LOADERS: dict[str, Loader] = {"text": Text(), "npy": Npy(), "parquet": Parquet(), "hdf5": Hdf5(), "netcdf": NetCdf()}
+
+_ENDINGS = {
+    ".npy": "npy",
+    ".parquet": "parquet",
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
+    ".nc": "netcdf",
+    ".nc4": "netcdf",
+}
+
+
+def format_of(path: str) -> str:
+    """The format that a file's name says; text, if it says nothing.
+
+    Examples
+    --------
+    >>> from skyphos.mapreduce.loaders import format_of
+    >>> format_of("points.h5:features"), format_of("book.txt")
+    ('hdf5', 'text')
+    """
+    names = (path, path.rpartition(":")[0])  # a dataset may be named after the file
+    endings = [os.path.splitext(name)[1].lower() for name in names]
+    return next((_ENDINGS[ending] for ending in endings if ending in _ENDINGS), "text")
+
+
+def loader_of(format: str | Loader) -> Loader:
+    """The loader of a name.
+
+    Raises
+    ------
+    BadInput
+        There is none.
+    """
+    if not isinstance(format, str):
+        return format
+    if format not in LOADERS:
+        raise BadInput(f"unknown format {format!r}: use one of {', '.join(LOADERS)}, or a loader of your own")
+    return LOADERS[format]
+
+
+def _parquet() -> Any:
+    try:
+        from pyarrow import parquet  # type: ignore[import-untyped, unused-ignore]
+    except ImportError:
+        raise BadInput('to read Parquet takes pyarrow: pip install "skyphos[graph]"') from None
+    return parquet
+
+
+def _cut_rows(rows: Any, ends: Sequence[int], targets: Sequence[str]) -> list[int]:
+    """Write rows of what can be sliced as NumPy arrays, one slice in memory at a time."""
+    start, counts = 0, []
+    for end, target in zip(ends, targets, strict=True):
+        with _errors(target), open(target, "wb") as file:
+            np.save(file, _native(rows[start:end]), allow_pickle=False)
+        counts.append(end - start)
+        start = end
+    return counts
+
+
+def _native(array: Any) -> Any:
+    """An array of its own, in this machine's order of bytes: NetCDF has the other."""
+    own = np.ascontiguousarray(array)
+    return own.astype(own.dtype.newbyteorder("="))
+
+
+def _lines(text: Any) -> int:
+    """Lines, of which the last may lack its end."""
+    array = np.frombuffer(text, np.uint8)
+    ends = sum(int(np.count_nonzero(array[at : at + (1 << 24)] == 10)) for at in range(0, len(array), 1 << 24))
+    return ends + int(len(array) > 0 and array[-1] != 10)
+
+
+@contextmanager
+def _mapped(path: str) -> Iterator[Any]:
+    """A file's bytes."""
+    with _errors(path):
+        file = open(path, "rb")  # noqa: SIM115  # closed below
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        if size == 0:
+            yield b""
+            return
+        yield mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+@contextmanager
+def _errors(path: str) -> Iterator[None]:
+    """What goes wrong with a file, in one line with its name."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except (OSError, ValueError, EOFError, KeyError, TypeError) as error:
+        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise BadInput(f"{path}: {said}") from None

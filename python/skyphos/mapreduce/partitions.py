@@ -1,0 +1,170 @@
+"""Partitions of data, and the file that lists them: what each holds, and which hosts have it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadInput
+
+__all__ = ["Partition", "Partitions"]
+
+_KIND, _VERSION = "skyphos partitions", 1
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A part of the data, in a file.
+
+    Attributes
+    ----------
+    number : int
+        Its place among the others, from 0.
+    path : str
+        The file; on each of its hosts the same.
+    rows : int
+        Lines of a text, rows of a table or array.
+    bytes : int
+        Bytes of the file.
+    hosts : tuple of str
+        Which have it, as ``hostname`` says; empty: all, as where they share a file system.
+    """
+
+    number: int
+    path: str
+    rows: int
+    bytes: int
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass
+class Partitions:
+    """All partitions of a set of data.
+
+    Attributes
+    ----------
+    format : str
+        How files are read: the name of a loader (:mod:`skyphos.mapreduce.loaders`).
+    parts : list of Partition
+        In order: together they are the data.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from skyphos.mapreduce import Partition, Partitions
+    >>> folder = tempfile.mkdtemp()
+    >>> parts = Partitions("text", [Partition(0, "a.txt", 2, 10, ("n1", "n2"))])
+    >>> path = parts.save(folder + "/partitions.json")
+    >>> Partitions.load(path).parts[0].hosts
+    ('n1', 'n2')
+    """
+
+    format: str
+    parts: list[Partition] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self.parts)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(part.bytes for part in self.parts)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the file; paths of partitions below its folder are written as they are from there."""
+        place = Path(path)
+        told = {"kind": _KIND, "version": _VERSION, "format": self.format, "rows": self.rows, "parts": []}
+        for part in self.parts:
+            words = asdict(part)
+            del words["number"]
+            words["path"] = _below(place.parent, part.path)
+            told["parts"].append(words)  # type: ignore[attr-defined]
+        unfinished = place.with_name(f".{place.name}.{os.getpid()}")
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+            unfinished.replace(place)
+        except OSError as error:
+            raise BadInput(f"{path}: {error.strerror or error}") from None
+        return place
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Partitions:
+        """Read a partition file.
+
+        Raises
+        ------
+        BadInput
+            There is none, or it is none: what is wrong with it.
+        """
+        place = Path(path)
+        try:
+            told = json.loads(place.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise BadInput(f"{path}: {error.strerror or error}") from None
+        except ValueError as error:
+            raise BadInput(f"{path}: no partition file, for it is no JSON: {error}") from None
+        if not isinstance(told, dict) or told.get("kind") != _KIND:
+            raise BadInput(f"{path}: no partition file: skyphos split makes one")
+        if told.get("version") != _VERSION:
+            raise BadInput(f"{path}: a partition file of version {told.get('version')}, and this reads {_VERSION}")
+        try:
+            parts = [_part(number, words, place.parent) for number, words in enumerate(told["parts"])]
+            return cls(_text(told["format"]), parts)
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadInput(f"{path}: a partition file that is damaged: {error!r}") from None
+
+    @classmethod
+    def of_files(cls, files: Iterable[str | os.PathLike[str]], format: str) -> Partitions:
+        """Of files that are there, each one partition.
+
+        Raises
+        ------
+        BadInput
+            A file is gone, or is not of that format.
+        """
+        from .loaders import loader_of
+
+        loader = loader_of(format)
+        paths = [os.path.abspath(os.fspath(file)) for file in files]
+        return cls(format, [Partition(k, path, loader.rows(path), _size(path)) for k, path in enumerate(paths)])
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}") from None
+
+
+def _below(folder: Path, path: str) -> str:
+    try:
+        return str(Path(path).absolute().relative_to(folder.absolute()))
+    except ValueError:
+        return path
+
+
+def _text(word: Any) -> str:
+    if not isinstance(word, str):
+        raise TypeError(f"{word!r} is no text")
+    return word
+
+
+def _part(number: int, words: dict[str, Any], folder: Path) -> Partition:
+    rows, size = words["rows"], words["bytes"]
+    if not all(isinstance(count, int) and count >= 0 for count in (rows, size)):
+        raise ValueError(f"partition {number} has {rows!r} rows in {size!r} bytes")
+    path = str(folder.absolute() / _text(words["path"]))
+    return Partition(number, path, rows, size, tuple(map(_text, words["hosts"])))

@@ -1,0 +1,207 @@
+"""Data cut into partitions, read again, and dealt out to workers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.io import netcdf_file
+
+from skyphos.cli import split as split_command
+from skyphos.errors import BadInput
+from skyphos.mapreduce import Partitions, assign, split
+from skyphos.mapreduce.loaders import LOADERS, loader_of
+
+pa = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+h5py = pytest.importorskip("h5py")
+
+ROWS: npt.NDArray[np.float64] = np.arange(103 * 3.0).reshape(103, 3)
+
+
+def text(path: Path) -> str:
+    path.write_text("".join(f"line {k} {'x' * (k * 7 % 90)}\n" for k in range(103)), encoding="utf-8")
+    return str(path)
+
+
+def npy(path: Path) -> str:
+    np.save(path, ROWS)
+    return str(path)
+
+
+def table(path: Path) -> str:
+    parquet.write_table(pa.table({"a": ROWS[:, 0], "b": ROWS[:, 1], "c": ROWS[:, 2]}), path)
+    return str(path)
+
+
+def hdf5(path: Path) -> str:
+    with h5py.File(path, "w") as file:
+        file["group/points"] = ROWS
+        file["other"] = np.ones(3)
+    return f"{path}:group/points"
+
+
+def hdf5_alone(path: Path) -> str:
+    with h5py.File(path, "w") as file:
+        file["points"] = ROWS
+    return str(path)
+
+
+def netcdf(path: Path) -> str:
+    with netcdf_file(path, "w") as file:
+        file.createDimension("row", len(ROWS))
+        file.createDimension("axis", 3)
+        file.createVariable("points", "f8", ("row", "axis"))[:] = ROWS
+    return f"{path}:points"
+
+
+def netcdf4(path: Path) -> str:
+    """Its files are HDF5."""
+    return hdf5(path)
+
+
+FORMATS: dict[str, tuple[str, Callable[[Path], str]]] = {
+    "text": ("book.txt", text),
+    "npy": ("x.npy", npy),
+    "parquet": ("x.parquet", table),
+    "hdf5": ("x.h5", hdf5),
+    "hdf5 alone": ("x.hdf5", hdf5_alone),
+    "netcdf": ("x.nc", netcdf),
+    "netcdf 4": ("x.nc4", netcdf4),
+}
+
+
+def content(loaded: Any) -> Any:
+    return np.stack([loaded[name] for name in "abc"], 1) if hasattr(loaded, "column_names") else loaded
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("count", [1, 4, 103])
+def test_partitions_are_the_data(tmp_path: Path, name: str, count: int) -> None:
+    file, make = FORMATS[name]
+    data = make(tmp_path / file)
+    made = split(data, tmp_path / "parts", count)
+    parts = Partitions.load(tmp_path / "parts" / "partitions.json")
+    assert parts == made and len(parts) == count and parts.rows == 103
+    assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == sorted(
+        ["partitions.json", *(Path(part.path).name for part in parts)]
+    )
+    loader = LOADERS[parts.format]
+    loaded = [content(loader.load(part.path)) for part in parts]
+    for part, held in zip(parts, loaded, strict=True):
+        assert loader.rows(part.path) == part.rows and Path(part.path).stat().st_size == part.bytes
+        assert name == "text" or len(held) == part.rows
+    if name == "text":
+        assert b"".join(loaded) == Path(data).read_bytes()
+        longest = max(map(len, Path(data).read_bytes().splitlines()))
+        assert max(part.bytes for part in parts) <= parts.bytes / count + longest + 1
+    else:
+        assert (np.concatenate(loaded) == ROWS).all()
+        assert max(part.rows for part in parts) - min(part.rows for part in parts) <= 1
+
+
+def test_a_moved_folder_of_partitions(tmp_path: Path) -> None:
+    split(npy(tmp_path / "x.npy"), tmp_path / "parts", 3, hosts=["a", "b"], replicas=2)
+    (tmp_path / "parts").rename(tmp_path / "elsewhere")
+    parts = Partitions.load(tmp_path / "elsewhere" / "partitions.json")
+    assert [part.hosts for part in parts] == [("a", "b"), ("b", "a"), ("a", "b")]
+    assert len(np.load(parts.parts[2].path)) == 35
+
+
+def test_files_that_are_there(tmp_path: Path) -> None:
+    paths = [npy(tmp_path / f"{k}.npy") for k in range(2)]
+    parts = Partitions.of_files(paths, "npy")
+    assert parts.rows == 206 and [part.path for part in parts] == paths
+    with pytest.raises(BadInput, match=r"gone\.npy: No such file"):
+        Partitions.of_files([*paths, tmp_path / "gone.npy"], "npy")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("no json", "no JSON"),
+        ("[]", "no partition file"),
+        ({"kind": "else"}, "no partition file"),
+        ({"version": 9}, "of version 9"),
+        ({"parts": 5}, "damaged"),
+        ({"parts": [{"path": "a"}]}, "damaged"),
+        ({"parts": [{"path": "a", "rows": -1, "bytes": 0, "hosts": []}]}, "-1 rows"),
+        ({"parts": [{"path": 3, "rows": 1, "bytes": 0, "hosts": []}]}, "3 is no text"),
+        ({"format": None}, "damaged"),
+    ],
+)
+def test_damaged_partition_files(tmp_path: Path, words: Any, said: str) -> None:
+    path = tmp_path / "partitions.json"
+    whole = {"kind": "skyphos partitions", "version": 1, "format": "npy", "rows": 0, "parts": []}
+    path.write_text(words if isinstance(words, str) else json.dumps(whole | words), encoding="utf-8")
+    with pytest.raises(BadInput, match=said):
+        Partitions.load(path)
+
+
+def test_what_cannot_be_cut(tmp_path: Path) -> None:
+    good = npy(tmp_path / "x.npy")
+    for arguments, options, said in [
+        ((tmp_path / "gone.npy", tmp_path / "p", 2), {}, "No such file"),
+        ((good, tmp_path / "p", 104), {}, "103 rows cannot be cut into 104"),
+        ((good, tmp_path / "p", 0), {}, "at least one"),
+        ((good, tmp_path / "p", 2), {"format": "excel"}, "unknown format 'excel'"),
+        ((good, tmp_path / "p", 2), {"hosts": ["a"], "replicas": 2}, "replicas=2 on 1 hosts"),
+        ((text(tmp_path / "t.npy"), tmp_path / "p", 2), {}, r"t\.npy"),
+        ((text(tmp_path / "t.parquet"), tmp_path / "p", 2), {}, r"t\.parquet"),
+        ((text(tmp_path / "t.h5"), tmp_path / "p", 2), {}, r"t\.h5"),
+        ((text(tmp_path / "t.nc"), tmp_path / "p", 2), {}, r"t\.nc"),
+        ((str(hdf5(tmp_path / "two.h5")).rpartition(":")[0], tmp_path / "p", 2), {}, "name one|not 2|holds"),
+        ((good, Path(good) / "below", 2), {}, "below"),
+    ]:
+        with pytest.raises(BadInput, match=said):
+            split(*arguments, **options)
+        assert not list((tmp_path / "p").glob("*")) if (tmp_path / "p").exists() else True
+    with pytest.raises(BadInput, match="loader of your own"):
+        loader_of("excel")
+
+
+def test_the_command(tmp_path: Path) -> None:
+    data = text(tmp_path / "book.txt")
+    done = CliRunner().invoke(split_command.command, [data, str(tmp_path / "parts"), "-p", "4", "--hosts", "a, b"])
+    assert done.exit_code == 0, done.output
+    assert "4 partitions of 103 rows" in done.output
+    assert [part.hosts for part in Partitions.load(tmp_path / "parts" / "partitions.json")] == [("a",), ("b",)] * 2
+
+
+def best(parts: list[list[str]], workers: list[str]) -> int:
+    """The most partitions that can be local, by trying all."""
+    share, most = len(parts) // len(workers), 0
+    for chosen in itertools.product(range(len(workers)), repeat=len(parts)):
+        loads = [chosen.count(worker) for worker in range(len(workers))]
+        if max(loads) - min(loads) <= 1 and min(loads) >= share:
+            most = max(most, sum(workers[worker] in parts[part] for part, worker in enumerate(chosen)))
+    return most
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    parts=st.lists(st.lists(st.sampled_from("abcd"), max_size=3), max_size=6),
+    workers=st.lists(st.sampled_from("abc"), min_size=1, max_size=3),
+)
+def test_shares_are_even_and_as_local_as_can_be(parts: list[list[str]], workers: list[str]) -> None:
+    chosen = assign(parts, workers)
+    loads = [chosen.count(worker) for worker in range(len(workers))]
+    assert len(chosen) == len(parts) and max(loads) - min(loads) <= 1
+    assert sum(workers[worker] in parts[part] for part, worker in enumerate(chosen)) == best(parts, workers)
+
+
+def test_many_partitions_are_dealt_out_soon() -> None:
+    hosts = [f"n{k}" for k in range(125)]
+    parts = [[hosts[k % 125], hosts[(k * 7 + 1) % 125]] for k in range(10_000)]
+    chosen = assign(parts, hosts)
+    assert np.bincount(chosen).tolist() == [80] * 125
+    assert all(hosts[worker] in on for worker, on in zip(chosen, parts, strict=True))
