@@ -483,6 +483,9 @@ class Comm(AllreduceCollectives):
         SkyphosError
             In a group with replicas: another process of this rank put other data into one of the last calls.
         """
+        # The connections stay open as long as a group does.
+        if self._way is not None:
+            self._way.close()
         self._native.close()
 
 

@@ -229,6 +229,20 @@ class Hosts(Stages):
         self.has_hosts = each > 1
 
 
+def test_closing_closes_the_group_of_the_host() -> None:
+    """An open one would keep the connections open."""
+
+    def body(comm: sky.Comm) -> Any:
+        comm._way = Hosts(comm, 2)
+        comm.shuffle([1], [1])
+        group = comm._way._host_group()
+        comm.close()
+        with pytest.raises(sky.SkyphosError, match="closed"):
+            group.barrier()
+
+    on_all(4, body)
+
+
 @pytest.mark.parametrize("combine", ["sum", "function", "list"])
 @pytest.mark.parametrize("each", [2, 3])
 def test_ranks_of_a_host_merge_first(each: int, combine: str) -> None:
@@ -269,6 +283,28 @@ print(len(got), int(values.sum()), how.sent_bytes > 2_000_000, flush=True)
         assert words[2:] == ["True"], (out, err)
         counts, sums = counts + int(words[0]), sums + int(words[1])
     assert (counts, sums) == (800_000, 4 * 400_000 * 2)
+
+
+def test_a_rank_that_dies_and_a_smaller_group(processes: Processes) -> None:
+    """In its function, while the others wait for its blocks; a long one is half on its way."""
+    code = """
+import os
+def merge(key, a, b):
+    if comm.size == 4 and comm.rank == 2:
+        os._exit(9)
+    return a + b
+try:
+    comm.shuffle(np.arange(20_000), [1] * 20_000, merge, push_bytes=100)
+    say("no error")
+except sky.PeerLost as error:
+    comm = comm.shrink()
+    keys, values = comm.shuffle(np.arange(1000), [comm.rank] * 1000, merge)
+    say(error.rank, comm.size, len(keys), sum(values))
+"""
+    said = [out.split() for out, _ in processes.lines(4, code)]
+    assert said.pop(2) == []
+    assert all(words[:2] == ["2", "3"] for words in said), said
+    assert sum(int(words[2]) for words in said) == 1000 and sum(int(words[3]) for words in said) == 3000
 
 
 def test_files_are_gone_afterwards(tmp_path: Path) -> None:

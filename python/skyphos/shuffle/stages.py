@@ -60,6 +60,11 @@ class Stages:
             self._group = group
         return self._group
 
+    def close(self) -> None:
+        """Leave the group of this host."""
+        if self._group is not None:
+            self._group.close()
+
     def on_host(self, store: Store, owners: Places, new: Callable[[], Any], link: Link) -> Any:
         """Bring each key to one rank of this host: its owner if that is here."""
         group = self._host_group()
