@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from .assign import assign
+from .job import MapReduce
 from .partitions import Partition, Partitions
 from .split import split
+from .timing import Iteration
 
-__all__ = ["Partition", "Partitions", "assign", "split"]
+__all__ = ["Iteration", "MapReduce", "Partition", "Partitions", "assign", "split"]

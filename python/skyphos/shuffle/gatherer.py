@@ -35,7 +35,9 @@ Partition = Callable[[Any, int], npt.ArrayLike]
 class Shuffle:
     """Values by key, gathered in batches from any number of tasks, then sent to their keys' owners.
 
-    :meth:`Comm.shuffle` does it for one batch; its parameters are these. Every rank makes one alike.
+    :meth:`Comm.shuffle` does it for one batch; its parameters are these, and two more: ``waves`` are the parts of the
+    keys that go one after the other, at least; with ``objects=True`` values of a ``"list"`` are sent as they are, never
+    as rows of an array. Every rank makes one alike.
 
     Examples
     --------
@@ -64,8 +66,10 @@ class Shuffle:
         memory: int | None = None,
         spill_dir: str | os.PathLike[str] | None = None,
         debug: bool | None = None,
+        objects: bool = False,
     ) -> None:
         self._comm = comm
+        self._objects = objects
         self._combine = Combine.of(combine)
         self._partition, self._mergeable = partition, mergeable
         self._local = bool(local_reduction)
@@ -114,7 +118,7 @@ class Shuffle:
         if isinstance(keys, (list, tuple)) and not keys:
             return  # nothing of no kind
         start = perf_counter()
-        objects = self._combine.function is not None
+        objects = self._combine.function is not None or self._objects
         rows: npt.NDArray[Any] | None = None
         back: Callable[[Any], Any] = _as_it_is
         if self._combine.counts:

@@ -1,0 +1,351 @@
+"""Iterative map-reduce (*Twister*, section 3): broadcast, map, shuffle, reduce, combine, and again."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..arguments import Op
+from ..checkpoint import Checkpoint
+from ..errors import BadInput, PeerLost
+from ..packing import pack, unpack
+from ..shuffle import Shuffle
+from ..shuffle.combine import Combine, Function
+from ..together import gather_numbers, together
+from .loaders import Loader
+from .tasks import MapFunction, Tasks, reduced
+from .timing import Iteration
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["MapReduce"]
+
+#: (key, its values) → its result.
+ReduceFunction = Callable[[Any, Any], Any]
+
+#: (keys, results) → what the next iteration begins with.
+CombineFunction = Callable[[Any, Any], Any]
+
+
+class MapReduce:
+    """A job that runs over the same data again and again.
+
+    Each iteration brings a state to all ranks; runs ``map`` on every partition, several at a time on threads; brings
+    values to the owners of their keys, merged on the way (:meth:`skyphos.Comm.shuffle`); runs ``reduce`` there, while
+    further keys are on their way; and gives all results to ``combine`` on one rank, which makes the next state of them.
+    Partitions are read once and stay in memory.
+
+    Parameters
+    ----------
+    comm : Comm
+        Every rank makes the job alike.
+    map : callable
+        (data of a partition, state) → (keys, values), an iterable of such batches, or None. With ``reduce="count"``
+        values are None.
+    reduce : str, ufunc or callable
+        A named operation of :meth:`~skyphos.Comm.shuffle`, then values merge wherever they meet; or a function
+        (key, values) → result, of a list of all of the key's values (of an array of their rows, if they are numbers).
+    combine : callable, optional
+        (keys, results) → the next state, of all keys, on one rank. None: results stay where their keys are, and the
+        state as it was.
+    partitions : path, Partitions or sequence
+        A partition file (``skyphos split``): dealt out evenly, to hosts that have them if that can be. Or this rank's
+        own data, a partition each.
+    merge : str, ufunc or callable, optional
+        How values of a key merge before a ``reduce`` function gets them, as ``combine`` of
+        :meth:`~skyphos.Comm.shuffle`: it then gets a list of one.
+    reducers : int, optional
+        Parts of the keys that are reduced one after the other, on all ranks together. None: one a rank.
+    threads : int, optional
+        Map tasks at once on a rank. None: as many as processors, over the ranks of the host.
+    loader : Loader or str, optional
+        Reads partitions; None: by their format.
+    checkpoint : Checkpoint or path, optional
+        Where states are saved, after each iteration (:class:`skyphos.Checkpoint`). A job that finds one goes on from
+        it, to the same bits. What is no array there is a pickle: read only what you wrote.
+    on_loss : str
+        ``restart``: without a rank that is lost, the iteration begins again on those that are left, which take its
+        partitions (a partition file); ``raise``: :class:`PeerLost`.
+
+    Raises
+    ------
+    BadInput
+        On all ranks: a partition that is gone or damaged; what a function raised, with its traceback, the rank and the
+        partition or key; a checkpoint of another job.
+
+    Examples
+    --------
+    >>> import skyphos as sky
+    >>> from skyphos.mapreduce import MapReduce
+    >>> texts = ["to be or not to be", "that is the question"]
+    >>> def words(text, state):
+    ...     return text.split(), None
+    >>> with sky.init() as comm:
+    ...     job = MapReduce(comm, map=words, reduce="count", partitions=texts)
+    ...     keys, counts = job.run()
+    >>> dict(zip(keys, counts.tolist()))["to"]
+    2
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        *,
+        map: MapFunction,
+        reduce: Op | ReduceFunction = "sum",
+        combine: CombineFunction | None = None,
+        partitions: Any,
+        merge: Op | Function | None = None,
+        reducers: int | None = None,
+        threads: int | None = None,
+        loader: Loader | str | None = None,
+        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+        on_loss: str = "restart",
+    ) -> None:
+        self.comm = comm
+        #: What iterations did on this rank.
+        self.iterations: list[Iteration] = []
+        try:
+            self._map, self._combine = map, combine
+            self._reduce: ReduceFunction | None = None
+            if callable(reduce) and not isinstance(reduce, np.ufunc):
+                self._reduce = reduce
+                self._merge: Op | Function = "list" if merge is None else merge
+            elif merge is not None:
+                raise BadInput(f"reduce={reduce!r} says how values merge: merge= goes with a function")
+            else:
+                self._merge = reduce
+            self._lists = Combine.of(self._merge).lists
+            if on_loss not in ("restart", "raise"):
+                raise BadInput(f'on_loss={on_loss!r}: "restart" or "raise"')
+            if (threads is not None and threads < 1) or (reducers is not None and reducers < 1):
+                raise BadInput(f"threads={threads}, reducers={reducers}: at least one")
+            here = next(len(ranks) for ranks in comm.topology.hosts if comm.rank in ranks)
+            at_once = max(1, (os.cpu_count() or 1) // here) if threads is None else threads
+            self._tasks = Tasks(partitions, loader, at_once)
+        except Exception as error:
+            comm._fail(error)
+        self._reducers = reducers
+        self._on_loss = on_loss
+        self._checkpoint = Checkpoint(checkpoint) if isinstance(checkpoint, (str, os.PathLike)) else checkpoint
+        # The last iteration whose result this rank's state is, and who has the newest.
+        self._done, self._root = 0, 0
+        self._state: Any = None
+        self._is_dealt = False
+
+    def run(self, state: Any = None) -> Any:
+        """One iteration. Collective.
+
+        Parameters
+        ----------
+        state : object
+            What ``map`` gets, from rank 0.
+
+        Returns
+        -------
+        object
+            With ``combine`` the next state, on all ranks; else the keys and results that this rank owns.
+        """
+        return self.iterate(state, iterations=1)
+
+    def iterate(
+        self,
+        state: Any = None,
+        *,
+        iterations: int,
+        until: Callable[[Any, Any], bool] | None = None,
+    ) -> Any:
+        """Iterate. Collective.
+
+        Parameters
+        ----------
+        state : object
+            The first one, from rank 0. Where a checkpoint is found, that one counts.
+        iterations : int
+            The most, those before a checkpoint among them.
+        until : callable, optional
+            (state before, state after) → whether it is enough; asked on one rank.
+
+        Returns
+        -------
+        object
+            As :meth:`run`, of the last iteration.
+        """
+        self._state, self._done, self._root = state, 0, 0
+        self._restore()
+        result, over = None, False
+        while not over and self._done < iterations:
+            start, told = perf_counter(), Iteration(self._done + 1)
+            try:
+                result, over = self._once(told, until)
+            except PeerLost as error:
+                self._go_on_without(error)
+                continue
+            told.total = perf_counter() - start
+            self.iterations.append(told)
+        return self._everywhere() if self._combine is not None else result
+
+    def _once(self, told: Iteration, until: Callable[[Any, Any], bool] | None) -> tuple[Any, bool]:
+        """An iteration; its result, and whether it is enough."""
+        comm, tasks = self.comm, self._tasks
+        if not self._is_dealt:
+            tasks.deal(comm)
+            self._is_dealt = True
+        with told.time("broadcast"):
+            state = self._state = comm.broadcast(self._state, self._root) if comm.size > 1 else self._state
+        waves = 1 if self._reducers is None else -(-self._reducers // comm.size)
+        shuffle = Shuffle(comm, self._merge, waves=waves)
+        before = tasks.read_bytes, tasks.remote_bytes
+        with told.time("map"):
+            try:
+                tasks.run(comm, self._map, state, lambda keys, values, task: shuffle.add(keys, values, task=task))
+            except Exception as error:
+                shuffle.close()
+                comm._fail(error)
+        keys, results = self._reduced(shuffle, told)
+        told.tasks, told.keys, told.sent_bytes = len(tasks.mine), len(keys), shuffle.explanation().sent_bytes
+        told.read_bytes, told.remote_bytes = tasks.read_bytes - before[0], tasks.remote_bytes - before[1]
+        over = False
+        if self._combine is not None:
+            with told.time("combine"):
+                over = self._combined(keys, results, state, until)
+        self._done += 1
+        if self._checkpoint is not None:
+            with told.time("checkpoint"):
+                self._save()
+        return (keys, results), over
+
+    def _reduced(self, shuffle: Shuffle, told: Iteration) -> tuple[Any, Any]:
+        """Keys and results of this rank. A wave is reduced while the next is on its way."""
+        parts: Iterator[tuple[Any, Any]] = shuffle.parts()
+        kept: list[tuple[Any, Any]] = []
+        failed: Exception | None = None
+        if self._reduce is None:
+            with told.time("shuffle"):
+                return shuffle.result()
+        with ThreadPoolExecutor(1, "skyphos-shuffle") as pool:
+            coming = pool.submit(next, parts, None)
+            while True:
+                with told.time("shuffle"):
+                    part = coming.result()
+                if part is None:
+                    break
+                coming = pool.submit(next, parts, None)
+                if failed is not None:
+                    continue  # the others wait for what this rank sends
+                with told.time("reduce"):
+                    try:
+                        keys, values = part
+                        listed = values if self._lists else [[value] for value in values]
+                        kept.append((keys, reduced(self.comm, self._reduce, _each(keys), listed)))
+                    except BadInput as error:
+                        failed = error
+        together(self.comm, lambda: _raise(failed))
+        all_keys = [key for keys, _ in kept for key in _each(keys)]
+        return all_keys, [result for _, results in kept for result in results]
+
+    def _combined(self, keys: Any, results: Any, before: Any, until: Callable[[Any, Any], bool] | None) -> bool:
+        """The next state, on rank 0, and whether it is enough, on all."""
+        comm = self.comm
+        keys, results = _to_root(comm, keys, results)
+        enough = False
+
+        def combine() -> None:
+            nonlocal enough
+            if comm.rank != 0:
+                return
+            assert self._combine is not None
+            try:
+                self._state = self._combine(keys, results)
+                enough = until is not None and bool(until(before, self._state))
+            except Exception as error:  # whatever it raises
+                told = "".join(traceback.format_exception(error)).rstrip()
+                raise BadInput(f"rank 0: combine raised {type(error).__name__}: {error}\n{told}") from error
+
+        together(comm, combine)
+        self._root = 0
+        return bool(gather_numbers(comm, enough)[0])
+
+    def _everywhere(self) -> Any:
+        """The last state, on all ranks."""
+        self._state = self.comm.broadcast(self._state, self._root) if self.comm.size > 1 else self._state
+        return self._state
+
+    def _go_on_without(self, error: PeerLost) -> None:
+        """Begin the iteration again in a smaller group, from the newest state that anybody has."""
+        if self._on_loss == "raise" or not self._tasks.can_be_read_again:
+            raise error
+        self.comm = self.comm.shrink()
+        done = gather_numbers(self.comm, self._done)
+        self._root, self._done = int(np.argmax(done)), int(done.max())
+        self._is_dealt = False
+
+    def _told(self) -> str:
+        """What the job is: a checkpoint of another one is none of its own."""
+        names = [getattr(f, "__qualname__", type(f).__name__) for f in (self._map, self._reduce, self._combine) if f]
+        return f"{', '.join(names)}; {Combine.of(self._merge).name}; {self._tasks.told()}"
+
+    def _save(self) -> None:
+        parts = pack(self._state) if self.comm.rank == self._root else []
+        held = {f"part-{number}": part for number, part in enumerate(parts)}
+        told = np.frombuffer(self._told().encode(), np.uint8)
+        assert self._checkpoint is not None
+        self._checkpoint.save(self.comm, self._done, {"job": told, **held})
+
+    def _restore(self) -> None:
+        if self._checkpoint is None:
+            return
+        found = self._checkpoint.restore(self.comm)
+        if found is None:
+            return
+
+        def read() -> None:
+            told = found.state["job"].tobytes().decode(errors="replace") if "job" in found.state else "of no job"
+            if told != self._told():
+                raise BadInput(
+                    f"{self._checkpoint!r} is of another job: {told}. This one is: {self._told()}. Name another folder"
+                )
+            parts = [found.state[f"part-{number}"] for number in range(len(found.state) - 1)]
+            if parts:
+                self._state = unpack(parts)
+
+        together(self.comm, read)
+        self._done, self._root = found.iteration, 0
+
+
+def _each(keys: Any) -> list[Any]:
+    """Keys one by one, as Python has them."""
+    listed: list[Any] = keys.to_pylist() if hasattr(keys, "to_pylist") else getattr(keys, "tolist", lambda: keys)()
+    return listed
+
+
+def _raise(error: Exception | None) -> None:
+    if error is not None:
+        raise error
+
+
+def _to_root(comm: Comm, keys: Any, results: Any) -> tuple[Any, Any]:
+    """All keys and results, on rank 0."""
+    if comm.size == 1:
+        return keys, results
+    numbers = isinstance(results, np.ndarray)  # on all ranks alike: how they are reduced says so
+    shuffle = Shuffle(
+        comm,
+        "max" if numbers else "list",
+        partition=lambda some, _: np.zeros(len(some), np.int64),
+        local_reduction=False,
+        objects=not numbers,
+    )
+    try:
+        shuffle.add(keys, results)
+    except Exception as error:
+        comm._fail(error)
+    keys, values = shuffle.result()
+    return keys, values if numbers else [one for (one,) in values]

@@ -1,0 +1,195 @@
+"""This rank's partitions: which they are, their data, read once, and the map tasks over them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import BadInput
+from .assign import assign
+from .loaders import Loader, loader_of
+from .partitions import Partition, Partitions
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["Batch", "MapFunction", "Tasks"]
+
+#: Keys and values; without values, keys to be counted.
+Batch = tuple[Any, Any]
+
+#: (data of a partition, what was broadcast) → a batch, several, or None.
+MapFunction = Callable[[Any, Any], "Batch | Iterable[Batch] | None"]
+
+# Bytes of a host's name that others get to see.
+_NAME = 64
+
+
+class Tasks:
+    """The map tasks of this rank.
+
+    Parameters
+    ----------
+    given : Partitions, path or sequence
+        A partition file or what is in one: dealt out to the ranks. Else this rank's own data, a partition each.
+    loader : Loader or str, optional
+        Reads partitions. None: the loader of their format.
+    threads : int
+        Tasks that run at once.
+    """
+
+    def __init__(self, given: Any, loader: Loader | str | None, threads: int) -> None:
+        if isinstance(given, (str, os.PathLike)):
+            given = Partitions.load(given)
+        self._parts = given if isinstance(given, Partitions) else None
+        self._loader = loader_of(loader or given.format) if isinstance(given, Partitions) else None
+        self._own = [] if isinstance(given, Partitions) else list(given)
+        self._threads = threads
+        self._data: dict[int, Any] = {}
+        #: Partitions of this rank, by their numbers.
+        self.mine: list[int] = []
+        #: Bytes of files that this rank has read, and those of them that another host has.
+        self.read_bytes = 0
+        self.remote_bytes = 0
+
+    @property
+    def can_be_read_again(self) -> bool:
+        """Whether another rank can take a lost one's partitions."""
+        return self._parts is not None
+
+    def __len__(self) -> int:
+        return len(self._own) if self._parts is None else len(self._parts)
+
+    def told(self) -> str:
+        """What they are, for checkpoints: the same in each run."""
+        if self._parts is None:
+            return "the ranks' own data"
+        return f"{len(self._parts)} partitions of {self._parts.rows} rows in {self._parts.bytes} bytes"
+
+    def deal(self, comm: Comm) -> None:
+        """Say which rank has which partitions. Collective. Who has read one keeps it."""
+        if self._parts is None:
+            self.mine = list(range(len(self._own)))
+            return
+        names = np.zeros((1, _NAME), np.uint8)
+        name = socket.gethostname().encode()[:_NAME]
+        names[0, : len(name)] = np.frombuffer(name, np.uint8)
+        hosts = [bytes(row).rstrip(b"\0").decode() for row in comm.allgather(names)[:, 0]]
+        held = np.full(len(self._parts), -1, np.int64)
+        held[[number for number in self.mine if number in self._data]] = comm.rank
+        kept = comm.allreduce(held, op="max") if comm.size > 1 else held
+        chosen = comm.broadcast(self._dealt(kept.tolist(), hosts) if comm.rank == 0 else None)
+        self.mine = np.flatnonzero(chosen == comm.rank).tolist()
+        self._data = {number: data for number, data in self._data.items() if number in self.mine}
+
+    def _dealt(self, kept: list[int], hosts: list[str]) -> Any:
+        """A rank for each partition: those that somebody has stay there, the others are dealt out evenly."""
+        assert self._parts is not None
+        free = [part.number for part in self._parts if kept[part.number] < 0]
+        chosen = np.array(kept)
+        if free:
+            given = assign([self._parts.parts[number].hosts for number in free], hosts)
+            chosen[free] = given
+        return chosen
+
+    def _load(self, comm: Comm, number: int) -> Any:
+        if self._parts is None:
+            return self._own[number]
+        if number not in self._data:
+            assert self._loader is not None
+            part = self._parts.parts[number]
+            self._data[number] = self._loader.load(part.path)
+            self.read_bytes += part.bytes
+            if part.hosts and socket.gethostname() not in part.hosts:
+                self.remote_bytes += part.bytes
+        return self._data[number]
+
+    def forget(self) -> None:
+        """Drop what was read."""
+        self._data.clear()
+
+    def run(self, comm: Comm, function: MapFunction, state: Any, put: Callable[[Any, Any, int], None]) -> None:
+        """Run all of this rank's tasks; what they give goes to ``put`` with the partition's number.
+
+        Raises
+        ------
+        BadInput
+            A partition cannot be read, or ``function`` raised: on which, and where in it.
+        """
+
+        def task(number: int) -> None:
+            try:
+                data = self._load(comm, number)
+                for keys, values in _batches(function(data, state)):
+                    put(keys, values, number)
+            except Exception as error:  # whatever it raises
+                raise BadInput(self._said(comm, number, error)) from error
+
+        if self._threads == 1 or len(self.mine) < 2:
+            for number in self.mine:
+                task(number)
+            return
+        with ThreadPoolExecutor(min(self._threads, len(self.mine)), "skyphos-map") as pool:
+            running = [pool.submit(task, number) for number in self.mine]
+            try:
+                for one in running:
+                    one.result()
+            finally:
+                for one in running:
+                    one.cancel()
+
+    def _said(self, comm: Comm, number: int, error: Exception) -> str:
+        which = f"partition {number}"
+        if self._parts is not None:
+            which += f" ({self._parts.parts[number].path})"
+        where = f"rank {comm.rank}: map of {which}"
+        if isinstance(error, BadInput):
+            return f"{where}: {error}"
+        told = "".join(traceback.format_exception(error)).rstrip()
+        return f"{where} raised {type(error).__name__}: {error}\n{told}"
+
+
+def _batches(given: Any) -> Iterator[Batch]:
+    """What a map function gave, as batches."""
+    if given is None:
+        return
+    if isinstance(given, tuple) and len(given) == 2:
+        yield given
+        return
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise BadInput(
+            f"a map function returns (keys, values), an iterable of such, or None, not {type(given).__name__}"
+        )
+    for batch in given:
+        if not isinstance(batch, tuple) or len(batch) != 2:
+            raise BadInput(f"a map function yields tuples of keys and values, not {type(batch).__name__}")
+        yield batch
+
+
+def reduced(comm: Comm, function: Callable[[Any, Any], Any], keys: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """A value for each key.
+
+    Raises
+    ------
+    BadInput
+        ``function`` raised: on which key, and where in it.
+    """
+    results = []
+    for key, value in zip(keys, values, strict=True):
+        try:
+            results.append(function(key, value))
+        except Exception as error:  # whatever it raises
+            told = "".join(traceback.format_exception(error)).rstrip()
+            raise BadInput(
+                f"rank {comm.rank}: reduce raised {type(error).__name__} on key {key!r}: {error}\n{told}"
+            ) from error
+    return results
+
+
+__all__ += ["Partition", "reduced"]

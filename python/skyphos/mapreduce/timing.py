@@ -1,0 +1,66 @@
+"""How long each stage of an iteration took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+
+__all__ = ["STAGES", "Iteration"]
+
+#: In the order in which they come.
+STAGES = ("broadcast", "map", "shuffle", "reduce", "combine", "checkpoint")
+
+
+@dataclass
+class Iteration:
+    """What an iteration did on this rank; ``print`` it.
+
+    Attributes
+    ----------
+    number : int
+        From 1.
+    seconds : dict of str to float
+        Of each stage. Reducing goes on while the next keys are on their way: ``shuffle`` is what this rank waited for.
+    total : float
+        Seconds of all: less than the sum of the stages, if they overlapped.
+    tasks, keys : int
+        Map tasks that ran here, and keys that were reduced here.
+    sent_bytes : int
+        What the shuffle sent to other ranks.
+    read_bytes, remote_bytes : int
+        What was read from files, and from files that another host has.
+
+    Examples
+    --------
+    >>> from skyphos.mapreduce import Iteration
+    >>> print(Iteration(1, {"map": 0.5, "reduce": 0.25}, total=0.7, tasks=4, keys=10))
+    iteration 1: 0.700 s: map 0.500, reduce 0.250; 4 tasks, 10 keys, 0 bytes sent
+    """
+
+    number: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    total: float = 0.0
+    tasks: int = 0
+    keys: int = 0
+    sent_bytes: int = 0
+    read_bytes: int = 0
+    remote_bytes: int = 0
+
+    @contextmanager
+    def time(self, stage: str) -> Iterator[None]:
+        """Count what happens inside to a stage."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + perf_counter() - start
+
+    def __str__(self) -> str:
+        stages = ", ".join(f"{stage} {self.seconds[stage]:.3f}" for stage in STAGES if stage in self.seconds)
+        read = f", {self.read_bytes:,} read ({self.remote_bytes:,} of other hosts)" if self.read_bytes else ""
+        return (
+            f"iteration {self.number}: {self.total:.3f} s: {stages}; {self.tasks:,} tasks, {self.keys:,} keys, "
+            f"{self.sent_bytes:,} bytes sent{read}"
+        )

@@ -1,0 +1,262 @@
+"""Map-reduce jobs: word count and k-means against plain Python, every way to fail, to resume, and to lose a rank."""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import skyphos as sky
+from conftest import Processes, on_all
+from skyphos.errors import BadInput
+from skyphos.mapreduce import Iteration, MapReduce, Partitions, split
+
+pytest.importorskip("scipy")
+
+WORDS = [f"w{k * k % 17}" for k in range(500)]
+
+
+def book(folder: Path, parts: int) -> str:
+    path = folder / "book.txt"
+    path.write_text("".join(" ".join(WORDS[at : at + 7]) + "\n" for at in range(0, len(WORDS), 7)), encoding="utf-8")
+    split(path, folder / "parts", parts)
+    return str(folder / "parts" / "partitions.json")
+
+
+def words_of(text: bytes, state: Any) -> Any:
+    return text.decode().split(), None
+
+
+def ones_of(text: bytes, state: Any) -> Any:
+    for line in text.decode().splitlines():
+        yield line.split(), [1] * len(line.split())
+
+
+def counted(results: list[Any]) -> dict[str, int]:
+    pairs = [(key, int(value)) for keys, values in results for key, value in zip(keys, values, strict=True)]
+    assert len(pairs) == len(dict(pairs))
+    return dict(pairs)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("way", ["count", "sum", "function", "merged", "combined"])
+def test_word_count(tmp_path: Path, size: int, way: str) -> None:
+    path = book(tmp_path, 7)
+    ways: dict[str, dict[str, Any]] = {
+        "count": {"map": words_of, "reduce": "count"},
+        "sum": {"map": ones_of, "reduce": "sum"},
+        "function": {"map": ones_of, "reduce": lambda word, ones: sum(ones), "reducers": 8},
+        "merged": {"map": ones_of, "reduce": lambda word, sums: sums[0], "merge": "sum", "threads": 3},
+        "combined": {"map": ones_of, "reduce": lambda word, ones: len(ones), "combine": lambda *both: both},
+    }
+
+    def body(comm: sky.Comm) -> Any:
+        job = MapReduce(comm, partitions=path, **ways[way])
+        result = job.run()
+        (told,) = job.iterations
+        assert told.tasks in (7 // size, 7 // size + 1) and told.seconds["map"] > 0
+        assert f"{told.tasks} tasks" in str(told)
+        return result
+
+    results = on_all(size, body)
+    assert counted(results[:1] if way == "combined" else results) == collections.Counter(WORDS)
+    assert way != "combined" or all(result == results[0] for result in results)
+
+
+POINTS: npt.NDArray[np.float64] = np.random.default_rng(0).normal(size=(400, 2)) + np.arange(400)[:, None] % 4 * 5
+
+
+def nearest(points: Any, centres: Any) -> Any:
+    labels = ((points[:, None] - centres) ** 2).sum(2).argmin(1)
+    return labels, np.column_stack([points, np.ones(len(points))])
+
+
+def means(keys: Any, sums: Any) -> Any:
+    centres = np.empty((4, 2))
+    centres[keys] = sums[:, :2] / sums[:, 2:]
+    return centres
+
+
+def plain(iterations: int) -> npt.NDArray[np.float64]:
+    centres = POINTS[:4]
+    for _ in range(iterations):
+        labels, _ = nearest(POINTS, centres)
+        centres = np.stack([POINTS[labels == k].mean(0) for k in range(4)])
+    return centres
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_k_means(tmp_path: Path, size: int) -> None:
+    np.save(tmp_path / "points.npy", POINTS)
+    parts = split(tmp_path / "points.npy", tmp_path / "parts", 8)
+
+    def body(comm: sky.Comm) -> Any:
+        job = MapReduce(comm, map=nearest, reduce="sum", combine=means, partitions=parts)
+        centres = job.iterate(POINTS[:4] if comm.rank == 0 else None, iterations=5)
+        assert [told.number for told in job.iterations] == [1, 2, 3, 4, 5]
+        # Files are read once.
+        assert job.iterations[0].read_bytes > 0 and all(told.read_bytes == 0 for told in job.iterations[1:])
+        many = job.iterate(POINTS[:4], iterations=100, until=lambda a, b: bool(np.allclose(a, b)))
+        assert len(job.iterations) < 60
+        return centres, many
+
+    results = on_all(size, body)
+    for centres, many in results:
+        assert np.allclose(centres, plain(5)) and centres.tobytes() == results[0][0].tobytes()
+        assert np.allclose(many, plain(60))
+
+
+def test_bits_do_not_depend_on_threads(tmp_path: Path) -> None:
+    np.save(tmp_path / "points.npy", POINTS)
+    parts = split(tmp_path / "points.npy", tmp_path / "parts", 8)
+
+    def body(comm: sky.Comm) -> list[bytes]:
+        def centres(threads: int) -> bytes:
+            job = MapReduce(comm, map=nearest, reduce="sum", combine=means, partitions=parts, threads=threads)
+            return bytes(job.iterate(POINTS[:4], iterations=3).tobytes())
+
+        return [centres(threads) for threads in (1, 4, 4, 4)]
+
+    for bits in on_all(2, body):
+        assert len(set(bits)) == 1
+
+
+def test_own_data_of_each_rank() -> None:
+    def body(comm: sky.Comm) -> Any:
+        mine = [np.arange(10) + 10 * (comm.rank + comm.size * k) for k in range(comm.rank)]
+        return MapReduce(comm, map=lambda x, state: (x % 3, x), reduce="max", partitions=mine).run()
+
+    got = counted([(keys.tolist(), values) for keys, values in on_all(3, body)])
+    assert got == {0: 57, 1: 58, 2: 59}
+
+
+def _raises(*_: Any) -> Any:
+    raise KeyError("not this one")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"map": _raises}, r"rank \d: map of partition \d \(.*part-0000\d.txt\) raised KeyError(.|\n)*in _raises"),
+        ({"map": lambda text, state: 5}, "returns \\(keys, values\\)"),
+        ({"map": lambda text, state: [5]}, "yields tuples"),
+        ({"map": lambda text, state: (["a"], [1, 2])}, r"map of partition \d .*shape \(2,\) for 1 keys"),
+        ({"reduce": _raises}, r"reduce raised KeyError on key 'w\d+'(.|\n)*in _raises"),
+        ({"combine": _raises}, "rank 0: combine raised KeyError(.|\n)*in _raises"),
+        ({"reduce": "quick"}, "unknown combine operation 'quick'"),
+        ({"merge": "sum"}, "merge= goes with a function"),
+        ({"reducers": 0}, "at least one"),
+        ({"on_loss": "cry"}, "on_loss='cry'"),
+        ({"partitions": "gone.json"}, "gone.json: No such file"),
+    ],
+)
+def test_what_goes_wrong(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    path = book(tmp_path, 4)
+
+    def body(comm: sky.Comm) -> None:
+        with pytest.raises(BadInput, match=said):
+            MapReduce(comm, **({"map": ones_of, "reduce": "sum", "partitions": path} | changes)).run()
+        # The group goes on.
+        assert comm.allreduce(np.ones(1))[0] == comm.size
+
+    on_all(3, body)
+
+
+def test_a_partition_that_is_gone(tmp_path: Path) -> None:
+    path = book(tmp_path, 4)
+    Path(Partitions.load(path).parts[2].path).unlink()
+
+    def body(comm: sky.Comm) -> None:
+        with pytest.raises(BadInput, match=r"map of partition 2 .*part-00002\.txt: No such file"):
+            MapReduce(comm, map=words_of, reduce="count", partitions=path).run()
+
+    on_all(2, body)
+
+
+JOB = """
+import os, sys
+from skyphos.mapreduce import MapReduce
+folder, dies_at = sys.argv[1:] if len(sys.argv) > 1 else (os.environ["FOLDER"], os.environ.get("DIES_AT", ""))
+iteration = 0
+def nearest(points, centres):
+    labels = ((points[:, None] - centres) ** 2).sum(2).argmin(1)
+    return labels, np.column_stack([points, np.ones(len(points))])
+def counting(points, centres):
+    global iteration
+    if str(job.iterations[-1].number + 1 if job.iterations else 1 + first) == dies_at:
+        os._exit(9)
+    return nearest(points, centres)
+def means(keys, sums):
+    centres = np.empty((4, 2))
+    centres[keys] = sums[:, :2] / sums[:, 2:]
+    return centres
+first = int(os.environ.get("FIRST", "0"))
+points = np.load(folder + "/points.npy")
+checkpoint = folder + "/checkpoint" if os.environ.get("CHECKPOINT") else None
+job = MapReduce(comm, map=counting, reduce="sum", combine=means, partitions=folder + "/parts/partitions.json",
+                checkpoint=checkpoint)
+centres = job.iterate(points[:4], iterations=6)
+say(centres.tobytes().hex(), [told.number for told in job.iterations][:1], job.comm.size)
+"""
+
+
+def with_points(folder: Path) -> None:
+    np.save(folder / "points.npy", POINTS)
+    split(folder / "points.npy", folder / "parts", 8)
+
+
+def test_all_are_killed_and_resume_to_the_same_bits(processes: Processes, tmp_path: Path) -> None:
+    with_points(tmp_path)
+    common = {"FOLDER": dict.fromkeys(range(3), str(tmp_path))}
+    undisturbed = [out for out, _ in processes.lines(3, JOB, **common)]
+    kept = common | {"CHECKPOINT": dict.fromkeys(range(3), "1")}
+    killed = processes.lines(3, JOB, **kept, DIES_AT=dict.fromkeys(range(3), "4"))
+    assert [out for out, _ in killed] == [""] * 3, killed
+    resumed = processes.lines(3, JOB, **kept)
+    for (out, err), want in zip(resumed, undisturbed, strict=True):
+        assert out.split()[0] == want.split()[0], err
+        assert "[4]" in out  # it went on after the third
+
+
+def test_a_rank_is_killed_and_the_others_take_its_partitions(processes: Processes, tmp_path: Path) -> None:
+    with_points(tmp_path)
+    common = {"FOLDER": dict.fromkeys(range(3), str(tmp_path))}
+    for victim in (0, 2):  # the one that combines, and another
+        lines = processes.lines(3, JOB, **common, DIES_AT={victim: "3"})
+        assert lines.pop(victim)[0] == ""
+        for out, err in lines:
+            centres = np.frombuffer(bytes.fromhex(out.split()[0]))
+            assert np.allclose(centres.reshape(4, 2), plain(6)), err
+            assert out.split()[-1] == "2"
+
+
+def test_checkpoints_of_another_job(tmp_path: Path) -> None:
+    def body(comm: sky.Comm) -> None:
+        mine = [np.arange(3)]
+        options: dict[str, Any] = {"partitions": mine, "checkpoint": tmp_path, "combine": lambda k, v: int(v.sum())}
+        job = MapReduce(comm, map=lambda x, s: (x, x), reduce="sum", **options)
+        assert job.iterate(iterations=2) == 3 * comm.size
+        with pytest.raises(BadInput, match=r"of another job: (.|\n)*; sum; (.|\n)*This one is: (.|\n)*; max; "):
+            MapReduce(comm, map=lambda x, s: (x, x), reduce="max", **options).iterate(iterations=3)
+        # A torn one is none: the one before it counts.
+        comm.barrier()
+        if comm.rank == 0:
+            for newest in tmp_path.glob("iteration-2.*"):
+                newest.write_bytes(newest.read_bytes()[:-5])
+        comm.barrier()
+        assert job.iterate(iterations=3) == 3 * comm.size
+        assert [told.number for told in job.iterations] == [1, 2, 2, 3]
+
+    on_all(2, body)
+
+
+def test_times_overlap_and_are_told() -> None:
+    told = Iteration(3)
+    with told.time("map"), told.time("reduce"):
+        pass
+    assert told.seconds["map"] >= told.seconds["reduce"] >= 0
+    assert str(told).startswith("iteration 3: 0.000 s: map 0.000, reduce 0.000")
