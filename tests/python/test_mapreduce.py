@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +234,26 @@ def test_a_rank_is_killed_and_the_others_take_its_partitions(processes: Processe
             centres = np.frombuffer(bytes.fromhex(out.split()[0]))
             assert np.allclose(centres.reshape(4, 2), plain(6)), err
             assert out.split()[-1] == "2"
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(*words: str) -> str:
+    """What a command prints."""
+    command = [sys.executable, "-m", "skyphos.cli", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_examples(tmp_path: Path) -> None:
+    book(tmp_path, 8)
+    counts = run("run", "-n", "2", str(EXAMPLES / "word_count.py"), str(tmp_path / "parts" / "partitions.json"))
+    (word, count), *_ = collections.Counter(WORDS).most_common(1)
+    assert f"{count:8,} " in counts.splitlines()[0] and f" {word}\n" in counts
+    centres = run("run", "-n", "2", str(EXAMPLES / "kmeans.py"))
+    assert centres.count("\n") == 10 and "iteration" in centres
 
 
 def test_checkpoints_of_another_job(tmp_path: Path) -> None:

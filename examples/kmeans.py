@@ -1,0 +1,48 @@
+"""k-means over several processes: points stay where they are, means of the clusters go around.
+
+skyphos run -n 4 examples/kmeans.py               # points that are drawn
+skyphos split points.npy parts --partitions 32    # your own, of shape (points, dimensions)
+skyphos run -n 4 examples/kmeans.py parts/partitions.json 100
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import skyphos as sky
+from skyphos.mapreduce import MapReduce, Partitions, split
+
+
+def nearest(points: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each point's nearest centre, and the point with a one: sums of these are the clusters' sums and sizes."""
+    distances = (centres**2).sum(1) - 2 * points @ centres.T  # but for what is the same for all centres
+    return distances.argmin(1), np.column_stack([points, np.ones(len(points))])
+
+
+def means(keys: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """The next centres. Clusters that no point is nearest to are dropped."""
+    order = keys.argsort()
+    return sums[order, :-1] / sums[order, -1:]
+
+
+def drawn(folder: Path) -> Partitions:
+    """Points around nine centres."""
+    random = np.random.default_rng(0)
+    points = random.normal(size=(90_000, 2)) + 8 * np.stack(np.divmod(np.arange(90_000) % 9, 3), 1)
+    np.save(folder / "points.npy", points[random.permutation(len(points))])
+    return split(folder / "points.npy", folder / "parts", 12)
+
+
+with sky.init() as comm, tempfile.TemporaryDirectory() as folder:
+    given = sys.argv[1] if len(sys.argv) > 1 else None
+    parts = Partitions.load(given) if given else comm.broadcast(drawn(Path(folder)) if comm.rank == 0 else None)
+    count = int(sys.argv[2]) if len(sys.argv) > 2 else 9
+    job = MapReduce(comm, map=nearest, reduce="sum", combine=means, partitions=parts)
+    first = np.load(parts.parts[0].path)[:count] if comm.rank == 0 else None
+    centres = job.iterate(first, iterations=100, until=lambda a, b: a.shape == b.shape and bool(np.allclose(a, b)))
+    if comm.rank == 0:
+        print(np.array2string(centres[:10], precision=2, suppress_small=True))
+        print(job.iterations[-1])
+    comm.barrier()  # the drawn points are rank 0's

@@ -1,0 +1,32 @@
+"""How often each word is in a text, over several processes.
+
+    skyphos split README.md parts --partitions 8
+    skyphos run -n 4 examples/word_count.py parts/partitions.json
+
+Words are counted where they are; each rank then gets the counts of its share of the words, rank 0 the most frequent.
+"""
+
+import sys
+
+import skyphos as sky
+from skyphos.mapreduce import MapReduce
+
+
+def words(text: bytes, state: None) -> tuple[list[bytes], None]:
+    """All words of a partition, to be counted."""
+    return text.split(), None
+
+
+def most_frequent(keys: list[bytes], counts) -> list[tuple[str, int]]:
+    """The ten most frequent of all."""
+    best = sorted(zip(counts.tolist(), keys, strict=True), reverse=True)[:10]
+    return [(word.decode(errors="replace"), count) for count, word in best]
+
+
+with sky.init() as comm:
+    job = MapReduce(comm, map=words, reduce="count", combine=most_frequent, partitions=sys.argv[1])
+    best = job.run()
+    if comm.rank == 0:
+        for word, count in best:
+            print(f"{count:8,} {word}")
+        print(job.iterations[-1])
