@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,23 @@ except sky.PeerLost as error:
     assert said.pop(2) == []
     assert all(words[:2] == ["2", "3"] for words in said), said
     assert sum(int(words[2]) for words in said) == 1000 and sum(int(words[3]) for words in said) == 3000
+
+
+def test_replicas_have_the_same() -> None:
+    comms = sky.local(6, replication=2)
+
+    def body(comm: sky.Comm) -> Any:
+        keys = np.arange(5000) % (700 + comm.rank)
+        first = comm.shuffle(keys, keys * 0.1, push_bytes=1000)
+        return first, comm.shuffle([f"k{comm.rank}", "all"], [[comm.rank], [1]], lambda key, a, b: a + b, memory=1)
+
+    with ThreadPoolExecutor(6) as pool:
+        results = list(pool.map(body, comms))
+    for comm in comms:
+        comm.close()
+    for a, b in zip(results[:3], results[3:], strict=True):
+        assert a[0][0].tobytes() == b[0][0].tobytes() and a[0][1].tobytes() == b[0][1].tobytes() and a[1] == b[1]
+    assert whole([second for _, second in results[:3]]) == {"all": [1] * 3, "k0": [0], "k1": [1], "k2": [2]}
 
 
 def test_files_are_gone_afterwards(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ class ShuffleCollectives(BroadcastCollectives):
         memory : int, optional
             Bytes that this rank may take for what it gathers. What is more goes to Arrow IPC files in ``spill_dir``
             (with pyarrow), and travels in as many waves as it takes. None: a quarter of this rank's share of the
-            host's free memory.
+            host's free memory; with replicas, all.
         spill_dir : path, optional
             Where those files are, without a name; None: the system's place for such files.
         debug : bool, optional

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
@@ -81,7 +82,8 @@ class Shuffle:
         self._waves = _power_of_two(waves)
         if memory is not None and memory < 1:
             raise BadInput(f"memory={memory}: bytes that this rank may take for what it gathers")
-        self._memory = memory
+        # Replicas do the same, whatever their hosts have.
+        self._memory = sys.maxsize if memory is None and comm.replication > 1 else memory
         self._debug = is_debug(debug)
         self._form: Form | None = None
         self._back: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
