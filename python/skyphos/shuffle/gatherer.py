@@ -88,6 +88,8 @@ class Shuffle:
         self._form: Form | None = None
         self._back: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
         self._stores: dict[int, Any] = {}
+        # Bytes of each, as of its last batch: a store is asked only by who adds to it, for it waits for who does.
+        self._bytes: dict[int, int] = {}
         self._spill = Spill(spill_dir)
         self._lock = threading.Lock()
         self._count = 0
@@ -237,16 +239,18 @@ class Shuffle:
 
     def _settle(self, task: int, store: Any) -> None:
         """Write a task's values to a file if all that is gathered takes more memory than it may."""
+        taken = store.bytes
         with self._lock:
+            self._bytes[task] = taken
             if self._memory is None:
                 hosts = self._comm.topology.hosts
                 self._memory = memory_of_rank(next((len(ranks) for ranks in hosts if self._comm.rank in ranks), 1))
-            if sum(one.bytes for one in list(self._stores.values())) <= self._memory:
+            if sum(self._bytes.values()) <= self._memory:
                 return
             # What is small stays: a file for each batch would be many.
-            if store.bytes * 2 * max(1, len(self._stores)) < self._memory:
+            if taken * 2 * len(self._stores) < self._memory:
                 return
-            self._stores.pop(task, None)
+            del self._stores[task], self._bytes[task]
             self._spill.add(store)
 
     def _fail(self, error: Exception) -> None:
