@@ -17,7 +17,7 @@ from .errors import BadInput, SkyphosError
 if TYPE_CHECKING:
     from .comm import Comm
 
-__all__ = ["gather_numbers", "reduce_number", "together"]
+__all__ = ["gather_numbers", "raise_if", "reduce_number", "together"]
 
 T = TypeVar("T")
 
@@ -103,3 +103,9 @@ def together(comm: Comm, work: Callable[[], T]) -> T:
     heard = comm.configure_reduce(places[: len(letters)], places, letters, n=_MESSAGE, missing="identity")
     said = heard.tobytes().rstrip(b"\0").decode("utf-8", "replace")
     raise (BadInput if said[:1] == "B" else SkyphosError)(said[1:]) from error
+
+
+def raise_if(error: Exception | None) -> None:
+    """What :func:`together` runs where the work is done already: it failed, or it did not."""
+    if error is not None:
+        raise error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
@@ -17,7 +16,9 @@ from ..errors import BadInput, PeerLost
 from ..packing import pack, unpack
 from ..shuffle import Shuffle
 from ..shuffle.combine import Combine, Function
-from ..together import gather_numbers, together
+from ..shuffle.keys import listed
+from ..shuffle.user_code import raised
+from ..together import gather_numbers, raise_if, together
 from .loaders import Loader
 from .tasks import MapFunction, Tasks, reduced
 from .timing import Iteration
@@ -243,12 +244,12 @@ class MapReduce:
                 with told.time("reduce"):
                     try:
                         keys, values = part
-                        listed = values if self._lists else [[value] for value in values]
-                        kept.append((keys, reduced(self.comm, self._reduce, _each(keys), listed)))
+                        of_each = values if self._lists else [[value] for value in values]
+                        kept.append((keys, reduced(self.comm, self._reduce, listed(keys), of_each)))
                     except BadInput as error:
                         failed = error
-        together(self.comm, lambda: _raise(failed))
-        all_keys = [key for keys, _ in kept for key in _each(keys)]
+        together(self.comm, lambda: raise_if(failed))
+        all_keys = [key for keys, _ in kept for key in listed(keys)]
         return all_keys, [result for _, results in kept for result in results]
 
     def _combined(self, keys: Any, results: Any, before: Any, until: Callable[[Any, Any], bool] | None) -> bool:
@@ -266,8 +267,7 @@ class MapReduce:
                 self._state = self._combine(keys, results)
                 enough = until is not None and bool(until(before, self._state))
             except Exception as error:  # whatever it raises
-                told = "".join(traceback.format_exception(error)).rstrip()
-                raise BadInput(f"rank 0: combine raised {type(error).__name__}: {error}\n{told}") from error
+                raise raised("rank 0: combine", error) from error
 
         together(comm, combine)
         self._root = 0
@@ -318,17 +318,6 @@ class MapReduce:
 
         together(self.comm, read)
         self._done, self._root = found.iteration, 0
-
-
-def _each(keys: Any) -> list[Any]:
-    """Keys one by one, as Python has them."""
-    listed: list[Any] = keys.to_pylist() if hasattr(keys, "to_pylist") else getattr(keys, "tolist", lambda: keys)()
-    return listed
-
-
-def _raise(error: Exception | None) -> None:
-    if error is not None:
-        raise error
 
 
 def _to_root(comm: Comm, keys: Any, results: Any) -> tuple[Any, Any]:

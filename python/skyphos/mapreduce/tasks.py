@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import BadInput
+from ..shuffle.user_code import raised
 from .assign import assign
 from .loaders import Loader, loader_of
 from .partitions import Partition, Partitions
@@ -129,7 +129,7 @@ class Tasks:
                 for keys, values in _batches(function(data, state)):
                     put(keys, values, number)
             except Exception as error:  # whatever it raises
-                raise BadInput(self._said(comm, number, error)) from error
+                raise self._failed(comm, number, error) from error
 
         if self._threads == 1 or len(self.mine) < 2:
             for number in self.mine:
@@ -144,15 +144,12 @@ class Tasks:
                 for one in running:
                     one.cancel()
 
-    def _said(self, comm: Comm, number: int, error: Exception) -> str:
+    def _failed(self, comm: Comm, number: int, error: Exception) -> BadInput:
         which = f"partition {number}"
         if self._parts is not None:
             which += f" ({self._parts.parts[number].path})"
         where = f"rank {comm.rank}: map of {which}"
-        if isinstance(error, BadInput):
-            return f"{where}: {error}"
-        told = "".join(traceback.format_exception(error)).rstrip()
-        return f"{where} raised {type(error).__name__}: {error}\n{told}"
+        return BadInput(f"{where}: {error}") if isinstance(error, BadInput) else raised(where, error)
 
 
 def _batches(given: Any) -> Iterator[Batch]:
@@ -185,10 +182,7 @@ def reduced(comm: Comm, function: Callable[[Any, Any], Any], keys: Sequence[Any]
         try:
             results.append(function(key, value))
         except Exception as error:  # whatever it raises
-            told = "".join(traceback.format_exception(error)).rstrip()
-            raise BadInput(
-                f"rank {comm.rank}: reduce raised {type(error).__name__} on key {key!r}: {error}\n{told}"
-            ) from error
+            raise raised(f"rank {comm.rank}: reduce", error, f" on key {key!r}") from error
     return results
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from ..arguments import Op, resolve_op
 from ..errors import BadInput
+from .user_code import raised
 
 __all__ = ["Combine", "Function"]
 
@@ -79,10 +79,7 @@ class Combine:
         try:
             return self.function(key, a, b)
         except Exception as error:  # whatever it raises
-            told = "".join(traceback.format_exception(error)).rstrip()
-            raise BadInput(
-                f"rank {rank}: combine={self.name} raised {type(error).__name__} on key {key!r}: {error}\n{told}"
-            ) from error
+            raise raised(f"rank {rank}: combine={self.name}", error, f" on key {key!r}") from error
 
 
 def is_debug(debug: bool | None) -> bool:

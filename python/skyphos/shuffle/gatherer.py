@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,10 @@ import numpy.typing as npt
 from ..arguments import Op, as_values
 from ..errors import BadInput
 from ..kinds import open_vector
-from ..together import together
+from ..together import raise_if, together
 from .combine import Combine, Function, is_debug
 from .explanation import ShuffleExplanation
-from .keys import Keys, arrays_of, hashable, joined, open_keys, select
+from .keys import Keys, arrays_of, hashable, joined, listed, open_keys, select
 from .spill import PARTS, Spill, memory_of_rank
 from .stages import Link, only
 from .stores import ObjectStore, Pair, Places, RowStore, chosen, split_by
@@ -134,11 +134,11 @@ class Shuffle:
             rows, back = self._rows(values)
             objects = rows is None
         if objects:
-            opened, listed = hashable(keys)
-            if len(values) != len(listed):
-                raise BadInput(f"{len(values)} values for {len(listed)} keys")
+            opened, each = hashable(keys)
+            if len(values) != len(each):
+                raise BadInput(f"{len(values)} values for {len(each)} keys")
             self._open(Form(opened.form, "objects"), opened.back, back)
-            self._into(task, listed, values)
+            self._into(task, each, values)
         else:
             opened = open_keys(keys)
             self._open(self._form_of(opened, rows), opened.back, back)
@@ -221,7 +221,7 @@ class Shuffle:
             store.add(keys.arrays, bytes_of(rows))
         else:
             values = np.ones(keys.count, np.int64) if rows is None else rows
-            mask = split_by(self._mergeable, _listed(keys.back(keys.arrays)), self._comm.rank)
+            mask = split_by(self._mergeable, listed(keys.back(keys.arrays)), self._comm.rank)
             for part, some in ((store.store, mask), (store.apart, ~mask)):
                 part.add(select(keys.arrays, some), bytes_of(values[some]))
         self._settle(task, store)
@@ -336,7 +336,7 @@ class Shuffle:
             store = stage()
         except BadInput as error:
             failed = error
-        together(self._comm, lambda: _raise(failed))
+        together(self._comm, lambda: raise_if(failed))
         return store
 
     def _lap(self, what: str, start: float) -> float:
@@ -426,19 +426,8 @@ def _as_it_is(x: Any) -> Any:
     return x
 
 
-def _raise(error: Exception | None) -> None:
-    if error is not None:
-        raise error
-
-
 def _both(keys: list[Any], values: Any) -> tuple[list[Any], list[Any]]:
     return keys, values if isinstance(values, list) else list(values)
-
-
-def _listed(keys: Any) -> Sequence[Any]:
-    """Keys one by one."""
-    listed: list[Any] = keys.to_pylist() if hasattr(keys, "to_pylist") else list(keys)
-    return listed
 
 
 def _default_back(form: Form) -> Callable[[Any], Any]:

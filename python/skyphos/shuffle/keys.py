@@ -13,7 +13,7 @@ import numpy.typing as npt
 from .. import _skyphos as native
 from ..errors import BadInput
 
-__all__ = ["FORMS", "KeyArrays", "Keys", "arrays_of", "hashable", "joined", "open_keys", "select"]
+__all__ = ["FORMS", "KeyArrays", "Keys", "arrays_of", "hashable", "joined", "listed", "open_keys", "select"]
 
 #: What the native table takes: numbers in 64 bits; or where strings begin, and their bytes.
 KeyArrays = npt.NDArray[np.uint64] | tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]
@@ -67,12 +67,12 @@ def open_keys(keys: Any) -> Keys:
         raise BadInput(f"keys must be integers, str or bytes: {error}") from None
     if array.ndim != 1:
         raise BadInput(f"keys must be in one dimension, not of shape {array.shape}")
-    listed = isinstance(keys, (list, tuple))
+    is_list = isinstance(keys, (list, tuple))
     if array.size == 0 and array.dtype.kind not in "iuSU":  # an empty list
         array = array.astype(np.int64)
     if array.dtype.kind in "iu":
-        return _of_integers(array, listed)
-    if array.dtype.kind in "SU" and not listed:
+        return _of_integers(array, is_list)
+    if array.dtype.kind in "SU" and not is_list:
         return _of_text(array)
     if array.dtype == object and all(isinstance(key, (str, bytes)) for key in array):
         return _of_list(array.tolist())
@@ -174,6 +174,13 @@ def hashable(keys: Any) -> tuple[Keys, list[Any]]:
     if isinstance(opened.arrays, tuple):
         return opened, _as_list(opened.arrays, opened.form == "str")
     return opened, opened.arrays.view(np.int64 if opened.form.startswith("i") else np.uint64).tolist()
+
+
+def listed(keys: Any) -> list[Any]:
+    """Keys in the kind that came in, one by one as Python has them."""
+    if hasattr(keys, "to_pylist"):
+        return list(keys.to_pylist())
+    return list(keys.tolist() if isinstance(keys, np.ndarray) else keys)
 
 
 def arrays_of(form: str, keys: list[Any]) -> KeyArrays:
