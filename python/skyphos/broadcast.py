@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from . import _skyphos as native
 from .arguments import as_name
 from .errors import BadInput, PeerLost
-from .packing import Bytes, is_pickle, pack, unpack
+from .packing import Bytes, is_pickle, pack, unpack, untrusted
 from .together import together
 from .vectors import VectorCollectives
 from .work import perform
@@ -190,11 +190,7 @@ class BroadcastCollectives(VectorCollectives):
     def _packed(self, obj: Any) -> list[Bytes]:
         parts = pack(obj)
         if is_pickle(parts) and not self._native.trusted:
-            raise BadInput(
-                f"{type(obj).__name__} would be sent as a pickle, which runs code where it is read, and the ranks of "
-                "this group have proved no token: pass token= to sky.init() on all ranks, or set SKYPHOS_TOKEN, or "
-                "send arrays"
-            )
+            raise untrusted(f"{type(obj).__name__} would be sent as a pickle, which runs")
         return parts
 
     def _read(self, parts: list[Bytes]) -> Any:

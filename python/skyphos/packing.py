@@ -18,7 +18,7 @@ import numpy.typing as npt
 from .errors import BadInput
 from .sparse_vector import SparseVector
 
-__all__ = ["Bytes", "is_pickle", "pack", "unpack"]
+__all__ = ["Bytes", "is_pickle", "pack", "unpack", "untrusted"]
 
 #: A stretch of memory.
 Bytes = npt.NDArray[np.uint8]
@@ -67,6 +67,14 @@ def pack(x: Any) -> list[Bytes]:
 def is_pickle(parts: list[Bytes]) -> bool:
     """Whether reading it runs code that the sender chose."""
     return parts[0][:1].tobytes() == _PICKLE
+
+
+def untrusted(what: str) -> BadInput:
+    """The error for pickles in a group whose ranks have not proved who they are."""
+    return BadInput(
+        f"{what} code where it is read, and the ranks of this group have proved no token: pass token= to sky.init() on "
+        "all ranks, or set SKYPHOS_TOKEN, or send arrays"
+    )
 
 
 def unpack(parts: list[Bytes]) -> Any:

@@ -206,6 +206,21 @@ def test_results_are_the_same_in_each_run() -> None:
             assert (keys == first[0]).all() and values.tobytes() == first[1].tobytes()
 
 
+def test_tasks_on_threads_with_a_ufunc() -> None:
+    """It runs in the interpreter, behind a table's lock."""
+    with sky.init() as comm:
+        shuffle = Shuffle(comm, np.gcd, memory=1 << 20)
+
+        def task(number: int) -> None:
+            for k in range(30):
+                shuffle.add(np.arange(2000), np.full(2000, 6 * (k + number + 1)), task=number)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(task, range(4)))
+        keys, values = shuffle.result()
+    assert sorted(keys.tolist()) == list(range(2000)) and (values == 6).all()
+
+
 def test_bytes_on_the_wire_and_local_reduction() -> None:
     """Merged keys go once, in few bytes each."""
 
@@ -226,7 +241,7 @@ class Hosts(Stages):
     def __init__(self, comm: sky.Comm, each: int) -> None:
         super().__init__(comm)
         self._host_of = (np.arange(comm.size) // each).astype(np.uint32)
-        self._here = [rank for rank in range(comm.size) if rank // each == comm.rank // each]
+        self.here = [rank for rank in range(comm.size) if rank // each == comm.rank // each]
         self.has_hosts = each > 1
 
 

@@ -2,12 +2,13 @@
 
 use crate::errors::to_py;
 use crate::op::reduce_op;
+use crate::work::Deliver;
 use numpy::{Element as NumpyElement, PyArray1, PyReadonlyArray1};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
-use skyphos::keyed::{Keys, Known, Merge, Numbers, StringBatch, Strings, Table, owner_of, wave_of};
+use skyphos::keyed::{Keys, Known, Merge, NOWHERE, Numbers, StringBatch, Strings, Table, owner_of, wave_of};
 use skyphos::{DType, Element, Error, Result, with_element};
 use std::any::Any;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -66,7 +67,7 @@ trait AnyTable: Send {
     fn add_block(&mut self, block: &[u8]) -> Result<()>;
     fn hashes(&self) -> Vec<u64>;
     fn blocks(&self, to: &[u32], blocks: u32) -> Vec<Vec<u8>>;
-    fn keys(&self, py: Python<'_>) -> PyResult<Py<PyAny>>;
+    fn keys(&self) -> Deliver;
     fn take(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>>;
     fn as_any(&self) -> &dyn Any;
 }
@@ -110,8 +111,9 @@ impl<K: Kind, T: Element + NumpyElement> AnyTable for Table<K, T> {
         Table::blocks(self, to, blocks)
     }
 
-    fn keys(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Table::keys(self).clone().to_python(py)
+    fn keys(&self) -> Deliver {
+        let keys = Table::keys(self).clone();
+        Box::new(move |py| keys.to_python(py))
     }
 
     fn take(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>> {
@@ -135,6 +137,7 @@ pub struct KeyTable {
 }
 
 impl KeyTable {
+    /// Never with the interpreter held: a ufunc, which wants it, may be at work behind the lock.
     fn lock(&self) -> MutexGuard<'_, Option<Box<dyn AnyTable>>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -175,14 +178,14 @@ impl KeyTable {
         Ok(KeyTable { table: Mutex::new(Some(table)) })
     }
 
-    fn __len__(&self) -> usize {
-        self.lock().as_ref().map_or(0, |table| table.len())
+    fn __len__(&self, py: Python<'_>) -> usize {
+        py.detach(|| self.lock().as_ref().map_or(0, |table| table.len()))
     }
 
     /// Bytes of memory that it takes.
     #[getter]
-    fn bytes(&self) -> usize {
-        self.lock().as_ref().map_or(0, |table| table.bytes())
+    fn bytes(&self, py: Python<'_>) -> usize {
+        py.detach(|| self.lock().as_ref().map_or(0, |table| table.bytes()))
     }
 
     /// Adds a row for each key; `values` None: a row of ones.
@@ -232,7 +235,7 @@ impl KeyTable {
     ) -> PyResult<Vec<Bound<'py, PyArray1<u8>>>> {
         let to = to.as_slice()?;
         let made = self.with(py, |table| {
-            let fits = to.len() == table.len() && to.iter().all(|to| *to < blocks || *to == u32::MAX);
+            let fits = to.len() == table.len() && to.iter().all(|to| *to < blocks || *to == NOWHERE);
             fits.then(|| table.blocks(to, blocks)).ok_or_else(|| Error::bad_input("no place for a key"))
         })?;
         Ok(made.into_iter().map(|block| PyArray1::from_vec(py, block)).collect())
@@ -240,12 +243,12 @@ impl KeyTable {
 
     /// A copy of the keys.
     fn keys(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.lock().as_ref().ok_or_else(taken)?.keys(py)
+        self.with(py, |table| Ok(table.keys()))?(py)
     }
 
     /// Keys, rows one after the other, and of a list how many rows each key has. The table has nothing from then on.
     fn take(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let table = self.lock().take();
+        let table = py.detach(|| self.lock().take());
         table.ok_or_else(taken)?.take(py)
     }
 }

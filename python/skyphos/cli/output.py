@@ -1,11 +1,9 @@
-"""Where results go: files that appear whole or not at all, and tables of plain text."""
+"""Where results go: which files can be written, and tables of plain text."""
 
 from __future__ import annotations
 
 import os
-import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import BinaryIO
 
 import numpy as np
@@ -13,7 +11,7 @@ import numpy as np
 from ..errors import BadInput
 from ..graph.edges import Ids, Weights
 
-__all__ = ["PAGES", "check_writable", "replacing", "table", "write_ranks"]
+__all__ = ["PAGES", "check_writable", "table", "write_ranks"]
 
 _KINDS = (".csv", ".npy", ".parquet")
 
@@ -36,35 +34,6 @@ def check_writable(path: str, kinds: Sequence[str] = _KINDS) -> None:
         raise BadInput(f"{path}: there is no folder {folder}")
     if not os.access(folder, os.W_OK) or os.path.isdir(path):
         raise BadInput(f"{path}: cannot be written")
-
-
-@contextmanager
-def replacing(path: str) -> Iterator[BinaryIO]:
-    """Open a file that takes its name only when it is complete; after an error nothing is left of it.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from skyphos.cli.output import replacing
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with replacing(folder + "/a.txt") as file:
-    ...         _ = file.write(b"all of it")
-    ...     pathlib.Path(folder, "a.txt").read_bytes()
-    b'all of it'
-    """
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}")
-    try:
-        with open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}") from None
-    finally:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
 
 
 def write_ranks(file: BinaryIO, name: str, vertices: Ids, ranks: Weights) -> None:

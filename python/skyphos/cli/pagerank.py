@@ -234,7 +234,8 @@ def _checkpoint(settings: Settings) -> Checkpoint | None:
 
 def _write(comm: Comm, settings: Settings, result: PageRank, summary: Summary, base: int) -> None:
     """Write the files that were asked for, on rank 0."""
-    from .output import replacing, write_ranks
+    from ..whole_file import replacing
+    from .output import write_ranks
     from .summary import to_rank_0
 
     out, report = settings.out, settings.report

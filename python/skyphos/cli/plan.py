@@ -13,8 +13,9 @@ from ..errors import BadInput
 from ..outlook import Assumed, Collective, Outlook, assume, foretell, layers, rank_words
 from ..page import human_bytes, human_seconds
 from ..planner import Prediction, Profile
+from ..whole_file import replacing
 from . import shared_options
-from .output import PAGES, check_writable, replacing
+from .output import PAGES, check_writable
 from .units import RATE, VOLUME, Size, entries_of, parse_rate
 
 __all__ = ["command"]

@@ -134,7 +134,7 @@ def _one_line(error: SkyphosError) -> str:
 def _write(found: Measured, path: str, chart: str | None) -> None:
     """Write the files, each of which appears whole or not at all."""
     from ..probe_page import render
-    from .output import replacing
+    from ..whole_file import replacing
 
     with replacing(path) as file:
         file.write(found.to_json().encode())

@@ -16,8 +16,9 @@ from ..outlook import rank_words
 from ..page import human_bytes, human_seconds
 from ..planner import Profile
 from ..simulate import Network, Phase, Simulation, collectives, simulate
+from ..whole_file import replacing
 from . import shared_options
-from .output import PAGES, check_writable, replacing
+from .output import PAGES, check_writable
 from .units import RATE, Degrees, Size, entries_of
 
 if TYPE_CHECKING:

@@ -128,8 +128,7 @@ class MapReduce:
                 raise BadInput(f'on_loss={on_loss!r}: "restart" or "raise"')
             if (threads is not None and threads < 1) or (reducers is not None and reducers < 1):
                 raise BadInput(f"threads={threads}, reducers={reducers}: at least one")
-            here = next(len(ranks) for ranks in comm.topology.hosts if comm.rank in ranks)
-            at_once = max(1, (os.cpu_count() or 1) // here) if threads is None else threads
+            at_once = max(1, (os.cpu_count() or 1) // len(comm._stages.here)) if threads is None else threads
             self._tasks = Tasks(partitions, loader, at_once)
         except Exception as error:
             comm._fail(error)

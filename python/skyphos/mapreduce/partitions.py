@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput
+from ..whole_file import replacing
 
 __all__ = ["Partition", "Partitions"]
 
@@ -91,13 +92,12 @@ class Partitions:
             del words["number"]
             words["path"] = _below(place.parent, part.path)
             told["parts"].append(words)  # type: ignore[attr-defined]
-        unfinished = place.with_name(f".{place.name}.{os.getpid()}")
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-            unfinished.replace(place)
         except OSError as error:
             raise BadInput(f"{path}: {error.strerror or error}") from None
+        with replacing(str(place)) as file:
+            file.write((json.dumps(told, indent=1) + "\n").encode())
         return place
 
     @classmethod
@@ -135,18 +135,12 @@ class Partitions:
         BadInput
             A file is gone, or is not of that format.
         """
+        from ..graph.files import size_of
         from .loaders import loader_of
 
         loader = loader_of(format)
         paths = [os.path.abspath(os.fspath(file)) for file in files]
-        return cls(format, [Partition(k, path, loader.rows(path), _size(path)) for k, path in enumerate(paths)])
-
-
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}") from None
+        return cls(format, [Partition(k, path, loader.rows(path), size_of(path)) for k, path in enumerate(paths)])
 
 
 def _below(folder: Path, path: str) -> str:

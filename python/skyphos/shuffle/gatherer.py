@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ..arguments import Op, as_values
 from ..errors import BadInput
 from ..kinds import open_vector
+from ..packing import untrusted
 from ..together import raise_if, together
 from .combine import Combine, Function, is_debug
 from .explanation import ShuffleExplanation
@@ -183,11 +184,7 @@ class Shuffle:
         with self._lock:
             if self._form is None:
                 if form.dtype == "objects" and not self._comm._native.trusted:
-                    raise BadInput(
-                        "objects would be sent as pickles, which run code where they are read, and the ranks of this "
-                        "group have proved no token: pass token= to sky.init() on all ranks, or set SKYPHOS_TOKEN, or "
-                        "shuffle arrays"
-                    )
+                    raise untrusted("objects would be sent as pickles, which run")
                 self._new_store(form)  # what it refuses is refused before anything is kept
                 self._form, self._back = form, (to_keys, to_values)
             elif form != self._form:
@@ -243,8 +240,7 @@ class Shuffle:
         with self._lock:
             self._bytes[task] = taken
             if self._memory is None:
-                hosts = self._comm.topology.hosts
-                self._memory = memory_of_rank(next((len(ranks) for ranks in hosts if self._comm.rank in ranks), 1))
+                self._memory = memory_of_rank(len(self._comm._stages.here))
             if sum(self._bytes.values()) <= self._memory:
                 return
             # What is small stays: a file for each batch would be many.

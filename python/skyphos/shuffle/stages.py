@@ -43,11 +43,11 @@ class Stages:
 
     def __init__(self, comm: Comm) -> None:
         self._comm = comm
-        hosts = comm.topology.hosts
-        self._host_of = np.empty(comm.size, np.uint32)
-        for number, ranks in enumerate(hosts):
-            self._host_of[ranks] = number
-        self._here = hosts[int(self._host_of[comm.rank])]
+        topology = comm.topology
+        hosts = topology.hosts
+        self._host_of = np.array(topology.numbers()[0], np.uint32)
+        #: Ranks of this host.
+        self.here = hosts[int(self._host_of[comm.rank])]
         #: Whether there is anything to merge on the way: hosts with several ranks, and several hosts.
         self.has_hosts = len(hosts) > 1 and max(map(len, hosts)) > 1
         self._group: Comm | None = None
@@ -70,7 +70,7 @@ class Stages:
         group = self._host_group()
         if group.size == 1:
             return store
-        slots = np.array([self._here.index(rank) if rank in self._here else rank % group.size for rank in self._ranks])
+        slots = np.array([self.here.index(rank) if rank in self.here else rank % group.size for rank in self._ranks])
         return exchange(group, store, slots.astype(np.uint32)[owners], new, link)
 
     @property
