@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from .explanation import ShuffleExplanation
-from .gatherer import Partition, Shuffle
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .explanation import ShuffleExplanation
+    from .gatherer import Partition, Shuffle
 
 __all__ = ["Partition", "Shuffle", "ShuffleExplanation"]
+
+_WHERE = {"Partition": ".gatherer", "Shuffle": ".gatherer", "ShuffleExplanation": ".explanation"}
+
+
+def __getattr__(name: str) -> Any:
+    """``skyphos`` itself imports this package, and few programs shuffle: what there is comes when it is asked for."""
+    if name in _WHERE:
+        return getattr(import_module(_WHERE[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

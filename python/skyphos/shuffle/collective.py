@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..arguments import Op
 from ..broadcast import BroadcastCollectives
-from .gatherer import Shuffle
-from .stages import Stages
 
 if TYPE_CHECKING:
     from ..comm import Comm
     from .combine import Function
     from .gatherer import Partition
+    from .stages import Stages
 
 __all__ = ["ShuffleCollectives"]
 
@@ -28,6 +27,8 @@ class ShuffleCollectives(BroadcastCollectives):
     def _stages(self) -> Stages:
         """Which ranks share a host, and a group of those that do once it is made."""
         if self._way is None:
+            from .stages import Stages
+
             self._way = Stages(cast("Comm", self))
         return self._way
 
@@ -116,6 +117,8 @@ class ShuffleCollectives(BroadcastCollectives):
         >>> dict(zip(keys.tolist(), sums.tolist()))
         {7: 4.0, 3: 2.0}
         """
+        from .gatherer import Shuffle  # here, since few programs shuffle, and it takes long to import
+
         try:
             shuffle = Shuffle(
                 cast("Comm", self),
