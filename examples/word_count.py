@@ -7,14 +7,16 @@ Words are counted where they are; each rank then gets the counts of its share of
 """
 
 import sys
+from collections.abc import Iterator
 
 import skyphos as sky
 from skyphos.mapreduce import MapReduce
+from skyphos.shuffle import words
 
 
-def words(text: bytes, state: None) -> tuple[list[bytes], None]:
+def all_words(text: bytes, state: None) -> Iterator[tuple]:
     """All words of a partition, to be counted."""
-    return text.split(), None
+    return ((some, None) for some in words(text))
 
 
 def most_frequent(keys: list[bytes], counts) -> list[tuple[str, int]]:
@@ -24,7 +26,7 @@ def most_frequent(keys: list[bytes], counts) -> list[tuple[str, int]]:
 
 
 with sky.init() as comm:
-    job = MapReduce(comm, map=words, reduce="count", combine=most_frequent, partitions=sys.argv[1])
+    job = MapReduce(comm, map=all_words, reduce="count", combine=most_frequent, partitions=sys.argv[1])
     best = job.run()
     if comm.rank == 0:
         for word, count in best:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 import skyphos as sky
 from conftest import Processes, on_all
 from skyphos.errors import BadInput, Mismatch
-from skyphos.shuffle import Shuffle
+from skyphos.shuffle import Shuffle, words
 from skyphos.shuffle.stages import Stages
 
 pa = pytest.importorskip("pyarrow")
@@ -111,7 +112,7 @@ def folded(values: list[Any], merge: Callable[[Any, Any], Any]) -> Any:
     push_bytes=st.sampled_from([0, 100, 1 << 16]),
     mergeable=st.booleans(),
     partition=st.booleans(),
-    local=st.booleans(),
+    local=st.sampled_from([True, "process", False]),
 )
 def test_all_ways_against_a_dictionary(
     *,
@@ -127,7 +128,7 @@ def test_all_ways_against_a_dictionary(
     push_bytes: int,
     mergeable: bool,
     partition: bool,
-    local: bool,
+    local: Any,
 ) -> None:
     """Rows of integers, so that no order of additions matters."""
 
@@ -152,7 +153,7 @@ def test_all_ways_against_a_dictionary(
             named.get(combine, combine),
             partition=owner if partition else None,
             mergeable=(lambda key: int(str(key).rsplit(" ", 1)[-1]) % 2 == 0) if mergeable else None,
-            local_reduction=local or tasks > 1,
+            local_reduction=local,
             push_bytes=push_bytes,
             fetches=1 + push_bytes % 3,
             waves=waves,
@@ -232,7 +233,19 @@ def test_bytes_on_the_wire_and_local_reduction() -> None:
         assert (how.merged, how.waves, how.spilled_bytes, how.host_bytes) == (1000, 1, 0, 0)
         # Two bytes of key and eight of value for those of three other ranks.
         assert how.sent_bytes <= 10 * 1000 * 1.05 + 3 * 40
-        assert "1,000 keys after merging here" in str(how)
+        assert "1,000 after merging here" in str(how)
+
+
+def test_without_local_reduction_all_values_travel() -> None:
+    def body(comm: sky.Comm) -> Any:
+        keys = np.zeros(500, np.int64)
+        return [comm.shuffle(keys, keys, local_reduction=local, explain=True) for local in ("process", False)]
+
+    ours, theirs = zip(*on_all(4, body), strict=True)
+    assert whole([part[:2] for part in ours]) == whole([part[:2] for part in theirs]) == {0: 0}
+    assert [part[2].merged for part in ours] == [1] * 4
+    assert [part[2].merged for part in theirs] == [500] * 4
+    assert sum(part[2].sent_bytes for part in theirs) > 3 * 500 * 8
 
 
 class Hosts(Stages):
@@ -269,7 +282,7 @@ def test_ranks_of_a_host_merge_first(each: int, combine: str) -> None:
         comm._way = Hosts(comm, each)
         keys = np.arange(600)
         first = comm.shuffle(keys, keys * (comm.rank + 1), merge, explain=True)
-        return first, comm.shuffle(keys, keys, merge, local_reduction=False, explain=True)[2]
+        return first, comm.shuffle(keys, keys, merge, local_reduction="process", explain=True)[2]
 
     results = on_all(6, body)
     got = whole([first[:2] for first, _ in results])
@@ -437,13 +450,13 @@ def test_functions_that_depend_on_the_order(merge: Any, words: str) -> None:
 
 def test_partitions_that_are_none() -> None:
     def body(comm: sky.Comm) -> None:
-        for partition, words in [
+        for partition, told in [
             (lambda keys, ranks: np.full(len(keys), ranks), "returned rank 2"),
             (lambda keys, ranks: [0.5] * len(keys), "array of 2 integers"),
             (lambda keys, ranks: [0], "array of 2 integers"),
             (_raises, "not this one"),
         ]:
-            with pytest.raises(BadInput, match=words):
+            with pytest.raises(BadInput, match=told):
                 comm.shuffle([1, 2], [1, 2], partition=partition)
 
     on_all(2, body)
@@ -452,13 +465,13 @@ def test_partitions_that_are_none() -> None:
 def test_ranks_that_differ() -> None:
     def body(comm: sky.Comm) -> None:
         one = comm.rank == 1
-        for arguments, words in [
+        for arguments, told in [
             (lambda: ((["a"] if one else [1]), [1.0]), "keys of str"),
             (lambda: ([1], [1] if one else [1.0]), "rank 0 has keys of int64 and values of float64, rank 1 has"),
             (lambda: ([1], [[1.0, 2.0]] if one else [1.0]), r"shape \(2,\)"),
             (lambda: ([1], [1.0], "max" if one else "sum"), "different options"),
         ]:
-            with pytest.raises(Mismatch, match=words):
+            with pytest.raises(Mismatch, match=told):
                 comm.shuffle(*arguments())
         assert comm.shuffle([] if one else [7], [] if one else [2.5], partition=lambda keys, ranks: [0] * len(keys))
 
@@ -469,3 +482,27 @@ def test_nobody_has_anything() -> None:
     assert on_all(3, lambda comm: comm.shuffle([], [])) == [([], [])] * 3
     for keys, values in on_all(3, lambda comm: comm.shuffle(np.empty(0, np.int32), np.empty((0, 2), np.float32))):
         assert keys.dtype == np.int32 and values.shape == (0, 2) and values.dtype == np.float32
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    text=st.lists(st.sampled_from([*" \t\n\r\v\f", "a", "bc", "\u00a0", "é"]), max_size=60).map("".join),
+    batch_bytes=st.integers(1, 40),
+)
+def test_words_are_those_of_split(text: str, batch_bytes: int) -> None:
+    raw = text.encode()
+    assert [word for some in words(raw, batch_bytes) for word in some.tolist()] == raw.split()
+    assert [word.encode() for some in words(text, batch_bytes) for word in some.tolist()] == raw.split()
+    with sky.init() as comm:
+        count = Shuffle(comm, "count")
+        for some in words(memoryview(raw), batch_bytes):
+            count.add(some)
+        keys, counts = count.result()
+    assert dict(zip(keys, np.asarray(counts).tolist(), strict=True)) == Counter(raw.split())
+
+
+def test_words_of_no_text() -> None:
+    assert list(words(b"")) == list(words("  \n")) == []
+    for wrong in (7, None, "\ud800", [b"a"]):
+        with pytest.raises(sky.BadInput, match="words are those of bytes or str"):
+            words(wrong)

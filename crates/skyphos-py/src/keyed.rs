@@ -8,7 +8,9 @@ use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
-use skyphos::keyed::{Keys, Known, Merge, NOWHERE, Numbers, StringBatch, Strings, Table, owner_of, wave_of};
+use skyphos::keyed::{
+    Keys, Known, Merge, NOWHERE, Numbers, StringBatch, Strings, Table, owner_of, wave_of, words,
+};
 use skyphos::{DType, Element, Error, Result, with_element};
 use std::any::Any;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -300,6 +302,20 @@ pub fn strings_of<'py>(py: Python<'py>, strings: &Bound<'py, PyList>) -> PyResul
         offsets.push(bytes.len() as i64);
     }
     Ok((PyArray1::from_vec(py, offsets), PyArray1::from_vec(py, bytes)))
+}
+
+/// Words of a text from `at` on, about `most` bytes of it: strings, and where the text goes on.
+#[pyfunction]
+pub fn words_of<'py>(
+    py: Python<'py>,
+    text: PyReadonlyArray1<'_, u8>,
+    at: usize,
+    most: usize,
+) -> PyResult<(StringArrays<'py>, usize)> {
+    let text = text.as_slice()?;
+    let left = text.get(at..).ok_or_else(|| PyValueError::new_err("beyond the end of a text"))?;
+    let (ends, letters, taken) = py.detach(|| words(left, most));
+    Ok(((PyArray1::from_vec(py, ends), PyArray1::from_vec(py, letters)), at + taken))
 }
 
 /// The strings as a list of `str`, or of `bytes`.

@@ -34,7 +34,7 @@ mod _skyphos {
     #[pymodule_export]
     use crate::comm::{Comm, Connected, connect_mpi, connect_tcp, local, mpi_end, mpi_is_there};
     #[pymodule_export]
-    use crate::keyed::{KeyTable, key_places, list_of, strings_of};
+    use crate::keyed::{KeyTable, key_places, list_of, strings_of, words_of};
     #[pymodule_export]
     use crate::plan::Plan;
     #[pymodule_export]

@@ -202,6 +202,7 @@ class MapReduce:
             state = self._state = comm.broadcast(self._state, self._root) if comm.size > 1 else self._state
         waves = 1 if self._reducers is None else -(-self._reducers // comm.size)
         shuffle = Shuffle(comm, self._merge, waves=waves)
+        shuffle.in_turn = tasks.in_turn
         before = tasks.read_bytes, tasks.remote_bytes
         with told.time("map"):
             try:
@@ -328,7 +329,7 @@ def _to_root(comm: Comm, keys: Any, results: Any) -> tuple[Any, Any]:
         comm,
         "max" if numbers else "list",
         partition=lambda some, _: np.zeros(len(some), np.int64),
-        local_reduction=False,
+        local_reduction="process",
         objects=not numbers,
     )
     try:

@@ -63,6 +63,11 @@ class Tasks:
         """Whether another rank can take a lost one's partitions."""
         return self._parts is not None
 
+    @property
+    def in_turn(self) -> bool:
+        """Whether tasks run one after the other, by their numbers."""
+        return self._threads == 1 or len(self.mine) < 2
+
     def __len__(self) -> int:
         return len(self._own) if self._parts is None else len(self._parts)
 
@@ -131,7 +136,7 @@ class Tasks:
             except Exception as error:  # whatever it raises
                 raise self._failed(comm, number, error) from error
 
-        if self._threads == 1 or len(self.mine) < 2:
+        if self.in_turn:
             for number in self.mine:
                 task(number)
             return

@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .explanation import ShuffleExplanation
     from .gatherer import Partition, Shuffle
+    from .text import words
 
-__all__ = ["Partition", "Shuffle", "ShuffleExplanation"]
+__all__ = ["Partition", "Shuffle", "ShuffleExplanation", "words"]
 
-_WHERE = {"Partition": ".gatherer", "Shuffle": ".gatherer", "ShuffleExplanation": ".explanation"}
+_WHERE = {
+    "Partition": ".gatherer",
+    "Shuffle": ".gatherer",
+    "ShuffleExplanation": ".explanation",
+    "words": ".text",
+}
 
 
 def __getattr__(name: str) -> Any:

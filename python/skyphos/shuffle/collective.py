@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ..arguments import Op
 from ..broadcast import BroadcastCollectives
@@ -40,7 +40,7 @@ class ShuffleCollectives(BroadcastCollectives):
         *,
         partition: Partition | None = None,
         mergeable: Callable[[Any], bool] | None = None,
-        local_reduction: bool = True,
+        local_reduction: bool | Literal["process"] = True,
         push_bytes: int = 1 << 16,
         fetches: int = 4,
         memory: int | None = None,
@@ -71,8 +71,9 @@ class ShuffleCollectives(BroadcastCollectives):
             list. The same on all ranks. None: by a hash of the key, the same on all machines.
         mergeable : callable, optional
             (key) → whether its values may be merged before they are at its owner, which merges them in any case.
-        local_reduction : bool
-            False: values that were merged within this process go straight to owners, not by a rank of this host.
+        local_reduction : bool or "process"
+            True: values merge within this process, then across the ranks of its host, then at their owner.
+            ``"process"``: not across a host's. False: all values go to their owner, which merges them.
         push_bytes, fetches : int
             Blocks of up to ``push_bytes`` are sent at once; longer ones are announced, and ``fetches`` of them are
             asked for at a time, so that a slow rank holds back nobody but who sends to it.

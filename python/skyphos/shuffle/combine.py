@@ -73,6 +73,17 @@ class Combine:
             raise BadInput(f'combine is a named operation, "list", "count", a ufunc or a function, not {combine!r}')
         return cls(getattr(combine, "__qualname__", type(combine).__name__), function=combine)
 
+    def is_exact(self, dtype: str) -> bool:
+        """Whether values of a type merge to the same, however they are grouped: not so for rounded sums.
+
+        Examples
+        --------
+        >>> from skyphos.shuffle.combine import Combine
+        >>> Combine.of("sum").is_exact("int64"), Combine.of("sum").is_exact("float64")
+        (True, False)
+        """
+        return self.lists or (isinstance(self.op, str) and dtype.startswith(("int", "uint")))
+
     def merge(self, key: Any, a: Any, b: Any, rank: int) -> Any:
         """What the user's function makes of two values."""
         assert self.function is not None

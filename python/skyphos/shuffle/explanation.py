@@ -14,8 +14,8 @@ class ShuffleExplanation:
     Attributes
     ----------
     values, merged, keys : int
-        Values that this rank put in; keys that were left of them after merging within the process; keys that it
-        owns now.
+        Values that this rank put in; how many were left of them after merging within the process; keys that it owns
+        now.
     waves : int
         Parts of the keys that went one after the other.
     spilled_bytes : int
@@ -53,7 +53,7 @@ class ShuffleExplanation:
         spilled = f"; {self.spilled_bytes:,} bytes in files" if self.spilled_bytes else ""
         return "\n".join(
             [
-                f"shuffle: {self.values:,} values, {self.merged:,} keys after merging here, {self.keys:,} owned{waves}",
+                f"shuffle: {self.values:,} values, {self.merged:,} after merging here, {self.keys:,} owned{waves}",
                 f"  sent: {self.host_bytes:,} bytes within the host, {self.sent_bytes:,} to owners, in "
                 f"{self.sent_frames:,} frames; received: {self.received_bytes:,} bytes{spilled}",
                 f"  {times}",

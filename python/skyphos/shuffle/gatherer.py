@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +61,7 @@ class Shuffle:
         *,
         partition: Partition | None = None,
         mergeable: Callable[[Any], bool] | None = None,
-        local_reduction: bool = True,
+        local_reduction: bool | Literal["process"] = True,
         push_bytes: int = 1 << 16,
         fetches: int = 4,
         waves: int = 1,
@@ -73,8 +73,11 @@ class Shuffle:
         self._comm = comm
         self._objects = objects
         self._combine = Combine.of(combine)
-        self._partition, self._mergeable = partition, mergeable
-        self._local = bool(local_reduction)
+        if local_reduction not in (True, "process", False):
+            raise BadInput(f'local_reduction={local_reduction!r}: True (in the host), "process" or False')
+        self._local = local_reduction
+        # What is merged at owners alone needs nobody to ask.
+        self._partition, self._mergeable = partition, mergeable if local_reduction else None
         if push_bytes < 0 or fetches < 1 or not 1 <= waves <= PARTS:
             raise BadInput(
                 f"push_bytes={push_bytes}, fetches={fetches}, waves={waves}: bytes, at least one, and 1 to {PARTS}"
@@ -88,6 +91,8 @@ class Shuffle:
         self._debug = is_debug(debug)
         self._form: Form | None = None
         self._back: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
+        #: Whether tasks come one after the other, by their numbers: then one store may do for all.
+        self.in_turn = False
         self._stores: dict[int, Any] = {}
         # Bytes of each, as of its last batch: a store is asked only by who adds to it, for it waits for who does.
         self._bytes: dict[int, int] = {}
@@ -138,12 +143,14 @@ class Shuffle:
             opened, each = hashable(keys)
             if len(values) != len(each):
                 raise BadInput(f"{len(values)} values for {len(each)} keys")
-            self._open(Form(opened.form, "objects"), opened.back, back)
-            self._into(task, each, values)
+            form = Form(opened.form, "objects")
+            self._open(form, opened.back, back)
+            self._into(self._slot(task, form), each, values)
         else:
             opened = open_keys(keys)
-            self._open(self._form_of(opened, rows), opened.back, back)
-            self._add_rows(task, opened, rows)
+            form = self._form_of(opened, rows)
+            self._open(form, opened.back, back)
+            self._add_rows(self._slot(task, form), opened, rows)
         with self._lock:
             self._count += len(keys)
             self._seconds["merge"] += perf_counter() - start
@@ -199,11 +206,19 @@ class Shuffle:
         store = self._new_store(form)
         return store if self._mergeable is None else Pair(store, self._new_store(form, lists=True))
 
+    def _new_here(self, form: Form) -> Any:
+        """For what this rank has: to be merged, or to be sent as it is."""
+        return self._new(form) if self._local else self._new_store(form, lists=True)
+
+    def _slot(self, task: int, form: Form) -> int:
+        """The store of a task: keys of many tasks in one take less memory than in many."""
+        return 0 if self.in_turn and self._combine.is_exact(form.dtype) else task
+
     def _store(self, task: int) -> Any:
         with self._lock:
             if task not in self._stores:
                 assert self._form is not None
-                self._stores[task] = self._new(self._form)
+                self._stores[task] = self._new_here(self._form)
             return self._stores[task]
 
     def _add_rows(self, task: int, keys: Keys, rows: npt.NDArray[Any] | None) -> None:
@@ -304,18 +319,22 @@ class Shuffle:
         start = perf_counter()
         try:
             store = self._gathered(form, wave, waves)
-            self._told["merged"] += len(store)
+            if self._local:
+                self._told["merged"] += len(store)
+            else:
+                self._told["merged"] = self._count
             owners = self._owners(form, store)
         except Exception as error:
             self._fail(error)
         start = self._lap("merge", start)
-        if self._local and stages.has_hosts:
+        if self._local is True and stages.has_hosts:
             store = self._agreed(lambda: stages.on_host(store, owners, new, self._host))
             owners = self._owners(form, store)
             start = self._lap("host", start)
 
         def to_owners() -> Any:
-            sent = stages.to_owners(store, owners, new, self._wire) if comm.size > 1 else store
+            alone = comm.size == 1 and self._local
+            sent = store if alone else stages.to_owners(store, owners, new, self._wire)
             return sent.merged() if isinstance(sent, Pair) else sent
 
         store = self._agreed(to_owners)
@@ -343,17 +362,15 @@ class Shuffle:
     def _gathered(self, form: Form, wave: int, waves: int) -> Any:
         """What this rank has of a wave, merged over all its tasks."""
         tasks = [self._stores[task] for task in sorted(self._stores)]
-        if not self._local and len(tasks) > 1:
-            raise BadInput("local_reduction=False gathers one task: there is nothing to merge")
         if waves == 1 and not self._spill.bytes:
             if not tasks:
-                return self._new(form)
+                return self._new_here(form)
             first = tasks[0]
             for other in tasks[1:]:
                 first.absorb(other)
             self._stores.clear()
             return first
-        merged = self._new(form)
+        merged = self._new_here(form)
         for block in self._spill.blocks(wave, waves):
             merged.add_block(block)
         for store in tasks:

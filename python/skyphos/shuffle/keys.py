@@ -13,7 +13,7 @@ import numpy.typing as npt
 from .. import _skyphos as native
 from ..errors import BadInput
 
-__all__ = ["FORMS", "KeyArrays", "Keys", "arrays_of", "hashable", "joined", "listed", "open_keys", "select"]
+__all__ = ["FORMS", "KeyArrays", "Keys", "arrays_of", "as_list", "hashable", "joined", "listed", "open_keys", "select"]
 
 #: What the native table takes: numbers in 64 bits; or where strings begin, and their bytes.
 KeyArrays = npt.NDArray[np.uint64] | tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]
@@ -45,9 +45,16 @@ class Keys:
     count: int
     back: Callable[[Any], Any]
 
+    def __len__(self) -> int:
+        return self.count
+
+    def tolist(self) -> list[Any]:
+        """One by one as Python has them."""
+        return listed(self.back(self.arrays))
+
 
 def open_keys(keys: Any) -> Keys:
-    """The keys of a NumPy or Arrow array or a list, of integers, ``str`` or ``bytes``.
+    """The keys of a NumPy or Arrow array or a list, of integers, ``str`` or ``bytes``, or what :func:`words` gives.
 
     Examples
     --------
@@ -56,6 +63,8 @@ def open_keys(keys: Any) -> Keys:
     >>> keys.form, keys.count, keys.back(keys.arrays)
     ('str', 2, ['b', 'a'])
     """
+    if isinstance(keys, Keys):
+        return keys
     arrow = sys.modules.get("pyarrow")
     if arrow is not None and isinstance(keys, (arrow.Array, arrow.ChunkedArray)):
         return _of_arrow(arrow, keys)
@@ -107,10 +116,11 @@ def _of_list(strings: list[Any]) -> Keys:
         arrays = native.strings_of(strings)
     except UnicodeEncodeError as error:
         raise BadInput(f"a key is no text that can be sent: {error}") from None
-    return Keys(kind.__name__, arrays, len(strings), lambda came: _as_list(came, kind is str))
+    return Keys(kind.__name__, arrays, len(strings), lambda came: as_list(came, kind is str))
 
 
-def _as_list(arrays: Any, text: bool) -> list[Any]:
+def as_list(arrays: Any, text: bool) -> list[Any]:
+    """Strings as the native library has them, one by one as ``str`` or ``bytes``."""
     offsets, letters = arrays
     return native.list_of(offsets, letters, text)
 
@@ -121,7 +131,7 @@ def _of_text(array: npt.NDArray[Any]) -> Keys:
     arrays = native.strings_of(array.tolist())
 
     def back(came: Any) -> Any:
-        strings = _as_list(came, text)
+        strings = as_list(came, text)
         return np.array(strings, "U" if text else "S") if strings else np.empty(0, array.dtype)
 
     return Keys("str" if text else "bytes", arrays, len(array), back)
@@ -172,7 +182,7 @@ def hashable(keys: Any) -> tuple[Keys, list[Any]]:
     """
     opened = open_keys(keys)
     if isinstance(opened.arrays, tuple):
-        return opened, _as_list(opened.arrays, opened.form == "str")
+        return opened, as_list(opened.arrays, opened.form == "str")
     return opened, opened.arrays.view(np.int64 if opened.form.startswith("i") else np.uint64).tolist()
 
 

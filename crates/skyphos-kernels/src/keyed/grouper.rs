@@ -5,12 +5,26 @@ use hashbrown::HashTable;
 use skyphos_types::{Error, Result};
 use std::ops::Range;
 
+/// Keys that are looked up at a time, each step for all of them: a large table's entries are far, and the processor waits for many
+/// of them at once.
+const TOGETHER: usize = 64;
+
+/// A key that was not found at first sight.
+const UNSEEN: u32 = u32::MAX;
+
 /// See the module's text.
 #[derive(Default)]
 pub struct Grouper<K> {
     known: K,
-    /// Upper half of a key's hash, and its number.
+    /// Half of a key's hash, and its number.
     table: HashTable<(u32, u32)>,
+}
+
+/// Where an entry is in the table: by what it holds, so that a table grows without its keys. All bits of an entry count in the
+/// lowest and in the highest ones, which hashbrown goes by; keys of an owner have some of them in common.
+fn place((half, _): &(u32, u32)) -> u64 {
+    let product = u64::from(*half).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    product ^ (product >> 32)
 }
 
 impl<K: Known> Grouper<K> {
@@ -29,23 +43,43 @@ impl<K: Known> Grouper<K> {
     /// # Errors
     /// As [`Grouper::numbers`].
     pub fn numbers_of(&mut self, batch: &K::Batch<'_>, some: Range<usize>, to: &mut Vec<u32>) -> Result<()> {
-        let Grouper { known, table } = self;
-        for at in some {
-            let hash = batch.hash(at);
-            let upper = (hash >> 32) as u32;
-            let is = |entry: &(u32, u32)| entry.0 == upper && known.is(entry.1, batch, at);
-            if let Some((_, number)) = table.find(hash, is) {
-                to.push(*number);
-                continue;
+        let mut halves = [0u32; TOGETHER];
+        let mut seen = [UNSEEN; TOGETHER];
+        for start in some.clone().step_by(TOGETHER) {
+            let count = TOGETHER.min(some.end - start);
+            for (k, half) in halves[..count].iter_mut().enumerate() {
+                *half = (batch.hash(start + k) >> 32) as u32;
             }
-            let number = u32::try_from(known.len()).ok().filter(|number| *number < u32::MAX);
-            let number =
-                number.ok_or_else(|| Error::bad_input("more than 2^32 - 1 different keys on a rank"))?;
-            known.add(batch, at);
-            table.insert_unique(hash, (upper, number), |entry| known.hash(entry.1));
-            to.push(number);
+            for (half, seen) in halves[..count].iter().zip(&mut seen) {
+                let found = self.table.find(place(&(*half, 0)), |entry| entry.0 == *half);
+                *seen = found.map_or(UNSEEN, |entry| entry.1);
+            }
+            for (k, (half, seen)) in halves[..count].iter().zip(seen).enumerate() {
+                let at = start + k;
+                to.push(match seen != UNSEEN && self.known.is(seen, batch, at) {
+                    true => seen,
+                    false => self.number(*half, batch, at)?,
+                });
+            }
         }
         Ok(())
+    }
+
+    /// The number of a key, which is new, or has come since, or has half of its hash in common with another.
+    #[cold]
+    fn number(&mut self, half: u32, batch: &K::Batch<'_>, at: usize) -> Result<u32> {
+        let Grouper { known, table } = self;
+        let new = (half, known.len() as u32);
+        let is = |entry: &(u32, u32)| entry.0 == half && known.is(entry.1, batch, at);
+        if let Some((_, number)) = table.find(place(&new), is) {
+            return Ok(*number);
+        }
+        if known.len() >= UNSEEN as usize {
+            return Err(Error::bad_input("more than 2^32 - 1 different keys on a rank"));
+        }
+        known.add(batch, at);
+        table.insert_unique(place(&new), new, place);
+        Ok(new.1)
     }
 
     /// How many different ones there are.

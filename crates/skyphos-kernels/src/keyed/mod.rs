@@ -8,11 +8,13 @@ mod block;
 mod grouper;
 mod keys;
 mod table;
+mod words;
 
 pub use block::Block;
 pub use grouper::Grouper;
 pub use keys::{Keys, Known, Numbers, StringBatch, Strings};
 pub use table::{Merge, NOWHERE, Table};
+pub use words::words;
 
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -1,0 +1,168 @@
+"""Word count of 1 GB of text beside a Spark DataFrame on the same cores, in one run.
+
+    .venv/bin/pip install -e '.[spark]'        # Spark, and Java 17 or later
+    .venv/bin/python bench/word_count.py       # two texts of 1 GB; bar: 5 times faster
+
+Texts: ``multi30k``, the sentences of Multi30k (train, English and German) again and again; ``drawn``, words drawn with
+P(i) ~ 1/i^1.1 of five million. A time is from files in the page cache to the ten most frequent words; processes are
+up, and the first run, in which Spark compiles, does not count. Ours reads partitions that ``skyphos split`` made, Spark
+the text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from common import median_ratio, report
+
+MULTI30K = Path(__file__).resolve().parents[2] / "shared" / "data" / "multi30k"
+ROUNDS = 3
+TOP = 10
+
+
+def sentences() -> bytes:
+    """What Multi30k has to train with."""
+    files = [MULTI30K / f"train.lc.norm.tok.{language}.gz" for language in ("en", "de")]
+    return b"".join(gzip.decompress(file.read_bytes()) for file in files)
+
+
+def drawn(rng: np.random.Generator) -> bytes:
+    """A million words in lines of 16: word i is i in letters, so that frequent ones are short."""
+    weights = np.arange(1, 5_000_001, dtype=np.float64) ** -1.1
+    ranks = np.searchsorted(np.cumsum(weights) / weights.sum(), rng.random(1_000_000))
+    letters = np.array(list("etaoinshrdlu"))
+
+    def word(rank: int) -> str:
+        told = ""
+        while rank >= 0:
+            told, rank = told + letters[rank % 12], rank // 12 - 1
+        return told
+
+    known = {rank: word(rank) for rank in np.unique(ranks).tolist()}
+    named = [known[rank] for rank in ranks.tolist()]
+    return "\n".join(" ".join(named[k : k + 16]) for k in range(0, len(named), 16)).encode() + b"\n"
+
+
+def write(path: Path, kind: str, size: int) -> None:
+    """A text of so many bytes, in whole lines."""
+    rng = np.random.default_rng(1)
+    same = sentences() if kind == "multi30k" else b""
+    with path.open("wb") as file:
+        while file.tell() < size:
+            file.write(same or drawn(rng))
+
+
+def all_words(text: bytes, state: None) -> Iterator[tuple[Any, None]]:
+    """The map of ours."""
+    from skyphos.shuffle import words
+
+    return ((some, None) for some in words(text))
+
+
+def ours(partitions: str) -> None:
+    """A rank of ours: rank 0 prints the times, how many words there are, and the most frequent."""
+    import skyphos as sky
+    from skyphos.mapreduce import MapReduce
+
+    with sky.init() as comm:
+        times = []
+        for _ in range(ROUNDS + 1):
+            comm.barrier()
+            start = time.perf_counter()
+            # A job of its own: it reads the partitions again.
+            job = MapReduce(comm, map=all_words, reduce="count", partitions=partitions)
+            keys, counts = job.run()
+            first = np.argsort(-counts, kind="stable")[:TOP]
+            some = [keys[k] for k in first], counts[first]
+            best, many = comm.shuffle(*some, partition=lambda words, _: np.zeros(len(words), np.int64))
+            comm.barrier()
+            times.append(time.perf_counter() - start)
+            distinct = int(comm.allreduce(np.array([len(keys)], np.int64))[0])
+        if comm.rank == 0:
+            both = zip(many.tolist(), (word.decode() for word in best), strict=True)
+            top = sorted(both, key=lambda one: (-one[0], one[1]))[:TOP]
+            print(job.iterations[-1], file=sys.stderr)
+            print(json.dumps([times[1:], distinct, top]))
+
+
+def spark(path: str) -> None:
+    """The same of Spark."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql.functions import col, desc, explode, split
+
+    cores = os.cpu_count() or 1
+    builder = SparkSession.builder.master(f"local[{cores}]").config("spark.driver.memory", "8g")
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": str(2 * cores)}
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    times = []
+    for _ in range(ROUNDS + 1):
+        start = time.perf_counter()
+        # One space parts all words, which Spark splits at without a regular expression.
+        words = session.read.text(path).select(explode(split(col("value"), " ")).alias("word")).where("word != ''")
+        counts = words.groupBy("word").count()
+        top = [(row["count"], row["word"]) for row in counts.orderBy(desc("count"), "word").limit(TOP).collect()]
+        times.append(time.perf_counter() - start)
+    distinct = words.distinct().count()
+    session.stop()
+    print(json.dumps([times[1:], distinct, top]))
+
+
+def run(command: list[str]) -> tuple[list[float], int, list[list[Any]]]:
+    """What one of them printed."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    _, begin, told = done.stdout.splitlines()[-1].partition("[[")
+    times, distinct, top = json.loads(begin + told)
+    return times, distinct, top
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--mb", type=int, default=1000, help="megabytes of text (1000)")
+    options.add_argument("--texts", nargs="+", default=["multi30k", "drawn"], choices=["multi30k", "drawn"])
+    options.add_argument("--ours", metavar="PARTITIONS", help=argparse.SUPPRESS)
+    options.add_argument("--spark", metavar="TEXT", help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.ours:
+        return ours(given.ours)
+    if given.spark:
+        return spark(given.spark)
+    cli = [sys.executable, "-m", "skyphos.cli"]
+    cores = os.cpu_count() or 1
+    for kind in given.texts:
+        if kind == "multi30k" and not MULTI30K.exists():
+            print(f"multi30k: left out, {MULTI30K} is not there")
+            continue
+        with TemporaryDirectory() as folder:
+            text, parts = Path(folder, "text.txt"), Path(folder, "parts")
+            write(text, kind, given.mb * 1_000_000)
+            start = time.perf_counter()
+            split_to = [*cli, "split", str(text), str(parts), "--partitions", str(4 * cores)]
+            subprocess.run(split_to, check=True, stdout=subprocess.DEVNULL)
+            cut = time.perf_counter() - start
+            mine = [__file__, "--ours", str(parts / "partitions.json")]
+            times, distinct, top = run([*cli, "run", "-n", str(cores), *mine])
+            theirs, as_many, same = run([sys.executable, __file__, "--spark", str(text)])
+            if (distinct, [count for count, _ in top]) != (as_many, [count for count, _ in same]):
+                raise SystemExit(f"{kind}: different counts: {distinct} words, {top}; {as_many} words, {same}")
+            title = f"{kind}, {text.stat().st_size:,} bytes, {distinct:,} words (skyphos split, once: {cut:.2f} s)"
+            report(title, {"skyphos": times, "Spark DataFrame": theirs}, median_ratio(times, theirs), 1 / 5)
+    return None
+
+
+if __name__ == "__main__":
+    main()
