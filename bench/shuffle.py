@@ -1,0 +1,141 @@
+"""Shuffle of keyed rows, 8 map tasks a host, with and without local reduction, in one run.
+
+    sudo .venv/bin/python bench/shuffle.py                           # 4 hosts of 8 tasks at 1 Gbit/s
+    sudo .venv/bin/python bench/shuffle.py --rows 100000 --width 4
+
+Hosts are network namespaces (`bench/lab/cluster.py`); each map task is a rank, and has `--rows` rows of `--width`
+float32 for keys drawn with P(i) ~ 1/i^1.1 of `--keys`. A time is from when the first task begins to put rows in to when
+the last rank has what it owns. Bytes are those of the host's interface, a call. The fewest that can be: each key that a
+host has leaves it once, as its row, unless it is owned there; which keys these are takes log2 of the ways to choose so
+many; all of it in full frames. Bars: 5 times less time with local reduction, and 1.1 of the fewest bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from hosts import sent
+from lab.cluster import Cluster
+from lab.link import FRAMING
+
+TASKS = 8
+WAYS: dict[str, Any] = {"in the host": True, "in each task": "process", "none": False}
+
+
+def drawn(rank: int, options: argparse.Namespace) -> tuple[Any, Any]:
+    """Keys and rows of a task: whole numbers, so that sums are exact."""
+    rng = np.random.default_rng(rank)
+    weights = np.arange(1, options.keys + 1, dtype=np.float64) ** -1.1
+    keys = np.searchsorted(np.cumsum(weights) / weights.sum(), rng.random(options.rows))
+    return keys, rng.integers(0, 4, (options.rows, options.width)).astype(np.float32)
+
+
+def one_rank(options: argparse.Namespace) -> None:
+    """A rank: all ways in turn, again and again."""
+    import skyphos as sky
+
+    comm = sky.init(timeout=300)
+    keys, rows = drawn(comm.rank, options)
+    first, told = comm.rank % TASKS == 0, {}
+    for round_ in range(options.rounds + 1):
+        for name, way in WAYS.items():
+            comm.barrier()
+            before = sent()
+            comm.barrier()
+            begin = time.monotonic()
+            owned, sums = comm.shuffle(keys, rows, local_reduction=way)
+            end = time.monotonic()
+            comm.barrier()
+            order = np.argsort(owned)
+            mine = (owned[order].tobytes(), sums[order].tobytes())
+            if told.setdefault("right", mine) != mine:
+                raise SystemExit(f"{name}: other sums")
+            if round_:
+                print(json.dumps([name, round_, begin, end, sent() - before if first else 0]), flush=True)
+            del owned, sums
+    whole = comm.allreduce(rows.sum(axis=0, dtype=np.float64))
+    mine_sum = np.frombuffer(told["right"][1], np.float32).reshape(-1, options.width).sum(axis=0, dtype=np.float64)
+    if not (comm.allreduce(mine_sum) == whole).all():
+        raise SystemExit("rows are lost")
+    # What has to leave this host: its keys that no rank of it owns.
+    here = comm.split(comm.rank // TASKS)
+    has = np.zeros(options.keys, np.uint8)
+    has[keys] = 1
+    has = here.allreduce(has, op="max")
+    owns = np.zeros(options.keys, np.uint8)
+    owns[np.frombuffer(told["right"][0], np.int64)] = 1
+    leaving = int(((has > 0) & (here.allreduce(owns, op="max") == 0)).sum())
+    if first:
+        print(json.dumps(["leaving", leaving]), flush=True)
+    here.close()
+    comm.close()
+
+
+def fewest(leaving: int, options: argparse.Namespace) -> float:
+    """Bytes that a host must send, in full frames."""
+    n = options.keys
+    ways = (math.lgamma(n + 1) - math.lgamma(leaving + 1) - math.lgamma(n - leaving + 1)) / math.log(2)
+    return FRAMING * (leaving * options.width * 4 + ways / 8)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--rate", default="1gbit")
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--rows", type=int, default=500_000)
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank:
+        return one_rank(options)
+    with Cluster(options.hosts, options.rate, "128k") as cluster:
+        size, ranks = options.hosts * TASKS, []
+        for rank in range(size):
+            env = cluster.environment(rank, size, 29950, "shuffle") | {"SKYPHOS_PROFILE": "none"}
+            env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+            program = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--rank"]
+            command = cluster.command(rank // TASKS, program)
+            ranks.append(subprocess.Popen(command, env=os.environ | env, stdout=subprocess.PIPE, text=True))
+        said = [process.communicate(timeout=900)[0] for process in ranks]
+        if any(process.returncode for process in ranks):
+            raise SystemExit("a rank failed")
+    rows = [json.loads(line) for out in said for line in out.splitlines()]
+    least = max(fewest(row[1], options) for row in rows if row[0] == "leaving")
+    what = f"{options.hosts} hosts of {TASKS} map tasks at {options.rate}, {options.rows:,} rows of {options.width}"
+    data = f"float32 a task, keys ~ 1/i^1.1 of {options.keys:,}"
+    table = Table(title=f"{what} {data}; fewest bytes of a host {least:,.0f}")
+    for column in ("values merge", "ms", "from", "to", "bytes of a host", "of the fewest"):
+        table.add_column(column, justify="left" if column == "values merge" else "right")
+    took: dict[str, float] = {}
+    for name in WAYS:
+        spans, sizes = [], []
+        for round_ in range(1, options.rounds + 1):
+            of = [row for row in rows if row[:2] == [name, round_]]
+            spans.append(max(row[3] for row in of) - min(row[2] for row in of))
+            sizes.append(max(row[4] for row in of))
+        took[name] = median(spans)
+        span = [f"{1e3 * one:,.0f}" for one in (median(spans), min(spans), max(spans))]
+        table.add_row(name, *span, f"{median(sizes):,.0f}", f"{median(sizes) / least:.3f}")
+    Console().print(table)
+    print(f"local reduction: {took['none'] / took['in the host']:.2f} times less time (bar 5); ", end="")
+    print(f"{took['in each task'] / took['in the host']:.2f} times less than merging in each task alone")
+    return None
+
+
+if __name__ == "__main__":
+    main()
