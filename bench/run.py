@@ -15,6 +15,7 @@ NAMES = [
     "topk_allreduce",
     "small_calls",
     "mpi",
+    "objects",
 ]
 
 

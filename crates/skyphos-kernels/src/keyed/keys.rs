@@ -1,7 +1,8 @@
 //! Kinds of keys: numbers, and strings of bytes as Arrow has them.
 
 use super::block::{Block, narrow};
-use super::{hash_bytes, hash_number};
+use super::hash_number;
+use super::strings::{hash_string, same_string};
 use skyphos_types::{Error, Result};
 
 /// Keys of a batch, one after the other.
@@ -155,7 +156,7 @@ impl Keys for StringBatch<'_> {
     }
 
     fn hash(&self, at: usize) -> u64 {
-        hash_bytes(self.get(at))
+        hash_string(self.offsets, self.bytes, at)
     }
 }
 
@@ -192,7 +193,8 @@ impl Known for Strings {
     }
 
     fn is(&self, number: u32, batch: &StringBatch<'_>, at: usize) -> bool {
-        self.get(number) == batch.get(at)
+        let at_known = number as usize;
+        same_string((&self.offsets, &self.bytes, at_known), (batch.offsets, batch.bytes, at))
     }
 
     fn add(&mut self, batch: &StringBatch<'_>, at: usize) {
@@ -201,7 +203,7 @@ impl Known for Strings {
     }
 
     fn hash(&self, number: u32) -> u64 {
-        hash_bytes(self.get(number))
+        hash_string(&self.offsets, &self.bytes, number as usize)
     }
 
     fn batch(&self) -> StringBatch<'_> {

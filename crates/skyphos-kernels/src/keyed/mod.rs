@@ -7,6 +7,7 @@
 mod block;
 mod grouper;
 mod keys;
+mod strings;
 mod table;
 mod words;
 
@@ -16,18 +17,11 @@ pub use keys::{Keys, Known, Numbers, StringBatch, Strings};
 pub use table::{Merge, NOWHERE, Table};
 pub use words::words;
 
-use xxhash_rust::xxh3::xxh3_64;
-
 /// The hash of a number: the finaliser of MurmurHash3, in which each bit of a key changes half of the bits.
 pub fn hash_number(key: u64) -> u64 {
     let key = (key ^ (key >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let key = (key ^ (key >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     key ^ (key >> 33)
-}
-
-/// The hash of bytes: XXH3, the same on all machines.
-pub fn hash_bytes(key: &[u8]) -> u64 {
-    xxh3_64(key)
 }
 
 /// The rank that owns keys of a hash, of `ranks`. A table within a rank goes by the lowest bits and the highest: these are others.

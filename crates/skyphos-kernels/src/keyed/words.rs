@@ -5,36 +5,87 @@ const fn is_space(byte: u8) -> bool {
     byte == b' ' || (byte >= b'\t' && byte <= b'\r')
 }
 
-/// Bytes at a time: what is written of them stays near.
-const PIECE: usize = 1 << 12;
+/// The highest bit of each byte that is white space, in eight of them.
+const fn spaces_of_eight(bytes: u64) -> u64 {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    const LOW: u64 = 0x7f * EACH;
+    // No sum of seven bits and seven bits goes into the next byte.
+    let low = bytes & LOW;
+    let space = low ^ (b' ' as u64 * EACH);
+    let is_space = !(space + LOW);
+    let control = (low + (0x80 - b'\t' as u64) * EACH) & !(low + (0x7f - b'\r' as u64) * EACH);
+    (is_space | control) & !bytes & !LOW
+}
+
+/// A bit for each of 64 bytes: whether it is white space.
+fn spaces(bytes: &[u8; 64]) -> u64 {
+    let eights = bytes.as_chunks::<8>().0.iter().enumerate();
+    // The multiplication brings the eight bits together in the uppermost byte.
+    let bits = |eight: &[u8; 8]| {
+        (spaces_of_eight(u64::from_le_bytes(*eight)) >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
+    };
+    eights.fold(0, |all, (k, eight)| all | bits(eight) << (8 * k))
+}
+
+/// Words are copied so many bytes at a time, if they have no more: what is too much is written over.
+const COPIED: usize = 16;
+
+/// Letters of words one after the other, and where each begins, and the end.
+struct Words {
+    ends: Vec<i64>,
+    letters: Vec<u8>,
+    written: usize,
+}
+
+impl Words {
+    fn add(&mut self, text: &[u8], start: usize, end: usize) {
+        let to = self.written;
+        match text.get(start..start + COPIED) {
+            Some(more) if end - start <= COPIED => self.letters[to..to + COPIED].copy_from_slice(more),
+            _ => self.letters[to..to + end - start].copy_from_slice(&text[start..end]),
+        }
+        self.written += end - start;
+        self.ends.push(self.written as i64);
+    }
+}
 
 /// Words of the beginning of a text: where each begins among their letters, and the end; their letters; and how many bytes of the
 /// text they take. That is about `most` of them, and more where the last word goes on.
 pub fn words(text: &[u8], most: usize) -> (Vec<i64>, Vec<u8>, usize) {
     let end = text.len().min(most.max(1));
     let end = text[end..].iter().position(|byte| is_space(*byte)).map_or(text.len(), |more| end + more);
-    let mut letters = vec![0u8; end];
-    // A word takes two bytes or more, but for the last.
-    let mut ends = vec![0i64; end / 2 + 2];
-    let (mut written, mut count, mut in_word) = (0, 0, false);
-    for piece in text[..end].chunks(PIECE) {
-        // No branches: a word is as long as chance has it. What is written in vain is written over.
-        for byte in piece {
-            let space = is_space(*byte);
-            letters[written] = *byte;
-            ends[count + 1] = written as i64;
-            written += usize::from(!space);
-            count += usize::from(space & in_word);
-            in_word = !space;
+    let mut ends = Vec::with_capacity(end / 5 + 2);
+    ends.push(0);
+    let mut words = Words { ends, letters: vec![0u8; end + COPIED], written: 0 };
+    // Where a word began that is not over yet.
+    let mut open: Option<usize> = None;
+    for (at, some) in (0..end).step_by(64).zip(text[..end].chunks(64)) {
+        let mut padded = [b' '; 64];
+        let whole = some.try_into().unwrap_or_else(|_| {
+            padded[..some.len()].copy_from_slice(some);
+            &padded
+        });
+        let space = spaces(whole);
+        let before = !space << 1 | u64::from(open.is_some());
+        let (mut starts, mut stops) = (!space & !before, space & before);
+        while stops != 0 {
+            let start = open.take().unwrap_or_else(|| {
+                let start = at + starts.trailing_zeros() as usize;
+                starts &= starts - 1;
+                start
+            });
+            words.add(text, start, at + stops.trailing_zeros() as usize);
+            stops &= stops - 1;
+        }
+        if starts != 0 {
+            open = Some(at + starts.trailing_zeros() as usize);
         }
     }
-    if in_word {
-        ends[count + 1] = written as i64;
-        count += 1;
+    if let Some(start) = open {
+        words.add(text, start, end);
     }
-    letters.truncate(written);
-    ends.truncate(count + 1);
-    (ends, letters, end)
+    words.letters.truncate(words.written);
+    (words.ends, words.letters, end)
 }
 
 #[cfg(test)]
@@ -45,11 +96,14 @@ mod tests {
     proptest! {
         #[test]
         fn words_are_what_white_space_parts(
-            text in prop::collection::vec(prop::sample::select(b" \t\n\x0b\x0c\rab\x80".to_vec()), 0..200),
-            most in 0usize..250,
+            text in prop::collection::vec(prop::sample::select(b" \t\n\x0b\x0c\rabcdefghijklmnopqrstu\x80\xa0\x89".to_vec()), 0..400),
+            gaps in prop::collection::vec(0usize..400, 0..20),
+            most in 0usize..450,
         ) {
-            let expected: Vec<&[u8]> = text.split(|byte| is_space(*byte)).filter(|word| !word.is_empty()).collect();
+            let mut text = text;
+            gaps.into_iter().for_each(|at| text.get_mut(at).into_iter().for_each(|byte| *byte = b' '));
             let (mut got, mut at) = (Vec::new(), 0);
+            let expected: Vec<&[u8]> = text.split(|byte| is_space(*byte)).filter(|word| !word.is_empty()).collect();
             while at < text.len() {
                 let (ends, letters, taken) = words(&text[at..], most);
                 prop_assert!(taken > 0);
@@ -65,6 +119,11 @@ mod tests {
     fn white_space_is_pythons() {
         let spaces: Vec<u8> = (0..=255).filter(|byte| is_space(*byte)).collect();
         assert_eq!(spaces, b"\t\n\x0b\x0c\r ");
+        for byte in 0..=255u8 {
+            let others = spaces_of_eight(u64::from_le_bytes([byte, 0, 0x20, 0xff, byte, 9, 0x7f, byte]));
+            let is = if is_space(byte) { 0x80 } else { 0 };
+            assert_eq!(others.to_le_bytes(), [is, 0, 0x80, 0, is, 0x80, 0, is], "{byte}");
+        }
         assert_eq!(words(b"", 10), (vec![0], vec![], 0));
     }
 }

@@ -1,0 +1,108 @@
+//! Hashes and comparisons of strings that lie among others.
+//!
+//! Most keys are short, and of any length: what branches by the length is guessed wrong for every second one. So up to 16 bytes
+//! are loaded at once, with those of the strings behind it, which are masked out.
+
+use super::hash_number;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Bytes of a string that is looked at as one number.
+const SHORT: usize = 16;
+
+/// Up to 16 bytes as a number, whatever is behind them.
+#[inline]
+fn short(bytes: &[u8], start: usize, len: usize) -> u128 {
+    let Some(more) = bytes.get(start..start + SHORT) else {
+        let mut padded = [0; SHORT];
+        padded[..len].copy_from_slice(&bytes[start..start + len]);
+        return u128::from_le_bytes(padded);
+    };
+    let all = u128::from_le_bytes(more.try_into().expect("as many"));
+    all & u128::MAX.checked_shr(8 * (SHORT - len) as u32).unwrap_or(0)
+}
+
+/// Where one of several strings begins, and how long it is.
+#[inline]
+fn place(offsets: &[i64], at: usize) -> (usize, usize) {
+    let start = offsets[at] as usize;
+    (start, offsets[at + 1] as usize - start)
+}
+
+/// The hash of a string, the same on all machines: XXH3, or of a short one both halves multiplied, which are nothing where the string
+/// has ended, and its length.
+#[inline]
+pub(super) fn hash_string(offsets: &[i64], bytes: &[u8], at: usize) -> u64 {
+    let (start, len) = place(offsets, at);
+    if len > SHORT {
+        return xxh3_64(&bytes[start..start + len]);
+    }
+    let whole = short(bytes, start, len);
+    let (low, high) = (whole as u64 ^ 0x9e37_79b9_7f4a_7c15, (whole >> 64) as u64 ^ 0xd6e8_feb8_6659_fd93);
+    let product = u128::from(low) * u128::from(high);
+    hash_number(product as u64 ^ (product >> 64) as u64 ^ (len as u64).wrapping_mul(0xa076_1d64_78bd_642f))
+}
+
+/// Whether two strings, each of several, are the same.
+#[inline]
+pub(super) fn same_string(a: (&[i64], &[u8], usize), b: (&[i64], &[u8], usize)) -> bool {
+    let ((start_a, len_a), (start_b, len_b)) = (place(a.0, a.2), place(b.0, b.2));
+    if len_a != len_b {
+        return false;
+    }
+    if len_a > SHORT {
+        return a.1[start_a..start_a + len_a] == b.1[start_b..start_b + len_b];
+    }
+    short(a.1, start_a, len_a) == short(b.1, start_b, len_b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keyed::owner_of;
+    use proptest::prelude::*;
+
+    fn hash(string: &[u8]) -> u64 {
+        hash_string(&[0, string.len() as i64], string, 0)
+    }
+
+    proptest! {
+        /// Whatever lies around them.
+        #[test]
+        fn strings_are_what_they_hold(
+            a in prop::collection::vec(0u8..3, 0..20),
+            b in prop::collection::vec(0u8..3, 0..20),
+            before in prop::collection::vec(any::<u8>(), 0..20),
+            behind in prop::collection::vec(any::<u8>(), 0..20),
+        ) {
+            let whole = [&before[..], &a, &behind].concat();
+            let offsets = [before.len() as i64, (before.len() + a.len()) as i64];
+            prop_assert_eq!(hash_string(&offsets, &whole, 0), hash(&a));
+            prop_assert!(same_string((&offsets, &whole, 0), (&[0, a.len() as i64], &a, 0)));
+            prop_assert_eq!(same_string((&offsets, &whole, 0), (&[0, b.len() as i64], &b, 0)), a == b);
+        }
+    }
+
+    #[test]
+    fn strings_differ_in_their_hashes() {
+        let mut hashes: Vec<u64> = (0..200_000u32).map(|k| hash(k.to_string().as_bytes())).collect();
+        // Nothing is something else than zeroes.
+        hashes.extend((0..40).map(|len| hash(&vec![0; len])));
+        let mut owners = [0u32; 64];
+        hashes.iter().for_each(|hash| owners[owner_of(*hash, 64) as usize] += 1);
+        let even = hashes.len() as f64 / 64.0;
+        assert!(
+            owners.iter().all(|count| (f64::from(*count) - even).abs() < 6.0 * even.sqrt()),
+            "{owners:?}"
+        );
+        for half in [0, 32] {
+            let mut halves: Vec<u32> = hashes.iter().map(|hash| (hash >> half) as u32).collect();
+            halves.sort_unstable();
+            halves.dedup();
+            // Of so many about five pairs have a half in common by chance.
+            assert!(halves.len() + 20 > hashes.len(), "{half}: {}", hashes.len() - halves.len());
+        }
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert_eq!(hashes.len(), 200_040);
+    }
+}
