@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -282,3 +285,84 @@ def test_times_overlap_and_are_told() -> None:
         pass
     assert told.seconds["map"] >= told.seconds["reduce"] >= 0
     assert str(told).startswith("iteration 3: 0.000 s: map 0.000, reduce 0.000")
+
+
+def on_hosts(hosts: list[str], monkeypatch: pytest.MonkeyPatch, body: Any) -> list[Any]:
+    """Ranks as threads, each on a host of its own name."""
+    name = threading.local()
+    monkeypatch.setattr(socket, "gethostname", lambda: getattr(name, "host", "here"))
+
+    def on_host(comm: sky.Comm) -> Any:
+        name.host = hosts[comm.rank]
+        return body(comm)
+
+    return on_all(len(hosts), on_host)
+
+
+class Watched:
+    """Reads files of its format, and says which."""
+
+    suffix = ".npy"
+
+    def __init__(self) -> None:
+        self.read: list[str] = []
+
+    def rows(self, path: str) -> int:
+        raise NotImplementedError
+
+    def load(self, path: str) -> Any:
+        self.read.append(path)
+        return np.load(path)
+
+    cut: Any = None
+
+
+def test_partitions_of_other_hosts_come_over_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "points.npy", POINTS)
+    made = split(tmp_path / "points.npy", tmp_path / "parts", 8)
+    # All of it is on one of three hosts, and each rank has an even share to map.
+    parts = Partitions(made.format, [dataclasses.replace(part, hosts=("b",)) for part in made])
+
+    def body(comm: sky.Comm) -> Any:
+        loader = Watched()
+        job = MapReduce(
+            comm, map=nearest, reduce="sum", combine=means, partitions=parts, loader=loader, on_loss="raise"
+        )
+        centres = job.iterate(POINTS[:4], iterations=3)
+        return centres, loader.read, [told.remote_bytes for told in job.iterations], len(job._tasks.mine)
+
+    results = on_hosts(["a", "b", "b", "c"], monkeypatch, body)
+    kept = {part.path: part.bytes for part in parts}
+    for rank, (centres, read, remote, mine) in enumerate(results):
+        assert np.allclose(centres, plain(3)) and mine == len(read) == 2
+        # Ranks of other hosts never open the files.
+        assert (set(read) <= set(kept)) == (rank in (1, 2))
+        assert remote[1:] == [0, 0] and (remote[0] > 0) == (rank not in (1, 2))
+    assert sum(remote[0] for _, _, remote, _ in results) == 4 * next(iter(kept.values()))
+
+
+@pytest.mark.parametrize("trouble", ["gone", "damaged", "nobody"])
+def test_partitions_of_other_hosts_that_are_no_good(
+    trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "points.npy", POINTS)
+    made = split(tmp_path / "points.npy", tmp_path / "parts", 4)
+    host = "z" if trouble == "nobody" else "b"
+    parts = Partitions(made.format, [dataclasses.replace(part, hosts=(host,)) for part in made])
+    for part in parts:
+        if trouble == "damaged":
+            Path(part.path).write_bytes(b"\x93NUMPY and nothing else")
+        else:
+            Path(part.path).unlink()
+    told = {
+        "gone": "the partition file says that this host",
+        "damaged": r"partition.*\.npy.*as rank 1 has sent it",
+        "nobody": "no rank is there",
+    }[trouble]
+
+    def body(comm: sky.Comm) -> None:
+        with pytest.raises(BadInput, match=told):
+            MapReduce(comm, map=nearest, reduce="sum", combine=means, partitions=parts).run(POINTS[:4])
+        comm.barrier()
+
+    on_hosts(["a", "b", "c"], monkeypatch, body)

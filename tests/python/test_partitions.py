@@ -18,7 +18,8 @@ from scipy.io import netcdf_file
 
 from skyphos.cli import split as split_command
 from skyphos.errors import BadInput
-from skyphos.mapreduce import Partitions, assign, split
+from skyphos.mapreduce import Partition, Partitions, assign, split
+from skyphos.mapreduce.fetch import plan
 from skyphos.mapreduce.loaders import LOADERS, loader_of
 
 pa = pytest.importorskip("pyarrow")
@@ -205,3 +206,22 @@ def test_many_partitions_are_dealt_out_soon() -> None:
     chosen = assign(parts, hosts)
     assert np.bincount(chosen).tolist() == [80] * 125
     assert all(hosts[worker] in on for worker, on in zip(chosen, parts, strict=True))
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), hosts=st.lists(st.sampled_from("abc"), min_size=1, max_size=6))
+def test_what_only_others_have_is_sent_once(data: st.DataObject, hosts: list[str]) -> None:
+    kept = data.draw(st.lists(st.sets(st.sampled_from("abcd"), max_size=2), max_size=12))
+    parts = [Partition(k, f"{k}", 1, k % 3, tuple(has)) for k, has in enumerate(kept)]
+    chosen = data.draw(st.lists(st.integers(0, len(hosts) - 1), min_size=len(parts), max_size=len(parts)))
+    rounds = plan(parts, chosen, hosts)
+    for some in rounds:
+        assert len({one.source for one in some}) == len({one.target for one in some}) == len(some) > 0
+    sent = {one.part.number: one for some in rounds for one in some}
+    assert len(sent) == sum(map(len, rounds))
+    for part, target in zip(parts, chosen, strict=True):
+        there = set(part.hosts) & set(hosts)
+        assert (part.number in sent) == (bool(there) and hosts[target] not in part.hosts)
+        if part.number in sent:
+            one = sent[part.number]
+            assert hosts[one.source] in part.hosts and one.target == target

@@ -195,6 +195,7 @@ class MapReduce:
     def _once(self, told: Iteration, until: Callable[[Any, Any], bool] | None) -> tuple[Any, bool]:
         """An iteration; its result, and whether it is enough."""
         comm, tasks = self.comm, self._tasks
+        before = tasks.read_bytes, tasks.remote_bytes
         if not self._is_dealt:
             tasks.deal(comm)
             self._is_dealt = True
@@ -203,7 +204,6 @@ class MapReduce:
         waves = 1 if self._reducers is None else -(-self._reducers // comm.size)
         shuffle = Shuffle(comm, self._merge, waves=waves)
         shuffle.in_turn = tasks.in_turn
-        before = tasks.read_bytes, tasks.remote_bytes
         with told.time("map"):
             try:
                 tasks.run(comm, self._map, state, lambda keys, values, task: shuffle.add(keys, values, task=task))

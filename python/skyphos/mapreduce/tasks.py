@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import BadInput
 from ..shuffle.user_code import raised
 from .assign import assign
+from .fetch import Fetch, fetch, plan
 from .loaders import Loader, loader_of
 from .partitions import Partition, Partitions
 
@@ -52,9 +53,10 @@ class Tasks:
         self._own = [] if isinstance(given, Partitions) else list(given)
         self._threads = threads
         self._data: dict[int, Any] = {}
+        self._host = socket.gethostname()
         #: Partitions of this rank, by their numbers.
         self.mine: list[int] = []
-        #: Bytes of files that this rank has read, and those of them that another host has.
+        #: Bytes of files that this rank has got, and those of them that another host has.
         self.read_bytes = 0
         self.remote_bytes = 0
 
@@ -78,12 +80,15 @@ class Tasks:
         return f"{len(self._parts)} partitions of {self._parts.rows} rows in {self._parts.bytes} bytes"
 
     def deal(self, comm: Comm) -> None:
-        """Say which rank has which partitions. Collective. Who has read one keeps it."""
+        """Say which rank has which partitions, and fetch what only other hosts have. Collective.
+
+        Who has read one keeps it.
+        """
         if self._parts is None:
             self.mine = list(range(len(self._own)))
             return
         names = np.zeros((1, _NAME), np.uint8)
-        name = socket.gethostname().encode()[:_NAME]
+        name = self._host.encode()[:_NAME]
         names[0, : len(name)] = np.frombuffer(name, np.uint8)
         hosts = [bytes(row).rstrip(b"\0").decode() for row in comm.allgather(names)[:, 0]]
         held = np.full(len(self._parts), -1, np.int64)
@@ -92,6 +97,17 @@ class Tasks:
         chosen = comm.broadcast(self._dealt(kept.tolist(), hosts) if comm.rank == 0 else None)
         self.mine = np.flatnonzero(chosen == comm.rank).tolist()
         self._data = {number: data for number, data in self._data.items() if number in self.mine}
+        new = np.flatnonzero(kept < 0).tolist()
+        self._fetch(comm, plan([self._parts.parts[number] for number in new], chosen[new].tolist(), hosts))
+
+    def _fetch(self, comm: Comm, rounds: list[list[Fetch]]) -> None:
+        def put(part: Partition, data: Any) -> None:
+            self._data[part.number] = data
+
+        assert self._loader is not None
+        came = fetch(comm, rounds, self._loader, put)
+        self.read_bytes += came
+        self.remote_bytes += came
 
     def _dealt(self, kept: list[int], hosts: list[str]) -> Any:
         """A rank for each partition: those that somebody has stay there, the others are dealt out evenly."""
@@ -109,9 +125,15 @@ class Tasks:
         if number not in self._data:
             assert self._loader is not None
             part = self._parts.parts[number]
-            self._data[number] = self._loader.load(part.path)
+            # What only other hosts have was fetched; where none of them has a rank, it may be on a shared disk.
+            try:
+                self._data[number] = self._loader.load(part.path)
+            except BadInput as error:
+                if not part.hosts or self._host in part.hosts:
+                    raise
+                raise BadInput(f"{error}; only {', '.join(part.hosts)} have it, and no rank is there") from error
             self.read_bytes += part.bytes
-            if part.hosts and socket.gethostname() not in part.hosts:
+            if part.hosts and self._host not in part.hosts:
                 self.remote_bytes += part.bytes
         return self._data[number]
 

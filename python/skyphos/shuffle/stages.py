@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _skyphos as native
+from ..blocks import exchange_blocks
+from ..packing import Bytes
 from .stores import NOWHERE, Places, Store
 
 if TYPE_CHECKING:
@@ -86,23 +87,15 @@ def exchange(comm: Comm, store: Store, to: npt.NDArray[np.uint32], new: Callable
     """Send what a store holds to the ranks that ``to`` says, and gather what comes in a new one: this rank's own first,
     then that of the next rank, and so on around."""
     blocks = store.blocks(to, comm.size)
-    own = blocks[comm.rank]
-    blocks[comm.rank] = np.empty(0, np.uint8)
     merged = new()
     if comm.size == 1:
-        merged.add_block(own)
+        merged.add_block(blocks[0])
         return merged
-    under_way = native.exchange_blocks(comm._native, blocks, link.push_bytes, link.fetches)
-    del blocks
-    try:
-        merged.add_block(own)
-        del own
-        while (came := under_way.next_block()) is not None:
-            merged.add_block(came[1])
-    except BaseException as error:  # also Ctrl-C: the others wait for what this rank does not take
-        under_way.fail(str(error) or type(error).__name__)
-        raise
-    link.add(*under_way.finish())
+
+    def take(_: int, block: Bytes) -> None:
+        merged.add_block(block)
+
+    link.add(*exchange_blocks(comm, blocks, take, push_bytes=link.push_bytes, fetches=link.fetches))
     return merged
 
 

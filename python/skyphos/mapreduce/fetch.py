@@ -1,0 +1,146 @@
+"""Partitions that only other hosts have: the bytes of their files, from ranks that are there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..blocks import exchange_blocks
+from ..errors import BadInput
+from ..together import raise_if, together
+from .loaders import Loader
+from .partitions import Partition
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["Fetch", "fetch", "plan"]
+
+# Files are announced and asked for, whatever their length, so that nobody holds what nobody has asked for.
+_PUSH_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """A partition that goes from a rank of a host which has it to the rank that is to map it."""
+
+    part: Partition
+    source: int
+    target: int
+
+
+def plan(parts: Sequence[Partition], chosen: Sequence[int], hosts: Sequence[str]) -> list[list[Fetch]]:
+    """What is to be sent, in rounds in which each rank sends one partition and gets one, at most.
+
+    Parameters
+    ----------
+    parts : sequence of Partition
+        Those that are to be read.
+    chosen : sequence of int
+        The rank that is to map each.
+    hosts : sequence of str
+        The host of each rank.
+
+    Returns
+    -------
+    list of list of Fetch
+        By round. What all hosts have, or no rank's host, is in none: it is read by its path.
+
+    Examples
+    --------
+    >>> from skyphos.mapreduce.fetch import plan
+    >>> from skyphos.mapreduce import Partition
+    >>> parts = [Partition(0, "a", 1, 10, ("n1",)), Partition(1, "b", 1, 10, ("n1", "n2"))]
+    >>> [[(one.part.number, one.source, one.target) for one in some] for some in plan(parts, [1, 1], ["n1", "n2"])]
+    [[(0, 0, 1)]]
+    """
+    sent = np.zeros(len(hosts), np.int64)
+    rounds: list[list[Fetch]] = []
+    for part, target in zip(parts, chosen, strict=True):
+        sources = [rank for rank, host in enumerate(hosts) if host in part.hosts]
+        if not sources or hosts[target] in part.hosts:
+            continue
+        one = Fetch(part, min(sources, key=lambda rank: int(sent[rank])), target)
+        sent[one.source] += max(part.bytes, 1)
+        free = (some for some in rounds if all(one.source != o.source and one.target != o.target for o in some))
+        some = next(free, None)
+        if some is None:
+            rounds.append([one])
+        else:
+            some.append(one)
+    return rounds
+
+
+def fetch(comm: Comm, rounds: list[list[Fetch]], loader: Loader, put: Callable[[Partition, Any], None]) -> int:
+    """Send and get what a plan says, and load what came. Collective.
+
+    Returns
+    -------
+    int
+        Bytes that came.
+
+    Raises
+    ------
+    BadInput
+        On all ranks: a file is gone on the host that should have it, or damaged.
+    """
+    came = 0
+    for some in rounds:
+        blocks = [np.empty(0, np.uint8) for _ in range(comm.size)]
+
+        def read(some: list[Fetch] = some, blocks: list[Any] = blocks) -> None:
+            for one in some:
+                if one.source == comm.rank:
+                    blocks[one.target] = _bytes_of(comm, one.part)
+
+        together(comm, read)
+        failed: list[Exception] = []
+        mine = {one.source: one.part for one in some if one.target == comm.rank}
+
+        def take(source: int, letters: Any, mine: dict[int, Partition] = mine, failed: list[Any] = failed) -> None:
+            nonlocal came
+            if source not in mine:
+                return
+            came += letters.nbytes
+            try:
+                put(mine[source], _loaded(loader, mine[source], letters))
+            except BadInput as error:
+                failed.append(BadInput(f"rank {comm.rank}: {error}, as rank {source} has sent it"))
+
+        exchange_blocks(comm, blocks, take, push_bytes=_PUSH_BYTES, fetches=1)
+        together(comm, lambda failed=failed: raise_if(*failed or [None]))  # type: ignore[misc]
+    return came
+
+
+def _file_of(path: str) -> tuple[str, str]:
+    """The file, and what of it: a dataset may be named after a colon."""
+    file, colon, name = path.rpartition(":")
+    return (path, "") if not colon or os.path.exists(path) else (file, colon + name)
+
+
+def _bytes_of(comm: Comm, part: Partition) -> Any:
+    try:
+        return np.fromfile(_file_of(part.path)[0], np.uint8)
+    except OSError as error:
+        raise BadInput(
+            f"rank {comm.rank}: {part.path}: {error.strerror or error}, and the partition file says that this host "
+            f"({', '.join(part.hosts)}) has it"
+        ) from None
+
+
+def _loaded(loader: Loader, part: Partition, letters: Any) -> Any:
+    """What a file holds that came as bytes."""
+    file, dataset = _file_of(part.path)
+    with TemporaryDirectory(prefix="skyphos-") as folder:
+        here = Path(folder, os.path.basename(file))
+        letters.tofile(here)
+        try:
+            return loader.load(f"{here}{dataset}")
+        except BadInput as error:
+            raise BadInput(str(error).replace(str(here), file)) from None
