@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import shutil
 import socket
 import subprocess
 import sys
@@ -183,8 +184,10 @@ def test_a_partition_that_is_gone(tmp_path: Path) -> None:
 
 
 JOB = """
-import os, sys
+import os, socket, sys
 from skyphos.mapreduce import MapReduce
+name = os.environ.get("HOST", "here")
+socket.gethostname = lambda: name
 folder, dies_at = sys.argv[1:] if len(sys.argv) > 1 else (os.environ["FOLDER"], os.environ.get("DIES_AT", ""))
 iteration = 0
 def nearest(points, centres):
@@ -237,6 +240,23 @@ def test_a_rank_is_killed_and_the_others_take_its_partitions(processes: Processe
             centres = np.frombuffer(bytes.fromhex(out.split()[0]))
             assert np.allclose(centres.reshape(4, 2), plain(6)), err
             assert out.split()[-1] == "2"
+
+
+def test_partitions_of_a_lost_host_come_from_the_other_that_has_them(processes: Processes, tmp_path: Path) -> None:
+    np.save(tmp_path / "points.npy", POINTS)
+    split(tmp_path / "points.npy", tmp_path / "parts", 8, hosts=["a", "b"], replicas=2)
+    # The third host has the list, and none of the files.
+    other = tmp_path / "other"
+    (other / "parts").mkdir(parents=True)
+    for name in ("points.npy", "parts/partitions.json"):
+        shutil.copy(tmp_path / name, other / name)
+    folders = {rank: str(other if rank == 2 else tmp_path) for rank in range(3)}
+    lines = processes.lines(3, JOB, FOLDER=folders, HOST=dict(enumerate("abc")), DIES_AT={0: "3"})
+    assert lines.pop(0)[0] == ""
+    for out, err in lines:
+        centres = np.frombuffer(bytes.fromhex(out.split()[0]))
+        assert np.allclose(centres.reshape(4, 2), plain(6)), err
+        assert out.split()[-1] == "2"
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
