@@ -248,6 +248,14 @@ def test_without_local_reduction_all_values_travel() -> None:
     assert sum(part[2].sent_bytes for part in theirs) > 3 * 500 * 8
 
 
+def test_a_local_reduction_that_is_none() -> None:
+    with sky.init() as comm:
+        with pytest.raises(BadInput, match="local_reduction='host'"):
+            comm.shuffle([1], [1], local_reduction="host")  # type: ignore[arg-type]
+        for true in (1, np.True_):
+            assert Shuffle(comm, local_reduction=true)._local is True  # type: ignore[arg-type]
+
+
 class Hosts(Stages):
     """As if ranks were on hosts of so many."""
 

@@ -76,7 +76,7 @@ class Shuffle:
         self._combine = Combine.of(combine)
         if local_reduction not in (True, "process", False):
             raise BadInput(f'local_reduction={local_reduction!r}: True (in the host), "process" or False')
-        self._local = local_reduction
+        self._local = "process" if local_reduction == "process" else bool(local_reduction)  # NumPy has its own True
         # What is merged at owners alone needs nobody to ask.
         self._partition, self._mergeable = partition, mergeable if local_reduction else None
         if push_bytes < 0 or fetches < 1 or not 1 <= waves <= PARTS:

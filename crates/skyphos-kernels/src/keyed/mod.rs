@@ -24,12 +24,13 @@ pub fn hash_number(key: u64) -> u64 {
     key ^ (key >> 33)
 }
 
-/// The rank that owns keys of a hash, of `ranks`. A table within a rank goes by the lowest bits and the highest: these are others.
+/// The rank that owns keys of a hash, of `ranks`. A table within a rank goes by the upper half, all bits of which it mixes: those that
+/// an owner's keys have in common do no harm.
 pub fn owner_of(hash: u64, ranks: u32) -> u32 {
     ((u64::from((hash >> 8) as u32) * u64::from(ranks)) >> 32) as u32
 }
 
-/// In which of several waves keys of a hash go, at most 65,536 of them. By bits that neither owners nor tables go by.
+/// In which of several waves keys of a hash go, at most 65,536 of them. By bits that owners do not go by.
 pub fn wave_of(hash: u64, waves: u32) -> u32 {
     (((hash >> 40 & 0xffff) * u64::from(waves)) >> 16) as u32
 }
