@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name 'Cargo.toml') Cargo.toml
 
-.PHONY: build demo test test-rust test-fuzz test-python test-engines slurm lint fuzz bench lab figures faults faults-planted clean
+.PHONY: build demo test test-rust test-fuzz test-python test-engines slurm hadoop lint fuzz bench lab figures faults faults-planted clean
 
 # The environment with a release build of the package in it.
 build: $(VENV)/.built
@@ -41,12 +41,12 @@ test-python: build
 
 # Launchers and engines (docs/engines.md), the real ones. The first time it installs them: a download of 6 GB, PyTorch most of it.
 # What cannot be had here is skipped, and pytest says why.
-test-engines: build slurm
+test-engines: build slurm hadoop
 	@$(MAKE) --no-print-directory $(VENV)/.engines
 	$(BIN)/python -m pytest -rs tests/engines
 
 $(VENV)/.engines: $(VENV)/.built
-	$(BIN)/maturin develop --release --quiet --extras graph,dev,ray,dask,spark,torchrun
+	$(BIN)/maturin develop --release --quiet --extras graph,dev,ray,dask,spark,torchrun,stores
 	@touch $@
 
 # Slurm's daemons, where Debian's packages can be installed; tests start them with a configuration of their own.
@@ -58,6 +58,17 @@ slurm:
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y $(SLURM_PACKAGES) >/dev/null; \
 	else \
 		echo "Slurm is not tested: no$$missing (as root on Debian: apt-get install $(SLURM_PACKAGES))" >&2; \
+	fi
+
+# An HDFS of one process, where there are Java and Maven.
+HADOOP := target/hadoop
+hadoop:
+	@if [ -d $(HADOOP) ]; then exit 0; fi; \
+	if command -v java >/dev/null && command -v mvn >/dev/null; then \
+		mvn -q -B -f tests/engines/hadoop/pom.xml dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(HADOOP).new && \
+			mv $(HADOOP).new $(HADOOP); \
+	else \
+		echo "HDFS is not tested: no Java, or no Maven" >&2; \
 	fi
 
 lint: build

@@ -1,6 +1,6 @@
 """Tests against the engines themselves; each file skips where its engine is absent.
 
-pip install 'skyphos[ray,dask,spark]'
+pip install 'skyphos[ray,dask,spark,stores]'
 python -m pytest tests/engines
 """
 

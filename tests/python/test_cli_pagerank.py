@@ -190,6 +190,14 @@ def test_settings_are_checked_before_the_graph_is_read(tmp_path: Path) -> None:
     assert (done.returncode, "damping must be" in done.stderr) == (2, True)
 
 
+def test_an_address_in_place_of_a_path(graph: Path) -> None:
+    pytest.importorskip("fsspec", reason="fsspec is not installed")
+    found = skyphos("pagerank", "-n", 2, graph.as_uri())
+    assert found.returncode == 0 and "vertices" in found.stdout, found.stderr
+    absent = skyphos("pagerank", "-n", 2, graph.as_uri() + ".none")
+    assert absent.returncode == 2 and absent.stderr.count("\n") == 1 and "none: No such file" in absent.stderr
+
+
 def test_an_empty_file(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     done = skyphos("pagerank", tmp_path / "empty.txt", "-n", 2)

@@ -151,6 +151,7 @@ def _check(settings: Settings, n: int) -> None:
     absent = [name for name in ("scipy", "pyarrow") if importlib.util.find_spec(name) is None]
     if absent:
         raise SkyphosError(f"this needs {' and '.join(absent)}: pip install 'skyphos[graph]'")
+    from ..graph.files import open_binary
     from ..graph.pagerank import check_settings
 
     check_settings(settings.damping, settings.tol, settings.max_iterations)
@@ -160,11 +161,8 @@ def _check(settings: Settings, n: int) -> None:
         product *= degree
     if product != n:
         raise BadInput(f"--degrees {settings.degrees} multiply to {product}, but there are {n} ranks")
-    try:
-        with open(settings.graph, "rb"):
-            pass
-    except OSError as error:
-        raise BadInput(f"{settings.graph}: {error.strerror}") from None
+    with open_binary(settings.graph, packed=True):
+        pass
     if settings.out is not None:
         check_writable(settings.out)
     if settings.report is not None:
