@@ -206,7 +206,7 @@ first = int(os.environ.get("FIRST", "0"))
 points = np.load(folder + "/points.npy")
 checkpoint = folder + "/checkpoint" if os.environ.get("CHECKPOINT") else None
 job = MapReduce(comm, map=counting, reduce="sum", combine=means, partitions=folder + "/parts/partitions.json",
-                checkpoint=checkpoint)
+                checkpoint=checkpoint, schedule=os.environ.get("SCHEDULE", "static"))
 centres = job.iterate(points[:4], iterations=6)
 say(centres.tobytes().hex(), [told.number for told in job.iterations][:1], job.comm.size)
 """

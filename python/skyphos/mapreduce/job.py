@@ -20,6 +20,7 @@ from ..shuffle.keys import listed
 from ..shuffle.user_code import raised
 from ..together import gather_numbers, raise_if, together
 from .loaders import Loader
+from .schedule import Schedule
 from .tasks import MapFunction, Tasks, reduced
 from .timing import Iteration
 
@@ -68,6 +69,11 @@ class MapReduce:
         Map tasks at once on a rank. None: as many as processors, over the ranks of the host.
     loader : Loader or str, optional
         Reads partitions; None: by their format.
+    schedule : str
+        ``static``: each rank runs the tasks that it was dealt. ``dynamic``: ranks without work take over tasks that
+        nobody has begun, where all is done sooner by it, and keep their data. ``speculative``: they also run tasks that
+        have taken far longer than others on another rank, and whoever is first counts; ``map`` must have no effect but
+        what it returns. The last two take a partition file; the last bits of rounded sums then depend on who ran what.
     checkpoint : Checkpoint or path, optional
         Where states are saved, after each iteration (:class:`skyphos.Checkpoint`). A job that finds one goes on from
         it, to the same bits. What is no array there is a pickle: read only what you wrote.
@@ -107,6 +113,7 @@ class MapReduce:
         reducers: int | None = None,
         threads: int | None = None,
         loader: Loader | str | None = None,
+        schedule: Schedule = "static",
         checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
         on_loss: str = "restart",
     ) -> None:
@@ -129,7 +136,7 @@ class MapReduce:
             if (threads is not None and threads < 1) or (reducers is not None and reducers < 1):
                 raise BadInput(f"threads={threads}, reducers={reducers}: at least one")
             at_once = max(1, (os.cpu_count() or 1) // len(comm._stages.here)) if threads is None else threads
-            self._tasks = Tasks(partitions, loader, at_once)
+            self._tasks = Tasks(partitions, loader, at_once, schedule)
         except Exception as error:
             comm._fail(error)
         self._reducers = reducers
@@ -206,12 +213,13 @@ class MapReduce:
         shuffle.in_turn = tasks.in_turn
         with told.time("map"):
             try:
-                tasks.run(comm, self._map, state, lambda keys, values, task: shuffle.add(keys, values, task=task))
-            except Exception as error:
+                tasks.run(comm, self._map, state, shuffle)
+            except BaseException:
                 shuffle.close()
-                comm._fail(error)
+                raise
         keys, results = self._reduced(shuffle, told)
-        told.tasks, told.keys, told.sent_bytes = len(tasks.mine), len(keys), shuffle.explanation().sent_bytes
+        told.tasks, told.taken, told.copied = len(tasks.mine), tasks.taken, tasks.copied
+        told.keys, told.sent_bytes = len(keys), shuffle.explanation().sent_bytes
         told.read_bytes, told.remote_bytes = tasks.read_bytes - before[0], tasks.remote_bytes - before[1]
         over = False
         if self._combine is not None:

@@ -6,9 +6,11 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import BadInput
 from ..shuffle.user_code import raised
@@ -16,9 +18,12 @@ from .assign import assign
 from .fetch import Fetch, fetch, plan
 from .loaders import Loader, loader_of
 from .partitions import Partition, Partitions
+from .runner import GivenUp
+from .schedule import Schedule, Scheduled, run_scheduled
 
 if TYPE_CHECKING:
     from ..comm import Comm
+    from ..shuffle import Shuffle
 
 __all__ = ["Batch", "MapFunction", "Tasks"]
 
@@ -43,22 +48,37 @@ class Tasks:
         Reads partitions. None: the loader of their format.
     threads : int
         Tasks that run at once.
+    schedule : str
+        ``static``, ``dynamic`` or ``speculative``.
     """
 
-    def __init__(self, given: Any, loader: Loader | str | None, threads: int) -> None:
+    def __init__(self, given: Any, loader: Loader | str | None, threads: int, schedule: Schedule = "static") -> None:
         if isinstance(given, (str, os.PathLike)):
             given = Partitions.load(given)
         self._parts = given if isinstance(given, Partitions) else None
         self._loader = loader_of(loader or given.format) if isinstance(given, Partitions) else None
         self._own = [] if isinstance(given, Partitions) else list(given)
-        self._threads = threads
+        self._threads, self._schedule = threads, schedule
+        if schedule not in get_args(Schedule):
+            raise BadInput(f"schedule={schedule!r}: one of {', '.join(get_args(Schedule))}")
+        if schedule != "static" and self._parts is None:
+            raise BadInput(
+                f"schedule={schedule!r} takes a partition file (skyphos split): "
+                "what is in this rank's memory no other can run"
+            )
         self._data: dict[int, Any] = {}
         self._host = socket.gethostname()
+        # The host of each rank, and the rank of each partition of a file.
+        self._hosts: list[str] = []
+        self._owner = np.empty(0, np.int64)
         #: Partitions of this rank, by their numbers.
         self.mine: list[int] = []
         #: Bytes of files that this rank has got, and those of them that another host has.
         self.read_bytes = 0
         self.remote_bytes = 0
+        #: Tasks of others that this rank took over in the last run, and those of which it began a copy.
+        self.taken = 0
+        self.copied = 0
 
     @property
     def can_be_read_again(self) -> bool:
@@ -68,7 +88,7 @@ class Tasks:
     @property
     def in_turn(self) -> bool:
         """Whether tasks run one after the other, by their numbers."""
-        return self._threads == 1 or len(self.mine) < 2
+        return self._schedule == "static" and (self._threads == 1 or len(self.mine) < 2)
 
     def __len__(self) -> int:
         return len(self._own) if self._parts is None else len(self._parts)
@@ -84,21 +104,33 @@ class Tasks:
 
         Who has read one keeps it.
         """
+        if self._schedule != "static" and comm.replication > 1:
+            raise BadInput(f"schedule={self._schedule!r}: replicas of a rank must run the same tasks, which is static")
         if self._parts is None:
             self.mine = list(range(len(self._own)))
             return
         names = np.zeros((1, _NAME), np.uint8)
         name = self._host.encode()[:_NAME]
         names[0, : len(name)] = np.frombuffer(name, np.uint8)
-        hosts = [bytes(row).rstrip(b"\0").decode() for row in comm.allgather(names)[:, 0]]
+        hosts = self._hosts = [bytes(row).rstrip(b"\0").decode() for row in comm.allgather(names)[:, 0]]
         held = np.full(len(self._parts), -1, np.int64)
         held[[number for number in self.mine if number in self._data]] = comm.rank
         kept = comm.allreduce(held, op="max") if comm.size > 1 else held
         chosen = comm.broadcast(self._dealt(kept.tolist(), hosts) if comm.rank == 0 else None)
-        self.mine = np.flatnonzero(chosen == comm.rank).tolist()
-        self._data = {number: data for number, data in self._data.items() if number in self.mine}
-        new = np.flatnonzero(kept < 0).tolist()
-        self._fetch(comm, plan([self._parts.parts[number] for number in new], chosen[new].tolist(), hosts))
+        self._own_as(chosen, comm.rank)
+        self._bring(comm, [(number, int(chosen[number])) for number in np.flatnonzero(kept < 0).tolist()])
+
+    def _own_as(self, owner: npt.NDArray[np.int64], rank: int) -> None:
+        """Whose partitions are whose, from here on: data of others' is dropped."""
+        self._owner = owner
+        self.mine = np.flatnonzero(owner == rank).tolist()
+        self._data = {number: data for number, data in self._data.items() if owner[number] == rank}
+
+    def _bring(self, comm: Comm, moves: list[tuple[int, int]]) -> None:
+        """Bring partitions to ranks whose hosts do not have them. Collective."""
+        assert self._parts is not None
+        parts = [self._parts.parts[number] for number, _ in moves]
+        self._fetch(comm, plan(parts, [rank for _, rank in moves], self._hosts))
 
     def _fetch(self, comm: Comm, rounds: list[list[Fetch]]) -> None:
         def put(part: Partition, data: Any) -> None:
@@ -141,28 +173,40 @@ class Tasks:
         """Drop what was read."""
         self._data.clear()
 
-    def run(self, comm: Comm, function: MapFunction, state: Any, put: Callable[[Any, Any, int], None]) -> None:
-        """Run all of this rank's tasks; what they give goes to ``put`` with the partition's number.
+    def run(self, comm: Comm, function: MapFunction, state: Any, shuffle: Shuffle) -> None:
+        """Run tasks: this rank's own, and those that it takes over. What they give goes to ``shuffle``.
 
         Raises
         ------
         BadInput
-            A partition cannot be read, or ``function`` raised: on which, and where in it.
+            On all ranks, here or in their next call: a partition cannot be read, or ``function`` raised; on which, and
+            where in it.
         """
 
-        def task(number: int) -> None:
+        def task(number: int, hand_over: Callable[[Callable[[], None]], None] = _at_once) -> None:
             try:
                 data = self._load(comm, number)
                 for keys, values in _batches(function(data, state)):
-                    put(keys, values, number)
+                    hand_over(partial(shuffle.add, keys, values, task=number))
+            except GivenUp:
+                raise
             except Exception as error:  # whatever it raises
                 raise self._failed(comm, number, error) from error
 
+        if self._schedule != "static" and comm.size > 1:
+            self._run_scheduled(comm, task, shuffle)
+            return
+        try:
+            self._run_static(task)
+        except Exception as error:
+            comm._fail(error)
+
+    def _run_static(self, task: Callable[[int], None]) -> None:
         if self.in_turn:
             for number in self.mine:
                 task(number)
             return
-        with ThreadPoolExecutor(min(self._threads, len(self.mine)), "skyphos-map") as pool:
+        with ThreadPoolExecutor(min(self._threads, max(1, len(self.mine))), "skyphos-map") as pool:
             running = [pool.submit(task, number) for number in self.mine]
             try:
                 for one in running:
@@ -171,12 +215,35 @@ class Tasks:
                 for one in running:
                     one.cancel()
 
+    def _run_scheduled(self, comm: Comm, task: Callable[..., None], shuffle: Shuffle) -> None:
+        assert self._parts is not None
+        by_hosts = {
+            hosts: [rank for rank, host in enumerate(self._hosts) if not hosts or host in hosts]
+            for hosts in {part.hosts for part in self._parts}
+        }
+        done: Scheduled = run_scheduled(
+            comm,
+            self._owner,
+            [by_hosts[part.hosts] for part in self._parts],
+            threads=self._threads,
+            work=task,
+            bring=partial(self._bring, comm),
+            kept=shuffle,
+            copies=self._schedule == "speculative",
+        )
+        self.taken, self.copied = done.taken, done.copied
+        self._own_as(done.owner, comm.rank)
+
     def _failed(self, comm: Comm, number: int, error: Exception) -> BadInput:
         which = f"partition {number}"
         if self._parts is not None:
             which += f" ({self._parts.parts[number].path})"
         where = f"rank {comm.rank}: map of {which}"
         return BadInput(f"{where}: {error}") if isinstance(error, BadInput) else raised(where, error)
+
+
+def _at_once(put: Callable[[], None]) -> None:
+    put()
 
 
 def _batches(given: Any) -> Iterator[Batch]:

@@ -27,6 +27,8 @@ class Iteration:
         Seconds of all: less than the sum of the stages, if they overlapped.
     tasks, keys : int
         Map tasks that ran here, and keys that were reduced here.
+    taken, copied : int
+        Of them those that were another rank's before, and those of which this rank began a second copy (``schedule=``).
     sent_bytes : int
         What the shuffle sent to other ranks.
     read_bytes, remote_bytes : int
@@ -44,6 +46,8 @@ class Iteration:
     total: float = 0.0
     tasks: int = 0
     keys: int = 0
+    taken: int = 0
+    copied: int = 0
     sent_bytes: int = 0
     read_bytes: int = 0
     remote_bytes: int = 0
@@ -60,7 +64,8 @@ class Iteration:
     def __str__(self) -> str:
         stages = ", ".join(f"{stage} {self.seconds[stage]:.3f}" for stage in STAGES if stage in self.seconds)
         read = f", {self.read_bytes:,} read ({self.remote_bytes:,} of other hosts)" if self.read_bytes else ""
+        others = f" ({self.taken:,} taken over, {self.copied:,} second copies)" if self.taken or self.copied else ""
         return (
-            f"iteration {self.number}: {self.total:.3f} s: {stages}; {self.tasks:,} tasks, {self.keys:,} keys, "
+            f"iteration {self.number}: {self.total:.3f} s: {stages}; {self.tasks:,} tasks{others}, {self.keys:,} keys, "
             f"{self.sent_bytes:,} bytes sent{read}"
         )

@@ -97,6 +97,8 @@ class Shuffle:
         self._stores: dict[int, Any] = {}
         # Bytes of each, as of its last batch: a store is asked only by who adds to it, for it waits for who does.
         self._bytes: dict[int, int] = {}
+        # Tasks whose values may still be dropped, and so are in no file.
+        self._held: set[int] = set()
         self._spill = Spill(spill_dir)
         self._lock = threading.Lock()
         self._count = 0
@@ -257,13 +259,33 @@ class Shuffle:
             self._bytes[task] = taken
             if self._memory is None:
                 self._memory = memory_of_rank(len(self._comm._stages.here))
-            if sum(self._bytes.values()) <= self._memory:
+            if sum(self._bytes.values()) <= self._memory or task in self._held:
                 return
             # What is small stays: a file for each batch would be many.
             if taken * 2 * len(self._stores) < self._memory:
                 return
             del self._stores[task], self._bytes[task]
             self._spill.add(store)
+
+    def hold(self, task: int) -> None:
+        """What a task gives may still be dropped: until it is released it stays in memory."""
+        with self._lock:
+            self._held.add(task)
+
+    def release(self, task: int) -> None:
+        """What a task that was held gave counts."""
+        with self._lock:
+            self._held.discard(task)
+            store = self._stores.get(task)
+        if store is not None:
+            self._settle(task, store)
+
+    def drop(self, task: int) -> None:
+        """What a task that was held gave does not count."""
+        with self._lock:
+            self._held.discard(task)
+            self._stores.pop(task, None)
+            self._bytes.pop(task, None)
 
     def _fail(self, error: Exception) -> None:
         self.close()

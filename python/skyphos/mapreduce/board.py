@@ -1,0 +1,181 @@
+"""What all ranks know of an iteration's tasks, and what they decide by it alike: whose tasks go to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ..sparse_vector import SparseVector
+
+__all__ = ["Board", "Status"]
+
+# A task that is done counts more than any time for which one runs, and more for a lower rank: of two the first has won.
+_DONE = 1 << 40
+
+# Words of a rank beside those of its tasks: what a task takes, threads, and threads without work.
+_WORDS = 3
+
+# A copy of a running task is begun when it has taken so many times what a task takes where the copy would run.
+_SLOW = 1.5
+
+
+@dataclass
+class Status:
+    """What a rank tells of itself.
+
+    Attributes
+    ----------
+    seconds : float
+        That a task takes here, as far as is known; 0: nothing is.
+    threads, idle : int
+        Threads, and those of them without work.
+    running : dict of int to float
+        Seconds since they began, of tasks that run or that only this rank may begin.
+    done : list of int
+        Tasks that were completed since it last told.
+    """
+
+    seconds: float
+    threads: int
+    idle: int
+    running: dict[int, float] = field(default_factory=dict)
+    done: list[int] = field(default_factory=list)
+
+
+class Board:
+    """The tasks of an iteration.
+
+    All ranks have the same one: it changes by what they all hear, and what it decides follows from what it holds.
+
+    Parameters
+    ----------
+    owner : sequence of int
+        The rank of each task.
+    size : int
+        Ranks.
+    near : sequence of collection of int
+        For each task the ranks that need nothing over the network to run it.
+
+    Examples
+    --------
+    >>> from skyphos.mapreduce.board import Board, Status
+    >>> board = Board([0, 0, 0, 0, 1], 2, [{0, 1}] * 5)
+    >>> quick = board.words(1, Status(seconds=0.1, threads=1, idle=1, done=[4]))
+    >>> slow = board.words(0, Status(seconds=1.0, threads=1, idle=0, running={0: 0.2}))
+    >>> import numpy as np
+    >>> board.hear(np.concatenate([quick.indices, slow.indices]), np.concatenate([quick.values, slow.values]))
+    >>> board.moves()  # of 0's three that wait, the last first
+    [(3, 1), (2, 1), (1, 1)]
+    """
+
+    def __init__(self, owner: Sequence[int] | npt.NDArray[np.int64], size: int, near: Sequence[Collection[int]]):
+        self._size, self._near = size, near
+        #: Whose each task is, as of the last decision; the rank that completed it first, or -1.
+        self.owner = np.array(owner, np.int64)
+        self.winner = np.full(len(self.owner), -1, np.int64)
+        #: The rank that runs a second copy of a task.
+        self.copies: dict[int, int] = {}
+        self._running: dict[int, float] = {}
+        self._seconds = np.zeros(size)
+        self._threads = np.ones(size, np.int64)
+        self._idle = np.zeros(size, np.int64)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each task was completed by somebody."""
+        return bool((self.winner >= 0).all())
+
+    def words(self, rank: int, status: Status) -> SparseVector:
+        """What a rank tells, as a vector of which all ranks get the maximum."""
+        count = len(self.owner)
+        held = {task: 1 + min(int(seconds * 1e3), _DONE >> 1) for task, seconds in status.running.items()}
+        held |= dict.fromkeys(status.done, _DONE + self._size - rank)
+        base = count + _WORDS * rank
+        held |= {base: 1 + int(status.seconds * 1e6), base + 1: 1 + status.threads, base + 2: 1 + status.idle}
+        return SparseVector(list(held), np.array(list(held.values()), np.int64), n=count + _WORDS * self._size)
+
+    def hear(self, indices: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> None:
+        """Take note of what all have told."""
+        count = len(self.owner)
+        indices, values = np.asarray(indices, np.int64), np.asarray(values, np.int64)
+        of_tasks = indices < count
+        self._running.clear()
+        for task, value in zip(indices[of_tasks].tolist(), values[of_tasks].tolist(), strict=True):
+            if value < _DONE:
+                self._running[task] = (value - 1) / 1e3
+            elif self.winner[task] < 0:
+                self.winner[task] = self.owner[task] = self._size - (value - _DONE)
+                self.copies.pop(task, None)
+        for task in [task for task in self._running if self.winner[task] >= 0]:
+            del self._running[task]  # a copy that is late
+        words = np.zeros(_WORDS * self._size, np.int64)
+        words[indices[~of_tasks] - count] = values[~of_tasks] - 1
+        told = words.reshape(self._size, _WORDS)
+        self._seconds, self._threads, self._idle = told[:, 0] / 1e6, np.maximum(told[:, 1], 1), told[:, 2]
+
+    def _each(self) -> npt.NDArray[np.float64]:
+        """Seconds that a task holds a rank up: where nobody knows, as on the others."""
+        known = self._seconds[self._seconds > 0]
+        usual = float(np.median(known)) if known.size else 1.0
+        return np.where(self._seconds > 0, self._seconds, usual) / self._threads
+
+    def moves(self) -> list[tuple[int, int]]:
+        """Tasks that nobody has begun and that go to ranks without work, with those ranks.
+
+        As long as the rank that would end last ends earlier by it.
+        """
+        hungry = np.flatnonzero(self._idle > 0)
+        left = self.winner < 0
+        if not hungry.size or not left.any():
+            return []
+        each = self._each()
+        loads = np.bincount(self.owner[left], minlength=self._size)
+        for rank in self.copies.values():
+            loads[rank] += 1
+        ends = loads * each
+        waits: list[list[int]] = [[] for _ in range(self._size)]
+        for task in np.flatnonzero(left).tolist():
+            if task not in self._running:
+                waits[self.owner[task]].append(task)
+        moved: list[tuple[int, int]] = []
+        while True:
+            givers = [rank for rank in range(self._size) if waits[rank] and self._idle[rank] == 0]
+            if not givers:
+                return moved
+            giver = max(givers, key=lambda rank: float(ends[rank]))
+            taker = int(hungry[np.argmin((ends + each)[hungry])])
+            if ends[taker] + each[taker] >= ends[giver]:
+                return moved
+            theirs = waits[giver]
+            task = next((task for task in reversed(theirs) if taker in self._near[task]), theirs[-1])
+            theirs.remove(task)
+            self.owner[task] = taker
+            ends[giver] -= each[giver]
+            ends[taker] += each[taker]
+            moved.append((task, taker))
+
+    def second_copies(self) -> list[tuple[int, int]]:
+        """Running tasks that ranks without work begin too, with those ranks, the slowest first.
+
+        Where a task takes far less than this one has taken.
+        """
+        each = self._each() * self._threads
+        free = {int(rank): int(self._idle[rank]) for rank in np.flatnonzero(self._idle > 0)}
+        for rank in self.copies.values():
+            free.pop(rank, None)  # one at a time
+        # Those that wait go to whoever is free; they are not run twice.
+        if any(self.winner[task] < 0 and task not in self._running for task in range(len(self.owner))):
+            return []
+        begun = []
+        for task, seconds in sorted(self._running.items(), key=lambda one: (-one[1], one[0])):
+            takers = [rank for rank in free if rank != self.owner[task] and seconds > _SLOW * each[rank]]
+            if task in self.copies or not takers:
+                continue
+            taker = min(takers, key=lambda rank: (rank not in self._near[task], float(each[rank]), rank))
+            free.pop(taker)
+            self.copies[task] = taker
+            begun.append((task, taker))
+        return begun

@@ -1,0 +1,191 @@
+"""The threads of one rank that run tasks, some of which may be given to others, or run there too."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+
+from .board import Status
+
+__all__ = ["GivenUp", "Runner"]
+
+# Seconds between two looks at what the other ranks do, at least and at most.
+_SHORTEST, _LONGEST = 2e-3, 5e-2
+
+
+class GivenUp(Exception):
+    """What a task that another rank has completed is stopped by, where it hands something over."""
+
+
+class Runner:
+    """Runs tasks on threads.
+
+    While ranks tell each other how far they are (:meth:`tell` to :meth:`go_on`), it begins only what it has told.
+    Threads do not hold the process up: one that is stuck in a task which another rank has completed is left alone.
+
+    Parameters
+    ----------
+    tasks : iterable of int
+        In the order in which they are run.
+    threads : int
+        That run at once.
+    work : callable
+        (task) → None; runs it, and hands over what it gives by :meth:`hand_over`.
+    """
+
+    def __init__(self, tasks: list[int], threads: int, work: Callable[[int], None]) -> None:
+        self._work, self._threads = work, threads
+        self._changed = threading.Condition()
+        self._waiting = deque(tasks)
+        #: Of those that wait, the ones that may begin while ranks talk.
+        self._claimed: deque[int] = deque()
+        self._begun: dict[int, float] = {}
+        self._done: list[int] = []
+        self._copies: set[int] = set()
+        self._failed: BaseException | None = None
+        self._talking, self._closed = False, False
+        self._gone: set[int] = set()
+        self._handing: dict[int, threading.Lock] = {}
+        self._busy, self._count = 0.0, 0
+        self._talk, self._since = 0.0, 0.0
+        #: Tasks of others that this rank took over, and copies of others' that it began.
+        self.taken, self.copied = 0, 0
+        self._all = [threading.Thread(target=self._run, name=f"skyphos-map-{k}", daemon=True) for k in range(threads)]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._all:
+            thread.start()
+
+    def _run(self) -> None:
+        while (task := self._next()) is not None:
+            failed: BaseException | None = None
+            try:
+                self._work(task)
+            except BaseException as error:  # whatever it raises ends the job
+                failed = error
+            with self._changed:
+                seconds = perf_counter() - self._begun.pop(task)
+                if task in self._gone:
+                    continue
+                if failed is None:
+                    self._done.append(task)
+                    self._busy, self._count = self._busy + seconds, self._count + 1
+                elif task in self._copies:
+                    self._gone.add(task)  # the rank whose task it is will say what is wrong with it
+                elif self._failed is None:
+                    self._failed = failed
+                self._changed.notify_all()
+
+    def _next(self) -> int | None:
+        with self._changed:
+            while not self._closed:
+                some = self._claimed or (None if self._talking else self._waiting)
+                if some:
+                    task = some.popleft()
+                    self._begun[task] = perf_counter()
+                    self._handing[task] = threading.Lock()
+                    return task
+                # Whoever waits for news hears that there is nothing to do.
+                self._changed.notify_all()
+                self._changed.wait()
+            return None
+
+    @property
+    def _seconds(self) -> float:
+        """That a task takes: those that run count from when they have taken longer than others did."""
+        now = perf_counter()
+        usual = self._busy / self._count if self._count else 0.0
+        late = max((now - begun for task, begun in self._begun.items() if task not in self._gone), default=0.0)
+        return max(usual, late)
+
+    @property
+    def _idle(self) -> int:
+        wanted = len(self._begun) + len(self._claimed) + len(self._waiting)
+        return max(0, self._threads - wanted)
+
+    def wait(self) -> None:
+        """Until it is time to look at what the others do: sooner where a thread has nothing to do."""
+        with self._changed:
+            pause = min(max(self._seconds / 8, _SHORTEST), _LONGEST)
+            end = perf_counter() + pause
+            while (rest := end - perf_counter()) > 0 and not self._failed and not self._idle:
+                self._changed.wait(rest)
+
+    def tell(self) -> Status:
+        """How far it is. From here on it begins only what it has told as running.
+
+        Raises
+        ------
+        Exception
+            What a task raised.
+        """
+        with self._changed:
+            if self._failed is not None:
+                raise self._failed
+            self._talking, self._since = True, perf_counter()
+            seconds = self._seconds
+            # As many as may be begun until the others have answered.
+            most = math.ceil(2 * self._threads * self._talk / seconds - 0.1) if seconds else 0
+            while self._claimed:
+                self._waiting.appendleft(self._claimed.pop())
+            for _ in range(min(most, len(self._waiting))):
+                self._claimed.append(self._waiting.popleft())
+            now = perf_counter()
+            own = {task: now - at for task, at in self._begun.items() if task not in self._gone | self._copies}
+            done, self._done = self._done, []
+            running = dict.fromkeys(self._claimed, 0.0) | own
+            return Status(seconds, self._threads, self._idle, running, done)
+
+    def go_on(self, gained: list[int], lost: list[int], copies: list[int]) -> None:
+        """Begin what there is again, with what came from others and without what went to them."""
+        with self._changed:
+            talk = perf_counter() - self._since
+            self._talk = talk if not self._talk else 0.5 * (self._talk + talk)
+            for task in lost:
+                self._waiting.remove(task)
+            self._waiting.extend(gained + copies)
+            self._copies.update(copies)
+            self._gone.difference_update(gained)
+            self.taken += len(gained)
+            self.copied += len(copies)
+            self._talking = False
+            self._changed.notify_all()
+
+    def drop(self, task: int) -> None:
+        """Another rank has completed a task: nothing of it is handed over here any more, once this returns."""
+        with self._changed:
+            if task in self._waiting:
+                self._waiting.remove(task)
+            self._gone.add(task)
+            lock = self._handing.get(task)
+            self._changed.notify_all()
+        if lock is not None:
+            with lock:
+                pass
+
+    def hand_over(self, task: int, put: Callable[[], None]) -> None:
+        """Run ``put``, which keeps what a task gives, unless that is wanted no more.
+
+        Raises
+        ------
+        GivenUp
+            Another rank has completed it, or the run is over.
+        """
+        with self._handing[task]:
+            if task in self._gone or self._closed:
+                raise GivenUp
+            put()
+
+    def close(self) -> None:
+        """Begin nothing more, and take nothing more of what still runs."""
+        with self._changed:
+            self._closed = True
+            locks = list(self._handing.values())
+            self._changed.notify_all()
+        for lock in locks:
+            with lock:
+                pass

@@ -1,0 +1,122 @@
+"""Which rank runs which task, decided while they run: ranks that are done take from those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .board import Board
+from .runner import Runner
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["Kept", "Schedule", "Scheduled", "run_scheduled"]
+
+#: ``static``: as dealt out; ``dynamic``: tasks that nobody has begun go to ranks without work; ``speculative``: and
+#: those that take far longer than others are run there too, and who is first counts.
+Schedule = Literal["static", "dynamic", "speculative"]
+
+
+class Kept(Protocol):
+    """Where what tasks give is kept: a :class:`skyphos.shuffle.Shuffle`."""
+
+    def hold(self, task: int) -> None:
+        """What a task gives may still be dropped."""
+
+    def release(self, task: int) -> None:
+        """It counts."""
+
+    def drop(self, task: int) -> None:
+        """It does not."""
+
+
+class Scheduled:
+    """What came of it on this rank.
+
+    Attributes
+    ----------
+    owner : ndarray of int64
+        The rank that completed each task first.
+    taken, copied : int
+        Tasks of others that this rank took over, and those of which it began a copy.
+    """
+
+    def __init__(self, owner: npt.NDArray[np.int64], taken: int, copied: int) -> None:
+        self.owner, self.taken, self.copied = owner, taken, copied
+
+
+def run_scheduled(
+    comm: Comm,
+    owner: npt.NDArray[np.int64],
+    near: Sequence[Collection[int]],
+    *,
+    threads: int,
+    work: Callable[[int, Callable[[Callable[[], None]], None]], None],
+    bring: Callable[[list[tuple[int, int]]], None],
+    kept: Kept,
+    copies: bool,
+) -> Scheduled:
+    """Run all tasks. Collective.
+
+    Parameters
+    ----------
+    owner : ndarray of int64
+        The rank of each task, for a start.
+    near : sequence of collection of int
+        For each task the ranks that need nothing over the network to run it.
+    threads : int
+        Tasks at once on this rank.
+    work : callable
+        (task, hand_over) → None; runs it, and keeps what it gives in calls that it passes to ``hand_over``.
+    bring : callable
+        ([(task, rank)]) → None; brings data that a rank lacks there. Called on all ranks alike.
+    kept : Kept
+        Where what tasks give is kept.
+    copies : bool
+        Whether tasks that take far longer than others are run on a second rank.
+
+    Raises
+    ------
+    Exception
+        What a task raised, on all ranks.
+    """
+    me, board = comm.rank, Board(owner, comm.size, near)
+
+    def run(task: int) -> None:
+        if copies:
+            kept.hold(task)
+        work(task, lambda put: runner.hand_over(task, put))
+
+    runner = Runner(np.flatnonzero(owner == me).tolist(), threads, run)
+    runner.start()
+    try:
+        while True:
+            runner.wait()
+            try:
+                status = runner.tell()
+            except Exception as error:  # what a task raised
+                comm._fail(error)
+            heard = comm.allreduce(board.words(me, status), op="max", algorithm="recursive_doubling")
+            before, copied, open_before = board.owner.copy(), dict(board.copies), board.winner < 0
+            board.hear(heard.indices, heard.values)
+            for task in np.flatnonzero(open_before & (board.winner >= 0)).tolist():
+                if board.winner[task] == me:
+                    kept.release(task)
+                elif me in (before[task], copied.get(task)):
+                    runner.drop(task)
+                    kept.drop(task)
+            if board.is_complete:
+                return Scheduled(board.owner, runner.taken, runner.copied)
+            whose = board.owner.copy()
+            moves = board.moves()
+            second = board.second_copies() if copies else []
+            if moves or second:
+                bring(moves + second)
+            lost = [task for task, _ in moves if whose[task] == me]
+            runner.go_on([task for task, to in moves if to == me], lost, [task for task, to in second if to == me])
+    finally:
+        runner.close()
