@@ -18,8 +18,9 @@ _DONE = 1 << 40
 # Words of a rank beside those of its tasks: what a task takes, threads, and threads without work.
 _WORDS = 3
 
-# A copy of a running task is begun when it has taken so many times what a task takes where the copy would run.
-_SLOW = 1.5
+# A copy of a running task is begun when it has taken so many times what a task takes where the copy would run, and so
+# many seconds: nobody waits long for what is shorter.
+_SLOW, _LEAST = 1.5, 0.1
 
 
 @dataclass
@@ -87,6 +88,11 @@ class Board:
     def is_complete(self) -> bool:
         """Whether each task was completed by somebody."""
         return bool((self.winner >= 0).all())
+
+    @property
+    def quickest(self) -> float:
+        """Seconds that a task takes where it takes least; 0: nobody knows yet."""
+        return float(min(self._seconds[self._seconds > 0], default=0.0))
 
     def words(self, rank: int, status: Status) -> SparseVector:
         """What a rank tells, as a vector of which all ranks get the maximum."""
@@ -171,7 +177,7 @@ class Board:
             return []
         begun = []
         for task, seconds in sorted(self._running.items(), key=lambda one: (-one[1], one[0])):
-            takers = [rank for rank in free if rank != self.owner[task] and seconds > _SLOW * each[rank]]
+            takers = [rank for rank in free if rank != self.owner[task] and seconds > max(_SLOW * each[rank], _LEAST)]
             if task in self.copies or not takers:
                 continue
             taker = min(takers, key=lambda rank: (rank not in self._near[task], float(each[rank]), rank))

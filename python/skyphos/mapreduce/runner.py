@@ -107,10 +107,10 @@ class Runner:
         wanted = len(self._begun) + len(self._claimed) + len(self._waiting)
         return max(0, self._threads - wanted)
 
-    def wait(self) -> None:
-        """Until it is time to look at what the others do: sooner where a thread has nothing to do."""
+    def wait(self, quickest: float) -> None:
+        """Until it is time to look at what the others do, by what a task takes: at once where a thread is idle."""
         with self._changed:
-            pause = min(max(self._seconds / 8, _SHORTEST), _LONGEST)
+            pause = min(max(quickest / 8, _SHORTEST), _LONGEST)
             end = perf_counter() + pause
             while (rest := end - perf_counter()) > 0 and not self._failed and not self._idle:
                 self._changed.wait(rest)

@@ -95,7 +95,7 @@ def run_scheduled(
     runner.start()
     try:
         while True:
-            runner.wait()
+            runner.wait(board.quickest)
             try:
                 status = runner.tell()
             except Exception as error:  # what a task raised
