@@ -206,7 +206,8 @@ first = int(os.environ.get("FIRST", "0"))
 points = np.load(folder + "/points.npy")
 checkpoint = folder + "/checkpoint" if os.environ.get("CHECKPOINT") else None
 job = MapReduce(comm, map=counting, reduce="sum", combine=means, partitions=folder + "/parts/partitions.json",
-                checkpoint=checkpoint, schedule=os.environ.get("SCHEDULE", "static"))
+                checkpoint=checkpoint, schedule=os.environ.get("SCHEDULE", "static"),
+                collective=os.environ.get("COLLECTIVE", "auto"))
 centres = job.iterate(points[:4], iterations=6)
 say(centres.tobytes().hex(), [told.number for told in job.iterations][:1], job.comm.size)
 """
@@ -217,9 +218,10 @@ def with_points(folder: Path) -> None:
     split(folder / "points.npy", folder / "parts", 8)
 
 
-def test_all_are_killed_and_resume_to_the_same_bits(processes: Processes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("collective", ["shuffle", "allreduce"])
+def test_all_are_killed_and_resume_to_the_same_bits(collective: str, processes: Processes, tmp_path: Path) -> None:
     with_points(tmp_path)
-    common = {"FOLDER": dict.fromkeys(range(3), str(tmp_path))}
+    common = {"FOLDER": dict.fromkeys(range(3), str(tmp_path)), "COLLECTIVE": dict.fromkeys(range(3), collective)}
     undisturbed = [out for out, _ in processes.lines(3, JOB, **common)]
     kept = common | {"CHECKPOINT": dict.fromkeys(range(3), "1")}
     killed = processes.lines(3, JOB, **kept, DIES_AT=dict.fromkeys(range(3), "4"))
@@ -230,9 +232,12 @@ def test_all_are_killed_and_resume_to_the_same_bits(processes: Processes, tmp_pa
         assert "[4]" in out  # it went on after the third
 
 
-def test_a_rank_is_killed_and_the_others_take_its_partitions(processes: Processes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("collective", ["shuffle", "allreduce"])
+def test_a_rank_is_killed_and_the_others_take_its_partitions(
+    collective: str, processes: Processes, tmp_path: Path
+) -> None:
     with_points(tmp_path)
-    common = {"FOLDER": dict.fromkeys(range(3), str(tmp_path))}
+    common = {"FOLDER": dict.fromkeys(range(3), str(tmp_path)), "COLLECTIVE": dict.fromkeys(range(3), collective)}
     for victim in (0, 2):  # the one that combines, and another
         lines = processes.lines(3, JOB, **common, DIES_AT={victim: "3"})
         assert lines.pop(victim)[0] == ""

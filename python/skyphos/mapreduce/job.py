@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from ..shuffle.user_code import raised
 from ..together import gather_numbers, raise_if, together
 from .loaders import Loader
 from .schedule import Schedule
+from .sums import Collective, Sums, check_same, print_of
 from .tasks import MapFunction, Tasks, reduced
 from .timing import Iteration
 
@@ -55,8 +56,8 @@ class MapReduce:
         A named operation of :meth:`~skyphos.Comm.shuffle`, then values merge wherever they meet; or a function
         (key, values) → result, of a list of all of the key's values (of an array of their rows, if they are numbers).
     combine : callable, optional
-        (keys, results) → the next state, of all keys, on one rank. None: results stay where their keys are, and the
-        state as it was.
+        (keys, results) → the next state, of all keys, on one rank or on each (``collective``). None: results stay where
+        their keys are, and the state as it was.
     partitions : path, Partitions or sequence
         A partition file (``skyphos split``): dealt out evenly, to hosts that have them if that can be. Or this rank's
         own data, a partition each.
@@ -74,6 +75,12 @@ class MapReduce:
         nobody has begun, where all is done sooner by it, and keep their data. ``speculative``: they also run tasks that
         have taken far longer than others on another rank, and whoever is first counts; ``map`` must have no effect but
         what it returns. The last two take a partition file; the last bits of rounded sums then depend on who ran what.
+    collective : str
+        Where ``reduce`` is a named operation, keys are integers from 0 on and values numbers, one sparse allreduce does
+        what otherwise a shuffle, a collection of the results and the next broadcast do; ``combine`` then runs on every
+        rank, and must come to the same there (which is checked). ``auto``: so it is, unless results are many (64 MB)
+        and the state that comes of them is less than a quarter of them; ``shuffle``: never, ``allreduce``: always, or
+        :class:`BadInput`.
     checkpoint : Checkpoint or path, optional
         Where states are saved, after each iteration (:class:`skyphos.Checkpoint`). A job that finds one goes on from
         it, to the same bits. What is no array there is a pickle: read only what you wrote.
@@ -114,6 +121,7 @@ class MapReduce:
         threads: int | None = None,
         loader: Loader | str | None = None,
         schedule: Schedule = "static",
+        collective: Collective = "auto",
         checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
         on_loss: str = "restart",
     ) -> None:
@@ -133,6 +141,11 @@ class MapReduce:
             self._lists = Combine.of(self._merge).lists
             if on_loss not in ("restart", "raise"):
                 raise BadInput(f'on_loss={on_loss!r}: "restart" or "raise"')
+            if collective not in get_args(Collective):
+                raise BadInput(f"collective={collective!r}: one of {', '.join(get_args(Collective))}")
+            is_named = self._reduce is None and isinstance(Combine.of(self._merge).op, str)
+            if collective == "allreduce" and (combine is None or not is_named):
+                raise BadInput('collective="allreduce" takes a named operation as reduce, and combine')
             if (threads is not None and threads < 1) or (reducers is not None and reducers < 1):
                 raise BadInput(f"threads={threads}, reducers={reducers}: at least one")
             at_once = max(1, (os.cpu_count() or 1) // len(comm._stages.here)) if threads is None else threads
@@ -140,11 +153,13 @@ class MapReduce:
         except Exception as error:
             comm._fail(error)
         self._reducers = reducers
-        self._on_loss = on_loss
+        self._on_loss, self._collective = on_loss, collective
         self._checkpoint = Checkpoint(checkpoint) if isinstance(checkpoint, (str, os.PathLike)) else checkpoint
         # The last iteration whose result this rank's state is, and who has the newest.
         self._done, self._root = 0, 0
         self._state: Any = None
+        # Whether all ranks have it.
+        self._is_everywhere = False
         self._is_dealt = False
 
     def run(self, state: Any = None) -> Any:
@@ -185,7 +200,7 @@ class MapReduce:
         object
             As :meth:`run`, of the last iteration.
         """
-        self._state, self._done, self._root = state, 0, 0
+        self._state, self._done, self._root, self._is_everywhere = state, 0, 0, False
         self._restore()
         result, over = None, False
         while not over and self._done < iterations:
@@ -207,7 +222,7 @@ class MapReduce:
             tasks.deal(comm)
             self._is_dealt = True
         with told.time("broadcast"):
-            state = self._state = comm.broadcast(self._state, self._root) if comm.size > 1 else self._state
+            state = self._everywhere()
         waves = 1 if self._reducers is None else -(-self._reducers // comm.size)
         shuffle = Shuffle(comm, self._merge, waves=waves)
         shuffle.in_turn = tasks.in_turn
@@ -217,19 +232,41 @@ class MapReduce:
             except BaseException:
                 shuffle.close()
                 raise
-        keys, results = self._reduced(shuffle, told)
+        may_sum = self._combine is not None and self._reduce is None and self._collective != "shuffle"
+        sums = self._sums(shuffle, told) if may_sum else None
+        if sums is not None:
+            with told.time("allreduce"):
+                keys, results, told.sent_bytes = sums.everywhere(comm, shuffle, Combine.of(self._merge))
+        else:
+            keys, results = self._reduced(shuffle, told)
+            told.sent_bytes = shuffle.explanation().sent_bytes
+        told.keys = len(keys)
         told.tasks, told.taken, told.copied = len(tasks.mine), tasks.taken, tasks.copied
-        told.keys, told.sent_bytes = len(keys), shuffle.explanation().sent_bytes
         told.read_bytes, told.remote_bytes = tasks.read_bytes - before[0], tasks.remote_bytes - before[1]
         over = False
         if self._combine is not None:
             with told.time("combine"):
-                over = self._combined(keys, results, state, until)
+                combined = self._combined if sums is None else self._combined_everywhere
+                over = combined(keys, results, state, until)
         self._done += 1
         if self._checkpoint is not None:
             with told.time("checkpoint"):
                 self._save()
         return (keys, results), over
+
+    def _sums(self, shuffle: Shuffle, told: Iteration) -> Sums | None:
+        """Whether one allreduce takes the place of the shuffle and all that comes after it."""
+        comm, is_wanted = self.comm, self._collective == "allreduce"
+        with told.time("allreduce"):
+            size = None if is_wanted else sum(part.nbytes for part in pack(self._state)) if comm.size > 1 else 0
+            sums = Sums.agreed(comm, shuffle, Combine.of(self._merge), size)
+        if sums is None and is_wanted:
+            shuffle.close()
+            raise BadInput(
+                'collective="allreduce" takes integer keys from 0 on, rows of numbers of one shape and type on all '
+                'ranks, and memory for them; with collective="shuffle" keys and values may be of any kind'
+            )
+        return sums
 
     def _reduced(self, shuffle: Shuffle, told: Iteration) -> tuple[Any, Any]:
         """Keys and results of this rank. A wave is reduced while the next is on its way."""
@@ -278,12 +315,35 @@ class MapReduce:
                 raise raised("rank 0: combine", error) from error
 
         together(comm, combine)
-        self._root = 0
+        self._root, self._is_everywhere = 0, False
         return bool(gather_numbers(comm, enough)[0])
+
+    def _combined_everywhere(
+        self, keys: Any, results: Any, before: Any, until: Callable[[Any, Any], bool] | None
+    ) -> bool:
+        """The next state, made on all ranks alike, and whether it is enough, as rank 0 finds."""
+        comm = self.comm
+        enough, seen, failed = False, 0, None
+        try:
+            assert self._combine is not None
+            self._state = self._combine(keys, results)
+            enough = until is not None and bool(until(before, self._state))
+            seen = print_of(self._state) if comm.size > 1 else 0
+        except Exception as error:  # whatever it raises
+            failed = raised(f"rank {comm.rank}: combine", error)
+        told = np.array([[failed is not None, enough, seen]], np.int64)
+        if comm.size > 1:
+            told = comm.allgather(told[0])
+        if told[:, 0].any():
+            together(comm, lambda: raise_if(failed))
+        check_same(comm, told[:, 2])
+        self._is_everywhere = True
+        return bool(told[0, 1])
 
     def _everywhere(self) -> Any:
         """The last state, on all ranks."""
-        self._state = self.comm.broadcast(self._state, self._root) if self.comm.size > 1 else self._state
+        if self.comm.size > 1 and not self._is_everywhere:
+            self._state = self.comm.broadcast(self._state, self._root)
         return self._state
 
     def _go_on_without(self, error: PeerLost) -> None:
@@ -293,7 +353,7 @@ class MapReduce:
         self.comm = self.comm.shrink()
         done = gather_numbers(self.comm, self._done)
         self._root, self._done = int(np.argmax(done)), int(done.max())
-        self._is_dealt = False
+        self._is_dealt = self._is_everywhere = False
 
     def _told(self) -> str:
         """What the job is: a checkpoint of another one is none of its own."""
@@ -325,7 +385,7 @@ class MapReduce:
                 self._state = unpack(parts)
 
         together(self.comm, read)
-        self._done, self._root = found.iteration, 0
+        self._done, self._root, self._is_everywhere = found.iteration, 0, False
 
 
 def _to_root(comm: Comm, keys: Any, results: Any) -> tuple[Any, Any]:

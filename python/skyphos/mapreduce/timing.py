@@ -10,7 +10,7 @@ from time import perf_counter
 __all__ = ["STAGES", "Iteration"]
 
 #: In the order in which they come.
-STAGES = ("broadcast", "map", "shuffle", "reduce", "combine", "checkpoint")
+STAGES = ("broadcast", "map", "shuffle", "reduce", "allreduce", "combine", "checkpoint")
 
 
 @dataclass

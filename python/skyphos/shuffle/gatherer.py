@@ -287,6 +287,30 @@ class Shuffle:
             self._stores.pop(task, None)
             self._bytes.pop(task, None)
 
+    def merged_keys(self) -> tuple[Form | None, npt.NDArray[Any]] | None:
+        """Merge what this rank's tasks have given: what it is, and its keys, in no order. The shuffle can still go on.
+
+        Returns
+        -------
+        form, keys or None
+            None: not numbers by integer keys, in memory.
+        """
+        form = self._form
+        if form is None:
+            return None if self._spill.bytes else (None, np.empty(0, np.int64))
+        if form.strings or form.dtype == "objects" or self._mergeable or not self._local or self._spill.bytes:
+            return None
+        self._stores = {0: self._gathered(form, 0, 1)}
+        return form, np.asarray(_default_back(form)(self._stores[0].keys()))
+
+    def take_rows(self, form: Form) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """What :meth:`merged_keys` has merged, in place of a shuffle: keys, and rows of shape (k, …)."""
+        if not self._stores:
+            return np.empty(0, form.keys), np.empty((0, *form.row), form.dtype)
+        keys, rows, _ = self._stores[0].take()
+        self.close()
+        return np.asarray(_default_back(form)(keys)), rows.reshape(-1, *form.row)
+
     def _fail(self, error: Exception) -> None:
         self.close()
         self._comm._fail(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -41,6 +41,9 @@ class Form:
     keys: str
     dtype: str
     row: tuple[int, ...] = ()
+
+    #: How many numbers say it.
+    WORDS: ClassVar[int] = 3 + MOST_AXES
 
     def __str__(self) -> str:
         values = f"{self.dtype} of shape {self.row}" if self.row else self.dtype
@@ -85,7 +88,7 @@ def agree(comm: VectorCollectives, form: Form | None, options: str, waves: int) 
     """
     if comm.size == 1:
         return form, waves
-    mine = [zlib.crc32(options.encode()), waves, *(form.words() if form else [0] * (3 + MOST_AXES))]
+    mine = [zlib.crc32(options.encode()), waves, *(form.words() if form else [0] * Form.WORDS)]
     told = comm.allgather(np.array(mine, np.int64)).tolist()
     for rank, (sum_, *_) in enumerate(told):
         if sum_ != told[0][0]:

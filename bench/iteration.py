@@ -1,0 +1,112 @@
+"""An iteration of map-reduce by a shuffle, a collection and a broadcast, and by one sparse allreduce, in one run.
+
+    sudo .venv/bin/python bench/iteration.py                        # 8 hosts at 250 Mbit/s
+    sudo .venv/bin/python bench/iteration.py --rate 1gbit --tasks 4
+
+Hosts are network namespaces (`bench/lab/cluster.py`) of `--tasks` ranks. Each has rows of `--width` float32 for keys
+drawn with P(i) ~ 1/i^1.1 of `--keys`, and the next state is the sums by key, as in k-means. A time is that of a whole
+iteration on the slowest rank, map and all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from lab.cluster import Cluster
+
+WAYS = ("shuffle", "allreduce")
+
+
+def one_rank(options: argparse.Namespace) -> None:
+    """A rank: both ways in turn, again and again."""
+    import skyphos as sky
+    from skyphos.mapreduce import MapReduce
+
+    with sky.init(timeout=300) as comm:
+        rng = np.random.default_rng(comm.rank)
+        weights = np.arange(1, options.keys + 1, dtype=np.float64) ** -1.1
+        keys = np.searchsorted(np.cumsum(weights) / weights.sum(), rng.random(options.rows))
+        rows = rng.integers(0, 4, (options.rows, options.width)).astype(np.float32)
+
+        def combine(found: Any, sums: Any) -> Any:
+            state = np.zeros((options.keys, options.width), np.float32)
+            state[found] = sums
+            return state
+
+        right = None
+        for round_ in range(options.rounds + 1):
+            for way in WAYS:
+                job = MapReduce(
+                    comm,
+                    map=lambda _, state: (keys, rows),
+                    reduce="sum",
+                    combine=combine,
+                    partitions=[0],
+                    collective=way,
+                )
+                comm.barrier()
+                # The first iteration also deals out, the last one's state goes to all after it: the second counts.
+                state = job.iterate(np.zeros(1, np.float32), iterations=3)
+                right = state if right is None else right
+                if not (state == right).all():
+                    raise SystemExit(f"{way}: other sums")
+                told = job.iterations[1]
+                if round_:
+                    print(json.dumps([way, round_, told.total, told.seconds]), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hosts", type=int, default=8)
+    parser.add_argument("--tasks", type=int, default=1)
+    parser.add_argument("--rate", default="250mbit")
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank:
+        return one_rank(options)
+    with Cluster(options.hosts, options.rate, "128k") as cluster:
+        size, ranks = options.hosts * options.tasks, []
+        for rank in range(size):
+            env = cluster.environment(rank, size, 29960, "iteration") | {"SKYPHOS_PROFILE": "none"}
+            env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+            program = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--rank"]
+            command = cluster.command(rank // options.tasks, program)
+            ranks.append(subprocess.Popen(command, env=os.environ | env, stdout=subprocess.PIPE, text=True))
+        said = [process.communicate(timeout=900)[0] for process in ranks]
+        if any(process.returncode for process in ranks):
+            raise SystemExit("a rank failed")
+    rows = [json.loads(line) for out in said for line in out.splitlines()]
+    what = f"{options.hosts} hosts of {options.tasks} ranks at {options.rate}, {options.rows:,} rows of {options.width}"
+    table = Table(title=f"{what} float32 a rank, keys ~ 1/i^1.1 of {options.keys:,}")
+    for column in ("an iteration by", "ms", "from", "to", "its stages on the slowest rank, ms"):
+        table.add_column(column, justify="right" if column in ("ms", "from", "to") else "left")
+    took = {}
+    for way in WAYS:
+        rounds = [[row for row in rows if row[:2] == [way, k]] for k in range(1, options.rounds + 1)]
+        slowest = [max(of, key=lambda row: row[2]) for of in rounds]
+        took[way] = median(row[2] for row in slowest)
+        at = min(slowest, key=lambda row: abs(row[2] - took[way]))
+        spans = [f"{1e3 * one:,.0f}" for one in (took[way], *(f(row[2] for row in slowest) for f in (min, max)))]
+        table.add_row(way, *spans, ", ".join(f"{stage} {1e3 * seconds:,.0f}" for stage, seconds in at[3].items()))
+    Console().print(table)
+    print(f"one allreduce: {took['shuffle'] / took['allreduce']:.2f} times less time")
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Keyed sums for all ranks by one sparse allreduce, in place of a shuffle, a reduction, a collection and a broadcast.
+
+Both families of papers do the same to the same data. *Twister* (section 3) brings rows to the owners of their keys,
+reduces them there, collects the results at one place and broadcasts what was made of them. *Kylix* calls keys indices,
+and does all of it in one nested butterfly at whose end everybody has the result.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import Mismatch
+from ..packing import is_pickle, pack
+from ..shuffle.combine import Combine
+from ..shuffle.survey import Form
+from ..sparse_vector import SparseVector
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+    from ..shuffle import Shuffle
+
+__all__ = ["Collective", "Sums", "check_same", "print_of"]
+
+#: How keyed values become the next state.
+Collective = Literal["auto", "shuffle", "allreduce"]
+
+# What a rank has: no rows that an allreduce could sum; nothing; rows.
+_NOT, _NOTHING, _ROWS = 0, 1, 2
+
+# More than so many bytes of results go to every rank only where the state that is made of them is not far smaller.
+_MANY = 64 << 20
+
+# The highest index that there may be.
+_MOST = 2**63 - 2
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What all ranks have agreed to sum by an allreduce.
+
+    Attributes
+    ----------
+    form : Form
+        What keys and values are.
+    n : int
+        The keys are 0 to n - 1.
+    """
+
+    form: Form
+    n: int
+
+    @classmethod
+    def agreed(cls, comm: Comm, shuffle: Shuffle, combine: Combine, state_bytes: int | None) -> Sums | None:
+        """Whether what tasks gave can be summed so on all ranks, and is to be. Collective.
+
+        Parameters
+        ----------
+        shuffle : Shuffle
+            Has what they gave, and goes on if it is not to be.
+        state_bytes : int or None
+            Bytes of the state that comes of the results; None: an allreduce is wanted, whatever it moves.
+
+        Returns
+        -------
+        Sums or None
+            On all ranks alike.
+        """
+        held = shuffle.merged_keys() if isinstance(combine.op, str) else None
+        kind, most, size, words = _NOT, 0, 0, [0] * Form.WORDS
+        if held is not None:
+            form, keys = held
+            if form is None or not len(keys):
+                kind = _NOTHING
+            elif int(keys.min()) >= 0 and int(keys.max()) <= _MOST:
+                kind, most, words = _ROWS, int(keys.max()), form.words()
+                size = len(keys) * form.width * np.dtype(form.dtype).itemsize
+        told = np.array([[kind, most, size, state_bytes or 0, *words]], np.int64)
+        if comm.size > 1:
+            told = comm.allgather(told[0])
+        rows = told[told[:, 0] == _ROWS]
+        if (told[:, 0] == _NOT).any() or not len(rows) or (rows[:, 4:] != rows[0, 4:]).any():
+            return None
+        if state_bytes is not None and 4 * int(told[:, 3].max()) < int(rows[:, 2].sum()) > _MANY:
+            return None
+        agreed = Form.of_words(rows[0, 4:].tolist())
+        assert agreed is not None
+        return cls(agreed, int(rows[:, 1].max()) + 1)
+
+    def everywhere(self, comm: Comm, shuffle: Shuffle, combine: Combine) -> tuple[Any, Any, int]:
+        """All keys, ascending, what their rows come to, and bytes that this rank has sent. Collective.
+
+        By the same algorithm in each run, so that a job which goes on after it was killed comes to the same bits.
+        """
+        keys, rows = shuffle.take_rows(self.form)
+        flat = rows.reshape(len(keys), self.form.width) if self.form.width > 1 else rows.reshape(len(keys))
+        mine = SparseVector(keys.astype(np.int64), flat, self.n)
+        summed, sent = mine, 0
+        if comm.size > 1:
+            options: dict[str, Any] = {"algorithm": "butterfly", "degrees": _degrees(comm), "explain": True}
+            summed, how = comm.allreduce(mine, op=combine.op, **options)
+            sent = how.sent_bytes
+        results = summed.values
+        return summed.indices.astype(self.form.keys), results.reshape(len(results), *self.form.row), sent
+
+
+def _degrees(comm: Comm) -> list[int]:
+    """Ranks of a host first, if there are as many on each."""
+    each = {len(ranks) for ranks in comm.topology.hosts}
+    here = each.pop()
+    return [comm.size] if each or here in (1, comm.size) else [here, comm.size // here]
+
+
+def print_of(state: Any) -> int:
+    """A checksum of the arrays in a state, and of the state itself where it is one.
+
+    What pickles say beside may differ where it is the same, by the order of a set for instance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skyphos.mapreduce.sums import print_of
+    >>> print_of(np.arange(3)) == print_of(np.arange(3)), print_of(np.arange(3)) == print_of(np.arange(4))
+    (True, False)
+    """
+    parts = pack(state)
+    seen = 0
+    for part in parts[1:] if is_pickle(parts) else parts:
+        seen = zlib.crc32(part.data, seen)
+    return seen
+
+
+def check_same(comm: Comm, prints: npt.NDArray[np.int64]) -> None:
+    """Refuse states of which ranks have made different ones.
+
+    Raises
+    ------
+    Mismatch
+        On all ranks, of which all have the same checksums, by rank.
+    """
+    other = np.flatnonzero(prints != prints[0])
+    if other.size:
+        raise Mismatch(
+            f"combine has made one state on rank 0 and another on rank {other[0]}, of the same keys and results: with "
+            'one allreduce it runs on all ranks, and must come to the same there. collective="shuffle" runs it on one'
+        )
