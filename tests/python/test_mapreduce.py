@@ -284,6 +284,17 @@ def test_the_examples(tmp_path: Path) -> None:
     assert centres.count("\n") == 10 and "iteration" in centres
 
 
+def test_multidimensional_scaling() -> None:
+    found = run("run", "-n", "2", str(EXAMPLES / "mds.py"))
+    # The points that the distances were made of are one way to place them; there may be better ones, by chance.
+    random = np.random.default_rng(0)
+    points = random.uniform(size=(500, 2))
+    true = np.linalg.norm(points[:, None] - points, axis=2)
+    given = true * random.normal(1, 0.01, (500, 500))
+    stress = (((given + given.T) / 2 - true) ** 2).sum() / 2
+    assert 0 < float(found.split("stress ")[1].split(";")[0]) < 1.01 * stress
+
+
 def test_checkpoints_of_another_job(tmp_path: Path) -> None:
     def body(comm: sky.Comm) -> None:
         mine = [np.arange(3)]
@@ -364,6 +375,24 @@ def test_partitions_of_other_hosts_come_over_the_network(tmp_path: Path, monkeyp
         assert (set(read) <= set(kept)) == (rank in (1, 2))
         assert remote[1:] == [0, 0] and (remote[0] > 0) == (rank not in (1, 2))
     assert sum(remote[0] for _, _, remote, _ in results) == 4 * next(iter(kept.values()))
+
+
+def test_a_loader_that_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "points.npy", POINTS)
+    made = split(tmp_path / "points.npy", tmp_path / "parts", 4)
+
+    class Broken(Watched):
+        def load(self, path: str) -> Any:
+            raise KeyError("no such column")
+
+    def body(comm: sky.Comm) -> None:
+        for hosts in ((), ("b",)):  # read here, or sent
+            parts = Partitions(made.format, [dataclasses.replace(part, hosts=hosts) for part in made])
+            with pytest.raises(BadInput, match=r"rank \d: (map|the loader)(.|\n)*artition \d (.|\n)*in load"):
+                MapReduce(comm, map=nearest, partitions=parts, loader=Broken(), combine=means).run(POINTS[:4])
+            comm.barrier()
+
+    on_hosts(["a", "b", "c"], monkeypatch, body)
 
 
 @pytest.mark.parametrize("trouble", ["gone", "damaged", "nobody"])

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..blocks import exchange_blocks
 from ..errors import BadInput
+from ..shuffle.user_code import raised
 from ..together import raise_if, together
 from .loaders import Loader
 from .partitions import Partition
@@ -112,6 +113,9 @@ def fetch(comm: Comm, rounds: list[list[Fetch]], loader: Loader, put: Callable[[
                 put(mine[source], _loaded(loader, mine[source], letters))
             except BadInput as error:
                 failed.append(BadInput(f"rank {comm.rank}: {error}, as rank {source} has sent it"))
+            except Exception as error:  # whatever a loader of the user's raises
+                which = f" on partition {mine[source].number} ({mine[source].path})"
+                failed.append(raised(f"rank {comm.rank}: the loader", error, which))
 
         exchange_blocks(comm, blocks, take, push_bytes=_PUSH_BYTES, fetches=1)
         together(comm, lambda failed=failed: raise_if(*failed or [None]))  # type: ignore[misc]
