@@ -88,10 +88,12 @@ def init(
         calls try them in turn, and the others go by the one that took least. False: it goes by data and profile
         alone, so that each run of a program adds up in the same order. Rank 0's counts for all ranks. Default: True,
         or False where SKYPHOS_ADAPT is ``0``.
-    topology : Topology or path, optional
-        Which ranks share a host, and which hosts a rack, for layers of butterflies: :class:`skyphos.Topology`, a file
-        of hosts and their racks (:meth:`skyphos.Topology.load`), or what ``skyphos probe`` wrote. Rank 0's counts for
-        all ranks. Default: the file that SKYPHOS_TOPOLOGY names (``none``: no file); else the racks that the profile in
+    topology : Topology, path or re.Pattern, optional
+        Which ranks share a host, and which hosts a rack, for layers of butterflies and the order of broadcasts:
+        :class:`skyphos.Topology`, a file of hosts and their racks (:meth:`skyphos.Topology.load`), what ``skyphos
+        probe`` wrote, or a regular expression whose groups tell the rack by a host's name, compiled or as
+        ``"names:r([0-9]+)n"`` (:meth:`skyphos.Topology.by_names`). Rank 0's counts for all ranks. Default: what
+        SKYPHOS_TOPOLOGY says, a file or ``names:…`` (``none``: nothing); else the racks that the profile in
         use has, if it is of these hosts; else hosts as the transport tells them apart, in one rack.
     replication : int, default 1
         Processes of each rank, s: the group has m = P // s ranks, and processes i, m + i, 2m + i … are replicas of

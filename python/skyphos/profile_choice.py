@@ -10,6 +10,7 @@ are on one machine only, cannot make ranks choose differently.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections import Counter
@@ -33,7 +34,10 @@ __all__ = [
 
 #: What :func:`skyphos.init` takes.
 ProfileSource: TypeAlias = "Profile | Measured | str | os.PathLike[str]"
-TopologySource: TypeAlias = "Topology | str | os.PathLike[str]"
+TopologySource: TypeAlias = "Topology | str | os.PathLike[str] | re.Pattern[str]"
+
+# What SKYPHOS_TOPOLOGY begins with where it is a pattern of hosts' names.
+_BY_NAMES = "names:"
 
 
 def default_path() -> str:
@@ -188,10 +192,13 @@ def _find_topology(
             return None
         rack_of = {measured.hosts[host].name: k for k, rack in enumerate(measured.topology.racks) for host in rack}
         return Topology.of([f"{name} {address}" for name, address in here], [rack_of[name] for name, _ in here])
+    pattern = asked.removeprefix(_BY_NAMES) if isinstance(asked, str) and asked.startswith(_BY_NAMES) else asked
+    if isinstance(pattern, re.Pattern) or (isinstance(pattern, str) and pattern is not asked):
+        return Topology.by_names(pattern, here)
     if isinstance(asked, str | os.PathLike):
         return Topology.load(asked, here)
     if not isinstance(asked, Topology):
-        raise BadInput(f"topology must be a path or a skyphos.Topology, not {type(asked).__name__}")
+        raise BadInput(f"topology must be a path, a pattern or a skyphos.Topology, not {type(asked).__name__}")
     if asked.size != len(here):
         raise BadInput(f"the topology is of {asked.size} ranks, and this group has {len(here)}")
     return asked

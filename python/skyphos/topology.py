@@ -1,4 +1,4 @@
-"""Which ranks are near to each other: hosts, and racks of hosts that a file names or measured times set apart.
+"""Which ranks are near to each other: hosts, and racks of hosts that a file names, their own names tell, or times part.
 
 Hosts are named: ranks that say the same of their machine share one. Racks are found: hosts are joined, the nearest
 first, as long as the next ones are not much farther than those that were joined before (agglomerative clustering by
@@ -9,6 +9,7 @@ link that racks share may be slow without being long.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
@@ -125,6 +126,46 @@ class Topology:
                     "by its name in one, by its address in the other"
                 )
             racks.extend(said)
+        return cls.of([f"{host} {address}" for host, address in hosts], racks)
+
+    @classmethod
+    def by_names(cls, pattern: str | re.Pattern[str], hosts: Sequence[tuple[str, str]]) -> Topology:
+        """Racks that hosts' names tell (*Twister*, section 4.5).
+
+        Parameters
+        ----------
+        pattern : str or re.Pattern
+            Is searched in each name. What its groups match names the rack; without groups, what it matches.
+        hosts : sequence of (str, str)
+            Name and address of each rank's host.
+
+        Raises
+        ------
+        BadInput
+            No regular expression, or it is not in a name.
+
+        Examples
+        --------
+        >>> import skyphos as sky
+        >>> hosts = [(f"r{rack}n{node}", "") for rack in (1, 2) for node in range(3)]
+        >>> sky.Topology.by_names("r([0-9]+)n", hosts)
+        Topology(6 ranks on 6 hosts in 2 racks)
+        """
+        try:
+            known = re.compile(pattern)
+        except re.error as error:
+            raise BadInput(
+                f"{pattern!r}, which is to tell racks by hosts' names, is no regular expression: {error}"
+            ) from None
+        racks = []
+        for rank, (host, address) in enumerate(hosts):
+            found = known.search(host)
+            if found is None:
+                raise BadInput(
+                    f"{known.pattern!r}, which is to tell racks by hosts' names, does not match that of rank {rank}'s "
+                    f"host, {host} ({address})"
+                )
+            racks.append(found.groups("") if known.groups else found[0])
         return cls.of([f"{host} {address}" for host, address in hosts], racks)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 from dataclasses import replace
 
 import pytest
@@ -52,6 +53,29 @@ def test_from_a_file(tmp_path: pathlib.Path) -> None:
             sky.Topology.load(path, HERE)
     with pytest.raises(sky.BadInput, match="nowhere"):
         sky.Topology.load(tmp_path / "nowhere", HERE)
+
+
+def test_from_names() -> None:
+    hosts = [(f"r{rack}n{node}.site", f"10.{rack}.{node}.1") for node in range(2) for rack in (1, 12)] * 2
+    for pattern in (r"^r(\d+)n", r"^r\d+", re.compile(r"(r)(\d+)")):
+        found = sky.Topology.by_names(pattern, hosts)
+        assert found.numbers() == ([0, 1, 2, 3] * 2, [0, 1, 0, 1] * 2)
+    with pytest.raises(sky.BadInput, match=r"does not match that of rank 2's host, r1n1\.site \(10\.1\.1\.1\)"):
+        sky.Topology.by_names(r"n0|r12", hosts)
+    with pytest.raises(sky.BadInput, match="is no regular expression"):
+        sky.Topology.by_names("(", hosts)
+
+
+def test_names_of_this_host(processes: Processes) -> None:
+    here = os.uname().nodename
+    one = "Topology(2 ranks on 1 host in 1 rack)"
+    for rack in (here, "."):
+        outs = processes.lines(2, "say(comm.topology)\n", SKYPHOS_TOPOLOGY={0: f"names:{rack}"})
+        assert outs == [(f"{one}\n", "")] * 2
+    outs = processes.lines(2, "say(comm.topology)\n", options=f"topology=__import__('re').compile({here!r})")
+    assert outs == [(f"{one}\n", "")] * 2
+    for _, err in processes.lines(2, "say(comm.topology)\n", SKYPHOS_TOPOLOGY={0: "names:nowhere"}):
+        assert "BadInput" in err and "does not match that of rank 0's host" in err
 
 
 def test_from_a_probe(found: Measured, tmp_path: pathlib.Path) -> None:
