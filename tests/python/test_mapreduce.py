@@ -315,6 +315,27 @@ def test_checkpoints_of_another_job(tmp_path: Path) -> None:
     on_all(2, body)
 
 
+def test_a_report(tmp_path: Path) -> None:
+    path = book(tmp_path, 6)
+
+    def body(comm: sky.Comm) -> None:
+        job = MapReduce(comm, map=ones_of, reduce=lambda word, ones: sum(ones), reducers=8, partitions=path)
+        job.report(tmp_path / "nothing.html")
+        for _ in range(3):
+            job.run()
+        assert {"map", "shuffle", "reduce", "moving"} <= {stage for stage, *_ in job.iterations[0].spans}
+        job.report(tmp_path / "report.html")
+        with pytest.raises(BadInput, match=r"gone/report\.html: No such file"):
+            job.report(tmp_path / "gone" / "report.html")
+
+    on_all(3, body)
+    assert "Map-reduce" in (tmp_path / "nothing.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    for said in ("rank 2", "<dd>3</dd>", "<dd>18</dd>", "keys on their way", "Iteration 3"):
+        assert said in page
+    assert "<script" not in page and "http://" not in page
+
+
 def test_times_overlap_and_are_told() -> None:
     told = Iteration(3)
     with told.time("map"), told.time("reduce"):

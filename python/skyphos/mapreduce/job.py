@@ -214,6 +214,24 @@ class MapReduce:
             self.iterations.append(told)
         return self._everywhere() if self._combine is not None else result
 
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write a page that shows what took how long, on which rank, and what went on beside what. Collective.
+
+        Parameters
+        ----------
+        path : path
+            An HTML file, which rank 0 writes; it needs nothing but itself.
+
+        Raises
+        ------
+        BadInput
+            It cannot be written; on all ranks.
+        """
+        from .page import gathered, write
+
+        found = gathered(self.comm, self.iterations)
+        together(self.comm, lambda: write(os.fspath(path), found) if self.comm.rank == 0 else None)
+
     def _once(self, told: Iteration, until: Callable[[Any, Any], bool] | None) -> tuple[Any, bool]:
         """An iteration; its result, and whether it is enough."""
         comm, tasks = self.comm, self._tasks
@@ -271,19 +289,24 @@ class MapReduce:
     def _reduced(self, shuffle: Shuffle, told: Iteration) -> tuple[Any, Any]:
         """Keys and results of this rank. A wave is reduced while the next is on its way."""
         parts: Iterator[tuple[Any, Any]] = shuffle.parts()
+
+        def following() -> tuple[Any, Any] | None:
+            with told.moving():
+                return next(parts, None)
+
         kept: list[tuple[Any, Any]] = []
         failed: Exception | None = None
         if self._reduce is None:
             with told.time("shuffle"):
                 return shuffle.result()
         with ThreadPoolExecutor(1, "skyphos-shuffle") as pool:
-            coming = pool.submit(next, parts, None)
+            coming = pool.submit(following)
             while True:
                 with told.time("shuffle"):
                     part = coming.result()
                 if part is None:
                     break
-                coming = pool.submit(next, parts, None)
+                coming = pool.submit(following)
                 if failed is not None:
                     continue  # the others wait for what this rank sends
                 with told.time("reduce"):

@@ -7,10 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 
-__all__ = ["STAGES", "Iteration"]
+__all__ = ["MOVING", "STAGES", "Iteration"]
 
 #: In the order in which they come.
 STAGES = ("broadcast", "map", "shuffle", "reduce", "allreduce", "combine", "checkpoint")
+
+#: Beside them: keys are on their way while those before them are reduced.
+MOVING = "moving"
 
 
 @dataclass
@@ -51,6 +54,9 @@ class Iteration:
     sent_bytes: int = 0
     read_bytes: int = 0
     remote_bytes: int = 0
+    #: What was done when: a stage, and seconds since the iteration began.
+    spans: list[tuple[str, float, float]] = field(default_factory=list, repr=False)
+    _begin: float = field(default_factory=perf_counter, repr=False, compare=False)
 
     @contextmanager
     def time(self, stage: str) -> Iterator[None]:
@@ -60,6 +66,19 @@ class Iteration:
             yield
         finally:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + perf_counter() - start
+            self._note(stage, start)
+
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """Keys are on their way, whatever else goes on."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self._note(MOVING, start)
+
+    def _note(self, stage: str, start: float) -> None:
+        self.spans.append((stage, start - self._begin, perf_counter() - self._begin))
 
     def __str__(self) -> str:
         stages = ", ".join(f"{stage} {self.seconds[stage]:.3f}" for stage in STAGES if stage in self.seconds)
