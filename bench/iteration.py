@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,7 +20,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from lab.cluster import Cluster
+from on_hosts import rows_of_ranks
 
 WAYS = ("shuffle", "allreduce")
 
@@ -79,18 +76,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.rank:
         return one_rank(options)
-    with Cluster(options.hosts, options.rate, "128k") as cluster:
-        size, ranks = options.hosts * options.tasks, []
-        for rank in range(size):
-            env = cluster.environment(rank, size, 29960, "iteration") | {"SKYPHOS_PROFILE": "none"}
-            env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-            program = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--rank"]
-            command = cluster.command(rank // options.tasks, program)
-            ranks.append(subprocess.Popen(command, env=os.environ | env, stdout=subprocess.PIPE, text=True))
-        said = [process.communicate(timeout=900)[0] for process in ranks]
-        if any(process.returncode for process in ranks):
-            raise SystemExit("a rank failed")
-    rows = [json.loads(line) for out in said for line in out.splitlines()]
+    rows = rows_of_ranks(str(Path(__file__).resolve()), options.hosts, options.tasks, options.rate, 29960)
     what = f"{options.hosts} hosts of {options.tasks} ranks at {options.rate}, {options.rows:,} rows of {options.width}"
     table = Table(title=f"{what} float32 a rank, keys ~ 1/i^1.1 of {options.keys:,}")
     for column in ("an iteration by", "ms", "from", "to", "its stages on the slowest rank, ms"):

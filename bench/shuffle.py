@@ -15,9 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from statistics import median
@@ -28,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from hosts import sent
-from lab.cluster import Cluster
 from lab.link import FRAMING
+from on_hosts import rows_of_ranks
 
 TASKS = 8
 WAYS: dict[str, Any] = {"in the host": True, "in each task": "process", "none": False}
@@ -103,18 +100,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.rank:
         return one_rank(options)
-    with Cluster(options.hosts, options.rate, "128k") as cluster:
-        size, ranks = options.hosts * TASKS, []
-        for rank in range(size):
-            env = cluster.environment(rank, size, 29950, "shuffle") | {"SKYPHOS_PROFILE": "none"}
-            env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-            program = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--rank"]
-            command = cluster.command(rank // TASKS, program)
-            ranks.append(subprocess.Popen(command, env=os.environ | env, stdout=subprocess.PIPE, text=True))
-        said = [process.communicate(timeout=900)[0] for process in ranks]
-        if any(process.returncode for process in ranks):
-            raise SystemExit("a rank failed")
-    rows = [json.loads(line) for out in said for line in out.splitlines()]
+    rows = rows_of_ranks(str(Path(__file__).resolve()), options.hosts, TASKS, options.rate, 29950)
     least = max(fewest(row[1], options) for row in rows if row[0] == "leaving")
     what = f"{options.hosts} hosts of {TASKS} map tasks at {options.rate}, {options.rows:,} rows of {options.width}"
     data = f"float32 a task, keys ~ 1/i^1.1 of {options.keys:,}"
