@@ -1,7 +1,7 @@
 """Collectives on a cluster that is not there: the same code, under a virtual clock, at up to 4,096 ranks.
 
 A :class:`Network` says what links, racks and processors can do and what goes wrong in them; :func:`simulate` runs a
-collective on it with indices drawn from a model, or, for runs that no memory holds, with their numbers alone
+collective on it with indices drawn from a model, or, for runs that no memory holds, with lengths alone
 (``sized=True``). All that is drawn follows from one seed.
 """
 
@@ -17,10 +17,11 @@ from . import _skyphos as native
 from .errors import BadInput
 from .planner import MOST_ROW_BYTES, Profile, is_real, read_json, read_text, short, whole
 
-__all__ = ["Network", "Phase", "Round", "Simulation", "collectives", "simulate"]
+__all__ = ["LOOKED_AT", "Network", "Phase", "Round", "Simulation", "collectives", "simulate"]
 
-#: Fields of a network that count, and those that may be drawn.
+#: Fields of a network that count, that are so or not, and that may be drawn.
 _WHOLE = ("ranks", "ranks_per_host", "hosts_per_rack")
+_YES_OR_NO = ("dealt", "scattered", "topology_known")
 _DRAWN = ("jitter", "straggler_slowness", "start", "clock")
 
 #: Ranks whose frames and work are kept for the timeline, unless others are asked for.
@@ -54,6 +55,11 @@ class Network:
         0 hosts a rack: one rack.
     dealt : bool
         Ranks are dealt out to hosts in turn, rather than filling one after the other.
+    scattered : bool
+        Ranks are put on hosts, and so into racks, at random, by the simulation's seed (:meth:`hosts_of_ranks`).
+    topology_known : bool
+        Ranks know which of them share a host or a rack, and collectives go by that. False: they go by the ranks' numbers
+        alone.
     cores : float
         Cores of a host, which its ranks share.
     uplink_rate : float, optional
@@ -94,6 +100,8 @@ class Network:
     incast: float = 0.0
     ranks_per_host: int = 1
     dealt: bool = False
+    scattered: bool = False
+    topology_known: bool = True
     hosts_per_rack: int = 0
     cores: float = 1.0
     uplink_rate: float | None = None
@@ -112,6 +120,26 @@ class Network:
         if self.uplink_rate is None:
             # As if there were no uplink.
             object.__setattr__(self, "uplink_rate", max(self.rate_out, self.rate_in) * 1e3)
+
+    def hosts_of_ranks(self, seed: int = 1) -> list[int]:
+        """Return the host of each rank, in a simulation of this seed.
+
+        Hosts fill racks in their order: host h is in rack ``h // hosts_per_rack``.
+
+        Raises
+        ------
+        BadInput
+            A network that cannot be, or no seed.
+
+        Examples
+        --------
+        >>> from skyphos.simulate import Network
+        >>> Network(6, ranks_per_host=2).hosts_of_ranks(), Network(6, ranks_per_host=2, dealt=True).hosts_of_ranks()
+        ([0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2])
+        >>> sorted(Network(6, ranks_per_host=2, scattered=True).hosts_of_ranks(seed=7))
+        [0, 0, 1, 1, 2, 2]
+        """
+        return native.simulated_hosts(self, _seed(seed))
 
     @classmethod
     def load(cls, path: str) -> Network:
@@ -146,7 +174,7 @@ def _checked(name: str, value: Any) -> Any:
     elif name in _DRAWN:
         right, wanted = is_number or isinstance(value, str), 'a number, or a distribution such as "uniform(0, 1e-3)"'
         value = (repr(float(value)) if value else "0") if is_number else value
-    elif name == "dealt":
+    elif name in _YES_OR_NO:
         right, wanted = isinstance(value, bool), "true or false"
     elif name == "machine":
         right, wanted = isinstance(value, Profile), "a skyphos.planner.Profile"
@@ -185,6 +213,8 @@ class Phase:
     Attributes
     ----------
     name, algorithm : str
+    chunk_bytes : int or None
+        Of a broadcast: the most bytes of a chunk.
     degrees : tuple of int
         Layers of a butterfly.
     seconds : tuple of float
@@ -201,6 +231,7 @@ class Phase:
 
     name: str
     algorithm: str
+    chunk_bytes: int | None
     degrees: tuple[int, ...]
     seconds: tuple[float, ...]
     rounds: tuple[Round, ...]
@@ -230,6 +261,7 @@ class Simulation:
 class _Asked:
     collective: str
     algorithm: str
+    chunk_bytes: int | None
     degrees: list[int] | None
     n: int
     entries: float
@@ -253,15 +285,31 @@ def collectives() -> list[str]:
     return native.simulated_collectives()
 
 
+_WHOLE_ARRAYS = ("allreduce_dense", "broadcast")
+_INDICES = tuple(name for name in collectives() if name not in ("barrier", "shuffle", *_WHOLE_ARRAYS))
+
+#: Arguments of :func:`simulate`, and the collectives that look at them; the others leave them alone.
+LOOKED_AT: dict[str, tuple[str, ...]] = {
+    "n": (*_INDICES, *_WHOLE_ARRAYS),
+    "entries": (*_INDICES, "shuffle"),
+    "alpha": _INDICES,
+    "row_bytes": (*_INDICES, *_WHOLE_ARRAYS, "shuffle"),
+    "algorithm": ("allreduce", *_WHOLE_ARRAYS),
+    "chunk_bytes": ("broadcast",),
+    "degrees": ("configure", "reduce", "configure_reduce", "reduce_scatter", "allreduce"),
+}
+
+
 def simulate(
     network: Network,
     collective: str = "allreduce",
     *,
-    n: int,
-    entries: float,
+    n: int | None = None,
+    entries: float | None = None,
     alpha: float | None = None,
     row_bytes: int = 4,
     algorithm: str = "auto",
+    chunk_bytes: int | None = None,
     degrees: Sequence[int] | None = None,
     sized: bool = False,
     repeats: int = 1,
@@ -277,19 +325,26 @@ def simulate(
     network : Network
         The cluster.
     collective : str
-        One of :func:`collectives`. ``"reduce"`` is of a plan, which is configured first.
+        One of :func:`collectives`. ``"reduce"`` is of a plan, which is configured first. ``"broadcast"`` goes from rank
+        0. ``"shuffle"`` is the exchange of blocks, one from each rank to each: without what merges them, and without a
+        stage of its own between ranks of a host. Each rank of a host has its own copy of a broadcast, where the library
+        keeps one a host.
     n : int
-        Size of the index space; of ``"allreduce_dense"`` the length of the arrays.
+        Size of the index space; of ``"allreduce_dense"`` the length of the arrays, of ``"broadcast"`` the rows of the
+        message, which is ``n * row_bytes`` bytes long. ``"barrier"`` and ``"shuffle"`` need none.
     entries : float
-        Mean number of indices of a rank; of ``"topk_allreduce"`` also its k.
+        Mean number of indices of a rank; of ``"topk_allreduce"`` also its k; of ``"shuffle"`` the rows of each rank, of
+        which each rank, itself among them, gets as many, to within one. What is of arrays or of nothing needs none.
     alpha : float, optional
         Exponent of a power law from which indices are drawn (*Kylix*, section IV); without it they are drawn evenly.
     row_bytes : int
-        Bytes of an index's values.
+        Bytes of an index's values; of ``"shuffle"`` and ``"broadcast"`` of a row with all that is in it.
     algorithm, degrees
-        As :meth:`skyphos.Comm.allreduce` and :meth:`skyphos.Comm.configure` take them.
+        As :meth:`skyphos.Comm.allreduce`, :meth:`skyphos.Comm.broadcast` and :meth:`skyphos.Comm.configure` take them.
+    chunk_bytes : int, optional
+        As :meth:`skyphos.Comm.broadcast` takes it.
     sized : bool
-        Lengths in place of data, for ``"configure"`` and ``"reduce"``.
+        Lengths in place of data, for ``"configure"``, ``"reduce"``, ``"broadcast"`` and ``"shuffle"``.
     repeats : int
         How often it runs.
     seed : int
@@ -304,11 +359,14 @@ def simulate(
     Raises
     ------
     BadInput
-        A network or data that cannot be.
+        A network or data that cannot be, or data that is missing.
 
     Examples
     --------
     >>> from skyphos.simulate import Network, simulate
+    >>> done = simulate(Network(100), "broadcast", n=10**9, row_bytes=1, sized=True).phases[-1]
+    >>> done.algorithm, round(done.last_s, 1)
+    ('chain', 0.9)
     >>> done = simulate(Network(16), "reduce", n=10_000, entries=500, degrees=[4, 4])
     >>> [phase.name for phase in done.phases], [r.name for r in done.phases[-1].rounds]
     (['configure', 'reduce'], ['down 1', 'down 2', 'up 2', 'up 1'])
@@ -319,31 +377,43 @@ def simulate(
     outside = [rank for rank in watch if not 0 <= rank < network.ranks]
     if outside:
         raise BadInput(f"rank {outside[0]} cannot be watched: there are {network.ranks}")
-    if not 0 <= seed < 2**64:
-        raise BadInput(f"a seed is a number from 0 to 2^64 - 1, not {seed}")
+    for name, value, said in (("n", n, "how large the index space is"), ("entries", entries, "how much a rank has")):
+        if value is None and collective in LOOKED_AT[name]:
+            raise BadInput(f"say {said}: {collective} takes {name}=")
+    n = 1 if n is None else n
     whole("the size n of an index space", n, 2**63)
     whole("the bytes of a row", row_bytes, MOST_ROW_BYTES)
     whole("the number of repeats", repeats, 2**63)
+    if chunk_bytes is not None:
+        whole("the bytes of a chunk", chunk_bytes, 2**63)
     asked = _Asked(
         collective=collective,
         algorithm=algorithm,
+        chunk_bytes=chunk_bytes,
         degrees=None if degrees is None else list(degrees),
         n=n,
-        entries=float(entries),
+        entries=float(entries or 0),
         alpha=alpha,
         row_bytes=row_bytes,
         sized=sized,
         repeats=repeats,
-        seed=seed,
+        seed=_seed(seed),
         watched=sorted(set(watch)),
     )
     return Simulation(tuple(_phase(p) for p in native.simulate(network, asked, trace, progress)))
+
+
+def _seed(seed: int) -> int:
+    if not 0 <= seed < 2**64:
+        raise BadInput(f"a seed is a number from 0 to 2^64 - 1, not {seed}")
+    return seed
 
 
 def _phase(p: native.SimulatedPhase) -> Phase:
     return Phase(
         name=p.name,
         algorithm=p.algorithm,
+        chunk_bytes=p.chunk_bytes,
         degrees=tuple(p.degrees),
         seconds=tuple(p.seconds),
         rounds=tuple(Round(*numbers) for numbers in p.rounds),

@@ -3,12 +3,18 @@
 use crate::costs::Costs;
 use crate::distribution::Distribution;
 use crate::world::PACKET;
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_pcg::Pcg64;
 use skyphos_core::Topology;
 use skyphos_plan::Profile;
 use skyphos_types::{Error, Result};
 
 /// Most ranks of a simulated cluster.
 pub const MOST_RANKS: u32 = 4096;
+
+/// Places are drawn apart from all else that follows from a seed.
+const SCATTER: u64 = 0x7c15_2a6b_93d4_e80f;
 
 /// Longest of a network's delays: eleven days.
 const MOST_SECONDS: f64 = 1e6;
@@ -22,6 +28,10 @@ pub struct Network {
     pub ranks_per_host: u32,
     /// Whether ranks are dealt out to hosts in turn, rather than filling one after the other.
     pub dealt: bool,
+    /// Whether ranks are put on hosts, and so into racks, at random, and by which seed.
+    pub scattered: Option<u64>,
+    /// Whether ranks know hosts and racks: without, collectives go by the ranks' numbers alone.
+    pub topology_known: bool,
     /// Cores of each host.
     pub cores: f64,
     /// Hosts of each rack; 0: one rack, or a network that holds nobody back.
@@ -72,6 +82,8 @@ impl Network {
             ranks,
             ranks_per_host: 1,
             dealt: false,
+            scattered: None,
+            topology_known: true,
             cores: 1.0,
             hosts_per_rack: 0,
             rate_out: rate,
@@ -101,6 +113,11 @@ impl Network {
         }
         if self.ranks_per_host == 0 {
             return Err(Error::bad_input("ranks_per_host must be at least 1"));
+        }
+        if self.dealt && self.scattered.is_some() {
+            return Err(Error::bad_input(
+                "ranks are dealt out to hosts in turn or scattered over them, not both",
+            ));
         }
         // Beyond these no computer is, and times of many would not be told apart or counted.
         let limits = [
@@ -141,12 +158,17 @@ impl Network {
         Ok(())
     }
 
-    /// The host of a rank.
-    pub fn host(&self, rank: u32) -> u32 {
-        match self.dealt {
+    /// The host of each rank.
+    pub fn hosts_of_ranks(&self) -> Vec<u32> {
+        let host = |rank: u32| match self.dealt {
             true => rank % self.hosts(),
             false => rank / self.ranks_per_host,
+        };
+        let mut hosts: Vec<u32> = (0..self.ranks).map(host).collect();
+        if let Some(seed) = self.scattered {
+            hosts.shuffle(&mut Pcg64::seed_from_u64(seed ^ SCATTER));
         }
+        hosts
     }
 
     /// The rack of a host.
@@ -185,9 +207,12 @@ impl Network {
         }
     }
 
-    /// Where ranks are.
+    /// Where ranks take themselves to be.
     pub fn topology(&self) -> Result<Topology> {
-        let hosts: Vec<u32> = (0..self.ranks).map(|rank| self.host(rank)).collect();
+        if !self.topology_known {
+            return Ok(Topology::flat(self.ranks));
+        }
+        let hosts = self.hosts_of_ranks();
         let racks: Vec<u32> = hosts.iter().map(|host| self.rack(*host)).collect();
         Topology::new(&hosts, &racks)
     }
