@@ -2,7 +2,6 @@
 
 use crate::costs::Costs;
 use crate::distribution::Distribution;
-use crate::world::PACKET;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
@@ -12,6 +11,10 @@ use skyphos_types::{Error, Result};
 
 /// Most ranks of a simulated cluster.
 pub const MOST_RANKS: u32 = 4096;
+
+/// Bytes of a packet that are IP's and TCP's (with time stamps), and those of Ethernet around it, the gap after it counted.
+const INNER_HEADS: f64 = 52.0;
+const OUTER_HEADS: f64 = 38.0;
 
 /// Places are drawn apart from all else that follows from a seed.
 const SCATTER: u64 = 0x7c15_2a6b_93d4_e80f;
@@ -46,6 +49,8 @@ pub struct Network {
     pub latency_s: f64,
     /// Seconds for which a host's link is taken by each message, whatever its length.
     pub message_s: f64,
+    /// Bytes of the largest packet, with the heads of IP and TCP (52) and without Ethernet's (38).
+    pub mtu: u32,
     /// Bytes that a message takes at least (its frames' heads are counted apart).
     pub packet_floor: f64,
     /// By what share a transfer is slower for each further host that sends to the same one at once.
@@ -91,6 +96,7 @@ impl Network {
             uplink_rate: rate,
             latency_s,
             message_s: 0.0,
+            mtu: 1500,
             packet_floor: 0.0,
             incast: 0.0,
             host_rate: 4e9,
@@ -129,6 +135,7 @@ impl Network {
             ("latency_s", self.latency_s, 0.0, MOST_SECONDS),
             ("message_s", self.message_s, 0.0, MOST_SECONDS),
             ("host_latency_s", self.host_latency_s, 0.0, MOST_SECONDS),
+            ("mtu", f64::from(self.mtu), 100.0, 65_535.0),
             ("packet_floor", self.packet_floor, 0.0, 1e12),
             ("incast", self.incast, 0.0, 1e6),
             ("the share of stragglers", self.stragglers.share, 0.0, 1.0),
@@ -156,6 +163,11 @@ impl Network {
             )));
         }
         Ok(())
+    }
+
+    /// Bytes that TCP, IP and Ethernet put around a packet, and the most in it.
+    pub(crate) fn packet(&self) -> (f64, f64) {
+        (INNER_HEADS + OUTER_HEADS, f64::from(self.mtu) - INNER_HEADS)
     }
 
     /// The host of each rank.
@@ -190,7 +202,8 @@ impl Network {
     pub fn profile(&self) -> Profile {
         let Costs { frame_s, byte_s, array_byte_s, kernels, rows } = self.costs;
         let shared = f64::from(self.ranks_per_host.min(self.ranks));
-        let payload = PACKET.1 / (PACKET.0 + PACKET.1);
+        let (around, inside) = self.packet();
+        let payload = inside / (around + inside);
         Profile {
             latency_s: self.latency_s,
             message_s: self.message_s,

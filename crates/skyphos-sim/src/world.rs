@@ -17,9 +17,6 @@ use skyphos_core::transport::Event;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-/// Bytes that TCP, IP and Ethernet put around a packet, and those in it.
-pub(crate) const PACKET: (f64, f64) = (90.0, 1448.0);
-
 /// Frames of less leave the backlog as soon as their turn comes if nobody watches it: that saves an event.
 const WATCHED_BYTES: usize = 16 * 1024;
 
@@ -200,7 +197,8 @@ impl World {
     pub(crate) fn launch(&mut self, from: u32, to: u32, time: u64, frame: Frame, mark: Mark) -> u32 {
         let payload = frame.payload.len();
         let bytes = ((payload + HEADER_BYTES) as f64).max(self.network.packet_floor);
-        let bytes = bytes + (bytes / PACKET.1).ceil() * PACKET.0;
+        let packet = self.network.packet();
+        let bytes = bytes + (bytes / packet.1).ceil() * packet.0;
         let pair = self.pairs.entry((from, to)).or_default();
         pair.queued += payload;
         pair.peak = pair.peak.max(pair.queued);

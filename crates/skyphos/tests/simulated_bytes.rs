@@ -123,6 +123,17 @@ fn routes_take_what_the_table_of_them_says() {
     near(Route::Simple, 16, 15.0);
 }
 
+#[test]
+fn larger_packets_leave_more_of_a_link() {
+    let took = |mtu: u32| {
+        let network = Network { mtu, ..Network::new(2, 1.25e8, 50e-6) };
+        let scenario = Scenario { n: 500_000_000, sized: true, ..scenario(2, Collective::Broadcast) };
+        run(&Scenario { network, ..scenario }).ran.last()
+    };
+    assert!((took(9000) / 4.04 - 1.0).abs() < 2e-3, "*Twister*, Table 8: 0.5 GB to one node in 4.04 s");
+    assert!((took(1500) / took(9000) / (1538.0 / 1448.0 * 8948.0 / 9038.0) - 1.0).abs() < 1e-3);
+}
+
 /// Five racks whose uplinks carry 1 / 2.5 of their hosts' rates, and a chain through ranks that lie at random.
 fn racks(hosts_per_rack: u32, topology_known: bool, seed: u64) -> Network {
     let rate = 1.25e8;

@@ -37,9 +37,13 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
 @click.option("--ranks", type=click.IntRange(1, 4096), default=None, help="Ranks in the group.")
 @click.option("--collective", default="allreduce", show_default=True, help="Which one; --list names them.")
 @click.option("--list", "listed", is_flag=True, help="Name the collectives.")
-@click.option("--size", "n", type=Size(), default=None, help="Size of the index space, or rows of a message; 60e6 is taken.")
+@click.option(
+    "--size", "n", type=Size(), default=None, help="Size of the index space, or rows of a message; 60e6 is taken."
+)
 @shared_options.density
-@click.option("--entries", type=Size(), default=None, help="Or how many it has; of topk_allreduce this is k, of shuffle rows.")
+@click.option(
+    "--entries", type=Size(), default=None, help="Or how many it has; of topk_allreduce this is k, of shuffle rows."
+)
 @shared_options.alpha
 @shared_options.row_bytes
 @click.option(
@@ -52,7 +56,9 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
     default=None,
     help="Layers of a butterfly, as 8x4x2; without, chosen. An allreduce takes them with --algorithm butterfly.",
 )
-@click.option("--sized", is_flag=True, help="Lengths in place of data: configure, reduce, broadcast and shuffle of any size.")
+@click.option(
+    "--sized", is_flag=True, help="Lengths in place of data: configure, reduce, broadcast and shuffle of any size."
+)
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="How often it runs.")
 @click.option("--network", "described", type=click.Path(dir_okay=False), help="A JSON file that describes it.")
 @click.option(
@@ -65,6 +71,7 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
 @click.option("--rate", type=RATE, default=None, help="What a host's link carries each way.  [default: 10Gbit]")
 @shared_options.seconds("--latency", "Of a small message.", f"{Network.latency_s:g}")
 @shared_options.seconds("--message", "For which each message takes a link.", f"{Network.message_s:g}")
+@click.option("--mtu", type=click.IntRange(min=1), default=None, help="Bytes of a packet at most.  [default: 1500]")
 @click.option("--incast", type=float, default=None, help="Slower by so much for each further sender.")
 @click.option("--ranks-per-host", type=click.IntRange(min=1), default=None, help="They share its link.  [default: 1]")
 @click.option("--dealt", is_flag=True, default=None, help="Ranks are dealt out to hosts in turn.")
