@@ -48,7 +48,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 
 def draw(entry: dict[str, Any]) -> Any:
     """All routes at one size, and the chain at each."""
-    figure, (routes, chains) = new(2, width=12.5, height=4.9)
+    figure, (routes, chains) = new(2, width=12.5, height=5.6)
     scale = entry["bytes"] / GB
     theirs = {"color": THEIRS, "linestyle": "", "marker": "*", "markersize": 10, "zorder": 4}
     for number, route in enumerate(ROUTES):
@@ -56,7 +56,7 @@ def draw(entry: dict[str, Any]) -> Any:
         style = {"color": COLOURS[number], "marker": MARKERS[number], "zorder": 3}
         routes.plot([p["nodes"] for p in mine], [p["seconds"] for p in mine], label=route, **style)
         paper = [p for p in entry["paper"] if p["route"] == route and p["gb"] == SIZE]
-        label = "the paper's, of the same colour's route" if number == 0 else None
+        label = "the paper's, in the route's colour" if route == ROUTES[-1] else None
         routes.plot([p["nodes"] for p in paper], [p["seconds"] for p in paper], label=label,
                     **theirs | {"color": COLOURS[number], "markeredgecolor": "black", "markersize": 12})  # fmt: skip
     bound = link_s(SIZE * GB * scale)
@@ -64,24 +64,24 @@ def draw(entry: dict[str, Any]) -> Any:
     routes.set_yscale("log")
     plain_numbers(routes.yaxis, [tick * scale for tick in (8, 16, 32, 64, 128, 256, 512, 1024)])
     routes.set_ylabel("seconds (logarithmic)")
-    routes.set_title(f"{SIZE * 1e3 * scale:g} MB by all routes", fontsize=10)
+    routes.set_title(f"{SIZE * 1e3 * scale:,g} MB by all routes", fontsize=10)
     for number, size in enumerate(SIZES):
         mine = [p for p in entry["points"] if p["asked"] == "chain" and p["gb"] == size]
         bound = link_s(size * GB * scale)
         style = {"color": COLOURS[number], "marker": MARKERS[number], "zorder": 3}
         chains.plot([p["nodes"] for p in mine], [p["seconds"] / bound for p in mine],
-                    label=f"chain, {size * 1e3 * scale:g} MB: bound {bound:.2f} s", **style)  # fmt: skip
+                    label=f"{size * 1e3 * scale:,g} MB: the link allows {bound:.2f} s", **style)  # fmt: skip
         paper = [p for p in entry["paper"] if p["route"] == "chain" and p["gb"] == size]
-        label = "the paper's chain, of the same colour's size" if number == 0 else None
+        label = "the paper's, in the size's colour" if size == SIZES[-1] else None
         chains.plot([p["nodes"] for p in paper], [p["seconds"] / link_s(size * GB) for p in paper], label=label,
                     **theirs | {"color": COLOURS[number], "markeredgecolor": "black", "markersize": 12})  # fmt: skip
     chains.axhline(1, color="black", linestyle=":", linewidth=1.2)
-    chains.set_ylim(0.98, None)
+    chains.set_ylim(0.995, None)
     chains.set_ylabel("time, of what the link allows")
     chains.set_title("the chain at each size", fontsize=10)
     for axes in (routes, chains):
         axes.set_xticks(sorted({p["nodes"] for p in entry["points"]}))
         axes.set_xlabel("nodes that receive")
-        axes.legend(fontsize=8, frameon=False)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=8.5, frameon=False)
     figure.suptitle(f"{TITLE} (simulated)", fontsize=12, fontweight="bold")
     return figure

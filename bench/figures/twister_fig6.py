@@ -82,7 +82,7 @@ def draw(entry: dict[str, Any]) -> Any:
         seconds.errorbar(nodes, middle, spread, color=COLOURS[1 + number], marker=MARKERS[number], capsize=3,
                          label=label, zorder=3)  # fmt: skip
     known = {int(n): s * entry["bytes"] / GB for n, s in entry["paper"]["known_s"].items()}
-    star = {"color": THEIRS, "linestyle": "", "marker": "*", "markersize": 11, "zorder": 4}
+    star = {"color": THEIRS, "markerfacecolor": "none", "linestyle": "", "marker": "*", "markersize": 13, "zorder": 4}
     seconds.plot(list(known), list(known.values()), label="the paper's chain, rack by rack", **star)
     last = max(known)
     seconds.plot([last], [known[last] * entry["paper"]["times"]], label=f"{entry['paper']['times']:g} times that",

@@ -17,7 +17,7 @@ from typing import Any
 from skyphos.simulate import simulate
 
 from .folding import folding
-from .style import COLOURS, THEIRS, Tell, new
+from .style import COLOURS, THEIRS, Tell, new, plain_numbers
 from .twister import GB, RACKS, broadcast, cluster, link_s, shuffle_bound_s, shuffle_s
 
 TITLE = "Twister Fig. 9: communication of an iteration"
@@ -88,7 +88,8 @@ def draw(entry: dict[str, Any]) -> Any:
         beside.text(seconds * 1.08, at, f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s", va="center")
     beside.set_yticks(range(len(rows)), list(reversed(rows)))
     beside.set_xscale("log")
-    beside.set_xlim(None, 4 * max(rows.values()))
+    beside.set_xlim(0.2 * min(rows.values()), 6 * max(rows.values()))
+    plain_numbers(beside.xaxis, (10, 100, 1000, 10_000) if min(rows.values()) > 1 else (0.01, 0.1, 1, 10))
     beside.set_xlabel("seconds (logarithmic)")
     beside.set_title("what local reduction costs and saves", fontsize=10)
     for each in (axes, beside):
