@@ -37,6 +37,10 @@ NAMES = (
     "sparse_allreduce_fig6",
     "sparse_allreduce_fig7",
     "kylix_skew",
+    "twister_fig4",
+    "twister_fig6",
+    "twister_fig8",
+    "twister_fig9",
 )
 _BENCH = Path(__file__).resolve().parent.parent
 _DOCS = _BENCH.parent / "docs" / "figures"

@@ -48,6 +48,7 @@ __all__ = [
     "set_profile",
     "simulate",
     "simulated_collectives",
+    "simulated_hosts",
     "stream",
     "strings_of",
     "topk_allreduce",
@@ -305,6 +306,7 @@ class Work:
 class SimulatedPhase:
     name: str
     algorithm: str
+    chunk_bytes: int | None
     degrees: list[int]
     seconds: list[float]
     rounds: list[tuple[str, float, float, int, int, int]]
@@ -316,6 +318,7 @@ def simulate(
     network: Any, asked: Any, traced: bool, progress: Callable[[str, int, float], None] | None
 ) -> list[SimulatedPhase]: ...
 def simulated_collectives() -> list[str]: ...
+def simulated_hosts(network: Any, seed: int) -> list[int]: ...
 def default_profile(ranks: int, cores: float, rate: float | None) -> list[tuple[str, float]]: ...
 def union_entries(
     n: int, model: tuple[str, float, float, list[tuple[float, float]]], ranks: list[float]

@@ -1,7 +1,7 @@
 """Collectives on a cluster that is not there: the same code, under a virtual clock, at up to 4,096 ranks.
 
 A :class:`Network` says what links, racks and processors can do and what goes wrong in them; :func:`simulate` runs a
-collective on it with indices drawn from a model, or, for runs that no memory holds, with their numbers alone
+collective on it with indices drawn from a model, or, for runs that no memory holds, with lengths alone
 (``sized=True``). All that is drawn follows from one seed.
 """
 
@@ -9,152 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from numbers import Integral
-from typing import Any
+from dataclasses import dataclass, field
 
 from . import _skyphos as native
 from .errors import BadInput
-from .planner import MOST_ROW_BYTES, Profile, is_real, read_json, read_text, short, whole
+from .planner import MOST_ROW_BYTES, whole
+from .simulated_network import Network, checked_seed
 
-__all__ = ["Network", "Phase", "Round", "Simulation", "collectives", "simulate"]
-
-#: Fields of a network that count, and those that may be drawn.
-_WHOLE = ("ranks", "ranks_per_host", "hosts_per_rack")
-_DRAWN = ("jitter", "straggler_slowness", "start", "clock")
+__all__ = ["LOOKED_AT", "Network", "Phase", "Round", "Simulation", "collectives", "simulate"]
 
 #: Ranks whose frames and work are kept for the timeline, unless others are asked for.
 _WATCHED = 32
-
-
-def _default_machine() -> Profile:
-    return Profile.network(1e9)
-
-
-@dataclass(frozen=True)
-class Network:
-    """What a simulated cluster is like. Ranks fill hosts, and hosts fill racks, in their order.
-
-    Attributes
-    ----------
-    ranks : int
-        1 to 4,096.
-    rate_out, rate_in : float
-        Bytes a second that a host's link carries each way.
-    latency_s : float
-        Seconds until a small message is there.
-    message_s : float
-        Seconds for which a host's link is taken by each message, whatever its length: what makes small ones slow
-        (*Kylix*, Figure 2).
-    packet_floor : float
-        Bytes that a frame takes at least.
-    incast : float
-        By what share a transfer is slower for each further host that sends to the same one at once.
-    ranks_per_host, hosts_per_rack : int
-        0 hosts a rack: one rack.
-    dealt : bool
-        Ranks are dealt out to hosts in turn, rather than filling one after the other.
-    cores : float
-        Cores of a host, which its ranks share.
-    uplink_rate : float, optional
-        Bytes a second into and out of a rack for each host in it; below ``rate_out`` the uplink is oversubscribed.
-        None: nobody is held back.
-    host_rate, host_latency_s : float
-        Between ranks of one host.
-    jitter : float or str
-        Seconds by which a message is late: a number or a named distribution, ``"exponential(1e-4)"``,
-        ``"lognormal(1e-4, 1)"``, ``"pareto(1e-5, 1.5)"``, ``"uniform(0, 1e-3)"``, ``"normal(1e-3, 1e-4)"``.
-    straggler_share, straggler_slowness : float, float or str
-        Share of ranks that are slow, and how many times as long their work takes: a number or a distribution, of which
-        draws below 1 count as 1.
-    start, clock : float or str
-        Seconds by which a rank enters a call late, and by which its clock is ahead: numbers or distributions.
-    machine : Profile
-        What work costs: frames, bytes, entries and rows. Its network, its share of a core, ``wake_s`` and ``call_s``
-        are not looked at.
-
-    Raises
-    ------
-    BadInput
-        A field is of another type; names it.
-
-    Examples
-    --------
-    >>> from skyphos.simulate import Network
-    >>> Network(64, rate_out=1.25e9, rate_in=1.25e9, jitter="exponential(1e-4)").ranks
-    64
-    """
-
-    ranks: int
-    rate_out: float = 1.25e9
-    rate_in: float = 1.25e9
-    latency_s: float = 50e-6
-    message_s: float = 0.0
-    packet_floor: float = 0.0
-    incast: float = 0.0
-    ranks_per_host: int = 1
-    dealt: bool = False
-    hosts_per_rack: int = 0
-    cores: float = 1.0
-    uplink_rate: float | None = None
-    host_rate: float = 4e9
-    host_latency_s: float = 10e-6
-    jitter: str | float = "0"
-    straggler_share: float = 0.0
-    straggler_slowness: str | float = "1"
-    start: str | float = "0"
-    clock: str | float = "0"
-    machine: Profile = field(default_factory=_default_machine)
-
-    def __post_init__(self) -> None:
-        for known in fields(self):
-            object.__setattr__(self, known.name, _checked(known.name, getattr(self, known.name)))
-        if self.uplink_rate is None:
-            # As if there were no uplink.
-            object.__setattr__(self, "uplink_rate", max(self.rate_out, self.rate_in) * 1e3)
-
-    @classmethod
-    def load(cls, path: str) -> Network:
-        """Read a description: a JSON object of these fields, with the path of a profile's file for ``machine``.
-
-        Raises BadInput if it is none; names the file, and the field that is wrong.
-        """
-        found = read_json(read_text(path), path)
-        known = {f.name for f in fields(cls)}
-        if not isinstance(found, dict) or "ranks" not in found:
-            raise BadInput(f"{path}: a network is a JSON object that says at least ranks")
-        strange = sorted(set(found) - known)
-        if strange:
-            raise BadInput(f"{path}: a network has no {', '.join(strange)}; it has {', '.join(sorted(known))}")
-        if "machine" in found:
-            if not isinstance(found["machine"], str):
-                raise BadInput(f"{path}: machine must be the path of a profile's file, not {short(found['machine'])}")
-            found["machine"] = Profile.load(found["machine"])
-        try:
-            return cls(**found)
-        except BadInput as error:
-            raise BadInput(f"{path}: {error}") from None
-
-
-def _checked(name: str, value: Any) -> Any:
-    """The value of a network's field, if it is of the right type; a number in place of a distribution as its text."""
-    is_number = is_real(value)
-    if name in _WHOLE:
-        is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-        right, wanted = is_whole and 0 <= int(value) < 2**32, "a whole number"
-        wanted += " of at least 0, below 2^32" if is_whole else ""
-    elif name in _DRAWN:
-        right, wanted = is_number or isinstance(value, str), 'a number, or a distribution such as "uniform(0, 1e-3)"'
-        value = (repr(float(value)) if value else "0") if is_number else value
-    elif name == "dealt":
-        right, wanted = isinstance(value, bool), "true or false"
-    elif name == "machine":
-        right, wanted = isinstance(value, Profile), "a skyphos.planner.Profile"
-    else:
-        right, wanted = is_number or (name == "uplink_rate" and value is None), "a number"
-    if not right:
-        raise BadInput(f"{name} of a network must be {wanted}, not {short(value)}")
-    return value
 
 
 @dataclass(frozen=True)
@@ -185,6 +50,8 @@ class Phase:
     Attributes
     ----------
     name, algorithm : str
+    chunk_bytes : int or None
+        Of a broadcast: the most bytes of a chunk.
     degrees : tuple of int
         Layers of a butterfly.
     seconds : tuple of float
@@ -201,6 +68,7 @@ class Phase:
 
     name: str
     algorithm: str
+    chunk_bytes: int | None
     degrees: tuple[int, ...]
     seconds: tuple[float, ...]
     rounds: tuple[Round, ...]
@@ -230,6 +98,7 @@ class Simulation:
 class _Asked:
     collective: str
     algorithm: str
+    chunk_bytes: int | None
     degrees: list[int] | None
     n: int
     entries: float
@@ -253,15 +122,31 @@ def collectives() -> list[str]:
     return native.simulated_collectives()
 
 
+_WHOLE_ARRAYS = ("allreduce_dense", "broadcast")
+_INDICES = tuple(name for name in collectives() if name not in ("barrier", "shuffle", *_WHOLE_ARRAYS))
+
+#: Arguments of :func:`simulate`, and the collectives that look at them; the others leave them alone.
+LOOKED_AT: dict[str, tuple[str, ...]] = {
+    "n": (*_INDICES, *_WHOLE_ARRAYS),
+    "entries": (*_INDICES, "shuffle"),
+    "alpha": _INDICES,
+    "row_bytes": (*_INDICES, *_WHOLE_ARRAYS, "shuffle"),
+    "algorithm": ("allreduce", *_WHOLE_ARRAYS),
+    "chunk_bytes": ("broadcast",),
+    "degrees": ("configure", "reduce", "configure_reduce", "reduce_scatter", "allreduce"),
+}
+
+
 def simulate(
     network: Network,
     collective: str = "allreduce",
     *,
-    n: int,
-    entries: float,
+    n: int | None = None,
+    entries: float | None = None,
     alpha: float | None = None,
     row_bytes: int = 4,
     algorithm: str = "auto",
+    chunk_bytes: int | None = None,
     degrees: Sequence[int] | None = None,
     sized: bool = False,
     repeats: int = 1,
@@ -277,19 +162,26 @@ def simulate(
     network : Network
         The cluster.
     collective : str
-        One of :func:`collectives`. ``"reduce"`` is of a plan, which is configured first.
+        One of :func:`collectives`. ``"reduce"`` is of a plan, which is configured first. ``"broadcast"`` goes from rank
+        0. ``"shuffle"`` is the exchange of blocks, one from each rank to each: without what merges them, and without a
+        stage of its own between ranks of a host. Each rank of a host has its own copy of a broadcast, where the library
+        keeps one a host.
     n : int
-        Size of the index space; of ``"allreduce_dense"`` the length of the arrays.
+        Size of the index space; of ``"allreduce_dense"`` the length of the arrays, of ``"broadcast"`` the rows of the
+        message, which is ``n * row_bytes`` bytes long. ``"barrier"`` and ``"shuffle"`` need none.
     entries : float
-        Mean number of indices of a rank; of ``"topk_allreduce"`` also its k.
+        Mean number of indices of a rank; of ``"topk_allreduce"`` also its k; of ``"shuffle"`` the rows of each rank, of
+        which each rank, itself among them, gets as many, to within one. What is of arrays or of nothing needs none.
     alpha : float, optional
         Exponent of a power law from which indices are drawn (*Kylix*, section IV); without it they are drawn evenly.
     row_bytes : int
-        Bytes of an index's values.
+        Bytes of an index's values; of ``"shuffle"`` and ``"broadcast"`` of a row with all that is in it.
     algorithm, degrees
-        As :meth:`skyphos.Comm.allreduce` and :meth:`skyphos.Comm.configure` take them.
+        As :meth:`skyphos.Comm.allreduce`, :meth:`skyphos.Comm.broadcast` and :meth:`skyphos.Comm.configure` take them.
+    chunk_bytes : int, optional
+        As :meth:`skyphos.Comm.broadcast` takes it.
     sized : bool
-        Lengths in place of data, for ``"configure"`` and ``"reduce"``.
+        Lengths in place of data, for ``"configure"``, ``"reduce"``, ``"broadcast"`` and ``"shuffle"``.
     repeats : int
         How often it runs.
     seed : int
@@ -304,11 +196,14 @@ def simulate(
     Raises
     ------
     BadInput
-        A network or data that cannot be.
+        A network or data that cannot be, or data that is missing.
 
     Examples
     --------
     >>> from skyphos.simulate import Network, simulate
+    >>> done = simulate(Network(100), "broadcast", n=10**9, row_bytes=1, sized=True).phases[-1]
+    >>> done.algorithm, round(done.last_s, 1)
+    ('chain', 0.9)
     >>> done = simulate(Network(16), "reduce", n=10_000, entries=500, degrees=[4, 4])
     >>> [phase.name for phase in done.phases], [r.name for r in done.phases[-1].rounds]
     (['configure', 'reduce'], ['down 1', 'down 2', 'up 2', 'up 1'])
@@ -319,22 +214,27 @@ def simulate(
     outside = [rank for rank in watch if not 0 <= rank < network.ranks]
     if outside:
         raise BadInput(f"rank {outside[0]} cannot be watched: there are {network.ranks}")
-    if not 0 <= seed < 2**64:
-        raise BadInput(f"a seed is a number from 0 to 2^64 - 1, not {seed}")
+    for name, value, said in (("n", n, "how large the index space is"), ("entries", entries, "how much a rank has")):
+        if value is None and collective in LOOKED_AT[name]:
+            raise BadInput(f"say {said}: {collective} takes {name}=")
+    n = 1 if n is None else n
     whole("the size n of an index space", n, 2**63)
     whole("the bytes of a row", row_bytes, MOST_ROW_BYTES)
     whole("the number of repeats", repeats, 2**63)
+    if chunk_bytes is not None:
+        whole("the bytes of a chunk", chunk_bytes, 2**63)
     asked = _Asked(
         collective=collective,
         algorithm=algorithm,
+        chunk_bytes=chunk_bytes,
         degrees=None if degrees is None else list(degrees),
         n=n,
-        entries=float(entries),
+        entries=float(entries or 0),
         alpha=alpha,
         row_bytes=row_bytes,
         sized=sized,
         repeats=repeats,
-        seed=seed,
+        seed=checked_seed(seed),
         watched=sorted(set(watch)),
     )
     return Simulation(tuple(_phase(p) for p in native.simulate(network, asked, trace, progress)))
@@ -344,6 +244,7 @@ def _phase(p: native.SimulatedPhase) -> Phase:
     return Phase(
         name=p.name,
         algorithm=p.algorithm,
+        chunk_bytes=p.chunk_bytes,
         degrees=tuple(p.degrees),
         seconds=tuple(p.seconds),
         rounds=tuple(Round(*numbers) for numbers in p.rounds),

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from html import escape
 
 from .page import CLAY, CUP, FAINT, INK, LINE, PALE, STYLE, bar, human_bytes, human_seconds, stroke, svg, text
-from .simulate import Network, Phase, Round, Simulation
+from .simulate import LOOKED_AT, Network, Phase, Round, Simulation
 
-__all__ = ["render"]
+__all__ = ["data_words", "phase_words", "render"]
 
 #: Colours of rounds in the timeline, one after the other.
 _ROUNDS = ("#b4532a", "#d98f5c", "#8a9a5b", "#5b8a8a", "#6f6aa3", "#a3698f", "#c2a14d", "#7a7a7a")
@@ -21,8 +21,41 @@ _WORDS = 160.0
 _MOST_STRETCHES = 400
 
 
-def render(network: Network, n: int | None, entries: float | None, found: Simulation) -> str:
-    """Return the page. ``n``, ``entries``: None where there is no such data.
+def data_words(collective: str, n: int | None, entries: float | None, row_bytes: int) -> list[str]:
+    """Return what a simulated collective is of, in words; ``n``, ``entries``: None where there is no such data.
+
+    Examples
+    --------
+    >>> from skyphos.simulate_page import data_words
+    >>> data_words("allreduce", 1000, 50, 4), data_words("broadcast", 10**9, None, 1)
+    (['n = 1,000', '50 entries a rank (0.05)'], ['a message of 1.00 GB'])
+    """
+    if collective == "broadcast" and n is not None:
+        return [f"a message of {human_bytes(n * row_bytes)}"]
+    if collective == "shuffle" and entries is not None:
+        return [f"{entries:,.0f} rows a rank, which are {human_bytes(entries * row_bytes)}"]
+    words = [] if n is None else [f"n = {n:,}"]
+    return words if n is None or entries is None else [*words, f"{entries:,.0f} entries a rank ({entries / n:.3g})"]
+
+
+def phase_words(phase: Phase) -> str:
+    """Return a part's name and how it went: algorithm, chunks, layers.
+
+    Examples
+    --------
+    >>> from skyphos.simulate import Network, simulate
+    >>> from skyphos.simulate_page import phase_words
+    >>> phase_words(simulate(Network(4), "broadcast", n=10**6, algorithm="chain", chunk_bytes=65536).phases[0])
+    'broadcast by chain, chunks of 65.5 kB'
+    """
+    words = f" by {phase.algorithm}" if phase.name in LOOKED_AT["algorithm"] else ""
+    words += f", chunks of {human_bytes(phase.chunk_bytes)}" if phase.chunk_bytes else ""
+    words += f", degrees {'x'.join(map(str, phase.degrees))}" if phase.degrees else ""
+    return phase.name + words
+
+
+def render(network: Network, n: int | None, entries: float | None, found: Simulation, *, row_bytes: int = 4) -> str:
+    """Return the page. ``n``, ``entries``: None where there is no such data; ``row_bytes``: of each row of it.
 
     Examples
     --------
@@ -37,8 +70,8 @@ def render(network: Network, n: int | None, entries: float | None, found: Simula
     racks = math.ceil(hosts / network.hosts_per_rack) if network.hosts_per_rack else 1
     facts = [
         ("ranks", f"{network.ranks:,} on {hosts:,} hosts" + (f" in {racks:,} racks" if racks > 1 else "")),
-        *([] if n is None else [("n", f"{n:,}")]),
-        *([] if n is None or entries is None else [("entries a rank", f"{entries:,.0f} ({entries / n:.3g})")]),
+        *(("data", words) for words in data_words(found.phases[-1].name, n, entries, row_bytes)),
+        ("places", _places(network)),
         ("links", f"{human_bytes(network.rate_out)}/s out, {human_bytes(network.rate_in)}/s in"),
         ("latency", human_seconds(network.latency_s)),
         ("each message takes", human_seconds(network.message_s)),
@@ -50,6 +83,12 @@ def render(network: Network, n: int | None, entries: float | None, found: Simula
     return _PAGE.format(style=STYLE, facts=shown, phases="".join(_phase(p) for p in found.phases))
 
 
+def _places(network: Network) -> str:
+    """How ranks lie on hosts, and whether they know."""
+    words = "at random" if network.scattered else "dealt out in turn" if network.dealt else "host by host"
+    return words if network.topology_known else f"{words}, unknown to the ranks"
+
+
 def _stragglers(network: Network) -> str:
     if network.straggler_share == 0:
         return "none"
@@ -57,10 +96,8 @@ def _stragglers(network: Network) -> str:
 
 
 def _phase(phase: Phase) -> str:
-    by = f" by {phase.algorithm}" if phase.name.startswith("allreduce") else ""
-    by += f", degrees {'x'.join(map(str, phase.degrees))}" if phase.degrees else ""
     colours = {r.name: _ROUNDS[k % len(_ROUNDS)] for k, r in enumerate(phase.rounds)}
-    parts = [f"<h2>{escape(phase.name + by)}: {human_seconds(phase.last_s)}</h2>"]
+    parts = [f"<h2>{escape(phase_words(phase))}: {human_seconds(phase.last_s)}</h2>"]
     if phase.rounds:
         parts += [_layers(phase.rounds, len(phase.seconds)), _timeline(phase, colours)]
     if len(phase.seconds) > 1:

@@ -33,12 +33,15 @@ from figures import (  # noqa: E402
     sparcml_fig7,
     sparse_allreduce_fig7,
     style,
+    twister,
+    twister_fig6,
 )
 from figures.__main__ import NAMES  # noqa: E402
 
 #: Those that need the lab, or a build of Rust examples.
-OTHERS = ("kylix_fig2", "kylix_table1", "kylix_replicas")
-SIMULATED = [name for name in NAMES if name.startswith(("kylix_", "sparse_allreduce_")) and name not in OTHERS]
+OTHERS = ("kylix_fig2", "kylix_table1", "kylix_replicas", "twister_table9")
+_PAPERS = ("kylix_", "sparse_allreduce_", "twister_")
+SIMULATED = [name for name in NAMES if name.startswith(_PAPERS) and name not in OTHERS]
 RECORDS = sorted((BENCH.parent / "docs" / "figures").glob("*.json"))
 needs_matplotlib = pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed: make lab")
 
@@ -155,6 +158,24 @@ def test_threads_leave_the_network_alone() -> None:
     faster = sparse_allreduce_fig7.faster(machine, 4)
     assert (faster.fold_s, faster.byte_s) == (machine.fold_s / 4, machine.byte_s / 4)
     assert (faster.rate, faster.latency_s, faster.cores) == (machine.rate, machine.latency_s, machine.cores)
+
+
+def test_what_uplinks_allow_a_chain() -> None:
+    """Racks of 25: a chain in order leaves each once, one between two racks 24 or 25 times."""
+    assert twister_fig6.allowed(list(range(50)), 25) == 1.0
+    between = [host for k in range(25) for host in (k, 25 + k)]
+    assert twister_fig6.allowed(between, 25) == pytest.approx(25 / 10)
+    assert twister_fig6.allowed(between[:22], 25) == pytest.approx(1.1)
+
+
+def test_twisters_links_carry_what_its_table_says() -> None:
+    """0.5 GB to one node in 4.04 s; and of 2 GB on each of 125 nodes, 100 go through each uplink of 25 nodes' racks."""
+    assert twister.link_s(0.5e9) == pytest.approx(4.04, rel=1e-3)
+    link, uplink = twister.shuffle_bound_s(2e9, 125)
+    assert link == pytest.approx(twister.link_s(2e9 * 124 / 125))
+    assert uplink == pytest.approx(25 * 2e9 * 0.8 / 1.25e9 * 9038 / 8948)
+    on = twister.cluster(151, 5)
+    assert (on.hosts_per_rack, on.uplink_rate * on.hosts_per_rack) == (31, pytest.approx(1.25e9))
 
 
 @pytest.mark.parametrize("name", SIMULATED)

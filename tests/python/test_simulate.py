@@ -62,6 +62,60 @@ def test_thousands_of_ranks_with_lengths_alone() -> None:
     assert {r.messages for r in last.rounds} == {4096 * 15}
 
 
+@pytest.mark.parametrize("route", ["auto", "chain", "binomial", "scatter_allgather", "simple"])
+def test_a_broadcast_of_gigabytes_with_lengths_alone(route: str) -> None:
+    network = Network(12, rate_out=1.25e8, rate_in=1.25e8)
+    done = simulate(network, "broadcast", n=1_000_000, row_bytes=1000, algorithm=route, sized=True).phases[-1]
+    assert done.algorithm == ("chain" if route == "auto" else route)
+    assert done.chunk_bytes == 131_072
+    moved = sum(r.received_bytes for r in done.rounds if r.name in ("bytes", "around"))
+    assert moved == 11 * 10**9
+    times = {"chain": 1.0, "auto": 1.0, "scatter_allgather": 22 / 12, "binomial": 4.0, "simple": 11.0}[route]
+    on_link = 1e9 / 1.25e8 * 1538 / 1448
+    assert times * on_link * 0.93 < done.last_s < times * on_link * 1.05
+    short = simulate(network, "broadcast", n=10**6, row_bytes=1, algorithm="chain", chunk_bytes=10_000, sized=True)
+    assert short.phases[-1].chunk_bytes == 10_000
+
+
+def test_real_bytes_move_as_lengths_do() -> None:
+    for name, data in (("broadcast", {"n": 3_000_000}), ("shuffle", {"entries": 1_500_000})):
+        real, sized = (
+            simulate(TROUBLED, name, row_bytes=1, sized=sized, **data).phases[-1]  # type: ignore[arg-type]
+            for sized in (False, True)
+        )
+        assert real == replace(sized, busy=real.busy, timeline=real.timeline), name
+
+
+def test_a_shuffle_takes_what_its_links_and_uplinks_do() -> None:
+    network = Network(20, rate_out=1.25e8, rate_in=1.25e8)
+    in_one = simulate(network, "shuffle", entries=10**8, row_bytes=1, sized=True)
+    assert in_one.last_s == pytest.approx(0.95 * 1e8 / 1.25e8 * 1538 / 1448, rel=0.02)
+    assert {r.name for r in in_one.phases[-1].rounds} == {"announced", "asked for", "fetched"}
+    # Half of what a host sends leaves its rack, through a tenth of the rate.
+    racks = replace(network, hosts_per_rack=10, uplink_rate=1.25e7)
+    assert simulate(racks, "shuffle", entries=10**8, row_bytes=1, sized=True).last_s == pytest.approx(
+        0.5 * 1e8 / 1.25e7 * 1538 / 1448, rel=0.05
+    )
+
+
+def test_places_are_drawn_from_the_seed_and_need_not_be_known() -> None:
+    network = Network(40, rate_out=1e8, rate_in=1e8, hosts_per_rack=10, uplink_rate=2.5e7, scattered=True)
+    assert network.hosts_of_ranks(3) == network.hosts_of_ranks(3) != network.hosts_of_ranks(4)
+    assert sorted(network.hosts_of_ranks(3)) == list(range(40))
+
+    def seconds(network: Network) -> tuple[float, ...]:
+        return simulate(network, "broadcast", n=10**8, row_bytes=1, algorithm="chain", sized=True).phases[-1].seconds
+
+    blind = replace(network, topology_known=False)
+    assert seconds(blind) == seconds(blind)
+    assert max(seconds(blind)) > 2 * max(seconds(network))
+    assert "at random, unknown to the ranks" in render(blind, None, None, simulate(blind, "barrier"))
+    with pytest.raises(BadInput, match="not both"):
+        simulate(replace(network, dealt=True), "barrier")
+    with pytest.raises(BadInput, match="seed"):
+        network.hosts_of_ranks(-1)
+
+
 def test_a_network_is_read_and_what_it_lacks_is_named(tmp_path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "net.json"
     path.write_text('{"ranks": 8, "jitter": "exponential(1e-3)"}')
@@ -95,6 +149,9 @@ def test_numbers_stand_for_distributions(name: str, value: float, tmp_path: Path
         ("ranks", True, "a whole number, not True"),
         ("ranks_per_host", -1, "a whole number of at least 0"),
         ("dealt", 1, "true or false"),
+        ("scattered", "yes", "true or false"),
+        ("topology_known", 0, "true or false"),
+        ("mtu", 1500.0, "a whole number"),
         ("latency_s", "slow", "a number, not 'slow'"),
         ("uplink_rate", [1], "a number"),
         ("jitter", [0.1], "a number, or a distribution"),
@@ -123,6 +180,7 @@ def test_fields_of_another_type_are_named(field: str, value: object, wanted: str
         (Network(8, jitter="weibull(2)"), "lognormal"),
         (Network(8, straggler_share=2.0), "share of stragglers"),
         (Network(8, latency_s=float("nan")), "latency_s"),
+        (Network(8, mtu=20), "mtu"),
     ],
 )
 def test_impossible_networks_are_refused(network: Network, words: str) -> None:
@@ -151,6 +209,19 @@ def test_impossible_data_is_refused() -> None:
     for wrong in ({"n": 10**30}, {"n": 0}, {"n": 1.5}, {"row_bytes": 10**30}, {"repeats": -1}):
         with pytest.raises(BadInput, match="must be a whole number"):
             simulate(Network(2), **({"n": 10, "entries": 1} | wrong))  # type: ignore[arg-type]
+    for name, missing in (("allreduce", {"n": 10}), ("shuffle", {"n": 10}), ("gather", {"entries": 1})):
+        with pytest.raises(BadInput, match=f"{name} takes (n|entries)="):
+            simulate(Network(2), name, **missing)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="1 to 131072"):
+        simulate(Network(2), "broadcast", n=10, chunk_bytes=1 << 20)
+    with pytest.raises(BadInput, match="the bytes of a chunk"):
+        simulate(Network(2), "broadcast", n=10, chunk_bytes=0)
+    with pytest.raises(BadInput, match="one of auto, chain, binomial"):
+        simulate(Network(2), "broadcast", n=10, algorithm="ring")
+    with pytest.raises(BadInput, match="frames"):
+        simulate(Network(2), "broadcast", n=2**60, row_bytes=2**30, sized=True)
+    with pytest.raises(BadInput, match="gather cannot run with lengths"):
+        simulate(Network(2), "gather", n=10, entries=1, sized=True)
     with pytest.raises(BadInput, match="rank 9"):
         simulate(Network(2), n=10, entries=1, watch=[9])
     with pytest.raises(BadInput, match="seed"):
@@ -187,6 +258,13 @@ def test_the_command(tmp_path) -> None:  # type: ignore[no-untyped-def]
         ("--ranks 4 --size 10 --density 0.1 --degrees 2x2 --collective allgather", "for configure, reduce, config"),
         ("--ranks 4 --degrees 2x2 --collective barrier", "--degrees means nothing to barrier"),
         ("--ranks 4 --size 10 --density 0.1 --algorithm ring --collective allgather", "for allreduce, allreduce_dense"),
+        ("--ranks 4 --collective broadcast", "--size"),
+        ("--ranks 4 --size 10 --entries 3 --collective broadcast", "--entries means nothing to broadcast"),
+        ("--ranks 4 --collective shuffle", "how many rows a rank has: --entries"),
+        ("--ranks 4 --size 10 --entries 3 --collective shuffle", "--size means nothing to shuffle"),
+        ("--ranks 4 --density 0.1 --collective shuffle", "--density means nothing to shuffle"),
+        ("--ranks 4 --entries 5 --collective shuffle --chunk-bytes 9", "--chunk-bytes means nothing to shuffle"),
+        ("--ranks 4 --size 10 --collective broadcast --scattered --dealt", "not both"),
         ("--ranks 4 --size 10 --density 0.1 --collective allreduce_dense", "--density means nothing to allreduce_d"),
         ("--ranks 4 --size 10 --alpha 1 --collective allreduce_dense", "--alpha means nothing"),
         ("--ranks 4 --size 10 --collective barrier", "--size means nothing to barrier"),
@@ -224,3 +302,17 @@ def test_options_that_are_looked_at(tmp_path: Path) -> None:
     assert page.exists()
     said = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
     assert "of topk_allreduce this is k" in said and "not its share of a core" in said
+
+
+def test_the_command_says_how_many_bytes_move(tmp_path: Path) -> None:
+    page = tmp_path / "sim.html"
+    words = "--ranks 30 --collective broadcast --size 1e8 --row-bytes 10 --sized --rate 1Gbit --mtu 9000"
+    words += " --hosts-per-rack 10 --oversubscribed 2 --scattered --topology-unknown --algorithm chain"
+    done = CliRunner().invoke(command, [*words.split(), "--chart", str(page)])
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("30 ranks, a message of 1.00 GB, seed 1\nbroadcast by chain, chunks of 131 kB: ")
+    assert "a message of 1.00 GB" in page.read_text() and "unknown to the ranks" in page.read_text()
+    words = "--ranks 10 --collective shuffle --entries 1e6 --row-bytes 12 --json"
+    (phase,) = json.loads(CliRunner().invoke(command, words.split()).output)
+    fetched = next(r for r in phase["rounds"] if r["name"] == "fetched")
+    assert fetched["sent_bytes"] == 9 * 12 * 10**6 and phase["chunk_bytes"] is None

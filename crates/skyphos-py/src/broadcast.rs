@@ -8,22 +8,13 @@ use numpy::ndarray::ArrayView1;
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use skyphos::{BroadcastOptions, HostCopy, Memory, Part, Route};
+use skyphos::{BroadcastOptions, Error, HostCopy, Memory, Part, Route};
 use std::sync::Arc;
 use std::time::Duration;
 
-fn route_of(name: &str) -> PyResult<Option<Route>> {
-    if name == "auto" {
-        return Ok(None);
-    }
-    let found = Route::ALL.into_iter().find(|route| route.name() == name);
-    found.map(Some).ok_or_else(|| {
-        let known: Vec<_> = Route::ALL.iter().map(|route| route.name()).collect();
-        pyo3::exceptions::PyValueError::new_err(format!(
-            "unknown algorithm {name:?}: use one of auto, {}",
-            known.join(", ")
-        ))
-    })
+/// The route that is named; `None` is the planner's.
+pub(crate) fn route_of(name: &str) -> Result<Option<Route>, Error> {
+    if name == "auto" { Ok(None) } else { Route::from_name(name).map(Some) }
 }
 
 /// What an array's memory belongs to that ranks of the host share.
@@ -62,7 +53,7 @@ pub fn broadcast<'py>(
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let route = or_fail(py, comm, route_of(algorithm))?;
+    let route = or_fail(py, comm, route_of(algorithm).map_err(|error| to_py(py, error)))?;
     let held = |part: &Bound<'py, PyAny>| -> PyResult<Numbers<u8>> {
         let bytes: PyReadonlyArray1<'_, u8> = part.extract()?;
         Ok(Numbers::new(bytes.as_slice()?, part))

@@ -45,7 +45,7 @@ mod _skyphos {
     #[pymodule_export]
     use crate::probe::{begin_with, fan, get_profile, kernel_times, overhead, ping, set_profile, stream};
     #[pymodule_export]
-    use crate::simulate::{SimulatedPhase, simulate, simulated_collectives};
+    use crate::simulate::{SimulatedPhase, simulate, simulated_collectives, simulated_hosts};
     #[pymodule_export]
     use crate::stream::{
         allgather, allreduce, allreduce_dense, allreduce_plain, alltoall, gather, move_arrays, reduce,

@@ -1,12 +1,13 @@
 //! Simulated clusters for `skyphos.simulate`.
 
+use crate::broadcast::route_of;
 use crate::errors::to_py;
 use crate::planner::Numbers;
 use pyo3::prelude::*;
 use skyphos::sim::trace::trace;
 use skyphos::sim::{Costs, Network, Stragglers};
 use skyphos::simulate::{Collective, Law, Phase, Scenario, name_of, simulate as run};
-use skyphos::{Algorithm, Error};
+use skyphos::{Algorithm, Error, Route};
 use std::collections::BTreeMap;
 
 /// The fields of `skyphos.simulate.Network`.
@@ -15,6 +16,8 @@ pub struct Described {
     ranks: u32,
     ranks_per_host: u32,
     dealt: bool,
+    scattered: bool,
+    topology_known: bool,
     cores: f64,
     hosts_per_rack: u32,
     rate_out: f64,
@@ -22,6 +25,7 @@ pub struct Described {
     uplink_rate: f64,
     latency_s: f64,
     message_s: f64,
+    mtu: u32,
     packet_floor: f64,
     incast: f64,
     host_rate: f64,
@@ -35,12 +39,14 @@ pub struct Described {
 }
 
 impl Described {
-    fn network(self) -> Result<Network, Error> {
+    fn network(self, seed: u64) -> Result<Network, Error> {
         let Numbers(machine) = self.machine;
         Ok(Network {
             ranks: self.ranks,
             ranks_per_host: self.ranks_per_host,
             dealt: self.dealt,
+            scattered: self.scattered.then_some(seed),
+            topology_known: self.topology_known,
             cores: self.cores,
             hosts_per_rack: self.hosts_per_rack,
             rate_out: self.rate_out,
@@ -48,6 +54,7 @@ impl Described {
             uplink_rate: self.uplink_rate,
             latency_s: self.latency_s,
             message_s: self.message_s,
+            mtu: self.mtu,
             packet_floor: self.packet_floor,
             incast: self.incast,
             host_rate: self.host_rate,
@@ -69,6 +76,7 @@ impl Described {
 pub struct Asked {
     collective: String,
     algorithm: String,
+    chunk_bytes: Option<usize>,
     degrees: Option<Vec<u32>>,
     n: u64,
     entries: f64,
@@ -91,6 +99,7 @@ type Stretches<N> = Vec<(u32, Vec<N>)>;
 pub struct SimulatedPhase {
     name: &'static str,
     algorithm: &'static str,
+    chunk_bytes: Option<usize>,
     degrees: Vec<u32>,
     seconds: Vec<f64>,
     rounds: Vec<RoundNumbers>,
@@ -134,13 +143,22 @@ fn told(network: &Network, phase: Phase, traced: bool) -> SimulatedPhase {
     };
     SimulatedPhase {
         name,
-        algorithm: algorithm.name(),
+        algorithm: phase.way.map_or(algorithm.name(), |way| way.route.name()),
+        chunk_bytes: phase.way.map(|way| way.chunk_bytes),
         rounds: by_name(&phase),
         timeline: record.watched.iter().map(|rank| (*rank, rounds_of(*rank))).collect(),
         busy: record.watched.iter().map(|rank| (*rank, busy_of(*rank))).collect(),
         trace,
         degrees: phase.degrees,
         seconds: phase.ran.seconds,
+    }
+}
+
+/// An allreduce's algorithm, or a broadcast's route.
+fn named(collective: Collective, algorithm: &str) -> Result<(Algorithm, Option<Route>), Error> {
+    match collective {
+        Collective::Broadcast => Ok((Algorithm::Auto, route_of(algorithm)?)),
+        _ => Ok((Algorithm::from_name(algorithm)?, None)),
     }
 }
 
@@ -154,12 +172,16 @@ pub fn simulate(
     traced: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Vec<SimulatedPhase>> {
-    let network = network.network().map_err(|error| to_py(py, error))?;
+    let network = network.network(asked.seed).map_err(|error| to_py(py, error))?;
+    let collective = Collective::from_name(&asked.collective).map_err(|error| to_py(py, error))?;
+    let (algorithm, route) = named(collective, &asked.algorithm).map_err(|error| to_py(py, error))?;
     let scenario = Scenario {
         network: network.clone(),
         seed: asked.seed,
-        collective: Collective::from_name(&asked.collective).map_err(|error| to_py(py, error))?,
-        algorithm: Algorithm::from_name(&asked.algorithm).map_err(|error| to_py(py, error))?,
+        collective,
+        algorithm,
+        route,
+        chunk_bytes: asked.chunk_bytes,
         degrees: asked.degrees,
         n: asked.n,
         entries: asked.entries,
@@ -189,6 +211,14 @@ pub fn simulate(
             .map(|phase| told(&network, phase, traced))
             .collect()),
     }
+}
+
+/// The host of each rank of a network, where all that is drawn follows from `seed`.
+#[pyfunction]
+pub fn simulated_hosts(py: Python<'_>, network: Described, seed: u64) -> PyResult<Vec<u32>> {
+    let network = network.network(seed).map_err(|error| to_py(py, error))?;
+    network.check().map_err(|error| to_py(py, error))?;
+    Ok(network.hosts_of_ranks())
 }
 
 /// Names of the collectives that can be simulated.

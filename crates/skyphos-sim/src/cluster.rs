@@ -77,12 +77,9 @@ impl Cluster {
             clocks.push(Arc::new(VirtualClock::new(ahead, price, sized)));
             all_slowness.push(slowness);
         }
-        let place = |rank: u32| {
-            let host = network.host(rank);
-            format!("simulated host {host}, rack {}", network.rack(host))
-        };
+        let place = |host: &u32| format!("simulated host {host}, rack {}", network.rack(*host));
         let shared = Arc::new(Shared {
-            addresses: (0..network.ranks).map(place).collect(),
+            addresses: network.hosts_of_ranks().iter().map(place).collect(),
             topology: network.topology()?,
             pool: Pool::default(),
             costs: network.costs,

@@ -2,13 +2,22 @@
 
 use crate::costs::Costs;
 use crate::distribution::Distribution;
-use crate::world::PACKET;
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_pcg::Pcg64;
 use skyphos_core::Topology;
 use skyphos_plan::Profile;
 use skyphos_types::{Error, Result};
 
 /// Most ranks of a simulated cluster.
 pub const MOST_RANKS: u32 = 4096;
+
+/// Bytes of a packet that are IP's and TCP's (with time stamps), and those of Ethernet around it, the gap after it counted.
+const INNER_HEADS: f64 = 52.0;
+const OUTER_HEADS: f64 = 38.0;
+
+/// Places are drawn apart from all else that follows from a seed.
+const SCATTER: u64 = 0x7c15_2a6b_93d4_e80f;
 
 /// Longest of a network's delays: eleven days.
 const MOST_SECONDS: f64 = 1e6;
@@ -22,6 +31,10 @@ pub struct Network {
     pub ranks_per_host: u32,
     /// Whether ranks are dealt out to hosts in turn, rather than filling one after the other.
     pub dealt: bool,
+    /// Whether ranks are put on hosts, and so into racks, at random, and by which seed.
+    pub scattered: Option<u64>,
+    /// Whether ranks know hosts and racks: without, collectives go by the ranks' numbers alone.
+    pub topology_known: bool,
     /// Cores of each host.
     pub cores: f64,
     /// Hosts of each rack; 0: one rack, or a network that holds nobody back.
@@ -36,6 +49,8 @@ pub struct Network {
     pub latency_s: f64,
     /// Seconds for which a host's link is taken by each message, whatever its length.
     pub message_s: f64,
+    /// Bytes of the largest packet, with the heads of IP and TCP (52) and without Ethernet's (38).
+    pub mtu: u32,
     /// Bytes that a message takes at least (its frames' heads are counted apart).
     pub packet_floor: f64,
     /// By what share a transfer is slower for each further host that sends to the same one at once.
@@ -72,6 +87,8 @@ impl Network {
             ranks,
             ranks_per_host: 1,
             dealt: false,
+            scattered: None,
+            topology_known: true,
             cores: 1.0,
             hosts_per_rack: 0,
             rate_out: rate,
@@ -79,6 +96,7 @@ impl Network {
             uplink_rate: rate,
             latency_s,
             message_s: 0.0,
+            mtu: 1500,
             packet_floor: 0.0,
             incast: 0.0,
             host_rate: 4e9,
@@ -102,6 +120,11 @@ impl Network {
         if self.ranks_per_host == 0 {
             return Err(Error::bad_input("ranks_per_host must be at least 1"));
         }
+        if self.dealt && self.scattered.is_some() {
+            return Err(Error::bad_input(
+                "ranks are dealt out to hosts in turn or scattered over them, not both",
+            ));
+        }
         // Beyond these no computer is, and times of many would not be told apart or counted.
         let limits = [
             ("cores", self.cores, 1e-6, 1e6),
@@ -112,6 +135,7 @@ impl Network {
             ("latency_s", self.latency_s, 0.0, MOST_SECONDS),
             ("message_s", self.message_s, 0.0, MOST_SECONDS),
             ("host_latency_s", self.host_latency_s, 0.0, MOST_SECONDS),
+            ("mtu", f64::from(self.mtu), 100.0, 65_535.0),
             ("packet_floor", self.packet_floor, 0.0, 1e12),
             ("incast", self.incast, 0.0, 1e6),
             ("the share of stragglers", self.stragglers.share, 0.0, 1.0),
@@ -141,12 +165,22 @@ impl Network {
         Ok(())
     }
 
-    /// The host of a rank.
-    pub fn host(&self, rank: u32) -> u32 {
-        match self.dealt {
+    /// Bytes that TCP, IP and Ethernet put around a packet, and the most in it.
+    pub(crate) fn packet(&self) -> (f64, f64) {
+        (INNER_HEADS + OUTER_HEADS, f64::from(self.mtu) - INNER_HEADS)
+    }
+
+    /// The host of each rank.
+    pub fn hosts_of_ranks(&self) -> Vec<u32> {
+        let host = |rank: u32| match self.dealt {
             true => rank % self.hosts(),
             false => rank / self.ranks_per_host,
+        };
+        let mut hosts: Vec<u32> = (0..self.ranks).map(host).collect();
+        if let Some(seed) = self.scattered {
+            hosts.shuffle(&mut Pcg64::seed_from_u64(seed ^ SCATTER));
         }
+        hosts
     }
 
     /// The rack of a host.
@@ -168,7 +202,8 @@ impl Network {
     pub fn profile(&self) -> Profile {
         let Costs { frame_s, byte_s, array_byte_s, kernels, rows } = self.costs;
         let shared = f64::from(self.ranks_per_host.min(self.ranks));
-        let payload = PACKET.1 / (PACKET.0 + PACKET.1);
+        let (around, inside) = self.packet();
+        let payload = inside / (around + inside);
         Profile {
             latency_s: self.latency_s,
             message_s: self.message_s,
@@ -185,9 +220,12 @@ impl Network {
         }
     }
 
-    /// Where ranks are.
+    /// Where ranks take themselves to be.
     pub fn topology(&self) -> Result<Topology> {
-        let hosts: Vec<u32> = (0..self.ranks).map(|rank| self.host(rank)).collect();
+        if !self.topology_known {
+            return Ok(Topology::flat(self.ranks));
+        }
+        let hosts = self.hosts_of_ranks();
         let racks: Vec<u32> = hosts.iter().map(|host| self.rack(*host)).collect();
         Topology::new(&hosts, &racks)
     }

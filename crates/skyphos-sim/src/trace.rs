@@ -64,6 +64,7 @@ fn lanes(mut slices: Vec<Slice>) -> Vec<Vec<Slice>> {
 
 /// The trace of what the watched ranks did in a call, as JSON. `name_of` tells what a round is called.
 pub fn trace<R>(network: &Network, ran: &Ran<R>, name_of: impl Fn(u32) -> String) -> String {
+    let hosts = network.hosts_of_ranks();
     let micros = |at: u64| at.saturating_sub(ran.begin) as f64 / 1e3;
     let mut lines: Vec<String> = Vec::new();
     let mut put = |event: Event| {
@@ -71,7 +72,7 @@ pub fn trace<R>(network: &Network, ran: &Ran<R>, name_of: impl Fn(u32) -> String
     };
     let mut tracks = 0;
     for rank in ran.record.watched.iter().copied() {
-        let pid = network.host(rank);
+        let pid = hosts[rank as usize];
         let meta = |name: &str, tid, called: String| {
             let args = Args { name: Some(called), ..Args::default() };
             Event { name: name.to_owned(), ph: "M", pid, tid, ts: None, dur: None, args }

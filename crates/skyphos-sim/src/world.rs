@@ -17,9 +17,6 @@ use skyphos_core::transport::Event;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-/// Bytes that TCP, IP and Ethernet put around a packet, and those in it.
-pub(crate) const PACKET: (f64, f64) = (90.0, 1448.0);
-
 /// Frames of less leave the backlog as soon as their turn comes if nobody watches it: that saves an event.
 const WATCHED_BYTES: usize = 16 * 1024;
 
@@ -96,6 +93,8 @@ impl Link {
 /// See the module's text.
 pub(crate) struct World {
     pub(crate) network: Network,
+    /// The host of each rank.
+    hosts: Vec<u32>,
     pub(crate) record: Record,
     pub(crate) random: Pcg64,
     events: BinaryHeap<Reverse<(u64, u64, Kind)>>,
@@ -137,6 +136,7 @@ impl World {
         // Of a rack: the share of each of its hosts.
         let uplink = Link::new(network.uplink_rate * f64::from(network.hosts_per_rack.max(1)));
         World {
+            hosts: network.hosts_of_ranks(),
             record: Record::new(network.ranks, Vec::new()),
             random: Pcg64::seed_from_u64(seed),
             events: BinaryHeap::new(),
@@ -156,6 +156,11 @@ impl World {
             faults: None,
             network,
         }
+    }
+
+    /// The host of a rank.
+    fn host(&self, rank: u32) -> u32 {
+        self.hosts[rank as usize]
     }
 
     pub(crate) fn at(&mut self, time: u64, kind: Kind) {
@@ -192,7 +197,8 @@ impl World {
     pub(crate) fn launch(&mut self, from: u32, to: u32, time: u64, frame: Frame, mark: Mark) -> u32 {
         let payload = frame.payload.len();
         let bytes = ((payload + HEADER_BYTES) as f64).max(self.network.packet_floor);
-        let bytes = bytes + (bytes / PACKET.1).ceil() * PACKET.0;
+        let packet = self.network.packet();
+        let bytes = bytes + (bytes / packet.1).ceil() * packet.0;
         let pair = self.pairs.entry((from, to)).or_default();
         pair.queued += payload;
         pair.peak = pair.peak.max(pair.queued);
@@ -268,13 +274,13 @@ impl World {
                     }
                 }
                 Kind::Up(number) => {
-                    let rack = self.network.rack(self.network.host(self.flying(number).from));
+                    let rack = self.network.rack(self.host(self.flying(number).from));
                     let head =
                         pass(&mut self.up_links[rack as usize], &mut self.flying[number as usize], time);
                     self.at(head, Kind::Down(number));
                 }
                 Kind::Down(number) => {
-                    let rack = self.network.rack(self.network.host(self.flying(number).to));
+                    let rack = self.network.rack(self.host(self.flying(number).to));
                     let head =
                         pass(&mut self.down_links[rack as usize], &mut self.flying[number as usize], time);
                     self.at(head, Kind::Enter(number));
@@ -339,8 +345,7 @@ impl World {
         let Flying { from, to, bytes, ref frame, .. } = *self.flying(number);
         let (payload, header) = (frame.payload.len(), &frame.header);
         let first = header.kind.is_data() && header.seq == 0;
-        let network = &self.network;
-        let (here, there) = (network.host(from), network.host(to));
+        let (network, here, there) = (&self.network, self.host(from), self.host(to));
         if here == there {
             let latency = nanoseconds(network.host_latency_s);
             let (_, end) = self.host_links[here as usize].carry(time, bytes);
@@ -401,7 +406,7 @@ impl World {
     /// Its head comes to the receiver's link.
     fn enter(&mut self, number: u32, time: u64) {
         let Flying { from, to, bytes, tail, .. } = *self.flying(number);
-        let (here, there) = (self.network.host(from), self.network.host(to));
+        let (here, there) = (self.host(from), self.host(to));
         let mut carried = bytes;
         if self.network.incast > 0.0 {
             let coming = self.coming.entry((here, there)).or_default();
@@ -416,7 +421,7 @@ impl World {
     /// All of it is there: files it, and tells for whom.
     fn come(&mut self, number: u32, time: u64) -> Option<u32> {
         let Flying { from, to, .. } = *self.flying(number);
-        let (here, there) = (self.network.host(from), self.network.host(to));
+        let (here, there) = (self.host(from), self.host(to));
         if self.network.incast > 0.0 && here != there {
             let coming = self.coming.get_mut(&(here, there)).expect("it came to the link");
             *coming -= 1;

@@ -19,6 +19,8 @@ fn main() {
         seed: 1,
         collective,
         algorithm: Default::default(),
+        route: None,
+        chunk_bytes: None,
         degrees,
         n: number(5, 10_000_000.0) as u64,
         entries: number(1, 10_000.0),

@@ -2,7 +2,7 @@
 
 use crate::Comm;
 use crate::vectors::check_root;
-use skyphos_core::collectives::broadcast::{Brought, Room, Route, Side, Way, broadcast};
+use skyphos_core::collectives::broadcast::{Brought, Room, Route, Side, Source, Way, broadcast};
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::{Call, Endpoint, Traffic};
@@ -68,7 +68,7 @@ impl BroadcastOptions {
         CallSig { flags, extra: root, ..CallSig::plain(CallKind::Broadcast) }
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         match self.chunk_bytes.filter(|bytes| !(1..=CHUNK_BYTES).contains(bytes)) {
             Some(bytes) => {
                 Err(Error::bad_input(format!("a chunk of {bytes} bytes: it may have 1 to {CHUNK_BYTES}")))
@@ -77,7 +77,8 @@ impl BroadcastOptions {
         }
     }
 
-    fn way(&self, profile: &Profile, ranks: u32, bytes: usize) -> Way {
+    /// What a root decides for so many bytes.
+    pub(crate) fn way(&self, profile: &Profile, ranks: u32, bytes: usize) -> Way {
         let way = |route| {
             let usual = match route {
                 Route::Chain => chunk_of_chain(profile, ranks, bytes),
@@ -96,17 +97,17 @@ impl BroadcastOptions {
 async fn broadcast_on<R: Room>(
     ep: &Endpoint,
     root: u32,
-    parts: Option<&[&[u8]]>,
+    source: Option<Source<'_>>,
     room: &mut R,
     options: BroadcastOptions,
     profile: Profile,
 ) -> Result<Broadcasted> {
     check_root(ep, root)?;
     options.check()?;
-    let side = match parts {
-        Some(parts) if ep.rank() == root => {
-            let bytes = parts.iter().map(|part| part.len()).sum();
-            Side::Root(parts, options.way(&profile, ep.size(), bytes))
+    let side = match source {
+        Some(source) if ep.rank() == root => {
+            let bytes = source.lengths().iter().sum();
+            Side::Root(source, options.way(&profile, ep.size(), bytes))
         }
         None if ep.rank() != root => Side::Other(room),
         _ => {
@@ -135,7 +136,8 @@ impl Comm {
         options: BroadcastOptions,
     ) -> Result<Broadcasted> {
         let profile = self.observed().start(self.size(), self.node().on_one_host());
-        let body = async |ep: &Endpoint| broadcast_on(ep, root, parts, room, options, profile).await;
+        let source = parts.map(Source::Parts);
+        let body = async |ep: &Endpoint| broadcast_on(ep, root, source, room, options, profile).await;
         self.call(options.sig(root, self), body)
     }
 
@@ -151,8 +153,24 @@ impl Comm {
         self.prepare(options.sig(root, self), None, move |ep| async move {
             let slices: Option<Vec<&[u8]>> =
                 parts.as_ref().map(|parts| parts.iter().map(AsRef::as_ref).collect());
-            let done = broadcast_on(&ep, root, slices.as_deref(), &mut room, options, profile).await?;
+            let source = slices.as_deref().map(Source::Parts);
+            let done = broadcast_on(&ep, root, source, &mut room, options, profile).await?;
             Ok((room, done))
+        })
+    }
+
+    /// The same of parts of which there are only the lengths.
+    pub(crate) fn broadcast_sized_call<R: Room + 'static>(
+        &self,
+        root: u32,
+        lengths: Option<Vec<usize>>,
+        mut room: R,
+        options: BroadcastOptions,
+    ) -> Result<Call<Broadcasted>> {
+        let profile = self.observed().start(self.size(), self.node().on_one_host());
+        self.prepare(options.sig(root, self), None, move |ep| async move {
+            let source = lengths.as_deref().map(Source::Counted);
+            broadcast_on(&ep, root, source, &mut room, options, profile).await
         })
     }
 }

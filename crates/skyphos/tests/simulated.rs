@@ -12,6 +12,8 @@ fn scenario(ranks: u32, collective: Collective) -> Scenario {
         seed: 3,
         collective,
         algorithm: Algorithm::Auto,
+        route: None,
+        chunk_bytes: None,
         degrees: None,
         n: 50_000,
         entries: 1000.0,
@@ -183,8 +185,9 @@ fn layers_join_ranks_of_one_host_first() {
         };
         let phases = run(&scenario);
         let ran = &phases.last().unwrap().ran;
+        let hosts = network.hosts_of_ranks();
         let far =
-            |flight: &&skyphos::sim::record::Flight| network.host(flight.from) != network.host(flight.to);
+            |flight: &&skyphos::sim::record::Flight| hosts[flight.from as usize] != hosts[flight.to as usize];
         let bytes: u64 = ran.record.flights.iter().filter(far).map(|flight| u64::from(flight.bytes)).sum();
         (bytes as f64, ran.last())
     };

@@ -15,7 +15,8 @@ from ..errors import BadInput
 from ..outlook import rank_words
 from ..page import human_bytes, human_seconds
 from ..planner import Profile
-from ..simulate import Network, Phase, Simulation, collectives, simulate
+from ..simulate import LOOKED_AT, Network, Phase, Simulation, collectives, simulate
+from ..simulate_page import data_words, phase_words, render
 from ..whole_file import replacing
 from . import shared_options
 from .output import PAGES, check_writable
@@ -26,19 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_ARRAYS, _NO_DATA = "allreduce_dense", "barrier"
-_SPARSE = tuple(name for name in collectives() if name not in (_ARRAYS, _NO_DATA))
-
-#: Collectives that look at an option; with others it is refused.
-_TAKEN_BY = {
-    "n": (*_SPARSE, _ARRAYS),
-    "row_bytes": (*_SPARSE, _ARRAYS),
-    "density": _SPARSE,
-    "entries": _SPARSE,
-    "alpha": _SPARSE,
-    "algorithm": ("allreduce", _ARRAYS),
-    "degrees": ("configure", "reduce", "configure_reduce", "reduce_scatter", "allreduce"),
-}
+#: Collectives that look at an option; with others it is refused. A density is a share of the index space.
+_TAKEN_BY = LOOKED_AT | {"density": tuple(name for name in LOOKED_AT["entries"] if name in LOOKED_AT["n"])}
 
 _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
 
@@ -47,19 +37,28 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
 @click.option("--ranks", type=click.IntRange(1, 4096), default=None, help="Ranks in the group.")
 @click.option("--collective", default="allreduce", show_default=True, help="Which one; --list names them.")
 @click.option("--list", "listed", is_flag=True, help="Name the collectives.")
-@click.option("--size", "n", type=Size(), default=None, help="Size of the index space, n; 60e6 is taken.")
+@click.option(
+    "--size", "n", type=Size(), default=None, help="Size of the index space, or rows of a message; 60e6 is taken."
+)
 @shared_options.density
-@click.option("--entries", type=Size(), default=None, help="Or how many it has; of topk_allreduce this is k.")
+@click.option(
+    "--entries", type=Size(), default=None, help="Or how many it has; of topk_allreduce this is k, of shuffle rows."
+)
 @shared_options.alpha
 @shared_options.row_bytes
-@click.option("--algorithm", default="auto", show_default=True, help="Of allreduce and allreduce_dense.")
+@click.option(
+    "--algorithm", default="auto", show_default=True, help="Of allreduce and allreduce_dense, or of broadcast."
+)
+@click.option("--chunk-bytes", type=click.IntRange(min=1), default=None, help="Of a broadcast; without, chosen.")
 @click.option(
     "--degrees",
     type=Degrees(),
     default=None,
     help="Layers of a butterfly, as 8x4x2; without, chosen. An allreduce takes them with --algorithm butterfly.",
 )
-@click.option("--sized", is_flag=True, help="Lengths in place of data: configure and reduce of any size.")
+@click.option(
+    "--sized", is_flag=True, help="Lengths in place of data: configure, reduce, broadcast and shuffle of any size."
+)
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="How often it runs.")
 @click.option("--network", "described", type=click.Path(dir_okay=False), help="A JSON file that describes it.")
 @click.option(
@@ -72,9 +71,14 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
 @click.option("--rate", type=RATE, default=None, help="What a host's link carries each way.  [default: 10Gbit]")
 @shared_options.seconds("--latency", "Of a small message.", f"{Network.latency_s:g}")
 @shared_options.seconds("--message", "For which each message takes a link.", f"{Network.message_s:g}")
+@click.option("--mtu", type=click.IntRange(min=1), default=None, help="Bytes of a packet at most.  [default: 1500]")
 @click.option("--incast", type=float, default=None, help="Slower by so much for each further sender.")
 @click.option("--ranks-per-host", type=click.IntRange(min=1), default=None, help="They share its link.  [default: 1]")
 @click.option("--dealt", is_flag=True, default=None, help="Ranks are dealt out to hosts in turn.")
+@click.option("--scattered", is_flag=True, default=None, help="Ranks are put on hosts at random, by the seed.")
+@click.option(
+    "--topology-unknown", is_flag=True, default=None, help="Ranks do not know hosts and racks, and go by their numbers."
+)
 @click.option("--cores", type=float, default=None, help="Of a host, shared by its ranks.  [default: 1]")
 @click.option("--hosts-per-rack", type=click.IntRange(min=1), default=None, help="Without: one rack.")
 @click.option(
@@ -100,6 +104,7 @@ def command(
     alpha: float | None,
     row_bytes: int,
     algorithm: str,
+    chunk_bytes: int | None,
     degrees: tuple[int, ...] | None,
     sized: bool,
     repeats: int,
@@ -114,6 +119,7 @@ def command(
 
     \b
     skyphos simulate --ranks 64 --collective reduce --size 60e6 --density 0.21 --alpha 1.1 --sized
+    skyphos simulate --ranks 150 --collective broadcast --size 1e9 --row-bytes 1 --sized --rate 1Gbit
     skyphos simulate --ranks 256 --size 1e6 --entries 1e4 --jitter "exponential(1e-4)" --chart sim.html
     """
     if listed:
@@ -122,9 +128,13 @@ def command(
     if collective not in collectives():
         raise BadInput(f"there is no collective {collective!r} to simulate: --list names them")
     _refuse_ignored(click.get_current_context(), collective, algorithm)
-    if n is None and collective != _NO_DATA:
+    if n is None and collective in LOOKED_AT["n"]:
         raise BadInput("say how large the index space is: --size")
-    count = entries_of(n, density, entries) if n is not None and collective in _SPARSE else None
+    count = None
+    if collective in LOOKED_AT["entries"]:
+        if n is None and entries is None:
+            raise BadInput("say how many rows a rank has: --entries")
+        count = entries_of(n or 1, density, entries)
     network = _network(described, ranks, network_options)
     for path, endings in ((chart, PAGES), (trace, (".json",))):
         if path is not None:
@@ -133,11 +143,12 @@ def command(
         lambda told: simulate(
             network,
             collective,
-            n=n or 1,
-            entries=count or 0.0,
+            n=n,
+            entries=count,
             alpha=alpha,
             row_bytes=row_bytes,
             algorithm=algorithm,
+            chunk_bytes=chunk_bytes,
             degrees=degrees,
             sized=sized,
             repeats=repeats,
@@ -147,19 +158,16 @@ def command(
         )
     )
     if chart is not None:
-        from ..simulate_page import render
-
         with replacing(chart) as file:
-            file.write(render(network, n, count, found).encode())
+            file.write(render(network, n, count, found, row_bytes=row_bytes).encode())
     if trace is not None:
         with replacing(trace) as file:
             file.write(found.phases[-1].trace.encode())
     if as_json:
         click.echo(json.dumps([_record(phase) for phase in found.phases], indent=2))
         return
-    data = "" if n is None else f"n = {n:,}, "
-    data += "" if n is None or count is None else f"{count:,.0f} entries a rank ({count / n:.3g}), "
-    click.echo(f"{rank_words(network.ranks)}, {data}seed {seed}")
+    facts = "".join(f"{words}, " for words in data_words(collective, n, count, row_bytes))
+    click.echo(f"{rank_words(network.ranks)}, {facts}seed {seed}")
     for phase in found.phases:
         _show(phase)
 
@@ -215,6 +223,8 @@ def _network(described: str | None, ranks: int | None, options: dict[str, str | 
             raise BadInput(f"--stragglers {stragglers!r}: {_STRAGGLERS}") from None
         if not slowness.strip():
             raise BadInput(f"--stragglers {stragglers!r} does not say how slow they are: {_STRAGGLERS}")
+    if given.pop("topology_unknown", False):
+        network = replace(network, topology_known=False)
     names = {"latency": "latency_s", "message": "message_s", "skew": "start"}
     network = replace(network, **{names.get(name, name): value for name, value in given.items()})  # type: ignore[arg-type]
     hosts = math.ceil(network.ranks / max(1, network.ranks_per_host))
@@ -238,10 +248,8 @@ def _run(work: Callable[[Callable[[str, int, float], None] | None], Simulation])
 
 
 def _show(phase: Phase) -> None:
-    layers = f" by {phase.algorithm}" if phase.name.startswith("allreduce") else ""
-    layers += f", degrees {'x'.join(map(str, phase.degrees))}" if phase.degrees else ""
     first = min(phase.seconds)
-    click.echo(f"{phase.name}{layers}: {human_seconds(phase.last_s)} (the first rank after {human_seconds(first)})")
+    click.echo(f"{phase_words(phase)}: {human_seconds(phase.last_s)} (the first rank after {human_seconds(first)})")
     click.echo(f"  {'':<12} {'from':>10} {'to':>10} {'messages':>10} {'each':>10} {'sent by a rank':>15}")
     ranks = len(phase.seconds)
     for r in phase.rounds:
@@ -256,6 +264,7 @@ def _record(phase: Phase) -> dict[str, object]:
     return {
         "name": phase.name,
         "algorithm": phase.algorithm,
+        "chunk_bytes": phase.chunk_bytes,
         "degrees": list(phase.degrees),
         "seconds": list(phase.seconds),
         "rounds": [asdict(r) for r in phase.rounds],

@@ -64,6 +64,13 @@ pub struct BlockLimits {
     pub fetches: usize,
 }
 
+impl Default for BlockLimits {
+    /// Those of a shuffle that names none.
+    fn default() -> BlockLimits {
+        BlockLimits { push_bytes: 64 * 1024, fetches: 4 }
+    }
+}
+
 /// A block on its way out.
 struct Out {
     to: u32,

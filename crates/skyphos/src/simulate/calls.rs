@@ -2,10 +2,12 @@
 
 use super::Scenario;
 use super::data::Sampler;
+use super::moved::{broadcast_call, shuffle_call};
 use super::probed::probe;
 use crate::algorithm::{Algorithm, AllreduceOptions};
 use crate::configure::{ConfigureOptions, IndexSets, SharedPlan};
 use crate::{Comm, Indices, SparseVec};
+use skyphos_core::collectives::broadcast::Way;
 use skyphos_core::collectives::configure::{Missing, Request, configure};
 use skyphos_core::collectives::reduce::{Order, reduce_sized};
 use skyphos_core::collectives::sets::{Counted, UnionSize};
@@ -44,11 +46,15 @@ pub enum Collective {
     Alltoall,
     /// `topk_allreduce`.
     TopkAllreduce,
+    /// `broadcast`.
+    Broadcast,
+    /// The exchange of blocks of a shuffle.
+    Shuffle,
 }
 
 impl Collective {
     /// All of them, with their names.
-    pub const ALL: [(Collective, &'static str); 12] = [
+    pub const ALL: [(Collective, &'static str); 14] = [
         (Collective::Barrier, "barrier"),
         (Collective::Configure, "configure"),
         (Collective::Reduce, "reduce"),
@@ -61,6 +67,8 @@ impl Collective {
         (Collective::Gather, "gather"),
         (Collective::Alltoall, "alltoall"),
         (Collective::TopkAllreduce, "topk_allreduce"),
+        (Collective::Broadcast, "broadcast"),
+        (Collective::Shuffle, "shuffle"),
     ];
 
     /// Its name.
@@ -81,6 +89,22 @@ impl Collective {
         self == Collective::AllreduceDense
     }
 
+    /// Whether it is of vectors whose indices are drawn.
+    pub fn has_indices(self) -> bool {
+        use Collective::{AllreduceDense, Barrier, Broadcast, Shuffle};
+        !matches!(self, Barrier | AllreduceDense | Broadcast | Shuffle)
+    }
+
+    /// Whether lengths can take the place of data.
+    pub fn has_sized(self) -> bool {
+        self.is_plan() || matches!(self, Collective::Broadcast | Collective::Shuffle)
+    }
+
+    /// Whether it is of a plan, which keeps what it sends where.
+    pub(super) fn is_plan(self) -> bool {
+        matches!(self, Collective::Configure | Collective::Reduce)
+    }
+
     /// What runs, one after the other.
     pub(super) fn phases(self, repeats: usize) -> Vec<&'static str> {
         let again = std::iter::repeat_n(self.name(), repeats);
@@ -90,14 +114,28 @@ impl Collective {
 }
 
 /// Calls leave here what is asked of them later.
-type Slot<T> = Arc<Mutex<Option<T>>>;
+pub(super) type Slot<T> = Arc<Mutex<Option<T>>>;
 
-fn put<T>(slot: &Slot<T>, value: T) {
+pub(super) fn put<T>(slot: &Slot<T>, value: T) {
     *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
 }
 
 fn take<T>(slot: &Slot<T>) -> Option<T> {
     slot.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+/// What calls have settled on.
+pub(super) struct Settled {
+    pub(super) algorithm: Algorithm,
+    pub(super) degrees: Vec<u32>,
+    /// Of a broadcast.
+    pub(super) way: Option<Way>,
+}
+
+impl Settled {
+    fn new(algorithm: Algorithm, degrees: Vec<u32>) -> Settled {
+        Settled { algorithm, degrees, way: None }
+    }
 }
 
 /// Indices of a rank that puts out what it wants.
@@ -125,7 +163,7 @@ struct Rank {
 /// All ranks.
 pub(super) struct Ranks {
     all: Vec<Rank>,
-    settled: Slot<(Algorithm, Vec<u32>)>,
+    settled: Slot<Settled>,
     degrees: Vec<u32>,
     /// Of sized data.
     union: UnionSize,
@@ -139,7 +177,7 @@ impl Ranks {
         mut told: impl FnMut(usize) -> bool,
     ) -> Result<Ranks> {
         let Scenario { n, entries, law, seed, sized, collective, .. } = *scenario;
-        let without = sized || collective.is_dense() || collective == Collective::Barrier;
+        let without = sized || !collective.has_indices();
         let sampler = Sampler::new(law, n, entries);
         let profile = scenario.asks_planner().then(|| probe(&scenario.network, seed)).transpose()?;
         let one = |(rank, transport): (u32, _)| {
@@ -152,13 +190,13 @@ impl Ranks {
         let all = (0..).zip(cluster.transports()).map(one).collect::<Result<_>>()?;
         let curve = law.union(n, entries).at_divisors(scenario.network.ranks);
         let degrees = match (&scenario.degrees, profile) {
-            (None, Some(profile)) if sized => {
+            (None, Some(profile)) if sized && collective.is_plan() => {
                 scenario.plan_degrees(&curve, &profile, scenario.network.topology()?.ranks_per_host())
             }
             (degrees, _) => degrees.clone().unwrap_or_default(),
         };
         if sized {
-            scenario.check_frames(&law.union(n, entries), &degrees)?;
+            scenario.check_frames(&law.union(n, entries), &degrees, profile.as_ref())?;
         }
         let union: UnionSize = Arc::new(move |m| curve.entries(m));
         Ok(Ranks { all, settled: Slot::default(), degrees, union })
@@ -166,15 +204,17 @@ impl Ranks {
 
     /// A call of every rank.
     pub(super) fn calls(&mut self, scenario: &Scenario, phase: &str) -> Result<Vec<Call<()>>> {
-        let call = |rank: &mut Rank| match scenario.sized {
-            true => rank.sized_call(scenario, phase, &self.degrees, &self.union),
-            false => rank.call(scenario, phase, &self.settled),
+        let call = |rank: &mut Rank| match scenario.collective {
+            Collective::Broadcast => broadcast_call(&rank.comm, scenario, &self.settled),
+            Collective::Shuffle => shuffle_call(&rank.comm, scenario),
+            _ if scenario.sized => rank.sized_call(scenario, phase, &self.degrees, &self.union),
+            _ => rank.call(scenario, phase, &self.settled),
         };
         self.all.iter_mut().map(call).collect()
     }
 
-    /// What the last calls settled on: an algorithm and degrees.
-    pub(super) fn settle(&mut self, scenario: &Scenario) -> Result<(Algorithm, Vec<u32>)> {
+    /// What the last calls settled on.
+    pub(super) fn settle(&mut self, scenario: &Scenario) -> Settled {
         for rank in &mut self.all {
             if let Some(plan) = take(&rank.plan) {
                 self.degrees.clone_from(&plan.degrees);
@@ -184,18 +224,12 @@ impl Ranks {
                 }
             }
         }
-        let (algorithm, degrees) = take(&self.settled).unwrap_or((scenario.algorithm, self.degrees.clone()));
-        Ok((algorithm, degrees))
+        take(&self.settled).unwrap_or_else(|| Settled::new(scenario.algorithm, self.degrees.clone()))
     }
 }
 
 impl Rank {
-    fn call(
-        &mut self,
-        scenario: &Scenario,
-        phase: &str,
-        settled: &Slot<(Algorithm, Vec<u32>)>,
-    ) -> Result<Call<()>> {
+    fn call(&mut self, scenario: &Scenario, phase: &str, settled: &Slot<Settled>) -> Result<Call<()>> {
         let Scenario { n, row_bytes, .. } = *scenario;
         let (width, comm, op) = (row_bytes / 4, &self.comm, ReduceOp::Sum);
         let ones = |rows: usize| vec![1f32; rows * width];
@@ -238,14 +272,17 @@ impl Rank {
                 let how = done.explanation;
                 if first {
                     let layered = how.algorithm == Algorithm::Butterfly;
-                    put(&settled, (how.algorithm, if layered { how.degrees } else { Vec::new() }));
+                    put(
+                        &settled,
+                        Settled::new(how.algorithm, if layered { how.degrees } else { Vec::new() }),
+                    );
                 }
             })),
             "allreduce_dense" => {
                 let (values, out) = (ones(n as usize), ones(n as usize));
                 Ok(comm.allreduce_dense_call(values, out, op, allreduce)?.map(move |(_, how)| {
                     if first {
-                        put(&settled, (how.algorithm, Vec::new()));
+                        put(&settled, Settled::new(how.algorithm, Vec::new()));
                     }
                 }))
             }
@@ -253,7 +290,7 @@ impl Rank {
                 let call = comm.reduce_scatter_call(n, width, x(), op, allreduce)?;
                 Ok(call.map(move |done| {
                     if first {
-                        put(&settled, (Algorithm::Butterfly, done.explanation.degrees));
+                        put(&settled, Settled::new(Algorithm::Butterfly, done.explanation.degrees));
                     }
                 }))
             }

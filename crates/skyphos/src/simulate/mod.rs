@@ -1,10 +1,11 @@
 //! Collectives on simulated clusters: which one, with what data, on which network, and what came of it.
 //!
-//! Data is real (indices are drawn, values are ones) or, for plans, only sized: the same code with lengths in place of data,
+//! Data is real (indices are drawn, values are ones) or, for plans and where bytes only move, sized: the same code with lengths in place of data,
 //! for runs that no memory holds. See [`skyphos_sim`] for how time passes.
 
 mod calls;
 mod data;
+mod moved;
 mod probed;
 mod rounds;
 
@@ -14,7 +15,8 @@ pub use probed::probe;
 pub use rounds::name_of;
 
 use crate::algorithm::Algorithm;
-use calls::Ranks;
+use calls::{Ranks, Settled};
+use skyphos_core::collectives::broadcast::{Route, Way};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_plan::{PlanWork, Profile, Stage, Union, factorisations};
 use skyphos_sim::{Cluster, Network, Ran};
@@ -25,6 +27,9 @@ const MOST_NUMBERS: f64 = 2e9;
 
 /// Most frames of a run without data, each of which is an event or a few: about an hour's.
 const MOST_FRAMES: f64 = 1e9;
+
+/// Most rows of a rank where they need not be indices.
+const MOST_ROWS: f64 = 1e18;
 
 /// What is simulated.
 #[derive(Clone, Debug)]
@@ -37,15 +42,19 @@ pub struct Scenario {
     pub collective: Collective,
     /// Of an allreduce: by which algorithm.
     pub algorithm: Algorithm,
+    /// Of a broadcast: its route; `None`: chosen.
+    pub route: Option<Route>,
+    /// And the most bytes of a chunk; `None`: chosen.
+    pub chunk_bytes: Option<usize>,
     /// Layers of a butterfly; `None`: chosen.
     pub degrees: Option<Vec<u32>>,
-    /// Size of the index space.
+    /// Size of the index space; of a broadcast the rows of its message. A shuffle does not look at it.
     pub n: u64,
-    /// Entries of each rank, on average.
+    /// Entries of each rank, on average; of a shuffle its rows, which go to all ranks evenly.
     pub entries: f64,
     /// How indices lie.
     pub law: Law,
-    /// Bytes of an entry's row.
+    /// Bytes of an entry's row; of a shuffle with the key's.
     pub row_bytes: usize,
     /// Whether there are only lengths, and no data.
     pub sized: bool,
@@ -63,6 +72,8 @@ pub struct Phase {
     pub degrees: Vec<u32>,
     /// The algorithm, of an allreduce.
     pub algorithm: Algorithm,
+    /// Route and chunk of a broadcast.
+    pub way: Option<Way>,
     /// What happened.
     pub ran: Ran<()>,
 }
@@ -77,6 +88,8 @@ impl Scenario {
             Collective::Allreduce | Collective::AllreduceDense => self.algorithm == Algorithm::Auto,
             Collective::ReduceScatter => self.degrees.is_none(),
             Collective::Allgather => true,
+            // A chain's chunks are by the model, too.
+            Collective::Broadcast => self.route.is_none() || self.chunk_bytes.is_none(),
             _ => false,
         }
     }
@@ -95,8 +108,13 @@ impl Scenario {
         PlanWork { ranks, n, row_bytes, out: curve, want: curve, same: true, ranks_per_host }
     }
 
-    /// Refuses a plan whose frames would not come to an end, though no memory holds them.
-    fn check_frames(&self, union: &Union, degrees: &[u32]) -> Result<()> {
+    /// Bytes of a broadcast.
+    fn message_bytes(&self) -> f64 {
+        self.n as f64 * self.row_bytes as f64
+    }
+
+    /// Frames of a plan, of all that runs.
+    fn plan_frames(&self, union: &Union, degrees: &[u32]) -> f64 {
         let curve = |m: f64| union.entries(m);
         let plan = self.plan_work(&curve, 1).predict(&self.network.profile(), degrees);
         let frames = |stages: &[Stage]| -> f64 {
@@ -107,7 +125,19 @@ impl Scenario {
             Collective::Reduce => frames(&plan.configure) + repeats * frames(&plan.reduce),
             _ => repeats * frames(&plan.configure),
         };
-        let all = f64::from(self.network.ranks) * each;
+        f64::from(self.network.ranks) * each
+    }
+
+    /// Refuses what would not come to an end, though no memory holds its frames.
+    fn check_frames(&self, union: &Union, degrees: &[u32], probed: Option<&Profile>) -> Result<()> {
+        let described = self.network.profile();
+        let all = match self.collective {
+            Collective::Broadcast => {
+                self.repeats as f64 * moved::broadcast_frames(self, probed.unwrap_or(&described))
+            }
+            Collective::Shuffle => self.repeats as f64 * moved::shuffle_frames(self),
+            _ => self.plan_frames(union, degrees),
+        };
         if all > MOST_FRAMES {
             return Err(Error::bad_input(format!(
                 "about {all:.1e} frames of at most {CHUNK_BYTES} bytes are more than can be simulated, which is \
@@ -124,7 +154,8 @@ impl Scenario {
         if self.n == 0 || self.n > 1 << 63 {
             return refuse(format!("an index space of n = {}: 1 to 2^63 can be", self.n));
         }
-        if !self.entries.is_finite() || self.entries < 0.0 || self.entries > self.n as f64 {
+        let most = if self.collective.has_indices() { self.n as f64 } else { MOST_ROWS };
+        if !self.entries.is_finite() || self.entries < 0.0 || self.entries > most {
             return refuse(format!("{} entries a rank of n = {}: at most n can be", self.entries, self.n));
         }
         if let Law::PowerLaw { alpha } = self.law
@@ -132,23 +163,31 @@ impl Scenario {
         {
             return refuse(format!("the exponent of a power law must be between 0 and 10, not {alpha}"));
         }
-        if self.row_bytes == 0 || (!self.sized && !self.row_bytes.is_multiple_of(4)) {
+        let of_numbers = self.collective.has_indices() || self.collective.is_dense();
+        if self.row_bytes == 0 || (of_numbers && !self.sized && !self.row_bytes.is_multiple_of(4)) {
             return refuse(format!("rows of {} bytes: real data is of 4 bytes a number", self.row_bytes));
         }
         if self.repeats == 0 {
             return refuse("a simulation runs at least once".to_owned());
         }
+        moved::broadcast_options(self).check()?;
         if self.sized {
+            let can = Collective::ALL.iter().filter(|(can, _)| can.has_sized());
+            let can: Vec<_> = can.map(|(_, name)| *name).collect();
             return match self.collective {
-                Collective::Configure | Collective::Reduce => Ok(()),
+                known if known.has_sized() => Ok(()),
                 other => refuse(format!(
-                    "{} cannot run with lengths in place of data: configure and reduce can; simulate it with real data",
-                    other.name()
+                    "{} cannot run with lengths in place of data: {} can; simulate it with real data",
+                    other.name(),
+                    can.join(", ")
                 )),
             };
         }
-        let each = if self.collective.is_dense() { self.n as f64 } else { self.entries };
-        let numbers = f64::from(self.network.ranks) * each * (self.row_bytes / 4) as f64;
+        let each = match self.collective {
+            Collective::AllreduceDense | Collective::Broadcast => self.n as f64,
+            _ => self.entries,
+        };
+        let numbers = f64::from(self.network.ranks) * each * self.row_bytes as f64 / 4.0;
         if numbers > MOST_NUMBERS {
             return refuse(format!(
                 "{numbers:.3e} numbers on all ranks do not fit one machine's memory: simulate fewer, or lengths in place of \
@@ -173,8 +212,8 @@ pub fn simulate(scenario: &Scenario, mut told: impl FnMut(&str, usize, f64) -> b
         if let Some(error) = ran.results.iter().find_map(|result| result.as_ref().err()) {
             return Err(error.clone());
         }
-        let (algorithm, degrees) = ranks.settle(scenario)?;
-        phases.push(Phase { name, degrees, algorithm, ran });
+        let Settled { algorithm, degrees, way } = ranks.settle(scenario);
+        phases.push(Phase { name, degrees, algorithm, way, ran });
     }
     Ok(phases)
 }

@@ -12,6 +12,15 @@ pub fn name_of(phase: &str, algorithm: Algorithm, round: u32) -> String {
     let step = |name: &str, k: u32| format!("{name} {k}");
     let doubling = phase == "allreduce" && algorithm == Algorithm::RecursiveDoubling;
     match (phase, round) {
+        ("broadcast", 0x100 | 0x101) => "table".to_owned(),
+        ("broadcast", _) if !arrays => "words".to_owned(),
+        ("broadcast", 0x200) => "bytes".to_owned(),
+        ("broadcast", 0x201..0x0100_0000) => "around".to_owned(),
+        ("broadcast", _) => "asked for".to_owned(),
+        ("shuffle", 0x600) => "pushed".to_owned(),
+        ("shuffle", 0x601) => "announced".to_owned(),
+        ("shuffle", 0x602) => "asked for".to_owned(),
+        ("shuffle", _) => "fetched".to_owned(),
         (_, ANNOUNCE) => "announce".to_owned(),
         ("topk_allreduce", 0x600..) => "select".to_owned(),
         (_, 0x400..0x500) if arrays => "move".to_owned(),

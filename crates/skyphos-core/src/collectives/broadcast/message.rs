@@ -2,6 +2,7 @@
 
 use super::host::HostCopy;
 use super::{Route, SMALL_BYTES, Way};
+use crate::endpoint::Endpoint;
 use skyphos_types::{Error, Result};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -100,11 +101,6 @@ impl<P: AsRef<[u8]>> Parts<P> {
         Parts { parts, layout }
     }
 
-    /// Bytes of each.
-    pub fn lengths(&self) -> Vec<usize> {
-        self.parts.iter().map(|part| part.as_ref().len()).collect()
-    }
-
     /// All in one.
     pub fn joined(&self) -> Vec<u8> {
         self.parts.iter().flat_map(|part| part.as_ref()).copied().collect()
@@ -121,6 +117,39 @@ impl<P: AsRef<[u8]>> Parts<P> {
     pub fn copy_out(&self, at: usize, bytes: &mut [u8]) {
         for (part, here, range) in self.layout.pieces(at..at + bytes.len()) {
             bytes[range].copy_from_slice(&self.parts[part].as_ref()[here]);
+        }
+    }
+}
+
+/// What a root has.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// The parts.
+    Parts(&'a [&'a [u8]]),
+    /// How long they would be, in a simulation without data.
+    Counted(&'a [usize]),
+}
+
+impl<'a> Source<'a> {
+    /// Bytes of each part.
+    pub fn lengths(self) -> Vec<usize> {
+        match self {
+            Source::Parts(parts) => parts.iter().map(|part| part.len()).collect(),
+            Source::Counted(lengths) => lengths.to_vec(),
+        }
+    }
+
+    /// The parts, if they are there, which replicas of this rank are told of.
+    pub(super) fn vouched_parts(self, ep: &Endpoint) -> Result<Option<Parts<&'a [u8]>>> {
+        match self {
+            Source::Parts(parts) => {
+                ep.vouch(|sum| parts.iter().for_each(|part| sum.bytes(part)));
+                Ok(Some(Parts::of(parts.iter().copied())))
+            }
+            Source::Counted(_) if ep.is_sized() => Ok(None),
+            Source::Counted(_) => {
+                Err(Error::bad_input("lengths stand for a broadcast's bytes only where nobody has bytes"))
+            }
         }
     }
 }

@@ -23,7 +23,7 @@ mod words;
 
 pub use host::HostCopy;
 pub(crate) use host::Regions;
-pub use message::{Layout, Memory, Part, Parts, Room};
+pub use message::{Layout, Memory, Part, Parts, Room, Source};
 pub use tree::order;
 #[cfg(feature = "fuzzing")]
 pub use {message::fuzz_table, words::fuzz_word};
@@ -79,6 +79,17 @@ impl Route {
         }
     }
 
+    /// The one that is named.
+    ///
+    /// # Errors
+    /// `BadInput` where there is none of that name.
+    pub fn from_name(name: &str) -> Result<Route> {
+        Route::ALL.into_iter().find(|route| route.name() == name).ok_or_else(|| {
+            let known: Vec<_> = Route::ALL.iter().map(|route| route.name()).collect();
+            Error::bad_input(format!("unknown algorithm {name:?}: use one of auto, {}", known.join(", ")))
+        })
+    }
+
     fn from_code(code: u8) -> Option<Route> {
         Route::ALL.into_iter().find(|route| *route as u8 == code)
     }
@@ -96,7 +107,7 @@ pub struct Way {
 /// What a rank has or wants.
 pub enum Side<'a, R> {
     /// The root: the parts, and what it decides for their bytes.
-    Root(&'a [&'a [u8]], Way),
+    Root(Source<'a>, Way),
     /// Another rank: where they go.
     Other(&'a mut R),
 }
@@ -126,14 +137,18 @@ pub async fn broadcast<R: Room>(
     let order = order(ep.topology(), root);
     let mut words = Words::new(ep, &order, window);
     let (table, missed) = match side {
-        Side::Root(parts, way) => {
-            ep.vouch(|sum| parts.iter().for_each(|part| sum.bytes(part)));
-            let parts = Parts::of(parts.iter().copied());
-            let table = Table::new(way, parts.lengths());
-            let inside = if table.is_small() { parts.joined() } else { Vec::new() };
+        Side::Root(source, way) => {
+            let parts = source.vouched_parts(ep)?;
+            let table = Table::new(way, source.lengths());
+            let inside = match &parts {
+                _ if !table.is_small() => Vec::new(),
+                Some(parts) => parts.joined(),
+                // Nobody looks at these few.
+                None => vec![0; table.total()],
+            };
             let mut tables = Tables::new(table.encode(&inside), &mut words);
-            let missed =
-                bring(&mut words, &table, &mut tables, Store::<R>::of(&parts, &table.lengths)).await?;
+            let store = Store::<R>::of(parts.as_ref(), &table.lengths);
+            let missed = bring(&mut words, &table, &mut tables, store).await?;
             (table, missed)
         }
         Side::Other(room) => {

@@ -19,9 +19,9 @@ pub(super) struct Store<'a, R> {
 }
 
 impl<'a, R: Room> Store<'a, R> {
-    /// The root's.
-    pub(super) fn of(parts: &'a Parts<&'a [u8]>, lengths: &'a [usize]) -> Store<'a, R> {
-        Store { parts: Some(parts), room: None, lengths, shared: None, copy: None, made: false }
+    /// The root's; without parts where there are only their lengths.
+    pub(super) fn of(parts: Option<&'a Parts<&'a [u8]>>, lengths: &'a [usize]) -> Store<'a, R> {
+        Store { parts, room: None, lengths, shared: None, copy: None, made: false }
     }
 
     /// Another's.

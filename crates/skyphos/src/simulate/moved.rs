@@ -1,0 +1,143 @@
+//! Collectives that move bytes as they are: a message from rank 0 to all, and blocks of rows from each rank to each.
+
+use super::Scenario;
+use super::calls::{Settled, Slot, put};
+use crate::{BroadcastOptions, Comm};
+use skyphos_core::Call;
+use skyphos_core::collectives::broadcast::{HostCopy, Memory, Room};
+use skyphos_core::collectives::exchange_blocks::{BlockLimits, Blocks, exchange_blocks};
+use skyphos_core::frame::{CallKind, CallSig};
+use skyphos_core::slab::CHUNK_BYTES;
+use skyphos_kernels::split_ranges;
+use skyphos_plan::Profile;
+use skyphos_types::Result;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Who has the message.
+const ROOT: u32 = 0;
+
+/// A room of which there is nothing but the length.
+struct Nowhere;
+
+impl Room for Nowhere {
+    fn make(&mut self, _: &[usize]) -> Result<()> {
+        Ok(())
+    }
+
+    fn put(&mut self, _: usize, _: &[u8]) {}
+
+    fn copy_out(&self, _: usize, _: &mut [u8]) {}
+
+    fn share(&mut self, _: HostCopy, _: Vec<Range<usize>>) {}
+}
+
+/// What the options of a scenario are to a broadcast.
+pub(super) fn broadcast_options(scenario: &Scenario) -> BroadcastOptions {
+    let Scenario { route, chunk_bytes, .. } = *scenario;
+    BroadcastOptions { route, chunk_bytes, ack_timeout: None }
+}
+
+/// A broadcast of one part, n rows long.
+pub(super) fn broadcast_call(comm: &Comm, scenario: &Scenario, settled: &Slot<Settled>) -> Result<Call<()>> {
+    let (options, bytes) = (broadcast_options(scenario), scenario.message_bytes() as usize);
+    let is_root = comm.rank() == ROOT;
+    let call = match scenario.sized {
+        true => comm.broadcast_sized_call(ROOT, is_root.then(|| vec![bytes]), Nowhere, options)?,
+        false => {
+            let parts = is_root.then(|| vec![vec![1u8; bytes]]);
+            comm.broadcast_call(ROOT, parts, Memory::default(), options)?.map(|(_, done)| done)
+        }
+    };
+    let (settled, algorithm) = (settled.clone(), scenario.algorithm);
+    Ok(call.map(move |done| {
+        if is_root {
+            put(&settled, Settled { algorithm, degrees: Vec::new(), way: Some(done.way) });
+        }
+    }))
+}
+
+/// Rows of a rank, spread evenly over all: where those for each begin, and the end.
+struct Rows {
+    bounds: Vec<u64>,
+    row_bytes: usize,
+    /// All of them; nothing where there are only lengths.
+    bytes: Vec<u8>,
+    /// By rank: what has come so far.
+    coming: BTreeMap<u32, Vec<u8>>,
+}
+
+impl Rows {
+    fn new(scenario: &Scenario) -> Rows {
+        let Scenario { row_bytes, sized, .. } = *scenario;
+        let bounds = shares(scenario);
+        let all = bounds.last().map_or(0, |rows| *rows as usize * row_bytes);
+        Rows { bounds, row_bytes, bytes: vec![1; if sized { 0 } else { all }], coming: BTreeMap::new() }
+    }
+
+    fn start(&self, rank: u32) -> usize {
+        self.bounds[rank as usize] as usize * self.row_bytes
+    }
+}
+
+/// Where the rows for each rank begin, and the end.
+fn shares(scenario: &Scenario) -> Vec<u64> {
+    split_ranges(0, scenario.entries.round() as u64, scenario.network.ranks)
+}
+
+/// Blocks are gone once they have come: nobody merges them here.
+impl Blocks for Rows {
+    fn len_for(&self, to: u32) -> usize {
+        self.start(to + 1) - self.start(to)
+    }
+
+    fn copy_out(&self, to: u32, at: usize, bytes: &mut [u8]) {
+        let from = self.start(to) + at;
+        bytes.copy_from_slice(&self.bytes[from..from + bytes.len()]);
+    }
+
+    fn sent(&mut self, _: u32) {}
+
+    fn begins(&mut self, from: u32, _: usize) -> Result<()> {
+        self.coming.insert(from, Vec::new());
+        Ok(())
+    }
+
+    fn put(&mut self, from: u32, bytes: &[u8]) -> Result<()> {
+        self.coming.entry(from).or_default().extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn came(&mut self, from: u32) -> Result<()> {
+        self.coming.remove(&from);
+        Ok(())
+    }
+
+    fn held(&self) -> usize {
+        0
+    }
+}
+
+/// A shuffle's exchange of blocks, one from each rank to each: not its stores, nor the stage between ranks of a host.
+pub(super) fn shuffle_call(comm: &Comm, scenario: &Scenario) -> Result<Call<()>> {
+    let mut rows = Rows::new(scenario);
+    comm.prepare(CallSig::plain(CallKind::ExchangeBlocks), None, move |ep| async move {
+        exchange_blocks(&ep, &mut rows, BlockLimits::default()).await
+    })
+}
+
+/// Frames of a broadcast, at most.
+pub(super) fn broadcast_frames(scenario: &Scenario, profile: &Profile) -> f64 {
+    let (ranks, bytes) = (scenario.network.ranks, scenario.message_bytes());
+    let way = broadcast_options(scenario).way(profile, ranks, bytes as usize);
+    // The ranges of a ring end where chunks need not; and each rank says a few words.
+    let chunks = bytes / way.chunk_bytes as f64 + f64::from(ranks);
+    f64::from(ranks - 1) * (chunks + 4.0)
+}
+
+/// Frames of a shuffle, at most: of each block its chunks, and the words before them.
+pub(super) fn shuffle_frames(scenario: &Scenario) -> f64 {
+    let ranks = f64::from(scenario.network.ranks);
+    let block = scenario.entries * scenario.row_bytes as f64 / ranks;
+    ranks * (ranks - 1.0) * (block / CHUNK_BYTES as f64 + 3.0)
+}
