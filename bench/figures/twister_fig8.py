@@ -53,7 +53,8 @@ def draw(entry: dict[str, Any]) -> Any:
     figure, (axes,) = new(width=9, height=4.4)
     names = {"local_reduction_s": "local reduction, one core", "shuffle_s": "shuffle (simulated)",
              "reduce_s": "reduce, one core"}  # fmt: skip
-    y, ticks = 0.0, []
+    ticks: list[tuple[float, str]] = []
+    y = 0.0
     for point in reversed(entry["points"]):
         way, left = point["way"], 0.0
         theirs = entry["paper_s"][way]

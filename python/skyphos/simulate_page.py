@@ -70,7 +70,7 @@ def render(network: Network, n: int | None, entries: float | None, found: Simula
     racks = math.ceil(hosts / network.hosts_per_rack) if network.hosts_per_rack else 1
     facts = [
         ("ranks", f"{network.ranks:,} on {hosts:,} hosts" + (f" in {racks:,} racks" if racks > 1 else "")),
-        *(("data", words) for words in data_words(found.phases[-1].name, n, entries, row_bytes)),
+        ("data", ", ".join(data_words(found.phases[-1].name, n, entries, row_bytes)) or "none"),
         ("places", _places(network)),
         ("links", f"{human_bytes(network.rate_out)}/s out, {human_bytes(network.rate_in)}/s in"),
         ("latency", human_seconds(network.latency_s)),
