@@ -2,6 +2,7 @@
 
     sudo .venv/bin/python bench/broadcast.py                         # 8 hosts at 1 Gbit/s, 256 MB
     sudo .venv/bin/python bench/broadcast.py --hosts 16 --rate 250mbit --only chain
+    sudo .venv/bin/python bench/broadcast.py --rate 100mbit --mb 32 --racks 2 --uplink 100mbit --only chain --unaware
 
 A time is from when the first rank begins to when the last has all, on one clock. The floor is the array with its
 framing over the link's rate: no broadcast can take less. The bars: a chain within 1.02 of it, 1.75 times faster than
@@ -29,7 +30,8 @@ from lab.cluster import Cluster
 from lab.conductor import MPICH_IN_A_CLUSTER, mpiexec_of
 from lab.link import FRAMING, rate_bits
 
-OURS = ("chain", "scatter_allgather", "binomial", "auto")
+OURS = ("chain", "scatter_allgather", "binomial", "simple", "auto")
+DEFAULT = "chain,scatter_allgather,binomial,auto,mpich,gloo"
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,11 @@ def main() -> None:
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--mb", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default=",".join([*OURS, "mpich", "gloo"]))
+    parser.add_argument("--only", default=DEFAULT)
+    parser.add_argument("--racks", type=int, default=1, help="hosts are dealt out to them in turn")
+    parser.add_argument("--uplink", default="none", help="rate of a rack's link to the others")
+    parser.add_argument("--unaware", action="store_true", help="ranks do not know racks")
+    parser.add_argument("--json", type=Path, help="gets seconds of each call, by name")
     parser.add_argument("--rank", choices=("ours", "mpich"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     names, count = options.only.split(","), options.mb << 18
@@ -127,18 +133,23 @@ def main() -> None:
     if options.rank == "mpich":
         return mpich(count, options.rounds)
     program = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--rank"]
-    with TemporaryDirectory() as folder, Cluster(options.hosts, options.rate, "128k") as cluster:
+    racks = {"racks": options.racks, "uplink": options.uplink}
+    with TemporaryDirectory() as folder, Cluster(options.hosts, options.rate, "128k", **racks) as cluster:
         hosts, rows_in = range(options.hosts), {"BENCH_ROWS": folder}
         if set(names) - {"mpich"}:
             commands = [cluster.command(host, [*program, "ours"]) for host in hosts]
             more = {"GLOO_SOCKET_IFNAME": cluster.interface, "SKYPHOS_PROFILE": "none", "OMP_NUM_THREADS": "1"}
             more |= rows_in
+            if options.racks > 1 and not options.unaware:
+                known = Path(folder) / "racks"
+                known.write_text("".join(f"{cluster.address(host)} {host % options.racks}\n" for host in hosts))
+                more |= {"SKYPHOS_TOPOLOGY": str(known)}
             run(commands, [cluster.environment(h, options.hosts, 29950, "broadcast") | more for h in hosts])
         if "mpich" in names:
             command = mpiexec_of([cluster.command(host, [*program, "mpich"]) for host in hosts])
             nets = {name: cluster.interface for name in ("UCX_NET_DEVICES", "FI_TCP_IFACE")}
             run([command], [os.environ | MPICH_IN_A_CLUSTER | nets | rows_in])
-        rows = [row for file in Path(folder).iterdir() for row in json.loads(file.read_text())]
+        rows = [row for file in Path(folder).glob("*-*") for row in json.loads(file.read_text())]
     floor = FRAMING * 4 * count * 8 / rate_bits(options.rate)
     print(f"{options.mb} MB to {options.hosts} hosts at {options.rate}; floor with framing {1e3 * floor:,.0f} ms")
     spans: dict[str, list[float]] = {}
@@ -148,6 +159,8 @@ def main() -> None:
         spans[name] = [
             max(row[3] for row in of if row[1] == k) - min(row[2] for row in of if row[1] == k) for k in calls
         ]
+    if options.json is not None:
+        options.json.write_text(json.dumps({"floor_s": floor, "seconds": spans}))
     for name, all_spans in spans.items():
         took = median(all_spans)
         spread = f"{1e3 * min(all_spans):,.0f} to {1e3 * max(all_spans):,.0f}"

@@ -23,6 +23,7 @@ NAMES = (
     "sparcml_fig7",
     "sparcml_fig3",
     "kylix_fig2",
+    "twister_lab",
     "twister_fig7",
     "twister_table9",
     "incast",

@@ -1,6 +1,7 @@
 """Hosts on one machine: network namespaces on a switch, each link shaped to a rate in both directions.
 
-A namespace `skylab-PID-sw` holds a bridge; `skylab-PID-hI` holds host I with one interface `eth0`, 10.99.0.(I + 1).
+A namespace `skylab-PID-sw` holds a bridge for each rack, and one between them where there are several, whose links are
+shaped too; `skylab-PID-hI` holds host I with one interface `eth0`, 10.99.0.(I + 1).
 `tc tbf` shapes what leaves a host, and what leaves the switch for it. Names carry the process's number, so that
 clusters do not meet, and so that what a killed run left is known and removed by the next.
 """
@@ -56,9 +57,13 @@ class Cluster:
 
     interface = "eth0"
 
-    def __init__(self, hosts: int, rate: str, burst: str, port_buffer: int | None = None) -> None:
-        """``port_buffer``: bytes that may wait at the switch for a host; None: as many as ever come."""
+    def __init__(
+        self, hosts: int, rate: str, burst: str, port_buffer: int | None = None, *, racks: int = 1, uplink: str = "none"
+    ) -> None:
+        """``port_buffer``: bytes that may wait at the switch for a host; None: as many as ever come. Hosts are dealt out
+        to ``racks`` in turn, each of which has ``uplink`` both ways."""
         self.hosts, self.rate, self.burst, self.port_buffer = hosts, rate, burst, port_buffer
+        self.racks, self.uplink = racks, uplink
         self.name = f"{_PREFIX}-{os.getpid()}"
 
     def address(self, host: int) -> str:
@@ -84,7 +89,7 @@ class Cluster:
 
     def heal(self, host: int) -> None:
         """Mend what :meth:`cut` did."""
-        _ip("-n", f"{self.name}-sw", "link", "set", f"p{host}", "master", "br0")
+        _ip("-n", f"{self.name}-sw", "link", "set", f"p{host}", "master", self._bridge(host))
 
     def __enter__(self) -> Cluster:
         reason = unavailable()
@@ -106,11 +111,31 @@ class Cluster:
     def _host(self, host: int) -> str:
         return f"{self.name}-h{host}"
 
+    def _bridge(self, host: int) -> str:
+        return f"br{host % self.racks}"
+
+    def _shape(self, namespace: str, device: str, rate: str, room: Sequence[str] = ("latency", _LATENCY)) -> None:
+        if rate != "none":
+            shaper = ("root", "tbf", "rate", rate, "burst", self.burst, *room)
+            _check("tc", "-n", namespace, "qdisc", "add", "dev", device, *shaper)
+
+    def _make_switch(self, switch: str) -> None:
+        """A bridge for each rack; several are joined by one more."""
+        racks = [f"br{rack}" for rack in range(self.racks)]
+        for bridge in racks if self.racks == 1 else [*racks, "core"]:
+            _ip("-n", switch, "link", "add", bridge, "type", "bridge")
+            _ip("-n", switch, "link", "set", bridge, "up")
+        for rack, bridge in enumerate(racks if self.racks > 1 else []):
+            ends = ((f"up{rack}", bridge), (f"down{rack}", "core"))
+            _ip("-n", switch, "link", "add", ends[0][0], "type", "veth", "peer", "name", ends[1][0])
+            for device, master in ends:
+                _ip("-n", switch, "link", "set", device, "master", master, "up")
+                self._shape(switch, device, self.uplink)
+
     def _make(self) -> None:
         switch = f"{self.name}-sw"
         _ip("netns", "add", switch)
-        _ip("-n", switch, "link", "add", "br0", "type", "bridge")
-        _ip("-n", switch, "link", "set", "br0", "up")
+        self._make_switch(switch)
         for host in range(self.hosts):
             name, port = self._host(host), f"p{host}"
             _ip("netns", "add", name)
@@ -118,13 +143,10 @@ class Cluster:
             _ip("-n", name, "addr", "add", f"{self.address(host)}/16", "dev", "eth0")
             for namespace, device in ((name, "lo"), (name, "eth0"), (switch, port)):
                 _ip("-n", namespace, "link", "set", device, "up")
-            _ip("-n", switch, "link", "set", port, "master", "br0")
-            if self.rate != "none":
-                waiting = ("latency", _LATENCY)
-                shallow = waiting if self.port_buffer is None else ("limit", str(self.port_buffer))
-                for namespace, device, room in ((name, "eth0", waiting), (switch, port, shallow)):
-                    shaper = ("root", "tbf", "rate", self.rate, "burst", self.burst, *room)
-                    _check("tc", "-n", namespace, "qdisc", "add", "dev", device, *shaper)
+            _ip("-n", switch, "link", "set", port, "master", self._bridge(host))
+            self._shape(name, "eth0", self.rate)
+            waiting = ("latency", _LATENCY) if self.port_buffer is None else ("limit", str(self.port_buffer))
+            self._shape(switch, port, self.rate, waiting)
 
     def _remove(self) -> None:
         with _undisturbed():
