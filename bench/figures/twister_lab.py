@@ -31,7 +31,9 @@ def measured(hosts: int, rate: str, size: int, *more: str) -> dict[str, Any]:
         found = Path(folder) / "found.json"
         program = [sys.executable, str(Path(__file__).resolve().parent.parent / "broadcast.py")]
         where = ["--hosts", str(hosts), "--rate", rate, "--mb", str(size), "--json", str(found)]
-        subprocess.run([*program, *where, *more], check=True, capture_output=True)
+        done = subprocess.run([*program, *where, *more], check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(done.stdout + done.stderr)
         told: dict[str, Any] = json.loads(found.read_text())
     return told
 

@@ -60,8 +60,8 @@ class Cluster:
     def __init__(
         self, hosts: int, rate: str, burst: str, port_buffer: int | None = None, *, racks: int = 1, uplink: str = "none"
     ) -> None:
-        """``port_buffer``: bytes that may wait at the switch for a host; None: as many as ever come. Hosts are dealt out
-        to ``racks`` in turn, each of which has ``uplink`` both ways."""
+        """``port_buffer``: bytes that may wait at the switch for a host; None: as many as ever come. Hosts are dealt
+        out to ``racks`` in turn, each of which has ``uplink`` both ways."""
         self.hosts, self.rate, self.burst, self.port_buffer = hosts, rate, burst, port_buffer
         self.racks, self.uplink = racks, uplink
         self.name = f"{_PREFIX}-{os.getpid()}"
