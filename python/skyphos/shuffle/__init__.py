@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .explanation import ShuffleExplanation
-    from .gatherer import Partition, Shuffle
+    from .sender import Partition, Shuffle
     from .text import words
 
 __all__ = ["Partition", "Shuffle", "ShuffleExplanation", "words"]
 
 _WHERE = {
-    "Partition": ".gatherer",
-    "Shuffle": ".gatherer",
+    "Partition": ".sender",
+    "Shuffle": ".sender",
     "ShuffleExplanation": ".explanation",
     "words": ".text",
 }

@@ -12,7 +12,7 @@ from ..broadcast import BroadcastCollectives
 if TYPE_CHECKING:
     from ..comm import Comm
     from .combine import Function
-    from .gatherer import Partition
+    from .sender import Partition
     from .stages import Stages
 
 __all__ = ["ShuffleCollectives"]
@@ -118,7 +118,7 @@ class ShuffleCollectives(BroadcastCollectives):
         >>> dict(zip(keys.tolist(), sums.tolist()))
         {7: 4.0, 3: 2.0}
         """
-        from .gatherer import Shuffle  # here, since few programs shuffle, and it takes long to import
+        from .sender import Shuffle  # here, since few programs shuffle, and it takes long to import
 
         try:
             shuffle = Shuffle(

@@ -1,0 +1,251 @@
+"""A shuffle: what a rank's tasks have gathered, merged, sent to the owners of the keys, and handed out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arguments import Op
+from ..errors import BadInput
+from ..together import raise_if, together
+from .combine import Combine, Function
+from .explanation import ShuffleExplanation
+from .gatherer import Gatherer, as_it_is, default_back
+from .keys import arrays_of, joined
+from .spill import PARTS
+from .stages import Link
+from .stores import Pair, Places
+from .survey import Form, agree
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["Partition", "Shuffle"]
+
+#: (keys, ranks) → the rank of each.
+Partition = Callable[[Any, int], npt.ArrayLike]
+
+
+class Shuffle(Gatherer):
+    """Values by key, gathered in batches from any number of tasks, then sent to their keys' owners.
+
+    :meth:`Comm.shuffle` does it for one batch; its parameters are these, and two more: ``waves`` are the parts of the
+    keys that go one after the other, at least; with ``objects=True`` values of a ``"list"`` are sent as they are, never
+    as rows of an array. Every rank makes one alike.
+
+    Examples
+    --------
+    >>> import skyphos as sky
+    >>> from skyphos.shuffle import Shuffle
+    >>> with sky.init() as comm:
+    ...     words = Shuffle(comm, "count")
+    ...     words.add(["to", "be", "or", "not"])
+    ...     words.add(["to", "be"])
+    ...     keys, counts = words.result()
+    >>> dict(zip(keys, counts.tolist()))
+    {'to': 2, 'be': 2, 'or': 1, 'not': 1}
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        combine: Op | Function = "sum",
+        *,
+        partition: Partition | None = None,
+        mergeable: Callable[[Any], bool] | None = None,
+        local_reduction: bool | Literal["process"] = True,
+        push_bytes: int = 1 << 16,
+        fetches: int = 4,
+        waves: int = 1,
+        memory: int | None = None,
+        spill_dir: str | os.PathLike[str] | None = None,
+        debug: bool | None = None,
+        objects: bool = False,
+    ) -> None:
+        if local_reduction not in (True, "process", False):
+            raise BadInput(f'local_reduction={local_reduction!r}: True (in the host), "process" or False')
+        super().__init__(
+            comm,
+            Combine.of(combine),
+            # What is merged at owners alone needs nobody to ask.
+            mergeable=mergeable if local_reduction else None,
+            local="process" if local_reduction == "process" else bool(local_reduction),  # NumPy has its own True
+            memory=memory,
+            spill_dir=spill_dir,
+            debug=debug,
+            objects=objects,
+        )
+        self._partition = partition
+        if push_bytes < 0 or fetches < 1 or not 1 <= waves <= PARTS:
+            raise BadInput(
+                f"push_bytes={push_bytes}, fetches={fetches}, waves={waves}: bytes, at least one, and 1 to {PARTS}"
+            )
+        self._host, self._wire = (Link(int(push_bytes), int(fetches)) for _ in range(2))
+        self._waves = _power_of_two(waves)
+        self._told: dict[str, Any] = {"merged": 0, "keys": 0, "waves": 1}
+        self._seconds = {"merge": 0.0, "host": 0.0, "owners": 0.0}
+
+    @property
+    def _runs_user_code(self) -> bool:
+        """Whether what happens to one rank's values may fail on it alone."""
+        return self._combine.function is not None or callable(self._combine.op) or self._mergeable is not None
+
+    def _fail(self, error: Exception) -> None:
+        self.close()
+        self._comm._fail(error)
+
+    def parts(self) -> Iterator[tuple[Any, Any]]:
+        """Send all, and hand out what this rank owns, wave by wave. Collective.
+
+        Yields
+        ------
+        keys, values
+            As :meth:`Comm.shuffle` returns them. Between two of them the next wave waits.
+        """
+        for form, merged in self._merged():
+            yield self._result(form, [merged])
+
+    def result(self) -> tuple[Any, Any]:
+        """All that this rank owns, once it is there. Collective.
+
+        Returns
+        -------
+        keys, values
+            As :meth:`Comm.shuffle` returns them.
+        """
+        waves = list(self._merged())
+        if not waves:
+            return [], []
+        return self._result(waves[0][0], [merged for _, merged in waves])
+
+    def _merged(self) -> Iterator[tuple[Form, Any]]:
+        comm = self._comm
+        options = f"combine={self._combine.name}, local_reduction={self._local}"
+        options += f", push_bytes={self._wire.push_bytes}, fetches={self._wire.fetches}"
+        options += f", mergeable={self._mergeable is not None}, partition={self._partition is not None}"
+        try:
+            form, waves = agree(comm, self._form, options, self._waves_wanted())
+            if form is None:
+                return
+            self._told["waves"] = waves
+            for wave in range(waves):
+                yield form, self._wave(form, wave, waves)
+        finally:
+            self.close()
+
+    def _waves_wanted(self) -> int:
+        held = sum(store.bytes for store in self._stores.values()) + self._spill.bytes
+        fits = -(-held // self._memory) if self._spill.bytes and self._memory else 1
+        return max(self._waves, _power_of_two(min(fits, PARTS)))
+
+    def _wave(self, form: Form, wave: int, waves: int) -> Any:
+        comm = self._comm
+        stages = comm._stages
+        new = lambda: self._new(form)  # noqa: E731
+        start = perf_counter()
+        try:
+            store = self._gathered(form, wave, waves)
+            if self._local:
+                self._told["merged"] += len(store)
+            else:
+                self._told["merged"] = self._count
+            owners = self._owners(form, store)
+        except Exception as error:
+            self._fail(error)
+        start = self._lap("merge", start)
+        if self._local is True and stages.has_hosts:
+            store = self._agreed(lambda: stages.on_host(store, owners, new, self._host))
+            owners = self._owners(form, store)
+            start = self._lap("host", start)
+
+        def to_owners() -> Any:
+            alone = comm.size == 1 and self._local
+            sent = store if alone else stages.to_owners(store, owners, new, self._wire)
+            return sent.merged() if isinstance(sent, Pair) else sent
+
+        store = self._agreed(to_owners)
+        self._told["keys"] += len(store)
+        self._lap("owners", start)
+        return store
+
+    def _agreed(self, stage: Callable[[], Any]) -> Any:
+        """Run a stage; where it runs code of the user's, which may fail on one rank alone, it fails on all."""
+        if not self._runs_user_code:
+            return stage()
+        failed: Exception | None = None
+        try:
+            store = stage()
+        except BadInput as error:
+            failed = error
+        together(self._comm, lambda: raise_if(failed))
+        return store
+
+    def _lap(self, what: str, start: float) -> float:
+        now = perf_counter()
+        self._seconds[what] += now - start
+        return now
+
+    def _owners(self, form: Form, store: Any) -> Places:
+        """The owner of each key of a store."""
+        size = self._comm.size
+        if self._partition is None:
+            return store.places(size, 1)[0]  # type: ignore[no-any-return]
+        stores = [store.store, store.apart] if isinstance(store, Pair) else [store]
+        none = np.empty(0, np.int64)
+        arrays = [np.asarray(self._partition(_kept(form, one.keys()), size)) if len(one) else none for one in stores]
+        for array, one in zip(arrays, stores, strict=True):
+            if array.shape != (len(one),) or array.dtype.kind not in "iu":
+                raise BadInput(
+                    f"partition must return a rank for each key: an array of {len(one)} integers, not of type "
+                    f"{array.dtype} and shape {array.shape}"
+                )
+        owners = np.concatenate(arrays)
+        if owners.size and (owners.min() < 0 or owners.max() >= size):
+            wrong = owners[(owners < 0) | (owners >= size)][0]
+            raise BadInput(f"partition returned rank {wrong}, and ranks are 0 to {size - 1}")
+        return owners.astype(np.uint32)
+
+    def _result(self, form: Form, stores: list[Any]) -> tuple[Any, Any]:
+        to_keys, to_values = self._back or (default_back(form), as_it_is)
+        if form.dtype == "objects":
+            whole = {key: value for store in stores for key, value in store.take().items()}
+            return to_keys(arrays_of(form.keys, list(whole))), list(whole.values())
+        taken = [store.take() for store in stores]
+        keys = to_keys(joined([keys for keys, _, _ in taken]))
+        rows = np.concatenate([rows for _, rows, _ in taken]).reshape(-1, *form.row)
+        if not self._combine.lists:
+            return keys, to_values(rows)
+        counts = np.concatenate([counts for _, _, counts in taken if counts is not None])
+        ends = [0, *np.cumsum(counts).tolist()]
+        # Not np.split, which does more for each part.
+        return keys, [to_values(rows[start:end]) for start, end in pairwise(ends)]
+
+    def explanation(self) -> ShuffleExplanation:
+        """What it did on this rank."""
+        return ShuffleExplanation(
+            values=self._count,
+            spilled_bytes=self._spill.bytes,
+            host_bytes=self._host.sent_bytes,
+            sent_bytes=self._wire.sent_bytes,
+            sent_frames=self._host.sent_frames + self._wire.sent_frames,
+            received_bytes=self._host.received_bytes + self._wire.received_bytes,
+            seconds=self._seconds | {"merge": self._merging_s + self._seconds["merge"]},
+            **self._told,
+        )
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << (count - 1).bit_length()
+
+
+def _kept(form: Form, keys: Any) -> Any:
+    """Keys as a partitioner sees them: an array of numbers, a list of strings."""
+    if isinstance(keys, list):
+        return np.array(keys, form.keys) if not form.strings else keys
+    return default_back(form)(keys)
