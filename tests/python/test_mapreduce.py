@@ -247,6 +247,21 @@ def test_a_rank_is_killed_and_the_others_take_its_partitions(
             assert out.split()[-1] == "2"
 
 
+@pytest.mark.parametrize("collective", ["shuffle", "allreduce"])
+def test_who_is_left_saves_and_resumes(collective: str, processes: Processes, tmp_path: Path) -> None:
+    with_points(tmp_path)
+    common = {
+        name: dict.fromkeys(range(3), value)
+        for name, value in {"FOLDER": str(tmp_path), "COLLECTIVE": collective, "CHECKPOINT": "1"}.items()
+    }
+    lines = processes.lines(3, JOB, **common, DIES_AT={0: "3"})
+    assert lines.pop(0)[0] == ""
+    # All six iterations are there, for as many ranks as were left.
+    for (out, err), (again, wrong) in zip(lines, processes.lines(2, JOB, **common), strict=True):
+        assert out.split()[-1] == "2", err
+        assert again.split() == [out.split()[0], "[]", "2"], wrong
+
+
 def test_partitions_of_a_lost_host_come_from_the_other_that_has_them(processes: Processes, tmp_path: Path) -> None:
     np.save(tmp_path / "points.npy", POINTS)
     split(tmp_path / "points.npy", tmp_path / "parts", 8, hosts=["a", "b"], replicas=2)

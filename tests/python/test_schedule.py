@@ -18,6 +18,7 @@ from conftest import Processes, on_all
 from skyphos.errors import BadInput
 from skyphos.mapreduce import MapReduce, Partitions
 from skyphos.mapreduce.board import Board, Status
+from skyphos.shuffle import Shuffle
 from test_mapreduce import JOB, POINTS, WORDS, book, counted, means, nearest, on_hosts, ones_of, plain, with_points
 
 pytest.importorskip("scipy")
@@ -293,6 +294,25 @@ def test_what_a_map_function_raises(tmp_path: Path, schedule: str) -> None:
         function: Any = _raises if comm.rank == 1 else ones_of
         with pytest.raises(BadInput, match=r"rank 1: map of partition \d \(.*raised KeyError(.|\n)*in _raises"):
             MapReduce(comm, map=function, reduce="sum", partitions=path, schedule=schedule).run()
+        assert comm.allreduce(np.ones(1))[0] == comm.size
+
+    on_all(3, body)
+
+
+def test_what_counts_finds_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = book(tmp_path, 6)
+    release = Shuffle.release
+
+    def full(self: Shuffle, task: int) -> None:
+        if self._comm.rank == 1:
+            raise BadInput("rank 1: the disk is full")
+        release(self, task)
+
+    monkeypatch.setattr(Shuffle, "release", full)
+
+    def body(comm: sky.Comm) -> None:
+        with pytest.raises(BadInput, match="rank 1: the disk is full"):
+            MapReduce(comm, map=ones_of, reduce="sum", partitions=path, schedule="speculative").run()
         assert comm.allreduce(np.ones(1))[0] == comm.size
 
     on_all(3, body)

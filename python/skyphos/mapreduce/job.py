@@ -13,13 +13,14 @@ import numpy as np
 from ..arguments import Op
 from ..checkpoint import Checkpoint
 from ..errors import BadInput, PeerLost
-from ..packing import pack, unpack
+from ..packing import pack
 from ..shuffle import Shuffle
 from ..shuffle.combine import Combine, Function
 from ..shuffle.keys import listed
 from ..shuffle.user_code import raised
 from ..together import gather_numbers, raise_if, together
 from .loaders import Loader
+from .saves import Saves
 from .schedule import Schedule
 from .sums import Collective, Sums, check_same, print_of
 from .tasks import MapFunction, Tasks, reduced
@@ -154,7 +155,7 @@ class MapReduce:
             comm._fail(error)
         self._reducers = reducers
         self._on_loss, self._collective = on_loss, collective
-        self._checkpoint = Checkpoint(checkpoint) if isinstance(checkpoint, (str, os.PathLike)) else checkpoint
+        self._saves = None if checkpoint is None else Saves(checkpoint, self._told())
         # The last iteration whose result this rank's state is, and who has the newest.
         self._done, self._root = 0, 0
         self._state: Any = None
@@ -201,7 +202,10 @@ class MapReduce:
             As :meth:`run`, of the last iteration.
         """
         self._state, self._done, self._root, self._is_everywhere = state, 0, 0, False
-        self._restore()
+        found = self._saves.restore(self.comm) if self._saves is not None else None
+        if found is not None:
+            self._done, kept = found
+            self._state = kept if self.comm.rank == 0 else self._state
         result, over = None, False
         while not over and self._done < iterations:
             start, told = perf_counter(), Iteration(self._done + 1)
@@ -267,9 +271,9 @@ class MapReduce:
                 combined = self._combined if sums is None else self._combined_everywhere
                 over = combined(keys, results, state, until)
         self._done += 1
-        if self._checkpoint is not None:
+        if self._saves is not None:
             with told.time("checkpoint"):
-                self._save()
+                self._saves.save(comm, self._done, self._state, is_mine=comm.rank == self._root)
         return (keys, results), over
 
     def _sums(self, shuffle: Shuffle, told: Iteration) -> Sums | None:
@@ -360,7 +364,7 @@ class MapReduce:
         if told[:, 0].any():
             together(comm, lambda: raise_if(failed))
         check_same(comm, told[:, 2])
-        self._is_everywhere = True
+        self._root, self._is_everywhere = 0, True
         return bool(told[0, 1])
 
     def _everywhere(self) -> Any:
@@ -382,33 +386,6 @@ class MapReduce:
         """What the job is: a checkpoint of another one is none of its own."""
         names = [getattr(f, "__qualname__", type(f).__name__) for f in (self._map, self._reduce, self._combine) if f]
         return f"{', '.join(names)}; {Combine.of(self._merge).name}; {self._tasks.told()}"
-
-    def _save(self) -> None:
-        parts = pack(self._state) if self.comm.rank == self._root else []
-        held = {f"part-{number}": part for number, part in enumerate(parts)}
-        told = np.frombuffer(self._told().encode(), np.uint8)
-        assert self._checkpoint is not None
-        self._checkpoint.save(self.comm, self._done, {"job": told, **held})
-
-    def _restore(self) -> None:
-        if self._checkpoint is None:
-            return
-        found = self._checkpoint.restore(self.comm)
-        if found is None:
-            return
-
-        def read() -> None:
-            told = found.state["job"].tobytes().decode(errors="replace") if "job" in found.state else "of no job"
-            if told != self._told():
-                raise BadInput(
-                    f"{self._checkpoint!r} is of another job: {told}. This one is: {self._told()}. Name another folder"
-                )
-            parts = [found.state[f"part-{number}"] for number in range(len(found.state) - 1)]
-            if parts:
-                self._state = unpack(parts)
-
-        together(self.comm, read)
-        self._done, self._root, self._is_everywhere = found.iteration, 0, False
 
 
 def _to_root(comm: Comm, keys: Any, results: Any) -> tuple[Any, Any]:

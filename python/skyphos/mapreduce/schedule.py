@@ -103,12 +103,15 @@ def run_scheduled(
             heard = comm.allreduce(board.words(me, status), op="max", algorithm="recursive_doubling")
             before, copied, open_before = board.owner.copy(), dict(board.copies), board.winner < 0
             board.hear(heard.indices, heard.values)
-            for task in np.flatnonzero(open_before & (board.winner >= 0)).tolist():
-                if board.winner[task] == me:
-                    kept.release(task)
-                elif me in (before[task], copied.get(task)):
-                    runner.drop(task)
-                    kept.drop(task)
+            try:
+                for task in np.flatnonzero(open_before & (board.winner >= 0)).tolist():
+                    if board.winner[task] == me:
+                        kept.release(task)
+                    elif me in (before[task], copied.get(task)):
+                        runner.drop(task)
+                        kept.drop(task)
+            except Exception as error:  # a disk that is full, where what counts goes to a file
+                comm._fail(error)
             if board.is_complete:
                 return Scheduled(board.owner, runner.taken, runner.copied)
             whose = board.owner.copy()

@@ -1,0 +1,63 @@
+"""States of a job on disk, so that a job which is started again goes on where it was."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..checkpoint import Checkpoint
+from ..errors import BadInput
+from ..packing import pack, unpack
+from ..together import together
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["Saves"]
+
+
+class Saves:
+    """A checkpoint of a job.
+
+    Parameters
+    ----------
+    place : Checkpoint or path
+        Where states are.
+    job : str
+        What the job is: a state of another one is none of its own.
+    """
+
+    def __init__(self, place: Checkpoint | str | os.PathLike[str], job: str) -> None:
+        self._checkpoint = place if isinstance(place, Checkpoint) else Checkpoint(place)
+        self._job = job
+
+    def save(self, comm: Comm, iteration: int, state: Any, *, is_mine: bool) -> None:
+        """Save the state after an iteration, on the rank whose it is. Collective."""
+        parts = pack(state) if is_mine else []
+        held = {f"part-{number}": part for number, part in enumerate(parts)}
+        self._checkpoint.save(comm, iteration, {"job": np.frombuffer(self._job.encode(), np.uint8), **held})
+
+    def restore(self, comm: Comm) -> tuple[int, Any] | None:
+        """The last iteration that all ranks have saved, and this rank's state after it. Collective.
+
+        Raises
+        ------
+        BadInput
+            It is of another job; on all ranks.
+        """
+        found = self._checkpoint.restore(comm)
+        if found is None:
+            return None
+
+        def read() -> Any:
+            told = found.state["job"].tobytes().decode(errors="replace") if "job" in found.state else "of no job"
+            if told != self._job:
+                raise BadInput(
+                    f"{self._checkpoint!r} is of another job: {told}. This one is: {self._job}. Name another folder"
+                )
+            parts = [found.state[f"part-{number}"] for number in range(len(found.state) - 1)]
+            return unpack(parts) if parts else None
+
+        return found.iteration, together(comm, read)
