@@ -184,7 +184,7 @@ def test_a_partition_that_is_gone(tmp_path: Path) -> None:
 
 
 JOB = """
-import os, socket, sys
+import glob, os, socket, sys, time
 from skyphos.mapreduce import MapReduce
 name = os.environ.get("HOST", "here")
 socket.gethostname = lambda: name
@@ -196,6 +196,10 @@ def nearest(points, centres):
 def counting(points, centres):
     global iteration
     if str(job.iterations[-1].number + 1 if job.iterations else 1 + first) == dies_at:
+        # With others: when they are as far too, so that nobody hears of it before.
+        open(f"{folder}/dies-{job.comm.rank}", "w").close()
+        while len(glob.glob(f"{folder}/dies-*")) < int(os.environ.get("DIE_TOGETHER", "1")):
+            time.sleep(0.001)
         os._exit(9)
     return nearest(points, centres)
 def means(keys, sums):
@@ -224,7 +228,8 @@ def test_all_are_killed_and_resume_to_the_same_bits(collective: str, processes: 
     common = {"FOLDER": dict.fromkeys(range(3), str(tmp_path)), "COLLECTIVE": dict.fromkeys(range(3), collective)}
     undisturbed = [out for out, _ in processes.lines(3, JOB, **common)]
     kept = common | {"CHECKPOINT": dict.fromkeys(range(3), "1")}
-    killed = processes.lines(3, JOB, **kept, DIES_AT=dict.fromkeys(range(3), "4"))
+    together = {"DIES_AT": dict.fromkeys(range(3), "4"), "DIE_TOGETHER": dict.fromkeys(range(3), "3")}
+    killed = processes.lines(3, JOB, **kept, **together)
     assert [out for out, _ in killed] == [""] * 3, killed
     resumed = processes.lines(3, JOB, **kept)
     for (out, err), want in zip(resumed, undisturbed, strict=True):

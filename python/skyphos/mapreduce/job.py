@@ -279,9 +279,10 @@ class MapReduce:
     def _sums(self, shuffle: Shuffle, told: Iteration) -> Sums | None:
         """Whether one allreduce takes the place of the shuffle and all that comes after it."""
         comm, is_wanted = self.comm, self._collective == "allreduce"
-        with told.time("allreduce"):
-            size = None if is_wanted else sum(part.nbytes for part in pack(self._state)) if comm.size > 1 else 0
-            sums = Sums.agreed(comm, shuffle, Combine.of(self._merge), size)
+        start = perf_counter()
+        size = None if is_wanted else sum(part.nbytes for part in pack(self._state)) if comm.size > 1 else 0
+        sums = Sums.agreed(comm, shuffle, Combine.of(self._merge), size)
+        told.count("shuffle" if sums is None else "allreduce", start)
         if sums is None and is_wanted:
             shuffle.close()
             raise BadInput(

@@ -65,8 +65,12 @@ class Iteration:
         try:
             yield
         finally:
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + perf_counter() - start
-            self._note(stage, start)
+            self.count(stage, start)
+
+    def count(self, stage: str, start: float) -> None:
+        """Count the time since ``start``, by ``perf_counter``, to a stage."""
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + perf_counter() - start
+        self._note(stage, start)
 
     @contextmanager
     def moving(self) -> Iterator[None]:
