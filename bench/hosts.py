@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from lab.cluster import Cluster
 from lab.link import FRAMING
+from on_hosts import again, rows_of_ranks
 
 HOSTS, EACH, N, CALLS = 2, 4, 1 << 22, 12
 ALGORITHMS = ("auto", "recursive_doubling", "butterfly", "split_allgather", "ring", "allgather")
@@ -92,18 +90,7 @@ def main() -> None:
     if options.rank:
         one_rank()
         return
-    with Cluster(HOSTS, options.rate, "128k") as cluster:
-        ranks = []
-        for rank in range(HOSTS * EACH):
-            env = cluster.environment(rank, HOSTS * EACH, 29950, "hosts") | {"SKYPHOS_PROFILE": "none"}
-            program = [sys.executable, str(Path(__file__).resolve()), "--rank"]
-            ranks.append(
-                subprocess.Popen(cluster.command(rank // EACH, program), env=env, stdout=subprocess.PIPE, text=True)
-            )
-        said = [process.communicate(timeout=300)[0] for process in ranks]
-        if any(process.returncode for process in ranks):
-            raise SystemExit("a rank failed")
-    rows = [json.loads(line) for out in said for line in out.splitlines()]
+    rows = rows_of_ranks(again(__file__), HOSTS, EACH, options.rate, 29950)
     table = Table(
         title=f"bytes that a host sends in an allreduce, {HOSTS} hosts of {EACH} ranks, over its union with framing"
     )

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -20,7 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from on_hosts import rows_of_ranks
+from on_hosts import again, keyed_rows, rows_of_ranks
 
 WAYS = ("shuffle", "allreduce")
 
@@ -31,10 +30,7 @@ def one_rank(options: argparse.Namespace) -> None:
     from skyphos.mapreduce import MapReduce
 
     with sky.init(timeout=300) as comm:
-        rng = np.random.default_rng(comm.rank)
-        weights = np.arange(1, options.keys + 1, dtype=np.float64) ** -1.1
-        keys = np.searchsorted(np.cumsum(weights) / weights.sum(), rng.random(options.rows))
-        rows = rng.integers(0, 4, (options.rows, options.width)).astype(np.float32)
+        keys, rows = keyed_rows(comm.rank, options.keys, options.rows, options.width)
 
         def combine(found: Any, sums: Any) -> Any:
             state = np.zeros((options.keys, options.width), np.float32)
@@ -76,7 +72,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.rank:
         return one_rank(options)
-    rows = rows_of_ranks(str(Path(__file__).resolve()), options.hosts, options.tasks, options.rate, 29960)
+    rows = rows_of_ranks(again(__file__), options.hosts, options.tasks, options.rate, 29960)
     what = f"{options.hosts} hosts of {options.tasks} ranks at {options.rate}, {options.rows:,} rows of {options.width}"
     table = Table(title=f"{what} float32 a rank, keys ~ 1/i^1.1 of {options.keys:,}")
     for column in ("an iteration by", "ms", "from", "to", "its stages on the slowest rank, ms"):

@@ -1,4 +1,4 @@
-"""Runs a benchmark again as the ranks of a cluster of namespaces, and gathers the lines of JSON that they print."""
+"""Runs a program as the ranks of a cluster of namespaces, and gathers the lines of JSON that they print."""
 
 from __future__ import annotations
 
@@ -6,21 +6,37 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from lab.cluster import Cluster
 
 
-def rows_of_ranks(script: str, hosts: int, tasks: int, rate: str, port: int) -> list[Any]:
-    """Start this program with ``--rank``, ``tasks`` times on each host; what all have printed."""
+def again(script: str) -> list[str]:
+    """This program as a rank of its own."""
+    return [sys.executable, os.path.abspath(script), *sys.argv[1:], "--rank"]
+
+
+def rows_of_ranks(program: Sequence[str], hosts: int, tasks: int, rate: str, port: int) -> list[Any]:
+    """Run it ``tasks`` times on each host; what all have printed."""
     with Cluster(hosts, rate, "128k") as cluster:
         size, ranks = hosts * tasks, []
         for rank in range(size):
             env = cluster.environment(rank, size, port, "benchmark") | {"SKYPHOS_PROFILE": "none"}
             env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-            command = cluster.command(rank // tasks, [sys.executable, script, *sys.argv[1:], "--rank"])
-            ranks.append(subprocess.Popen(command, env=os.environ | env, stdout=subprocess.PIPE, text=True))
+            command = cluster.command(rank // tasks, program)
+            ranks.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
         said = [process.communicate(timeout=900)[0] for process in ranks]
     if any(process.returncode for process in ranks):
         raise SystemExit("a rank failed")
     return [json.loads(line) for out in said for line in out.splitlines()]
+
+
+def keyed_rows(rank: int, keys: int, rows: int, width: int) -> tuple[Any, Any]:
+    """Rows of float32 for keys with P(i) ~ 1/i^1.1: whole numbers, so that sums are exact."""
+    rng = np.random.default_rng(rank)
+    weights = np.arange(1, keys + 1, dtype=np.float64) ** -1.1
+    found = np.searchsorted(np.cumsum(weights) / weights.sum(), rng.random(rows))
+    return found, rng.integers(0, 4, (rows, width)).astype(np.float32)

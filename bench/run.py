@@ -16,6 +16,7 @@ NAMES = [
     "small_calls",
     "mpi",
     "objects",
+    "stragglers",
 ]
 
 

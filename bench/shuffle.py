@@ -16,7 +16,6 @@ import argparse
 import json
 import math
 import time
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -26,18 +25,10 @@ from rich.table import Table
 
 from hosts import sent
 from lab.link import FRAMING
-from on_hosts import rows_of_ranks
+from on_hosts import again, keyed_rows, rows_of_ranks
 
 TASKS = 8
 WAYS: dict[str, Any] = {"in the host": True, "in each task": "process", "none": False}
-
-
-def drawn(rank: int, options: argparse.Namespace) -> tuple[Any, Any]:
-    """Keys and rows of a task: whole numbers, so that sums are exact."""
-    rng = np.random.default_rng(rank)
-    weights = np.arange(1, options.keys + 1, dtype=np.float64) ** -1.1
-    keys = np.searchsorted(np.cumsum(weights) / weights.sum(), rng.random(options.rows))
-    return keys, rng.integers(0, 4, (options.rows, options.width)).astype(np.float32)
 
 
 def one_rank(options: argparse.Namespace) -> None:
@@ -45,7 +36,7 @@ def one_rank(options: argparse.Namespace) -> None:
     import skyphos as sky
 
     comm = sky.init(timeout=300)
-    keys, rows = drawn(comm.rank, options)
+    keys, rows = keyed_rows(comm.rank, options.keys, options.rows, options.width)
     first, told = comm.rank % TASKS == 0, {}
     for round_ in range(options.rounds + 1):
         for name, way in WAYS.items():
@@ -100,7 +91,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.rank:
         return one_rank(options)
-    rows = rows_of_ranks(str(Path(__file__).resolve()), options.hosts, TASKS, options.rate, 29950)
+    rows = rows_of_ranks(again(__file__), options.hosts, TASKS, options.rate, 29950)
     least = max(fewest(row[1], options) for row in rows if row[0] == "leaving")
     what = f"{options.hosts} hosts of {TASKS} map tasks at {options.rate}, {options.rows:,} rows of {options.width}"
     data = f"float32 a task, keys ~ 1/i^1.1 of {options.keys:,}"

@@ -10,9 +10,6 @@ task to the last key, over what all ranks together could do at best: 64 tasks on
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,70 +17,54 @@ from statistics import median
 
 import numpy as np
 
+from common import spawn
+
 RANKS, TASKS, TASK_S = 4, 64, 0.025
-TIMES_SLOW = 10
-STUCK_S = 40 * TASK_S
+TIMES_SLOW, TIMES_STUCK = 10, 40
 ROUNDS = 5
 SLOW = RANKS - 1
+QUICK = RANKS - 1
+BEST_S = {"slow": TASKS * TASK_S / (QUICK + 1 / TIMES_SLOW), "stuck": (TASKS - 1) * TASK_S / QUICK}
 
 
 def main() -> None:
     """A rank; 0 prints."""
     import skyphos as sky
-    from skyphos.mapreduce import MapReduce
+    from skyphos.mapreduce import MapReduce, split
 
-    folder = Path(sys.argv[1])
     sums_of_all = np.arange(TASKS * 100).reshape(-1, 10).sum(axis=0)
-    with sky.init() as comm:
-        found: dict[str, list[float]] = {}
-        for trouble in ("slow", "stuck"):
+    with sky.init() as comm, tempfile.TemporaryDirectory() as folder:
+        parts = None
+        if comm.rank == 0:
+            np.save(Path(folder) / "rows.npy", np.arange(TASKS * 100))
+            parts = split(Path(folder) / "rows.npy", Path(folder) / "parts", TASKS)
+        parts = comm.broadcast(parts)
+        for trouble, best in BEST_S.items():
             for schedule in ("static", "dynamic", "speculative"):
+                times = []
                 for turn in range(ROUNDS + 1):
                     begun = [False]
 
                     def task(rows: np.ndarray, _: None, trouble: str = trouble, begun: list[bool] = begun) -> object:
                         first, begun[0] = not begun[0], True
-                        slow = comm.rank == SLOW
-                        if trouble == "slow":
-                            time.sleep(TASK_S * (TIMES_SLOW if slow else 1))
-                        else:
-                            time.sleep(STUCK_S if slow and first else TASK_S)
+                        late = {"slow": TIMES_SLOW, "stuck": TIMES_STUCK if first else 1}[trouble]
+                        time.sleep(TASK_S * (late if comm.rank == SLOW else 1))
                         return rows % 10, rows
 
-                    job = MapReduce(
-                        comm,
-                        map=task,
-                        reduce="sum",
-                        partitions=str(folder / "parts" / "partitions.json"),
-                        schedule=schedule,
-                        threads=1,
-                    )
+                    job = MapReduce(comm, map=task, reduce="sum", partitions=parts, schedule=schedule, threads=1)
                     comm.barrier()
                     keys, sums = job.run()
-                    (told,) = job.iterations
-                    seconds = told.seconds["map"] + told.seconds["shuffle"]
-                    if turn:
-                        found.setdefault(f"{trouble} {schedule}", []).append(seconds)
                     assert (sums == sums_of_all[keys]).all(), (keys, sums)
-        if comm.rank == 0:
-            print(json.dumps({name: median(times) for name, times in found.items()}))
+                    seconds = job.iterations[0].seconds
+                    if turn:
+                        times.append(seconds["map"] + seconds["shuffle"])
+                if comm.rank == 0:
+                    took = median(times)
+                    print(
+                        f"{trouble:<5} {schedule:<12} {1e3 * took:8.0f} ms   {took / best:5.2f} of {1e3 * best:.0f} ms"
+                    )
+        comm.barrier()  # the partitions are rank 0's
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main()
-        sys.exit()
-    with tempfile.TemporaryDirectory() as place:
-        from skyphos.mapreduce import split
-
-        np.save(Path(place) / "rows.npy", np.arange(TASKS * 100))
-        split(Path(place) / "rows.npy", Path(place) / "parts", TASKS)
-        command = [sys.executable, "-m", "skyphos.cli", "run", "-n", str(RANKS), "--", sys.executable, __file__, place]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        (line,) = [line for line in done.stdout.splitlines() if "{" in line]
-        times = json.loads(line[line.index("{") :])
-    quick = RANKS - 1
-    best = {"slow": TASKS * TASK_S / (quick + 1 / TIMES_SLOW), "stuck": (TASKS - 1) * TASK_S / quick}
-    for name, seconds in times.items():
-        at_best = best[name.split()[0]]
-        print(f"{name:<20} {1e3 * seconds:8.0f} ms   {seconds / at_best:5.2f} of {1e3 * at_best:.0f} ms")
+    spawn(__file__, RANKS, main)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from lab.cluster import Cluster
 from lab.link import FRAMING, rate_bits
+from on_hosts import rows_of_ranks
 
 from .style import COLOURS, Tell, new, plain_numbers, quartiles
 
@@ -92,21 +91,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
     bench = Path(__file__).resolve().parent.parent
     imports = f"import sys; sys.path[0] = {str(bench)!r}; from figures.twister_fig7 import one_rank"
     code = f"{imports}; one_rank({size}, {rounds})"
-    program = [sys.executable, "-c", code]
-    with Cluster(2, RATE, "128k") as cluster:
-        ranks = [
-            subprocess.Popen(
-                cluster.command(rank, program),
-                env=cluster.environment(rank, 2, 29980, "figure") | {"SKYPHOS_PROFILE": "none"},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(2)
-        ]
-        said = [process.communicate(timeout=600)[0] for process in ranks]
-    if any(process.returncode for process in ranks):
-        raise RuntimeError("a rank failed")
-    rows = [json.loads(line) for line in said[0].splitlines()]
+    rows = rows_of_ranks([sys.executable, "-c", code], 2, 1, RATE, 29980)
     points = []
     for kind in KINDS:
         for way in ("ours", "pickle"):

@@ -74,6 +74,12 @@ def as_name(name: str, what: str) -> str:
     return name
 
 
+def as_one_of(name: str, known: Sequence[str], what: str) -> None:
+    """Refuse what is none of the names of a way to do something."""
+    if name not in known:
+        raise BadInput(f"{what}={name!r}: one of {', '.join(known)}")
+
+
 def as_values(values: npt.ArrayLike, rows: int, width: int, what: str) -> npt.NDArray[Any]:
     """A contiguous array of ``rows`` values, or of ``rows`` rows of ``width``, of a type that can be reduced."""
     array = np.asarray(values)

@@ -191,9 +191,9 @@ def _find_topology(
         if measured is None or not known or len(measured.topology.racks) == 1:
             return None
         rack_of = {measured.hosts[host].name: k for k, rack in enumerate(measured.topology.racks) for host in rack}
-        return Topology.of([f"{name} {address}" for name, address in here], [rack_of[name] for name, _ in here])
-    pattern = asked.removeprefix(_BY_NAMES) if isinstance(asked, str) and asked.startswith(_BY_NAMES) else asked
-    if isinstance(pattern, re.Pattern) or (isinstance(pattern, str) and pattern is not asked):
+        return Topology.at(here, [rack_of[name] for name, _ in here])
+    pattern = _pattern_in(asked)
+    if pattern is not None:
         return Topology.by_names(pattern, here)
     if isinstance(asked, str | os.PathLike):
         return Topology.load(asked, here)
@@ -202,6 +202,13 @@ def _find_topology(
     if asked.size != len(here):
         raise BadInput(f"the topology is of {asked.size} ranks, and this group has {len(here)}")
     return asked
+
+
+def _pattern_in(asked: TopologySource) -> str | re.Pattern[str] | None:
+    """What tells racks by hosts' names, where that was asked for."""
+    if isinstance(asked, str) and asked.startswith(_BY_NAMES):
+        return asked.removeprefix(_BY_NAMES)
+    return asked if isinstance(asked, re.Pattern) else None
 
 
 def _users_own(here: Sequence[tuple[str, str]]) -> tuple[Profile | None, Measured | None]:

@@ -80,6 +80,18 @@ class Topology:
         return cls(found, groups([str(racks[ranks[0]]) for ranks in found]))
 
     @classmethod
+    def at(cls, hosts: Sequence[tuple[str, str]], racks: Sequence[object]) -> Topology:
+        """As :meth:`of`, by name and address of each rank's host: two may have the same name.
+
+        Examples
+        --------
+        >>> import skyphos as sky
+        >>> sky.Topology.at([("n1", "10.0.0.1"), ("n1", "10.0.0.2")], ["left", "left"])
+        Topology(2 ranks on 2 hosts in 1 rack)
+        """
+        return cls.of([f"{host} {address}" for host, address in hosts], racks)
+
+    @classmethod
     def load(cls, path: str | os.PathLike[str], hosts: Sequence[tuple[str, str]]) -> Topology:
         """Read the racks of a group's hosts from a file.
 
@@ -126,7 +138,7 @@ class Topology:
                     "by its name in one, by its address in the other"
                 )
             racks.extend(said)
-        return cls.of([f"{host} {address}" for host, address in hosts], racks)
+        return cls.at(hosts, racks)
 
     @classmethod
     def by_names(cls, pattern: str | re.Pattern[str], hosts: Sequence[tuple[str, str]]) -> Topology:
@@ -166,7 +178,7 @@ class Topology:
                     f"host, {host} ({address})"
                 )
             racks.append(found.groups("") if known.groups else found[0])
-        return cls.of([f"{host} {address}" for host, address in hosts], racks)
+        return cls.at(hosts, racks)
 
     @property
     def size(self) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import os
-import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -76,11 +76,13 @@ def _written(config: Path, running: subprocess.Popen[bytes]) -> str:
     """Where the name node answers, once it has said so."""
     end = time.monotonic() + 60
     while time.monotonic() < end and running.poll() is None:
-        text = config.read_text(encoding="utf-8") if config.exists() else ""
-        found = re.search(r"dfs\.namenode\.http-address</name>\s*(?:<[a-z]+>[^<]*</[a-z]+>)*?<value>([^<]+)<", text)
-        if found and text.rstrip().endswith("</configuration>"):
-            return found[1]
-        time.sleep(0.1)
+        try:
+            found = ElementTree.parse(config)
+        except (OSError, ElementTree.ParseError):  # not yet, or not all of it
+            time.sleep(0.1)
+            continue
+        known = {one.findtext("name"): one.findtext("value") for one in found.iter("property")}
+        return str(known["dfs.namenode.http-address"])
     pytest.fail((config.parent / "log").read_text(encoding="utf-8", errors="replace")[-2000:])
 
 

@@ -68,6 +68,7 @@ class Board:
     >>> slow = board.words(0, Status(seconds=1.0, threads=1, idle=0, running={0: 0.2}))
     >>> import numpy as np
     >>> board.hear(np.concatenate([quick.indices, slow.indices]), np.concatenate([quick.values, slow.values]))
+    [(4, {1})]
     >>> board.moves()  # of 0's three that wait, the last first
     [(3, 1), (2, 1), (1, 1)]
     """
@@ -103,8 +104,9 @@ class Board:
         held |= {base: 1 + int(status.seconds * 1e6), base + 1: 1 + status.threads, base + 2: 1 + status.idle}
         return SparseVector(list(held), np.array(list(held.values()), np.int64), n=count + _WORDS * self._size)
 
-    def hear(self, indices: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> None:
-        """Take note of what all have told."""
+    def hear(self, indices: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> list[tuple[int, set[int]]]:
+        """Take note of what all have told: tasks that are completed by it, each with the ranks that were to run it."""
+        completed = []
         count = len(self.owner)
         indices, values = np.asarray(indices, np.int64), np.asarray(values, np.int64)
         of_tasks = indices < count
@@ -113,14 +115,16 @@ class Board:
             if value < _DONE:
                 self._running[task] = (value - 1) / 1e3
             elif self.winner[task] < 0:
+                owner = int(self.owner[task])
+                completed.append((task, {owner, self.copies.pop(task, owner)}))
                 self.winner[task] = self.owner[task] = self._size - (value - _DONE)
-                self.copies.pop(task, None)
         for task in [task for task in self._running if self.winner[task] >= 0]:
             del self._running[task]  # a copy that is late
         words = np.zeros(_WORDS * self._size, np.int64)
         words[indices[~of_tasks] - count] = values[~of_tasks] - 1
         told = words.reshape(self._size, _WORDS)
         self._seconds, self._threads, self._idle = told[:, 0] / 1e6, np.maximum(told[:, 1], 1), told[:, 2]
+        return completed
 
     def _each(self) -> npt.NDArray[np.float64]:
         """Seconds that a task holds a rank up: where nobody knows, as on the others."""

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from ..arguments import Op
+from ..arguments import Op, as_one_of
 from ..checkpoint import Checkpoint
 from ..errors import BadInput, PeerLost
-from ..packing import pack
 from ..shuffle import Shuffle
 from ..shuffle.combine import Combine, Function
 from ..shuffle.keys import listed
 from ..shuffle.user_code import raised
 from ..together import gather_numbers, raise_if, together
+from .collect import to_root
 from .loaders import Loader
 from .saves import Saves
 from .schedule import Schedule
@@ -142,8 +142,7 @@ class MapReduce:
             self._lists = Combine.of(self._merge).lists
             if on_loss not in ("restart", "raise"):
                 raise BadInput(f'on_loss={on_loss!r}: "restart" or "raise"')
-            if collective not in get_args(Collective):
-                raise BadInput(f"collective={collective!r}: one of {', '.join(get_args(Collective))}")
+            as_one_of(collective, get_args(Collective), "collective")
             is_named = self._reduce is None and isinstance(Combine.of(self._merge).op, str)
             if collective == "allreduce" and (combine is None or not is_named):
                 raise BadInput('collective="allreduce" takes a named operation as reduce, and combine')
@@ -280,8 +279,7 @@ class MapReduce:
         """Whether one allreduce takes the place of the shuffle and all that comes after it."""
         comm, is_wanted = self.comm, self._collective == "allreduce"
         start = perf_counter()
-        size = None if is_wanted else sum(part.nbytes for part in pack(self._state)) if comm.size > 1 else 0
-        sums = Sums.agreed(comm, shuffle, Combine.of(self._merge), size)
+        sums = Sums.agreed(comm, shuffle, Combine.of(self._merge), self._state, whatever_it_moves=is_wanted)
         told.count("shuffle" if sums is None else "allreduce", start)
         if sums is None and is_wanted:
             shuffle.close()
@@ -328,7 +326,7 @@ class MapReduce:
     def _combined(self, keys: Any, results: Any, before: Any, until: Callable[[Any, Any], bool] | None) -> bool:
         """The next state, on rank 0, and whether it is enough, on all."""
         comm = self.comm
-        keys, results = _to_root(comm, keys, results)
+        keys, results = to_root(comm, keys, results)
         enough = False
 
         def combine() -> None:
@@ -359,12 +357,10 @@ class MapReduce:
             seen = print_of(self._state) if comm.size > 1 else 0
         except Exception as error:  # whatever it raises
             failed = raised(f"rank {comm.rank}: combine", error)
-        told = np.array([[failed is not None, enough, seen]], np.int64)
-        if comm.size > 1:
-            told = comm.allgather(told[0])
+        told = comm.allgather(np.array([failed is not None, enough, seen], np.int64))
         if told[:, 0].any():
             together(comm, lambda: raise_if(failed))
-        check_same(comm, told[:, 2])
+        check_same(told[:, 2])
         self._root, self._is_everywhere = 0, True
         return bool(told[0, 1])
 
@@ -387,23 +383,3 @@ class MapReduce:
         """What the job is: a checkpoint of another one is none of its own."""
         names = [getattr(f, "__qualname__", type(f).__name__) for f in (self._map, self._reduce, self._combine) if f]
         return f"{', '.join(names)}; {Combine.of(self._merge).name}; {self._tasks.told()}"
-
-
-def _to_root(comm: Comm, keys: Any, results: Any) -> tuple[Any, Any]:
-    """All keys and results, on rank 0."""
-    if comm.size == 1:
-        return keys, results
-    numbers = isinstance(results, np.ndarray)  # on all ranks alike: how they are reduced says so
-    shuffle = Shuffle(
-        comm,
-        "max" if numbers else "list",
-        partition=lambda some, _: np.zeros(len(some), np.int64),
-        local_reduction="process",
-        objects=not numbers,
-    )
-    try:
-        shuffle.add(keys, results)
-    except Exception as error:
-        comm._fail(error)
-    keys, values = shuffle.result()
-    return keys, values if numbers else [one for (one,) in values]

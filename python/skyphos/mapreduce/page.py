@@ -11,8 +11,8 @@ import numpy as np
 
 from ..errors import BadInput
 from ..page import FAINT, LINE, STYLE, bar, human_bytes, human_seconds, stroke, svg, text
-from ..shuffle import Shuffle
 from ..whole_file import replacing
+from .collect import to_root
 from .timing import MOVING, STAGES, Iteration
 
 if TYPE_CHECKING:
@@ -54,28 +54,30 @@ class Gathered:
 _COUNTS = ("tasks", "taken", "copied", "keys", "sent_bytes", "read_bytes", "remote_bytes")
 _KINDS = (*STAGES, MOVING)
 
+# Keys of a rank's rows are this far from those of the next one's.
+_FAR = 1 << 32
+
 
 def gathered(comm: Comm, iterations: Sequence[Iteration]) -> Gathered | None:
     """What all ranks did, on rank 0; None on the others. Collective."""
     # By their places, since each run of a job counts from 1.
-    rows = [
-        (place, _KINDS.index(stage), *when) for place, told in enumerate(iterations, 1) for stage, *when in told.spans
-    ]
-    spans = Shuffle(comm, "list", partition=lambda keys, _: np.zeros(len(keys), np.int64), local_reduction="process")
-    spans.add(np.full(len(rows), comm.rank), np.array(rows, np.float64).reshape(-1, 4))
+    rows = np.array(
+        [
+            (comm.rank, place, _KINDS.index(stage), *when)
+            for place, told in enumerate(iterations, 1)
+            for stage, *when in told.spans
+        ],
+        np.float64,
+    ).reshape(-1, 5)
+    _, all_rows = to_root(comm, comm.rank * _FAR + np.arange(len(rows)), rows)
     counts = np.array([sum(getattr(told, name) for told in iterations) for name in _COUNTS], np.int64)
-    of_all = comm.allgather(counts).tolist() if comm.size > 1 else [counts.tolist()]
-    keys, lists = spans.result()
+    of_all = comm.allgather(counts).tolist()
     if comm.rank != 0:
         return None
-    by_rank = dict(zip(np.asarray(keys).tolist(), lists, strict=True))
-    return Gathered(
-        [
-            [(int(number), _KINDS[int(kind)], start, end) for number, kind, start, end in by_rank.get(rank, [])]
-            for rank in range(comm.size)
-        ],
-        [dict(zip(_COUNTS, numbers, strict=True)) for numbers in of_all],
-    )
+    spans: list[list[tuple[int, str, float, float]]] = [[] for _ in range(comm.size)]
+    for rank, place, kind, start, end in all_rows.tolist():
+        spans[int(rank)].append((int(place), _KINDS[int(kind)], start, end))
+    return Gathered(spans, [dict(zip(_COUNTS, numbers, strict=True)) for numbers in of_all])
 
 
 def write(path: str, found: Gathered | None) -> None:

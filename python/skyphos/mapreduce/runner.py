@@ -28,7 +28,7 @@ class Runner:
 
     Parameters
     ----------
-    tasks : iterable of int
+    tasks : list of int
         In the order in which they are run.
     threads : int
         That run at once.
@@ -53,12 +53,11 @@ class Runner:
         self._talk, self._since = 0.0, 0.0
         #: Tasks of others that this rank took over, and copies of others' that it began.
         self.taken, self.copied = 0, 0
-        self._all = [threading.Thread(target=self._run, name=f"skyphos-map-{k}", daemon=True) for k in range(threads)]
 
     def start(self) -> None:
         """Begin."""
-        for thread in self._all:
-            thread.start()
+        for number in range(self._threads):
+            threading.Thread(target=self._run, name=f"skyphos-map-{number}", daemon=True).start()
 
     def _run(self) -> None:
         while (task := self._next()) is not None:
@@ -134,8 +133,8 @@ class Runner:
                 self._waiting.appendleft(self._claimed.pop())
             for _ in range(min(most, len(self._waiting))):
                 self._claimed.append(self._waiting.popleft())
-            now = perf_counter()
-            own = {task: now - at for task, at in self._begun.items() if task not in self._gone | self._copies}
+            now, unsaid = perf_counter(), self._gone | self._copies
+            own = {task: now - at for task, at in self._begun.items() if task not in unsaid}
             done, self._done = self._done, []
             running = dict.fromkeys(self._claimed, 0.0) | own
             return Status(seconds, self._threads, self._idle, running, done)
@@ -149,7 +148,6 @@ class Runner:
                 self._waiting.remove(task)
             self._waiting.extend(gained + copies)
             self._copies.update(copies)
-            self._gone.difference_update(gained)
             self.taken += len(gained)
             self.copied += len(copies)
             self._talking = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -34,6 +35,7 @@ class Kept(Protocol):
         """It does not."""
 
 
+@dataclass(frozen=True)
 class Scheduled:
     """What came of it on this rank.
 
@@ -45,8 +47,9 @@ class Scheduled:
         Tasks of others that this rank took over, and those of which it began a copy.
     """
 
-    def __init__(self, owner: npt.NDArray[np.int64], taken: int, copied: int) -> None:
-        self.owner, self.taken, self.copied = owner, taken, copied
+    owner: npt.NDArray[np.int64]
+    taken: int
+    copied: int
 
 
 def run_scheduled(
@@ -101,13 +104,11 @@ def run_scheduled(
             except Exception as error:  # what a task raised
                 comm._fail(error)
             heard = comm.allreduce(board.words(me, status), op="max", algorithm="recursive_doubling")
-            before, copied, open_before = board.owner.copy(), dict(board.copies), board.winner < 0
-            board.hear(heard.indices, heard.values)
             try:
-                for task in np.flatnonzero(open_before & (board.winner >= 0)).tolist():
+                for task, late in board.hear(heard.indices, heard.values):
                     if board.winner[task] == me:
                         kept.release(task)
-                    elif me in (before[task], copied.get(task)):
+                    elif me in late:
                         runner.drop(task)
                         kept.drop(task)
             except Exception as error:  # a disk that is full, where what counts goes to a file

@@ -19,6 +19,7 @@ from ..packing import is_pickle, pack
 from ..shuffle.combine import Combine
 from ..shuffle.survey import Form
 from ..sparse_vector import SparseVector
+from ..together import reduce_number
 
 if TYPE_CHECKING:
     from ..comm import Comm
@@ -55,15 +56,19 @@ class Sums:
     n: int
 
     @classmethod
-    def agreed(cls, comm: Comm, shuffle: Shuffle, combine: Combine, state_bytes: int | None) -> Sums | None:
+    def agreed(
+        cls, comm: Comm, shuffle: Shuffle, combine: Combine, state: Any, *, whatever_it_moves: bool
+    ) -> Sums | None:
         """Whether what tasks gave can be summed so on all ranks, and is to be. Collective.
 
         Parameters
         ----------
         shuffle : Shuffle
             Has what they gave, and goes on if it is not to be.
-        state_bytes : int or None
-            Bytes of the state that comes of the results; None: an allreduce is wanted, whatever it moves.
+        state : object
+            What the results become is taken to be as large.
+        whatever_it_moves : bool
+            It is to be if it can be.
 
         Returns
         -------
@@ -79,15 +84,16 @@ class Sums:
             elif int(keys.min()) >= 0 and int(keys.max()) <= _MOST:
                 kind, most, words = _ROWS, int(keys.max()), form.words()
                 size = len(keys) * form.width * np.dtype(form.dtype).itemsize
-        told = np.array([[kind, most, size, state_bytes or 0, *words]], np.int64)
-        if comm.size > 1:
-            told = comm.allgather(told[0])
+        told = comm.allgather(np.array([kind, most, size, *words], np.int64))
         rows = told[told[:, 0] == _ROWS]
-        if (told[:, 0] == _NOT).any() or not len(rows) or (rows[:, 4:] != rows[0, 4:]).any():
+        if (told[:, 0] == _NOT).any() or not len(rows) or (rows[:, 3:] != rows[0, 3:]).any():
             return None
-        if state_bytes is not None and 4 * int(told[:, 3].max()) < int(rows[:, 2].sum()) > _MANY:
-            return None
-        agreed = Form.of_words(rows[0, 4:].tolist())
+        row_bytes = int(rows[:, 2].sum())
+        if not whatever_it_moves and row_bytes > _MANY:
+            state_bytes = sum(part.nbytes for part in pack(state))  # pickles of one state may differ in length
+            if 4 * reduce_number(comm, state_bytes, op="max") < row_bytes:
+                return None
+        agreed = Form.of_words(rows[0, 3:].tolist())
         assert agreed is not None
         return cls(agreed, int(rows[:, 1].max()) + 1)
 
@@ -134,7 +140,7 @@ def print_of(state: Any) -> int:
     return seen
 
 
-def check_same(comm: Comm, prints: npt.NDArray[np.int64]) -> None:
+def check_same(prints: npt.NDArray[np.int64]) -> None:
     """Refuse states of which ranks have made different ones.
 
     Raises

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import as_one_of
 from ..errors import BadInput
 from ..shuffle.user_code import raised
 from .assign import assign
@@ -19,7 +20,7 @@ from .fetch import Fetch, fetch, plan
 from .loaders import Loader, loader_of
 from .partitions import Partition, Partitions
 from .runner import GivenUp
-from .schedule import Schedule, Scheduled, run_scheduled
+from .schedule import Schedule, run_scheduled
 
 if TYPE_CHECKING:
     from ..comm import Comm
@@ -59,8 +60,7 @@ class Tasks:
         self._loader = loader_of(loader or given.format) if isinstance(given, Partitions) else None
         self._own = [] if isinstance(given, Partitions) else list(given)
         self._threads, self._schedule = threads, schedule
-        if schedule not in get_args(Schedule):
-            raise BadInput(f"schedule={schedule!r}: one of {', '.join(get_args(Schedule))}")
+        as_one_of(schedule, get_args(Schedule), "schedule")
         if schedule != "static" and self._parts is None:
             raise BadInput(
                 f"schedule={schedule!r} takes a partition file (skyphos split): "
@@ -124,7 +124,8 @@ class Tasks:
         """Whose partitions are whose, from here on: data of others' is dropped."""
         self._owner = owner
         self.mine = np.flatnonzero(owner == rank).tolist()
-        self._data = {number: data for number, data in self._data.items() if owner[number] == rank}
+        # A thread that another rank was quicker than may still load what it has lost.
+        self._data = {number: data for number, data in list(self._data.items()) if owner[number] == rank}
 
     def _bring(self, comm: Comm, moves: list[tuple[int, int]]) -> None:
         """Bring partitions to ranks whose hosts do not have them. Collective."""
@@ -221,7 +222,7 @@ class Tasks:
             hosts: [rank for rank, host in enumerate(self._hosts) if not hosts or host in hosts]
             for hosts in {part.hosts for part in self._parts}
         }
-        done: Scheduled = run_scheduled(
+        done = run_scheduled(
             comm,
             self._owner,
             [by_hosts[part.hosts] for part in self._parts],

@@ -82,7 +82,7 @@ class Gatherer:
         self._spill = Spill(spill_dir)
         self._lock = threading.Lock()
         self._count = 0
-        self._merging_s = 0.0
+        self._seconds = {"merge": 0.0}
 
     def add(self, keys: Any, values: Any = None, *, task: int = 0) -> None:
         """Gather a batch. Not collective; batches of different tasks may come from different threads at once.
@@ -130,7 +130,7 @@ class Gatherer:
             self._add_rows(self._slot(task, form), opened, rows)
         with self._lock:
             self._count += len(keys)
-            self._merging_s += perf_counter() - start
+            self._seconds["merge"] += perf_counter() - start
 
     def _rows(self, values: Any) -> tuple[npt.NDArray[Any] | None, Callable[[Any], Any]]:
         """Values as numbers, if they are some; None if they are objects to be listed."""

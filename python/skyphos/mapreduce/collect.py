@@ -1,0 +1,34 @@
+"""What ranks have by key, brought to rank 0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..shuffle import Shuffle
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["to_root"]
+
+
+def to_root(comm: Comm, keys: Any, results: Any) -> tuple[Any, Any]:
+    """All keys and results, each key of one rank, on rank 0; none on the others. Collective."""
+    if comm.size == 1:
+        return keys, results
+    numbers = isinstance(results, np.ndarray)  # on all ranks alike: how they are reduced says so
+    shuffle = Shuffle(
+        comm,
+        "max" if numbers else "list",
+        partition=lambda some, _: np.zeros(len(some), np.int64),
+        local_reduction="process",
+        objects=not numbers,
+    )
+    try:
+        shuffle.add(keys, results)
+    except Exception as error:
+        comm._fail(error)
+    keys, values = shuffle.result()
+    return keys, values if numbers else [one for (one,) in values]
