@@ -15,20 +15,12 @@ fn main() {
     let sized = words.get(3).is_some_and(|w| w == "sized");
     let collective = Collective::from_name(words.get(4).map_or("reduce", |w| w)).expect("a collective");
     let scenario = Scenario {
-        network: Network::new(ranks, 1.25e9, 50e-6),
-        seed: 1,
-        collective,
-        algorithm: Default::default(),
-        route: None,
-        chunk_bytes: None,
         degrees,
         n: number(5, 10_000_000.0) as u64,
         entries: number(1, 10_000.0),
         law: Law::PowerLaw { alpha: 1.1 },
-        row_bytes: 4,
         sized,
-        repeats: 1,
-        watched: Vec::new(),
+        ..Scenario::new(Network::new(ranks, 1.25e9, 50e-6), collective)
     };
     let start = Instant::now();
     for phase in simulate(&scenario, |_, _, _| true).expect("it runs") {

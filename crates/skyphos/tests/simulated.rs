@@ -8,20 +8,11 @@ use std::collections::BTreeMap;
 
 fn scenario(ranks: u32, collective: Collective) -> Scenario {
     Scenario {
-        network: Network::new(ranks, 1.25e8, 50e-6),
         seed: 3,
-        collective,
-        algorithm: Algorithm::Auto,
-        route: None,
-        chunk_bytes: None,
-        degrees: None,
         n: 50_000,
         entries: 1000.0,
         law: Law::PowerLaw { alpha: 1.0 },
-        row_bytes: 4,
-        sized: false,
-        repeats: 1,
-        watched: Vec::new(),
+        ..Scenario::new(Network::new(ranks, 1.25e8, 50e-6), collective)
     }
 }
 

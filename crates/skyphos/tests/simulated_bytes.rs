@@ -1,28 +1,19 @@
 //! Broadcasts and shuffles on simulated clusters: lengths alone take as long as bytes, and both what the links allow.
 
+use skyphos::Route;
 use skyphos::sim::Network;
-use skyphos::simulate::{Collective, Law, Phase, Scenario, simulate};
-use skyphos::{Algorithm, Route};
+use skyphos::simulate::{Collective, Phase, Scenario, simulate};
 
 /// What TCP, IP and Ethernet add to what a link carries, and a frame's head to a chunk.
 const FRAMING: f64 = (1448.0 + 90.0) / 1448.0;
 
 fn scenario(ranks: u32, collective: Collective) -> Scenario {
     Scenario {
-        network: Network::new(ranks, 1.25e8, 50e-6),
         seed: 3,
-        collective,
-        algorithm: Algorithm::Auto,
-        route: None,
-        chunk_bytes: None,
-        degrees: None,
         n: 3_000_000,
         entries: 1_500_000.0,
-        law: Law::Uniform,
         row_bytes: 1,
-        sized: false,
-        repeats: 1,
-        watched: Vec::new(),
+        ..Scenario::new(Network::new(ranks, 1.25e8, 50e-6), collective)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Collectives on simulated clusters: which one, with what data, on which network, and what came of it.
 //!
-//! Data is real (indices are drawn, values are ones) or, for plans and where bytes only move, sized: the same code with lengths in place of data,
-//! for runs that no memory holds. See [`skyphos_sim`] for how time passes.
+//! Data is real (indices are drawn, values are ones) or, for plans and where bytes only move, sized: the same code with
+//! lengths in place of data, for runs that no memory holds. See [`skyphos_sim`] for how time passes.
 
 mod calls;
 mod data;
@@ -79,6 +79,26 @@ pub struct Phase {
 }
 
 impl Scenario {
+    /// A collective of nothing yet, on a cluster, once; what the planner can choose is left to it.
+    pub fn new(network: Network, collective: Collective) -> Scenario {
+        Scenario {
+            network,
+            seed: 1,
+            collective,
+            algorithm: Algorithm::Auto,
+            route: None,
+            chunk_bytes: None,
+            degrees: None,
+            n: 1,
+            entries: 0.0,
+            law: Law::Uniform,
+            row_bytes: 4,
+            sized: false,
+            repeats: 1,
+            watched: Vec::new(),
+        }
+    }
+
     /// Whether anything is left to the planner, which then needs a probe.
     fn asks_planner(&self) -> bool {
         match self.collective {
