@@ -19,7 +19,20 @@ from skyphos.errors import BadInput
 from skyphos.mapreduce import MapReduce, Partitions
 from skyphos.mapreduce.board import Board, Status
 from skyphos.shuffle import Shuffle
-from test_mapreduce import JOB, POINTS, WORDS, book, counted, means, nearest, on_hosts, ones_of, plain, with_points
+from test_mapreduce import (
+    JOB,
+    POINTS,
+    WORDS,
+    book,
+    counted,
+    means,
+    nearest,
+    on_hosts,
+    ones_of,
+    plain,
+    with_points,
+    words_of,
+)
 
 pytest.importorskip("scipy")
 
@@ -177,6 +190,19 @@ class Gate:
         with self._changed:
             assert self._changed.wait_for(lambda: self._done >= self._others, 60), "the others have not run them"
 
+    def holds_up_rank_1(self, comm: sky.Comm, function: Any) -> Any:
+        """The map function, but rank 1 is in its first task until the others are done."""
+        first = threading.Lock()
+
+        def task(data: Any, state: Any) -> Any:
+            if comm.rank == 1 and first.acquire(blocking=False):
+                self.wait()
+            else:
+                self.pass_by()
+            return function(data, state)
+
+        return task
+
     def open(self) -> None:
         with self._changed:
             self._done = self._others
@@ -188,16 +214,7 @@ def test_a_straggler_is_relieved_of_what_it_has_not_begun(tmp_path: Path) -> Non
     gate = Gate(11)
 
     def body(comm: sky.Comm) -> Any:
-        first = threading.Lock()
-
-        def slow(text: bytes, state: Any) -> Any:
-            # Rank 1 is in its first task until all others are done, its own among them.
-            if comm.rank == 1 and first.acquire(blocking=False):
-                gate.wait()
-            else:
-                gate.pass_by()
-            return words_in(text)
-
+        slow = gate.holds_up_rank_1(comm, words_of)
         job = MapReduce(comm, map=slow, reduce="count", partitions=path, schedule="dynamic", threads=1)
         return job.run(), job.iterations[0]
 
@@ -207,10 +224,6 @@ def test_a_straggler_is_relieved_of_what_it_has_not_begun(tmp_path: Path) -> Non
     assert [one.tasks for one in told][1] == 1 and sum(one.tasks for one in told) == 12
     assert told[0].taken + told[2].taken >= 3 and told[1].taken == 0  # they may take from each other too
     assert "taken over" in str(told[0]) + str(told[2])
-
-
-def words_in(text: bytes) -> Any:
-    return text.decode().split(), None
 
 
 @pytest.mark.parametrize("kind", ["count", "list"])
@@ -261,15 +274,7 @@ def test_partitions_follow_their_tasks(tmp_path: Path, monkeypatch: pytest.Monke
     gate = Gate(7)
 
     def body(comm: sky.Comm) -> Any:
-        first = threading.Lock()
-
-        def slow(points: Any, centres: Any) -> Any:
-            if comm.rank == 1 and first.acquire(blocking=False):
-                gate.wait()
-            else:
-                gate.pass_by()
-            return nearest(points, centres)
-
+        slow = gate.holds_up_rank_1(comm, nearest)
         options: dict[str, Any] = {"partitions": parts, "schedule": "dynamic", "threads": 1}
         job = MapReduce(comm, map=slow, reduce="sum", combine=means, **options)
         return job.iterate(POINTS[:4], iterations=3), job.iterations
