@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from on_hosts import again, keyed_rows, rows_of_ranks
+from on_hosts import again, keyed_options, keyed_rows, rows_of_ranks
 
 WAYS = ("shuffle", "allreduce")
 
@@ -60,15 +60,8 @@ def one_rank(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hosts", type=int, default=8)
+    parser = keyed_options(__doc__, hosts=8, rate="250mbit", rows=200_000)
     parser.add_argument("--tasks", type=int, default=1)
-    parser.add_argument("--rate", default="250mbit")
-    parser.add_argument("--keys", type=int, default=100_000)
-    parser.add_argument("--rows", type=int, default=200_000)
-    parser.add_argument("--width", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank:
         return one_rank(options)

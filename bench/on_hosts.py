@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -32,6 +33,19 @@ def rows_of_ranks(program: Sequence[str], hosts: int, tasks: int, rate: str, por
     if any(process.returncode for process in ranks):
         raise SystemExit("a rank failed")
     return [json.loads(line) for out in said for line in out.splitlines()]
+
+
+def keyed_options(text: str | None, *, hosts: int, rate: str, rows: int) -> argparse.ArgumentParser:
+    """What a benchmark of :func:`keyed_rows` can be told."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hosts", type=int, default=hosts)
+    parser.add_argument("--rate", default=rate)
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--rows", type=int, default=rows)
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    return parser
 
 
 def keyed_rows(rank: int, keys: int, rows: int, width: int) -> tuple[Any, Any]:

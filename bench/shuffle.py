@@ -25,7 +25,7 @@ from rich.table import Table
 
 from hosts import sent
 from lab.link import FRAMING
-from on_hosts import again, keyed_rows, rows_of_ranks
+from on_hosts import again, keyed_options, keyed_rows, rows_of_ranks
 
 TASKS = 8
 WAYS: dict[str, Any] = {"in the host": True, "in each task": "process", "none": False}
@@ -80,14 +80,7 @@ def fewest(leaving: int, options: argparse.Namespace) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hosts", type=int, default=4)
-    parser.add_argument("--rate", default="1gbit")
-    parser.add_argument("--keys", type=int, default=100_000)
-    parser.add_argument("--rows", type=int, default=500_000)
-    parser.add_argument("--width", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    parser = keyed_options(__doc__, hosts=4, rate="1gbit", rows=500_000)
     options = parser.parse_args()
     if options.rank:
         return one_rank(options)
