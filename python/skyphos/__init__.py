@@ -23,6 +23,8 @@ from .errors import BadInput, Mismatch, PeerLost, Refused, SkyphosError, Timeout
 from .explanation import Explanation, PlanExplanation
 from .group import init, local
 from .health import Health
+from .low_rank import LowRank
+from .outer_product import OuterExplanation
 from .plan import LayerVolume, Plan, Stats
 from .quantize import Quantize
 from .sparse_vector import SparseVector
@@ -46,7 +48,9 @@ __all__ = [
     "Explanation",
     "Health",
     "LayerVolume",
+    "LowRank",
     "Mismatch",
+    "OuterExplanation",
     "PeerLost",
     "Plan",
     "PlanExplanation",

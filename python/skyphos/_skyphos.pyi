@@ -14,6 +14,7 @@ __all__ = [
     "Plan",
     "SimulatedPhase",
     "Work",
+    "add_product",
     "allgather",
     "allreduce",
     "allreduce_dense",
@@ -37,6 +38,8 @@ __all__ = [
     "move_arrays",
     "mpi_end",
     "mpi_is_there",
+    "outer_factors",
+    "outer_product_sum",
     "overhead",
     "ping",
     "predict_agreement",
@@ -49,6 +52,8 @@ __all__ = [
     "simulate",
     "simulated_collectives",
     "simulated_hosts",
+    "sparse_outer_factors",
+    "sparse_outer_product_sum",
     "stream",
     "strings_of",
     "topk_allreduce",
@@ -359,3 +364,21 @@ def fan(comm: Comm, k: int, bytes: int, times: int) -> list[float]: ...
 def begin_with(comm: Comm, mine: Any, adapt: bool, topology: tuple[list[int], list[int]] | None) -> Comm: ...
 def set_profile(comm: Comm, profile: Any) -> None: ...
 def get_profile(comm: Comm) -> list[tuple[str, float]] | None: ...
+
+_OuterSettings = tuple[str, str | None, str | None, tuple[int, int] | None, bool, bool]
+_OuterShape = tuple[int, int, int]
+_OuterEntries = tuple[npt.NDArray[np.uint64], npt.NDArray[Any]]
+
+def outer_product_sum(
+    comm: Comm, a: _Array, b: _Array, out: _Array, of: _OuterShape, settings: _OuterSettings, async_op: bool
+) -> Any: ...
+def outer_factors(
+    comm: Comm, a: _Array, b: _Array, of: _OuterShape, settings: _OuterSettings, async_op: bool
+) -> Any: ...
+def sparse_outer_product_sum(
+    comm: Comm, a: _OuterEntries, b: _OuterEntries, of: _OuterShape, settings: _OuterSettings, async_op: bool
+) -> Any: ...
+def sparse_outer_factors(
+    comm: Comm, a: _OuterEntries, b: _OuterEntries, of: _OuterShape, settings: _OuterSettings, async_op: bool
+) -> Any: ...
+def add_product(a: _Array, b: _Array, out: _Array, of: _OuterShape, scale: float, threads: int) -> None: ...

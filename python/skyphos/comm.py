@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy.typing as npt
 
-from .allreduce import AllreduceCollectives
 from .arguments import Op, as_degrees, as_expected, as_indices, as_out, as_values, resolve_op
 from .errors import BadInput, SkyphosError
 from .health import Health, health_of
+from .outer_product import OuterProductCollectives
 from .plan import Plan, Stats
 from .planner import Profile, profile_of
 from .topology import Topology
@@ -27,7 +27,7 @@ Missing = Literal["error", "identity"]
 _Shared = tuple[int | None, int, list[int] | None, bool, float | None, int | None]
 
 
-class Comm(AllreduceCollectives):
+class Comm(OuterProductCollectives):
     """A group of ranks: made by :func:`skyphos.init`, :func:`skyphos.local` or :meth:`split`.
 
     All methods but the properties and :meth:`close` are collective: every rank calls the same ones in the same

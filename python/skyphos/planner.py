@@ -110,6 +110,8 @@ class Profile:
         Processor time that a plan takes to gather a row and to add one, and more for each of its bytes.
     set_code_s, set_join_s : float
         Of encoding an index of a configuration, and of joining it with others.
+    product_s : float
+        Of a multiplication and an addition of float64 numbers in a product of matrices; of float32 half.
     wake_s : float
         Of a message that is waited for, beside its frames.
     call_s : float
@@ -138,6 +140,7 @@ class Profile:
     row_byte_s: float = 0.1e-9
     set_code_s: float = 1.0e-9
     set_join_s: float = 4.0e-9
+    product_s: float = 20e-12
     wake_s: float = 0.0
     call_s: float = 0.0
 

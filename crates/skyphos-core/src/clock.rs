@@ -53,6 +53,15 @@ pub enum Effort {
         /// How many, counted once for each time they are read or written.
         bytes: usize,
     },
+    /// A product of matrices.
+    Product {
+        /// Multiplications with an addition each.
+        multiply_adds: usize,
+        /// Bytes of what comes of it.
+        bytes: usize,
+        /// Of each number that is multiplied.
+        number_bytes: usize,
+    },
     /// Indices of a set encoded into a message, or decoded from one.
     SetCode {
         /// How many.

@@ -127,6 +127,8 @@ pub enum CallKind {
     Broadcast = 20,
     /// Blocks from each rank to each other.
     ExchangeBlocks = 21,
+    /// `outer_product_sum`.
+    OuterProduct = 22,
     /// A measurement of `skyphos probe`.
     Measure = 32,
     /// The exchange of profiles when a group begins.
@@ -151,6 +153,7 @@ impl CallKind {
             TopkAllreduce,
             Broadcast,
             ExchangeBlocks,
+            OuterProduct,
         ];
         let mut all = of_plans.into_iter().chain(reductions).chain(others).chain([Shrink, Measure, Profile]);
         all.find(|k| *k as u8 == code)
@@ -229,6 +232,7 @@ impl std::fmt::Display for CallSig {
             CallKind::Shrink => "shrink",
             CallKind::Broadcast => "broadcast",
             CallKind::ExchangeBlocks => "exchange of blocks",
+            CallKind::OuterProduct => "outer_product_sum",
             CallKind::Measure => "probe",
             CallKind::Profile => "init",
         };
@@ -250,12 +254,14 @@ impl std::fmt::Display for CallSig {
         if let Some(dtype) = DType::from_code(self.dtype) {
             item(f, format!("dtype={dtype}"))?;
             let op = usize::from(self.op).checked_sub(1).and_then(|k| ReduceOp::NAMED.get(k));
-            if !moves {
+            if !moves && self.kind != OuterProduct {
                 item(f, format!("op={}", op.map_or("custom", |op| op.name())))?;
             }
         }
-        if self.width > 1 {
-            item(f, format!("width={}", self.width))?;
+        match self.kind {
+            OuterProduct => item(f, format!("m={}", self.width))?,
+            _ if self.width > 1 => item(f, format!("width={}", self.width))?,
+            _ => {}
         }
         if matches!(self.kind, CallKind::Configure | CallKind::ConfigureReduce) {
             item(f, format!("missing={}", if self.flags & 1 == 0 { "error" } else { "identity" }))?;
@@ -264,7 +270,10 @@ impl std::fmt::Display for CallSig {
         if matches!(self.kind, ReduceToRoot | ReduceToRootDense | Gather | Scatter | Broadcast) {
             item(f, format!("root={}", self.extra))?;
         }
-        if matches!(self.kind, Allreduce | AllreduceDense | ReduceScatter | Allgather | TopkAllreduce) {
+        if matches!(
+            self.kind,
+            Allreduce | AllreduceDense | ReduceScatter | Allgather | TopkAllreduce | OuterProduct
+        ) {
             item(f, format!("settings #{:x}", self.extra))?;
         }
         f.write_str(")")

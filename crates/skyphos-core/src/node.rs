@@ -483,14 +483,14 @@ impl Node {
         {
             let mut transport = self.transport.lock().unwrap_or_else(PoisonError::into_inner);
             transport.poll(Duration::ZERO, &mut events);
-            if events.is_empty() && !self.spin.is_zero() {
+            if events.is_empty() && !self.spin.is_zero() && !most.is_zero() {
                 let until = Instant::now() + self.spin;
                 while events.is_empty() && Instant::now() < until {
                     std::hint::spin_loop();
                     transport.poll(Duration::ZERO, &mut events);
                 }
             }
-            if events.is_empty() && self.knocking.load(Ordering::Acquire) == 0 {
+            if events.is_empty() && !most.is_zero() && self.knocking.load(Ordering::Acquire) == 0 {
                 transport.poll(most, &mut events);
             }
         }

@@ -5,12 +5,14 @@
 //! [`degrees`]: the papers' rule for layer degrees (Kylix §III-D, §IV).
 //! [`profile`]: what machine and network can do. [`stage`]: how long a stage of a collective takes there.
 //! [`predict`]: time, bytes and rounds of each way to allreduce.
+//! [`outer`]: the same of each way to sum outer products.
 //! [`plans`]: the same of a configuration and its reductions, by degrees.
 //!
 //! Nothing here communicates; whoever calls it on several ranks must give all the same numbers.
 
 pub mod degrees;
 pub mod density;
+pub mod outer;
 pub mod plans;
 pub mod predict;
 pub mod profile;
@@ -19,6 +21,7 @@ pub mod union;
 
 pub use degrees::{Sizes, choose_degrees, predict_rows};
 pub use density::PowerLaw;
+pub use outer::{OuterPrediction, OuterWay, OuterWork};
 pub use plans::{PlanPrediction, PlanWork};
 pub use predict::{Parts, Prediction, Route, Work, agreement, factorisations};
 pub use profile::{Kernels, Profile, RowKernels};

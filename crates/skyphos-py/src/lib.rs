@@ -8,6 +8,7 @@ mod comm;
 mod errors;
 mod keyed;
 mod op;
+mod outer_product;
 mod owned;
 mod plan;
 mod planner;
@@ -35,6 +36,10 @@ mod _skyphos {
     use crate::comm::{Comm, Connected, connect_mpi, connect_tcp, local, mpi_end, mpi_is_there};
     #[pymodule_export]
     use crate::keyed::{KeyTable, key_places, list_of, strings_of, words_of};
+    #[pymodule_export]
+    use crate::outer_product::{
+        add_product, outer_factors, outer_product_sum, sparse_outer_factors, sparse_outer_product_sum,
+    };
     #[pymodule_export]
     use crate::plan::Plan;
     #[pymodule_export]

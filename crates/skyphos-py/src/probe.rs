@@ -73,9 +73,9 @@ pub fn fan(py: Python<'_>, comm: &Comm, k: u32, bytes: usize, times: u32) -> PyR
 #[pyfunction]
 pub fn kernel_times(py: Python<'_>, comm: &Comm) -> PyResult<(Vec<(&'static str, f64)>, f64)> {
     let found = py.detach(|| comm.shared().kernel_times()).map_err(|e| to_py(py, e))?;
-    let KernelTimes { kernels, rows, cores } = found;
+    let KernelTimes { kernels, rows, product_s, cores } = found;
     let of_kernels = |(name, _): &(&'static str, f64)| KernelTimes::NAMES.contains(name);
-    let all = named(Profile { kernels, rows, ..Profile::network(1.0) });
+    let all = named(Profile { kernels, rows, product_s, ..Profile::network(1.0) });
     Ok((all.into_iter().filter(of_kernels).collect(), cores))
 }
 

@@ -17,6 +17,8 @@ pub struct Costs {
     pub kernels: Kernels,
     /// Of plans.
     pub rows: RowKernels,
+    /// Of a multiply-add of a product of matrices.
+    pub product_s: f64,
 }
 
 impl Default for Costs {
@@ -29,8 +31,8 @@ impl Default for Costs {
 impl Costs {
     /// What a profile says of them.
     pub fn of(profile: &Profile) -> Costs {
-        let Profile { frame_s, byte_s, array_byte_s, kernels, rows, .. } = *profile;
-        Costs { frame_s, byte_s, array_byte_s, kernels, rows }
+        let Profile { frame_s, byte_s, array_byte_s, kernels, rows, product_s, .. } = *profile;
+        Costs { frame_s, byte_s, array_byte_s, kernels, rows, product_s }
     }
 
     /// Seconds of a frame at either end.
@@ -52,6 +54,10 @@ impl Costs {
                 entries as f64 * merges.min(k.block_s) * Kernels::weight(row_bytes)
             }
             Effort::Dense { bytes } => bytes as f64 * k.dense_byte_s,
+            Effort::Product { multiply_adds, bytes, number_bytes } => {
+                let scale = number_bytes as f64 / 8.0;
+                multiply_adds as f64 * self.product_s * scale + bytes as f64 * k.dense_byte_s
+            }
             Effort::SetCode { indices } => indices as f64 * r.set_code_s,
             Effort::SetJoin { indices } => indices as f64 * r.set_join_s,
         }

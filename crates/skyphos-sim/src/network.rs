@@ -200,7 +200,7 @@ impl Network {
 
     /// What a planner would know of it: what is typical, without jitter and stragglers.
     pub fn profile(&self) -> Profile {
-        let Costs { frame_s, byte_s, array_byte_s, kernels, rows } = self.costs;
+        let Costs { frame_s, byte_s, array_byte_s, kernels, rows, product_s } = self.costs;
         let shared = f64::from(self.ranks_per_host.min(self.ranks));
         let (around, inside) = self.packet();
         let payload = inside / (around + inside);
@@ -215,6 +215,7 @@ impl Network {
             array_byte_s,
             kernels,
             rows,
+            product_s,
             wake_s: 0.0,
             call_s: 0.0,
         }

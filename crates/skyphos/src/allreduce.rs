@@ -111,7 +111,7 @@ impl Comm {
     }
 }
 
-async fn allreduce_on<T: Element>(
+pub(crate) async fn allreduce_on<T: Element>(
     ep: &Endpoint,
     (n, width): (u64, usize),
     view: View<'_, T>,

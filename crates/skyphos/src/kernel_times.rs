@@ -13,6 +13,7 @@ use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::slab::Payload;
 use skyphos_core::stream::{Assembler, encode};
 use skyphos_kernels::Indices;
+use skyphos_kernels::product::{Before, Rows, multiply};
 use skyphos_kernels::stream::{Collector, Fold, Form, Shape, View, dense_form};
 use skyphos_plan::{Kernels, RowKernels};
 use skyphos_types::{ReduceOp, Result};
@@ -41,13 +42,15 @@ pub struct KernelTimes {
     pub kernels: Kernels,
     /// Those of plans.
     pub rows: RowKernels,
+    /// A multiply-add of a product of matrices of float64.
+    pub product_s: f64,
     /// Share of a core that this rank had while all ranks measured.
     pub cores: f64,
 }
 
 impl KernelTimes {
     /// Names of its kernels, among [`skyphos_plan::Profile::NAMES`].
-    pub const NAMES: [&'static str; 14] = {
+    pub const NAMES: [&'static str; 15] = {
         let [_, _, _, _, _, _, _, _, kernels @ .., _, _] = skyphos_plan::Profile::NAMES;
         kernels
     };
@@ -186,16 +189,48 @@ fn bitmap_s(ep: &Endpoint, values: &[f32]) -> Result<f64> {
     Ok(more_s / 2.0 / ENTRIES as f64)
 }
 
+/// Rows and columns of a product that is measured, and pairs: little of the time is for passing over it.
+const PRODUCT: (usize, usize, usize) = (384, 384, 256);
+
+/// Seconds of a multiply-add.
+pub(crate) fn product_s() -> f64 {
+    let (rows, cols, pairs) = PRODUCT;
+    let (a, b) = (vec![1f64; pairs * rows], vec![1f64; pairs * cols]);
+    let mut out = vec![0f64; rows * cols];
+    let of = (Rows { numbers: &a, stride: rows }, Rows { numbers: &b, stride: cols });
+    let seconds = median_s(|| {
+        multiply(PRODUCT, black_box(of), (black_box(&mut out), cols), (Before::Nothing, 1.0), 1);
+    });
+    seconds / (rows * cols * pairs) as f64
+}
+
+/// Seconds of passing over a byte of an array that a product is written to, and more where the system has yet to give it.
+pub(crate) fn pass_s() -> (f64, f64) {
+    let fill = |bytes: &mut [u8]| bytes.fill(black_box(1));
+    let mut known = vec![0u8; PASS_BYTES];
+    fill(&mut known);
+    let known_s = median_s(|| fill(black_box(&mut known)));
+    let fresh_s = median_s(|| {
+        let mut fresh = Vec::<u8>::with_capacity(PASS_BYTES);
+        fresh.resize(PASS_BYTES, black_box(1));
+        drop(black_box(fresh));
+    });
+    (known_s / PASS_BYTES as f64, (fresh_s - known_s).max(0.0) / PASS_BYTES as f64)
+}
+
+/// Bytes of such an array: more than a core's cache holds.
+const PASS_BYTES: usize = 8 << 20;
+
 impl Comm {
     /// Measures the kernels on all ranks at once, for some 0.1 s of the processor. Collective.
     pub fn kernel_times(&self) -> Result<KernelTimes> {
         self.call(CallSig::plain(CallKind::Measure), async |ep| {
             barrier_from(ep, 0).await?;
             let (start, cpu_start) = (Instant::now(), cpu_s());
-            let (kernels, rows) = (measure(ep)?, row_times::measure()?);
+            let (kernels, rows, product_s) = (measure(ep)?, row_times::measure()?, product_s());
             let cores = (cpu_s() - cpu_start) / start.elapsed().as_secs_f64();
             barrier_from(ep, END_ROUND).await?;
-            Ok(KernelTimes { kernels, rows, cores: cores.min(1.0) })
+            Ok(KernelTimes { kernels, rows, product_s, cores: cores.min(1.0) })
         })
     }
 }
@@ -222,6 +257,9 @@ mod tests {
             let sure =
                 [k.encode_s, k.place_s, k.merge_s + 2.0 * k.merge_more_s, k.dense_byte_s, k.fresh_byte_s];
             assert!(sure.iter().all(|s| *s > 0.0), "{k:?}");
+            assert!(found.product_s > 0.0 && found.product_s < 1e-7, "{found:?}");
+            let (pass_s, fresh_s) = pass_s();
+            assert!(pass_s > 0.0 && fresh_s >= 0.0);
             assert!(found.cores > 0.0 && found.cores <= 1.0);
         }
     }

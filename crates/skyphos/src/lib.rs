@@ -29,9 +29,11 @@ mod corrections;
 mod decide;
 mod degrees;
 mod explain;
+mod free_memory;
 mod kernel_times;
 mod memory;
 mod observe;
+mod outer_product;
 mod probe;
 mod quantize;
 mod reduce_scatter;
@@ -76,6 +78,10 @@ pub use comm::{Comm, LocalRanks};
 pub use configure::{ConfigureOptions, IndexSets, SharedPlan, predicted_rows};
 pub use explain::Explanation;
 pub use kernel_times::KernelTimes;
+pub use outer_product::{
+    GatheredPairs, GatheredSparsePairs, OuterAlgorithm, OuterOptions, OuterShape, OuterSum, OuterTold,
+    SparseOuterSum, SparsePairs, SparseSource,
+};
 pub use probe::{Flows, Pairs, Received, Streamed};
 pub use quantize::{QuantizeOptions, Stage};
 pub use reduce_scatter::Scattered;
@@ -84,12 +90,14 @@ pub use skyphos_core::collectives::broadcast::{HostCopy, Memory, Part, Room, Rou
 pub use skyphos_core::collectives::configure::Missing;
 pub use skyphos_core::collectives::exchange_blocks::BlockLimits;
 pub use skyphos_core::collectives::gather::Schedule;
+pub use skyphos_core::collectives::outer_product::{Level, Pairs as OuterPairs};
 pub use skyphos_core::collectives::reduce::Order;
 pub use skyphos_core::plan::{Considered, Plan, Stats, Volume};
 pub use skyphos_core::stream::Split;
 pub use skyphos_core::transport::{Health, Loss, Transport};
 pub use skyphos_core::{Call, Node, Settings, Topology, Traffic, Work};
 pub use skyphos_kernels::keyed;
+pub use skyphos_kernels::product;
 pub use skyphos_kernels::stream::{Form, IndexList, SparseVec, View};
 pub use skyphos_kernels::{
     Draw, Indices, Magnitude, Quantize, Scale, Select, put_back, quantise_in_place, take_topk,

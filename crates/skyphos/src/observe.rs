@@ -94,6 +94,11 @@ impl Observed {
         self.base.is_some() || self.host_cores.is_some()
     }
 
+    /// Whether ranks may go by what they measure of themselves: nobody has told them, and calls are learned from.
+    pub(crate) fn measures_itself(&self) -> bool {
+        self.base.is_none() && !self.fixed
+    }
+
     /// Whether choices go by data and profile alone.
     pub(crate) fn is_fixed(&self) -> bool {
         self.fixed

@@ -10,6 +10,20 @@ use crate::slab::Payload;
 use skyphos_types::{Element, Error, Result};
 use std::ops::Range;
 
+/// How many numbers a chunk has, which must fit `due` after `taken` before them.
+fn counted<T: Element>(ep: &Endpoint, from: u32, chunk: &Payload, taken: usize, due: usize) -> Result<usize> {
+    // Read, and added to or put over what is there.
+    ep.spend(Effort::Dense { bytes: 3 * chunk.len() });
+    let count = chunk.len() / size_of::<T>();
+    match chunk.len() == count * size_of::<T>() && taken + count <= due {
+        true => Ok(count),
+        false => Err(Error::Corrupt {
+            rank: ep.world_rank(from),
+            message: format!("{} bytes after {taken} of {due} numbers", chunk.len()),
+        }),
+    }
+}
+
 /// The numbers of a chunk, which must fit `due` after `taken` before them.
 pub(crate) fn numbers<'a, T: Element>(
     ep: &Endpoint,
@@ -18,27 +32,63 @@ pub(crate) fn numbers<'a, T: Element>(
     taken: usize,
     due: usize,
 ) -> Result<&'a [T]> {
-    // Read, and added to or put over what is there.
-    ep.spend(Effort::Dense { bytes: 3 * chunk.len() });
-    chunk.as_slice::<T>().filter(|n| taken + n.len() <= due).ok_or_else(|| Error::Corrupt {
-        rank: ep.world_rank(from),
-        message: format!("{} bytes after {taken} of {due} numbers", chunk.len()),
-    })
+    counted::<T>(ep, from, chunk, taken, due)?;
+    Ok(chunk.as_slice::<T>().expect("whole numbers"))
+}
+
+/// Whom a rank hears from, and whom it tells.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Circle {
+    /// The rank before it.
+    pub(crate) before: u32,
+    /// The one after it.
+    pub(crate) next: u32,
+}
+
+impl Circle {
+    /// All ranks by number.
+    pub(crate) fn of_all(ep: &Endpoint) -> Circle {
+        let (me, size) = (ep.rank(), ep.size());
+        Circle { before: (me + size - 1) % size, next: (me + 1) % size }
+    }
+}
+
+/// What a rank does with stretches.
+pub(crate) trait Passing<T> {
+    /// Writes the numbers that belong to `place` of this rank's own.
+    fn own(&mut self, place: Range<usize>, chunk: &mut [T]) -> Result<()>;
+
+    /// Gets a chunk of a step, whole numbers; returns what goes on in the next one.
+    fn take(&mut self, step: usize, chunk: Payload, place: Range<usize>) -> Result<Payload>;
+}
+
+/// The same as two functions.
+pub(crate) struct By<O, K>(pub(crate) O, pub(crate) K);
+
+impl<T, O, K> Passing<T> for By<O, K>
+where
+    O: FnMut(Range<usize>, &mut [T]) -> Result<()>,
+    K: FnMut(usize, Payload, Range<usize>) -> Result<Payload>,
+{
+    fn own(&mut self, place: Range<usize>, chunk: &mut [T]) -> Result<()> {
+        self.0(place, chunk)
+    }
+
+    fn take(&mut self, step: usize, chunk: Payload, place: Range<usize>) -> Result<Payload> {
+        self.1(step, chunk, place)
+    }
 }
 
 /// Passes stretches around: `stretch(s)` is sent in step s and `stretch(s + 1)` received, for s in `0..steps`. The first
-/// is this rank's own: `own(place, chunk)` writes the numbers that belong to `place`. `take(s, chunk, place)` gets each
-/// chunk of step s, whole numbers, and returns what goes on in step s + 1.
+/// is this rank's own. Without data chunks have lengths alone.
 pub(crate) async fn around<T: Element>(
     ep: &Endpoint,
+    Circle { before, next }: Circle,
     steps: usize,
     round: impl Fn(usize) -> u32,
     stretch: impl Fn(usize) -> Range<usize>,
-    mut own: impl FnMut(Range<usize>, &mut [T]) -> Result<()>,
-    mut take: impl FnMut(usize, Payload, Range<usize>) -> Result<Payload>,
+    mut passing: impl Passing<T>,
 ) -> Result<()> {
-    let (me, size) = (ep.rank(), ep.size());
-    let (next, before) = ((me + 1) % size, (me + size - 1) % size);
     let bytes = |step: usize| (stretch(step).len() * size_of::<T>()) as u64;
     let mut sends: Vec<_> = (0..steps).map(|s| Outgoing::new(next, round(s), bytes(s))).collect();
     let mut receives: Vec<_> = (0..steps).map(|s| (Incoming::new(before, round(s)), 0)).collect();
@@ -50,7 +100,7 @@ pub(crate) async fn around<T: Element>(
             let first = stretch(0).start;
             let place = first + part.start / size_of::<T>()..first + part.end / size_of::<T>();
             ep.spend(Effort::Dense { bytes: 2 * chunk.len() });
-            own(place, chunk.as_slice_mut())?;
+            passing.own(place, chunk.as_slice_mut())?;
             sends[0].push(ep, chunk);
             moved = true;
         }
@@ -62,10 +112,10 @@ pub(crate) async fn around<T: Element>(
                     break;
                 }
                 let Some(chunk) = incoming.next(ep)? else { break };
-                let count = numbers::<T>(ep, before, &chunk, *taken, range.len())?.len();
+                let count = counted::<T>(ep, before, &chunk, *taken, range.len())?;
                 let start = range.start + *taken;
                 *taken += count;
-                let chunk = take(step, chunk, start..start + count)?;
+                let chunk = passing.take(step, chunk, start..start + count)?;
                 if onward < steps {
                     sends[onward].push_shared(ep, chunk);
                 }

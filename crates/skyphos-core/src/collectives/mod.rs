@@ -9,6 +9,7 @@ pub mod configure;
 mod configure_layer;
 pub mod exchange_blocks;
 pub mod gather;
+pub mod outer_product;
 pub mod reduce;
 pub mod reduce_to_root;
 mod rows;

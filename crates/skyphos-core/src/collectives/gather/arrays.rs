@@ -4,10 +4,11 @@
 //! An array is seen as one block a rank. Cost: each byte is copied once on its way out and once on its way in.
 
 use super::{END, Parcel, Schedule, rounds};
-use crate::collectives::around::around;
+use crate::collectives::around::{By, Circle, around};
 use crate::collectives::barrier::barrier_from;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::frame::ARRAYS;
+use crate::slab::Payload;
 use skyphos_types::{Error, Result};
 use std::ops::Range;
 
@@ -119,17 +120,20 @@ pub async fn allgather_arrays(ep: &Endpoint, schedule: Schedule, own: &[u8], out
         let first = block(me).start;
         return around::<u8>(
             ep,
+            Circle::of_all(ep),
             size as usize - 1,
             |step| step as u32,
             of,
-            |place, chunk| {
-                chunk.copy_from_slice(&own[place.start - first..place.end - first]);
-                Ok(())
-            },
-            |_, chunk, place| {
-                out[place].copy_from_slice(chunk.as_bytes());
-                Ok(chunk)
-            },
+            By(
+                |place: Range<usize>, chunk: &mut [u8]| {
+                    chunk.copy_from_slice(&own[place.start - first..place.end - first]);
+                    Ok(())
+                },
+                |_, chunk: Payload, place: Range<usize>| {
+                    out[place].copy_from_slice(chunk.as_bytes());
+                    Ok(chunk)
+                },
+            ),
         )
         .await;
     }

@@ -93,6 +93,17 @@ async fn trade(
 
 /// Every rank's item, in rank order.
 pub async fn allgather(ep: &Endpoint, schedule: Schedule, own: Item) -> Result<Vec<Item>> {
+    allgather_then(ep, 0, schedule, own, |_, _| Ok(())).await
+}
+
+/// The same from some round on; `came` sees those of other ranks as they come.
+pub async fn allgather_then(
+    ep: &Endpoint,
+    first_round: u32,
+    schedule: Schedule,
+    own: Item,
+    mut came: impl FnMut(u32, &Item) -> Result<()>,
+) -> Result<Vec<Item>> {
     let mut held: Vec<Option<Item>> = (0..ep.size()).map(|_| None).collect();
     held[ep.rank() as usize] = Some(own);
     for (k, round) in rounds(schedule, ep.rank(), ep.size()).into_iter().enumerate() {
@@ -101,9 +112,10 @@ pub async fn allgather(ep: &Endpoint, schedule: Schedule, own: Item) -> Result<V
             round.sends.iter().map(|(to, items)| (*to, pack(ep, items.iter().map(item)))).collect();
         let sources: Vec<(u32, usize)> =
             round.receives.iter().map(|(from, items)| (*from, items.len())).collect();
-        let came = trade(ep, k as u32, &sends, &sources).await?;
-        for ((_, ranks), items) in round.receives.iter().zip(came) {
+        let parcels = trade(ep, first_round + k as u32, &sends, &sources).await?;
+        for ((_, ranks), items) in round.receives.iter().zip(parcels) {
             for (rank, item) in ranks.iter().zip(items) {
+                came(*rank, &item)?;
                 held[*rank as usize] = Some(item);
             }
         }

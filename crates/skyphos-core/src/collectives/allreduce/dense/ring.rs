@@ -1,8 +1,9 @@
 //! Dense allreduce and reduce-scatter around a ring: a chunk that comes is reduced in the buffer it came in and goes on.
 
 use super::{GATHER, REDUCE, finish, ranges};
-use crate::collectives::around::around;
+use crate::collectives::around::{By, Circle, around};
 use crate::endpoint::Endpoint;
+use crate::slab::Payload;
 use skyphos_kernels::fold_all;
 use skyphos_kernels::stream::Addend;
 use skyphos_types::{Element, ReduceOp, Result};
@@ -107,18 +108,25 @@ async fn pass<T: Element>(
     let ranges = ranges(len, size as u32);
     let stretch = |step: usize| ranges[sent_in(ep, step)].clone();
     let round = |step: usize| if step < size - 1 { REDUCE } else { GATHER } + step as u32;
-    around(ep, steps, round, stretch, own, |step, chunk, place| {
-        if step >= size - 1 {
-            act(Do::Keep(chunk.as_slice().expect("whole numbers")), place)?;
-            return Ok(chunk);
-        }
-        let mut sum = chunk.into_mut(|len| ep.chunk(len));
-        act(Do::Add(sum.as_slice_mut()), place.clone())?;
-        if step == size - 2 {
-            finish(op, sum.as_slice_mut::<T>(), size as u32);
-            act(Do::Keep(sum.as_slice_mut()), place)?;
-        }
-        Ok(sum.freeze())
-    })
+    around(
+        ep,
+        Circle::of_all(ep),
+        steps,
+        round,
+        stretch,
+        By(own, |step: usize, chunk: Payload, place: Range<usize>| {
+            if step >= size - 1 {
+                act(Do::Keep(chunk.as_slice().expect("whole numbers")), place)?;
+                return Ok(chunk);
+            }
+            let mut sum = chunk.into_mut(|len| ep.chunk(len));
+            act(Do::Add(sum.as_slice_mut()), place.clone())?;
+            if step == size - 2 {
+                finish(op, sum.as_slice_mut::<T>(), size as u32);
+                act(Do::Keep(sum.as_slice_mut()), place)?;
+            }
+            Ok(sum.freeze())
+        }),
+    )
     .await
 }

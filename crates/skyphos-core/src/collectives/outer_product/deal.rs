@@ -1,0 +1,181 @@
+//! Which rank multiplies which block of G, and who passes it on to whom.
+//!
+//! Ranks are in sub-groups; each sub-group has all of G, cut by a grid into one block a rank. Ranks of a sub-group stand in the
+//! order of the topology, so that those of a host share rows, and blocks go around a ring in which each host is entered once.
+
+use crate::topology::Topology;
+use skyphos_kernels::split_ranges;
+use skyphos_types::{Error, Result};
+use std::ops::Range;
+
+/// Whose ranks own G together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Level {
+    /// Each rank all of it: nothing is passed on.
+    Rank,
+    /// A host's ranks.
+    Host,
+    /// A rack's.
+    Rack,
+    /// All ranks: the paper's algorithm.
+    All,
+}
+
+impl Level {
+    /// All of them.
+    pub const ALL: [Level; 4] = [Level::Rank, Level::Host, Level::Rack, Level::All];
+
+    /// The name that users write.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Rank => "rank",
+            Level::Host => "host",
+            Level::Rack => "rack",
+            Level::All => "all",
+        }
+    }
+}
+
+/// A block of G.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Block {
+    /// Its rows.
+    pub rows: Range<usize>,
+    /// Its columns.
+    pub cols: Range<usize>,
+}
+
+impl Block {
+    /// Its numbers.
+    pub fn len(&self) -> usize {
+        self.rows.len() * self.cols.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Numbers of a pair of vectors that it needs.
+    pub fn pair_len(&self) -> usize {
+        self.rows.len() + self.cols.len()
+    }
+}
+
+/// See the module's text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deal {
+    /// Ranks of this rank's sub-group, in the order in which blocks go around.
+    pub members: Vec<u32>,
+    /// The block of each rank of all.
+    pub blocks: Vec<Block>,
+}
+
+/// The grid of blocks for so many ranks that needs the least of the factors: rows by columns of blocks.
+pub fn best_grid(ranks: u32, n: usize, m: usize) -> (u32, u32) {
+    let needs = |rows: u32, cols: u32| n.div_ceil(rows as usize) + m.div_ceil(cols as usize);
+    let grids = (1..=ranks).filter(|rows| ranks.is_multiple_of(*rows)).map(|rows| (rows, ranks / rows));
+    grids.min_by_key(|(rows, cols)| (needs(*rows, *cols), *cols)).expect("1 divides all")
+}
+
+fn cut(len: usize, parts: u32, part: u32) -> Range<usize> {
+    let bounds = split_ranges(0, len as u64, parts);
+    bounds[part as usize] as usize..bounds[part as usize + 1] as usize
+}
+
+impl Deal {
+    /// The blocks of sub-groups of this level in G of `n` by `m`. `grid`: rows by columns of blocks; `None`: the best.
+    pub fn new(
+        topology: &Topology,
+        me: u32,
+        level: Level,
+        grid: Option<(u32, u32)>,
+        (n, m): (usize, usize),
+    ) -> Result<Deal> {
+        let size = topology.hosts().len() as u32;
+        let of = |rank: u32| match level {
+            Level::Rank => rank,
+            Level::Host => topology.hosts()[rank as usize],
+            Level::Rack => topology.racks()[rank as usize],
+            Level::All => 0,
+        };
+        let in_order: Vec<u32> = (0..size).map(|place| topology.rank_at(place)).collect();
+        let mut groups: Vec<Vec<u32>> = vec![Vec::new(); size as usize];
+        in_order.iter().for_each(|rank| groups[of(*rank) as usize].push(*rank));
+        let mut blocks = vec![Block::default(); size as usize];
+        for group in groups.iter().filter(|group| !group.is_empty()) {
+            let count = group.len() as u32;
+            let (rows, cols) = grid.unwrap_or_else(|| best_grid(count, n, m));
+            if rows.checked_mul(cols) != Some(count) {
+                return Err(Error::bad_input(format!(
+                    "grid=({rows}, {cols}) has not one block for each of {count} ranks"
+                )));
+            }
+            for (place, rank) in (0..).zip(group) {
+                let (row, col) = (place / cols, place % cols);
+                blocks[*rank as usize] = Block { rows: cut(n, rows, row), cols: cut(m, cols, col) };
+            }
+        }
+        let members = groups.swap_remove(of(me) as usize);
+        Ok(Deal { members, blocks })
+    }
+
+    /// Each rank keeps its rows, in the order of ranks: a reduce-scatter.
+    pub fn rows(size: u32, me: u32, (n, m): (usize, usize)) -> Deal {
+        let block = |rank| Block { rows: cut(n, size, rank), cols: 0..m };
+        Deal { members: vec![me], blocks: (0..size).map(block).collect() }
+    }
+
+    /// Each rank needs all of all factors.
+    pub fn whole(size: u32, me: u32, (n, m): (usize, usize)) -> Deal {
+        Deal { members: vec![me], blocks: vec![Block { rows: 0..n, cols: 0..m }; size as usize] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_subgroup_has_all_of_it_once() {
+        let hosts = [0, 1, 0, 2, 1, 0, 2, 3, 3, 3, 1, 0, 2];
+        let racks: Vec<u32> = hosts.iter().map(|host| host / 2).collect();
+        let topology = Topology::new(&hosts, &racks).unwrap();
+        for (n, m) in [(10, 7), (3, 40), (1, 1), (0, 5), (64, 64)] {
+            for level in Level::ALL {
+                let mut covered = vec![0; n * m];
+                let mut groups: Vec<Vec<u32>> = Vec::new();
+                for me in 0..13 {
+                    let deal = Deal::new(&topology, me, level, None, (n, m)).unwrap();
+                    assert!(deal.members.contains(&me));
+                    let block = &deal.blocks[me as usize];
+                    for row in block.rows.clone() {
+                        block.cols.clone().for_each(|col| covered[row * m + col] += 1);
+                    }
+                    if !groups.contains(&deal.members) {
+                        groups.push(deal.members);
+                    }
+                }
+                assert!(covered.iter().all(|times| *times == groups.len()), "{level:?} {n} {m}");
+                let want = match level {
+                    Level::Rank => 13,
+                    Level::Host => 4,
+                    Level::Rack => 2,
+                    Level::All => 1,
+                };
+                assert_eq!(groups.len(), want);
+            }
+        }
+        let error = Deal::new(&topology, 0, Level::All, Some((2, 6)), (9, 9)).unwrap_err();
+        assert!(error.to_string().contains("13 ranks"), "{error}");
+    }
+
+    #[test]
+    fn grids_need_little() {
+        assert_eq!(best_grid(8, 4000, 4000), (4, 2));
+        assert_eq!(best_grid(8, 4000, 10), (8, 1));
+        assert_eq!(best_grid(8, 10, 4000), (1, 8));
+        assert_eq!(best_grid(7, 100, 100), (7, 1));
+        assert_eq!(best_grid(16, 100, 100), (4, 4));
+    }
+}

@@ -1,0 +1,110 @@
+//! Each rank's slices of factors to the ranks whose blocks need them, directly.
+
+use super::factors::{Factors, copy_slices};
+use super::tiles::Tiles;
+use super::{Deal, FACTORS, Pairs, Terms};
+use crate::clock::Effort;
+use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::slab::Payload;
+use skyphos_kernels::product::Factor;
+use skyphos_types::Result;
+
+/// Takes the next of what a rank sends.
+pub(super) fn take<T: Factor>(
+    ep: &Endpoint,
+    from: u32,
+    chunk: &Payload,
+    factors: &mut Factors<T::Sum>,
+) -> Result<()> {
+    let count = chunk.len() / size_of::<T>();
+    let whole = chunk.len() == count * size_of::<T>() && factors.came(from) + count <= factors.due(from);
+    let numbers = chunk.as_slice::<T>().filter(|_| whole);
+    let numbers =
+        numbers.ok_or_else(|| ep.corrupt(from, &format!("{} bytes of factors too many", chunk.len())))?;
+    ep.spend(Effort::Dense { bytes: chunk.len() + count * size_of::<T::Sum>() });
+    factors.put(from, numbers, count);
+    Ok(())
+}
+
+/// This rank's own.
+pub(super) fn take_own<T: Factor>(
+    ep: &Endpoint,
+    terms: &Terms,
+    deal: &Deal,
+    own: Pairs<'_, T>,
+    factors: &mut Factors<T::Sum>,
+) {
+    let me = ep.rank();
+    let (block, pairs) = (&deal.blocks[me as usize], terms.pairs[me as usize]);
+    let due = factors.due(me);
+    if ep.is_sized() {
+        return factors.put::<T>(me, &[], due);
+    }
+    let mut piece = vec![T::ZERO; due.min(16 * 1024)];
+    let mut at = 0;
+    while at < due {
+        let count = piece.len().min(due - at);
+        copy_slices(own, (terms.n, terms.m), block, pairs, at..at + count, &mut piece[..count]);
+        factors.put(me, &piece[..count], count);
+        at += count;
+    }
+}
+
+/// Sends all others their slices and takes what this rank's block needs, while its tiles are made.
+pub(super) async fn exchange<T: Factor>(
+    ep: &Endpoint,
+    terms: &Terms,
+    deal: &Deal,
+    own: Pairs<'_, T>,
+    factors: &mut Factors<T::Sum>,
+    tiles: &mut Option<Tiles<'_, T>>,
+) -> Result<()> {
+    let (me, size) = (ep.rank(), ep.size());
+    let peers: Vec<u32> = (1..size).map(|step| (me + step) % size).collect();
+    let pairs = terms.pairs[me as usize];
+    let bytes = |rank: u32| (pairs * deal.blocks[rank as usize].pair_len() * size_of::<T>()) as u64;
+    let mut sends: Vec<Outgoing> = peers.iter().map(|to| Outgoing::new(*to, FACTORS, bytes(*to))).collect();
+    let mut receives: Vec<Incoming> = peers.iter().map(|from| Incoming::new(*from, FACTORS)).collect();
+    loop {
+        let mut moved = false;
+        for (send, to) in sends.iter_mut().zip(&peers) {
+            if let Some(part) = send.next_range(ep, size_of::<T>()) {
+                let mut chunk = ep.chunk(part.len());
+                ep.spend(Effort::Dense { bytes: 2 * chunk.len() });
+                if !ep.is_sized() {
+                    let place = part.start / size_of::<T>()..part.end / size_of::<T>();
+                    let block = &deal.blocks[*to as usize];
+                    copy_slices(own, (terms.n, terms.m), block, pairs, place, chunk.as_slice_mut());
+                }
+                send.push(ep, chunk);
+                moved = true;
+            }
+        }
+        for (receive, from) in receives.iter_mut().zip(&peers) {
+            while let Some(chunk) = receive.next(ep)? {
+                take::<T>(ep, *from, &chunk, factors)?;
+                moved = true;
+            }
+        }
+        if sends.iter().all(Outgoing::done) && receives.iter().all(Incoming::done) {
+            return check_all(ep, factors);
+        }
+        let ready = factors.ready();
+        if tiles.as_mut().is_some_and(|tiles| tiles.step(ep, factors, ready)) {
+            ep.pump();
+        } else if !moved {
+            ep.progress().await?;
+        }
+    }
+}
+
+/// Refuses messages that were too short.
+pub(super) fn check_all<S>(ep: &Endpoint, factors: &Factors<S>) -> Result<()> {
+    match (0..ep.size()).find(|rank| factors.came(*rank) < factors.due(*rank)) {
+        Some(rank) => {
+            let (came, due) = (factors.came(rank), factors.due(rank));
+            Err(ep.corrupt(rank, &format!("{came} numbers of factors where {due} are due")))
+        }
+        None => Ok(()),
+    }
+}

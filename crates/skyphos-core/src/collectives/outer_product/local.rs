@@ -1,0 +1,34 @@
+//! Baselines: each rank's own product whole, then an allreduce of dense arrays.
+
+use super::ring::widened;
+use super::tiles::product_of;
+use super::{Pairs, Terms};
+use crate::collectives::allreduce::dense::rabenseifner;
+use crate::endpoint::Endpoint;
+use skyphos_kernels::product::Factor;
+use skyphos_types::{ReduceOp, Result};
+
+/// This rank's product into `out`, the whole of G.
+pub fn own_product<T: Factor>(ep: &Endpoint, terms: &Terms, own: Pairs<'_, T>, out: &mut [T::Sum]) {
+    let (a, b) = (widened(ep, own.a), widened(ep, own.b));
+    let shape = (terms.n, terms.m, terms.pairs[ep.rank() as usize]);
+    product_of::<T>(ep, (a.as_slice(), b.as_slice()), shape, 0..terms.n, out);
+}
+
+/// Sums into `out`, the whole of G, by recursive halving and doubling of the ranks' products.
+pub async fn butterfly<T: Factor>(
+    ep: &Endpoint,
+    terms: &Terms,
+    own: Pairs<'_, T>,
+    out: &mut [T],
+) -> Result<()> {
+    if let Some(sums) = T::as_sums(out) {
+        own_product(ep, terms, own, sums);
+        return rabenseifner(ep, &ReduceOp::Sum, sums).await;
+    }
+    let mut sums = ep.node().pool().large(size_of::<T::Sum>() * out.len());
+    own_product(ep, terms, own, sums.as_slice_mut());
+    rabenseifner::<T::Sum>(ep, &ReduceOp::Sum, sums.as_slice_mut()).await?;
+    T::narrow(sums.as_slice(), out);
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! The generalized Rabenseifner: owners of blocks get the slices of factors that they need, multiply, and pass blocks around.
+
+use super::blocks::pass_blocks;
+use super::exchange::{check_all, exchange, take, take_own};
+use super::factors::Factors;
+use super::tiles::{Gathered, Target, Tiles};
+use super::{Deal, FACTORS, Pairs, Terms};
+use crate::collectives::around::{Circle, Passing, around};
+use crate::collectives::gather::{Schedule, allgather_then};
+use crate::endpoint::Endpoint;
+use crate::slab::{CHUNK_BYTES, Payload};
+use skyphos_kernels::product::Factor;
+use skyphos_types::Result;
+use std::ops::Range;
+
+/// How factors travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exchange {
+    /// Each owner's slices to it, directly.
+    Slices,
+    /// All factors to all by this schedule.
+    Whole(Schedule),
+}
+
+/// Sums into `out`: the whole of G, or this rank's block alone (`alone`).
+pub async fn by_owners<T: Factor>(
+    ep: &Endpoint,
+    terms: &Terms,
+    deal: &Deal,
+    how: Exchange,
+    own: Pairs<'_, T>,
+    out: &mut [T],
+    alone: bool,
+) -> Result<()> {
+    let block = deal.blocks[ep.rank() as usize].clone();
+    let target = match alone {
+        true => Target { numbers: out, stride: block.cols.len(), first: 0 },
+        false => Target::whole(out, terms.m, &block),
+    };
+    let whole;
+    let needs = match how {
+        Exchange::Slices => deal,
+        Exchange::Whole(_) => {
+            whole = Deal::whole(ep.size(), ep.rank(), (terms.n, terms.m));
+            &whole
+        }
+    };
+    let needed = &needs.blocks[ep.rank() as usize];
+    let mut factors = Factors::new(ep, terms, needed);
+    let mut tiles = Some(Tiles::new(ep, terms, &block, needed, target));
+    gather(ep, terms, needs, how, own, &mut factors, &mut tiles).await?;
+    let mut tiles = tiles.expect("as it was");
+    if deal.members.len() > 1 {
+        pass_blocks(ep, deal, terms.m, &factors, &mut tiles).await?;
+    }
+    while tiles.step(ep, &factors, ep.size() as usize) {
+        // Others may wait for what is still here.
+        ep.pump();
+    }
+    debug_assert!(tiles.done());
+    Ok(())
+}
+
+/// The factors of all ranks, on all ranks.
+pub async fn gather_factors<T: Factor>(
+    ep: &Endpoint,
+    terms: &Terms,
+    schedule: Schedule,
+    own: Pairs<'_, T>,
+) -> Result<Gathered> {
+    let deal = Deal::whole(ep.size(), ep.rank(), (terms.n, terms.m));
+    let mut factors: Factors<T::Sum> = Factors::new(ep, terms, &deal.blocks[0]);
+    gather(ep, terms, &deal, Exchange::Whole(schedule), own, &mut factors, &mut None).await?;
+    let (a, b) = factors.into_both();
+    Ok(Gathered { a, b })
+}
+
+async fn gather<T: Factor>(
+    ep: &Endpoint,
+    terms: &Terms,
+    deal: &Deal,
+    how: Exchange,
+    own: Pairs<'_, T>,
+    factors: &mut Factors<T::Sum>,
+    tiles: &mut Option<Tiles<'_, T>>,
+) -> Result<()> {
+    take_own(ep, terms, deal, own, factors);
+    match how {
+        _ if ep.size() == 1 => Ok(()),
+        Exchange::Slices | Exchange::Whole(Schedule::Direct) => {
+            exchange(ep, terms, deal, own, factors, tiles).await
+        }
+        Exchange::Whole(Schedule::Ring) => around_ring(ep, own, factors, tiles).await,
+        Exchange::Whole(schedule) => in_rounds(ep, schedule, own, factors, tiles).await,
+    }
+}
+
+/// Makes the next tile, if there is one to be made.
+fn go_on<T: Factor>(ep: &Endpoint, factors: &Factors<T::Sum>, tiles: &mut Option<Tiles<'_, T>>) {
+    if let Some(tiles) = tiles {
+        tiles.step(ep, factors, factors.ready());
+    }
+}
+
+/// Factors that are passed around.
+struct Passed<'a, 'b, T: Factor, F> {
+    ep: &'a Endpoint,
+    own: Pairs<'a, T>,
+    factors: &'a mut Factors<T::Sum>,
+    tiles: &'a mut Option<Tiles<'b, T>>,
+    /// Whose go out in a step.
+    of: F,
+}
+
+impl<T: Factor, F: Fn(usize) -> u32> Passing<T> for Passed<'_, '_, T, F> {
+    fn own(&mut self, place: Range<usize>, chunk: &mut [T]) -> Result<()> {
+        if self.ep.is_sized() {
+            return Ok(());
+        }
+        let in_a = self.own.a.len();
+        let of_a = place.start.min(in_a)..place.end.min(in_a);
+        let of_b = place.start.max(in_a) - in_a..place.end.max(in_a) - in_a;
+        let (to_a, to_b) = chunk.split_at_mut(of_a.len());
+        to_a.copy_from_slice(&self.own.a[of_a]);
+        to_b.copy_from_slice(&self.own.b[of_b]);
+        Ok(())
+    }
+
+    fn take(&mut self, step: usize, chunk: Payload, _: Range<usize>) -> Result<Payload> {
+        take::<T>(self.ep, (self.of)(step + 1), &chunk, self.factors)?;
+        go_on(self.ep, self.factors, self.tiles);
+        Ok(chunk)
+    }
+}
+
+/// All factors around the ring of ranks in the order of the topology.
+async fn around_ring<T: Factor>(
+    ep: &Endpoint,
+    own: Pairs<'_, T>,
+    factors: &mut Factors<T::Sum>,
+    tiles: &mut Option<Tiles<'_, T>>,
+) -> Result<()> {
+    let (size, topology) = (ep.size(), ep.topology());
+    let place = topology.place_of(ep.rank());
+    let at = |steps: u32| topology.rank_at((place + steps) % size);
+    let circle = Circle { before: at(size - 1), next: at(1) };
+    let of = |step: usize| at(2 * size - step as u32);
+    let lens: Vec<usize> = (0..size).map(|rank| factors.due(rank)).collect();
+    let stretch = |step: usize| 0..lens[of(step) as usize];
+    let passed = Passed { ep, own, factors, tiles, of };
+    around::<T>(ep, circle, size as usize - 1, |step| FACTORS + step as u32, stretch, passed).await
+}
+
+/// All factors by any other schedule of an allgather.
+async fn in_rounds<T: Factor>(
+    ep: &Endpoint,
+    schedule: Schedule,
+    own: Pairs<'_, T>,
+    factors: &mut Factors<T::Sum>,
+    tiles: &mut Option<Tiles<'_, T>>,
+) -> Result<()> {
+    let chunk = |numbers: &[T]| -> Payload {
+        let mut chunk = ep.chunk(size_of_val(numbers));
+        chunk.as_slice_mut().copy_from_slice(numbers);
+        chunk.freeze()
+    };
+    let most = CHUNK_BYTES / size_of::<T>();
+    let item = match ep.is_sized() {
+        true => {
+            let bytes = factors.due(ep.rank()) * size_of::<T>();
+            let starts = (0..bytes).step_by(CHUNK_BYTES);
+            starts.map(|at| ep.chunk((bytes - at).min(CHUNK_BYTES)).freeze()).collect()
+        }
+        false => own.a.chunks(most).chain(own.b.chunks(most)).map(chunk).collect(),
+    };
+    allgather_then(ep, 0, schedule, item, |rank, item| {
+        item.iter().try_for_each(|chunk| take::<T>(ep, rank, chunk, factors))?;
+        go_on(ep, factors, tiles);
+        Ok(())
+    })
+    .await?;
+    check_all(ep, factors)
+}

@@ -1,0 +1,144 @@
+//! Products of sparse factors: row i of G is Σₖ aₖᵢ bₖ, of the rows of b that meet an entry of column i (Gustavson 1978).
+//!
+//! Cost: one multiply-add for each pair of entries that meet, and sorting: within a row that several pairs meet, entries are
+//! marked in a bitmap where they are many, and sorted by column where they are few. Numbers are summed in the order of pairs.
+
+use crate::product::Multiply;
+use std::ops::Range;
+
+/// A vector of a pair: entries of ascending index.
+#[derive(Clone, Copy, Debug)]
+pub struct SparseRow<'a, S> {
+    /// Where they stand.
+    pub indices: &'a [u64],
+    /// What they are.
+    pub values: &'a [S],
+}
+
+/// Columns up to which a row is summed in an array: it stays in the L2 cache, or close by.
+const MOST_COLUMNS: usize = 1 << 20;
+
+/// Entries of a row beyond which that is worth clearing a bitmap.
+const MANY: usize = 32;
+
+/// Sums of one row by column.
+struct Row<S> {
+    sums: Vec<S>,
+    marks: Vec<u64>,
+}
+
+impl<S: Multiply> Row<S> {
+    fn add(&mut self, factor: S, b: SparseRow<'_, S>) {
+        for (col, value) in b.indices.iter().zip(b.values) {
+            let (col, product) = (*col as usize, factor.mul(*value));
+            let (word, bit) = (&mut self.marks[col / 64], 1u64 << (col % 64));
+            self.sums[col] = if *word & bit == 0 { product } else { self.sums[col].add(product) };
+            *word |= bit;
+        }
+    }
+
+    fn drain(&mut self, base: u64, indices: &mut Vec<u64>, values: &mut Vec<S>) {
+        for (word, marks) in self.marks.iter_mut().enumerate() {
+            while *marks != 0 {
+                let col = word * 64 + marks.trailing_zeros() as usize;
+                *marks &= *marks - 1;
+                indices.push(base + col as u64);
+                values.push(self.sums[col]);
+            }
+        }
+    }
+}
+
+/// Entries of these rows of G, of `m` columns, in order: index i m + j and number. Columns of b are below `m`.
+pub fn sparse_product<S: Multiply>(
+    pairs: &[(SparseRow<'_, S>, SparseRow<'_, S>)],
+    rows: Range<u64>,
+    m: u64,
+) -> (Vec<u64>, Vec<S>) {
+    // Entries of a in these rows, by row and then pair.
+    let mut of_a: Vec<(u64, u32, S)> = Vec::new();
+    for (pair, (a, _)) in (0..).zip(pairs) {
+        let from = a.indices.partition_point(|row| *row < rows.start);
+        let to = a.indices.partition_point(|row| *row < rows.end);
+        of_a.extend(a.indices[from..to].iter().zip(&a.values[from..to]).map(|(row, v)| (*row, pair, *v)));
+    }
+    of_a.sort_unstable_by_key(|(row, pair, _)| (*row, *pair));
+    let (mut indices, mut values) = (Vec::new(), Vec::new());
+    let as_array = m as usize <= MOST_COLUMNS;
+    let columns = if as_array { m as usize } else { 0 };
+    let mut row = Row { sums: vec![S::ZERO; columns], marks: vec![0; columns.div_ceil(64)] };
+    let mut few: Vec<(u64, S)> = Vec::new();
+    for met in of_a.chunk_by(|one, next| one.0 == next.0) {
+        let base = met[0].0 * m;
+        let entries: usize = met.iter().map(|(_, pair, _)| pairs[*pair as usize].1.indices.len()).sum();
+        match met {
+            [(_, pair, factor)] => {
+                let b = pairs[*pair as usize].1;
+                indices.extend(b.indices.iter().map(|col| base + col));
+                values.extend(b.values.iter().map(|value| factor.mul(*value)));
+            }
+            _ if as_array && entries >= MANY && entries * 64 >= columns => {
+                met.iter().for_each(|(_, pair, factor)| row.add(*factor, pairs[*pair as usize].1));
+                row.drain(base, &mut indices, &mut values);
+            }
+            _ => {
+                few.clear();
+                for (_, pair, factor) in met {
+                    let b = pairs[*pair as usize].1;
+                    few.extend(b.indices.iter().zip(b.values).map(|(col, value)| (*col, factor.mul(*value))));
+                }
+                // Stable: those of one column stay in the order of pairs.
+                few.sort_by_key(|(col, _)| *col);
+                for same in few.chunk_by(|one, next| one.0 == next.0) {
+                    indices.push(base + same[0].0);
+                    values.push(same[1..].iter().fold(same[0].1, |sum, (_, product)| sum.add(*product)));
+                }
+            }
+        }
+    }
+    (indices, values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    type Vector = (Vec<u64>, Vec<f64>);
+
+    fn vector(most: u64, count: usize) -> impl Strategy<Value = Vector> {
+        prop::collection::btree_map(0..most.max(1), -4i32..5, 0..count)
+            .prop_map(|all| all.into_iter().map(|(index, value)| (index, f64::from(value))).unzip())
+    }
+
+    proptest! {
+        #[test]
+        fn as_entry_by_entry((n, m, pairs) in (1u64..40, 1u64..900).prop_flat_map(|(n, m)| {
+            (Just(n), Just(m), prop::collection::vec((vector(n, 20), vector(m, 200)), 0..8))
+        }), cut in 0u64..40, wide: bool) {
+            // Columns beyond what an array is made for.
+            let m = if wide { m + (MOST_COLUMNS as u64) } else { m };
+            let rows = cut.min(n)..n;
+            let mut want: BTreeMap<u64, f64> = BTreeMap::new();
+            for (a, b) in &pairs {
+                for (row, x) in a.0.iter().zip(&a.1).filter(|(row, _)| rows.contains(row)) {
+                    for (col, y) in b.0.iter().zip(&b.1) {
+                        *want.entry(row * m + col).or_default() += x * y;
+                    }
+                }
+            }
+            let row = |(indices, values): &'_ Vector| (indices.clone(), values.clone());
+            let held: Vec<_> = pairs.iter().map(|(a, b)| (row(a), row(b))).collect();
+            let views: Vec<_> = held.iter().map(|(a, b)| (
+                SparseRow { indices: &a.0, values: &a.1 },
+                SparseRow { indices: &b.0, values: &b.1 },
+            )).collect();
+            let (indices, values) = sparse_product(&views, rows, m);
+            prop_assert_eq!(indices, want.keys().copied().collect::<Vec<_>>());
+            // A product may be -0.0 where a sum from zero is not.
+            let plain: Vec<f64> = values.iter().map(|v| v + 0.0).collect();
+            prop_assert_eq!(plain, want.values().map(|v| v + 0.0).collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! Time of each way to sum outer products, before it runs: *DSOP* §5 with the rate of products and what memory takes.
+//!
+//! Ways and letters are those of `skyphos_core::collectives::outer_product`: N and M, K pairs in all, r of a rank.
+
+use crate::predict::{Route, Work};
+use crate::profile::Profile;
+use crate::stage::{Stage, exchange};
+
+/// Bytes of a frame: what goes around a ring follows at this distance.
+const CHUNK_BYTES: f64 = 128.0 * 1024.0;
+
+/// Pairs that are multiplied in one pass over G at least, if there are more.
+const PASS_PAIRS: f64 = 256.0;
+
+/// What is to be summed. All ranks must pass the same.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OuterWork {
+    /// Ranks.
+    pub ranks: u32,
+    /// Rows of G.
+    pub n: usize,
+    /// Its columns.
+    pub m: usize,
+    /// Pairs of all ranks.
+    pub pairs: usize,
+    /// The most of one rank.
+    pub most_pairs: usize,
+    /// Bytes of a number on the wire, and of one in which sums are made.
+    pub bytes: usize,
+    /// See `bytes`.
+    pub sum_bytes: usize,
+    /// Whether each rank keeps its rows alone.
+    pub scatter: bool,
+    /// Whether the system has yet to give the memory of the result.
+    pub fresh: bool,
+    /// Seconds of passing over a byte of the result, and more where it is fresh.
+    pub pass_byte_s: f64,
+    /// See `pass_byte_s`.
+    pub fresh_byte_s: f64,
+}
+
+/// How factors go to ranks that each need all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// Each rank's to each, at once.
+    Direct,
+    /// Around a ring.
+    Ring,
+    /// ⌈log2 P⌉ rounds.
+    Doubling,
+}
+
+/// A way to sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OuterWay {
+    /// All factors to all ranks, which multiply them.
+    Allgather(Spread),
+    /// Sub-groups of so many ranks own G, in a grid of blocks; whether they share a host.
+    Owners {
+        /// Ranks of a sub-group.
+        group: u32,
+        /// Rows and columns of blocks.
+        grid: (u32, u32),
+        /// Whether blocks pass no link.
+        near: bool,
+    },
+    /// Own products, then an allreduce.
+    Allreduce,
+    /// The same around a ring, panel by panel.
+    Ring,
+    /// The same by halving and doubling.
+    Butterfly,
+}
+
+/// What a way should cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OuterPrediction {
+    /// The way.
+    pub way: OuterWay,
+    /// Its stages.
+    pub stages: Vec<Stage>,
+    /// Seconds of the whole call.
+    pub seconds: f64,
+}
+
+impl OuterWork {
+    fn numbers(&self) -> f64 {
+        self.n as f64 * self.m as f64
+    }
+
+    /// Numbers of the result on one rank.
+    fn kept(&self) -> f64 {
+        if self.scatter { self.numbers() / f64::from(self.ranks) } else { self.numbers() }
+    }
+
+    /// Bytes of a result that is fresh cost more.
+    fn fresh_s(&self, numbers: f64) -> f64 {
+        if self.fresh { numbers * self.bytes as f64 * self.fresh_byte_s } else { 0.0 }
+    }
+
+    /// Processor time of multiplying so many pairs for so many numbers of G, in one pass or several.
+    fn multiply_s(&self, profile: &Profile, numbers: f64, pairs: f64) -> f64 {
+        let passes = if self.bytes < self.sum_bytes { 1.0 } else { (pairs / PASS_PAIRS).floor().max(1.0) };
+        let sums = self.sum_bytes as f64;
+        numbers * pairs * profile.product_s * sums / 8.0
+            + numbers * sums * self.pass_byte_s * (2.0 * passes - 1.0)
+    }
+
+    /// Part of a product that is made before the last factors are there.
+    fn early(&self) -> f64 {
+        let groups = (self.pairs as f64 / PASS_PAIRS).floor().min(f64::from(self.ranks)).max(1.0);
+        if self.bytes < self.sum_bytes { 0.0 } else { (groups - 1.0) / groups }
+    }
+
+    /// Predicts one way.
+    pub fn predict(&self, profile: &Profile, way: OuterWay) -> OuterPrediction {
+        let mut stages = match way {
+            OuterWay::Allgather(spread) => self.allgather(profile, spread),
+            OuterWay::Owners { group, grid, near } => self.owners(profile, group, grid, near),
+            OuterWay::Allreduce | OuterWay::Ring | OuterWay::Butterfly => self.reduced(profile, way),
+        };
+        if self.ranks > 1 {
+            stages[0].seconds += profile.call_s;
+        }
+        let seconds = stages.iter().map(|stage| stage.seconds).sum();
+        OuterPrediction { way, stages, seconds }
+    }
+
+    /// All of these, best first.
+    pub fn ranked(&self, profile: &Profile, ways: &[OuterWay]) -> Vec<OuterPrediction> {
+        let mut all: Vec<OuterPrediction> = ways.iter().map(|way| self.predict(profile, *way)).collect();
+        all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        all
+    }
+
+    /// A product after an exchange, of which so much is made meanwhile.
+    fn then_multiply(&self, profile: &Profile, first: Stage, multiply_s: f64, last: Stage) -> Vec<Stage> {
+        let early = if self.ranks > 1 { self.early() } else { 0.0 };
+        let first = Stage { compute_s: first.compute_s + early * multiply_s, ..first };
+        let last = Stage { compute_s: last.compute_s + (1.0 - early) * multiply_s, ..last };
+        vec![first.timed(profile), last]
+    }
+
+    fn allgather(&self, profile: &Profile, spread: Spread) -> Vec<Stage> {
+        let (p, width) = (f64::from(self.ranks), (self.n + self.m) as f64);
+        let came = (self.pairs as f64 - self.pairs as f64 / p) * width;
+        let bytes = came * self.bytes as f64;
+        let halvings = f64::from(self.ranks.next_power_of_two().ilog2());
+        let (messages, rounds, senders) = match spread {
+            _ if self.ranks == 1 => Default::default(),
+            Spread::Direct => (p - 1.0, 1.0, p - 1.0),
+            Spread::Ring => (p - 1.0, p - 1.0, 1.0),
+            Spread::Doubling => (halvings, halvings, 1.0),
+        };
+        let compute_s = came * (self.bytes + self.sum_bytes) as f64 * profile.kernels.dense_byte_s;
+        let stage =
+            Stage { sent: bytes, received: bytes, messages, rounds, senders, compute_s, ..Stage::default() };
+        let multiply_s = self.multiply_s(profile, self.kept(), self.pairs as f64) + self.fresh_s(self.kept());
+        let [first, last] = self.then_multiply(profile, stage, multiply_s, Stage::default())[..] else {
+            unreachable!("two stages")
+        };
+        vec![first, last.timed(profile)]
+    }
+
+    fn owners(&self, profile: &Profile, group: u32, (rows, cols): (u32, u32), near: bool) -> Vec<Stage> {
+        let (p, g) = (f64::from(self.ranks), f64::from(group));
+        let slices = self.n as f64 / f64::from(rows) + self.m as f64 / f64::from(cols);
+        let others = p - 1.0;
+        let came = (self.pairs as f64 - self.pairs as f64 / p) * slices;
+        let sent = self.most_pairs as f64 * others * slices;
+        let compute_s = (came + sent) * (self.bytes + self.sum_bytes) as f64 * profile.kernels.dense_byte_s;
+        let first = Stage {
+            sent: sent * self.bytes as f64,
+            received: came * self.bytes as f64,
+            ..exchange(0.0, others, compute_s)
+        };
+        let numbers = self.numbers() / g;
+        let multiply_s = self.multiply_s(profile, numbers, self.pairs as f64) + self.fresh_s(numbers);
+        if self.scatter || group == 1 {
+            let [first, last] = self.then_multiply(profile, first, multiply_s, Stage::default())[..] else {
+                unreachable!("two stages")
+            };
+            return vec![first, last.timed(profile)];
+        }
+        let (bytes, steps) = (numbers * (g - 1.0) * self.bytes as f64, g - 1.0);
+        let copied_s = 3.0 * bytes * profile.kernels.dense_byte_s + self.fresh_s(numbers * (g - 1.0));
+        let link = if near { profile.within_host() } else { *profile };
+        let last = Stage {
+            sent: bytes,
+            received: bytes,
+            messages: steps,
+            rounds: steps,
+            senders: 1.0,
+            compute_s: copied_s,
+            ..Stage::default()
+        };
+        let [first, last] = self.then_multiply(profile, first, multiply_s, last)[..] else {
+            unreachable!("two stages")
+        };
+        let array = Profile { byte_s: link.array_byte_s, ..link };
+        let mut last = last.timed(&array);
+        // What is last to come has been handed on by all others, a chunk at a time.
+        last.seconds += steps * CHUNK_BYTES.min(numbers * self.bytes as f64) / link.rate;
+        vec![first, last]
+    }
+
+    fn reduced(&self, profile: &Profile, way: OuterWay) -> Vec<Stage> {
+        let numbers = self.n * self.m;
+        let multiply_s =
+            self.multiply_s(profile, self.numbers(), self.most_pairs as f64) + self.fresh_s(self.kept());
+        let dense = Work {
+            ranks: self.ranks,
+            n: numbers as u64,
+            row_bytes: self.sum_bytes,
+            union: &|_| numbers as f64,
+            dense_above: 0.0,
+            ranks_per_host: 1,
+        };
+        let route = match way {
+            OuterWay::Butterfly => Route::DenseHalving,
+            OuterWay::Allreduce
+                if numbers * self.sum_bytes / (self.ranks as usize) < CHUNK_BYTES as usize =>
+            {
+                Route::DenseDirect
+            }
+            _ => Route::DenseRing,
+        };
+        let own = Stage { compute_s: multiply_s, ..Stage::default() };
+        if self.ranks == 1 {
+            return vec![own.timed(profile)];
+        }
+        let quiet = Profile { call_s: 0.0, ..*profile };
+        let mut reduce = dense.predict(&quiet, &route).stages;
+        if self.scatter {
+            let half =
+                |stage: Stage| Stage { sent: stage.sent / 2.0, received: stage.received / 2.0, ..stage };
+            reduce = reduce.into_iter().map(|stage| half(stage).timed(profile)).collect();
+        }
+        if way == OuterWay::Ring {
+            // Panels are made between messages.
+            let first = Stage { compute_s: reduce[0].compute_s + multiply_s, ..reduce[0] };
+            let array = Profile { byte_s: profile.array_byte_s, ..*profile };
+            reduce[0] = first.timed(&array);
+            return reduce;
+        }
+        // A product, and another array beside it.
+        let beside = if way == OuterWay::Allreduce {
+            self.numbers() * self.sum_bytes as f64 * self.pass_byte_s
+        } else {
+            0.0
+        };
+        let own = Stage { compute_s: own.compute_s + beside, ..own };
+        [vec![own.timed(profile)], reduce].concat()
+    }
+}
+
+/// Sparse factors that are to be multiplied and summed. All ranks must pass the same.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SparseOuterWork {
+    /// Ranks.
+    pub ranks: u32,
+    /// Numbers of G.
+    pub numbers: f64,
+    /// Entries of all ranks' a and b.
+    pub of_a: f64,
+    /// See `of_a`.
+    pub of_b: f64,
+    /// Entries of a that meet entries of b, in all pairs.
+    pub multiply_adds: f64,
+    /// Bytes of a number.
+    pub bytes: usize,
+    /// Whether each rank keeps its rows alone.
+    pub scatter: bool,
+}
+
+/// Bytes of an index that travels, about.
+const INDEX_BYTES: f64 = 1.5;
+
+/// Processor time of a multiply-add of sparse factors: reading, marking, and sorting what meets.
+const SPARSE_MULTIPLY_S: f64 = 4e-9;
+
+impl SparseOuterWork {
+    /// Entries of a sum of so many products, drawn evenly.
+    fn entries(&self, products: f64) -> f64 {
+        if self.numbers <= 0.0 { 0.0 } else { self.numbers * -(-products / self.numbers).exp_m1() }
+    }
+
+    fn stage(&self, profile: &Profile, sent: f64, received: f64, compute_s: f64) -> f64 {
+        let each = self.bytes as f64 + INDEX_BYTES;
+        let others = f64::from(self.ranks - 1);
+        let code_s = profile.kernels.encode_s * sent.min(received) + profile.kernels.place_s * received;
+        let stage = exchange(0.0, others, compute_s + code_s);
+        Stage { sent: sent * each, received: received * each, ..stage }.timed(profile).seconds
+    }
+
+    /// Part of a whole that comes from other ranks.
+    fn foreign(&self) -> f64 {
+        1.0 - 1.0 / f64::from(self.ranks)
+    }
+
+    /// Seconds where all factors go to all ranks.
+    pub fn allgather_s(&self, profile: &Profile) -> f64 {
+        let came = (self.of_a + self.of_b) * self.foreign();
+        let share = if self.scatter { 1.0 / f64::from(self.ranks) } else { 1.0 };
+        self.stage(profile, came, came, self.multiply_adds * share * SPARSE_MULTIPLY_S)
+    }
+
+    /// Seconds where each rank makes its rows.
+    pub fn owners_s(&self, profile: &Profile) -> f64 {
+        let p = f64::from(self.ranks);
+        let came = (self.of_a / p + self.of_b) * self.foreign();
+        let first = self.stage(profile, came, came, self.multiply_adds / p * SPARSE_MULTIPLY_S);
+        if self.scatter {
+            return first;
+        }
+        let rows = self.entries(self.multiply_adds) * self.foreign();
+        first + self.stage(profile, rows, rows, 0.0)
+    }
+
+    /// Seconds where each rank's product is reduced with those of all others.
+    pub fn allreduce_s(&self, profile: &Profile) -> f64 {
+        let p = f64::from(self.ranks);
+        let own = self.entries(self.multiply_adds / p) * self.foreign();
+        let rows = self.entries(self.multiply_adds) * self.foreign();
+        let fold_s = own * profile.kernels.block_s;
+        self.stage(profile, own, own, self.multiply_adds / p * SPARSE_MULTIPLY_S + fold_s)
+            + self.stage(profile, rows, rows, 0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work(n: usize, pairs: usize) -> OuterWork {
+        OuterWork {
+            ranks: 8,
+            n,
+            m: n,
+            pairs: 8 * pairs,
+            most_pairs: pairs,
+            bytes: 8,
+            sum_bytes: 8,
+            scatter: false,
+            fresh: false,
+            pass_byte_s: 0.1e-9,
+            fresh_byte_s: 0.5e-9,
+        }
+    }
+
+    const ALL: OuterWay = OuterWay::Owners { group: 8, grid: (4, 2), near: false };
+    const GATHER: OuterWay = OuterWay::Allgather(Spread::Direct);
+
+    #[test]
+    fn thin_factors_are_gathered_and_thick_ones_dealt() {
+        let network = Profile::network(118e6);
+        let best = |profile: &Profile, n, pairs| {
+            work(n, pairs).ranked(profile, &[GATHER, ALL, OuterWay::Ring])[0].way
+        };
+        assert_eq!(best(&network, 4000, 1), GATHER);
+        // As much of factors as of G, and eight times the multiplications.
+        let shared = Profile { cores: 0.25, ..network };
+        assert_eq!(best(&shared, 4000, 256), ALL);
+        assert_eq!(best(&shared, 1000, 8000), OuterWay::Ring);
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_paper() {
+        let (network, work) = (Profile::network(118e6), work(4000, 1));
+        let gather = work.predict(&network, GATHER);
+        assert_eq!(gather.stages.iter().map(|s| s.received).sum::<f64>(), 7.0 * 8000.0 * 8.0);
+        // The paper's first stage sends whole vectors: 8,000 numbers, not 3,000.
+        let owners = work.predict(&network, ALL);
+        assert_eq!(owners.stages[0].received, 7.0 * 3000.0 * 8.0);
+        assert_eq!(owners.stages[1].received, 7.0 / 8.0 * 16e6 * 8.0);
+        let ring = work.predict(&network, OuterWay::Ring);
+        assert_eq!(ring.stages.iter().map(|s| s.received).sum::<f64>(), 2.0 * 7.0 / 8.0 * 16e6 * 8.0);
+        assert!(ring.seconds < work.predict(&network, OuterWay::Allreduce).seconds);
+    }
+
+    #[test]
+    fn fresh_memory_and_one_rank() {
+        let (network, known) = (Profile::network(118e6), work(2000, 2));
+        let fresh = OuterWork { fresh: true, ..known.clone() };
+        let more = fresh.predict(&network, GATHER).seconds - known.predict(&network, GATHER).seconds;
+        assert!((more - 4e6 * 8.0 * 0.5e-9).abs() < 1e-6, "{more}");
+        let alone = OuterWork { ranks: 1, pairs: 2, ..known };
+        for way in [
+            GATHER,
+            OuterWay::Ring,
+            OuterWay::Allreduce,
+            OuterWay::Owners { group: 1, grid: (1, 1), near: false },
+        ] {
+            let found = alone.predict(&network, way);
+            assert!(found.seconds > 0.0 && found.stages.iter().all(|s| s.sent == 0.0), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn sparse_factors_go_where_they_are_least() {
+        let network = Profile::network(12.5e6);
+        let sparse = SparseOuterWork {
+            ranks: 8,
+            numbers: 1e10,
+            of_a: 8000.0,
+            of_b: 8000.0,
+            multiply_adds: 8e6,
+            bytes: 4,
+            scatter: false,
+        };
+        assert!(sparse.allgather_s(&network) < sparse.owners_s(&network));
+        // The same entries in so many pairs that few meet.
+        let thick = SparseOuterWork { multiply_adds: 800.0, of_a: 8e6, of_b: 8e6, ..sparse };
+        assert!(thick.allreduce_s(&network) < thick.allgather_s(&network));
+        // Many that meet, and meet in the same places.
+        let heavy = SparseOuterWork { multiply_adds: 8e9, numbers: 1e7, ..sparse };
+        assert!(heavy.owners_s(&network) < heavy.allgather_s(&network));
+    }
+}

@@ -1,0 +1,69 @@
+//! Whether the ranks of a host have the memory that a sum takes: found out before anything is sent.
+
+use super::OuterAlgorithm;
+use super::choose::{Chosen, FREE, FRESH};
+use skyphos_core::Endpoint;
+use skyphos_core::collectives::outer_product::Terms;
+use skyphos_kernels::product::Factor;
+use skyphos_types::{Error, Result};
+
+/// Bytes that one rank needs: of a result that the system has yet to give, and beside it.
+pub(super) fn needed_bytes<T: Factor>(
+    ranks: u32,
+    terms: &Terms,
+    (algorithm, grid): (OuterAlgorithm, (u32, u32)),
+    (factors, scatter, fresh): (bool, bool, bool),
+) -> f64 {
+    let (n, m, pairs) = (terms.n as f64, terms.m as f64, terms.all_pairs() as f64);
+    let (number, sum) = (size_of::<T>() as f64, size_of::<T::Sum>() as f64);
+    let gathered = pairs * (n + m);
+    if factors {
+        return gathered * (sum + number);
+    }
+    let kept = if scatter { n * m / f64::from(ranks) } else { n * m };
+    let widened = if number < sum { n * m * sum } else { 0.0 };
+    let beside = match algorithm {
+        OuterAlgorithm::Allgather | OuterAlgorithm::Auto => gathered * sum,
+        OuterAlgorithm::Rabenseifner => pairs * (n / f64::from(grid.0) + m / f64::from(grid.1)) * sum,
+        OuterAlgorithm::Ring if scatter => n * m * sum,
+        OuterAlgorithm::Ring | OuterAlgorithm::Butterfly => widened,
+        OuterAlgorithm::Allreduce => n * m * sum + widened,
+    };
+    kept * if fresh { number } else { 0.0 } + beside
+}
+
+/// Refuses what the ranks of a host cannot hold together. All ranks come to the same answer.
+pub(super) fn check_room<T: Factor>(
+    ep: &Endpoint,
+    terms: &Terms,
+    chosen: &Chosen,
+    factors: bool,
+    scatter: bool,
+    said: &[Vec<f64>],
+) -> Result<()> {
+    let way = (chosen.told.algorithm, chosen.told.grid.unwrap_or((1, 1)));
+    let hosts = ep.topology().hosts();
+    for (rank, host) in hosts.iter().enumerate() {
+        if hosts[..rank].contains(host) {
+            continue;
+        }
+        let of_host = || said.iter().zip(hosts).filter(|(_, of)| *of == host).map(|(said, _)| said);
+        let need =
+            |said: &Vec<f64>| needed_bytes::<T>(ep.size(), terms, way, (factors, scatter, said[FRESH] > 0.0));
+        let needed: f64 = of_host().map(need).sum();
+        let free = of_host().map(|said| said[FREE]).fold(f64::INFINITY, f64::min);
+        if needed > free {
+            let gigabytes = |bytes: f64| bytes / 1e9;
+            let (n, m, count) = (terms.n, terms.m, of_host().count());
+            return Err(Error::bad_input(format!(
+                "rank {rank}: a sum of {n} by {m} {} numbers by {:?} takes {:.1} GB of the {count} ranks of its host, which \
+                 has {:.1} GB free: scatter=True keeps a rank's rows alone, factors=True the factors",
+                T::DTYPE,
+                way.0.name(),
+                gigabytes(needed),
+                gigabytes(free),
+            )));
+        }
+    }
+    Ok(())
+}

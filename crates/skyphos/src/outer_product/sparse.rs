@@ -1,0 +1,441 @@
+//! Sums of outer products of sparse factors: G is sparse while it has few entries.
+//!
+//! The same ways as for dense factors, with vectors encoded as all sparse vectors are: all factors to all ranks; owners of rows of
+//! G, which get the entries of a in their rows and all of b, and gather the rows of all; or own products, which an allreduce of
+//! sparse vectors reduces.
+
+use super::options::{OuterAlgorithm, OuterOptions};
+use super::{OuterShape, OuterSum, OuterTold};
+use crate::Comm;
+use crate::algorithm::{Algorithm, AllreduceOptions, DenseThreshold};
+use crate::allreduce::allreduce_on;
+use crate::decide::Basis;
+use crate::observe::{Observed, PROFILE_WORDS, agreed_profile};
+use crate::vectors::decode_all;
+use crate::vouch;
+use skyphos_core::collectives::gather::{Item, Schedule, allgather_then, alltoall};
+use skyphos_core::collectives::outer_product::{Level, tell};
+use skyphos_core::stream::encode;
+use skyphos_core::{Call, Endpoint};
+use skyphos_kernels::product::Factor;
+use skyphos_kernels::sparse_product::{SparseRow, sparse_product};
+use skyphos_kernels::stream::{Form, IndexList, SparseVec, View, put_entries};
+use skyphos_kernels::{Indices, split_ranges};
+use skyphos_plan::outer::SparseOuterWork;
+use skyphos_types::{Element, Error, ReduceOp, Result};
+use std::ops::Range;
+
+/// Rounds of passing on rows of G, after those of factors.
+const ROWS: u32 = 0x2100;
+
+/// Places of what a rank says: its pairs, entries of a and of b, multiply-adds that its own product takes; then its profile.
+const PROFILE: usize = 4;
+
+/// A rank's sparse factors: entries of ascending index k N + i of a, and k M + j of b.
+#[derive(Clone, Copy, Debug)]
+pub struct SparsePairs<'a, T> {
+    /// Of a.
+    pub a: (&'a [u64], &'a [T]),
+    /// Of b.
+    pub b: (&'a [u64], &'a [T]),
+}
+
+/// A sum of sparse factors: N M numbers, row after row.
+#[derive(Clone, Debug)]
+pub struct SparseOuterSum<T> {
+    /// All of it, or the rows of this rank.
+    pub sum: SparseVec<T>,
+    /// How it came about.
+    pub done: OuterSum,
+}
+
+/// Sparse factors of all ranks, in the order of ranks.
+#[derive(Clone, Debug)]
+pub struct GatheredSparsePairs<T> {
+    /// Index k N + i, among K pairs.
+    pub a: (Vec<u64>, Vec<T>),
+    /// Index k M + j.
+    pub b: (Vec<u64>, Vec<T>),
+    /// How they came.
+    pub done: OuterSum,
+}
+
+/// Factors that a call keeps.
+pub trait SparseSource<T>: Send + 'static {
+    /// The same at any time.
+    fn pairs(&self) -> SparsePairs<'_, T>;
+}
+
+impl Comm {
+    /// Sums aᵀ b of all ranks' sparse factors. Collective.
+    pub fn sparse_outer_product_sum_call<T: Factor>(
+        &self,
+        shape: OuterShape,
+        own: impl SparseSource<T>,
+        options: OuterOptions,
+    ) -> Result<Call<SparseOuterSum<T>>> {
+        let seen = *self.observed();
+        self.prepare(sig::<T>(&options, shape, false), None, move |ep| async move {
+            sum_on(&ep, shape, own.pairs(), &options, seen).await
+        })
+    }
+
+    /// The factors of all ranks instead of their product. Collective.
+    pub fn gather_sparse_outer_factors_call<T: Factor>(
+        &self,
+        shape: OuterShape,
+        own: impl SparseSource<T>,
+        options: OuterOptions,
+    ) -> Result<Call<GatheredSparsePairs<T>>> {
+        let seen = *self.observed();
+        self.prepare(sig::<T>(&options, shape, true), None, move |ep| async move {
+            gather_on(&ep, shape, own.pairs(), &options, seen).await
+        })
+    }
+}
+
+/// A rank with dense factors is in another call.
+fn sig<T: Element>(options: &OuterOptions, shape: OuterShape, factors: bool) -> skyphos_core::frame::CallSig {
+    let sig = options.sig::<T>(shape, factors);
+    skyphos_core::frame::CallSig { flags: 1, ..sig }
+}
+
+/// What all ranks agreed on.
+struct Agreed {
+    pairs: Vec<usize>,
+    algorithm: OuterAlgorithm,
+    exchange: Schedule,
+    others: Vec<(String, f64)>,
+    n: u64,
+    m: u64,
+    /// The most pairs of a rank.
+    most: u64,
+}
+
+impl Agreed {
+    /// Indices of a rank's entries when they travel: those of a, then those of b.
+    fn span(&self) -> u64 {
+        self.most * (self.n + self.m)
+    }
+
+    fn told(&self) -> OuterTold {
+        OuterTold {
+            algorithm: self.algorithm,
+            exchange: (self.algorithm == OuterAlgorithm::Allgather).then_some(self.exchange),
+            level: if self.algorithm == OuterAlgorithm::Allgather { Level::Rank } else { Level::All },
+            grid: None,
+            predicted: None,
+            others: self.others.clone(),
+            pairs: self.pairs.iter().sum(),
+        }
+    }
+}
+
+fn check(shape: OuterShape, list: &[u64], values: usize, width: usize, what: &str) -> Result<()> {
+    let end = (shape.pairs as u64).saturating_mul(width as u64);
+    let message = match () {
+        () if list.len() != values => format!("{} indices and {values} values", list.len()),
+        () if list.windows(2).any(|two| two[0] >= two[1]) => "indices that do not ascend".to_owned(),
+        () if list.last().is_some_and(|last| *last >= end) => {
+            format!("index {} beyond {} rows of {width}", list[list.len() - 1], shape.pairs)
+        }
+        () => return Ok(()),
+    };
+    Err(Error::bad_input(format!("sparse factor {what}: {message}")))
+}
+
+async fn agree<T: Factor>(
+    ep: &Endpoint,
+    shape: OuterShape,
+    own: SparsePairs<'_, T>,
+    options: &OuterOptions,
+    factors: bool,
+    seen: Observed,
+) -> Result<Agreed> {
+    options.check(factors)?;
+    if options.grid.is_some() || options.level.is_some() {
+        return Err(Error::bad_input("sparse factors: owners= and grid= are of dense ones"));
+    }
+    if options.scatter && options.algorithm == OuterAlgorithm::Ring {
+        return Err(Error::bad_input("sparse factors: scatter=True goes by auto, allgather or rabenseifner"));
+    }
+    check(shape, own.a.0, own.a.1.len(), shape.n, "a")?;
+    check(shape, own.b.0, own.b.1.len(), shape.m, "b")?;
+    vouch::lists(ep, [Indices::U64(own.a.0), Indices::U64(own.b.0)], own.a.1);
+    vouch::values(ep, own.b.1);
+    let default = seen.start(ep.size(), ep.node().on_one_host());
+    let rows = rows_of(shape.pairs, own.b.0, shape.m);
+    let met = |(pair, of_a): (usize, Range<usize>)| of_a.len() as f64 * rows[pair].len() as f64;
+    let multiply_adds: f64 = rows_of(shape.pairs, own.a.0, shape.n).into_iter().enumerate().map(met).sum();
+    let mine = [shape.pairs as f64, own.a.0.len() as f64, own.b.0.len() as f64, multiply_adds];
+    let words: Vec<f64> = mine.into_iter().chain(seen.profile_words(default)).collect();
+    let said = tell(ep, &words).await?;
+    if said.iter().any(|said| said.len() != PROFILE + PROFILE_WORDS) {
+        return Err(Error::bad_input("ranks said different things of their factors"));
+    }
+    let of = |place: usize| -> Vec<f64> { said.iter().map(|said| said[place]).collect() };
+    let sum = |place: usize| of(place).iter().sum::<f64>();
+    let pairs: Vec<usize> = of(0).into_iter().map(|pairs| pairs as usize).collect();
+    let (n, m, most) = (shape.n as u64, shape.m as u64, pairs.iter().copied().max().unwrap_or(0) as u64);
+    let fits = n.checked_mul(m).is_some_and(|all| all < 1 << 63)
+        && n.checked_add(m).and_then(|width| width.checked_mul(most.max(1))).is_some_and(|all| all < 1 << 63);
+    if !fits {
+        return Err(Error::bad_input(format!("a sum of {n} by {m} numbers has more than 2^63")));
+    }
+    let profile = agreed_profile(default, |k| if k < PROFILE_WORDS { of(PROFILE + k) } else { Vec::new() });
+    let work = SparseOuterWork {
+        ranks: ep.size(),
+        numbers: n as f64 * m as f64,
+        of_a: sum(1),
+        of_b: sum(2),
+        multiply_adds: sum(3),
+        bytes: size_of::<T>(),
+        scatter: options.scatter,
+    };
+    let by_seconds = |algorithm| match algorithm {
+        OuterAlgorithm::Allgather => work.allgather_s(&profile),
+        OuterAlgorithm::Rabenseifner => work.owners_s(&profile),
+        _ => work.allreduce_s(&profile),
+    };
+    let candidates: &[OuterAlgorithm] = match (options.algorithm, factors, options.scatter) {
+        (_, true, _) => &[OuterAlgorithm::Allgather],
+        (OuterAlgorithm::Auto, _, true) => &[OuterAlgorithm::Allgather, OuterAlgorithm::Rabenseifner],
+        (OuterAlgorithm::Auto, ..) => {
+            &[OuterAlgorithm::Allgather, OuterAlgorithm::Rabenseifner, OuterAlgorithm::Allreduce]
+        }
+        (named, ..) => &[named],
+    };
+    let mut ranked: Vec<_> = candidates.iter().map(|one| (*one, by_seconds(*one))).collect();
+    ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let (algorithm, _) = ranked.remove(0);
+    let others = ranked.into_iter().map(|(one, seconds)| (one.name().to_owned(), seconds)).collect();
+    let exchange = options.exchange.unwrap_or(Schedule::Direct);
+    Ok(Agreed { pairs, algorithm, exchange, others, n, m, most })
+}
+
+/// Where the entries of each pair are, in a list of indices k width + i.
+fn rows_of(pairs: usize, list: &[u64], width: usize) -> Vec<Range<usize>> {
+    let bound = |pair: usize| list.partition_point(|index| *index < pair as u64 * width as u64);
+    let bounds: Vec<usize> = (0..=pairs).map(bound).collect();
+    bounds.windows(2).map(|two| two[0]..two[1]).collect()
+}
+
+/// Entries as they travel: of a in some rows, then of b.
+fn travelling<T: Factor>(
+    agreed: &Agreed,
+    own: SparsePairs<'_, T>,
+    rows: Option<&Range<u64>>,
+) -> (Vec<u64>, Vec<T>) {
+    let (mut indices, mut values) = (Vec::new(), Vec::new());
+    match rows {
+        None => {
+            indices.extend_from_slice(own.a.0);
+            values.extend_from_slice(own.a.1);
+        }
+        Some(rows) => {
+            let inside =
+                own.a.0.iter().zip(own.a.1).filter(|(index, _)| rows.contains(&(**index % agreed.n)));
+            inside.for_each(|(index, value)| {
+                indices.push(*index);
+                values.push(*value);
+            });
+        }
+    }
+    indices.extend(own.b.0.iter().map(|index| agreed.most * agreed.n + index));
+    values.extend_from_slice(own.b.1);
+    (indices, values)
+}
+
+/// Indices and values.
+type Entries<S> = (Vec<u64>, Vec<S>);
+
+/// A rank's entries that came: of a and of b, each of a pair with indices inside it.
+struct Came<S> {
+    a: Vec<Entries<S>>,
+    b: Vec<Entries<S>>,
+}
+
+/// Entries by pair, of those that came of a rank.
+fn by_pair<T: Factor>(agreed: &Agreed, rank: usize, vector: &SparseVec<T>) -> Came<T::Sum> {
+    let (list, values) = vector.entries();
+    let mut wide = vec![<T::Sum as Element>::ZERO; values.len()];
+    T::widen(&values, &mut wide);
+    let first_of_b = agreed.most * agreed.n;
+    let cut = list.partition_point(|index| *index < first_of_b);
+    let pairs = agreed.pairs[rank];
+    let part = |list: &[u64], values: &[T::Sum], width: u64, first: u64| {
+        let inside: Vec<u64> = list.iter().map(|index| index - first).collect();
+        let one = |(pair, at): (usize, Range<usize>)| {
+            let base = pair as u64 * width;
+            (inside[at.clone()].iter().map(|index| index - base).collect(), values[at].to_vec())
+        };
+        rows_of(pairs, &inside, width as usize).into_iter().enumerate().map(one).collect()
+    };
+    Came {
+        a: part(&list[..cut], &wide[..cut], agreed.n, 0),
+        b: part(&list[cut..], &wide[cut..], agreed.m, first_of_b),
+    }
+}
+
+/// The product of what came of some ranks, in some rows.
+fn product<S: skyphos_kernels::product::Multiply>(
+    all: &[Came<S>],
+    rows: Range<u64>,
+    m: u64,
+) -> (Vec<u64>, Vec<S>) {
+    let pairs: Vec<(SparseRow<'_, S>, SparseRow<'_, S>)> = all
+        .iter()
+        .flat_map(|came| came.a.iter().zip(&came.b))
+        .map(|(a, b)| (SparseRow { indices: &a.0, values: &a.1 }, SparseRow { indices: &b.0, values: &b.1 }))
+        .collect();
+    sparse_product(&pairs, rows, m)
+}
+
+fn narrowed<T: Factor>(values: &[T::Sum]) -> Vec<T> {
+    let mut numbers = vec![<T as Element>::ZERO; values.len()];
+    T::narrow(values, &mut numbers);
+    numbers
+}
+
+async fn gathered<T: Factor>(
+    ep: &Endpoint,
+    agreed: &Agreed,
+    own: SparsePairs<'_, T>,
+) -> Result<Vec<Came<T::Sum>>> {
+    let (indices, values) = travelling(agreed, own, None);
+    let view = View::Sparse { indices: Indices::U64(&indices), values: &values };
+    let item = encode(ep, view, 1, 0, 0, agreed.span());
+    let items = allgather_then(ep, 0, agreed.exchange, item, |_, _| Ok(())).await?;
+    came_of::<T>(ep, agreed, &items)
+}
+
+fn came_of<T: Factor>(ep: &Endpoint, agreed: &Agreed, items: &[Item]) -> Result<Vec<Came<T::Sum>>> {
+    let all = decode_all::<T>(ep, agreed.span(), 1, true, items)?;
+    Ok(all.iter().enumerate().map(|(rank, vector)| by_pair(agreed, rank, vector)).collect())
+}
+
+/// Rows of a rank.
+fn rows_at(agreed: &Agreed, size: u32, rank: u32) -> Range<u64> {
+    let bounds = split_ranges(0, agreed.n, size);
+    bounds[rank as usize]..bounds[rank as usize + 1]
+}
+
+/// In the form that its entries make it: dense with a bitmap above the threshold of all vectors.
+fn formed<T: Element>(n: u64, first: u64, indices: Vec<u64>, values: Vec<T>) -> SparseVec<T> {
+    let dense_above = DenseThreshold::Auto.density(n, size_of::<T>(), true) * n as f64;
+    let form = match indices.len() as f64 > dense_above {
+        false => {
+            let indices = indices.into_iter().map(|index| index - first).collect();
+            Form::Sparse { indices: IndexList::Wide(indices), values }
+        }
+        true => {
+            let mut all = vec![T::ZERO; n as usize];
+            let mut present = vec![0; (n as usize).div_ceil(64)];
+            let places = indices.iter().map(|index| (index - first) as usize);
+            put_entries(&mut all, Some(&mut present), 1, places, &values);
+            Form::Dense { values: all, present: Some(present) }
+        }
+    };
+    SparseVec { n, width: 1, form }
+}
+
+async fn sum_on<T: Factor>(
+    ep: &Endpoint,
+    shape: OuterShape,
+    own: SparsePairs<'_, T>,
+    options: &OuterOptions,
+    seen: Observed,
+) -> Result<SparseOuterSum<T>> {
+    let agreed = agree(ep, shape, own, options, false, seen).await?;
+    let (me, size, numbers) = (ep.rank(), ep.size(), agreed.n * agreed.m);
+    let mine = rows_at(&agreed, size, me);
+    let sum = match agreed.algorithm {
+        OuterAlgorithm::Allgather => {
+            let came = gathered(ep, &agreed, own).await?;
+            let rows = if options.scatter { mine.clone() } else { 0..agreed.n };
+            let (indices, values) = product(&came, rows.clone(), agreed.m);
+            let n = (rows.end - rows.start) * agreed.m;
+            formed(n, rows.start * agreed.m, indices, narrowed::<T>(&values))
+        }
+        OuterAlgorithm::Rabenseifner => {
+            let items: Vec<Item> = (0..size)
+                .map(|rank| {
+                    let (indices, values) = travelling(&agreed, own, Some(&rows_at(&agreed, size, rank)));
+                    let view = View::Sparse { indices: Indices::U64(&indices), values: &values };
+                    encode(ep, view, 1, 0, 0, agreed.span())
+                })
+                .collect();
+            let came = came_of::<T>(ep, &agreed, &alltoall(ep, &items).await?)?;
+            let (indices, values) = product(&came, mine.clone(), agreed.m);
+            let values = narrowed::<T>(&values);
+            match options.scatter {
+                true => {
+                    let n = (mine.end - mine.start) * agreed.m;
+                    formed(n, mine.start * agreed.m, indices, values)
+                }
+                false => {
+                    let view = View::Sparse { indices: Indices::U64(&indices), values: &values };
+                    let item = encode(ep, view, 1, 0, 0, numbers);
+                    let items = allgather_then(ep, ROWS, Schedule::Direct, item, |_, _| Ok(())).await?;
+                    let parts = decode_all::<T>(ep, numbers, 1, true, &items)?;
+                    let (mut indices, mut values) = (Vec::new(), Vec::new());
+                    for part in parts {
+                        let (list, numbers) = part.entries();
+                        indices.extend(list);
+                        values.extend(numbers);
+                    }
+                    formed(numbers, 0, indices, values)
+                }
+            }
+        }
+        reduced => {
+            let (indices, values) = travelling(&agreed, own, None);
+            let vector = SparseVec {
+                n: agreed.span(),
+                width: 1,
+                form: Form::Sparse { indices: IndexList::Wide(indices), values },
+            };
+            let came = by_pair(&agreed, me as usize, &vector);
+            let (indices, values) = product(&[came], 0..agreed.n, agreed.m);
+            let algorithm = match reduced {
+                OuterAlgorithm::Ring => Algorithm::Ring,
+                OuterAlgorithm::Butterfly => Algorithm::Butterfly,
+                _ => Algorithm::Auto,
+            };
+            let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
+            let view = View::Sparse { indices: Indices::U64(&indices), values: &values };
+            let basis = Basis { recalled: Default::default(), seen };
+            let (done, _) = allreduce_on(ep, (numbers, 1), view, &ReduceOp::Sum, &options, basis).await?;
+            let form = match done.sum.form {
+                Form::Sparse { indices, values } => Form::Sparse { indices, values: narrowed::<T>(&values) },
+                Form::Dense { values, present } => Form::Dense { values: narrowed::<T>(&values), present },
+            };
+            SparseVec { n: numbers, width: 1, form }
+        }
+    };
+    Ok(SparseOuterSum { sum, done: OuterSum { told: agreed.told(), traffic: ep.traffic() } })
+}
+
+async fn gather_on<T: Factor>(
+    ep: &Endpoint,
+    shape: OuterShape,
+    own: SparsePairs<'_, T>,
+    options: &OuterOptions,
+    seen: Observed,
+) -> Result<GatheredSparsePairs<T>> {
+    let agreed = agree(ep, shape, own, options, true, seen).await?;
+    let came = gathered(ep, &agreed, own).await?;
+    let joined = |width: u64, all: Vec<&Entries<T::Sum>>| {
+        let (mut indices, mut values) = (Vec::new(), Vec::new());
+        for (pair, (list, numbers)) in (0..).zip(all) {
+            indices.extend(list.iter().map(|index| pair * width + index));
+            values.extend(narrowed::<T>(numbers));
+        }
+        (indices, values)
+    };
+    let (a, b) = (
+        joined(agreed.n, came.iter().flat_map(|came| &came.a).collect()),
+        joined(agreed.m, came.iter().flat_map(|came| &came.b).collect()),
+    );
+    Ok(GatheredSparsePairs { a, b, done: OuterSum { told: agreed.told(), traffic: ep.traffic() } })
+}
