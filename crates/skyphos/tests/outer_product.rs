@@ -202,10 +202,13 @@ fn what_does_not_fit_is_refused_on_all() {
     with(OuterOptions { scatter: true, algorithm: OuterAlgorithm::Butterfly, ..default }, "scatter=True");
 }
 
+/// Indices and values.
+type Entries<T> = (Vec<u64>, Vec<T>);
+
 /// Sparse factors of a rank: about a third of the entries, zeros among them.
 struct Sparse<T> {
-    a: (Vec<u64>, Vec<T>),
-    b: (Vec<u64>, Vec<T>),
+    a: Entries<T>,
+    b: Entries<T>,
 }
 
 impl<T: Factor> SparseSource<T> for Sparse<T> {
@@ -272,7 +275,7 @@ fn check_sparse<T: Factor>(ranks: u32, n: usize, m: usize, pairs: usize) {
             assert_eq!(one.sum.nnz(), entries.iter().filter(|is| **is).count(), "{options:?}");
         }
         let whole: Vec<Sparse<T>> = (0..ranks).map(|rank| sparse(rank, n, m, pairs)).collect();
-        let joined = |width: usize, of: &dyn Fn(&Sparse<T>) -> (Vec<u64>, Vec<T>)| {
+        let joined = |width: usize, of: &dyn Fn(&Sparse<T>) -> Entries<T>| {
             let (mut indices, mut values) = (Vec::new(), Vec::new());
             for (rank, one) in (0u64..).zip(&whole) {
                 let (list, numbers) = of(one);
