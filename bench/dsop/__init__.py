@@ -3,4 +3,4 @@
 import os
 
 # One thread a rank, before anything loads NumPy's BLAS.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ |= {"OPENBLAS_NUM_THREADS": "1", "SKYPHOS_THREADS": "1"}

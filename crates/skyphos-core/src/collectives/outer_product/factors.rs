@@ -93,16 +93,15 @@ impl<S> Factors<S> {
         (0..).zip(&self.came).take_while(|(rank, came)| self.due(*rank) == **came).count()
     }
 
-    /// Pairs of these ranks, for rows and columns of G from some on.
+    /// These pairs, for rows and columns of G from some on.
     pub(super) fn of(
         &self,
-        ranks: Range<usize>,
+        pairs: Range<usize>,
         (first_row, first_col): (usize, usize),
     ) -> (Rows<'_, S>, Rows<'_, S>)
     where
         S: bytemuck::Pod,
     {
-        let pairs = self.starts[ranks.start]..self.starts[ranks.end];
         let a = &self.a.as_slice::<S>()[pairs.start * self.rows..pairs.end * self.rows];
         let b = &self.b.as_slice::<S>()[pairs.start * self.cols..pairs.end * self.cols];
         let (a, b) = (a.get(first_row..).unwrap_or(&[]), b.get(first_col..).unwrap_or(&[]));

@@ -1,6 +1,6 @@
 //! The sum around a ring of dense blocks: each rank adds its own product to what comes, panel by panel as it is needed.
 
-use super::tiles::product_of;
+use super::tiles::{product_of, tile_rows};
 use super::{BLOCKS, Deal, Pairs, Terms};
 use crate::collectives::around::{Circle, Passing, around};
 use crate::endpoint::Endpoint;
@@ -9,9 +9,6 @@ use skyphos_kernels::fold_all;
 use skyphos_kernels::product::Factor;
 use skyphos_types::{ReduceOp, Result};
 use std::ops::Range;
-
-/// Bytes of a panel of the product.
-const PANEL_BYTES: usize = 2 << 20;
 
 /// This rank's product, made where and when it is needed.
 struct Panels<'a, T: Factor> {
@@ -125,8 +122,9 @@ async fn pass<T: Factor>(
 ) -> Result<Range<usize>> {
     let (size, n, m, topology) = (ep.size() as usize, terms.n, terms.m, ep.topology());
     let (a, b) = (widened(ep, own.a), widened(ep, own.b));
-    let rows = (PANEL_BYTES / (m * size_of::<T::Sum>()).max(1)).max(16);
-    let (made, pairs) = (vec![false; n.div_ceil(rows)], terms.pairs[ep.rank() as usize]);
+    let pairs = terms.pairs[ep.rank() as usize];
+    let rows = tile_rows(ep, m, size_of::<T::Sum>(), pairs);
+    let made = vec![false; n.div_ceil(rows)];
     let factors = (a.as_slice(), b.as_slice());
     let mut panels = Panels::<T> { ep, factors, n, m, pairs, rows, made, sums };
     let blocks = Deal::rows(ep.size(), ep.rank(), (n, m)).blocks;

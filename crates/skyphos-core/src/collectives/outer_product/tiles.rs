@@ -1,7 +1,7 @@
 //! The product of a block, a tile at a time: some rows, and the pairs of some ranks.
 //!
-//! Pairs are multiplied in groups of ranks that follow each other, so that a product need not wait for the last factors, yet
-//! does not pass over the block for each of them. Which ranks are together depends on their pairs alone.
+//! Pairs are multiplied in groups, as they come in the order of ranks, so that a product need not wait for the last factors, yet
+//! does not pass over the block for each of them. Which pairs are together depends on their numbers alone.
 
 use super::factors::Factors;
 use super::{Block, Terms};
@@ -14,28 +14,51 @@ use std::ops::Range;
 /// Pairs that are worth a pass over the block: that many multiply-adds take three times as long as the pass (measured).
 const WORTH_A_PASS: usize = 256;
 
-/// Bytes of a tile: what is made before messages are looked at again, some hundred microseconds.
+/// Bytes of a tile of thin factors: what is made before messages are looked at again, some hundred microseconds.
 const TILE_BYTES: usize = 2 << 20;
 
-/// The least rows of a tile.
+/// The least rows of a tile, and those of thick factors: there a tile copies its columns of b, which fewer rows are not worth
+/// (measured: 32 rows at a quarter of the rate, 256 at nine tenths).
 const LEAST_ROWS: usize = 16;
+const ROWS_OF_THICK: usize = 256;
 
-/// Groups of ranks whose pairs are multiplied together.
-fn groups<T: Factor>(terms: &Terms) -> Vec<Range<usize>> {
-    let ranks = terms.pairs.len();
+/// Pairs from which factors are thick.
+const THICK: usize = 32;
+
+/// Rows of a tile of so many columns and pairs.
+pub(super) fn tile_rows(ep: &Endpoint, cols: usize, number_bytes: usize, pairs: usize) -> usize {
+    let threads = ep.node().settings().threads;
+    let by_bytes = threads * TILE_BYTES / (cols * number_bytes).max(1);
+    let least = if pairs < THICK { LEAST_ROWS } else { ROWS_OF_THICK };
+    by_bytes.max(threads * least)
+}
+
+/// Pairs that are multiplied together, and how many ranks' must be there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Together {
+    pairs: Range<usize>,
+    ranks: usize,
+}
+
+fn groups<T: Factor>(terms: &Terms) -> Vec<Together> {
+    let (ranks, total) = (terms.pairs.len(), terms.all_pairs());
     if size_of::<T>() < size_of::<T::Sum>() {
         // A sum that is rounded must have all.
-        return std::iter::once(0..ranks).collect();
+        return vec![Together { pairs: 0..total, ranks }];
     }
-    let (mut all, mut first, mut pairs, mut left) = (Vec::new(), 0, 0, terms.all_pairs());
+    let (mut all, mut first, mut end) = (Vec::new(), 0, 0);
     for (rank, more) in terms.pairs.iter().enumerate() {
-        (pairs, left) = (pairs + more, left - more);
-        if pairs >= WORTH_A_PASS && left >= WORTH_A_PASS {
-            all.push(first..rank + 1);
-            (first, pairs) = (rank + 1, 0);
+        end += more;
+        while end - first >= WORTH_A_PASS && total - first >= 2 * WORTH_A_PASS {
+            // Of one rank's many some at a time.
+            let next = if end - first >= 2 * WORTH_A_PASS { first + WORTH_A_PASS } else { end };
+            all.push(Together { pairs: first..next, ranks: rank + 1 });
+            first = next;
         }
     }
-    all.push(first..ranks);
+    if first < total || all.is_empty() {
+        all.push(Together { pairs: first..total, ranks });
+    }
     all
 }
 
@@ -61,8 +84,7 @@ pub(super) struct Tiles<'a, T: Factor> {
     cols: usize,
     /// Where the block begins among the factors' numbers.
     among: (usize, usize),
-    pairs: Vec<usize>,
-    groups: Vec<Range<usize>>,
+    groups: Vec<Together>,
     /// The group and the row from which the next tile is.
     group: usize,
     row: usize,
@@ -80,13 +102,11 @@ impl<'a, T: Factor> Tiles<'a, T> {
         target: Target<'a, T>,
     ) -> Tiles<'a, T> {
         let (rows, cols) = (block.rows.len(), block.cols.len());
-        let threads = ep.node().settings().threads;
-        let tile_rows = (threads * TILE_BYTES / (cols * size_of::<T>()).max(1)).max(threads * LEAST_ROWS);
         let groups = groups::<T>(terms);
+        let tile_rows = tile_rows(ep, cols, size_of::<T>(), groups[0].pairs.len());
         let group = if rows * cols == 0 { groups.len() } else { 0 };
-        let pairs = terms.pairs.clone();
         let among = (block.rows.start - needs.rows.start, block.cols.start - needs.cols.start);
-        Tiles { target, rows, cols, among, pairs, groups, group, row: 0, tile_rows, sums: Vec::new() }
+        Tiles { target, rows, cols, among, groups, group, row: 0, tile_rows, sums: Vec::new() }
     }
 
     /// Rows of the block that are done.
@@ -105,18 +125,17 @@ impl<'a, T: Factor> Tiles<'a, T> {
 
     /// Makes the next tile, if its factors are there: those of so many ranks are. Whether it did.
     pub(super) fn step(&mut self, ep: &Endpoint, factors: &Factors<T::Sum>, ready: usize) -> bool {
-        let Some(ranks) = self.groups.get(self.group).filter(|ranks| ranks.end <= ready).cloned() else {
-            return false;
-        };
+        let together = self.groups.get(self.group).filter(|one| one.ranks <= ready);
+        let Some(Together { pairs, .. }) = together.cloned() else { return false };
         let rows = self.tile_rows.min(self.rows - self.row);
-        let pairs = self.pairs[ranks.clone()].iter().sum();
+        let deep = pairs.len();
         let before = if self.group == 0 { Before::Nothing } else { Before::Sum };
-        let effort = effort::<T>(rows * self.cols, pairs);
+        let effort = effort::<T>(rows * self.cols, deep);
         ep.compute(effort, || {
-            let of = factors.of(ranks, (self.among.0 + self.row, self.among.1));
+            let of = factors.of(pairs, (self.among.0 + self.row, self.among.1));
             let start = self.target.first + self.row * self.target.stride;
             let place = (&mut self.target.numbers[start..], self.target.stride);
-            product_into(ep, (rows, self.cols, pairs), of, place, before, &mut self.sums);
+            product_into(ep, (rows, self.cols, deep), of, place, before, &mut self.sums);
         });
         self.row += rows;
         if self.row == self.rows {
@@ -180,4 +199,34 @@ pub(super) fn product_of<T: Factor>(
         let shape = (rows.len(), m, pairs);
         product_into::<T::Sum>(ep, shape, of, (out, m.max(1)), Before::Nothing, &mut Vec::new());
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skyphos_types::bf16;
+
+    #[test]
+    fn pairs_are_together_by_their_numbers() {
+        let cut = |pairs: &[usize]| {
+            let groups = groups::<f64>(&Terms { n: 1, m: 1, pairs: pairs.to_vec() });
+            groups.into_iter().map(|one| (one.pairs.len(), one.ranks)).collect::<Vec<_>>()
+        };
+        assert_eq!(cut(&[0, 0]), [(0, 2)]);
+        assert_eq!(cut(&[1; 8]), [(8, 8)]);
+        assert_eq!(cut(&[256; 4]), [(256, 1), (256, 2), (256, 3), (256, 4)]);
+        assert_eq!(cut(&[100; 6]), [(300, 3), (300, 6)]);
+        // The rest of one is too little for a pass.
+        assert_eq!(cut(&[300, 100]), [(400, 2)]);
+        assert_eq!(cut(&[1000, 0, 1]), [(256, 1), (256, 1), (489, 3)]);
+        let halves = groups::<bf16>(&Terms { n: 1, m: 1, pairs: vec![1000, 1000] });
+        assert_eq!(halves, [Together { pairs: 0..2000, ranks: 2 }]);
+        for pairs in [&[513, 7, 0, 255, 1][..], &[31; 100], &[4096]] {
+            let all = groups::<f32>(&Terms { n: 1, m: 1, pairs: pairs.to_vec() });
+            assert!(all.windows(2).all(|two| two[0].pairs.end == two[1].pairs.start), "{all:?}");
+            assert_eq!(all[all.len() - 1].pairs.end, pairs.iter().sum::<usize>());
+            let ends: Vec<usize> = (1..=pairs.len()).map(|ranks| pairs[..ranks].iter().sum()).collect();
+            assert!(all.iter().all(|one| ends[one.ranks - 1] >= one.pairs.end), "{all:?}");
+        }
+    }
 }
