@@ -40,6 +40,5 @@ def line(comm: sky.Comm, dtype: np.dtype, n: int, m: int, pairs: int) -> None:
     rate = 2e-9 * n * m * pairs / took
     share = blas / took
     verdict = "" if share >= BAR else f"   BELOW {BAR}"
-    print(
-        f"{dtype} {n:>5} by {m:<5} {pairs:>5} pairs  {1e3 * took:8.2f} ms  {rate:6.1f} GFLOP/s  {share:.2f} of NumPy's{verdict}"
-    )
+    shape = f"{dtype} {n:>5} by {m:<5} {pairs:>5} pairs"
+    print(f"{shape}  {1e3 * took:8.2f} ms  {rate:6.1f} GFLOP/s  {share:.2f} of NumPy's{verdict}")

@@ -101,6 +101,7 @@ class _Asked:
     chunk_bytes: int | None
     degrees: list[int] | None
     n: int
+    cols: int
     entries: float
     alpha: float | None
     row_bytes: int
@@ -123,15 +124,17 @@ def collectives() -> list[str]:
 
 
 _WHOLE_ARRAYS = ("allreduce_dense", "broadcast")
-_INDICES = tuple(name for name in collectives() if name not in ("barrier", "shuffle", *_WHOLE_ARRAYS))
+_OUTER = "outer_product_sum"
+_INDICES = tuple(name for name in collectives() if name not in ("barrier", "shuffle", _OUTER, *_WHOLE_ARRAYS))
 
 #: Arguments of :func:`simulate`, and the collectives that look at them; the others leave them alone.
 LOOKED_AT: dict[str, tuple[str, ...]] = {
-    "n": (*_INDICES, *_WHOLE_ARRAYS),
-    "entries": (*_INDICES, "shuffle"),
+    "n": (*_INDICES, *_WHOLE_ARRAYS, _OUTER),
+    "cols": (_OUTER,),
+    "entries": (*_INDICES, "shuffle", _OUTER),
     "alpha": _INDICES,
-    "row_bytes": (*_INDICES, *_WHOLE_ARRAYS, "shuffle"),
-    "algorithm": ("allreduce", *_WHOLE_ARRAYS),
+    "row_bytes": (*_INDICES, *_WHOLE_ARRAYS, "shuffle", _OUTER),
+    "algorithm": ("allreduce", *_WHOLE_ARRAYS, _OUTER),
     "chunk_bytes": ("broadcast",),
     "degrees": ("configure", "reduce", "configure_reduce", "reduce_scatter", "allreduce"),
 }
@@ -142,6 +145,7 @@ def simulate(
     collective: str = "allreduce",
     *,
     n: int | None = None,
+    cols: int | None = None,
     entries: float | None = None,
     alpha: float | None = None,
     row_bytes: int = 4,
@@ -168,20 +172,27 @@ def simulate(
         keeps one a host.
     n : int
         Size of the index space; of ``"allreduce_dense"`` the length of the arrays, of ``"broadcast"`` the rows of the
-        message, which is ``n * row_bytes`` bytes long. ``"barrier"`` and ``"shuffle"`` need none.
+        message, which is ``n * row_bytes`` bytes long; of ``"outer_product_sum"`` the rows of the sum. ``"barrier"``
+        and ``"shuffle"`` need none.
+    cols : int, optional
+        Columns of an ``"outer_product_sum"``; None: as many as rows.
     entries : float
         Mean number of indices of a rank; of ``"topk_allreduce"`` also its k; of ``"shuffle"`` the rows of each rank, of
-        which each rank, itself among them, gets as many, to within one. What is of arrays or of nothing needs none.
+        which each rank, itself among them, gets as many, to within one; of ``"outer_product_sum"`` the pairs of each
+        rank. What is of arrays or of nothing needs none.
     alpha : float, optional
         Exponent of a power law from which indices are drawn (*Kylix*, section IV); without it they are drawn evenly.
     row_bytes : int
-        Bytes of an index's values; of ``"shuffle"`` and ``"broadcast"`` of a row with all that is in it.
+        Bytes of an index's values; of ``"shuffle"`` and ``"broadcast"`` of a row with all that is in it; of
+        ``"outer_product_sum"`` of a number, 4 or 8.
     algorithm, degrees
-        As :meth:`skyphos.Comm.allreduce`, :meth:`skyphos.Comm.broadcast` and :meth:`skyphos.Comm.configure` take them.
+        As :meth:`skyphos.Comm.allreduce`, :meth:`skyphos.Comm.broadcast`, :meth:`skyphos.Comm.outer_product_sum` and
+        :meth:`skyphos.Comm.configure` take them.
     chunk_bytes : int, optional
         As :meth:`skyphos.Comm.broadcast` takes it.
     sized : bool
-        Lengths in place of data, for ``"configure"``, ``"reduce"``, ``"broadcast"`` and ``"shuffle"``.
+        Lengths in place of data, for ``"configure"``, ``"reduce"``, ``"broadcast"``, ``"shuffle"`` and
+        ``"outer_product_sum"``.
     repeats : int
         How often it runs.
     seed : int
@@ -219,6 +230,7 @@ def simulate(
             raise BadInput(f"say {said}: {collective} takes {name}=")
     n = 1 if n is None else n
     whole("the size n of an index space", n, 2**63)
+    whole("the number of columns", n if cols is None else cols, 2**63)
     whole("the bytes of a row", row_bytes, MOST_ROW_BYTES)
     whole("the number of repeats", repeats, 2**63)
     if chunk_bytes is not None:
@@ -229,6 +241,7 @@ def simulate(
         chunk_bytes=chunk_bytes,
         degrees=None if degrees is None else list(degrees),
         n=n,
+        cols=n if cols is None else cols,
         entries=float(entries or 0),
         alpha=alpha,
         row_bytes=row_bytes,

@@ -34,6 +34,8 @@ def data_words(collective: str, n: int | None, entries: float | None, row_bytes:
         return [f"a message of {human_bytes(n * row_bytes)}"]
     if collective == "shuffle" and entries is not None:
         return [f"{entries:,.0f} rows a rank, which are {human_bytes(entries * row_bytes)}"]
+    if collective == "outer_product_sum" and n is not None and entries is not None:
+        return [f"{n:,} rows", f"{entries:,.0f} pairs a rank of {row_bytes} bytes a number"]
     words = [] if n is None else [f"n = {n:,}"]
     return words if n is None or entries is None else [*words, f"{entries:,.0f} entries a rank ({entries / n:.3g})"]
 

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -316,3 +317,28 @@ def test_the_command_says_how_many_bytes_move(tmp_path: Path) -> None:
     (phase,) = json.loads(CliRunner().invoke(command, words.split()).output)
     fetched = next(r for r in phase["rounds"] if r["name"] == "fetched")
     assert fetched["sent_bytes"] == 9 * 12 * 10**6 and phase["chunk_bytes"] is None
+
+
+def test_sums_of_outer_products_with_data_and_without() -> None:
+    """The same seconds and bytes either way; a ring takes its bytes, and thin factors are gathered."""
+    network = Network(8, rate_out=1e9 / 8, rate_in=1e9 / 8)
+    for algorithm in ("auto", "allgather", "rabenseifner", "ring"):
+        asked: dict[str, Any] = {"n": 300, "cols": 200, "entries": 2, "row_bytes": 8, "algorithm": algorithm}
+        real, sized = (simulate(network, "outer_product_sum", **asked, sized=only).phases[-1] for only in (False, True))
+        assert real.algorithm == sized.algorithm and sized.last_s == pytest.approx(real.last_s, rel=0.05)
+        moved = [{r.name: r.sent_bytes for r in phase.rounds if r.name != "agree"} for phase in (real, sized)]
+        assert moved[0] == moved[1]
+    big = simulate(network, "outer_product_sum", n=4000, entries=1, row_bytes=8, sized=True).phases[-1]
+    ring = simulate(network, "outer_product_sum", n=4000, entries=1, row_bytes=8, algorithm="ring", sized=True).phases[
+        -1
+    ]
+    assert big.algorithm == "allgather" and big.last_s < 0.05
+    bound = 2 * 7 / 8 * 4000 * 4000 * 8 / (1e9 / 8)
+    assert bound < ring.last_s < 1.2 * bound
+    for wrong, says in (
+        ({"row_bytes": 2}, "4 or 8 bytes"),
+        ({"cols": 0}, "columns"),
+        ({"algorithm": "best"}, "unknown"),
+    ):
+        with pytest.raises(BadInput, match=says):
+            simulate(network, "outer_product_sum", **{"n": 10, "entries": 1, "row_bytes": 8, "sized": True} | wrong)

@@ -270,7 +270,11 @@ impl SlabMut {
 
     /// The bytes as numbers, to write.
     pub fn as_slice_mut<T: Pod>(&mut self) -> &mut [T] {
-        bytemuck::cast_slice_mut(self.as_bytes_mut())
+        match self.as_bytes_mut() {
+            // No bytes at all may lie anywhere.
+            [] => &mut [],
+            bytes => bytemuck::cast_slice_mut(bytes),
+        }
     }
 
     /// Ends writing.

@@ -101,6 +101,7 @@ fn numbers<T: numpy::Element>(array: &Bound<'_, PyAny>) -> PyResult<Numbers<T>> 
 
 /// Sums aᵀ b of all ranks into `out`.
 #[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
 pub fn outer_product_sum(
     py: Python<'_>,
     comm: &Comm,

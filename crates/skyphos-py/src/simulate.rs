@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use skyphos::sim::trace::trace;
 use skyphos::sim::{Costs, Network, Stragglers};
 use skyphos::simulate::{Collective, Law, Phase, Scenario, name_of, simulate as run};
-use skyphos::{Algorithm, Error, Route};
+use skyphos::{Algorithm, Error, OuterAlgorithm, Route};
 use std::collections::BTreeMap;
 
 /// The fields of `skyphos.simulate.Network`.
@@ -79,6 +79,7 @@ pub struct Asked {
     chunk_bytes: Option<usize>,
     degrees: Option<Vec<u32>>,
     n: u64,
+    cols: u64,
     entries: f64,
     alpha: Option<f64>,
     row_bytes: usize,
@@ -143,7 +144,11 @@ fn told(network: &Network, phase: Phase, traced: bool) -> SimulatedPhase {
     };
     SimulatedPhase {
         name,
-        algorithm: phase.way.map_or(algorithm.name(), |way| way.route.name()),
+        algorithm: match (phase.way, &phase.outer) {
+            (Some(way), _) => way.route.name(),
+            (None, Some(outer)) => outer.algorithm.name(),
+            (None, None) => algorithm.name(),
+        },
         chunk_bytes: phase.way.map(|way| way.chunk_bytes),
         rounds: by_name(&phase),
         timeline: record.watched.iter().map(|rank| (*rank, rounds_of(*rank))).collect(),
@@ -154,11 +159,16 @@ fn told(network: &Network, phase: Phase, traced: bool) -> SimulatedPhase {
     }
 }
 
-/// An allreduce's algorithm, or a broadcast's route.
-fn named(collective: Collective, algorithm: &str) -> Result<(Algorithm, Option<Route>), Error> {
+/// An allreduce's algorithm, a broadcast's route, how outer products are summed.
+fn named(
+    collective: Collective,
+    algorithm: &str,
+) -> Result<(Algorithm, Option<Route>, OuterAlgorithm), Error> {
+    let (auto, outer) = (Algorithm::Auto, OuterAlgorithm::Auto);
     match collective {
-        Collective::Broadcast => Ok((Algorithm::Auto, route_of(algorithm)?)),
-        _ => Ok((Algorithm::from_name(algorithm)?, None)),
+        Collective::Broadcast => Ok((auto, route_of(algorithm)?, outer)),
+        Collective::OuterProductSum => Ok((auto, None, OuterAlgorithm::from_name(algorithm)?)),
+        _ => Ok((Algorithm::from_name(algorithm)?, None, outer)),
     }
 }
 
@@ -174,7 +184,7 @@ pub fn simulate(
 ) -> PyResult<Vec<SimulatedPhase>> {
     let network = network.network(asked.seed).map_err(|error| to_py(py, error))?;
     let collective = Collective::from_name(&asked.collective).map_err(|error| to_py(py, error))?;
-    let (algorithm, route) = named(collective, &asked.algorithm).map_err(|error| to_py(py, error))?;
+    let (algorithm, route, outer) = named(collective, &asked.algorithm).map_err(|error| to_py(py, error))?;
     let scenario = Scenario {
         network: network.clone(),
         seed: asked.seed,
@@ -182,6 +192,8 @@ pub fn simulate(
         algorithm,
         route,
         chunk_bytes: asked.chunk_bytes,
+        outer,
+        cols: asked.cols,
         degrees: asked.degrees,
         n: asked.n,
         entries: asked.entries,

@@ -40,14 +40,21 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
 @click.option(
     "--size", "n", type=Size(), default=None, help="Size of the index space, or rows of a message; 60e6 is taken."
 )
+@click.option("--cols", type=Size(), default=None, help="Columns of outer_product_sum; without, as many as rows.")
 @shared_options.density
 @click.option(
-    "--entries", type=Size(), default=None, help="Or how many it has; of topk_allreduce this is k, of shuffle rows."
+    "--entries",
+    type=Size(),
+    default=None,
+    help="Or how many it has; of topk_allreduce this is k, of shuffle rows, of outer_product_sum pairs.",
 )
 @shared_options.alpha
 @shared_options.row_bytes
 @click.option(
-    "--algorithm", default="auto", show_default=True, help="Of allreduce and allreduce_dense, or of broadcast."
+    "--algorithm",
+    default="auto",
+    show_default=True,
+    help="Of allreduce, allreduce_dense, broadcast or outer_product_sum.",
 )
 @click.option("--chunk-bytes", type=click.IntRange(min=1), default=None, help="Of a broadcast; without, chosen.")
 @click.option(
@@ -57,7 +64,7 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
     help="Layers of a butterfly, as 8x4x2; without, chosen. An allreduce takes them with --algorithm butterfly.",
 )
 @click.option(
-    "--sized", is_flag=True, help="Lengths in place of data: configure, reduce, broadcast and shuffle of any size."
+    "--sized", is_flag=True, help="Lengths in place of data: configure, reduce, broadcast, shuffle, outer_product_sum."
 )
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="How often it runs.")
 @click.option("--network", "described", type=click.Path(dir_okay=False), help="A JSON file that describes it.")
@@ -99,6 +106,7 @@ def command(
     collective: str,
     listed: bool,
     n: int | None,
+    cols: int | None,
     density: float | None,
     entries: int | None,
     alpha: float | None,
@@ -144,6 +152,7 @@ def command(
             network,
             collective,
             n=n,
+            cols=cols,
             entries=count,
             alpha=alpha,
             row_bytes=row_bytes,

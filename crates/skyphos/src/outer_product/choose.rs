@@ -6,6 +6,7 @@ use super::room::needed_bytes;
 use crate::free_memory::available_bytes;
 use crate::kernel_times::{pass_s, product_s};
 use crate::observe::{Observed, PROFILE_WORDS, agreed_profile};
+use crate::probe::cpu_s;
 use skyphos_core::Endpoint;
 use skyphos_core::collectives::gather::Schedule;
 use skyphos_core::collectives::outer_product::{Level, Terms, best_grid};
@@ -15,15 +16,17 @@ use skyphos_plan::outer::Spread;
 use skyphos_plan::{OuterPrediction, OuterWay, OuterWork, Profile};
 use skyphos_types::{Error, Result};
 use std::sync::OnceLock;
+use std::time::Instant;
 
 /// Places of what a rank says: its pairs (0), whether its result is fresh, bytes that are free, seconds of a multiply-add, of a
-/// byte that is passed over and of a fresh one; then its profile.
+/// byte that is passed over and of a fresh one, its share of a core; then its profile.
 pub(super) const FRESH: usize = 1;
 pub(super) const FREE: usize = 2;
 const PRODUCT: usize = 3;
 const PASS: usize = 4;
 const FRESH_BYTE: usize = 5;
-const PROFILE: usize = 6;
+const SHARE: usize = 6;
+const PROFILE: usize = 7;
 
 /// What was done, and why.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,21 +52,26 @@ pub(super) struct Chosen {
     pub(super) told: OuterTold,
 }
 
-/// Seconds of a multiply-add, of a byte that is passed over, and of a fresh one, measured once a process (some 20 ms).
-fn measured() -> [f64; 3] {
-    static RATES: OnceLock<[f64; 3]> = OnceLock::new();
+/// Processor time of a multiply-add, of a byte that is passed over, and of a fresh one, and the share of a core that there was
+/// for it: measured once a process, some 25 ms. Ranks come to their first sum together, so those that share processors
+/// measure what is left to each.
+fn measured() -> [f64; 4] {
+    static RATES: OnceLock<[f64; 4]> = OnceLock::new();
     *RATES.get_or_init(|| {
-        let (pass, fresh) = pass_s();
-        [product_s(), pass, fresh]
+        let (start, cpu_start) = (Instant::now(), cpu_s());
+        let (product, (pass, fresh)) = (product_s(), pass_s());
+        let share = (cpu_s() - cpu_start) / start.elapsed().as_secs_f64();
+        [product, pass, fresh, share.clamp(0.01, 1.0)]
     })
 }
 
 /// What this rank says.
 pub(super) fn words(ep: &Endpoint, shape: OuterShape, options: &OuterOptions, seen: Observed) -> Vec<f64> {
     let default = seen.start(ep.size(), ep.node().on_one_host());
-    let by_profile = [default.product_s, default.kernels.dense_byte_s, default.kernels.fresh_byte_s];
+    let by_profile =
+        [default.product_s, default.kernels.dense_byte_s, default.kernels.fresh_byte_s, default.cores];
     let asked = options.algorithm == OuterAlgorithm::Auto && ep.size() > 1;
-    let [product, pass, fresh] = match asked && seen.measures_itself() && ep.node().knows_hosts() {
+    let [product, pass, fresh, share] = match asked && seen.measures_itself() && ep.node().knows_hosts() {
         true => measured(),
         false => by_profile,
     };
@@ -71,7 +79,9 @@ pub(super) fn words(ep: &Endpoint, shape: OuterShape, options: &OuterOptions, se
         true => available_bytes().map_or(f64::INFINITY, |bytes| bytes as f64),
         false => f64::INFINITY,
     };
-    let own = [shape.pairs as f64, f64::from(u8::from(options.fresh)), free, product, pass, fresh];
+    // Threads of a rank share its product.
+    let product = product / ep.node().settings().threads as f64;
+    let own = [shape.pairs as f64, f64::from(u8::from(options.fresh)), free, product, pass, fresh, share];
     own.into_iter().chain(seen.profile_words(default)).collect()
 }
 
@@ -147,7 +157,7 @@ fn work<T: Factor>(
     let of = |place: usize| -> Vec<f64> { said.iter().map(|said| said[place]).collect() };
     let default = seen.start(ep.size(), ep.node().on_one_host());
     let profile = agreed_profile(default, |k| if k < PROFILE_WORDS { of(PROFILE + k) } else { Vec::new() });
-    let profile = Profile { product_s: median(of(PRODUCT)), ..profile };
+    let profile = Profile { product_s: median(of(PRODUCT)), cores: median(of(SHARE)), ..profile };
     let work = OuterWork {
         ranks: ep.size(),
         n: terms.n,

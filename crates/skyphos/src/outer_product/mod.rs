@@ -193,6 +193,11 @@ async fn run<T: Factor>(
 
 /// Each rank's own product, then an allreduce of arrays.
 async fn reduced<T: Factor>(ep: &Endpoint, terms: &Terms, own: Pairs<'_, T>, out: &mut [T]) -> Result<()> {
+    if ep.is_sized() {
+        own_product::<T>(ep, terms, own, &mut []);
+        let made = Terms { pairs: vec![0; terms.pairs.len()], ..terms.clone() };
+        return ring(ep, &made, own, out).await;
+    }
     let sums_of = |len: usize| ep.node().pool().large(len * size_of::<T::Sum>());
     let mut values = sums_of(out.len());
     own_product(ep, terms, own, values.as_slice_mut());

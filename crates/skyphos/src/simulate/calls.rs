@@ -3,10 +3,11 @@
 use super::Scenario;
 use super::data::Sampler;
 use super::moved::{broadcast_call, shuffle_call};
+use super::outer::outer_call;
 use super::probed::probe;
 use crate::algorithm::{Algorithm, AllreduceOptions};
 use crate::configure::{ConfigureOptions, IndexSets, SharedPlan};
-use crate::{Comm, Indices, SparseVec};
+use crate::{Comm, Indices, OuterTold, SparseVec};
 use skyphos_core::collectives::broadcast::Way;
 use skyphos_core::collectives::configure::{Missing, Request, configure};
 use skyphos_core::collectives::reduce::{Order, reduce_sized};
@@ -50,11 +51,13 @@ pub enum Collective {
     Broadcast,
     /// The exchange of blocks of a shuffle.
     Shuffle,
+    /// `outer_product_sum`.
+    OuterProductSum,
 }
 
 impl Collective {
     /// All of them, with their names.
-    pub const ALL: [(Collective, &'static str); 14] = [
+    pub const ALL: [(Collective, &'static str); 15] = [
         (Collective::Barrier, "barrier"),
         (Collective::Configure, "configure"),
         (Collective::Reduce, "reduce"),
@@ -69,6 +72,7 @@ impl Collective {
         (Collective::TopkAllreduce, "topk_allreduce"),
         (Collective::Broadcast, "broadcast"),
         (Collective::Shuffle, "shuffle"),
+        (Collective::OuterProductSum, "outer_product_sum"),
     ];
 
     /// Its name.
@@ -91,13 +95,14 @@ impl Collective {
 
     /// Whether it is of vectors whose indices are drawn.
     pub fn has_indices(self) -> bool {
-        use Collective::{AllreduceDense, Barrier, Broadcast, Shuffle};
-        !matches!(self, Barrier | AllreduceDense | Broadcast | Shuffle)
+        use Collective::{AllreduceDense, Barrier, Broadcast, OuterProductSum, Shuffle};
+        !matches!(self, Barrier | AllreduceDense | Broadcast | Shuffle | OuterProductSum)
     }
 
     /// Whether lengths can take the place of data.
     pub fn has_sized(self) -> bool {
-        self.is_plan() || matches!(self, Collective::Broadcast | Collective::Shuffle)
+        self.is_plan()
+            || matches!(self, Collective::Broadcast | Collective::Shuffle | Collective::OuterProductSum)
     }
 
     /// Whether it is of a plan, which keeps what it sends where.
@@ -130,11 +135,13 @@ pub(super) struct Settled {
     pub(super) degrees: Vec<u32>,
     /// Of a broadcast.
     pub(super) way: Option<Way>,
+    /// Of a sum of outer products.
+    pub(super) outer: Option<OuterTold>,
 }
 
 impl Settled {
     fn new(algorithm: Algorithm, degrees: Vec<u32>) -> Settled {
-        Settled { algorithm, degrees, way: None }
+        Settled { algorithm, degrees, way: None, outer: None }
     }
 }
 
@@ -207,6 +214,7 @@ impl Ranks {
         let call = |rank: &mut Rank| match scenario.collective {
             Collective::Broadcast => broadcast_call(&rank.comm, scenario, &self.settled),
             Collective::Shuffle => shuffle_call(&rank.comm, scenario),
+            Collective::OuterProductSum => outer_call(&rank.comm, scenario, &self.settled),
             _ if scenario.sized => rank.sized_call(scenario, phase, &self.degrees, &self.union),
             _ => rank.call(scenario, phase, &self.settled),
         };

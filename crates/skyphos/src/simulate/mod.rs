@@ -6,6 +6,7 @@
 mod calls;
 mod data;
 mod moved;
+mod outer;
 mod probed;
 mod rounds;
 
@@ -15,6 +16,7 @@ pub use probed::probe;
 pub use rounds::name_of;
 
 use crate::algorithm::Algorithm;
+use crate::{OuterAlgorithm, OuterTold};
 use calls::{Ranks, Settled};
 use skyphos_core::collectives::broadcast::{Route, Way};
 use skyphos_core::slab::CHUNK_BYTES;
@@ -46,15 +48,19 @@ pub struct Scenario {
     pub route: Option<Route>,
     /// And the most bytes of a chunk; `None`: chosen.
     pub chunk_bytes: Option<usize>,
+    /// Of a sum of outer products: by which algorithm.
+    pub outer: OuterAlgorithm,
+    /// And its columns; its rows are n.
+    pub cols: u64,
     /// Layers of a butterfly; `None`: chosen.
     pub degrees: Option<Vec<u32>>,
     /// Size of the index space; of a broadcast the rows of its message. A shuffle does not look at it.
     pub n: u64,
-    /// Entries of each rank, on average; of a shuffle its rows, which go to all ranks evenly.
+    /// Entries of each rank, on average; of a shuffle its rows, which go to all ranks evenly; of a sum of outer products its pairs.
     pub entries: f64,
     /// How indices lie.
     pub law: Law,
-    /// Bytes of an entry's row; of a shuffle with the key's.
+    /// Bytes of an entry's row; of a shuffle with the key's; of a sum of outer products those of a number.
     pub row_bytes: usize,
     /// Whether there are only lengths, and no data.
     pub sized: bool,
@@ -74,6 +80,8 @@ pub struct Phase {
     pub algorithm: Algorithm,
     /// Route and chunk of a broadcast.
     pub way: Option<Way>,
+    /// How outer products were summed.
+    pub outer: Option<OuterTold>,
     /// What happened.
     pub ran: Ran<()>,
 }
@@ -88,6 +96,8 @@ impl Scenario {
             algorithm: Algorithm::Auto,
             route: None,
             chunk_bytes: None,
+            outer: OuterAlgorithm::Auto,
+            cols: 1,
             degrees: None,
             n: 1,
             entries: 0.0,
@@ -108,6 +118,7 @@ impl Scenario {
             Collective::Allreduce | Collective::AllreduceDense => self.algorithm == Algorithm::Auto,
             Collective::ReduceScatter => self.degrees.is_none(),
             Collective::Allgather => true,
+            Collective::OuterProductSum => self.outer == OuterAlgorithm::Auto,
             // A chain's chunks are by the model, too.
             Collective::Broadcast => self.route.is_none() || self.chunk_bytes.is_none(),
             _ => false,
@@ -156,6 +167,7 @@ impl Scenario {
                 self.repeats as f64 * moved::broadcast_frames(self, probed.unwrap_or(&described))
             }
             Collective::Shuffle => self.repeats as f64 * moved::shuffle_frames(self),
+            Collective::OuterProductSum => self.repeats as f64 * outer::frames(self),
             _ => self.plan_frames(union, degrees),
         };
         if all > MOST_FRAMES {
@@ -191,6 +203,9 @@ impl Scenario {
             return refuse("a simulation runs at least once".to_owned());
         }
         moved::broadcast_options(self).check()?;
+        if self.collective == Collective::OuterProductSum {
+            outer::check(self)?;
+        }
         if self.sized {
             let can = Collective::ALL.iter().filter(|(can, _)| can.has_sized());
             let can: Vec<_> = can.map(|(_, name)| *name).collect();
@@ -205,6 +220,7 @@ impl Scenario {
         }
         let each = match self.collective {
             Collective::AllreduceDense | Collective::Broadcast => self.n as f64,
+            Collective::OuterProductSum => outer::numbers(self),
             _ => self.entries,
         };
         let numbers = f64::from(self.network.ranks) * each * self.row_bytes as f64 / 4.0;
@@ -232,8 +248,8 @@ pub fn simulate(scenario: &Scenario, mut told: impl FnMut(&str, usize, f64) -> b
         if let Some(error) = ran.results.iter().find_map(|result| result.as_ref().err()) {
             return Err(error.clone());
         }
-        let Settled { algorithm, degrees, way } = ranks.settle(scenario);
-        phases.push(Phase { name, degrees, algorithm, way, ran });
+        let Settled { algorithm, degrees, way, outer } = ranks.settle(scenario);
+        phases.push(Phase { name, degrees, algorithm, way, outer, ran });
     }
     Ok(phases)
 }

@@ -52,7 +52,7 @@ pub(super) fn broadcast_call(comm: &Comm, scenario: &Scenario, settled: &Slot<Se
     let (settled, algorithm) = (settled.clone(), scenario.algorithm);
     Ok(call.map(move |done| {
         if is_root {
-            put(&settled, Settled { algorithm, degrees: Vec::new(), way: Some(done.way) });
+            put(&settled, Settled { algorithm, degrees: Vec::new(), way: Some(done.way), outer: None });
         }
     }))
 }

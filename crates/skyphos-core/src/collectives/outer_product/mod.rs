@@ -29,6 +29,7 @@ pub use ring::{ring, ring_reduce_scatter};
 pub use tiles::Gathered;
 
 use crate::collectives::allgather::allgather_numbers;
+use crate::collectives::barrier::barrier_from;
 use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
 use skyphos_types::{Error, Result};
@@ -74,8 +75,13 @@ pub struct Pairs<'a, T> {
     pub b: &'a [T],
 }
 
-/// Tells all ranks some numbers, the first of them how many pairs this one has, and gets theirs. Cost: ⌈log2 P⌉ α.
+/// Tells all ranks some numbers, the first of them how many pairs this one has, and gets theirs. Without data all say the
+/// same. Cost: ⌈log2 P⌉ α.
 pub async fn tell(ep: &Endpoint, said: &[f64]) -> Result<Vec<Vec<f64>>> {
+    if ep.is_sized() {
+        barrier_from(ep, TELL).await?;
+        return Ok(vec![said.to_vec(); ep.size() as usize]);
+    }
     let bits: Vec<u64> = said.iter().map(|number| number.to_bits()).collect();
     let all = allgather_numbers(ep, TELL, &bits).await?;
     let numbers = |bits: Vec<u64>| bits.into_iter().map(f64::from_bits).collect();

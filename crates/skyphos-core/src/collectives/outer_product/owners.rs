@@ -5,8 +5,9 @@ use super::exchange::{check_all, exchange, take, take_own};
 use super::factors::Factors;
 use super::tiles::{Gathered, Target, Tiles};
 use super::{Deal, FACTORS, Pairs, Terms};
+use crate::clock::Effort;
 use crate::collectives::around::{Circle, Passing, around};
-use crate::collectives::gather::{Schedule, allgather_then};
+use crate::collectives::gather::{Schedule, allgather_then, rounds};
 use crate::endpoint::Endpoint;
 use crate::slab::{CHUNK_BYTES, Payload};
 use skyphos_kernels::product::Factor;
@@ -159,20 +160,16 @@ async fn in_rounds<T: Factor>(
     factors: &mut Factors<T::Sum>,
     tiles: &mut Option<Tiles<'_, T>>,
 ) -> Result<()> {
+    if ep.is_sized() {
+        return in_rounds_of_lengths::<T>(ep, schedule, factors).await;
+    }
     let chunk = |numbers: &[T]| -> Payload {
         let mut chunk = ep.chunk(size_of_val(numbers));
         chunk.as_slice_mut().copy_from_slice(numbers);
         chunk.freeze()
     };
     let most = CHUNK_BYTES / size_of::<T>();
-    let item = match ep.is_sized() {
-        true => {
-            let bytes = factors.due(ep.rank()) * size_of::<T>();
-            let starts = (0..bytes).step_by(CHUNK_BYTES);
-            starts.map(|at| ep.chunk((bytes - at).min(CHUNK_BYTES)).freeze()).collect()
-        }
-        false => own.a.chunks(most).chain(own.b.chunks(most)).map(chunk).collect(),
-    };
+    let item = own.a.chunks(most).chain(own.b.chunks(most)).map(chunk).collect();
     allgather_then(ep, 0, schedule, item, |rank, item| {
         item.iter().try_for_each(|chunk| take::<T>(ep, rank, chunk, factors))?;
         go_on(ep, factors, tiles);
@@ -180,4 +177,24 @@ async fn in_rounds<T: Factor>(
     })
     .await?;
     check_all(ep, factors)
+}
+
+/// The same without data.
+async fn in_rounds_of_lengths<T: Factor>(
+    ep: &Endpoint,
+    schedule: Schedule,
+    factors: &mut Factors<T::Sum>,
+) -> Result<()> {
+    for (k, round) in rounds(schedule, ep.rank(), ep.size()).into_iter().enumerate() {
+        let bytes = |items: &[u32]| items.iter().map(|rank| factors.due(*rank) * size_of::<T>()).sum();
+        let sends = round.sends.iter().map(|(to, items)| (*to, ep.message(bytes(items)))).collect();
+        let sources: Vec<u32> = round.receives.iter().map(|(from, _)| *from).collect();
+        ep.exchange(FACTORS + k as u32, sends, &sources).await?;
+        for rank in round.receives.iter().flat_map(|(_, items)| items) {
+            let due = factors.due(*rank);
+            ep.spend(Effort::Dense { bytes: due * (size_of::<T>() + size_of::<T::Sum>()) });
+            factors.put::<T>(*rank, &[], due);
+        }
+    }
+    Ok(())
 }

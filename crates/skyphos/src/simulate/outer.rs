@@ -1,0 +1,72 @@
+//! Sums of outer products: factors of ones, or their lengths.
+
+use super::Scenario;
+use super::calls::{Settled, Slot, put};
+use crate::{Comm, OuterAlgorithm, OuterOptions, OuterShape};
+use skyphos_core::Call;
+use skyphos_core::slab::CHUNK_BYTES;
+use skyphos_kernels::product::Factor;
+use skyphos_types::{Error, Result};
+
+/// Refuses what cannot be.
+pub(super) fn check(scenario: &Scenario) -> Result<()> {
+    let refuse = |message: String| Err(Error::bad_input(message));
+    if !matches!(scenario.row_bytes, 4 | 8) {
+        return refuse(format!(
+            "numbers of {} bytes: a product is of 4 or 8 bytes a number",
+            scenario.row_bytes
+        ));
+    }
+    if scenario.cols == 0 || scenario.cols > 1 << 40 || scenario.n > 1 << 40 {
+        return refuse(format!(
+            "a sum of {} by {} numbers: 1 to 2^40 each can be",
+            scenario.n, scenario.cols
+        ));
+    }
+    if scenario.sized && scenario.outer == OuterAlgorithm::Butterfly {
+        return refuse(
+            "a sum of outer products by butterfly cannot run with lengths in place of data".to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// Frames of a sum, at most: of a ring, which moves most.
+pub(super) fn frames(scenario: &Scenario) -> f64 {
+    let (ranks, numbers) = (f64::from(scenario.network.ranks), scenario.n as f64 * scenario.cols as f64);
+    let factors = scenario.entries * (scenario.n as f64 + scenario.cols as f64);
+    let bytes = (2.0 * numbers + ranks * factors) * scenario.row_bytes as f64;
+    ranks * (bytes / CHUNK_BYTES as f64 + 4.0 * ranks)
+}
+
+/// Numbers of a rank, where they are real.
+pub(super) fn numbers(scenario: &Scenario) -> f64 {
+    let (n, m) = (scenario.n as f64, scenario.cols as f64);
+    2.0 * n * m + f64::from(scenario.network.ranks) * scenario.entries * (n + m)
+}
+
+/// The call of a rank.
+pub(super) fn outer_call(comm: &Comm, scenario: &Scenario, settled: &Slot<Settled>) -> Result<Call<()>> {
+    match scenario.row_bytes {
+        4 => call::<f32>(comm, scenario, settled),
+        _ => call::<f64>(comm, scenario, settled),
+    }
+}
+
+fn call<T: Factor>(comm: &Comm, scenario: &Scenario, settled: &Slot<Settled>) -> Result<Call<()>> {
+    let shape = OuterShape {
+        n: scenario.n as usize,
+        m: scenario.cols as usize,
+        pairs: scenario.entries.round() as usize,
+    };
+    let ones = |numbers: usize| vec![T::ONE; if scenario.sized { 0 } else { numbers }];
+    let factors = (ones(shape.pairs * shape.n), ones(shape.pairs * shape.m));
+    let options = OuterOptions { algorithm: scenario.outer, ..OuterOptions::default() };
+    let call = comm.outer_product_sum_call(shape, factors, ones(shape.n * shape.m), options)?;
+    let (settled, algorithm, first) = (settled.clone(), scenario.algorithm, comm.rank() == 0);
+    Ok(call.map(move |(_, sum)| {
+        if first {
+            put(&settled, Settled { algorithm, degrees: Vec::new(), way: None, outer: Some(sum.told) });
+        }
+    }))
+}
