@@ -17,7 +17,8 @@ import skyphos as sky
 def factor(rank: int, which: int, pairs: int, width: int) -> np.ndarray[Any, Any]:
     """Small whole numbers: sums are exact in any order."""
     k, i = np.ogrid[:pairs, :width]
-    return ((rank * 31 + which * 17 + k * 7 + i * 13) % 9 - 4).astype(np.float64)
+    numbers: np.ndarray[Any, Any] = (rank * 31 + which * 17 + k * 7 + i * 13) % 9 - 4
+    return numbers.astype(np.float64)
 
 
 def check(out: np.ndarray[Any, Any], size: int, pairs: int) -> None:

@@ -42,6 +42,9 @@ NAMES = (
     "twister_fig6",
     "twister_fig8",
     "twister_fig9",
+    "dsop_fig2",
+    "dsop_shapes",
+    "dsop_lab",
 )
 _BENCH = Path(__file__).resolve().parent.parent
 _DOCS = _BENCH.parent / "docs" / "figures"

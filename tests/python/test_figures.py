@@ -39,8 +39,8 @@ from figures import (  # noqa: E402
 from figures.__main__ import NAMES  # noqa: E402
 
 #: Those that need the lab, or a build of Rust examples.
-OTHERS = ("kylix_fig2", "kylix_table1", "kylix_replicas", "twister_fig7", "twister_lab", "twister_table9")
-_PAPERS = ("kylix_", "sparse_allreduce_", "twister_")
+OTHERS = ("kylix_fig2", "kylix_table1", "kylix_replicas", "twister_fig7", "twister_lab", "twister_table9", "dsop_lab")
+_PAPERS = ("kylix_", "sparse_allreduce_", "twister_", "dsop_")
 SIMULATED = [name for name in NAMES if name.startswith(_PAPERS) and name not in OTHERS]
 RECORDS = sorted((BENCH.parent / "docs" / "figures").glob("*.json"))
 needs_matplotlib = pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed: make lab")
