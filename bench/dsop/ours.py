@@ -38,21 +38,24 @@ def main() -> None:
             n, m, pairs = case["n"], case["m"], case["pairs"]
             a, b = factor(comm.rank, 0, pairs, n), factor(comm.rank, 1, pairs, m)
             out = np.zeros((n, m))
-            for name in names:
-                seconds, chosen = [], name
-                for iteration in range(iterations + 1):
+            seconds: dict[str, list[float]] = {name: [] for name in names}
+            chosen: dict[str, str] = {}
+            # In turns, so that all meet the same noise.
+            for iteration in range(iterations + 1):
+                for name in names:
+                    way: Any = name
                     comm.barrier()
                     start = time.perf_counter()
-                    _, how = comm.outer_product_sum(a, b, algorithm=name, out=out, explain=True)  # type: ignore[arg-type]
+                    _, how = comm.outer_product_sum(a, b, algorithm=way, out=out, explain=True)
                     took = time.perf_counter() - start
                     if iteration:
-                        seconds.append(took)
-                    else:
-                        check(out, comm.size, pairs)
-                        chosen = str(how).splitlines()[0]
-                        if "BENCH_TELL" in os.environ and comm.rank == 0:
-                            print(how, flush=True)
-                rows.append({"name": name, "case": case, "seconds": seconds, "chosen": chosen})
+                        seconds[name].append(took)
+                        continue
+                    check(out, comm.size, pairs)
+                    chosen[name] = str(how).splitlines()[0]
+                    if "BENCH_TELL" in os.environ and comm.rank == 0:
+                        print(how, flush=True)
+            rows += [{"name": n, "case": case, "seconds": seconds[n], "chosen": chosen[n]} for n in names]
         rank = comm.rank
     Path(os.environ["BENCH_ROWS"], f"rank-{rank:04d}").write_text(json.dumps(rows))
 

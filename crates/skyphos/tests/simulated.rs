@@ -7,10 +7,13 @@ use skyphos::{Algorithm, AllreduceOptions, Comm, Form, IndexList, ReduceOp, Spar
 use std::collections::BTreeMap;
 
 fn scenario(ranks: u32, collective: Collective) -> Scenario {
+    // Of a sum of outer products the rows, and the pairs.
+    let (n, entries) = if collective == Collective::OuterProductSum { (300, 2.0) } else { (50_000, 1000.0) };
     Scenario {
         seed: 3,
-        n: 50_000,
-        entries: 1000.0,
+        n,
+        cols: 200,
+        entries,
         law: Law::PowerLaw { alpha: 1.0 },
         ..Scenario::new(Network::new(ranks, 1.25e8, 50e-6), collective)
     }

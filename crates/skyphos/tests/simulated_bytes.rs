@@ -206,5 +206,8 @@ fn impossible_ones_are_refused() {
     assert!(refused(&|s| s.entries = f64::NAN, shuffle).contains("entries"));
     let real = |s: &mut Scenario| (s.sized, s.n, s.entries) = (false, 1 << 30, 1e9);
     assert!(refused(&real, broadcast).contains("memory") && refused(&real, shuffle).contains("memory"));
-    assert!(refused(&|_| {}, Collective::Gather).contains("configure, reduce, broadcast, shuffle can"));
+    assert!(
+        refused(&|_| {}, Collective::Gather)
+            .contains("configure, reduce, broadcast, shuffle, outer_product_sum can")
+    );
 }

@@ -65,8 +65,16 @@ fn measured() -> [f64; 4] {
     })
 }
 
+/// Bytes of a sum that might not fit: reading what is free takes some 50 µs.
+const WORTH_A_LOOK: f64 = 64e6;
+
 /// What this rank says.
-pub(super) fn words(ep: &Endpoint, shape: OuterShape, options: &OuterOptions, seen: Observed) -> Vec<f64> {
+pub(super) fn words<T: Factor>(
+    ep: &Endpoint,
+    shape: OuterShape,
+    options: &OuterOptions,
+    seen: Observed,
+) -> Vec<f64> {
     let default = seen.start(ep.size(), ep.node().on_one_host());
     let by_profile =
         [default.product_s, default.kernels.dense_byte_s, default.kernels.fresh_byte_s, default.cores];
@@ -75,7 +83,10 @@ pub(super) fn words(ep: &Endpoint, shape: OuterShape, options: &OuterOptions, se
         true => measured(),
         false => by_profile,
     };
-    let free = match ep.node().knows_hosts() {
+    let (n, m) = (shape.n as f64, shape.m as f64);
+    let numbers = n * m + f64::from(ep.size()) * shape.pairs as f64 * (n + m);
+    let large = numbers * size_of::<T>() as f64 >= WORTH_A_LOOK;
+    let free = match large && ep.node().knows_hosts() {
         true => available_bytes().map_or(f64::INFINITY, |bytes| bytes as f64),
         false => f64::INFINITY,
     };

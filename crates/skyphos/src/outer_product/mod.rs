@@ -124,7 +124,7 @@ async fn agree<T: Factor>(
     seen: Observed,
 ) -> Result<Agreed> {
     options.check(factors)?;
-    let words = choose::words(ep, shape, options, seen);
+    let words = choose::words::<T>(ep, shape, options, seen);
     let said = tell(ep, &words).await?;
     let counts = said.iter().map(|said| said[0] as usize).collect();
     let terms = Terms { n: shape.n, m: shape.m, pairs: counts };
