@@ -335,7 +335,7 @@ def test_more_than_there_is_memory_for() -> None:
 
     def body(comm: sky.Comm) -> None:
         with pytest.raises(sky.BadInput, match="does not fit the memory"):
-            comm.outer_product_sum(np.ones(1 << 24), np.ones(1 << 24))
+            comm.outer_product_sum(np.zeros(1 << 24), np.zeros(1 << 24))
         x = np.ones(side, np.float32)
         for algorithm in ("auto", "allgather", "ring"):
             with pytest.raises(sky.BadInput, match=r"the 2 ranks of its host, which has .* GB free: scatter=True"):
