@@ -39,7 +39,7 @@ FORMAT = 1
 
 #: Longest of a profile's times, and bounds of what is no time: beyond them no computer is.
 _MOST_SECONDS = 1e6
-_LIMITS = {"rate": (1.0, 1e15), "cores": (1e-6, 1e6), "incast": (0.0, 1e6)}
+_LIMITS = {"rate": (1.0, 1e15), "cores": (1e-6, 1e6), "incast": (0.0, 1e6), "ring_gain": (1e-3, 1e6)}
 
 #: What a file's parts may lie within: more is no file of ours, and would pass Python's own limit somewhere.
 _MOST_NESTED = 50
@@ -116,6 +116,9 @@ class Profile:
         Of a message that is waited for, beside its frames.
     call_s : float
         Seconds that each call takes beside, where ranks share processors: until all have had a turn.
+    ring_gain : float
+        How many times ``rate`` there is where each rank sends to the next in the order of hosts and racks alone: links
+        between racks carry one stream then, not all.
     """
 
     latency_s: float
@@ -143,6 +146,7 @@ class Profile:
     product_s: float = 20e-12
     wake_s: float = 0.0
     call_s: float = 0.0
+    ring_gain: float = 1.0
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -25,7 +25,7 @@ from .loggp import LogGP, half_rate_bytes, incast_share, line
 from .planner import Profile
 from .profile_choice import host_and_address
 from .profile_file import Host, Measured, Point
-from .schedule import Pairs, incast_flows, message_sizes, neighbours, pair_rounds, tournament
+from .schedule import Pairs, across, incast_flows, message_sizes, neighbours, pair_rounds, ring, tournament
 from .topology import Topology, groups, racks
 
 __all__ = ["measure_machine", "probe"]
@@ -125,8 +125,9 @@ class _Probe:
         self._say("overheads and streams", 0.05 + _STREAMS)
         frame_s, byte_s, array_byte_s, loggp = self._loggp(alone, curve)
         self._say("all at once", _TOGETHER)
-        streams = neighbours(ranks)
-        all_rate = float(np.median(self._rates(streams, _TOGETHER / 2 * self._seconds)))
+        in_racks = racks(ranks, latency, rate)
+        streams = neighbours(across(ranks, in_racks))
+        all_rate, ring_gain = self._together(streams, ring([ranks[host] for rack in in_racks for host in rack]))
         busy = [self._busy_byte_s(streams, size, share) for size in (_SEGMENT, _FRAME)]
         # The planner counts a frame for each 128 KB beside the bytes.
         byte_s, array_byte_s = (
@@ -142,6 +143,7 @@ class _Probe:
             waits = self._turns(curve[0].seconds, frame_s, share)
         profile = Profile(
             rate=all_rate,
+            ring_gain=ring_gain,
             incast=incast_share([k for k, _ in incast], [reached for _, reached in incast]),
             cores=share,
             frame_s=frame_s,
@@ -157,7 +159,7 @@ class _Probe:
             transport=comm.transport,
             measured=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             seconds=time.perf_counter() - begin,
-            topology=Topology([list(of) for of in ranks], racks(ranks, latency, rate), latency, rate),
+            topology=Topology([list(of) for of in ranks], in_racks, latency, rate),
             loggp=loggp,
             curve=curve,
             half_rate_bytes=half_rate_bytes([p.size for p in curve], [p.seconds for p in curve], 1 / loggp.G_s),
@@ -335,6 +337,13 @@ class _Probe:
         if not all(np.isfinite(reached[rank]) and reached[rank] > 0 for rank in to):
             raise BadInput(f"a probe of {self._seconds:g} s is too short for this network: pass more seconds")
         return [reached[rank] for rank in to]
+
+    def _together(self, streams: Pairs, around: Pairs) -> tuple[float, float]:
+        """Bytes a second of a rank when all send far, and how many times that when each sends to the next."""
+        each_s = _TOGETHER / 2 * self._seconds / (1 if streams == around else 2)
+        far = float(np.median(self._rates(streams, each_s)))
+        # A ring is as fast as its slowest part.
+        return far, 1.0 if streams == around else float(np.min(self._rates(around, each_s))) / far
 
     def _incast(self, steps: list[Pairs]) -> list[tuple[int, float]]:
         """Senders at once, and the bytes a second that come together."""

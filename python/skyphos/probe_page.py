@@ -288,6 +288,7 @@ def _numbers(found: Measured) -> str:
         ("message", micro(p.message_s), "for which each takes a link, whatever its length"),
         ("call", micro(p.call_s), "more, where ranks share processors: until all have had a turn"),
         ("rate", f"{human_bytes(p.rate)}/s", "of a rank's link, each way"),
+        ("ring", f"{p.ring_gain:.2f}", "times that rate, when each rank sends to the next one by hosts and racks"),
         ("cores", f"{p.cores:.2f}", "share of a core that a rank has"),
         ("Processor time", ""),
         ("wake", micro(p.wake_s), "of a message that is waited for"),

@@ -42,6 +42,11 @@ def host_names(found: Measured) -> list[str]:
     return [f"{h.name} {h.address}" if names.count(h.name) > 1 else h.name for h in found.hosts]
 
 
+def _around(profile: Profile) -> str:
+    """What rings have, if it is another rate."""
+    return "" if profile.ring_gain == 1 else f" ({human_bytes(profile.rate * profile.ring_gain)}/s around a ring)"
+
+
 def together(profile: Profile) -> str:
     """What waiting is when all ranks exchange."""
     if profile.call_s > 0:
@@ -75,7 +80,8 @@ def summary(found: Measured) -> str:
         ("rate of a pair", f"{human_bytes(slow)}/s to {human_bytes(fast)}/s, a stream one way"),
         (
             "rate of a rank",
-            f"{human_bytes(profile.rate)}/s each way, all at once; a stream alone {human_bytes(1 / loggp.G_s)}/s",
+            f"{human_bytes(profile.rate)}/s each way, all at once{_around(profile)}; a stream alone "
+            f"{human_bytes(1 / loggp.G_s)}/s",
         ),
         ("half of the best rate", f"at messages of {human_bytes(found.half_rate_bytes)}"),
         (

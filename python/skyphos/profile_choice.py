@@ -296,12 +296,14 @@ def fit(found: Measured, here: Sequence[tuple[str, str]], usable_cores: int) -> 
     one_before, one_now = len(found.hosts) == 1, len(counts) == 1
     if one_before != one_now:
         default = Profile.one_host(ranks_now, usable_cores) if one_now else Profile.network(DEFAULT_RATE)
-        network = {"latency_s": default.latency_s, "rate": default.rate, "incast": default.incast}
+        network = {"latency_s": default.latency_s, "rate": default.rate, "incast": default.incast, "ring_gain": 1.0}
     elif one_now:
         network = {"latency_s": profile.latency_s * max(1.0, profile.cores / share)}
     else:
         most = max(profile.rate, 1.0 / max(found.loggp.G_s, 1e-15))
-        network = {"rate": min(most, profile.rate * ranks_before / ranks_now)}
+        rate = min(most, profile.rate * ranks_before / ranks_now)
+        # Around a ring one rank of a host sends to another host, however many there are.
+        network = {"rate": rate, "ring_gain": profile.ring_gain * profile.rate / rate}
     return Fitted(replace(profile, cores=share, **network), tuple(differences))
 
 

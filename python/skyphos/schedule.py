@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["incast_flows", "message_sizes", "neighbours", "pair_rounds", "tournament"]
+__all__ = ["across", "incast_flows", "message_sizes", "neighbours", "pair_rounds", "ring", "tournament"]
 
 Pairs = list[tuple[int, int]]
 
@@ -84,6 +84,32 @@ def neighbours(hosts: Sequence[Sequence[int]]) -> Pairs:
     shift = 1 if len(hosts) == 1 else max(len(host) for host in hosts)
     # With hosts of unequal size some would send to their own: those are the fewest possible.
     return sorted((rank, order[(k + shift) % len(order)]) for k, rank in enumerate(order) if len(order) > 1)
+
+
+def across(hosts: Sequence[Sequence[int]], racks: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Hosts in an order in which one follows the other in another rack, as far as there are such.
+
+    Examples
+    --------
+    >>> from skyphos.schedule import across
+    >>> across([[0], [1], [2], [3], [4]], [[0, 1, 2], [3, 4]])
+    [[0], [3], [1], [4], [2]]
+    """
+    turns = range(max(map(len, racks), default=0))
+    return [list(hosts[rack[turn]]) for turn in turns for rack in racks if turn < len(rack)]
+
+
+def ring(hosts: Sequence[Sequence[int]]) -> Pairs:
+    """Flows in which every rank sends to the next, so that one a host leaves it.
+
+    Examples
+    --------
+    >>> from skyphos.schedule import ring
+    >>> ring([[0, 2], [1]])
+    [(0, 2), (1, 0), (2, 1)]
+    """
+    order = [rank for host in hosts for rank in host]
+    return sorted(zip(order, order[1:] + order[:1], strict=True)) if len(order) > 1 else []
 
 
 def incast_flows(hosts: Sequence[Sequence[int]]) -> list[Pairs]:

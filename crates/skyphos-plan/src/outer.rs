@@ -156,7 +156,8 @@ impl OuterWork {
         let stage =
             Stage { sent: bytes, received: bytes, messages, rounds, senders, compute_s, ..Stage::default() };
         let multiply_s = self.multiply_s(profile, self.kept(), self.pairs as f64) + self.fresh_s(self.kept());
-        let [first, last] = self.then_multiply(profile, stage, multiply_s, Stage::default())[..] else {
+        let link = if spread == Spread::Ring { profile.around() } else { *profile };
+        let [first, last] = self.then_multiply(&link, stage, multiply_s, Stage::default())[..] else {
             unreachable!("two stages")
         };
         vec![first, last.timed(profile)]
@@ -184,12 +185,12 @@ impl OuterWork {
         }
         let (bytes, steps) = (numbers * (g - 1.0) * self.bytes as f64, g - 1.0);
         let copied_s = 3.0 * bytes * profile.kernels.dense_byte_s + self.fresh_s(numbers * (g - 1.0));
-        let link = if near { profile.within_host() } else { *profile };
+        let link = if near { profile.within_host() } else { profile.around() };
         let last = Stage {
             sent: bytes,
             received: bytes,
             messages: steps,
-            rounds: steps,
+            rounds: 1.0,
             senders: 1.0,
             compute_s: copied_s,
             ..Stage::default()
@@ -199,8 +200,10 @@ impl OuterWork {
         };
         let array = Profile { byte_s: link.array_byte_s, ..link };
         let mut last = last.timed(&array);
-        // What is last to come has been handed on by all others, a chunk at a time.
-        last.seconds += steps * CHUNK_BYTES.min(numbers * self.bytes as f64) / link.rate;
+        // A block's first chunk goes on while its others come: a link waits where they are too few for the way.
+        let block_s = numbers * self.bytes as f64 / link.rate;
+        let chunk_s = block_s.min(CHUNK_BYTES / link.rate);
+        last.seconds += (steps - 1.0) * (link.latency_s + chunk_s - block_s).max(0.0);
         vec![first, last]
     }
 
@@ -229,17 +232,19 @@ impl OuterWork {
         if self.ranks == 1 {
             return vec![own.timed(profile)];
         }
-        let quiet = Profile { call_s: 0.0, ..*profile };
+        // What goes around keeps to the order of hosts and racks.
+        let link = if route == Route::DenseRing { profile.around() } else { *profile };
+        let quiet = Profile { call_s: 0.0, ..link };
         let mut reduce = dense.predict(&quiet, &route).stages;
         if self.scatter {
             let half =
                 |stage: Stage| Stage { sent: stage.sent / 2.0, received: stage.received / 2.0, ..stage };
-            reduce = reduce.into_iter().map(|stage| half(stage).timed(profile)).collect();
+            reduce = reduce.into_iter().map(|stage| half(stage).timed(&link)).collect();
         }
         if way == OuterWay::Ring {
             // Panels are made between messages.
             let first = Stage { compute_s: reduce[0].compute_s + multiply_s, ..reduce[0] };
-            let array = Profile { byte_s: profile.array_byte_s, ..*profile };
+            let array = Profile { byte_s: link.array_byte_s, ..link };
             reduce[0] = first.timed(&array);
             return reduce;
         }
@@ -376,6 +381,24 @@ mod tests {
         let ring = work.predict(&network, OuterWay::Ring);
         assert_eq!(ring.stages.iter().map(|s| s.received).sum::<f64>(), 2.0 * 7.0 / 8.0 * 16e6 * 8.0);
         assert!(ring.seconds < work.predict(&network, OuterWay::Allreduce).seconds);
+    }
+
+    /// Four racks, whose links carry a quarter of what their hosts' do: what goes around passes them once.
+    #[test]
+    fn rings_keep_to_racks() {
+        let racks = Profile { ring_gain: 4.0, ..Profile::network(118e6) };
+        let (flat, work) = (Profile { ring_gain: 1.0, ..racks }, work(4000, 64));
+        let direct = |profile| work.predict(profile, GATHER).seconds;
+        assert_eq!(direct(&racks), direct(&flat));
+        for (way, slower) in [
+            (OuterWay::Allgather(Spread::Ring), 1.4),
+            (ALL, 2.0),
+            (OuterWay::Ring, 3.5),
+            (OuterWay::Butterfly, 1.0),
+        ] {
+            let (near, far) = (work.predict(&racks, way).seconds, work.predict(&flat, way).seconds);
+            assert!(far >= slower * near, "{way:?}: {near} and {far}");
+        }
     }
 
     #[test]

@@ -14,6 +14,9 @@ pub struct Profile {
     pub rate: f64,
     /// By what share of its time a transfer is longer for each further rank that sends to the same one at once.
     pub incast: f64,
+    /// How many times that rate there is where each rank sends to the next in the order of hosts and racks alone: links
+    /// between racks carry one stream then, not all.
+    pub ring_gain: f64,
     /// Share of a core that a rank has, of one as fast as that on which the times below were measured.
     pub cores: f64,
     /// Processor time of a frame at either end.
@@ -143,7 +146,7 @@ impl Kernels {
 
 impl Profile {
     /// How many numbers it has.
-    pub const LEN: usize = 25;
+    pub const LEN: usize = 26;
 
     /// Names of its numbers, in the order of [`Profile::numbers`].
     pub const NAMES: [&'static str; Profile::LEN] = [
@@ -151,6 +154,7 @@ impl Profile {
         "message_s",
         "rate",
         "incast",
+        "ring_gain",
         "cores",
         "frame_s",
         "byte_s",
@@ -177,20 +181,25 @@ impl Profile {
     /// Its numbers, for those who send or store them.
     pub fn numbers(&self) -> [f64; Profile::LEN] {
         let (p, r) = (self, &self.rows);
-        let network =
-            [p.latency_s, p.message_s, p.rate, p.incast, p.cores, p.frame_s, p.byte_s, p.array_byte_s];
+        let network = [p.latency_s, p.message_s, p.rate, p.incast, p.ring_gain];
+        let processor = [p.cores, p.frame_s, p.byte_s, p.array_byte_s];
         let rows = [r.gather_s, r.fold_s, r.byte_s, r.set_code_s, r.set_join_s];
         let turns = [p.product_s, p.wake_s, p.call_s];
-        let mut all = network.into_iter().chain(p.kernels.numbers()).chain(rows).chain(turns);
+        let network = network.into_iter().chain(processor);
+        let mut all = network.chain(p.kernels.numbers()).chain(rows).chain(turns);
         std::array::from_fn(|_| all.next().expect("as many as names"))
     }
 
     /// The profile of these numbers; `None` where one makes no sense.
     pub fn from_numbers(numbers: [f64; Profile::LEN]) -> Option<Profile> {
-        let [latency_s, message_s, rate, incast, cores, frame_s, byte_s, array_byte_s, rest @ ..] = numbers;
+        let [latency_s, message_s, rate, incast, ring_gain, cores, rest @ ..] = numbers;
+        let [frame_s, byte_s, array_byte_s, rest @ ..] = rest;
         let [kernels @ .., gather_s, fold_s, row_byte_s, set_code_s, set_join_s, product_s, wake_s, call_s] =
             rest;
-        let sound = numbers.iter().all(|x| x.is_finite() && *x >= 0.0) && rate > 0.0 && cores > 0.0;
+        let sound = numbers.iter().all(|x| x.is_finite() && *x >= 0.0)
+            && rate > 0.0
+            && ring_gain > 0.0
+            && cores > 0.0;
         let kernels = Kernels::from_numbers(kernels);
         let rows = RowKernels { gather_s, fold_s, byte_s: row_byte_s, set_code_s, set_join_s };
         let network = Profile {
@@ -198,6 +207,7 @@ impl Profile {
             message_s,
             rate,
             incast,
+            ring_gain,
             cores,
             frame_s,
             byte_s,
@@ -218,6 +228,7 @@ impl Profile {
             latency_s: 20e-6,
             rate: HOST_RATE,
             incast: 0.0,
+            ring_gain: 1.0,
             cores,
             frame_s: 1.5e-6,
             byte_s: 0.36e-9,
@@ -238,12 +249,18 @@ impl Profile {
         Profile { rate, latency_s: self.latency_s.min(HOST_LATENCY_S), message_s: 0.0, incast: 0.0, ..*self }
     }
 
+    /// The same for messages to the next rank in the order of hosts and racks, of each rank at once.
+    pub fn around(&self) -> Profile {
+        Profile { rate: self.rate * self.ring_gain, ring_gain: 1.0, ..*self }
+    }
+
     /// Ranks on hosts of their own, on a network of this many bytes a second.
     pub fn network(rate: f64) -> Profile {
         Profile {
             latency_s: 50e-6,
             rate,
             incast: 0.0025,
+            ring_gain: 1.0,
             cores: 1.0,
             frame_s: 3e-6,
             byte_s: 0.5e-9,
@@ -269,7 +286,7 @@ mod tests {
         // Each field has a place of its own.
         let distinct: [f64; Profile::LEN] = std::array::from_fn(|k| k as f64 + 1.0);
         assert_eq!(Profile::from_numbers(distinct).map(|p| p.numbers()), Some(distinct));
-        for (place, bad) in [(0, -1.0), (2, 0.0), (4, 0.0), (9, f64::NAN), (24, f64::INFINITY)] {
+        for (place, bad) in [(0, -1.0), (2, 0.0), (4, 0.0), (5, 0.0), (9, f64::NAN), (25, f64::INFINITY)] {
             let mut numbers = distinct;
             numbers[place] = bad;
             assert_eq!(Profile::from_numbers(numbers), None);

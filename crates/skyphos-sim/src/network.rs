@@ -209,6 +209,7 @@ impl Network {
             message_s: self.message_s,
             rate: self.rate_out.min(self.rate_in) * payload / shared,
             incast: self.incast,
+            ring_gain: 1.0,
             cores: 1.0 / self.sharing(),
             frame_s,
             byte_s,

@@ -51,7 +51,7 @@ pub struct KernelTimes {
 impl KernelTimes {
     /// Names of its kernels, among [`skyphos_plan::Profile::NAMES`].
     pub const NAMES: [&'static str; 15] = {
-        let [_, _, _, _, _, _, _, _, kernels @ .., _, _] = skyphos_plan::Profile::NAMES;
+        let [_, _, _, _, _, _, _, _, _, kernels @ .., _, _] = skyphos_plan::Profile::NAMES;
         kernels
     };
 }

@@ -11,6 +11,8 @@
 mod fan;
 mod messages;
 
+pub(crate) use fan::Order;
+
 use crate::Comm;
 use messages::{Receiver, Sender};
 use skyphos_core::Endpoint;

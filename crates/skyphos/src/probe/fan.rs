@@ -12,17 +12,30 @@ use std::sync::Arc;
 /// Rounds that a barrier may take.
 const BARRIER_ROUNDS: u32 = 32;
 
+/// Whom a rank takes to be next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// By rank.
+    Numbers,
+    /// By host and rack, as rings go.
+    Places,
+}
+
 /// Seconds of each of so many exchanges.
-async fn fan_on(ep: &Endpoint, k: u32, bytes: usize, times: u32) -> Result<Vec<f64>> {
-    let (me, size) = (ep.rank(), ep.size());
-    let sources: Vec<u32> = (1..=k).map(|step| (me + size - step) % size).collect();
+async fn fan_on(ep: &Endpoint, order: Order, k: u32, bytes: usize, times: u32) -> Result<Vec<f64>> {
+    let (size, topology) = (ep.size(), ep.topology());
+    let at = |step: u32| match order {
+        Order::Numbers => (ep.rank() + step) % size,
+        Order::Places => topology.rank_at((topology.place_of(ep.rank()) + step) % size),
+    };
+    let sources: Vec<u32> = (1..=k).map(|step| at(size - step)).collect();
     let mut took = Vec::with_capacity(times as usize);
     for turn in 0..times {
         // One barrier's rounds and one of data each turn.
         let round = turn * BARRIER_ROUNDS;
         barrier_from(ep, BEGIN_ROUND + round).await?;
         let start = ep.now();
-        let messages = (1..=k).map(|step| ((me + step) % size, ep.message(bytes))).collect();
+        let messages = (1..=k).map(|step| (at(step), ep.message(bytes))).collect();
         ep.exchange(DATA_ROUND + 0x1_0000 + round, messages, &sources).await?;
         took.push((ep.now() - start).as_secs_f64());
     }
@@ -33,13 +46,17 @@ impl Comm {
     /// Seconds of exchanges in which each rank gives the next `k` ranks a message of so many bytes each. Collective.
     pub fn fan(&self, k: u32, bytes: usize, times: u32) -> Result<Vec<f64>> {
         let sig = self.check_fan(k, bytes)?;
-        self.call(sig, async |ep| fan_on(ep, k, bytes, times).await)
+        self.call(sig, async |ep| fan_on(ep, Order::Numbers, k, bytes, times).await)
     }
 
     /// [`Comm::fan`] that can go on by itself.
-    pub fn fan_call(&self, k: u32, bytes: usize, times: u32) -> Result<Call<Vec<f64>>> {
+    pub(crate) fn fan_call(&self, order: Order, k: u32, bytes: usize, times: u32) -> Result<Call<Vec<f64>>> {
         let sig = self.check_fan(k, bytes)?;
-        self.prepare(sig, None, move |ep: Arc<Endpoint>| async move { fan_on(&ep, k, bytes, times).await })
+        self.prepare(
+            sig,
+            None,
+            move |ep: Arc<Endpoint>| async move { fan_on(&ep, order, k, bytes, times).await },
+        )
     }
 
     fn check_fan(&self, k: u32, bytes: usize) -> Result<CallSig> {

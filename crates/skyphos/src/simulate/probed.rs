@@ -6,6 +6,7 @@
 //! timed its kernels on them.
 
 use crate::Comm;
+use crate::probe::Order;
 use skyphos_core::stream::median;
 use skyphos_plan::Profile;
 use skyphos_sim::{Cluster, Network, slowest};
@@ -28,7 +29,10 @@ pub fn probe(network: &Network, seed: u64) -> Result<Profile> {
     if ranks < 3 {
         return Ok(described);
     }
-    let part = Network { ranks, ..network.clone() };
+    // As many racks as there are, of fewer hosts each.
+    let hosts_per_rack =
+        (f64::from(network.hosts_per_rack) * f64::from(ranks) / f64::from(network.ranks)).ceil();
+    let part = Network { ranks, hosts_per_rack: hosts_per_rack as u32, ..network.clone() };
     let mut cluster = Cluster::new(part, seed, true)?;
     let comms: Vec<Comm> = cluster
         .transports()
@@ -36,8 +40,8 @@ pub fn probe(network: &Network, seed: u64) -> Result<Profile> {
         .map(|transport| Comm::over(transport, Cluster::settings()))
         .collect::<Result<_>>()?;
     let others = OTHERS.min(ranks - 1);
-    let mut exchange = |k: u32, bytes: usize| -> Result<Seen> {
-        let calls = comms.iter().map(|comm| comm.fan_call(k, bytes, TIMES)).collect::<Result<_>>()?;
+    let mut exchange = |order: Order, k: u32, bytes: usize| -> Result<Seen> {
+        let calls = comms.iter().map(|comm| comm.fan_call(order, k, bytes, TIMES)).collect::<Result<_>>()?;
         let ran = cluster.run(calls, &[], |_, _| true)?;
         let times = ran.results.into_iter().collect::<Result<Vec<_>>>()?;
         let turns = |of: fn(Vec<f64>) -> f64| {
@@ -46,19 +50,25 @@ pub fn probe(network: &Network, seed: u64) -> Result<Profile> {
         };
         Ok(Seen { slowest: turns(|t| t.into_iter().fold(0.0, f64::max)), typical: turns(median) })
     };
-    let (one, many, many_large) = (exchange(1, SMALL)?, exchange(others, SMALL)?, exchange(others, LARGE)?);
-    let [some, more] = [exchange(1, ONE[0])?.typical, exchange(1, ONE[1])?.typical];
+    let far = Order::Numbers;
+    let one = exchange(far, 1, SMALL)?;
+    let (many, many_large) = (exchange(far, others, SMALL)?, exchange(far, others, LARGE)?);
     let k = f64::from(others);
     // Of a typical rank: the slowest ones are seen in all of these times alike.
     let frames_s = 2.0 * described.frame_s / described.cores;
     // Slow ranks hold their processors up, not links: that is what `cores` says.
-    let rate = (ONE[1] - ONE[0]) as f64 / (more - some).max(1e-12);
+    let [some, more] = [exchange(far, 1, ONE[0])?, exchange(far, 1, ONE[1])?];
+    // A ring is as fast as its slowest part.
+    let [near, nearer] = [exchange(Order::Places, 1, ONE[0])?, exchange(Order::Places, 1, ONE[1])?];
+    let per = |seconds: f64| (ONE[1] - ONE[0]) as f64 / seconds.max(1e-12);
+    let (rate, around) = (per(more.typical - some.typical), per(nearer.slowest - near.slowest));
     let crowd = (many_large.typical - many.typical).max(0.0) / (k * LARGE as f64 / rate);
     Ok(Profile {
         // A layer lasts until its last rank is done.
         latency_s: one.slowest,
         message_s: ((many.slowest - one.slowest) / (k - 1.0) - frames_s).max(0.0),
         rate,
+        ring_gain: around / rate,
         incast: ((crowd - 1.0) / (k - 1.0)).max(0.0),
         // A call ends when its slowest rank does: all of them time their kernels, at once.
         cores: 1.0 / slowest(network, seed),

@@ -1,0 +1,79 @@
+"""Sums of outer products in which a rank is killed or stands still: the others are told who, and go on without it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+
+from conftest import Processes
+
+# Sums again and again; `{how}` are further arguments. The numbers are whole, so every order of additions agrees.
+BODY = """
+import scipy.sparse as sp
+def factors(rank):
+    random = np.random.default_rng(rank)
+    a, b = random.integers(-3, 4, ({pairs}, 900)).astype(float), random.integers(-3, 4, ({pairs}, 700)).astype(float)
+    return (sp.csr_array(a * (a > 1)), sp.csr_array(b * (b > 1))) if {sparse} else (a, b)
+def right(got, ranks):
+    dense = lambda x: x.toarray() if {sparse} else x
+    return (dense(got) == sum(dense(a).T @ dense(b) for a, b in map(factors, ranks))).all()
+a, b = factors(comm.rank)
+assert right(comm.outer_product_sum(a, b, {how}), range(4))
+say("begins")
+try:
+    while True:
+        comm.outer_product_sum(a, b, {how})
+except sky.SkyphosError as error:
+    say(type(error).__name__, error.rank)
+left = comm.shrink()
+say("right" if right(left.outer_product_sum(a, b, {how}), (0, 1, 3)) else "wrong", left.size)
+"""
+
+WAYS = [
+    ("algorithm='allgather', exchange='direct'", 2, False),
+    ("algorithm='allgather', exchange='recursive_doubling'", 300, False),
+    ("algorithm='rabenseifner'", 40, False),
+    ("algorithm='ring'", 40, False),
+    ("algorithm='butterfly'", 2, False),
+    ("algorithm='allreduce'", 2, False),
+    ("", 40, True),
+]
+
+
+def word(process: subprocess.Popen[str]) -> list[str]:
+    assert process.stdout is not None
+    return process.stdout.readline().split()
+
+
+def those_left(processes: Processes, case: tuple[str, int, bool], options: str, harm: Callable[..., None]) -> float:
+    """Four ranks, of which the third comes to harm; seconds until the others were told."""
+    how, pairs, sparse = case
+    group = processes.start(4, BODY.format(how=how, pairs=pairs, sparse=sparse), options=options)
+    for process in group:
+        assert word(process) == ["begins"]
+    begin = time.monotonic()
+    harm(group[2])
+    for rank in (0, 1, 3):
+        assert word(group[rank]) == ["PeerLost", "2"]
+    told_s = time.monotonic() - begin
+    for rank in (0, 1, 3):
+        out, err = group[rank].communicate(timeout=60)
+        assert (out.split(), err) == (["right", "3"], "")
+    return told_s
+
+
+@pytest.mark.parametrize("options", ["", "shared_memory=False"])
+@pytest.mark.parametrize("case", WAYS, ids=lambda case: case[0] or "sparse")
+def test_a_killed_rank_is_named_and_the_others_go_on(
+    processes: Processes, case: tuple[str, int, bool], options: str
+) -> None:
+    assert those_left(processes, case, options, lambda one: one.send_signal(signal.SIGKILL)) < 10
+
+
+@pytest.mark.parametrize("case", WAYS[1:3], ids=lambda case: case[0])
+def test_a_rank_that_stands_still_is_left_behind(processes: Processes, case: tuple[str, int, bool]) -> None:
+    those_left(processes, case, "heartbeat_timeout=2", lambda one: one.send_signal(signal.SIGSTOP))
