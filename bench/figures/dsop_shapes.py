@@ -56,6 +56,6 @@ def draw(entry: dict[str, Any]) -> Any:
         plain_numbers(each.yaxis, ticks)
         each.set_xlabel(label)
         each.set_ylabel("milliseconds")
-    axes[0].legend(fontsize=8.5, frameon=False)
+    axes[2].legend(fontsize=8.5, frameon=False, loc="upper left")
     figure.suptitle(f"{TITLE} (simulated)", fontsize=12, fontweight="bold")
     return figure
