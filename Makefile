@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name 'Cargo.toml') Cargo.toml
 
-.PHONY: build demo test test-rust test-fuzz test-python test-engines slurm hadoop lint fuzz bench lab figures faults faults-planted clean
+.PHONY: build demo test test-rust test-fuzz test-python test-torch test-engines slurm hadoop lint fuzz bench lab figures faults faults-planted clean
 
 # The environment with a release build of the package in it.
 build: $(VENV)/.built
@@ -37,7 +37,17 @@ test-fuzz:
 
 test-python: build
 	$(BIN)/python -m pytest
-	$(BIN)/python -m pytest --doctest-modules python/skyphos
+	$(BIN)/python -m pytest --doctest-modules python/skyphos --ignore=python/skyphos/torch
+
+# The backend of torch.distributed. The first time it installs PyTorch: a download of 5 GB.
+test-torch: build
+	@$(MAKE) --no-print-directory $(VENV)/.torch
+	$(BIN)/python -m pytest -rs tests/torch
+	$(BIN)/python -m pytest --doctest-modules python/skyphos/torch
+
+$(VENV)/.torch: $(VENV)/.built
+	$(BIN)/maturin develop --release --quiet --extras graph,dev,torch
+	@touch $@
 
 # Launchers and engines (docs/engines.md), the real ones. The first time it installs them: a download of 6 GB, PyTorch most of it.
 # What cannot be had here is skipped, and pytest says why.

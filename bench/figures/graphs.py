@@ -100,7 +100,7 @@ def predictions(graph: Graph, on: Network) -> list[PlanPrediction]:
 def idle() -> Profile:
     """Processors whose work takes no time: what is left is the network's."""
     free = dict.fromkeys((f.name for f in fields(Profile)), 0.0)
-    return Profile(**free | {"rate": RATE, "cores": 1.0})
+    return Profile(**free | {"rate": RATE, "cores": 1.0, "ring_gain": 1.0})
 
 
 def layer_bytes(graph: Graph, degrees: Sequence[int], parts: int = 64) -> list[float]:

@@ -26,7 +26,7 @@ NEEDS_ROOT = False
 RANKS, DEGREES, CORES = 64, (16, 4), 8
 THREADS = (1, 2, 4, 8, 16)
 HERE_RANKS, HERE_N, HERE_ENTRIES = 2, 1 << 24, 4_000_000
-_NETWORK = ("latency_s", "rate", "incast", "cores", "message_s")
+_NETWORK = ("latency_s", "rate", "incast", "ring_gain", "cores", "message_s")
 
 
 def faster(machine: Profile, times: float) -> Profile:

@@ -343,7 +343,7 @@ class _Probe:
         each_s = _TOGETHER / 2 * self._seconds / (1 if streams == around else 2)
         far = float(np.median(self._rates(streams, each_s)))
         # A ring is as fast as its slowest part.
-        return far, 1.0 if streams == around else float(np.min(self._rates(around, each_s))) / far
+        return far, 1.0 if streams == around else max(0.1, float(np.min(self._rates(around, each_s))) / far)
 
     def _incast(self, steps: list[Pairs]) -> list[tuple[int, float]]:
         """Senders at once, and the bytes a second that come together."""

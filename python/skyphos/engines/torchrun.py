@@ -16,20 +16,18 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-import socket
-import time
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import Timeout
+from ._store import find, listen
 
 if TYPE_CHECKING:
     from ..bootstrap import Bootstrap
 
 __all__ = ["meet"]
 
-_REACH_S = 5.0  # for one connection to rank 0
 _groups = itertools.count()
 
 
@@ -77,43 +75,8 @@ def meet(place: Bootstrap, timeout: float) -> Bootstrap:
     key = f"skyphos/{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{next(_groups)}"
     if place.rank == 0:
         token = place.token or secrets.token_hex(16)
-        listener, address = _listen(place, host, port)
+        listener, address = listen(host, port, one_host=place.local_size == place.world_size)
         store.set(key, f"{address} {token}")
         return replace(place, rendezvous=address, token=token, listen_fd=listener.detach())
-    address, token = _find(store, key, time.monotonic() + seconds)
+    address, token = find(store, key, seconds)
     return replace(place, rendezvous=address, token=place.token or token)
-
-
-def _listen(place: Bootstrap, master: str, port: int) -> tuple[socket.socket, str]:
-    """A socket that listens, and how the other ranks reach it."""
-    if place.local_size == place.world_size or master == "localhost" or master.startswith("127."):
-        host, family, interface = "127.0.0.1", socket.AF_INET, "127.0.0.1"
-    else:
-        family, _, _, _, there = socket.getaddrinfo(master, port, type=socket.SOCK_DGRAM)[0]
-        interface = ""
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.bind((there[0], 0))
-                host = master  # this host, which the others know by that name
-            except OSError:
-                probe.connect(there)  # sends nothing, but says from which address it would
-                host = probe.getsockname()[0]
-    listener = socket.create_server((interface, 0), family=family, backlog=1024)
-    return listener, f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-
-
-def _find(store: Any, key: str, deadline: float) -> tuple[str, str]:
-    """Rank 0's address and token, once it listens. Short looks, between which Ctrl-C gets through."""
-    pause, said = 0.01, "it has not said where it is"
-    while time.monotonic() < deadline:
-        if store.check([key]):
-            address, token = store.get(key).decode().split()
-            host, _, port = address.rpartition(":")
-            try:
-                socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
-                return address, token
-            except OSError as error:
-                said = f"it said {address}, which cannot be reached from here ({error})"
-        time.sleep(pause)
-        pause = min(2 * pause, 0.5)
-    raise Timeout(f"rank 0 did not come to init through torchrun's store: {said}", missing=(0,), call="init")

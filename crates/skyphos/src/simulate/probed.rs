@@ -58,17 +58,26 @@ pub fn probe(network: &Network, seed: u64) -> Result<Profile> {
     let frames_s = 2.0 * described.frame_s / described.cores;
     // Slow ranks hold their processors up, not links: that is what `cores` says.
     let [some, more] = [exchange(far, 1, ONE[0])?, exchange(far, 1, ONE[1])?];
-    // A ring is as fast as its slowest part.
-    let [near, nearer] = [exchange(Order::Places, 1, ONE[0])?, exchange(Order::Places, 1, ONE[1])?];
     let per = |seconds: f64| (ONE[1] - ONE[0]) as f64 / seconds.max(1e-12);
-    let (rate, around) = (per(more.typical - some.typical), per(nearer.slowest - near.slowest));
+    let rate = per(more.typical - some.typical);
+    // Where no two hosts share a link, nor two ranks one of a host, a ring has no more than others.
+    let topology = comms[0].topology();
+    let shared =
+        topology.racks().iter().any(|rack| *rack != topology.racks()[0]) || network.ranks_per_host > 1;
+    let ring_gain = if shared {
+        let [near, nearer] = [exchange(Order::Places, 1, ONE[0])?, exchange(Order::Places, 1, ONE[1])?];
+        // A ring is as fast as its slowest part; ranks that are late by chance say nothing of links.
+        (per(nearer.slowest - near.slowest) / rate).clamp(0.1, 1e3)
+    } else {
+        1.0
+    };
     let crowd = (many_large.typical - many.typical).max(0.0) / (k * LARGE as f64 / rate);
     Ok(Profile {
         // A layer lasts until its last rank is done.
         latency_s: one.slowest,
         message_s: ((many.slowest - one.slowest) / (k - 1.0) - frames_s).max(0.0),
         rate,
-        ring_gain: around / rate,
+        ring_gain,
         incast: ((crowd - 1.0) / (k - 1.0)).max(0.0),
         // A call ends when its slowest rank does: all of them time their kernels, at once.
         cores: 1.0 / slowest(network, seed),

@@ -1,0 +1,58 @@
+"""Meeting through a key-value store of PyTorch's: rank 0 says there where it listens, and the others look."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+from ..errors import Timeout
+
+__all__ = ["find", "listen"]
+
+_REACH_S = 5.0  # for one connection to rank 0
+
+
+def listen(master: str, port: int, *, one_host: bool) -> tuple[socket.socket, str]:
+    """A socket that listens, and ``host:port`` by which the other ranks reach it, who reach ``master``.
+
+    Examples
+    --------
+    >>> from skyphos.engines._store import listen
+    >>> listener, address = listen("127.0.0.1", 29500, one_host=True)
+    >>> address == f"127.0.0.1:{listener.getsockname()[1]}"
+    True
+    >>> listener.close()
+    """
+    if one_host or master == "localhost" or master.startswith("127."):
+        host, family, interface = "127.0.0.1", socket.AF_INET, "127.0.0.1"
+    else:
+        family, _, _, _, there = socket.getaddrinfo(master, port, type=socket.SOCK_DGRAM)[0]
+        interface = ""
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.bind((there[0], 0))
+                host = master  # this host, which the others know by that name
+            except OSError:
+                probe.connect(there)  # sends nothing, but says from which address it would
+                host = probe.getsockname()[0]
+    listener = socket.create_server((interface, 0), family=family, backlog=1024)
+    return listener, f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+
+
+def find(store: Any, key: str, seconds: float) -> tuple[str, str]:
+    """Rank 0's address and token, once it listens. Short looks, between which Ctrl-C gets through."""
+    deadline = time.monotonic() + seconds
+    pause, said = 0.01, "it has not said where it is"
+    while time.monotonic() < deadline:
+        if store.check([key]):
+            address, token = store.get(key).decode().split()
+            host, _, port = address.rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+                return address, token
+            except OSError as error:
+                said = f"it said {address}, which cannot be reached from here ({error})"
+        time.sleep(pause)
+        pause = min(2 * pause, 0.5)
+    raise Timeout(f"rank 0 did not come to init through torch's store: {said}", missing=(0,), call="init")

@@ -1,0 +1,41 @@
+"""PyTorch: a backend of ``torch.distributed`` for tensors in the processor's memory, dense and sparse.
+
+::
+
+    import torch.distributed as dist
+
+    dist.init_process_group("skyphos")                    # where "gloo" stood
+    dist.init_process_group("cpu:skyphos,cuda:nccl")      # with a GPU's own for its tensors
+
+From PyTorch 2.15 on the name is known once Skyphos is installed; before, ``import skyphos.torch`` makes it known. Ranks
+meet through torch's own store, so scripts for ``torchrun`` change this word alone.
+
+Needs the package torch: ``pip install 'skyphos[torch]'``.
+"""
+
+from __future__ import annotations
+
+import torch.distributed
+
+from .backend import SkyphosBackend
+from .meeting import create
+
+__all__ = ["SkyphosBackend", "register"]
+
+
+def register() -> None:
+    """Make the backend's name known to ``torch.distributed``. Importing :mod:`skyphos.torch` does so too.
+
+    Examples
+    --------
+    >>> import torch.distributed as dist
+    >>> import skyphos.torch
+    >>> skyphos.torch.register()
+    >>> dist.is_backend_available("skyphos")
+    True
+    """
+    if "SKYPHOS" not in torch.distributed.Backend._plugins:
+        torch.distributed.Backend.register_backend("skyphos", create, extended_api=True, devices=["cpu"])
+
+
+register()

@@ -1,0 +1,436 @@
+"""The backend of one process group: ``torch.distributed``'s calls as ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch._C._distributed_c10d import Backend
+from torch.distributed import ReduceOp
+
+from .. import _skyphos as native
+from ..arguments import resolve_op
+from ..comm import Comm
+from ..errors import BadInput
+from ..work import Work, perform
+from .tensors import as_bytes, as_numbers, as_vector, check, fill_sparse, is_whole, of_array
+from .work import Completion, TorchWork
+
+__all__ = ["SkyphosBackend"]
+
+Tensors = list[torch.Tensor]
+
+_OPS = {
+    ReduceOp.SUM: "sum",
+    ReduceOp.AVG: "mean",
+    ReduceOp.PRODUCT: "prod",
+    ReduceOp.MIN: "min",
+    ReduceOp.MAX: "max",
+    ReduceOp.BAND: "and",
+    ReduceOp.BOR: "or",
+    ReduceOp.BXOR: np.bitwise_xor,
+}
+#: Of truth values a sum is whether any is true, and a product whether all are.
+_OF_BOOL = {
+    "sum": "or",
+    "max": "or",
+    "or": "or",
+    "prod": "and",
+    "min": "and",
+    "and": "and",
+    np.bitwise_xor: np.bitwise_xor,
+}
+
+
+class _Several:
+    """Calls that are one to who waits for them."""
+
+    def __init__(self, calls: Sequence[Work[Any]]) -> None:
+        self._calls = calls
+
+    def done(self) -> bool:
+        return all(call.done() for call in self._calls)
+
+    def wait(self, timeout: float | None = None) -> list[Any]:
+        return [call.wait(timeout) for call in self._calls]
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        found = [call.exception(timeout) for call in self._calls]
+        return next((error for error in found if error is not None), None)
+
+
+class SkyphosBackend(Backend):
+    """A process group's collectives by a :class:`skyphos.Comm`, for strided and sparse COO tensors of the CPU.
+
+    Made by ``dist.init_process_group("skyphos")`` and ``dist.new_group(backend="skyphos")``; ``comm`` is the group.
+    """
+
+    def __init__(self, comm: Comm, timeout: float) -> None:
+        super().__init__(comm.rank, comm.size)
+        self.comm = comm
+        self._timeout = timeout
+        self._completion = Completion()
+
+    def getBackendName(self) -> str:
+        """The name by which groups are made."""
+        return "skyphos"
+
+    # -- How a call begins and ends.
+
+    def _perform(
+        self,
+        asynchronous: bool,
+        start: Callable[[bool], Any],
+        finish: Callable[[Any], None],
+        outputs: list[Any],
+    ) -> TorchWork:
+        """Begin a call; where the caller waits at once, it is over on return."""
+        if asynchronous:
+            return TorchWork(start(True), finish, outputs, self._completion)
+        finish(start(False))
+        return TorchWork(None, finish, outputs, self._completion)
+
+    def _all_or_none(self, look: Callable[[], Any]) -> Any:
+        """What ``look`` finds in the arguments; if it fails here, the call fails on all ranks."""
+        try:
+            return look()
+        except Exception as error:
+            self.comm._fail(error)
+
+    def _op(self, given: Any, dtype: torch.dtype) -> Any:
+        op = _OPS.get(given.op if hasattr(given, "op") else given)
+        if op is None:
+            raise BadInput(
+                f"{given} is no operation of the backend skyphos: SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR"
+            )
+        if dtype == torch.bool:
+            if op not in _OF_BOOL:
+                raise BadInput("truth values have no mean: use .to(torch.float32)")
+            op = _OF_BOOL[op]
+        if dtype.is_complex and op not in ("sum", "mean"):
+            raise BadInput(f"complex numbers can be summed and averaged, not reduced by {op}")
+        if op == "mean" and not (dtype.is_floating_point or dtype.is_complex):
+            raise BadInput(f"numbers of {dtype} have no mean of their type: use SUM, or floats")
+        if (dtype.is_floating_point or dtype.is_complex) and op in ("and", "or", np.bitwise_xor):
+            raise BadInput(f"numbers of {dtype} have no bits to combine")
+        return op
+
+    # -- Reductions.
+
+    def allreduce(self, tensors: Tensors, opts: Any) -> TorchWork:
+        """Reduce a tensor of each rank, in place; a sparse one gets the union of all ranks' indices."""
+        tensor = self._all_or_none(lambda: _only(tensors, "allreduce"))
+        start, finish = self._reduction(tensor, opts.reduceOp)
+        return self._perform(opts.asyncOp, start, finish, [tensor])
+
+    def _reduction(self, tensor: torch.Tensor, given: Any) -> tuple[Callable[[bool], Any], Callable[[Any], None]]:
+        if tensor.is_sparse:
+
+            def look_at_sparse() -> Any:
+                op = self._op(given, tensor.dtype)
+                if op not in ("sum", "mean"):
+                    raise BadInput(f"sparse tensors can be summed and averaged, not reduced by {op}")
+                return as_vector(tensor), op
+
+            vector, op = self._all_or_none(look_at_sparse)
+            return (
+                lambda async_op: self.comm.allreduce(vector, op=op, async_op=async_op),
+                lambda reduced: fill_sparse(tensor, reduced),
+            )
+        array, op = self._all_or_none(lambda: (as_numbers(tensor)[0], self._op(given, tensor.dtype)))
+        result = np.empty_like(array)
+        return (
+            lambda async_op: self.comm.allreduce(array, op=op, out=result, async_op=async_op),
+            lambda _: _fill(tensor, result),
+        )
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> TorchWork:
+        """Reduce several tensors, which travel together."""
+        self._all_or_none(lambda: check(tensors))
+        parts = [self._reduction(tensor, opts.reduceOp) for tensor in tensors]
+        return self._together(opts, parts, list(tensors))
+
+    def allreduce_sparse(self, tensors: Tensors, opts: Any) -> TorchWork:
+        """As :meth:`allreduce`, which takes sparse tensors too."""
+        return self.allreduce(tensors, opts)
+
+    def reduce(self, tensors: Tensors, opts: Any) -> TorchWork:
+        """Reduce a tensor of each rank on one of them, in place there."""
+
+        def look() -> Any:
+            tensor = _only(tensors, "reduce", strided=True)
+            return tensor, as_numbers(tensor)[0], resolve_op(self._op(opts.reduceOp, tensor.dtype))
+
+        tensor, array, op = self._all_or_none(look)
+        root = opts.rootRank
+        out = np.empty(array.shape if self.comm.rank == root else 0, array.dtype)
+        return self._perform(
+            opts.asyncOp,
+            lambda async_op: _native(
+                native.reduce_arrays(self._native, array, out, op[0], op[1], root, async_op), async_op
+            ),
+            lambda _: _fill(tensor, out) if self.comm.rank == root else None,
+            [tensor],
+        )
+
+    def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> TorchWork:
+        """Reduce a list of tensors, one a rank, of which each rank gets its own."""
+        output, parts = self._all_or_none(lambda: self._one_each(outputs, inputs, "reduce_scatter"))
+        return self._reduce_scatter(output, torch.stack([part.reshape(-1) for part in parts]), opts)
+
+    def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> TorchWork:
+        """Reduce a tensor, of which each rank gets an even part."""
+
+        def look() -> None:
+            check([output, source])
+            if source.numel() != output.numel() * self.comm.size:
+                raise BadInput(f"{source.numel()} numbers in, {output.numel()} out of each of {self.comm.size} ranks")
+
+        self._all_or_none(look)
+        return self._reduce_scatter(output, source, opts)
+
+    def _reduce_scatter(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> TorchWork:
+        start, finish = self._scattered(output, source, opts.reduceOp)
+        return self._perform(opts.asyncOp, start, finish, [output])
+
+    def _scattered(
+        self, output: torch.Tensor, source: torch.Tensor, given: Any
+    ) -> tuple[Callable[[bool], Any], Callable[[Any], None]]:
+        def look() -> Any:
+            if output.dtype != source.dtype:
+                raise BadInput(f"{source.dtype} in and {output.dtype} out")
+            return as_numbers(source)[0], resolve_op(self._op(given, source.dtype))
+
+        array, op = self._all_or_none(look)
+        out = np.empty(array.size // self.comm.size, array.dtype)
+        return (
+            lambda async_op: _native(
+                native.reduce_arrays(self._native, array, out, op[0], op[1], None, async_op), async_op
+            ),
+            lambda _: _fill(output, out),
+        )
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> TorchWork:
+        """Several of :meth:`reduce_scatter_single`, which travel together."""
+        self._all_or_none(lambda: check([*outputs, *inputs]))
+        parts = [self._scattered(*pair, opts.reduceOp) for pair in zip(outputs, inputs, strict=True)]
+        return self._together(opts, parts, list(outputs))
+
+    # -- What moves bytes: tensors of any type.
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> TorchWork:
+        """Give all ranks one rank's tensor."""
+        tensor = self._all_or_none(lambda: _only(tensors, "broadcast", strided=True))
+        root = opts.rootRank
+        sends = self.comm.rank == root
+        mine = as_bytes(tensor.contiguous()) if sends else None
+
+        def finish(came: Any) -> None:
+            if not sends:
+                if len(came) != tensor.numel() * tensor.element_size():
+                    raise BadInput(
+                        f"rank {root} broadcasts {len(came)} bytes, and rank {self.comm.rank} has a tensor of "
+                        f"{tensor.numel() * tensor.element_size()}"
+                    )
+                _fill(tensor, came)
+
+        return self._perform(
+            opts.asyncOp, lambda async_op: self.comm.broadcast(mine, root, async_op=async_op), finish, [tensor]
+        )
+
+    def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> TorchWork:
+        """Give all ranks the tensors of all."""
+        source, parts = self._all_or_none(lambda: self._one_each(inputs, outputs, "allgather"))
+        start, finish = self._gathered(parts, source)
+        return self._perform(opts.asyncOp, start, finish, parts)
+
+    def _gathered(self, parts: Tensors, source: torch.Tensor) -> tuple[Callable[[bool], Any], Callable[[Any], None]]:
+        mine = as_bytes(source.contiguous())
+        all_bytes = np.empty((self.comm.size, mine.size), np.uint8)
+        return self._move("allgather", mine, all_bytes, 0), lambda _: _fill_each(parts, all_bytes)
+
+    def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> TorchWork:
+        """Several of :meth:`allgather`, which travel together."""
+        self._all_or_none(lambda: check([*inputs, *(tensor for rank in outputs for tensor in rank)]))
+        parts = [self._gathered([rank[k] for rank in outputs], source) for k, source in enumerate(inputs)]
+        return self._together(opts, parts, [tensor for rank in outputs for tensor in rank])
+
+    def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> TorchWork:
+        """Give all ranks the tensors of all, as one."""
+        start, finish = self._gathered_single(output, source)
+        return self._perform(opts.asyncOp, start, finish, [output])
+
+    def _gathered_single(
+        self, output: torch.Tensor, source: torch.Tensor
+    ) -> tuple[Callable[[bool], Any], Callable[[Any], None]]:
+        def look() -> Any:
+            check([output, source])
+            if (output.numel(), output.dtype) != (source.numel() * self.comm.size, source.dtype):
+                raise BadInput(
+                    f"{source.numel()} elements of {source.dtype} of each of {self.comm.size} ranks into "
+                    f"{output.numel()} of {output.dtype}"
+                )
+            mine = as_bytes(source.contiguous())
+            # Straight to where it belongs, if that is one stretch, and not what is sent.
+            apart = is_whole(output) and not np.may_share_memory(mine, as_bytes(output))
+            return mine, as_bytes(output) if apart else np.empty(mine.size * self.comm.size, np.uint8), apart
+
+        mine, out, apart = self._all_or_none(look)
+        return self._move("allgather", mine, out, 0), lambda _: None if apart else _fill(output, out)
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> TorchWork:
+        """Several of :meth:`all_gather_single`, which travel together."""
+        parts = [self._gathered_single(*pair) for pair in zip(outputs, inputs, strict=True)]
+        return self._together(opts, parts, list(outputs))
+
+    def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> TorchWork:
+        """Give one rank the tensors of all."""
+        root = opts.rootRank
+        receives = self.comm.rank == root
+
+        def look() -> Any:
+            source = _only(inputs, "gather", strided=True)
+            return source, self._one_each(inputs, outputs, "gather")[1] if receives else []
+
+        source, parts = self._all_or_none(look)
+        mine = as_bytes(source.contiguous())
+        all_bytes = np.empty((self.comm.size if receives else 0, mine.size), np.uint8)
+        return self._perform(
+            opts.asyncOp,
+            self._move("gather", mine, all_bytes, root),
+            lambda _: _fill_each(parts, all_bytes) if receives else None,
+            parts,
+        )
+
+    def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> TorchWork:
+        """Give each rank one of one rank's tensors."""
+        root = opts.rootRank
+
+        def look() -> Any:
+            output = _only(outputs, "scatter", strided=True)
+            if self.comm.rank != root:
+                return output, np.empty(0, np.uint8)
+            parts = self._one_each(outputs, inputs, "scatter")[1]
+            return output, np.stack([as_bytes(part.contiguous()) for part in parts])
+
+        output, mine = self._all_or_none(look)
+        out = np.empty(output.numel() * output.element_size(), np.uint8)
+        return self._perform(
+            opts.asyncOp, self._move("scatter", mine, out, root), lambda _: _fill(output, out), [output]
+        )
+
+    def barrier(self, opts: Any) -> TorchWork:
+        """Wait until all ranks are here."""
+        return self._perform(
+            opts.asyncOp,
+            lambda async_op: self.comm.barrier(async_op=True) if async_op else self.comm.barrier(),
+            lambda _: None,
+            [],
+        )
+
+    def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
+        """Wait until all ranks are here; the error says which are not."""
+        self.comm.barrier(async_op=True).wait(_seconds(opts.timeout))
+
+    # -- What all of these share.
+
+    @property
+    def _native(self) -> native.Comm:
+        return self.comm._native
+
+    def _move(
+        self, what: str, mine: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8], root: int
+    ) -> Callable[[bool], Any]:
+        schedule = "auto" if what == "allgather" else "direct"
+
+        def start(async_op: bool) -> Any:
+            return _native(native.move_arrays(self._native, what, mine, out, root, schedule, async_op), async_op)
+
+        return start
+
+    def _together(
+        self, opts: Any, parts: list[tuple[Callable[[bool], Any], Callable[[Any], None]]], outputs: list[Any]
+    ) -> TorchWork:
+        """Several calls as one."""
+        with self.comm.fuse():
+            calls = [start(True) for start, _ in parts]
+
+        def finish(came: list[Any]) -> None:
+            for (_, put), one in zip(parts, came, strict=True):
+                put(one)
+
+        work = TorchWork(_Several(calls), finish, outputs, self._completion)
+        if not opts.asyncOp:
+            work.wait()
+        return work
+
+    def _one_each(self, one: Tensors, lists: list[Tensors], what: str) -> tuple[torch.Tensor, Tensors]:
+        """A tensor, and as many like it as there are ranks."""
+        tensor = _only(one, what, strided=True)
+        if len(lists) != 1 or len(lists[0]) != self.comm.size:
+            raise BadInput(f"{what} takes a list of {self.comm.size} tensors, one a rank")
+        check(lists[0])
+        for rank, part in enumerate(lists[0]):
+            if (part.numel(), part.dtype) != (tensor.numel(), tensor.dtype):
+                raise BadInput(
+                    f"{what}: the tensor of rank {rank} has {part.numel()} elements of {part.dtype}, and this one "
+                    f"{tensor.numel()} of {tensor.dtype}"
+                )
+        return tensor, list(lists[0])
+
+    # Names of these before PyTorch 2.15.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    # -- The group itself.
+
+    def shutdown(self) -> None:
+        """Leave the group."""
+        self._completion.close()
+        self.comm.close()
+
+    def abort(self) -> None:
+        """As :meth:`shutdown`."""
+        self.shutdown()
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Calls are numbered from the beginning."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        return 0
+
+
+def _native(done: Any, async_op: bool) -> Any:
+    return perform(done, async_op, lambda _: None)
+
+
+def _only(tensors: Tensors, what: str, *, strided: bool = False) -> torch.Tensor:
+    """The tensor, of which there must be one."""
+    if len(tensors) != 1:
+        raise BadInput(f"{what} takes one tensor a rank, not {len(tensors)}")
+    check(tensors)
+    if strided and tensors[0].is_sparse:
+        raise BadInput(f"{what} takes strided tensors; allreduce takes sparse ones")
+    return tensors[0]
+
+
+def _seconds(timeout: timedelta) -> float | None:
+    """Those of torch's time-out; None where it says none."""
+    seconds = timeout.total_seconds()
+    return seconds if seconds > 0 else None
+
+
+def _fill(tensor: torch.Tensor, came: npt.NDArray[Any]) -> None:
+    """Put a result into a tensor: numbers as ``as_numbers`` has them, or bytes."""
+    tensor.detach().copy_(of_array(came, tensor))
+
+
+def _fill_each(tensors: Tensors, came: npt.NDArray[np.uint8]) -> None:
+    for tensor, part in zip(tensors, came, strict=True):
+        _fill(tensor, part)

@@ -1,0 +1,121 @@
+"""Tensors as the arrays that collectives move and reduce, and back."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..errors import BadInput
+from ..sparse_vector import SparseVector
+
+__all__ = ["as_bytes", "as_numbers", "as_vector", "check", "fill_sparse", "is_whole", "of_array"]
+
+#: What is reduced as another type: sums wrap around as they do in the narrow one once they are cut to it.
+_WIDENED = {torch.int8: torch.int32, torch.int16: torch.int32}
+_NUMBERS = (torch.float16, torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8)
+
+
+def check(tensors: list[torch.Tensor]) -> None:
+    """Refuse what is not in the processor's memory, and layouts other than strided and COO."""
+    for tensor in tensors:
+        if tensor.device.type != "cpu":
+            raise BadInput(
+                f"the backend skyphos moves tensors of the CPU, not of {tensor.device}: "
+                'init_process_group("cpu:skyphos,cuda:nccl") leaves those to NCCL'
+            )
+        if tensor.layout not in (torch.strided, torch.sparse_coo):
+            raise BadInput(f"a tensor of layout {tensor.layout}: strided and sparse_coo can be moved")
+
+
+def is_whole(tensor: torch.Tensor) -> bool:
+    """Whether its memory is one stretch in the order of its elements."""
+    return bool(tensor.is_contiguous())
+
+
+def as_bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
+    """The memory of a contiguous tensor."""
+    if tensor.numel() == 0:
+        return np.empty(0, np.uint8)
+    flat: npt.NDArray[np.uint8] = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    return flat
+
+
+def as_numbers(tensor: torch.Tensor) -> tuple[npt.NDArray[Any], torch.Tensor]:
+    """A flat array that can be reduced, and the tensor whose memory it is: the same where its type can be."""
+    flat = tensor.detach().reshape(-1)
+    if flat.dtype == torch.bfloat16:
+        import ml_dtypes  # NumPy's own types have none of 16 bits with 8 of exponent
+
+        return flat.view(torch.int16).numpy().view(ml_dtypes.bfloat16), flat
+    if flat.dtype == torch.bool:
+        return flat.view(torch.uint8).numpy(), flat
+    if flat.dtype.is_complex:
+        return torch.view_as_real(flat).reshape(-1).numpy(), flat
+    if flat.dtype in _WIDENED:
+        flat = flat.to(_WIDENED[flat.dtype])
+    elif flat.dtype not in _NUMBERS:
+        raise BadInput(f"tensors of {tensor.dtype} cannot be reduced")
+    return flat.numpy(), flat
+
+
+def as_vector(tensor: torch.Tensor) -> SparseVector:
+    """A sparse tensor as a vector over its sparse dimensions, whose rows are its dense ones."""
+    dims = tensor.sparse_dim()
+    shape = tensor.shape[:dims]  # repeated indices are added
+    width = math.prod(tensor.shape[dims:])
+    if math.prod(shape) >= 1 << 63:
+        raise BadInput(
+            f"a sparse tensor of shape {tuple(tensor.shape)}: its sparse dimensions have 2^63 places or more"
+        )
+    indices, values = tensor._indices(), tensor._values().detach().contiguous()
+    places = np.zeros(indices.shape[1], np.int64)
+    for dim, length in enumerate(shape):
+        places = places * length + indices[dim].numpy()
+    numbers, _ = as_numbers(values)
+    wide = 2 * width if values.dtype.is_complex else width
+    if wide == 0:
+        raise BadInput(f"a sparse tensor of shape {tuple(tensor.shape)} has no numbers")
+    rows = numbers.reshape(-1, wide)
+    return SparseVector(places, rows if wide > 1 else rows[:, 0], math.prod(shape))
+
+
+def fill_sparse(tensor: torch.Tensor, vector: SparseVector) -> None:
+    """Put a vector's entries into a sparse tensor in place of its own."""
+    dims = tensor.sparse_dim()
+    places = np.asarray(vector.indices, np.int64)
+    indices = np.empty((dims, len(places)), np.int64)
+    for dim in reversed(range(dims)):
+        length = max(1, tensor.shape[dim])
+        places, indices[dim] = np.divmod(places, length)
+    shape = (indices.shape[1], *tensor.shape[dims:])
+    values = _tensor_of(np.ascontiguousarray(vector.values), tensor.dtype).reshape(shape)
+    came = torch.sparse_coo_tensor(
+        torch.from_numpy(indices), values, tensor.shape, is_coalesced=True, check_invariants=False
+    )
+    with torch.no_grad():
+        tensor.copy_(came)  # of the tensor itself: what `detach` returns has entries of its own
+
+
+def of_array(came: npt.NDArray[Any], like: torch.Tensor) -> torch.Tensor:
+    """A tensor of the shape and type of another one, of its bytes or of what :func:`as_numbers` made of it."""
+    if came.dtype == np.uint8 and like.dtype not in (torch.uint8, torch.bool):
+        if like.numel() == 0:
+            return like
+        flat = torch.from_numpy(came.reshape(-1)).view(like.dtype)
+    else:
+        flat = _tensor_of(came, like.dtype)
+    return flat.reshape(like.shape)
+
+
+def _tensor_of(numbers: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
+    """A flat tensor of a type, of what :func:`as_numbers` made of such a one."""
+    if dtype == torch.bfloat16:
+        return torch.from_numpy(numbers.reshape(-1).view(np.int16)).view(torch.bfloat16)
+    flat = torch.from_numpy(numbers.reshape(-1))
+    if dtype.is_complex:
+        return torch.view_as_complex(flat.reshape(-1, 2))
+    return flat.to(dtype)

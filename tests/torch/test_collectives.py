@@ -1,0 +1,256 @@
+"""Every collective of ``torch.distributed`` by the backend, against what NumPy or Gloo makes of the same tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch.distributed as dist  # noqa: E402
+
+from torch_ranks import Ranks  # noqa: E402
+
+SIZES = [1, 2, 3, 5]
+NUMBERS = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+]
+ANY = [*NUMBERS, torch.bool, torch.complex64]
+SHAPES = [(), (0,), (1,), (7,), (3, 5), (40_000,)]
+
+
+def drawn(rank: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Small whole numbers, other ones on each rank."""
+    random = torch.Generator().manual_seed(rank + 1000 * len(shape))
+    return torch.randint(0, 4, shape, generator=random).to(dtype)
+
+
+def me() -> tuple[int, int]:
+    return dist.get_rank(), dist.get_world_size()
+
+
+def all_drawn(shape: tuple[int, ...], dtype: Any) -> list[Any]:
+    return [drawn(rank, shape, dtype) for rank in range(me()[1])]
+
+
+def check_allreduce(shape: tuple[int, ...]) -> None:
+    rank, _ = me()
+    folds: dict[Any, Callable[[Any], Any]] = {
+        dist.ReduceOp.SUM: lambda x: x.sum(0),
+        dist.ReduceOp.PRODUCT: lambda x: x.prod(0),
+        dist.ReduceOp.MIN: lambda x: x.amin(0),
+        dist.ReduceOp.MAX: lambda x: x.amax(0),
+    }
+    for dtype in NUMBERS:
+        stacked = torch.stack(all_drawn(shape, dtype))
+        for op, fold in folds.items():
+            for wait in (False, True):
+                x = drawn(rank, shape, dtype)
+                work = dist.all_reduce(x, op, async_op=wait)
+                if wait:
+                    assert work.wait() and work.get_future().done()
+                wide = stacked.to(torch.int64) if op == dist.ReduceOp.PRODUCT else stacked
+                assert torch.equal(x, fold(wide).to(dtype)), (dtype, op)
+    x = drawn(rank, shape, torch.float64)
+    dist.all_reduce(x, dist.ReduceOp.AVG)
+    torch.testing.assert_close(x, torch.stack(all_drawn(shape, torch.float64)).mean(0))
+
+
+def check_bits() -> None:
+    rank, size = me()
+    for dtype in (torch.int32, torch.int64, torch.uint8, torch.int8):
+        stacked = torch.stack(all_drawn((9,), dtype))
+        for op, fold in [
+            (dist.ReduceOp.BAND, torch.bitwise_and),
+            (dist.ReduceOp.BOR, torch.bitwise_or),
+            (dist.ReduceOp.BXOR, torch.bitwise_xor),
+        ]:
+            x = drawn(rank, (9,), dtype)
+            dist.all_reduce(x, op)
+            expected = stacked[0]
+            for k in range(1, size):
+                expected = fold(expected, stacked[k])
+            assert torch.equal(x, expected), (dtype, op)
+    truth = torch.tensor([rank == 0, True, False])
+    dist.all_reduce(truth, dist.ReduceOp.SUM)
+    assert truth.tolist() == [True, True, False]
+    dist.all_reduce(truth[:1], dist.ReduceOp.MIN)
+    assert truth.tolist() == [True, True, False]
+    z = torch.full((3,), 1 + 2j) * (rank + 1)
+    dist.all_reduce(z)
+    assert torch.equal(z, torch.full((3,), 1 + 2j) * (size * (size + 1) // 2))
+
+
+def check_moves(shape: tuple[int, ...]) -> None:
+    rank, size = me()
+    for dtype in ANY:
+        mine, everyone = drawn(rank, shape, dtype), all_drawn(shape, dtype)
+        for root in {0, size - 1}:
+            x = mine.clone()
+            dist.broadcast(x, root)
+            assert torch.equal(x, everyone[root])
+            parts = [torch.empty_like(mine) for _ in range(size)] if rank == root else None
+            dist.gather(mine, parts, root)
+            assert parts is None or all(map(torch.equal, parts, everyone))
+            out = torch.empty_like(mine)
+            dist.scatter(out, everyone if rank == root else None, root)
+            assert torch.equal(out, mine)
+        parts = [torch.empty_like(mine) for _ in range(size)]
+        dist.all_gather(parts, mine)
+        assert all(map(torch.equal, parts, everyone))
+        if shape:
+            whole = torch.empty(size * shape[0], *shape[1:], dtype=dtype)
+            dist.all_gather_into_tensor(whole, mine)
+            assert torch.equal(whole, torch.cat(everyone))
+            # A part of the result is what is sent.
+            whole.zero_()
+            own = whole.chunk(size)[rank] if shape[0] else whole
+            own.copy_(mine)
+            dist.all_gather_into_tensor(whole, own)
+            assert torch.equal(whole, torch.cat(everyone))
+
+
+def check_reductions_to_parts(shape: tuple[int, ...]) -> None:
+    rank, size = me()
+    for dtype in NUMBERS:
+        everyone = all_drawn(shape, dtype)
+        total = torch.stack(everyone).sum(0).to(dtype)
+        x = everyone[rank].clone()
+        dist.reduce(x, size - 1)
+        assert torch.equal(x, total if rank == size - 1 else everyone[rank])
+        out = torch.empty_like(x)
+        dist.reduce_scatter(out, [everyone[rank]] * size)
+        assert torch.equal(out, total)
+        if shape:
+            dist.reduce_scatter_tensor(out, torch.cat([everyone[rank]] * size))
+            assert torch.equal(out, total)
+
+
+def check_rest() -> None:
+    rank, size = me()
+    found: list[Any] = [None] * size
+    dist.all_gather_object(found, {"rank": rank, "text": "x" * rank})
+    assert found == [{"rank": k, "text": "x" * k} for k in range(size)]
+    objects = [{"from": rank}, rank]
+    dist.broadcast_object_list(objects, size - 1)
+    assert objects == [{"from": size - 1}, size - 1]
+    dist.barrier()
+    dist.barrier(async_op=True).wait()
+    dist.monitored_barrier()
+    # Not in one stretch of memory.
+    x = torch.arange(12.0).reshape(3, 4).t()
+    dist.all_reduce(x)
+    assert torch.equal(x, size * torch.arange(12.0).reshape(3, 4).t())
+    dist.broadcast(x.t()[:, ::2], 0)
+    # As one.
+    with dist._coalescing_manager():
+        xs = [torch.full((k + 1,), float(rank)) for k in range(4)]
+        for one in xs:
+            dist.all_reduce(one)
+    assert all(torch.equal(one, torch.full_like(one, size * (size - 1) / 2)) for one in xs)
+    # Many under way, and futures.
+    xs = [torch.full((1000 * k,), float(rank + k)) for k in range(10)]
+    works = [dist.all_reduce(one, async_op=True) for one in xs]
+    futures = [work.get_future() for work in works[::2]]
+    for k, future in zip(range(0, 10, 2), futures, strict=True):
+        (value,) = future.wait()
+        assert torch.equal(value, torch.full_like(value, size * (size - 1) / 2 + size * k))
+    for work in works:
+        work.wait()
+
+
+def check_new_group() -> None:
+    rank, size = me()
+    some = list(range(0, size, 2))
+    group = dist.new_group(some, backend="skyphos")
+    if rank in some:
+        x = torch.tensor([float(rank)])
+        dist.all_reduce(x, group=group)
+        assert x.item() == sum(some)
+        dist.destroy_process_group(group)
+
+
+def same_on_all(x: Any) -> None:
+    everyone = [torch.empty_like(x) for _ in range(me()[1])]
+    dist.all_gather(everyone, x)
+    assert all(torch.equal(one, x) for one in everyone)
+
+
+def check_sparse(seed: int) -> None:
+    rank, size = me()
+    cases: list[tuple[tuple[int, ...], int]] = [((50,), 1), ((20, 3), 1), ((6, 7), 2), ((4, 5, 2, 3), 2), ((1,), 1)]
+    for shape, dims in cases:
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64):
+            total = torch.zeros(shape, dtype=dtype)
+            for of in range(size):
+                random = torch.Generator().manual_seed(100 * seed + of)
+                # Some ranks have none, some indices come twice.
+                nnz = 0 if (of + seed) % 3 == 0 else int(torch.randint(0, 30, (), generator=random))
+                indices = torch.stack([torch.randint(0, n, (nnz,), generator=random) for n in shape[:dims]])
+                values = torch.randint(-3, 4, (nnz, *shape[dims:]), generator=random).to(dtype)
+                one = torch.sparse_coo_tensor(indices, values, shape, check_invariants=True)
+                total += one.to_dense()
+                if of == rank:
+                    mine = one.coalesce() if seed % 2 else one
+            asynchronous = seed % 2 == 1
+            work = dist.all_reduce(mine, async_op=asynchronous)
+            if asynchronous:
+                work.wait()
+            assert mine.is_sparse and torch.equal(mine.to_dense(), total), (shape, dtype)
+            if dtype == torch.float64:
+                averaged = mine.clone()
+                dist.all_reduce(averaged, dist.ReduceOp.AVG)
+                torch.testing.assert_close(averaged.to_dense(), total)
+                same_on_all(averaged.to_dense())
+
+
+def refused(call: Callable[[], Any], says: str) -> None:
+    try:
+        call()
+    except Exception as error:
+        assert says in str(error), error
+    else:
+        raise AssertionError(f"nothing was said of {says}")
+
+
+def check_refusals() -> None:
+    rank, size = me()
+    refused(lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND), "have no bits")
+    refused(lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.AVG), "no mean")
+    refused(lambda: dist.all_reduce(torch.eye(3).to_sparse(), dist.ReduceOp.MAX), "summed and averaged")
+    refused(lambda: dist.all_reduce(torch.ones(3).to(torch.float8_e4m3fn)), "cannot be reduced")
+    if size > 1:
+        refused(lambda: dist.all_reduce(torch.ones(3 + rank)), "n=")
+        refused(lambda: dist.all_reduce(torch.ones(3) if rank else torch.ones(3, dtype=torch.float64)), "dtype=")
+        refused(lambda: dist.all_reduce(torch.ones(3)) if rank else dist.barrier(), "barrier")
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    assert x.tolist() == [size, size]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_dense_tensors(ranks: Callable[[int], Ranks], size: int, shape: tuple[int, ...]) -> None:
+    for check in (check_allreduce, check_moves, check_reductions_to_parts):
+        ranks(size).run(check, shape)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("check", [check_bits, check_rest, check_new_group, check_refusals], ids=lambda f: f.__name__)
+def test_the_rest(ranks: Callable[[int], Ranks], size: int, check: Any) -> None:
+    ranks(size).run(check)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("seed", range(4))
+def test_sparse_tensors(ranks: Callable[[int], Ranks], size: int, seed: int) -> None:
+    ranks(size).run(check_sparse, seed)
