@@ -46,6 +46,16 @@ _OF_BOOL = {
 }
 
 
+class _No(int):
+    """False to who reads it, and to who calls it: C++ calls what Python reads as a property."""
+
+    def __call__(self) -> bool:
+        return False
+
+
+_NO: Any = _No()
+
+
 class _Several:
     """Calls that are one to who waits for them."""
 
@@ -74,6 +84,10 @@ class SkyphosBackend(Backend):
         self.comm = comm
         self._timeout = timeout
         self._completion = Completion()
+
+    # What PyTorch asks of a backend made in Python, and answers itself without end unless that does.
+    supports_coalescing = supports_splitting = supports_shrinking = supports_reconfigure = supports_window = _NO
+    _supports_time_estimate = _NO
 
     def getBackendName(self) -> str:
         """The name by which groups are made."""
