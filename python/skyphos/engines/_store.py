@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import time
 from typing import Any
 
 from ..errors import Timeout
 
-__all__ = ["find", "listen"]
+__all__ = ["listen", "meet"]
 
 _REACH_S = 5.0  # for one connection to rank 0
 
@@ -40,7 +41,24 @@ def listen(master: str, port: int, *, one_host: bool) -> tuple[socket.socket, st
     return listener, f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
 
 
-def find(store: Any, key: str, seconds: float) -> tuple[str, str]:
+def meet(
+    store: Any, key: str, rank: int, master: tuple[str, int, bool], seconds: float, *, token: str | None = None
+) -> tuple[str, str, int | None]:
+    """Rank 0's address, the group's token (random unless there is one), and on rank 0 the socket that listens.
+
+    ``master`` is a host and port that all reach, and whether all are on one host; all ranks pass the same ``key``.
+    """
+    if rank != 0:
+        address, random = _find(store, key, seconds)
+        return address, token or random, None
+    host, port, one_host = master
+    listener, address = listen(host, port, one_host=one_host)
+    token = token or secrets.token_hex(16)
+    store.set(key, f"{address} {token}")
+    return address, token, listener.detach()
+
+
+def _find(store: Any, key: str, seconds: float) -> tuple[str, str]:
     """Rank 0's address and token, once it listens. Short looks, between which Ctrl-C gets through."""
     deadline = time.monotonic() + seconds
     pause, said = 0.01, "it has not said where it is"

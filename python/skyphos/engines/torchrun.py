@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import itertools
 import os
-import secrets
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ..errors import Timeout
-from ._store import find, listen
+from ._store import meet as meet_through
 
 if TYPE_CHECKING:
     from ..bootstrap import Bootstrap
@@ -73,10 +72,6 @@ def meet(place: Bootstrap, timeout: float) -> Bootstrap:
     except RuntimeError as error:
         raise Timeout(f"torchrun's store at {host}:{port} cannot be reached: {error}", call="init") from error
     key = f"skyphos/{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{next(_groups)}"
-    if place.rank == 0:
-        token = place.token or secrets.token_hex(16)
-        listener, address = listen(host, port, one_host=place.local_size == place.world_size)
-        store.set(key, f"{address} {token}")
-        return replace(place, rendezvous=address, token=token, listen_fd=listener.detach())
-    address, token = find(store, key, seconds)
-    return replace(place, rendezvous=address, token=place.token or token)
+    master = (host, port, place.local_size == place.world_size)
+    address, token, listen_fd = meet_through(store, key, place.rank, master, seconds, token=place.token)
+    return replace(place, rendezvous=address, token=token, listen_fd=listen_fd)

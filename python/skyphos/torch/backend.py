@@ -17,12 +17,14 @@ from ..arguments import resolve_op
 from ..comm import Comm
 from ..errors import BadInput
 from ..work import Work, perform
-from .tensors import as_bytes, as_numbers, as_vector, check, fill_sparse, is_whole, of_array
+from .tensors import as_bytes, as_numbers, as_vector, check, fill_sparse, of_array
 from .work import Completion, TorchWork
 
 __all__ = ["SkyphosBackend"]
 
 Tensors = list[torch.Tensor]
+#: How a call begins (whether it goes on by itself), and what puts its result where it belongs.
+Parts = tuple[Callable[[bool], Any], Callable[[Any], None]]
 
 _OPS = {
     ReduceOp.SUM: "sum",
@@ -79,10 +81,9 @@ class SkyphosBackend(Backend):
     Made by ``dist.init_process_group("skyphos")`` and ``dist.new_group(backend="skyphos")``; ``comm`` is the group.
     """
 
-    def __init__(self, comm: Comm, timeout: float) -> None:
+    def __init__(self, comm: Comm) -> None:
         super().__init__(comm.rank, comm.size)
         self.comm = comm
-        self._timeout = timeout
         self._completion = Completion()
 
     # What PyTorch asks of a backend made in Python, and answers itself without end unless that does.
@@ -138,10 +139,9 @@ class SkyphosBackend(Backend):
     def allreduce(self, tensors: Tensors, opts: Any) -> TorchWork:
         """Reduce a tensor of each rank, in place; a sparse one gets the union of all ranks' indices."""
         tensor = self._all_or_none(lambda: _only(tensors, "allreduce"))
-        start, finish = self._reduction(tensor, opts.reduceOp)
-        return self._perform(opts.asyncOp, start, finish, [tensor])
+        return self._perform(opts.asyncOp, *self._reduction(tensor, opts.reduceOp), [tensor])
 
-    def _reduction(self, tensor: torch.Tensor, given: Any) -> tuple[Callable[[bool], Any], Callable[[Any], None]]:
+    def _reduction(self, tensor: torch.Tensor, given: Any) -> Parts:
         if tensor.is_sparse:
 
             def look_at_sparse() -> Any:
@@ -155,7 +155,7 @@ class SkyphosBackend(Backend):
                 lambda async_op: self.comm.allreduce(vector, op=op, async_op=async_op),
                 lambda reduced: fill_sparse(tensor, reduced),
             )
-        array, op = self._all_or_none(lambda: (as_numbers(tensor)[0], self._op(given, tensor.dtype)))
+        array, op = self._all_or_none(lambda: (as_numbers(tensor), self._op(given, tensor.dtype)))
         result = np.empty_like(array)
         return (
             lambda async_op: self.comm.allreduce(array, op=op, out=result, async_op=async_op),
@@ -177,16 +177,14 @@ class SkyphosBackend(Backend):
 
         def look() -> Any:
             tensor = _only(tensors, "reduce", strided=True)
-            return tensor, as_numbers(tensor)[0], resolve_op(self._op(opts.reduceOp, tensor.dtype))
+            return tensor, as_numbers(tensor), resolve_op(self._op(opts.reduceOp, tensor.dtype))
 
         tensor, array, op = self._all_or_none(look)
         root = opts.rootRank
         out = np.empty(array.shape if self.comm.rank == root else 0, array.dtype)
         return self._perform(
             opts.asyncOp,
-            lambda async_op: _native(
-                native.reduce_arrays(self._native, array, out, op[0], op[1], root, async_op), async_op
-            ),
+            self._reduce_arrays(array, out, op, root),
             lambda _: _fill(tensor, out) if self.comm.rank == root else None,
             [tensor],
         )
@@ -194,7 +192,8 @@ class SkyphosBackend(Backend):
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> TorchWork:
         """Reduce a list of tensors, one a rank, of which each rank gets its own."""
         output, parts = self._all_or_none(lambda: self._one_each(outputs, inputs, "reduce_scatter"))
-        return self._reduce_scatter(output, torch.stack([part.reshape(-1) for part in parts]), opts)
+        source = torch.stack([part.reshape(-1) for part in parts])
+        return self._perform(opts.asyncOp, *self._scattered(output, source, opts.reduceOp), [output])
 
     def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> TorchWork:
         """Reduce a tensor, of which each rank gets an even part."""
@@ -205,26 +204,18 @@ class SkyphosBackend(Backend):
                 raise BadInput(f"{source.numel()} numbers in, {output.numel()} out of each of {self.comm.size} ranks")
 
         self._all_or_none(look)
-        return self._reduce_scatter(output, source, opts)
+        return self._perform(opts.asyncOp, *self._scattered(output, source, opts.reduceOp), [output])
 
-    def _reduce_scatter(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> TorchWork:
-        start, finish = self._scattered(output, source, opts.reduceOp)
-        return self._perform(opts.asyncOp, start, finish, [output])
-
-    def _scattered(
-        self, output: torch.Tensor, source: torch.Tensor, given: Any
-    ) -> tuple[Callable[[bool], Any], Callable[[Any], None]]:
+    def _scattered(self, output: torch.Tensor, source: torch.Tensor, given: Any) -> Parts:
         def look() -> Any:
             if output.dtype != source.dtype:
                 raise BadInput(f"{source.dtype} in and {output.dtype} out")
-            return as_numbers(source)[0], resolve_op(self._op(given, source.dtype))
+            return as_numbers(source), resolve_op(self._op(given, source.dtype))
 
         array, op = self._all_or_none(look)
         out = np.empty(array.size // self.comm.size, array.dtype)
         return (
-            lambda async_op: _native(
-                native.reduce_arrays(self._native, array, out, op[0], op[1], None, async_op), async_op
-            ),
+            self._reduce_arrays(array, out, op, None),
             lambda _: _fill(output, out),
         )
 
@@ -245,10 +236,10 @@ class SkyphosBackend(Backend):
 
         def finish(came: Any) -> None:
             if not sends:
-                if len(came) != tensor.numel() * tensor.element_size():
+                if len(came) != tensor.nbytes:
                     raise BadInput(
                         f"rank {root} broadcasts {len(came)} bytes, and rank {self.comm.rank} has a tensor of "
-                        f"{tensor.numel() * tensor.element_size()}"
+                        f"{tensor.nbytes}"
                     )
                 _fill(tensor, came)
 
@@ -259,10 +250,9 @@ class SkyphosBackend(Backend):
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> TorchWork:
         """Give all ranks the tensors of all."""
         source, parts = self._all_or_none(lambda: self._one_each(inputs, outputs, "allgather"))
-        start, finish = self._gathered(parts, source)
-        return self._perform(opts.asyncOp, start, finish, parts)
+        return self._perform(opts.asyncOp, *self._gathered(parts, source), parts)
 
-    def _gathered(self, parts: Tensors, source: torch.Tensor) -> tuple[Callable[[bool], Any], Callable[[Any], None]]:
+    def _gathered(self, parts: Tensors, source: torch.Tensor) -> Parts:
         mine = as_bytes(source.contiguous())
         all_bytes = np.empty((self.comm.size, mine.size), np.uint8)
         return self._move("allgather", mine, all_bytes, 0), lambda _: _fill_each(parts, all_bytes)
@@ -275,12 +265,9 @@ class SkyphosBackend(Backend):
 
     def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> TorchWork:
         """Give all ranks the tensors of all, as one."""
-        start, finish = self._gathered_single(output, source)
-        return self._perform(opts.asyncOp, start, finish, [output])
+        return self._perform(opts.asyncOp, *self._gathered_single(output, source), [output])
 
-    def _gathered_single(
-        self, output: torch.Tensor, source: torch.Tensor
-    ) -> tuple[Callable[[bool], Any], Callable[[Any], None]]:
+    def _gathered_single(self, output: torch.Tensor, source: torch.Tensor) -> Parts:
         def look() -> Any:
             check([output, source])
             if (output.numel(), output.dtype) != (source.numel() * self.comm.size, source.dtype):
@@ -290,7 +277,7 @@ class SkyphosBackend(Backend):
                 )
             mine = as_bytes(source.contiguous())
             # Straight to where it belongs, if that is one stretch, and not what is sent.
-            apart = is_whole(output) and not np.may_share_memory(mine, as_bytes(output))
+            apart = output.is_contiguous() and not np.may_share_memory(mine, as_bytes(output))
             return mine, as_bytes(output) if apart else np.empty(mine.size * self.comm.size, np.uint8), apart
 
         mine, out, apart = self._all_or_none(look)
@@ -332,7 +319,7 @@ class SkyphosBackend(Backend):
             return output, np.stack([as_bytes(part.contiguous()) for part in parts])
 
         output, mine = self._all_or_none(look)
-        out = np.empty(output.numel() * output.element_size(), np.uint8)
+        out = np.empty(output.nbytes, np.uint8)
         return self._perform(
             opts.asyncOp, self._move("scatter", mine, out, root), lambda _: _fill(output, out), [output]
         )
@@ -366,9 +353,16 @@ class SkyphosBackend(Backend):
 
         return start
 
-    def _together(
-        self, opts: Any, parts: list[tuple[Callable[[bool], Any], Callable[[Any], None]]], outputs: list[Any]
-    ) -> TorchWork:
+    def _reduce_arrays(
+        self, array: npt.NDArray[Any], out: npt.NDArray[Any], op: tuple[Any, Any], root: int | None
+    ) -> Callable[[bool], Any]:
+        def start(async_op: bool) -> Any:
+            done = native.reduce_arrays(self._native, array, out, op[0], op[1], root, async_op)
+            return _native(done, async_op)
+
+        return start
+
+    def _together(self, opts: Any, parts: list[Parts], outputs: list[Any]) -> TorchWork:
         """Several calls as one."""
         with self.comm.fuse():
             calls = [start(True) for start, _ in parts]

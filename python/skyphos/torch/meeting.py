@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import secrets
 from typing import Any
 
 from ..comm import Comm
-from ..engines._store import find, listen
+from ..engines._store import meet
 from ..group import init
 from .backend import SkyphosBackend
 
@@ -28,23 +27,17 @@ def create(options: Any, backend_options: Any = None) -> SkyphosBackend:
     """
     rank, size, seconds = options.group_rank, options.group_size, options.timeout.total_seconds()
     comm = _meet(options.store, rank, size, seconds, dict(backend_options or {}))
-    return SkyphosBackend(comm, seconds)
+    return SkyphosBackend(comm)
 
 
 def _meet(store: Any, rank: int, size: int, seconds: float, settings: dict[str, Any]) -> Comm:
     """Join the group whose ranks share this store."""
     if size == 1:
         return init(rank=0, world_size=1, timeout=seconds, **settings)
-    if rank == 0:
-        master, port = os.environ.get("MASTER_ADDR", "").strip(), int(os.environ.get("MASTER_PORT", "0") or 0)
-        one_host = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE", "")
-        listener, address = listen(master or "127.0.0.1", port, one_host=one_host)
-        token = secrets.token_hex(16)
-        store.set(_KEY, f"{address} {token}")
-        fd = listener.detach()
-    else:
-        address, token = find(store, _KEY, seconds)
-        fd = None
+    env = os.environ
+    master = (env.get("MASTER_ADDR") or "127.0.0.1", int(env.get("MASTER_PORT") or 0))
+    one_host = env.get("LOCAL_WORLD_SIZE") == env.get("WORLD_SIZE", "")
+    address, token, listen_fd = meet(store, _KEY, rank, (*master, one_host), seconds)
     return init(
         rank=rank,
         world_size=size,
@@ -52,6 +45,6 @@ def _meet(store: Any, rank: int, size: int, seconds: float, settings: dict[str, 
         token=token,
         transport="tcp",
         timeout=seconds,
-        _listen_fd=fd,
+        _listen_fd=listen_fd,
         **settings,
     )

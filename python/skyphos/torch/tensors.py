@@ -12,7 +12,7 @@ import torch
 from ..errors import BadInput
 from ..sparse_vector import SparseVector
 
-__all__ = ["as_bytes", "as_numbers", "as_vector", "check", "fill_sparse", "is_whole", "of_array"]
+__all__ = ["as_bytes", "as_numbers", "as_vector", "check", "fill_sparse", "of_array"]
 
 #: What is reduced as another type: sums wrap around as they do in the narrow one once they are cut to it.
 _WIDENED = {torch.int8: torch.int32, torch.int16: torch.int32}
@@ -31,11 +31,6 @@ def check(tensors: list[torch.Tensor]) -> None:
             raise BadInput(f"a tensor of layout {tensor.layout}: strided and sparse_coo can be moved")
 
 
-def is_whole(tensor: torch.Tensor) -> bool:
-    """Whether its memory is one stretch in the order of its elements."""
-    return bool(tensor.is_contiguous())
-
-
 def as_bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
     """The memory of a contiguous tensor."""
     if tensor.numel() == 0:
@@ -44,28 +39,36 @@ def as_bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
     return flat
 
 
-def as_numbers(tensor: torch.Tensor) -> tuple[npt.NDArray[Any], torch.Tensor]:
-    """A flat array that can be reduced, and the tensor whose memory it is: the same where its type can be."""
+def as_numbers(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """A flat array that can be reduced: the tensor's memory, where that is in one stretch and its type can be."""
     flat = tensor.detach().reshape(-1)
     if flat.dtype == torch.bfloat16:
         import ml_dtypes  # NumPy's own types have none of 16 bits with 8 of exponent
 
-        return flat.view(torch.int16).numpy().view(ml_dtypes.bfloat16), flat
+        return _numpy(flat.view(torch.int16)).view(ml_dtypes.bfloat16)
     if flat.dtype == torch.bool:
-        return flat.view(torch.uint8).numpy(), flat
+        return _numpy(flat.view(torch.uint8))
     if flat.dtype.is_complex:
-        return torch.view_as_real(flat).reshape(-1).numpy(), flat
+        return _numpy(torch.view_as_real(flat).reshape(-1))
     if flat.dtype in _WIDENED:
         flat = flat.to(_WIDENED[flat.dtype])
     elif flat.dtype not in _NUMBERS:
         raise BadInput(f"tensors of {tensor.dtype} cannot be reduced")
-    return flat.numpy(), flat
+    return _numpy(flat)
+
+
+def _numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    array: npt.NDArray[Any] = tensor.numpy()
+    return array
 
 
 def as_vector(tensor: torch.Tensor) -> SparseVector:
-    """A sparse tensor as a vector over its sparse dimensions, whose rows are its dense ones."""
+    """A sparse tensor as a vector over its sparse dimensions, whose rows are its dense ones.
+
+    Values of one place are added.
+    """
     dims = tensor.sparse_dim()
-    shape = tensor.shape[:dims]  # repeated indices are added
+    shape = tensor.shape[:dims]
     width = math.prod(tensor.shape[dims:])
     if math.prod(shape) >= 1 << 63:
         raise BadInput(
@@ -75,7 +78,7 @@ def as_vector(tensor: torch.Tensor) -> SparseVector:
     places = np.zeros(indices.shape[1], np.int64)
     for dim, length in enumerate(shape):
         places = places * length + indices[dim].numpy()
-    numbers, _ = as_numbers(values)
+    numbers = as_numbers(values)
     wide = 2 * width if values.dtype.is_complex else width
     if wide == 0:
         raise BadInput(f"a sparse tensor of shape {tuple(tensor.shape)} has no numbers")

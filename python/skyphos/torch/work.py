@@ -62,11 +62,11 @@ class TorchWork(C10dWork):
     Parameters
     ----------
     call : Work, several, or None
-        Ours; None where the call is over, whose error is ``error``.
+        Ours; None where the call is over.
     finish : callable
         Puts what came into the caller's tensors; called once.
     outputs : list of Tensor
-        What ``result()`` and the future give.
+        What the future gives.
     """
 
     def __init__(
@@ -75,11 +75,9 @@ class TorchWork(C10dWork):
         finish: Callable[[Any], None],
         outputs: list[Any],
         completion: Completion,
-        source: int = -1,
     ) -> None:
         super().__init__()
         self._call, self._finish, self._outputs, self._completion = call, finish, outputs, completion
-        self._source = source
         self._lock = threading.Lock()
         self._over = call is None
         self._error: BaseException | None = None
@@ -93,19 +91,6 @@ class TorchWork(C10dWork):
         if self._error is not None:
             raise self._error
         return True
-
-    def synchronize(self) -> None:
-        """As :meth:`wait`."""
-        self.wait()
-
-    def result(self) -> list[Any]:
-        """The tensors of the result, once it is there."""
-        self.wait()
-        return self._outputs
-
-    def source_rank(self) -> int:
-        """Whose message a ``recv`` got."""
-        return self._source
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the tensors of the result, or of the error."""
