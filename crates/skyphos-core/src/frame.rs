@@ -129,6 +129,8 @@ pub enum CallKind {
     ExchangeBlocks = 21,
     /// `outer_product_sum`.
     OuterProduct = 22,
+    /// An array from one rank of two to the other.
+    Message = 23,
     /// A measurement of `skyphos probe`.
     Measure = 32,
     /// The exchange of profiles when a group begins.
@@ -154,6 +156,7 @@ impl CallKind {
             Broadcast,
             ExchangeBlocks,
             OuterProduct,
+            Message,
         ];
         let mut all = of_plans.into_iter().chain(reductions).chain(others).chain([Shrink, Measure, Profile]);
         all.find(|k| *k as u8 == code)
@@ -233,11 +236,12 @@ impl std::fmt::Display for CallSig {
             CallKind::Broadcast => "broadcast",
             CallKind::ExchangeBlocks => "exchange of blocks",
             CallKind::OuterProduct => "outer_product_sum",
+            CallKind::Message => "message",
             CallKind::Measure => "probe",
             CallKind::Profile => "init",
         };
         use CallKind::*;
-        let moves = matches!(self.kind, Allgather | Gather | Alltoall | Scatter);
+        let moves = matches!(self.kind, Allgather | Gather | Alltoall | Scatter | Message);
         write!(f, "{name}{}(", if moves && self.flags == CallSig::ARRAYS { " of arrays" } else { "" })?;
         let mut comma = "";
         let mut item = |f: &mut std::fmt::Formatter<'_>, text: String| {

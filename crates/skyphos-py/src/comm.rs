@@ -320,6 +320,11 @@ impl Comm {
         Ok(group.map(Comm::new))
     }
 
+    /// A group of some ranks, each of which makes it by itself.
+    fn group_of(&self, py: Python<'_>, ranks: Vec<u32>, name: u64) -> PyResult<Comm> {
+        self.comm.group_of(&ranks, name).map(Comm::new).map_err(|e| to_py(py, e))
+    }
+
     /// The group of the ranks that are left.
     fn shrink(&self, py: Python<'_>) -> PyResult<Comm> {
         py.detach(|| self.comm.shrink()).map(Comm::new).map_err(|e| to_py(py, e))

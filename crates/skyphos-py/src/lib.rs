@@ -53,8 +53,8 @@ mod _skyphos {
     use crate::simulate::{SimulatedPhase, simulate, simulated_collectives, simulated_hosts};
     #[pymodule_export]
     use crate::stream::{
-        allgather, allreduce, allreduce_dense, allreduce_plain, alltoall, gather, move_arrays, reduce,
-        reduce_arrays, reduce_scatter,
+        allgather, allreduce, allreduce_dense, allreduce_plain, alltoall, alltoall_uneven, gather,
+        move_arrays, reduce, reduce_arrays, reduce_scatter,
     };
     #[pymodule_export]
     use crate::topk::{topk_allreduce, topk_put_back, topk_quantise, topk_take};

@@ -374,7 +374,7 @@ pub fn alltoall<'py>(
     })
 }
 
-/// `Comm.allgather`, `gather`, `alltoall` or `scatter` of arrays, into `out`, and how; `root` counts where there is one.
+/// `Comm.allgather`, `gather`, `alltoall` or `scatter` of arrays, or a message in a group of two, into `out`, and how; `root` counts where there is one.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
 pub fn move_arrays(
@@ -397,6 +397,7 @@ pub fn move_arrays(
         "allgather" => ArrayMove::Allgather(choice.schedule),
         "gather" => ArrayMove::Gather { root },
         "alltoall" => ArrayMove::Alltoall,
+        "message" => ArrayMove::Message,
         _ => ArrayMove::Scatter { root },
     };
     let mut arrays = or_fail(py, comm, ValueArrays::new(values, out))?;
@@ -407,6 +408,28 @@ pub fn move_arrays(
             told_of_schedule(&choice, traffic).into_py_any(py)
         })
     })
+}
+
+/// Blocks of an array of bytes to each rank, and of each into `out`: lengths by rank.
+#[pyfunction]
+pub fn alltoall_uneven(
+    py: Python<'_>,
+    comm: &Comm,
+    values: &Bound<'_, PyAny>,
+    out: &Bound<'_, PyAny>,
+    sends: Vec<usize>,
+    receives: Vec<usize>,
+    async_op: bool,
+) -> PyResult<Py<PyAny>> {
+    let comm = comm.shared();
+    let ValueArrays::U8(bytes, mut result) = or_fail(py, comm, ValueArrays::new(values, out))? else {
+        let error = PyTypeError::new_err("arrays of bytes are uint8");
+        return or_fail(py, comm, Err(error));
+    };
+    let bytes = Numbers::new(bytes.as_slice()?, values);
+    let room = NumbersMut::new(result.as_slice_mut()?, out);
+    let call = comm.alltoall_uneven_call(bytes, room, sends, receives);
+    perform(py, comm, call, async_op, |py, _| ().into_py_any(py))
 }
 
 /// `Comm.reduce_scatter` (`root` is None) or `reduce` of an array, into `out`.

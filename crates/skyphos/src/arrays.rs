@@ -9,7 +9,8 @@ use skyphos_core::collectives::allreduce::dense::{
     direct_reduce_scatter, reduce_to_root, ring_reduce_scatter,
 };
 use skyphos_core::collectives::gather::{
-    Schedule, allgather_arrays, alltoall_arrays, gather_equal_arrays, scatter_arrays,
+    Schedule, allgather_arrays, alltoall_arrays, alltoall_uneven, gather_equal_arrays, message,
+    scatter_arrays,
 };
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::{Call, Endpoint, Traffic};
@@ -33,6 +34,8 @@ pub enum ArrayMove {
         /// That rank.
         root: u32,
     },
+    /// Rank 0's array to rank 1, in a group of two. Rank 0 waits for rank 1 only if the array is larger than the window.
+    Message,
 }
 
 impl ArrayMove {
@@ -42,6 +45,7 @@ impl ArrayMove {
             ArrayMove::Gather { root } => (CallKind::Gather, values, root),
             ArrayMove::Alltoall => (CallKind::Alltoall, values / size as usize, 0),
             ArrayMove::Scatter { root } => (CallKind::Scatter, out, root),
+            ArrayMove::Message => (CallKind::Message, values + out, 0),
         };
         let dtype = T::DTYPE as u8;
         CallSig { kind, op: 0, dtype, flags: CallSig::ARRAYS, width: 1, n: block as u64, extra }
@@ -57,6 +61,7 @@ impl ArrayMove {
             ArrayMove::Alltoall => (values.is_multiple_of(size) && out == values, 0),
             ArrayMove::Scatter { root } if root == ep.rank() => (values == out * size, root),
             ArrayMove::Scatter { root } => (values == 0, root),
+            ArrayMove::Message => (size == 2 && [out, values][ep.rank() as usize] == 0, 0),
         };
         check_root(ep, root)?;
         match fits {
@@ -77,6 +82,7 @@ async fn move_on<T: Element>(ep: &Endpoint, what: ArrayMove, values: &[T], out: 
         ArrayMove::Gather { root } => gather_equal_arrays(ep, root, values, out).await,
         ArrayMove::Alltoall => alltoall_arrays(ep, values, out).await,
         ArrayMove::Scatter { root } => scatter_arrays(ep, root, values, out).await,
+        ArrayMove::Message => message(ep, values, out).await,
     }
 }
 
@@ -164,6 +170,24 @@ impl Comm {
         self.prepare(sig, None, move |ep| async move {
             move_on(&ep, what, values.as_ref(), out.as_mut()).await?;
             Ok((out, ep.traffic()))
+        })
+    }
+
+    /// Sends each rank so many bytes of `from`, and takes so many of each into `out`, in the order of ranks. Collective; what
+    /// a rank sends another is what that one expects.
+    pub fn alltoall_uneven_call<Out: AsMut<[u8]> + Send + 'static>(
+        &self,
+        from: impl AsRef<[u8]> + Send + Sync + 'static,
+        mut out: Out,
+        sends: Vec<usize>,
+        receives: Vec<usize>,
+    ) -> Result<Call<Out>> {
+        // Uneven blocks: another call than that of even ones.
+        let sig = CallSig { extra: 1, flags: CallSig::ARRAYS, ..CallSig::plain(CallKind::Alltoall) };
+        self.prepare(sig, None, move |ep| async move {
+            vouch::values(&ep, from.as_ref());
+            alltoall_uneven(&ep, from.as_ref(), out.as_mut(), &sends, &receives).await?;
+            Ok(out)
         })
     }
 }

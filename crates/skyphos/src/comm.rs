@@ -182,6 +182,27 @@ impl Comm {
         Ok(self.regroup(Group::number_after(self.group.comm, call), &everyone, topology))
     }
 
+    /// A group of some ranks of this one, in this order. Not collective: each of them makes it by itself, of the same ranks
+    /// and name. Two groups of the same ranks that are open at once have different names.
+    pub fn group_of(&self, ranks: &[u32], name: u64) -> Result<Comm> {
+        self.check_usable()?;
+        let mut sorted = ranks.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let known = sorted.last().is_some_and(|last| *last < self.size());
+        if !known || sorted.len() != ranks.len() || !sorted.contains(&self.rank()) {
+            let (me, size) = (self.rank(), self.size());
+            let message = format!(
+                "a group of ranks {ranks:?} of {size}, made by rank {me}: each once, and it among them"
+            );
+            return Err(Error::bad_input(message));
+        }
+        // No call of this group has the number that is first.
+        let named = Group::number_after(Group::number_after(self.group.comm, u64::MAX), name);
+        let number = ranks.iter().fold(named, |number, rank| Group::number_after(number, u64::from(*rank)));
+        Ok(self.regroup(number, ranks, self.group.topology.of_group(ranks)))
+    }
+
     /// A group of these ranks and this number, which a call of this one agreed on.
     pub(crate) fn regroup(&self, comm: u64, members: &[u32], topology: Topology) -> Comm {
         let me = members.iter().position(|r| *r == self.rank()).expect("this rank is a member") as u32;

@@ -117,3 +117,78 @@ fn what_does_not_fit_is_told_to_all() {
         );
     }
 }
+
+#[test]
+fn blocks_of_other_lengths_for_each_pair() {
+    let len = |from: u32, to: u32| (from * 5 + to * 3) as usize % 7 * if from == 1 { 100_001 } else { 1 };
+    let block = move |from: u32, to: u32| array::<u8>(from * 7 + to, len(from, to));
+    for (_, make) in TRANSPORTS {
+        for size in 1..=4 {
+            on_all(make(size), |comm| {
+                let me = comm.rank();
+                let from: Vec<u8> = (0..size).flat_map(|to| block(me, to)).collect();
+                let came: Vec<u8> = (0..size).flat_map(|from| block(from, me)).collect();
+                let sends = (0..size).map(|to| len(me, to)).collect();
+                let receives = (0..size).map(|from| len(from, me)).collect();
+                let call = comm.alltoall_uneven_call(from, vec![0; came.len()], sends, receives);
+                assert_eq!(call.unwrap().run().unwrap(), came);
+            });
+        }
+    }
+    let errors = on_all(tcp(2), |comm| {
+        let sends = vec![2, 2 - comm.rank() as usize];
+        let from = vec![0; sends.iter().sum()];
+        let call = comm.alltoall_uneven_call(from, vec![0; 3], sends, vec![2, 1]);
+        call.unwrap().run().unwrap_err().to_string()
+    });
+    assert!(errors.iter().all(|error| error.contains("rank 1 sends rank 0 2 bytes")), "{errors:?}");
+}
+
+/// A group made without a word between its ranks, whose messages are taken in another order than they were sent in.
+#[test]
+fn messages_between_two_ranks() {
+    for (_, make) in TRANSPORTS {
+        on_all(make(3), |comm| {
+            let tags = [0, 1, 2].map(|tag| match comm.rank() {
+                0 => None,
+                _ => Some(comm.group_of(&[2, 1], tag).unwrap()),
+            });
+            let send = |tag: usize, len: usize| {
+                let group = tags[tag].as_ref().unwrap();
+                group.move_arrays(ArrayMove::Message, &array::<u8>(tag as u32, len), &mut []).unwrap();
+            };
+            let receive = |tag: usize, len: usize| {
+                let (group, mut out) = (tags[tag].as_ref().unwrap(), vec![0; len]);
+                group.move_arrays(ArrayMove::Message, &[], &mut out).unwrap();
+                assert_eq!(out, array::<u8>(tag as u32, len));
+            };
+            match comm.rank() {
+                0 => {}
+                2 => {
+                    send(0, 1 << 20);
+                    send(1, 0);
+                    send(1, 9);
+                    send(2, 20 << 20);
+                }
+                _ => {
+                    receive(1, 0);
+                    receive(1, 9);
+                    receive(0, 1 << 20);
+                    receive(2, 20 << 20);
+                }
+            }
+            comm.barrier().unwrap();
+            for ranks in [&[0, 0][..], &[7], &[(comm.rank() + 1) % 3]] {
+                assert!(comm.group_of(ranks, 0).err().unwrap().to_string().contains("each once"));
+            }
+        });
+    }
+    let wrong = on_all(tcp(2), |comm| {
+        let group = comm.group_of(&[0, 1], 0).unwrap();
+        match comm.rank() {
+            0 => group.move_arrays(ArrayMove::Message, &[1u8; 3], &mut []),
+            _ => group.move_arrays(ArrayMove::Message, &[], &mut [0u8; 4]),
+        }
+    });
+    assert!(wrong[1].as_ref().unwrap_err().to_string().contains("n=3"), "{wrong:?}");
+}

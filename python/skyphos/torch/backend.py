@@ -17,6 +17,7 @@ from ..arguments import resolve_op
 from ..comm import Comm
 from ..errors import BadInput
 from ..work import Work, perform
+from .messages import Messages
 from .tensors import as_bytes, as_numbers, as_vector, check, fill_sparse, of_array
 from .work import Completion, TorchWork
 
@@ -85,6 +86,7 @@ class SkyphosBackend(Backend):
         super().__init__(comm.rank, comm.size)
         self.comm = comm
         self._completion = Completion()
+        self._messages = Messages(comm)
 
     # What PyTorch asks of a backend made in Python, and answers itself without end unless that does.
     supports_coalescing = supports_splitting = supports_shrinking = supports_reconfigure = supports_window = _NO
@@ -324,6 +326,106 @@ class SkyphosBackend(Backend):
             opts.asyncOp, self._move("scatter", mine, out, root), lambda _: _fill(output, out), [output]
         )
 
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any) -> TorchWork:
+        """Send each rank a tensor of its own, and get one from each; any two of them may differ in length."""
+
+        def look() -> Any:
+            check([*outputs, *inputs])
+            if not len(outputs) == len(inputs) == self.comm.size:
+                raise BadInput(
+                    f"all_to_all takes a list of {self.comm.size} tensors and fills as many, not {len(inputs)} and "
+                    f"{len(outputs)}"
+                )
+            parts = [as_bytes(tensor.contiguous()) for tensor in inputs]
+            mine = np.concatenate(parts)
+            return mine, [part.size for part in parts], [tensor.nbytes for tensor in outputs]
+
+        mine, sends, receives = self._all_or_none(look)
+        out = np.empty(sum(receives), np.uint8)
+
+        def finish(_: Any) -> None:
+            ends = np.cumsum(receives)[:-1]
+            for tensor, came in zip(outputs, np.split(out, ends), strict=True):
+                _fill(tensor, came)
+
+        return self._perform(opts.asyncOp, self._exchange(mine, out, sends, receives), finish, list(outputs))
+
+    def all_to_all_single(
+        self, output: torch.Tensor, source: torch.Tensor, outs: list[int], ins: list[int], opts: Any
+    ) -> TorchWork:
+        """Send each rank a part of a tensor along its first dimension, and get one from each: even, or as lists say."""
+
+        def look() -> Any:
+            check([output, source])
+            if output.dtype != source.dtype:
+                raise BadInput(f"{source.dtype} in and {output.dtype} out")
+            sends, receives = self._row_bytes(source, ins, "in"), self._row_bytes(output, outs, "out")
+            mine = as_bytes(source.contiguous())
+            apart = output.is_contiguous() and not np.may_share_memory(mine, as_bytes(output))
+            return mine, as_bytes(output) if apart else np.empty(output.nbytes, np.uint8), apart, sends, receives
+
+        mine, out, apart, sends, receives = self._all_or_none(look)
+        return self._perform(
+            opts.asyncOp,
+            self._exchange(mine, out, sends, receives),
+            lambda _: None if apart else _fill(output, out),
+            [output],
+        )
+
+    def _row_bytes(self, tensor: torch.Tensor, rows: list[int], what: str) -> list[int]:
+        """Bytes of the part of each rank."""
+        size, length = self.comm.size, tensor.shape[0] if tensor.dim() else 1
+        if not rows:
+            if length % size:
+                raise BadInput(f"{length} rows {what} cannot be split evenly between {size} ranks: say how")
+            rows = [length // size] * size
+        if len(rows) != size or sum(rows) != length or min(rows) < 0:
+            raise BadInput(f"splits {list(rows)} of {length} rows {what}, between {size} ranks")
+        each = tensor.nbytes // length if length else 0
+        return [each * count for count in rows]
+
+    def _exchange(
+        self, mine: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8], sends: list[int], receives: list[int]
+    ) -> Callable[[bool], Any]:
+        def start(async_op: bool) -> Any:
+            return _native(native.alltoall_uneven(self._native, mine, out, sends, receives, async_op), async_op)
+
+        return start
+
+    # -- Messages between two ranks.
+
+    def send(self, tensors: Tensors, to: int, tag: int) -> TorchWork:
+        """Send a tensor to one rank. It is over once the bytes are handed over: up to 8 MB without the receiver."""
+        tensor = _only(tensors, "send", strided=True)
+        group = self._messages.between(self.comm.rank, self._other(to, tag, "send"), tag)
+        mine = as_bytes(tensor.contiguous())
+        done = native.move_arrays(group, "message", mine, np.empty(0, np.uint8), 0, "direct", True)
+        return TorchWork(_native(done, True), lambda _: None, [tensor], self._completion)
+
+    def recv(self, tensors: Tensors, source: int, tag: int) -> TorchWork:
+        """Receive a tensor from one rank."""
+        tensor = _only(tensors, "recv", strided=True)
+        group = self._messages.between(self._other(source, tag, "recv"), self.comm.rank, tag)
+        straight = tensor.is_contiguous()
+        out = as_bytes(tensor) if straight else np.empty(tensor.nbytes, np.uint8)
+        done = native.move_arrays(group, "message", np.empty(0, np.uint8), out, 0, "direct", True)
+        return TorchWork(
+            _native(done, True), lambda _: None if straight else _fill(tensor, out), [tensor], self._completion
+        )
+
+    def _other(self, rank: int, tag: int, what: str) -> int:
+        if not 0 <= rank < self.comm.size or rank == self.comm.rank:
+            raise BadInput(f"rank {self.comm.rank}: {what} names rank {rank}: another one of {self.comm.size}")
+        if not 0 <= tag < 1 << 32:
+            raise BadInput(f"rank {self.comm.rank}: {what} with tag {tag}: from 0 to 2^32 - 1")
+        return rank
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> TorchWork:
+        """Refused: PyTorch could not tell whose message it was."""
+        raise BadInput(
+            "recv without src: a backend made in Python cannot tell torch.distributed which rank it came from; name it"
+        )
+
     def barrier(self, opts: Any) -> TorchWork:
         """Wait until all ranks are here."""
         return self._perform(
@@ -392,6 +494,7 @@ class SkyphosBackend(Backend):
 
     # Names of these before PyTorch 2.15.
     _allgather_base = all_gather_single
+    alltoall_base = all_to_all_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -401,6 +504,7 @@ class SkyphosBackend(Backend):
     def shutdown(self) -> None:
         """Leave the group."""
         self._completion.close()
+        self._messages.close()
         self.comm.close()
 
     def abort(self) -> None:

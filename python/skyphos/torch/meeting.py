@@ -1,18 +1,26 @@
-"""How the ranks of a process group meet: through torch's store, which all of them reach."""
+"""How the ranks of a process group meet: through torch's store, which all of them reach.
+
+Groups of some ranks of the default one share its connections, and need no word between them.
+"""
 
 from __future__ import annotations
 
 import os
+import weakref
 from typing import Any
 
 from ..comm import Comm
 from ..engines._store import meet
 from ..group import init
 from .backend import SkyphosBackend
+from .messages import group_name
 
 __all__ = ["create"]
 
 _KEY = "skyphos"
+
+#: The default group's backend and time-out.
+_world: tuple[weakref.ref[SkyphosBackend], float] | None = None
 
 
 def create(options: Any, backend_options: Any = None) -> SkyphosBackend:
@@ -25,9 +33,23 @@ def create(options: Any, backend_options: Any = None) -> SkyphosBackend:
     backend_options
         What a caller passed as ``pg_options``: a mapping of further arguments of :func:`skyphos.init`.
     """
+    global _world
     rank, size, seconds = options.group_rank, options.group_size, options.timeout.total_seconds()
-    comm = _meet(options.store, rank, size, seconds, dict(backend_options or {}))
-    return SkyphosBackend(comm)
+    settings, ranks = dict(backend_options or {}), list(options.global_ranks_in_group)
+    if ranks and not settings and (comm := _of_world(ranks, seconds, options.group_id)) is not None:
+        return SkyphosBackend(comm)
+    backend = SkyphosBackend(_meet(options.store, rank, size, seconds, settings))
+    if not ranks:
+        _world = weakref.ref(backend), seconds
+    return backend
+
+
+def _of_world(ranks: list[int], seconds: float, name: str) -> Comm | None:
+    """The group of these ranks over the connections of the default one, where that is of this backend and waits as long."""
+    world = None if _world is None or _world[1] != seconds else _world[0]()
+    if world is None or world.comm._native.closed:
+        return None
+    return world.comm._derived(world.comm._native.group_of(ranks, group_name(name)))
 
 
 def _meet(store: Any, rank: int, size: int, seconds: float, settings: dict[str, Any]) -> Comm:

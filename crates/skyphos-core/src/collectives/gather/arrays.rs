@@ -205,3 +205,60 @@ pub async fn scatter_arrays(ep: &Endpoint, root: u32, from: &[u8], out: &mut [u8
     }
     barrier_from(ep, END).await
 }
+
+/// An array of rank 0 on rank 1, of two. It is over on rank 0 once all bytes are handed over, of a long one those that
+/// fit the window and what rank 1 has taken: messages of other calls may be waited for in another order.
+pub async fn message(ep: &Endpoint, from: &[u8], out: &mut [u8]) -> Result<()> {
+    let whole = |bytes: usize| move |_: u32| 0..bytes;
+    let own = Blocks { bytes: Some(from), of: whole(from.len()) };
+    let of = whole(out.len());
+    let (sends, receives): (&[Parcel], &[Parcel]) = match ep.rank() {
+        0 => (&[(1, vec![1])], &[]),
+        _ => (&[], &[(0, vec![1])]),
+    };
+    trade(ep, ROUND, own, &mut Blocks { bytes: out, of }, sends, receives).await
+}
+
+/// Blocks of other lengths for each pair of ranks: block j of `from` has `sends[j]` bytes and goes to rank j, whose block
+/// comes with `receives[j]`. Only who gets a block knows whether its length was expected, so the end is agreed on.
+pub async fn alltoall_uneven(
+    ep: &Endpoint,
+    from: &[u8],
+    out: &mut [u8],
+    sends: &[usize],
+    receives: &[usize],
+) -> Result<()> {
+    ep.announce();
+    let (gone, came) = (ranges(sends), ranges(receives));
+    let me = ep.rank() as usize;
+    let whole = gone.last().is_some_and(|last| last.end == from.len()) && gone.len() == ep.size() as usize;
+    if !whole || came.last().is_none_or(|last| last.end != out.len()) || came.len() != gone.len() {
+        return Err(Error::bad_input("blocks to and from each rank do not make up the arrays"));
+    }
+    if gone[me].len() != came[me].len() {
+        let message =
+            format!("rank {me} sends itself {} bytes and expects {}", gone[me].len(), came[me].len());
+        return Err(Error::bad_input(message));
+    }
+    out[came[me].clone()].copy_from_slice(&from[gone[me].clone()]);
+    let parcels: Vec<Parcel> = others(ep).map(|rank| (rank, vec![rank])).collect();
+    let from = Blocks { bytes: Some(from), of: |rank: u32| gone[rank as usize].clone() };
+    let mut to = Blocks { bytes: out, of: |rank: u32| came[rank as usize].clone() };
+    trade(ep, ROUND, from, &mut to, &parcels, &parcels).await.map_err(|error| match error {
+        Error::Corrupt { rank, message } => {
+            Error::bad_input(format!("rank {rank} sends rank {me} {message}"))
+        }
+        other => other,
+    })?;
+    barrier_from(ep, END).await
+}
+
+/// Where blocks of these lengths lie, one after the other.
+fn ranges(lengths: &[usize]) -> Vec<Range<usize>> {
+    let mut end = 0;
+    let place = |len: &usize| {
+        end += len;
+        end - len..end
+    };
+    lengths.iter().map(place).collect()
+}

@@ -6,7 +6,9 @@
 mod arrays;
 mod schedule;
 
-pub use arrays::{allgather_arrays, alltoall_arrays, gather_equal_arrays, scatter_arrays};
+pub use arrays::{
+    allgather_arrays, alltoall_arrays, alltoall_uneven, gather_equal_arrays, message, scatter_arrays,
+};
 pub(crate) use arrays::{gather_arrays, scatter_blocks};
 pub use schedule::{Parcel, Round, Schedule, rounds};
 

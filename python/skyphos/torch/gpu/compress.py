@@ -1,0 +1,239 @@
+"""What compresses tensors of a GPU: checks what comes, and chooses between the Triton kernels and plain torch."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from operator import index
+from types import ModuleType
+
+import torch
+
+from ...errors import BadInput
+from ...quantize import Quantize
+from . import form, plain
+
+__all__ = ["dequantise", "quantise", "take_topk"]
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def take_topk(
+    residual: torch.Tensor,
+    gradient: torch.Tensor,
+    k: int,
+    bucket: int = 512,
+    *,
+    velocity: torch.Tensor | None = None,
+    momentum: float = 0.9,
+    scale: float = 1.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add a gradient to the residual, and take the k largest of each bucket out of it.
+
+    Parameters
+    ----------
+    residual : torch.Tensor of float16, bfloat16, float32 or float64
+        Contiguous, on a GPU; changed in place: the sum, with zeros where it was chosen. Zeros at first.
+    gradient : torch.Tensor
+        As many values of the same dtype on the same device, contiguous. It is not changed.
+    k : int
+        Values to choose of a bucket, 1 to ``bucket``.
+    bucket : int, default 512
+        So many consecutive values; the last bucket may have fewer.
+    velocity : torch.Tensor, optional
+        Momentum correction (Deep Gradient Compression): ``velocity = momentum * velocity + gradient`` is what is added
+        in the gradient's place, and chosen places of it become 0 too. As the residual; changed in place.
+    momentum : float, default 0.9
+        Only with ``velocity``.
+    scale : float, default 1
+        Factor of the gradient.
+
+    Returns
+    -------
+    indices : torch.Tensor of int32, shape (count,)
+        Places in the flattened gradient, ascending.
+    values : torch.Tensor of the gradient's dtype, shape (count,)
+        The values there. Both are new, on the same device, and count is ``k`` for each whole bucket, and for the rest.
+
+    Raises
+    ------
+    BadInput
+        Tensors of the CPU (:class:`skyphos.TopK` takes those) or of a device other than CUDA's or ROCm's; tensors that
+        do not fit each other; k below 1 or above the bucket; 2^31 values or more.
+
+    Notes
+    -----
+    Of equal magnitudes the one at the lower index is chosen; NaN is larger than all numbers. Sums and products are
+    rounded to float32 (float64 for float64), then to the dtype. Nothing waits for the device. SparCML (Renggli et al.
+    2019), Algorithm 1; Lin et al. 2018, section 3.2.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skyphos.torch import gpu
+    >>> if torch.cuda.is_available():
+    ...     residual = torch.zeros(4, device="cuda")
+    ...     indices, values = gpu.take_topk(residual, torch.tensor([1.0, 2.0, -5.0, 4.0]).cuda(), k=1, bucket=2)
+    ...     assert indices.tolist() == [1, 2] and values.tolist() == [2.0, -5.0]
+    ...     assert residual.tolist() == [1.0, 0.0, 0.0, 4.0]
+    """
+    _check(gradient, "gradient")
+    for name, tensor in (("residual", residual), ("velocity", velocity)):
+        if tensor is not None:
+            _check(tensor, name)
+            _check_alike(name, tensor, gradient)
+    if not 1 <= index(k) <= index(bucket):
+        raise BadInput(f"k must be from 1 to the bucket's {bucket} values, not {k}")
+    n = gradient.numel()
+    if n >= 1 << 31:
+        raise BadInput(f"{n} values are 2^31 or more, which no int32 counts: take them in parts")
+    if n == 0:
+        return gradient.new_empty(0, dtype=torch.int32), gradient.new_empty(0)
+    k, bucket = min(k, n), min(bucket, n)
+    flat = None if velocity is None else velocity.detach().view(-1)
+    kernels = _kernels("topk", gradient.device, bucket)
+    chosen: tuple[torch.Tensor, torch.Tensor] = kernels.take_topk(
+        residual.detach().view(-1), gradient.detach().view(-1), k, bucket, flat, momentum, scale
+    )
+    return chosen
+
+
+def quantise(
+    values: torch.Tensor,
+    how: Quantize,
+    *,
+    call: int = 0,
+    rank: int = 0,
+    first_bucket: int = 0,
+    check: bool = True,
+) -> torch.Tensor:
+    """Quantise values at random, so that their expectation is kept, to the bytes that the native kernel makes of them.
+
+    Parameters
+    ----------
+    values : torch.Tensor of float16, bfloat16, float32 or float64
+        Contiguous, on a GPU. It is not changed.
+    how : Quantize
+        Bits, bucket, scale and seed; ``where`` is of no account.
+    call, rank, first_bucket : int
+        Whose random numbers these are: those of other calls, ranks and buckets are independent. Below 2^64, 2^32, 2^64.
+    check : bool, default True
+        Look whether all values could be quantised, which waits for the device. Else a bucket with one that could not
+        has NaN for a scale, which those who read it refuse.
+
+    Returns
+    -------
+    torch.Tensor of uint8
+        Of :func:`quantised_bytes`, on the same device.
+
+    Raises
+    ------
+    BadInput
+        As :func:`take_topk`; with ``check``, a value that is not finite as float32.
+
+    Examples
+    --------
+    >>> import torch, skyphos as sky
+    >>> from skyphos.torch import gpu
+    >>> if torch.cuda.is_available():
+    ...     packed = gpu.quantise(torch.tensor([127.0, -3.0]).cuda(), sky.Quantize(bits=8, scale="max"))
+    ...     assert packed.tolist() == [0, 0, 254, 66, 127, 253]
+    """
+    _check(values, "values")
+    for name, number, most in (("call", call, 64), ("rank", rank, 32), ("first_bucket", first_bucket, 64)):
+        if not 0 <= index(number) < 1 << most:
+            raise BadInput(f"{name} must be from 0 to 2^{most} - 1, not {number}")
+    n = values.numel()
+    if n == 0:
+        return values.new_empty(0, dtype=torch.uint8)
+    flat = values.detach().view(-1)
+    kernels = _kernels("quantisation", values.device, min(how.bucket, n))
+    packed, bad = kernels.quantise(flat, how, form.start_of(how.seed, call, rank, first_bucket))
+    if check and bool(bad):
+        place = int((~torch.isfinite(flat.to(torch.float32))).nonzero()[0])
+        raise BadInput(
+            f"values[{place}] = {flat[place].item()} cannot be quantised: only numbers that are finite as float32 can"
+        )
+    return packed  # type: ignore[no-any-return]
+
+
+def dequantise(
+    packed: torch.Tensor, how: Quantize, n: int, dtype: torch.dtype = torch.float32, *, check: bool = True
+) -> torch.Tensor:
+    """The values that quantised ones stand for.
+
+    Parameters
+    ----------
+    packed : torch.Tensor of uint8
+        What :func:`quantise`, or another rank's native kernel, has made of n values. Contiguous, on a GPU.
+    how : Quantize
+        The same settings.
+    n : int
+        How many values.
+    dtype : torch.dtype
+        float16, bfloat16, float32 or float64.
+    check : bool, default True
+        Look whether all scales are numbers, which waits for the device. Else a bucket may become NaN.
+
+    Returns
+    -------
+    torch.Tensor of dtype, shape (n,)
+        New, on the same device.
+
+    Raises
+    ------
+    BadInput
+        Bytes of another number, another dtype, a device as for :func:`take_topk`; with ``check``, a scale that is not
+        finite, or negative.
+
+    Examples
+    --------
+    >>> import torch, skyphos as sky
+    >>> from skyphos.torch import gpu
+    >>> how = sky.Quantize(bits=8, scale="max")
+    >>> if torch.cuda.is_available():
+    ...     packed = gpu.quantise(torch.tensor([127.0, -3.0]).cuda(), how)
+    ...     assert gpu.dequantise(packed, how, 2).tolist() == [127.0, -3.0]
+    """
+    _check(packed, "packed", (torch.uint8,))
+    if dtype not in _FLOATS:
+        raise BadInput(f"values are float16, bfloat16, float32 or float64, not {dtype}")
+    if packed.numel() != form.quantised_bytes(index(n), how):
+        raise BadInput(f"{form.quantised_bytes(n, how)} bytes hold {n} values, not {packed.numel()}")
+    if n == 0:
+        return packed.new_empty(0, dtype=dtype)
+    kernels = _kernels("quantisation", packed.device, min(how.bucket, n))
+    values, bad = kernels.dequantise(packed.view(-1), how, n, dtype)
+    if check and bool(bad):
+        raise BadInput("quantised values with a scale that is not finite, or negative")
+    return values  # type: ignore[no-any-return]
+
+
+def _kernels(what: str, device: torch.device, bucket: int) -> ModuleType:
+    """The module of Triton kernels, or plain torch where Triton is not or a program cannot hold the bucket."""
+    try:
+        jit = importlib.import_module(f"{__package__}.jit")
+    except ImportError:
+        return plain
+    return importlib.import_module(f"{__package__}.{what}") if bucket <= jit.MOST else plain
+
+
+def _check(tensor: torch.Tensor, name: str, dtypes: tuple[torch.dtype, ...] = _FLOATS) -> None:
+    device = tensor.device
+    # Triton's interpreter, which runs kernels step by step on the CPU.
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if device.type == "cpu" and not interpreted:
+        raise BadInput(f"{name} is on the CPU: skyphos.TopK and skyphos.Quantize compress what is there")
+    if device.type not in ("cpu", "cuda"):
+        raise BadInput(f"{name} is on {device}: compression is for GPUs of CUDA and ROCm; move it to the CPU")
+    if tensor.dtype not in dtypes:
+        named = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise BadInput(f"{name} must be of {named}, not {str(tensor.dtype).removeprefix('torch.')}")
+    if tensor.layout != torch.strided or not tensor.is_contiguous():
+        raise BadInput(f"{name} must be contiguous: use .contiguous()")
+
+
+def _check_alike(name: str, tensor: torch.Tensor, gradient: torch.Tensor) -> None:
+    ours, theirs = (f"{t.numel()} values of {t.dtype} on {t.device}" for t in (tensor, gradient))
+    if ours != theirs:
+        raise BadInput(f"the {name} has {ours}, the gradient {theirs}")

@@ -1,0 +1,180 @@
+"""What the kernels do, in plain torch: the reference they are tested against, and what runs where Triton is not.
+
+Several passes over memory, and temporary tensors a few times the input's size; in all else the same, to the bit.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ...quantize import Quantize
+from . import form
+
+__all__ = ["chosen_count", "dequantise", "quantise", "take_topk"]
+
+#: Integers of a float's size.
+_BITS = {
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}
+_INFINITE = 0x7F800000
+_LARGEST = torch.finfo(torch.float32).max
+
+
+def chosen_count(n: int, k: int, bucket: int) -> int:
+    """How many values are chosen of n: k of each bucket, and of what the last has if those are fewer."""
+    return n // bucket * k + min(k, n % bucket)
+
+
+@torch.no_grad()
+def take_topk(
+    residual: torch.Tensor,
+    gradient: torch.Tensor,
+    k: int,
+    bucket: int,
+    velocity: torch.Tensor | None = None,
+    momentum: float = 0.9,
+    scale: float = 1.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As :func:`skyphos.torch.gpu.take_topk`, of flat tensors that have been checked.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skyphos.torch.gpu import plain
+    >>> residual = torch.tensor([0.0, 1.0, 0.0, 0.0])
+    >>> plain.take_topk(residual, torch.tensor([1.0, 2.0, -5.0, 4.0]), k=1, bucket=2)
+    (tensor([1, 2], dtype=torch.int32), tensor([ 3., -5.]))
+    >>> residual
+    tensor([1., 0., 0., 4.])
+    """
+    n, dtype = residual.numel(), residual.dtype
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    came = gradient.to(wide)
+    if scale != 1.0:
+        came = came * scale
+    if velocity is not None:
+        velocity.copy_((velocity.to(wide) * momentum + came).to(dtype))
+        came = velocity.to(wide)
+    residual.copy_((residual.to(wide) + came).to(dtype))
+
+    bits = _BITS[dtype]
+    buckets = -(-n // bucket)
+    # Places after the end are below zero: never among those that count.
+    magnitudes = torch.full((buckets * bucket,), -1, dtype=bits, device=residual.device)
+    magnitudes[:n] = residual.view(bits) & torch.iinfo(bits).max
+    # Of those alike a stable sort keeps the lower index first.
+    largest = magnitudes.view(buckets, bucket).sort(dim=1, descending=True, stable=True).indices[:, :k]
+    first = torch.arange(buckets, device=residual.device)[:, None] * bucket
+    places = (largest.sort(dim=1).values + first).flatten()[: chosen_count(n, k, bucket)]
+    picked = residual[places]
+    for memory in (residual, velocity):
+        if memory is not None:
+            memory[places] = 0
+    return places.to(torch.int32), picked
+
+
+@torch.no_grad()
+def quantise(values: torch.Tensor, how: Quantize, start: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The bytes, and whether any value could not be quantised: its bucket has NaN for a scale then.
+
+    Examples
+    --------
+    >>> import torch, skyphos as sky
+    >>> from skyphos.torch.gpu import plain
+    >>> how = sky.Quantize(bits=8, scale="max")
+    >>> packed, bad = plain.quantise(torch.tensor([127.0, -3.0]), how, start=7)
+    >>> packed, bool(bad)
+    (tensor([  0,   0, 254,  66, 127, 253], dtype=torch.uint8), False)
+    """
+    n, bits = values.numel(), how.bits
+    rows = _rows(values.to(torch.float32), how.bucket)
+    buckets, bucket = rows.shape
+    finite = (rows.view(torch.int32) & torch.iinfo(torch.int32).max).amax(1) < _INFINITE
+    scales = rows.abs().amax(1) if how.scale == "max" else _lengths(rows)
+    scales = torch.where(finite, scales, torch.nan)
+
+    lift, factor = _steps(scales, form.levels(bits))
+    exact = torch.where(finite[:, None], rows * lift[:, None] * factor[:, None], 0.0).to(torch.int64)
+    drawn = _random(start, buckets, bucket, values.device) >> (32 - form.FRACTION)
+    levels = exact + drawn >> form.FRACTION
+
+    a_byte = 8 // bits
+    codes = torch.zeros(buckets, -(-bucket // a_byte) * a_byte, dtype=torch.int64, device=values.device)
+    codes[:, :bucket] = levels & (1 << bits) - 1
+    codes = codes.view(buckets, -1, a_byte) << torch.arange(0, 8, bits, device=values.device)
+    heads = scales.view(torch.uint8).view(buckets, form.HEAD)
+    packed = torch.cat([heads, codes.sum(2).to(torch.uint8)], dim=1)
+    return packed.flatten()[: form.quantised_bytes(n, how)], ~finite.all()
+
+
+@torch.no_grad()
+def dequantise(packed: torch.Tensor, how: Quantize, n: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """The values that bytes stand for, and whether any scale is none: not finite, or negative."""
+    bits, bucket = how.bits, min(how.bucket, n)
+    rows = _rows(packed, form.HEAD + form.code_bytes(bucket, bits))
+    scales = rows[:, : form.HEAD].contiguous().view(torch.float32)
+    fields = rows[:, form.HEAD :, None].to(torch.int32) >> torch.arange(0, 8, bits, device=packed.device)
+    # Flipping the sign bit and taking its weight away extends it.
+    sign = 1 << (bits - 1)
+    levels = ((fields & (1 << bits) - 1) ^ sign) - sign
+    values = levels.flatten(1)[:, :bucket].to(torch.float32) * form.unit(bits) * scales
+    bad = ~(torch.isfinite(scales) & (scales >= 0)).all()
+    return values.flatten()[:n].to(dtype), bad
+
+
+def _rows(flat: torch.Tensor, width: int) -> torch.Tensor:
+    """As rows of a width, or of all there is if that is less, the last filled with zeros."""
+    width = min(width, flat.numel())
+    rows = torch.zeros(-(-flat.numel() // width), width, dtype=flat.dtype, device=flat.device)
+    rows.view(-1)[: flat.numel()] = flat
+    return rows
+
+
+def _lengths(rows: torch.Tensor) -> torch.Tensor:
+    """Euclidean lengths, added in the order of the native kernel."""
+    buckets, bucket = rows.shape
+    chunks = -(-bucket // form.SUMS)
+    squares = torch.zeros(buckets, chunks * form.SUMS, dtype=torch.float64, device=rows.device)
+    squares[:, :bucket] = rows.to(torch.float64) ** 2
+    sums = torch.zeros(buckets, form.SUMS, dtype=torch.float64, device=rows.device)
+    for chunk in squares.split(form.SUMS, dim=1):
+        sums += chunk
+    total = torch.zeros(buckets, dtype=torch.float64, device=rows.device)
+    for one in sums.unbind(1):
+        total += one
+    return total.sqrt().clamp(max=_LARGEST).to(torch.float32)
+
+
+def _steps(scales: torch.Tensor, levels: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two factors that take values to levels with :data:`form.FRACTION` binary digits: s/S need not be a float32."""
+    top = float(levels << form.FRACTION)
+    lift = torch.where(scales < 2.0**-64, 2.0**64, 1.0).to(torch.float32)
+    lifted = scales * lift
+    factor = torch.where(scales == 0, 0.0, top / lifted)
+    # No magnitude may come above the last level, or it would leave the code; the number below is low enough.
+    below = torch.nextafter(factor, torch.zeros_like(factor))
+    return lift, torch.where(lifted * factor > top, below, factor)
+
+
+def _random(start: int, buckets: int, bucket: int, device: torch.device) -> torch.Tensor:
+    """32 random bits for each place of each bucket. An int64 wraps as the unsigned one would."""
+    keys = torch.arange(buckets, device=device) * form.signed(form.GOLDEN) + form.signed(start)
+    first, one, second, two, last = form.MIX
+    keys = (keys ^ _shifted(keys, first)) * form.signed(one)
+    keys = (keys ^ _shifted(keys, second)) * form.signed(two)
+    keys = (keys ^ _shifted(keys, last))[:, None]
+
+    mask = (1 << 32) - 1
+    first, one, second, two, last = form.MIX32
+    x = torch.arange(bucket, device=device) * (form.GOLDEN & mask) + keys & mask
+    x = (x ^ x >> first) * one & mask ^ _shifted(keys, 32)
+    x = (x ^ x >> second) * two & mask
+    return x ^ x >> last
+
+
+def _shifted(x: torch.Tensor, by: int) -> torch.Tensor:
+    """64 bits to the right, with zeros from the left."""
+    return x >> by & (1 << (64 - by)) - 1

@@ -1,0 +1,213 @@
+"""Messages between two ranks, what each rank sends each other, and groups of some ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch.distributed as dist  # noqa: E402
+
+from torch_ranks import Ranks  # noqa: E402
+
+
+def me() -> tuple[int, int]:
+    return dist.get_rank(), dist.get_world_size()
+
+
+def drawn(seed: int, length: int, dtype: Any = None) -> Any:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 100, (length,), generator=random).to(dtype or torch.float32)
+
+
+def ring(length: int) -> None:
+    rank, size = me()
+    for dtype in (torch.float32, torch.bool, torch.complex64, torch.bfloat16, torch.int8):
+        came = torch.zeros(length, dtype=dtype)
+        work = dist.isend(drawn(rank, length, dtype), (rank + 1) % size)
+        dist.recv(came, (rank - 1) % size)
+        work.wait()
+        assert torch.equal(came, drawn((rank - 1) % size, length, dtype))
+
+
+def other_order() -> None:
+    """Messages of other tags may be taken in any order, up to 8 MB of each without their receiver."""
+    rank, _ = me()
+    lengths = {0: 4, 7: 2_000_000, 1: 0, 2: 1}
+    if rank == 0:
+        for tag, length in lengths.items():
+            dist.send(drawn(tag, length), 1, tag=tag)
+        dist.send(drawn(50, 5_000_000), 1)
+        dist.send(drawn(51, 3), 1)
+    elif rank == 1:
+        for tag, length in reversed(lengths.items()):
+            came = torch.empty(length)
+            dist.recv(came, 0, tag=tag)
+            assert torch.equal(came, drawn(tag, length))
+        for seed, length in ((50, 5_000_000), (51, 3)):  # those of one tag in theirs
+            came = torch.empty(length)
+            dist.recv(came, 0)
+            assert torch.equal(came, drawn(seed, length))
+    dist.barrier()
+
+
+def batches() -> None:
+    rank, size = me()
+    came = [torch.empty(9) for _ in range(size)]
+    others = [other for other in range(size) if other != rank]
+    ops = [dist.P2POp(dist.isend, drawn(10 * rank + other, 9), other) for other in others]
+    ops += [dist.P2POp(dist.irecv, came[other], other) for other in others]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    for other in others:
+        assert torch.equal(came[other], drawn(10 * other + rank, 9))
+
+
+def strided() -> None:
+    rank, _ = me()
+    if rank == 0:
+        dist.send(torch.arange(12.0).reshape(3, 4).T, 1)
+    if rank == 1:
+        whole = torch.zeros(4, 6)
+        dist.recv(whole[:, ::2], 0)
+        assert torch.equal(whole[:, ::2], torch.arange(12.0).reshape(3, 4).T) and not whole[:, 1::2].any()
+
+
+def wrong_messages() -> None:
+    rank, size = me()
+    for bad in (rank, size):
+        with pytest.raises((ValueError, RuntimeError)):
+            dist.group.WORLD.send([torch.ones(1)], bad, 0)
+    with pytest.raises(ValueError, match="name it"):
+        dist.recv(torch.ones(1))
+    if rank == 0:
+        dist.send(torch.ones(3), 1, tag=9)
+    if rank == 1:
+        with pytest.raises(Exception, match=r"message\(n=12.*|n=16"):
+            dist.recv(torch.ones(4), 0, tag=9)
+    dist.barrier()
+
+
+def part(source: int, to: int) -> Any:
+    return drawn(100 * source + to, (3 * source + 5 * to) % 7)
+
+
+def all_to_all(asynchronous: bool) -> None:
+    rank, size = me()
+    ranks = range(size)
+    came = [torch.empty_like(part(source, rank)) for source in ranks]
+    work = dist.all_to_all(came, [part(rank, to) for to in ranks], async_op=asynchronous)
+    if asynchronous:
+        work.wait()
+    assert all(torch.equal(came[source], part(source, rank)) for source in ranks)
+    # The same as rows of one tensor.
+    rows = [part(rank, to)[:, None].expand(-1, 3) for to in ranks]
+    ins, outs = [len(row) for row in rows], [len(part(source, rank)) for source in ranks]
+    whole = torch.empty(sum(outs), 3)
+    work = dist.all_to_all_single(whole, torch.cat(rows), outs, ins, async_op=asynchronous)
+    if asynchronous:
+        work.wait()
+    assert torch.equal(whole, torch.cat([part(source, rank) for source in ranks])[:, None].expand(-1, 3))
+    for dtype in (torch.int64, torch.bfloat16, torch.complex128):
+        even = torch.empty(2 * size, dtype=dtype)
+        dist.all_to_all_single(even, drawn(rank, 2 * size, dtype))
+        expected = [drawn(source, 2 * size, dtype)[2 * rank : 2 * rank + 2] for source in ranks]
+        assert torch.equal(even, torch.cat(expected))
+    inplace = drawn(rank, size)
+    dist.all_to_all_single(inplace, inplace)
+    assert torch.equal(inplace, torch.stack([drawn(source, size)[rank] for source in ranks]))
+
+
+def wrong_all_to_all() -> None:
+    """What does not fit is an error on all ranks, whichever of them has it."""
+    rank, size = me()
+    with pytest.raises(Exception, match="evenly|splits"):
+        dist.all_to_all_single(torch.empty(size), torch.empty(size + (rank == 1)))
+    sends = [1] * size
+    sends[(rank + 1) % size] += rank == 0
+    with pytest.raises(Exception, match="rank 0 sends rank 1 8 bytes"):
+        dist.all_to_all_single(torch.empty(size), torch.ones(sum(sends)), [1] * size, sends)
+    dist.barrier()
+
+
+def sockets() -> int:
+    links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+    return sum(os.path.islink(link) and os.readlink(link).startswith("socket:") for link in links)
+
+
+def groups() -> None:
+    """Groups of some ranks share the default group's connections; several of the same ranks do not mix."""
+    rank, size = me()
+    dist.barrier()
+    before = sockets()
+    odd, two, again = (
+        dist.new_group(list(range(1, size, 2))),
+        dist.new_group([2, 0]),
+        dist.new_group([2, 0]),
+    )
+    if rank % 2:
+        x = torch.tensor([float(rank)])
+        dist.all_reduce(x, group=odd)
+        assert x == sum(range(1, size, 2))
+    if rank in (0, 2):
+        first, second = torch.tensor([1.0 + rank]), torch.tensor([10.0 + rank])
+        pair = [dist.all_reduce(second, group=again, async_op=True), dist.all_reduce(first, group=two, async_op=True)]
+        for work in reversed(pair):
+            work.wait()
+        assert (first, second) == (4.0, 22.0)
+        other = 2 - rank
+        if rank == 0:
+            dist.send(torch.tensor([5.0]), other, group=two)
+        else:
+            came = torch.empty(1)
+            dist.recv(came, other, group=two)
+            assert came == 5.0
+        assert dist.get_group_rank(two, rank) == [2, 0].index(rank) or dist.get_group_rank(two, rank) == rank // 2
+    whole = dist.new_group(list(range(size)))
+    dist.barrier(group=whole)
+    assert sockets() == before, (sockets(), before)
+    for group in (odd, two, again, whole):
+        if dist.get_rank(group) >= 0:
+            dist.destroy_process_group(group)
+    dist.barrier()
+
+
+@pytest.mark.parametrize("length", [1, 100_000])
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_ring(ranks: Callable[[int], Ranks], size: int, length: int) -> None:
+    ranks(size).run(ring, length)
+
+
+def test_other_order(ranks: Callable[[int], Ranks]) -> None:
+    ranks(2).run(other_order)
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_batches(ranks: Callable[[int], Ranks], size: int) -> None:
+    ranks(size).run(batches)
+
+
+def test_strided(ranks: Callable[[int], Ranks]) -> None:
+    ranks(2).run(strided)
+
+
+def test_wrong_messages(ranks: Callable[[int], Ranks]) -> None:
+    ranks(3).run(wrong_messages)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_all_to_all(ranks: Callable[[int], Ranks], size: int, asynchronous: bool) -> None:
+    ranks(size).run(all_to_all, asynchronous)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_wrong_all_to_all(ranks: Callable[[int], Ranks], size: int) -> None:
+    ranks(size).run(wrong_all_to_all)
+
+
+def test_groups(ranks: Callable[[int], Ranks]) -> None:
+    ranks(5).run(groups)
