@@ -124,7 +124,7 @@ def all_to_all(asynchronous: bool) -> None:
 def wrong_all_to_all() -> None:
     """What does not fit is an error on all ranks, whichever of them has it."""
     rank, size = me()
-    with pytest.raises(Exception, match="evenly|splits"):
+    with pytest.raises(Exception, match=r"evenly|splits"):
         dist.all_to_all_single(torch.empty(size), torch.empty(size + (rank == 1)))
     sends = [1] * size
     sends[(rank + 1) % size] += rank == 0

@@ -19,8 +19,8 @@ __all__ = ["create"]
 
 _KEY = "skyphos"
 
-#: The default group's backend and time-out.
-_world: tuple[weakref.ref[SkyphosBackend], float] | None = None
+#: The default group's backend, under its time-out in seconds.
+_world: dict[float, weakref.ref[SkyphosBackend]] = {}
 
 
 def create(options: Any, backend_options: Any = None) -> SkyphosBackend:
@@ -33,20 +33,21 @@ def create(options: Any, backend_options: Any = None) -> SkyphosBackend:
     backend_options
         What a caller passed as ``pg_options``: a mapping of further arguments of :func:`skyphos.init`.
     """
-    global _world
     rank, size, seconds = options.group_rank, options.group_size, options.timeout.total_seconds()
     settings, ranks = dict(backend_options or {}), list(options.global_ranks_in_group)
     if ranks and not settings and (comm := _of_world(ranks, seconds, options.group_id)) is not None:
         return SkyphosBackend(comm)
     backend = SkyphosBackend(_meet(options.store, rank, size, seconds, settings))
     if not ranks:
-        _world = weakref.ref(backend), seconds
+        _world.clear()
+        _world[seconds] = weakref.ref(backend)
     return backend
 
 
 def _of_world(ranks: list[int], seconds: float, name: str) -> Comm | None:
-    """The group of these ranks over the connections of the default one, where that is of this backend and waits as long."""
-    world = None if _world is None or _world[1] != seconds else _world[0]()
+    """These ranks over the connections of the default group, where that is of this backend and waits as long."""
+    found = _world.get(seconds)
+    world = None if found is None else found()
     if world is None or world.comm._native.closed:
         return None
     return world.comm._derived(world.comm._native.group_of(ranks, group_name(name)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from functools import cache
 from operator import index
 from types import ModuleType
 
@@ -91,7 +92,7 @@ def take_topk(
         return gradient.new_empty(0, dtype=torch.int32), gradient.new_empty(0)
     k, bucket = min(k, n), min(bucket, n)
     flat = None if velocity is None else velocity.detach().view(-1)
-    kernels = _kernels("topk", gradient.device, bucket)
+    kernels = _kernels("topk", bucket)
     chosen: tuple[torch.Tensor, torch.Tensor] = kernels.take_topk(
         residual.detach().view(-1), gradient.detach().view(-1), k, bucket, flat, momentum, scale
     )
@@ -147,7 +148,7 @@ def quantise(
     if n == 0:
         return values.new_empty(0, dtype=torch.uint8)
     flat = values.detach().view(-1)
-    kernels = _kernels("quantisation", values.device, min(how.bucket, n))
+    kernels = _kernels("quantisation", min(how.bucket, n))
     packed, bad = kernels.quantise(flat, how, form.start_of(how.seed, call, rank, first_bucket))
     if check and bool(bad):
         place = int((~torch.isfinite(flat.to(torch.float32))).nonzero()[0])
@@ -202,20 +203,26 @@ def dequantise(
         raise BadInput(f"{form.quantised_bytes(n, how)} bytes hold {n} values, not {packed.numel()}")
     if n == 0:
         return packed.new_empty(0, dtype=dtype)
-    kernels = _kernels("quantisation", packed.device, min(how.bucket, n))
+    kernels = _kernels("quantisation", min(how.bucket, n))
     values, bad = kernels.dequantise(packed.view(-1), how, n, dtype)
     if check and bool(bad):
         raise BadInput("quantised values with a scale that is not finite, or negative")
     return values  # type: ignore[no-any-return]
 
 
-def _kernels(what: str, device: torch.device, bucket: int) -> ModuleType:
+def _kernels(what: str, bucket: int) -> ModuleType:
     """The module of Triton kernels, or plain torch where Triton is not or a program cannot hold the bucket."""
+    jit = _jit()
+    return plain if jit is None or bucket > jit.MOST else importlib.import_module(f"{__package__}.{what}")
+
+
+@cache
+def _jit() -> ModuleType | None:
+    """What needs Triton, imported when it is first asked for, or None."""
     try:
-        jit = importlib.import_module(f"{__package__}.jit")
+        return importlib.import_module(f"{__package__}.jit")
     except ImportError:
-        return plain
-    return importlib.import_module(f"{__package__}.{what}") if bucket <= jit.MOST else plain
+        return None
 
 
 def _check(tensor: torch.Tensor, name: str, dtypes: tuple[torch.dtype, ...] = _FLOATS) -> None:

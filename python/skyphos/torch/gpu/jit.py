@@ -11,7 +11,7 @@ import triton.language as tl  # type: ignore[import-not-found, import-untyped, u
 
 __all__ = ["MOST", "kernel", "launch", "narrowed", "widened", "width_of"]
 
-#: Values of the largest bucket that a program holds in its registers.
+#: Values of the largest bucket that a program holds in its registers, but for a few of them.
 MOST = 8192
 
 #: Values a warp holds: 16 a lane of 32.
