@@ -9,8 +9,9 @@ results are those of :class:`skyphos.TopK` and :class:`skyphos.Quantize` on the 
     indices, values = gpu.take_topk(residual, gradient, k=4, bucket=512)      # nothing waits for the device
     packed = gpu.quantise(values, sky.Quantize(bits=4, scale="max"), call=step, rank=rank)
 
-The kernels are Triton's (``topk.py``, ``quantisation.py``), which is imported by the first call that needs it. Where there
-is none, and for buckets that do not fit a program's registers, plain torch does the same in more passes (``plain.py``).
+The kernels are Triton's (``topk.py``, ``quantisation.py``), which is imported by the first call that needs it. Where
+there is none, and for buckets that do not fit a program's registers, plain torch does the same in more passes
+(``plain.py``).
 """
 
 from __future__ import annotations

@@ -10,16 +10,22 @@ import torch
 from ...quantize import Quantize
 from . import form
 
-__all__ = ["chosen_count", "dequantise", "quantise", "take_topk"]
+__all__ = ["INFINITE", "INTEGERS", "chosen_count", "dequantise", "quantise", "take_topk"]
 
 #: Integers of a float's size.
-_BITS = {
+INTEGERS = {
     torch.float16: torch.int16,
     torch.bfloat16: torch.int16,
     torch.float32: torch.int32,
     torch.float64: torch.int64,
 }
-_INFINITE = 0x7F800000
+#: The bits of infinity: those of a NaN are more.
+INFINITE = {
+    torch.float16: 0x7C00,
+    torch.bfloat16: 0x7F80,
+    torch.float32: 0x7F800000,
+    torch.float64: 0x7FF0000000000000,
+}
 _LARGEST = torch.finfo(torch.float32).max
 
 
@@ -28,12 +34,12 @@ def chosen_count(n: int, k: int, bucket: int) -> int:
     return n // bucket * k + min(k, n % bucket)
 
 
-@torch.no_grad()
 def take_topk(
     residual: torch.Tensor,
     gradient: torch.Tensor,
     k: int,
     bucket: int,
+    *,
     velocity: torch.Tensor | None = None,
     momentum: float = 0.9,
     scale: float = 1.0,
@@ -54,17 +60,17 @@ def take_topk(
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     came = gradient.to(wide)
     if scale != 1.0:
-        came = came * scale
+        came = (came * scale).to(dtype).to(wide)
     if velocity is not None:
-        velocity.copy_((velocity.to(wide) * momentum + came).to(dtype))
+        velocity.copy_((velocity.to(wide) * momentum).to(dtype).to(wide) + came)
         came = velocity.to(wide)
-    residual.copy_((residual.to(wide) + came).to(dtype))
+    residual.copy_(residual.to(wide) + came)
 
-    bits = _BITS[dtype]
+    bits = INTEGERS[dtype]
     buckets = -(-n // bucket)
     # Places after the end are below zero: never among those that count.
     magnitudes = torch.full((buckets * bucket,), -1, dtype=bits, device=residual.device)
-    magnitudes[:n] = residual.view(bits) & torch.iinfo(bits).max
+    magnitudes[:n] = (residual.view(bits) & torch.iinfo(bits).max).clamp(max=INFINITE[dtype] + 1)
     # Of those alike a stable sort keeps the lower index first.
     largest = magnitudes.view(buckets, bucket).sort(dim=1, descending=True, stable=True).indices[:, :k]
     first = torch.arange(buckets, device=residual.device)[:, None] * bucket
@@ -76,7 +82,6 @@ def take_topk(
     return places.to(torch.int32), picked
 
 
-@torch.no_grad()
 def quantise(values: torch.Tensor, how: Quantize, start: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The bytes, and whether any value could not be quantised: its bucket has NaN for a scale then.
 
@@ -92,7 +97,7 @@ def quantise(values: torch.Tensor, how: Quantize, start: int) -> tuple[torch.Ten
     n, bits = values.numel(), how.bits
     rows = _rows(values.to(torch.float32), how.bucket)
     buckets, bucket = rows.shape
-    finite = (rows.view(torch.int32) & torch.iinfo(torch.int32).max).amax(1) < _INFINITE
+    finite = (rows.view(torch.int32) & torch.iinfo(torch.int32).max).amax(1) < INFINITE[torch.float32]
     scales = rows.abs().amax(1) if how.scale == "max" else _lengths(rows)
     scales = torch.where(finite, scales, torch.nan)
 
@@ -110,12 +115,11 @@ def quantise(values: torch.Tensor, how: Quantize, start: int) -> tuple[torch.Ten
     return packed.flatten()[: form.quantised_bytes(n, how)], ~finite.all()
 
 
-@torch.no_grad()
 def dequantise(packed: torch.Tensor, how: Quantize, n: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """The values that bytes stand for, and whether any scale is none: not finite, or negative."""
     bits, bucket = how.bits, min(how.bucket, n)
     rows = _rows(packed, form.HEAD + form.code_bytes(bucket, bits))
-    scales = rows[:, : form.HEAD].contiguous().view(torch.float32)
+    scales = rows[:, : form.HEAD].clone(memory_format=torch.contiguous_format).view(torch.float32)
     fields = rows[:, form.HEAD :, None].to(torch.int32) >> torch.arange(0, 8, bits, device=packed.device)
     # Flipping the sign bit and taking its weight away extends it.
     sign = 1 << (bits - 1)
@@ -150,7 +154,8 @@ def _lengths(rows: torch.Tensor) -> torch.Tensor:
 
 def _steps(scales: torch.Tensor, levels: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Two factors that take values to levels with :data:`form.FRACTION` binary digits: s/S need not be a float32."""
-    top = float(levels << form.FRACTION)
+    # A tensor: a number divided by one would be multiplied by its rounded reciprocal.
+    top = torch.full_like(scales, levels << form.FRACTION)
     lift = torch.where(scales < 2.0**-64, 2.0**64, 1.0).to(torch.float32)
     lifted = scales * lift
     factor = torch.where(scales == 0, 0.0, top / lifted)

@@ -17,7 +17,7 @@ from the cache), 16 at a time with a float64 product each: slow on GPUs with few
 what Top-k takes anyway.
 
 **Tried**: Triton's interpreter against plain torch and bytes of the native kernel; compilation for NVIDIA's
-architectures 8.0 and 9.0. **Not tried**: running on a GPU. Of no figure here is a measurement of one known.
+architectures 8.0 and 9.0. **Not tried**: running on a GPU; nothing here is a measurement of one.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _shape(how: Quantize, n: int) -> dict[str, int]:
 
 
 @kernel
-def _encode(
+def _encode(  # noqa: PLR0917 - a kernel has no keywords alone
     values: tl.tensor,
     packed: tl.tensor,
     bad: tl.tensor,
@@ -126,7 +126,7 @@ def _encode(
 
 
 @kernel
-def _decode(
+def _decode(  # noqa: PLR0917 - a kernel has no keywords alone
     packed: tl.tensor,
     values: tl.tensor,
     bad: tl.tensor,
