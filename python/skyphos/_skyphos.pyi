@@ -61,6 +61,7 @@ __all__ = [
     "topk_put_back",
     "topk_quantise",
     "topk_take",
+    "topk_take_layers",
     "union_entries",
     "words_of",
 ]
@@ -101,6 +102,14 @@ def allreduce(
 def topk_take(
     residual: _Array | None, gradient: _Array, choice: tuple[int | None, int | None, _Array | None]
 ) -> tuple[_Array, _Array]: ...
+def topk_take_layers(
+    residual: _Array,
+    gradient: _Array,
+    layers: list[tuple[int, int, int, int]],
+    scale: float | None,
+    velocity: _Array | None,
+    momentum: float,
+) -> tuple[_Array, _Array, int | None]: ...
 def topk_quantise(values: _Array, how: tuple[int, int, int], place: tuple[int, int]) -> None: ...
 def topk_allreduce(comm: Comm, n: int, vector: _Parts, k: int, op: Any, async_op: bool) -> Any: ...
 def topk_put_back(residual: _Array, indices: _Array, picked: _Array, sent: _Array) -> None: ...

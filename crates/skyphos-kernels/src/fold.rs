@@ -5,7 +5,7 @@
 //!
 //! Cost: one read of map and source, one read and write of the target, each once.
 
-use crate::simd;
+use crate::simd::{self, prefetch};
 use bytemuck::Pod;
 use skyphos_types::{Element, ReduceOp, Result};
 
@@ -108,19 +108,6 @@ fn prefetch_all<T>(acc: &[T], first: u32, map: &[u32]) {
     } else {
         map.iter().for_each(|p| announce(*p));
     }
-}
-
-/// Asks for a cache line; the pointer need not be valid.
-#[inline(always)]
-fn prefetch<T>(at: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: asking for a line has no effect that a program could see.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
 }
 
 /// `acc[k] ⊕= from[k]`.

@@ -41,5 +41,8 @@ pub use pieces::Pieces;
 pub use prepare::{Index, Indices, Prepared, prepare};
 pub use quantise::{Draw, Quantize, Scale, dequantise, dequantise_and_add, quantise, quantised_bytes};
 pub use sketch::{sketch, union_of};
-pub use topk::{Magnitude, Select, put_back, quantise_in_place, take_topk, take_topk_of_sum, topk};
+pub use topk::{
+    Incoming, Layer, Magnitude, Select, put_back, quantise_in_place, take_layers, take_topk,
+    take_topk_of_sum, topk,
+};
 pub use union::{Locator, MISSING, union};

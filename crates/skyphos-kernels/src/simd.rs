@@ -53,6 +53,19 @@ pub(crate) unsafe fn with_avx2<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// Asks for a cache line; the pointer need not be valid.
+#[inline(always)]
+pub(crate) fn prefetch<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: asking for a line has no effect that a program could see.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 /// Copies a few numbers. A call of `memcpy` costs more than most runs of a permutation take to copy.
 #[inline(always)]
 pub(crate) fn copy<T: bytemuck::Pod>(from: &[T], to: &mut [T]) {

@@ -25,7 +25,7 @@ mod loops;
 mod room;
 
 use crate::simd::{self, Level};
-pub use feedback::{put_back, quantise_in_place, take_topk_of_sum};
+pub use feedback::{Incoming, Layer, put_back, quantise_in_place, take_layers, take_topk_of_sum};
 
 use bucket::append_buckets;
 use loops::{Loops, Number, with_loops};
@@ -125,27 +125,48 @@ pub fn take_topk<T: Magnitude>(
     indices: &mut Vec<u32>,
     picked: &mut Vec<T>,
 ) -> Result<()> {
-    /// About as many values are looked at before the chosen ones are cleared, while they are in cache.
-    const PART: usize = 4096;
     check(acc.len(), select)?;
-    let mut room = Room::new(indices, picked);
+    take_of(acc, 0, select, &mut Room::new(indices, picked), |_, _| {});
+    Ok(())
+}
+
+/// Appends what is chosen of `acc`, whose first value is at place `start`, and clears it there. Before that `fill` gets each
+/// part of it and the part's place in `acc`: if values are chosen from buckets, parts that stay in the cache.
+fn take_of<T: Magnitude>(
+    acc: &mut [T],
+    start: u32,
+    select: Select<T>,
+    room: &mut Room<'_, T>,
+    mut fill: impl FnMut(&mut [T], usize),
+) {
+    /// About as many values as are looked at before the chosen ones are cleared. Short, so that the memory need not wait
+    /// for the selection: what `fill` reads next is asked for while values are chosen.
+    const PART: usize = 512;
     let level = simd::level();
-    let Select::Buckets { k, bucket } = select else {
-        topk_at(level, acc, select, &mut room);
-        indices.iter().for_each(|i| acc[*i as usize] = T::ZERO);
-        return Ok(());
+    let part = match select {
+        Select::Buckets { bucket, .. } => bucket.saturating_mul((PART / bucket).max(1)),
+        _ => acc.len().max(1),
     };
-    let part = bucket.saturating_mul((PART / bucket).max(1));
-    let (mut start, mut done) = (0, 0);
+    let (mut at, mut done) = (0, room.indices.len());
     for some in acc.chunks_mut(part) {
-        buckets_at(level, some, start as u32, k, bucket, &mut room);
-        for i in &room.indices[done..] {
-            some[*i as usize - start] = T::ZERO;
+        fill(some, at);
+        let first = start + at as u32;
+        match select {
+            Select::Buckets { k, bucket } => buckets_at(level, some, first, k, bucket, room),
+            _ => {
+                // Selection in a whole vector may begin anew, so it has room of its own.
+                let (mut indices, mut picked) = (Vec::new(), Vec::new());
+                topk_at(level, some, select, &mut Room::new(&mut indices, &mut picked));
+                room.indices.extend(indices.iter().map(|i| i + first));
+                room.picked.append(&mut picked);
+            }
         }
-        start += some.len();
+        for i in &room.indices[done..] {
+            some[(*i - first) as usize] = T::ZERO;
+        }
+        at += some.len();
         done = room.indices.len();
     }
-    Ok(())
 }
 
 fn check<T: Magnitude>(values: usize, select: Select<T>) -> Result<()> {

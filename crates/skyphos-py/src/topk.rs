@@ -9,7 +9,7 @@ use crate::work::perform;
 use numpy::{IntoPyArray, PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use skyphos::{Draw, Error, Magnitude, Quantize, Scale, Select, with_real};
+use skyphos::{Draw, Element, Error, Incoming, Layer, Magnitude, Quantize, Real, Scale, Select, with_real};
 
 /// k and bucket, or a threshold in an array of one value of the gradient's type.
 type Choice<'py> = (Option<usize>, Option<usize>, Option<Bound<'py, PyAny>>);
@@ -48,6 +48,47 @@ pub fn topk_take<'py>(
         });
         done.map_err(|e| to_py(py, e))?;
         Ok((indices.into_pyarray(py).into_any(), picked.into_pyarray(py).into_any()))
+    }, else no_floats(py))
+}
+
+/// The chosen values of residual + gradient, moved out of the residual, layer by layer: (start, end, k, bucket) each. Also
+/// how many times the gradient counts, the velocity and its momentum, if there are any. Returns places, values, and which
+/// of them is the first that is not finite.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
+pub fn topk_take_layers<'py>(
+    py: Python<'py>,
+    residual: &Bound<'py, PyAny>,
+    gradient: &Bound<'py, PyAny>,
+    layers: Vec<(usize, usize, usize, usize)>,
+    scale: Option<f64>,
+    velocity: Option<&Bound<'py, PyAny>>,
+    momentum: f64,
+) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, Option<usize>)> {
+    with_real!(dtype_of(gradient)?, T => {
+        let layers: Vec<Layer<T>> = layers
+            .into_iter()
+            .map(|(start, end, k, bucket)| Layer { range: start..end, select: Select::Buckets { k, bucket } })
+            .collect();
+        let gradient: PyReadonlyArray1<'_, T> = gradient.extract()?;
+        let mut residual: PyReadwriteArray1<'_, T> = residual.extract()?;
+        let mut velocity: Option<PyReadwriteArray1<'_, T>> = velocity.map(|u| u.extract()).transpose()?;
+        let velocity = velocity.as_mut().map(|u| u.as_slice_mut()).transpose()?;
+        let number = |x: f64| <T as Real>::from_f32(x as f32);
+        let incoming = Incoming {
+            gradient: gradient.as_slice()?,
+            scale: scale.map(number),
+            velocity: velocity.map(|u| (u, number(momentum))),
+        };
+        let residual = residual.as_slice_mut()?;
+        let (mut indices, mut picked) = (Vec::new(), Vec::new());
+        let done = py.detach(|| {
+            skyphos::take_layers(residual, incoming, &layers, &mut indices, &mut picked)?;
+            // What is not finite is larger than all that is, so it has been chosen.
+            Ok(picked.iter().position(|v| v.sub(*v) != T::ZERO))
+        });
+        let odd = done.map_err(|e| to_py(py, e))?;
+        Ok((indices.into_pyarray(py).into_any(), picked.into_pyarray(py).into_any(), odd))
     }, else no_floats(py))
 }
 

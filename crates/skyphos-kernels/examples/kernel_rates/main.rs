@@ -6,6 +6,7 @@
 //! runs so that both meet the same neighbours. A merge stands beside a plain loop instead, as a ratio of
 //! times. Every answer is checked against a plain one.
 
+mod gradient;
 mod merging;
 mod sparse;
 mod values;
@@ -108,6 +109,10 @@ fn kernels() -> Vec<Line> {
         line("top 16 of 512", Some(0.3), of_512(16)),
         line("top 32 of 512", Some(0.3), of_512(32)),
         line("take top 8 of 512", None, |_| values::taking()),
+        // At most 1.6 times as long as `residual += gradient`, which is beside it.
+        line("compress, top 4 of 512", Some(0.625), |v| gradient::compressing(4, v)),
+        line("compress, top 1 of 512", Some(0.625), |v| gradient::compressing(1, v)),
+        line("compress, top 16 of 512", None, |v| gradient::compressing(16, v)),
         line("top 1 % of all", None, |_| values::selecting(Select::Whole { k: VALUES / 100 })),
         line("at least 2.5", None, |_| values::selecting(Select::AtLeast(2.5))),
         line("fold float32", None, values::folding::<f32>),

@@ -13,7 +13,7 @@ const fn lanes<T>() -> usize {
 
 /// The lanes of the values that are left.
 #[inline(always)]
-fn mask<T>(left: usize) -> u16 {
+const fn mask<T>(left: usize) -> u16 {
     if left < lanes::<T>() { (1 << left) - 1 } else { u16::MAX }
 }
 
@@ -43,7 +43,23 @@ unsafe fn load<T>(from: *const T, mask: u16) -> (__m512i, __m512i) {
     }
 }
 
-/// [`super::loops::Loops::collect`].
+/// Which lanes of a vector reach a magnitude.
+///
+/// # Safety
+/// As [`load`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
+unsafe fn reaching<T>(from: *const T, mask: u16, least32: __m512i, least64: __m512i) -> u16 {
+    // SAFETY: the caller's promise.
+    let (_, magnitude) = unsafe { load(from, mask) };
+    match size_of::<T>() {
+        8 => u16::from(_mm512_mask_cmpge_epi64_mask(mask as u8, magnitude, least64)),
+        _ => _mm512_mask_cmpge_epi32_mask(mask, magnitude, least32),
+    }
+}
+
+/// [`super::loops::Loops::collect`]. Few vectors have a value that is kept: those are found first, 32 at a time, so that
+/// the others cost a comparison each.
 ///
 /// # Safety
 /// The processor must have what [`crate::simd::with_avx512`] asks for.
@@ -55,46 +71,55 @@ pub(super) unsafe fn collect<T: Magnitude>(
     least: T::Key,
     Slots { indices, picked }: Slots<'_, T>,
 ) -> usize {
+    const AT_ONCE: usize = 32;
     assert!(values.len() + SLACK <= indices.len() && values.len() + SLACK <= picked.len());
     let least: i64 = least.into();
     let (least32, least64) = (_mm512_set1_epi32(least as i32), _mm512_set1_epi64(least));
-    let mut places = _mm512_add_epi32(
-        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-        _mm512_set1_epi32(start as i32),
-    );
-    let step = _mm512_set1_epi32(lanes::<T>() as i32);
-    let (mut at, mut count) = (0, 0);
-    while at < values.len() {
-        let there = mask::<T>(values.len() - at);
-        // SAFETY: the lanes of `there` are inside `values`. `count` is at most `at`, so both outputs hold a
-        // whole vector more. A bit pattern of a value is stored as a value of the same size.
-        unsafe {
-            let (v, magnitude) = load(values.as_ptr().add(at), there);
-            let to = picked.as_mut_ptr().add(count);
-            let kept = match size_of::<T>() {
-                8 => {
-                    let kept = _mm512_mask_cmpge_epi64_mask(there as u8, magnitude, least64);
-                    _mm512_storeu_epi64(to.cast(), _mm512_maskz_compress_epi64(kept, v));
-                    u16::from(kept)
+    let lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    let mut count = 0;
+    let mut first = 0;
+    for some in values.chunks(AT_ONCE * lanes::<T>()) {
+        let mut kept = [0u16; AT_ONCE];
+        let full = some.len() / lanes::<T>();
+        // A bit for each vector of which something is kept. Not read from `kept` by a vector: that would wait until all
+        // stores before it, to memory too, are done.
+        let mut vectors = 0u32;
+        for (vector, kept) in kept.iter_mut().enumerate().take(full) {
+            let at = vector * lanes::<T>();
+            // SAFETY: the vector is inside `some`.
+            *kept = unsafe { reaching(some.as_ptr().add(at), mask::<T>(lanes::<T>()), least32, least64) };
+            vectors |= u32::from(*kept != 0) << vector;
+        }
+        if full * lanes::<T>() < some.len() {
+            let (at, there) = (full * lanes::<T>(), mask::<T>(some.len() - full * lanes::<T>()));
+            // SAFETY: the lanes of the mask are inside `some`.
+            kept[full] = unsafe { reaching(some.as_ptr().add(at), there, least32, least64) };
+            vectors |= u32::from(kept[full] != 0) << full;
+        }
+        while vectors != 0 {
+            let vector = vectors.trailing_zeros() as usize;
+            vectors &= vectors - 1;
+            let (at, kept) = (vector * lanes::<T>(), kept[vector]);
+            // SAFETY: kept lanes are inside `some`. `count` is at most the values passed, so both outputs hold a whole
+            // vector more. A bit pattern of a value is stored as a value of the same size.
+            unsafe {
+                let (v, _) = load(some.as_ptr().add(at), kept);
+                let to = picked.as_mut_ptr().add(count);
+                match size_of::<T>() {
+                    8 => _mm512_storeu_epi64(to.cast(), _mm512_maskz_compress_epi64(kept as u8, v)),
+                    4 => _mm512_storeu_epi32(to.cast(), _mm512_maskz_compress_epi32(kept, v)),
+                    _ => {
+                        let squeezed = _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(kept, v));
+                        _mm256_storeu_epi16(to.cast(), squeezed);
+                    }
                 }
-                4 => {
-                    let kept = _mm512_mask_cmpge_epi32_mask(there, magnitude, least32);
-                    _mm512_storeu_epi32(to.cast(), _mm512_maskz_compress_epi32(kept, v));
-                    kept
-                }
-                _ => {
-                    let kept = _mm512_mask_cmpge_epi32_mask(there, magnitude, least32);
-                    let squeezed = _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(kept, v));
-                    _mm256_storeu_epi16(to.cast(), squeezed);
-                    kept
-                }
-            };
-            let index = _mm512_maskz_compress_epi32(kept, places);
-            _mm512_storeu_epi32(indices.as_mut_ptr().add(count).cast(), index);
+                let places = _mm512_add_epi32(lane, _mm512_set1_epi32((start + (first + at) as u32) as i32));
+                let places = _mm512_maskz_compress_epi32(kept, places);
+                _mm512_storeu_epi32(indices.as_mut_ptr().add(count).cast(), places);
+            }
             count += kept.count_ones() as usize;
         }
-        places = _mm512_add_epi32(places, step);
-        at += lanes::<T>();
+        first += some.len();
     }
     count
 }
@@ -108,20 +133,30 @@ pub(super) unsafe fn collect<T: Magnitude>(
 pub(super) unsafe fn maxima<T: Magnitude, const VECTORS: usize>(values: &[T]) -> [[i16; LANES]; VECTORS] {
     let mut groups = [[_mm512_set1_epi32(-1); 2]; VECTORS];
     let parts = LANES / lanes::<T>();
-    for round in values.chunks(VECTORS * LANES) {
+    let mut rounds = values.chunks_exact(VECTORS * LANES);
+    for round in &mut rounds {
         for (vector, group) in groups.iter_mut().enumerate() {
             for (part, max) in group.iter_mut().enumerate().take(parts) {
                 let at = vector * LANES + part * lanes::<T>();
-                let there = mask::<T>(round.len().saturating_sub(at));
-                // SAFETY: the lanes of `there` are inside `round`; others are not read. Where there is none,
-                // the pointer is not used, so it may be anywhere.
-                let (_, magnitude) = unsafe { load(round.as_ptr().wrapping_add(at), there) };
+                // SAFETY: the vector is inside `round`.
+                let (_, magnitude) = unsafe { load(round.as_ptr().add(at), mask::<T>(lanes::<T>())) };
                 *max = match size_of::<T>() {
-                    8 => _mm512_mask_max_epi64(*max, there as u8, *max, magnitude),
-                    _ => _mm512_mask_max_epi32(*max, there, *max, magnitude),
+                    8 => _mm512_max_epi64(*max, magnitude),
+                    _ => _mm512_max_epi32(*max, magnitude),
                 };
             }
         }
+    }
+    let rest = rounds.remainder();
+    for at in (0..rest.len()).step_by(lanes::<T>()) {
+        let there = mask::<T>(rest.len() - at);
+        // SAFETY: the lanes of `there` are inside `rest`.
+        let (_, magnitude) = unsafe { load(rest.as_ptr().add(at), there) };
+        let max = &mut groups[at / LANES][at % LANES / lanes::<T>()];
+        *max = match size_of::<T>() {
+            8 => _mm512_mask_max_epi64(*max, there as u8, *max, magnitude),
+            _ => _mm512_mask_max_epi32(*max, there, *max, magnitude),
+        };
     }
     let mut maxima = [[-1; LANES]; VECTORS];
     for (upper, group) in maxima.iter_mut().zip(groups) {

@@ -4,18 +4,22 @@
 //! acc = residual + gradient;   send Q(TopK(acc));   residual = acc - TopK(acc)
 //! ```
 //!
-//! [`take_topk_of_sum`] is that without Q. [`put_back`] adds TopK(acc) - Q(TopK(acc)) to the residual, so that
+//! [`take_topk_of_sum`] and [`take_layers`] are that without Q. [`put_back`] adds TopK(acc) - Q(TopK(acc)) to the residual, so that
 //! what quantisation lost is sent later too. Then the sum of all that was sent and the residual is the sum of
-//! all gradients, but for rounding. Cost: one pass over the gradient, and O(k).
+//! all gradients, but for rounding. Cost: one pass over gradient and residual, in which both are in the cache while values are
+//! added and chosen, and O(k).
 
-use super::{Magnitude, Select, check, take_topk};
+use super::room::Room;
+use super::{Magnitude, Select, check, take_of};
 use crate::quantise::{Draw, Quantize, dequantise, quantise, quantised_bytes};
+use crate::simd;
 use skyphos_types::{Error, Real, Result};
+use std::ops::Range;
 
 /// Adds the gradient to the residual, and moves the chosen values of the sum out of it.
 ///
 /// # Errors
-/// As [`take_topk`], or a gradient of another length; the residual is then as it was.
+/// As [`super::take_topk`], or a gradient of another length; the residual is then as it was.
 pub fn take_topk_of_sum<T: Magnitude>(
     residual: &mut [T],
     gradient: &[T],
@@ -23,16 +27,120 @@ pub fn take_topk_of_sum<T: Magnitude>(
     indices: &mut Vec<u32>,
     picked: &mut Vec<T>,
 ) -> Result<()> {
-    if residual.len() != gradient.len() {
-        return Err(Error::bad_input(format!(
-            "a gradient of {} values does not fit a residual of {}",
-            gradient.len(),
-            residual.len()
-        )));
+    let layers = [Layer { range: 0..residual.len(), select }];
+    take_layers(residual, Incoming::new(gradient), &layers, indices, picked)
+}
+
+/// What is added to a residual.
+pub struct Incoming<'a, T> {
+    /// The gradient.
+    pub gradient: &'a [T],
+    /// It counts so many times; None: once.
+    pub scale: Option<T>,
+    /// Of momentum correction (Lin et al. 2018, §3.2): u, and m of u = m u + gradient, which is then added in the
+    /// gradient's place; u is cleared where values are sent.
+    pub velocity: Option<(&'a mut [T], T)>,
+}
+
+impl<'a, T> Incoming<'a, T> {
+    /// The gradient as it is.
+    pub fn new(gradient: &'a [T]) -> Incoming<'a, T> {
+        Incoming { gradient, scale: None, velocity: None }
     }
-    check(gradient.len(), select)?;
-    residual.iter_mut().zip(gradient).for_each(|(r, g)| *r = r.add(*g));
-    take_topk(residual, select, indices, picked)
+}
+
+impl<T: Real> Incoming<'_, T> {
+    /// Adds it to a part of the residual that begins at `at`.
+    fn add_to(&mut self, part: &mut [T], at: usize) {
+        let there = at..at + part.len();
+        let velocity = self.velocity.as_mut().map(|(u, momentum)| (&mut u[there.clone()], *momentum));
+        simd::dispatch!(add(part, &self.gradient[there], self.scale, velocity));
+    }
+}
+
+/// `part += gradient · scale`, or what the velocity makes of that.
+#[inline(always)]
+fn add<T: Real>(part: &mut [T], gradient: &[T], scale: Option<T>, velocity: Option<(&mut [T], T)>) {
+    // Choosing from a part takes about as long as its bytes take to come from memory.
+    for bytes in (0..size_of_val(part)).step_by(LINE) {
+        let ahead = |values: &[T]| simd::prefetch(values.as_ptr().cast::<u8>().wrapping_add(bytes + AHEAD));
+        ahead(part);
+        ahead(gradient);
+        if let Some((u, _)) = &velocity {
+            ahead(u);
+        }
+    }
+    // The loops differ so that each is one of vectors.
+    match (scale, velocity) {
+        (None, None) => part.iter_mut().zip(gradient).for_each(|(r, g)| *r = r.add(*g)),
+        (Some(scale), None) => part.iter_mut().zip(gradient).for_each(|(r, g)| *r = r.add(g.mul(scale))),
+        (scale, Some((velocity, momentum))) => {
+            for ((r, g), u) in part.iter_mut().zip(gradient).zip(velocity) {
+                *u = u.mul(momentum).add(scale.map_or(*g, |scale| g.mul(scale)));
+                *r = r.add(*u);
+            }
+        }
+    }
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Bytes by which lines are asked for before they are needed.
+const AHEAD: usize = 4096;
+
+/// A part of a vector from which values are chosen by itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layer<T> {
+    /// Where it is.
+    pub range: Range<usize>,
+    /// What of it to choose.
+    pub select: Select<T>,
+}
+
+/// As [`take_topk_of_sum`], layer by layer: layers are in order and do not overlap. Of what lies between them nothing is
+/// read or chosen. Nor of a layer whose gradient is zero everywhere: what its residual holds waits.
+///
+/// # Errors
+/// As [`take_topk_of_sum`], a velocity of another length, layers that overlap or end beyond the vector; nothing has then
+/// changed.
+pub fn take_layers<T: Magnitude>(
+    residual: &mut [T],
+    mut incoming: Incoming<'_, T>,
+    layers: &[Layer<T>],
+    indices: &mut Vec<u32>,
+    picked: &mut Vec<T>,
+) -> Result<()> {
+    let count = residual.len();
+    let velocity = incoming.velocity.as_ref().map_or(count, |(u, _)| u.len());
+    for (what, len) in [("gradient", incoming.gradient.len()), ("velocity", velocity)] {
+        if len != count {
+            let message = format!("a {what} of {len} values does not fit a residual of {count}");
+            return Err(Error::bad_input(message));
+        }
+    }
+    let mut end = 0;
+    for Layer { range, select } in layers {
+        check(count, *select)?;
+        if range.start < end || range.end < range.start || range.end > count {
+            let message = format!("layer {range:?} overlaps, or ends beyond the vector of {count} values");
+            return Err(Error::bad_input(message));
+        }
+        end = range.end;
+    }
+    let mut room = Room::new(indices, picked);
+    for Layer { range, select } in layers {
+        if incoming.gradient[range.clone()].iter().all(|g| *g == T::ZERO) {
+            continue;
+        }
+        let (layer, start) = (&mut residual[range.clone()], range.start);
+        let add = |part: &mut [T], at| incoming.add_to(part, start + at);
+        take_of(layer, start as u32, *select, &mut room, add);
+    }
+    if let Some((velocity, _)) = &mut incoming.velocity {
+        room.indices.iter().for_each(|place| velocity[*place as usize] = T::ZERO);
+    }
+    Ok(())
 }
 
 /// Replaces values by what their quantised form stands for.
@@ -65,6 +173,7 @@ pub fn put_back<T: Real>(residual: &mut [T], indices: &[u32], picked: &[T], sent
 mod tests {
     use super::*;
     use crate::quantise::Scale;
+    use crate::topk::take_topk;
     use proptest::prelude::*;
 
     proptest! {
@@ -98,6 +207,57 @@ mod tests {
         }
     }
 
+    proptest! {
+        /// Layers as each alone, with a velocity and a factor by the formulas.
+        #[test]
+        fn layers_by_themselves(
+            lens in prop::collection::vec((0usize..3000, 0usize..40), 1..5), k in 1usize..20, seed in any::<u32>(),
+            bucket in prop::sample::select(vec![16usize, 64, 512, 5000]), momentum in prop::option::of(-0.9f32..0.9),
+            scale in prop::option::of(-2f32..2.0), whole in any::<bool>(), empty in 0usize..5,
+        ) {
+            let select = if whole { Select::Whole { k } } else { Select::Buckets { k: k.min(bucket), bucket } };
+            let (mut layers, mut count) = (vec![], 0);
+            for (len, gap) in lens {
+                layers.push(Layer { range: count + gap..count + gap + len, select });
+                count += gap + len;
+            }
+            let mut state = seed;
+            let mut next = || {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+            };
+            let mut drawn = || (0..count).map(|_| next()).collect::<Vec<f32>>();
+            let (mut residual, mut velocity, mut gradient) = (drawn(), drawn(), drawn());
+            if let Some(layer) = layers.get(empty) {
+                gradient[layer.range.clone()].fill(0.0);
+            }
+            let (mut acc, mut u) = (residual.clone(), velocity.clone());
+            let (mut indices, mut picked) = (vec![], vec![]);
+            let (mut want_indices, mut want_picked) = (vec![], vec![]);
+            for Layer { range, select } in &layers {
+                if gradient[range.clone()].iter().all(|g| *g == 0.0) {
+                    continue;
+                }
+                for i in range.clone() {
+                    let g = scale.map_or(gradient[i], |scale| gradient[i] * scale);
+                    u[i] = momentum.map_or(u[i], |m| u[i] * m + g);
+                    acc[i] += momentum.map_or(g, |_| u[i]);
+                }
+                take_topk(&mut acc[range.clone()], *select, &mut indices, &mut picked).unwrap();
+                want_indices.extend(indices.iter().map(|i| i + range.start as u32));
+                want_picked.append(&mut picked);
+            }
+            if momentum.is_some() {
+                want_indices.iter().for_each(|i| u[*i as usize] = 0.0);
+            }
+            let incoming =
+                Incoming { gradient: &gradient, scale, velocity: momentum.map(|m| (&mut velocity[..], m)) };
+            take_layers(&mut residual, incoming, &layers, &mut indices, &mut picked).unwrap();
+            prop_assert_eq!((indices, picked), (want_indices, want_picked));
+            prop_assert_eq!((residual, velocity), (acc, u));
+        }
+    }
+
     #[test]
     fn what_does_not_fit_changes_nothing() {
         let mut residual = vec![1f32, 2.0];
@@ -108,6 +268,14 @@ mod tests {
         assert!(error.to_string().contains("residual of 2"), "{error}");
         let bad = Select::Buckets { k: 1, bucket: 0 };
         assert!(take_topk_of_sum(&mut residual, &[1.0, 1.0], bad, &mut indices, &mut picked).is_err());
+        for ranges in [[0..1, 0..2], [0..1, 1..3]] {
+            let layers = ranges.map(|range| Layer { range, select: Select::Whole { k: 1 } });
+            let incoming = Incoming::new(&[1.0, 1.0]);
+            assert!(take_layers(&mut residual, incoming, &layers, &mut indices, &mut picked).is_err());
+        }
+        let mut short = [0.0];
+        let incoming = Incoming { velocity: Some((&mut short, 0.5)), ..Incoming::new(&[1.0, 1.0]) };
+        assert!(take_layers(&mut residual, incoming, &[], &mut indices, &mut picked).is_err());
         assert!(put_back(&mut residual, &[2], &[1.0], &[0.5]).is_err());
         let mut values = [1.0, f32::NAN];
         let draw = Draw { call: 0, rank: 0, first_bucket: 0 };

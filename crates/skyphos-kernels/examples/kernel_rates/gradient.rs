@@ -1,0 +1,73 @@
+//! What a training step does to its gradient before anything is sent: residual, choice, segments.
+
+use crate::{Check, Kernel, Run};
+use skyphos_kernels::stream::{Encoder, Places};
+use skyphos_kernels::{Incoming, Layer, Select, take_layers};
+use std::cell::RefCell;
+use std::hint::black_box;
+use std::rc::Rc;
+
+/// Parameters of the model, in layers of two sizes.
+const PARAMETERS: usize = 25_000_000;
+const LAYERS: [usize; 2] = [1_000_000, 250_000];
+
+/// Entries as segments of 32 KB, in memory that is there, as that of a transport's pool is.
+fn encode(indices: &[u32], picked: &[f32], slab: &mut Vec<u8>) {
+    let mut encoder = Encoder::new(Places::Listed(indices), picked, 1, PARAMETERS as u64, 32 << 10);
+    let mut at = 0;
+    while let Some(next) = encoder.plan() {
+        let end = at + next.bytes();
+        slab.resize(end.max(slab.len()), 0);
+        encoder.write(&next, &mut slab[at..end]);
+        at = end;
+    }
+    black_box(&slab[..at]);
+}
+
+/// Compression of a gradient, beside adding it to the residual alone.
+pub fn compressing(k: usize, values: &[f32]) -> Kernel {
+    let mut layers = Vec::new();
+    while let Some(start) =
+        Some(layers.last().map_or(0, |l: &Layer<f32>| l.range.end)).filter(|s| *s < PARAMETERS)
+    {
+        let end = PARAMETERS.min(start + LAYERS[layers.len() % 2]);
+        layers.push(Layer { range: start..end, select: Select::Buckets { k, bucket: 512 } });
+    }
+    let from: Rc<Vec<f32>> = Rc::new(values.iter().cycle().take(PARAMETERS).copied().collect());
+    let residual = Rc::new(RefCell::new(vec![0f32; PARAMETERS]));
+    let chosen = Rc::new(RefCell::new((Vec::new(), Vec::new())));
+    let (last, last_chosen, ends) = (residual.clone(), chosen.clone(), layers.clone());
+    let traffic = PARAMETERS * size_of::<f32>() * 3;
+    let mut slab = Vec::new();
+    let run: Run = {
+        let from = from.clone();
+        Box::new(move |_| {
+            let (indices, picked) = &mut *chosen.borrow_mut();
+            take_layers(&mut residual.borrow_mut(), Incoming::new(&from), &layers, indices, picked)
+                .expect("layers");
+            encode(indices, picked, &mut slab);
+            traffic
+        })
+    };
+    let check: Check = Box::new(move |_| {
+        let (residual, (indices, picked)) = (&*last.borrow(), &*last_chosen.borrow());
+        let mut taken = indices.iter().map(|i| *i as usize).zip(picked).peekable();
+        for Layer { range, .. } in ends {
+            for start in range.clone().step_by(512) {
+                let bucket = start..range.end.min(start + 512);
+                let most = residual[bucket.clone()].iter().fold(0f32, |most, v| most.max(v.abs()));
+                for _ in 0..k {
+                    let (i, v) = taken.next().expect("k of each bucket");
+                    assert!(bucket.contains(&i) && v.abs() >= most && residual[i] == 0.0);
+                }
+            }
+        }
+        assert!(taken.next().is_none());
+    });
+    let mut alone = vec![0f32; PARAMETERS];
+    let beside: Run = Box::new(move |_| {
+        black_box(&mut alone).iter_mut().zip(black_box(&*from)).for_each(|(r, g)| *r += g);
+        traffic
+    });
+    Kernel { run, check, entries: PARAMETERS, beside: Some(beside) }
+}
