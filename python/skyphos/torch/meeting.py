@@ -9,13 +9,15 @@ import os
 import weakref
 from typing import Any
 
+import torch.distributed as dist
+
 from ..comm import Comm
 from ..engines._store import meet
 from ..group import init
 from .backend import SkyphosBackend
 from .messages import group_name
 
-__all__ = ["create"]
+__all__ = ["create", "meet_through"]
 
 _KEY = "skyphos"
 
@@ -42,6 +44,12 @@ def create(options: Any, backend_options: Any = None) -> SkyphosBackend:
         _world.clear()
         _world[seconds] = weakref.ref(backend)
     return backend
+
+
+def meet_through(name: str, rank: int, size: int) -> Comm:
+    """Join the ranks of a process group of another backend, which pass the same name."""
+    store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
+    return _meet(store, rank, size, dist.distributed_c10d.default_pg_timeout.total_seconds(), {})
 
 
 def _of_world(ranks: list[int], seconds: float, name: str) -> Comm | None:
