@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -233,22 +234,18 @@ class TopK:
         except Exception as error:
             comm._fail(error)
         mine = SparseVector._of(places, picked, None, array.size)
-        call = (comm._native, mine.n, 1, _arrays(mine), native_op, identity, settings)
-        try:
-            done = native.allreduce(*call, quantize is not None, False, bool(async_op))
-        except BaseException:
-            self._restore(places, picked)
-            raise
+        work = reduce_chosen(
+            comm,
+            mine,
+            (native_op, identity),
+            settings,
+            sent=lambda sent: self._put_back(places, picked, sent),
+            restore=lambda: self._restore(places, picked),
+            finish=lambda reduced, _: back(reduced.to_dense().reshape(np.shape(gradient))) if dense else reduced,
+            async_op=async_op,
+        )
         self._steps += 1
-
-        def finish(result: tuple[_Parts, Told, _Array | None]) -> Any:
-            parts, _, sent = result
-            if sent is not None:
-                self._put_back(places, picked, sent)
-            reduced = _vector(parts, mine)
-            return back(reduced.to_dense().reshape(np.shape(gradient))) if dense else reduced
-
-        return perform(done, async_op, finish, lambda: self._restore(places, picked))
+        return work
 
     def reset(self) -> None:
         """Forget the residual."""
@@ -345,6 +342,39 @@ class TopK:
         if self._residual is not None:
             # Later gradients may have put something there.
             self._residual.reshape(-1)[places] += picked
+
+
+def reduce_chosen(
+    comm: Comm,
+    mine: SparseVector,
+    op: tuple[Any, Any],
+    settings: Any,
+    *,
+    sent: Callable[[_Array], None],
+    restore: Callable[[], None],
+    finish: Callable[[SparseVector, Told], Any],
+    async_op: bool,
+) -> Any:
+    """Reduce what all ranks chose, and return what ``finish`` makes of the result and of how it came about.
+
+    Where inputs are quantised ``sent`` gets what this rank's became; ``restore`` is called if the call ends with an
+    error.
+    """
+    tell_sent = settings[4] is not None
+    call = (comm._native, mine.n, 1, _arrays(mine), *op, settings)
+    try:
+        done = native.allreduce(*call, tell_sent, False, bool(async_op))
+    except BaseException:
+        restore()
+        raise
+
+    def finish_all(result: tuple[_Parts, Told, _Array | None]) -> Any:
+        parts, told, became = result
+        if became is not None:
+            sent(became)
+        return finish(_vector(parts, mine), told)
+
+    return perform(done, async_op, finish_all, restore)
 
 
 def _check_floats(array: _Array) -> None:

@@ -18,9 +18,12 @@ from __future__ import annotations
 import torch.distributed
 
 from .backend import SkyphosBackend
+from .compression import QSGD, TopK
+from .group_comm import comm_of
+from .hooks import qsgd_hook, topk_hook
 from .meeting import create
 
-__all__ = ["SkyphosBackend", "register"]
+__all__ = ["QSGD", "SkyphosBackend", "TopK", "comm_of", "qsgd_hook", "register", "topk_hook"]
 
 
 def register() -> None:

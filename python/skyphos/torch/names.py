@@ -28,7 +28,9 @@ def names_of(parameters: Iterable[torch.Tensor]) -> dict[int, str]:
     >>> list(names_of([torch.ones(2, 3)]).values())
     ['parameter 0 of shape (2, 3)']
     """
-    wanted = {id(parameter): f"parameter {k} of shape {tuple(parameter.shape)}" for k, parameter in enumerate(parameters)}
+    wanted = {
+        id(parameter): f"parameter {k} of shape {tuple(parameter.shape)}" for k, parameter in enumerate(parameters)
+    }
     for one in gc.get_objects():
         # Of lazy objects `isinstance` would ask for more than their type.
         if issubclass(type(one), DistributedDataParallel):

@@ -12,7 +12,7 @@ import torch
 from ..errors import BadInput
 from ..sparse_vector import SparseVector
 
-__all__ = ["as_bytes", "as_numbers", "as_vector", "check", "fill_sparse", "of_array"]
+__all__ = ["as_bytes", "as_numbers", "as_vector", "check", "fill_sparse", "of_array", "of_numbers"]
 
 #: What is reduced as another type: sums wrap around as they do in the narrow one once they are cut to it.
 _WIDENED = {torch.int8: torch.int32, torch.int16: torch.int32}
@@ -95,7 +95,7 @@ def fill_sparse(tensor: torch.Tensor, vector: SparseVector) -> None:
         length = max(1, tensor.shape[dim])
         places, indices[dim] = np.divmod(places, length)
     shape = (indices.shape[1], *tensor.shape[dims:])
-    values = _tensor_of(np.ascontiguousarray(vector.values), tensor.dtype).reshape(shape)
+    values = of_numbers(np.ascontiguousarray(vector.values), tensor.dtype).reshape(shape)
     came = torch.sparse_coo_tensor(
         torch.from_numpy(indices), values, tensor.shape, is_coalesced=True, check_invariants=False
     )
@@ -110,11 +110,11 @@ def of_array(came: npt.NDArray[Any], like: torch.Tensor) -> torch.Tensor:
             return like
         flat = torch.from_numpy(came.reshape(-1)).view(like.dtype)
     else:
-        flat = _tensor_of(came, like.dtype)
+        flat = of_numbers(came, like.dtype)
     return flat.reshape(like.shape)
 
 
-def _tensor_of(numbers: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
+def of_numbers(numbers: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
     """A flat tensor of a type, of what :func:`as_numbers` made of such a one."""
     if dtype == torch.bfloat16:
         return torch.from_numpy(numbers.reshape(-1).view(np.int16)).view(torch.bfloat16)

@@ -1,0 +1,47 @@
+"""Communication hooks for ``DistributedDataParallel``, which looks at their annotations: these are no strings."""
+
+import torch
+import torch.distributed as dist
+
+from .compression import QSGD, TopK
+
+__all__ = ["qsgd_hook", "topk_hook"]
+
+
+def topk_hook(state: TopK, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Reduce a bucket of gradients by the largest of each layer, with error feedback.
+
+    Parameters
+    ----------
+    state : TopK
+    bucket : torch.distributed.GradBucket
+
+    Returns
+    -------
+    Future of the bucket's tensor, the mean over ranks of what they sent.
+
+    Notes
+    -----
+    For ``model.register_comm_hook(state, topk_hook)``: see :class:`TopK`, which has an example. Gradients that are
+    sparse tensors are reduced as they are.
+    """
+    return state.reduce_bucket(bucket)
+
+
+def qsgd_hook(state: QSGD, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Reduce a bucket of gradients in a few bits a value.
+
+    Parameters
+    ----------
+    state : QSGD
+    bucket : torch.distributed.GradBucket
+
+    Returns
+    -------
+    Future of the bucket's tensor, the mean over ranks.
+
+    Notes
+    -----
+    For ``model.register_comm_hook(state, qsgd_hook)``: see :class:`QSGD`, which has an example.
+    """
+    return state.reduce_bucket(bucket)

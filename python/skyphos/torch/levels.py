@@ -1,0 +1,142 @@
+"""Who reduces with whom: all ranks at once, or the ranks of each host first and then the hosts.
+
+::
+
+    on each host    every rank gets the sum of its share of the vector         dense, through shared memory
+    among hosts     ranks with the same share reduce it                        compressed
+    on each host    all get the shares of all                                  dense
+
+A host has as many shares as ranks, if all hosts have as many; else one, its first rank's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _skyphos as native
+from ..arguments import resolve_op
+from ..comm import Comm
+from ..errors import Mismatch
+from ..work import Work, perform
+
+__all__ = ["Levels"]
+
+_Array = npt.NDArray[Any]
+
+
+class Levels:
+    """The groups of one or two levels. Made by all ranks together.
+
+    Parameters
+    ----------
+    comm : Comm
+        All ranks.
+    levels : {1, 2}
+        1: no host first. So it is too where each host has one rank.
+
+    Attributes
+    ----------
+    across : Comm or None
+        Those that reduce the same share; None on ranks without one, and where there is one host and two levels.
+    units : int
+        Whose gradients are compressed and averaged among each other: hosts, or ranks.
+    shares : int
+        Of a host.
+    """
+
+    def __init__(self, comm: Comm, levels: int) -> None:
+        hosts = comm.topology.hosts
+        self.comm = comm
+        self.two = levels == 2 and len(hosts) < comm.size
+        self.units = len(hosts) if self.two else comm.size
+        even = len({len(ranks) for ranks in hosts}) == 1
+        self.shares = len(hosts[0]) if self.two and even else 1
+        self.across: Comm | None = None
+        if not self.two:
+            self.across = comm.dup()
+        else:
+            host = next(number for number, ranks in enumerate(hosts) if comm.rank in ranks)
+            # One for what goes in and one for what comes out: calls of one group have one order.
+            self._inside, self._outside = _split(comm, host), _split(comm, host)
+            if self.units > 1:
+                place = hosts[host].index(comm.rank)
+                self.across = comm.split(place if place < self.shares else None)
+
+    def agree(self, said: str) -> None:
+        """Raises on all ranks if not all say the same. Collective."""
+        digest = hashlib.blake2b(said.encode(), digest_size=8).digest()
+        everyone = self.comm.allgather(np.frombuffer(digest, np.uint64))[:, 0]
+        if (other := np.flatnonzero(everyone != everyone[0])).size:
+            says = self.comm.broadcast(said, int(other[0])), self.comm.broadcast(said, 0)
+            raise Mismatch(f"ranks differ in what they train: rank {other[0]} has {says[0]}, rank 0 has {says[1]}")
+
+    @property
+    def mean_of_units(self) -> float | None:
+        """By what the sum of a host is multiplied, so that the mean of hosts is that of ranks; None: by nothing."""
+        return self.units / self.comm.size if self.two else None
+
+    def share(self, length: int) -> range:
+        """Which of so many numbers this rank compresses, or reduces alone."""
+        if not self.two:
+            return range(length)
+        each = -(-length // self.shares)
+        start = min(length, self._inside.rank * each)
+        return range(start, min(length, start + each)) if self._inside.rank < self.shares else range(0)
+
+    def sum_inside(self, flat: _Array) -> tuple[Work[None], _Array]:
+        """Begin the sum of the host's ranks; what this rank's share of it will be in."""
+        each = -(-len(flat) // self.shares)
+        padded = flat
+        if each * self.shares != len(flat):
+            padded = np.zeros(each * self.shares, flat.dtype)
+            padded[: len(flat)] = flat
+        root = None if self.shares > 1 else 0
+        mine = self.share(len(flat))
+        out = np.empty(each if len(mine) or root is None else 0, flat.dtype)
+        call = native.reduce_arrays(self._inside._native, padded, out, *resolve_op("sum"), root, True)
+        return perform(call, True, lambda _: None), out[: len(mine)]  # type: ignore[return-value]
+
+    def give_inside(self, share: _Array, into: _Array) -> None:
+        """Give the host's ranks this rank's share of the result, and get theirs: the whole."""
+        if self.shares == 1:
+            came = self._outside.broadcast(share if self._outside.rank == 0 else None, 0)
+            into[:] = came
+            return
+        each = -(-len(into) // self.shares)
+        padded = share
+        if len(share) != each:
+            padded = np.zeros(each, into.dtype)
+            padded[: len(share)] = share
+        # Straight into the result where it has room for all that comes.
+        straight = each * self.shares == len(into)
+        out = into if straight else np.empty(each * self.shares, into.dtype)
+        native.move_arrays(
+            self._outside._native, "allgather", padded.view(np.uint8), out.view(np.uint8), 0, "auto", False
+        )
+        if not straight:
+            into[:] = out[: len(into)]
+
+    def tell_inside(self, said: Any) -> list[Any]:
+        """What each rank of the host says, any object, by rank. Collective there."""
+        return [
+            self._inside.broadcast(said if self._inside.rank == root else None, root)
+            for root in range(self._inside.size)
+        ]
+
+    def close(self) -> None:
+        """Leave the groups."""
+        if self.two:
+            self._inside.close()
+            self._outside.close()
+        if self.across is not None:
+            self.across.close()
+
+
+def _split(comm: Comm, colour: int) -> Comm:
+    group = comm.split(colour)
+    assert group is not None
+    return group

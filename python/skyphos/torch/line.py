@@ -1,0 +1,69 @@
+"""Work that is done in order beside the caller's thread, and the futures that tell of it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["Answer", "Line"]
+
+
+class Answer:
+    """A torch future, and how it ends: with a value, or with an error that who waits for it gets."""
+
+    def __init__(self) -> None:
+        self._end: torch.futures.Future[None] = torch.futures.Future()
+        self._value: Any = None
+        self._error: BaseException | None = None
+        # What a callback raises is an error to C++ too; what `set_exception` sets is a value there.
+        self.future: torch.futures.Future[Any] = self._end.then(lambda _: self._outcome())
+
+    def _outcome(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def give(self, value: Any) -> None:
+        """End with a value."""
+        self._value = value
+        self._end.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        """End with an error."""
+        self._error = error
+        self._end.set_result(None)
+
+
+class Line:
+    """A thread that does what it is told, one thing after the other. It begins with the first."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._told: queue.SimpleQueue[tuple[Callable[[], None], Answer] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def put(self, what: Callable[[], None], answer: Answer) -> None:
+        """Do this after all before it; if it raises, that is the answer."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        self._told.put((what, answer))
+
+    def _run(self) -> None:
+        while (told := self._told.get()) is not None:
+            what, answer = told
+            try:
+                what()
+            except BaseException as error:
+                answer.fail(error)
+
+    def close(self) -> None:
+        """End the thread after what it was told."""
+        if self._thread is not None:
+            self._told.put(None)
+            self._thread.join()
+            self._thread = None

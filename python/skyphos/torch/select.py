@@ -1,0 +1,144 @@
+"""What of a vector is to be sent: the chosen values of layers that are compressed, all of the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from .. import _skyphos as native
+from . import gpu
+from .layout import Layout, gathered, spread
+from .tensors import as_numbers, of_numbers
+
+__all__ = ["Selection", "put_back", "select"]
+
+#: Start, end, k and bucket of a layer.
+Span = tuple[int, int, int, int]
+
+
+@dataclass
+class Selection:
+    """What one rank sends of a vector.
+
+    Attributes
+    ----------
+    places, picked : array
+        Where the chosen values are, and they, in the processor's memory.
+    dense : torch.Tensor
+        The layers that travel whole, one after the other, in the processor's memory.
+    odd : str or None
+        A NaN or an infinity that was found, in words. The residual is then as it was before, but for rounding, and 0
+        where the sum was not finite; nothing is to be sent.
+    """
+
+    places: npt.NDArray[np.uint32]
+    picked: npt.NDArray[Any]
+    dense: torch.Tensor
+    odd: str | None = field(default=None)
+
+
+def select(
+    layout: Layout, share: torch.Tensor, spans: list[Span], factor: float | None, momentum: float | None
+) -> Selection:
+    """Add the gradient, times the factor, to the layout's residual, and take out of the sum what is to be sent."""
+    whole = gathered(share, layout.dense)
+    if factor is not None:
+        whole = whole * factor
+    if layout.velocity is not None and momentum is not None and layout.dense:
+        # Without an optimizer's momentum these layers need theirs too.
+        velocity = gathered(layout.velocity, layout.dense).mul_(momentum).add_(whole)
+        spread(velocity, layout.dense, layout.velocity)
+        whole = velocity
+    dense = whole.cpu()
+    if not spans:
+        places, picked = np.empty(0, np.uint32), as_numbers(dense[:0])
+        odd = None
+    elif share.is_cuda:
+        places, picked, odd = _on_gpu(layout, share, spans, factor, momentum)
+    else:
+        assert layout.residual is not None
+        velocity_of = None if layout.velocity is None else as_numbers(layout.velocity)
+        residual, gradient = as_numbers(layout.residual), as_numbers(share)
+        places, picked, odd = native.topk_take_layers(
+            residual, gradient, spans, factor, velocity_of, 0.0 if momentum is None else momentum
+        )
+    said = None
+    if odd is not None:
+        said = _words(layout, int(places[odd]), picked[odd])
+    elif not bool(torch.isfinite(dense).all()):
+        at = int((~torch.isfinite(dense)).nonzero()[0])
+        said = _words(layout, _place(layout.dense, at), dense[at])
+    if said is None:
+        return Selection(places, picked, dense)
+    if spans:
+        _undo(layout, share, places, picked, factor)
+    return Selection(places[:0], picked[:0], torch.zeros_like(dense), said)
+
+
+def _on_gpu(
+    layout: Layout, share: torch.Tensor, spans: list[Span], factor: float | None, momentum: float | None
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[Any], int | None]:
+    """By the kernels of the GPU: what leaves it is what was chosen."""
+    assert layout.residual is not None
+    found = [(torch.empty(0, dtype=torch.int32, device=share.device), share[:0])]
+    there = torch.stack([share[start:stop].any() for start, stop, _, _ in spans]).tolist()
+    for (start, stop, k, bucket), any_gradient in zip(spans, there, strict=True):
+        if not any_gradient:
+            continue  # what its residual holds waits
+        gradient = share[start:stop]
+        velocity = None if layout.velocity is None else layout.velocity[start:stop]
+        places, picked = gpu.take_topk(
+            layout.residual[start:stop],
+            gradient,
+            k,
+            bucket,
+            velocity=velocity,
+            momentum=0.0 if momentum is None else momentum,
+            scale=1.0 if factor is None else factor,
+        )
+        found.append((places + start, picked))
+    places, picked = torch.cat([a for a, _ in found]), torch.cat([b for _, b in found])
+    came = picked.cpu()
+    odd = (~torch.isfinite(came)).nonzero()
+    return places.cpu().numpy().astype(np.uint32), as_numbers(came), int(odd[0]) if len(odd) else None
+
+
+def _words(layout: Layout, place: int, value: Any) -> str:
+    name, at = layout.name_at(place)
+    return f"the gradient of {name} is {float(value)} at its place {at}"
+
+
+def _place(slices: list[slice], at: int) -> int:
+    return int(np.concatenate([np.arange(one.start, one.stop) for one in slices])[at])
+
+
+def _undo(
+    layout: Layout,
+    share: torch.Tensor,
+    places: npt.NDArray[np.uint32],
+    picked: npt.NDArray[Any],
+    factor: float | None,
+) -> None:
+    """The residual as it was before, but for rounding; 0 where it cannot be known."""
+    residual = layout.residual
+    assert residual is not None
+    put_back(residual, places, picked)
+    for layer in layout.sparse:
+        there = slice(layer.start, layer.stop)
+        if not bool(share[there].any()):
+            continue  # nothing was added
+        added = share[there] if layout.velocity is None else layout.velocity[there]
+        residual[there].sub_(added, alpha=1.0 if factor is None or layout.velocity is not None else factor)
+    for held in (residual, layout.velocity):
+        if held is not None:
+            held.masked_fill_(~torch.isfinite(held), 0.0)
+
+
+def put_back(residual: torch.Tensor, places: npt.NDArray[np.uint32], picked: npt.NDArray[Any]) -> None:
+    """Chosen values to the residual again."""
+    at = torch.from_numpy(places.astype(np.int64)).to(residual.device)
+    residual.index_add_(0, at, of_numbers(picked, residual.dtype).to(residual.device))
