@@ -74,11 +74,10 @@ pub fn topk_take_layers<'py>(
         let mut residual: PyReadwriteArray1<'_, T> = residual.extract()?;
         let mut velocity: Option<PyReadwriteArray1<'_, T>> = velocity.map(|u| u.extract()).transpose()?;
         let velocity = velocity.as_mut().map(|u| u.as_slice_mut()).transpose()?;
-        let number = |x: f64| <T as Real>::from_f32(x as f32);
         let incoming = Incoming {
             gradient: gradient.as_slice()?,
-            scale: scale.map(number),
-            velocity: velocity.map(|u| (u, number(momentum))),
+            scale: scale.map(T::from_f64),
+            velocity: velocity.map(|u| (u, T::from_f64(momentum))),
         };
         let residual = residual.as_slice_mut()?;
         let (mut indices, mut picked) = (Vec::new(), Vec::new());

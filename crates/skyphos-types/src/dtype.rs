@@ -193,6 +193,11 @@ pub trait Real: Element {
     fn to_f32(self) -> f32;
     /// The nearest value of this type, ties to even.
     fn from_f32(value: f32) -> Self;
+    /// The same, but for types of 16 bits by way of an f32.
+    #[inline(always)]
+    fn from_f64(value: f64) -> Self {
+        Self::from_f32(value as f32)
+    }
     /// a - b, rounded once.
     fn sub(self, other: Self) -> Self;
 }
@@ -220,6 +225,10 @@ impl Real for f64 {
     #[inline(always)]
     fn from_f32(value: f32) -> f64 {
         f64::from(value)
+    }
+    #[inline(always)]
+    fn from_f64(value: f64) -> f64 {
+        value
     }
     #[inline(always)]
     fn sub(self, other: f64) -> f64 {

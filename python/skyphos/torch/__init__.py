@@ -22,8 +22,9 @@ from .compression import QSGD, TopK
 from .group_comm import comm_of
 from .hooks import qsgd_hook, topk_hook
 from .meeting import create
+from .optimizer import DistributedOptimizer
 
-__all__ = ["QSGD", "SkyphosBackend", "TopK", "comm_of", "qsgd_hook", "register", "topk_hook"]
+__all__ = ["QSGD", "DistributedOptimizer", "SkyphosBackend", "TopK", "comm_of", "qsgd_hook", "register", "topk_hook"]
 
 
 def register() -> None:

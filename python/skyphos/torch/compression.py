@@ -145,7 +145,7 @@ class TopK(Engine):
         density: float = (k / self._bucket) ** ((self.steps + 1) / (self._warmup + 1))
         return min(self._bucket, max(k, round(self._bucket * density)))
 
-    def _select(self, layout: Layout, share: torch.Tensor) -> Selection:
+    def _select(self, layout: Layout, share: torch.Tensor, factor: float | None) -> Selection:
         """Take out of residual and gradient what is to be sent."""
         if layout.residual is None and layout.sparse:
             layout.residual = torch.zeros_like(share)
@@ -156,7 +156,7 @@ class TopK(Engine):
         if not self._feedback and layout.residual is not None:
             layout.residual.zero_()
         spans = [(layer.start, layer.stop, self._k_now(layer.k or 1), self._bucket) for layer in layout.sparse]
-        return select(layout, share, spans, self._factor(), self._momentum)
+        return select(layout, share, spans, factor, self._momentum)
 
     def _quantize(self) -> Quantize | None:
         if self._bits is None:
@@ -225,8 +225,8 @@ class QSGD(Engine):
     def _choose(self, name: str, parameter: torch.Tensor) -> int | None:
         return None
 
-    def _select(self, layout: Layout, share: torch.Tensor) -> Selection:
-        return select(layout, share, [], self._factor(), None)
+    def _select(self, layout: Layout, share: torch.Tensor, factor: float | None) -> Selection:
+        return select(layout, share, [], factor, None)
 
     def _dense_quantize(self) -> Quantize | None:
         return self._quantizer

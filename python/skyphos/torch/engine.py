@@ -14,7 +14,7 @@ buckets overlap each other and the rest of backward.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -38,6 +38,15 @@ __all__ = ["Engine"]
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+class _Call(NamedTuple):
+    """What a vector's reduction is to end in."""
+
+    vector: torch.Tensor
+    answer: Answer
+    last: bool
+    rate: float | None
+
+
 class Engine:
     """State of a communication hook: layouts of the buckets, groups, lines."""
 
@@ -57,7 +66,7 @@ class Engine:
         self._first, self._second = Line("skyphos-select"), Line("skyphos-finish")
         #: What this step sent, to be put back if it is left out; whether it is.
         self._sent: list[tuple[Layout, Any, Any]] = []
-        self._odd = False
+        self._odd = self._leave_out = False
         self._skipped = 0
         self._sent_bytes = self._received_bytes = 0
 
@@ -67,8 +76,8 @@ class Engine:
         """Values chosen of a bucket of a layer; None: it travels whole."""
         raise NotImplementedError
 
-    def _select(self, layout: Layout, share: torch.Tensor) -> Selection:
-        """What is sent of a vector."""
+    def _select(self, layout: Layout, share: torch.Tensor, factor: float | None) -> Selection:
+        """What is sent of a vector, whose gradients are multiplied by a factor first."""
         raise NotImplementedError
 
     def _quantize(self) -> Quantize | None:
@@ -113,8 +122,8 @@ class Engine:
         """
 
         def leave_out(of: torch.optim.Optimizer, *_: Any) -> None:
-            if self._odd:
-                self._odd = False
+            if self._leave_out:
+                self._leave_out = False
                 for group in of.param_groups:
                     for parameter in group["params"]:
                         parameter.grad = None
@@ -175,14 +184,27 @@ class Engine:
     def reduce_bucket(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """The mean over ranks of a bucket of ``DistributedDataParallel``; what hooks return."""
         answer = Answer()
-        parameters = bucket.parameters()
-        self.reduce_vector(bucket.index(), parameters, bucket.buffer(), answer, last=bucket.is_last())
+        try:
+            self.reduce_vector(bucket.index(), bucket.parameters(), bucket.buffer(), answer, last=bucket.is_last())
+        except Exception as error:
+            # Raised here it would keep this rank from calls that DDP makes after the last bucket, and others wait for.
+            answer.fail(error)
         return answer.future
 
     def reduce_vector(
-        self, number: int, parameters: list[torch.Tensor], vector: torch.Tensor, answer: Answer, *, last: bool
+        self,
+        number: int,
+        parameters: list[torch.Tensor],
+        vector: torch.Tensor,
+        answer: Answer,
+        *,
+        last: bool,
+        rate: float | None = None,
     ) -> None:
-        """Begin to reduce a vector of these parameters' gradients in place; ``last`` is that of a step."""
+        """Begin to reduce a vector of these parameters' gradients in place; ``last`` is that of a step.
+
+        To the mean over ranks, or with ``rate`` to the sum of the gradients times that.
+        """
         if self._levels is None:
             self._levels = Levels(comm_of(self._process_group), self._levels_asked)
         levels = self._levels
@@ -191,6 +213,7 @@ class Engine:
         else:
             self._check(vector)
             layout = self._layout(number, parameters, vector, levels)
+            call = _Call(vector, answer, last, rate)
             if levels.two:
                 flat = as_numbers(vector.cpu())
                 work, share = levels.sum_inside(flat)
@@ -200,11 +223,11 @@ class Engine:
                     mine = of_numbers(share, vector.dtype)
                     if vector.is_cuda:
                         mine = mine.to(vector.device)
-                    self._finish_later(layout, mine, vector, answer, last)
+                    self._finish_later(layout, mine, call)
 
                 self._first.put(then, answer)
             else:
-                self._finish_later(layout, vector, vector, answer, last)
+                self._finish_later(layout, vector, call)
         if last:
             self._steps += 1
 
@@ -254,47 +277,54 @@ class Engine:
 
     # -- Among ranks, or hosts.
 
-    def _factor(self) -> float | None:
+    def _factor(self, rate: float | None) -> float | None:
         """By what gradients are multiplied before they are added to a residual."""
         assert self._levels is not None
-        factor = self._levels.mean_of_units
+        factor = self._levels.mean_of_units if rate is None else rate
         if self._scaler is None:
             return factor
         return (1.0 if factor is None else factor) / float(self._scaler.get_scale())
 
-    def _finish_later(
-        self, layout: Layout, share: torch.Tensor, vector: torch.Tensor, answer: Answer, last: bool
-    ) -> None:
+    def _finish_later(self, layout: Layout, share: torch.Tensor, call: _Call) -> None:
         """Begin to reduce this rank's share, and let the second line wait for it and write the result."""
-        write = self._begin(layout, share)
+        vector = call.vector
+        try:
+            write = self._begin(layout, share, call.rate)
+        except Exception as error:
+            write = _raising(error)
 
         def finish() -> None:
             levels = self._levels
             assert levels is not None
             if levels.two:
                 mine = torch.empty(len(layout.share), dtype=vector.dtype)
-                write(mine)
+                try:
+                    write(mine)
+                except Exception as error:
+                    levels.fail_inside(error)
                 whole = vector if vector.device.type == "cpu" else torch.empty_like(vector, device="cpu")
                 levels.give_inside(as_numbers(mine), as_numbers(whole))
                 if whole is not vector:
                     vector.copy_(whole)
             else:
                 write(vector)
-            if last:
+            if call.last:
                 self._end_step()
-            answer.give(vector)
+            call.answer.give(vector)
 
-        self._second.put(finish, answer)
+        self._second.put(finish, call.answer)
 
-    def _begin(self, layout: Layout, share: torch.Tensor) -> Callable[[torch.Tensor], None]:
+    def _begin(self, layout: Layout, share: torch.Tensor, rate: float | None) -> Callable[[torch.Tensor], None]:
         """Begin the reduction of a share; what is returned waits, and writes the mean to a tensor like it."""
         assert self._levels is not None
         across = self._levels.across
         if across is None:
-            return self._alone(share)
-        selection = self._select(layout, share)
-        if selection.odd is not None:
-            self._say_odd(selection.odd)
+            return self._alone(share, rate)
+        op: Literal["mean", "sum"] = "mean" if rate is None else "sum"
+        selection = self._select(layout, share, self._factor(rate))
+        chosen = self._nonfinite != "raise" or any(layer.k is not None for layer in layout.layers)
+        if selection.odd is not None and self._nonfinite == "raise":
+            self._fail_all(selection.odd, chosen + bool(layout.dense))
         scale = None if self._scaler is None else float(self._scaler.get_scale())
         places, picked, length = selection.places, selection.picked, len(share)
         marks = self._nonfinite != "raise"
@@ -303,15 +333,15 @@ class Engine:
         self._sent.append((layout, selection.places, selection.picked))
         works: list[Any] = []
         with across.fuse():
-            if marks or any(layer.k is not None for layer in layout.layers):
+            if chosen:
                 vector = SparseVector._of(places, picked, None, length + marks)
-                works.append(self._reduce_chosen(layout, vector))
+                works.append(self._reduce_chosen(layout, vector, op))
             if layout.dense:
                 numbers = as_numbers(selection.dense)
                 reduced = torch.empty_like(selection.dense)
                 quantize = self._dense_quantize()
                 works.append(
-                    across.allreduce(numbers, op="mean", out=as_numbers(reduced), quantize=quantize, async_op=True)
+                    across.allreduce(numbers, op=op, out=as_numbers(reduced), quantize=quantize, async_op=True)
                 )
 
         def write(into: torch.Tensor) -> None:
@@ -319,7 +349,7 @@ class Engine:
             odd = False
             if not layout.dense or layout.sparse or marks:
                 into.zero_()
-            if len(results) > bool(layout.dense):
+            if chosen:
                 odd = self._write_chosen(results[0], into, length)
             if layout.dense:
                 spread(reduced.to(into.device), layout.dense, into)
@@ -331,14 +361,18 @@ class Engine:
 
         return write
 
-    def _alone(self, share: torch.Tensor) -> Callable[[torch.Tensor], None]:
+    def _alone(self, share: torch.Tensor, rate: float | None) -> Callable[[torch.Tensor], None]:
         """Of one host: its mean."""
         assert self._levels is not None
-        factor = self._levels.mean_of_units
+        factor = self._levels.mean_of_units if rate is None else rate
         mean = share if factor is None else share * factor
-        return lambda into: into.copy_(mean) and None
 
-    def _reduce_chosen(self, layout: Layout, vector: SparseVector) -> Any:
+        def write(into: torch.Tensor) -> None:
+            into.copy_(mean)
+
+        return write
+
+    def _reduce_chosen(self, layout: Layout, vector: SparseVector, op: Literal["mean", "sum"]) -> Any:
         """Begin the sparse allreduce; its result is known to have about as many entries as the last."""
         levels = self._levels
         assert levels is not None and levels.across is not None
@@ -360,7 +394,7 @@ class Engine:
         return reduce_chosen(
             levels.across,
             vector,
-            resolve_op("mean"),
+            resolve_op(op),
             settings,
             sent=sent,
             restore=lambda: None,
@@ -385,20 +419,30 @@ class Engine:
             into[at] = of_numbers(values, into.dtype).to(into.device)
         return odd
 
-    def _say_odd(self, said: str) -> None:
-        """An error on all ranks, if that is asked for."""
+    def _fail_all(self, said: str, calls: int) -> None:
+        """An error on all ranks, in each of the calls that they make for this vector."""
         levels = self._levels
         assert levels is not None and levels.across is not None
-        if self._nonfinite == "raise":
-            levels.across._fail(BadInput(f"rank {levels.comm.rank}: {said}"))
+        error: Exception = BadInput(f"rank {levels.comm.rank}: {said}")
+        for _ in range(calls):
+            try:
+                levels.across._fail(error)
+            except Exception as raised:
+                error = raised
+        raise error
 
     def _end_step(self) -> None:
         """After the last bucket: if the step is left out, what it sent is still to be sent."""
+        assert self._levels is not None
+        if self._levels.two and self._nonfinite != "raise":
+            self._odd = self._levels.any_inside(self._odd)
         if self._odd:
             self._skipped += 1
             for layout, places, picked in self._sent:
                 if layout.residual is not None:
                     put_back(layout.residual, places, picked)
+        self._leave_out = self._odd and self._nonfinite == "skip"
+        self._odd = False
         self._sent.clear()
 
     # -- Sparse gradients.
@@ -413,3 +457,10 @@ class Engine:
             answer.give(gradient)
 
         self._second.put(finish, answer)
+
+
+def _raising(error: Exception) -> Callable[[torch.Tensor], None]:
+    def write(_: torch.Tensor) -> None:
+        raise error
+
+    return write

@@ -12,7 +12,7 @@ A host has as many shares as ranks, if all hosts have as many; else one, its fir
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -119,6 +119,14 @@ class Levels:
         )
         if not straight:
             into[:] = out[: len(into)]
+
+    def any_inside(self, said: bool) -> bool:
+        """Whether a rank of the host says so: each knows of its own share."""
+        return bool(self._outside.allgather(np.array([said], np.uint8)).any())
+
+    def fail_inside(self, error: Exception) -> NoReturn:
+        """In place of :meth:`give_inside`: the error on all ranks of the host."""
+        self._outside._fail(error)
 
     def tell_inside(self, said: Any) -> list[Any]:
         """What each rank of the host says, any object, by rank. Collective there."""

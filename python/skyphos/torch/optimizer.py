@@ -1,0 +1,154 @@
+"""Quantised top-k SGD as SparCML has it, for training loops without ``DistributedDataParallel``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import BadInput
+from .compression import TopK
+from .engine import Engine
+from .group_comm import comm_of
+from .line import Answer
+from .tensors import as_bytes
+
+__all__ = ["DistributedOptimizer"]
+
+#: Bytes of gradients that are reduced at a time: the next are compressed while these travel.
+_VECTOR_BYTES = 25 << 20
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """SGD by the sum of what ranks send of their gradients: SparCML, Algorithm 2, to the letter.
+
+    ::
+
+        acc = residual + lr * gradient
+        residual = acc - TopK(acc)
+        parameter -= sum over ranks of Q(TopK(acc))
+
+    Parameters
+    ----------
+    params : iterable
+        Parameters, ``model.named_parameters()``, or groups of them, as optimizers of torch take; the same on all ranks.
+        With names, errors and settings by layer go by them.
+    lr : float
+        The learning rate α. Contributions of ranks are *added*: a rate for means is divided by the number of ranks.
+        (The hook :func:`topk_hook` accumulates gradients without the rate, and averages.)
+    compression : TopK or QSGD, optional
+        What is sent, and among whom; ``levels=1`` for one residual a rank. None: ``TopK(levels=1)``.
+    broadcast : bool, default True
+        Begin with rank 0's parameters on all ranks.
+
+    Raises
+    ------
+    BadInput
+        A rate that is not positive; a compression with a ``grad_scaler``. In :meth:`step` as :class:`TopK` says, on all
+        ranks.
+
+    Notes
+    -----
+    Collective: all ranks make it and call :meth:`step` together, after backward. Parameters without a gradient send
+    nothing. The state is the compression's too: :meth:`state_dict` has both.
+
+    Examples
+    --------
+    >>> import torch, torch.distributed as dist, skyphos.torch
+    >>> dist.init_process_group("skyphos", store=dist.HashStore(), rank=0, world_size=1)
+    >>> weight = torch.nn.Parameter(torch.zeros(4))
+    >>> topk = skyphos.torch.TopK(k=1, bucket=4, levels=1, dense_below=0)
+    >>> optimizer = skyphos.torch.DistributedOptimizer([weight], lr=0.5, compression=topk)
+    >>> (weight * torch.tensor([1.0, 4.0, 2.0, 3.0])).sum().backward()
+    >>> optimizer.step()
+    >>> weight.data
+    tensor([ 0., -2.,  0.,  0.])
+    >>> optimizer.step()
+    >>> weight.data
+    tensor([ 0., -2.,  0., -3.])
+    >>> dist.destroy_process_group()
+    """
+
+    def __init__(
+        self, params: Iterable[Any], lr: float, compression: Engine | None = None, *, broadcast: bool = True
+    ) -> None:
+        if not lr > 0:
+            raise BadInput(f"the learning rate must be positive, not {lr}")
+        if compression is not None and compression._scaler is not None:
+            raise BadInput("a grad_scaler goes with the hook: give DistributedOptimizer gradients that are not scaled")
+        super().__init__(params, {"lr": lr})
+        self.compression = TopK(levels=1) if compression is None else compression
+        for group in self.param_groups:
+            names = group.get("param_names", [])
+            self.compression._names |= {id(one): name for one, name in zip(group["params"], names, strict=False)}
+        if broadcast:
+            self._broadcast()
+
+    def _broadcast(self) -> None:
+        comm = comm_of(self.compression._process_group)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if comm.size > 1:
+                    host = parameter.detach().cpu().contiguous()
+                    came = comm.broadcast(as_bytes(host) if comm.rank == 0 else None, 0)
+                    if comm.rank != 0:
+                        as_bytes(host)[:] = np.asarray(came)
+                        parameter.data.copy_(host)
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Reduce all gradients and update the parameters. Collective.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Computes the loss anew, with gradients.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            self._update()
+        return loss
+
+    def _update(self) -> None:
+        vectors = [(group["lr"], some) for group in self.param_groups for some in _vectors(group["params"])]
+        under_way = []
+        for number, (rate, some) in enumerate(vectors):
+            parts = [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in some]
+            flat, answer = torch.cat(parts), Answer()
+            last = number == len(vectors) - 1
+            self.compression.reduce_vector(number, some, flat, answer, last=last, rate=rate)
+            under_way.append((some, flat, answer))
+        for some, flat, answer in under_way:
+            answer.future.wait()
+            at = 0
+            for parameter in some:
+                parameter.sub_(flat[at : at + parameter.numel()].view_as(parameter))
+                at += parameter.numel()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, and under ``"compression"`` what this rank holds back: to be saved on each rank."""
+        return {**super().state_dict(), "compression": self.compression.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a saved state, on the same rank."""
+        rest = dict(state_dict)
+        self.compression.load_state_dict(rest.pop("compression"))
+        super().load_state_dict(rest)
+
+
+def _vectors(parameters: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Neighbours of one type and device, up to so many bytes."""
+    found: list[list[torch.Tensor]] = []
+    room = 0
+    for parameter in parameters:
+        alike = bool(found) and (found[-1][0].dtype, found[-1][0].device) == (parameter.dtype, parameter.device)
+        if not alike or parameter.nbytes > room:
+            found.append([])
+            room = _VECTOR_BYTES
+        found[-1].append(parameter)
+        room -= parameter.nbytes
+    return found

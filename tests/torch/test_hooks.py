@@ -1,0 +1,504 @@
+"""Communication hooks: the parameters that the formulas make, on one and two levels; errors that all ranks have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+import skyphos.torch as st  # noqa: E402
+from skyphos.topology import Topology  # noqa: E402
+from torch_ranks import Ranks  # noqa: E402
+
+RATE = 0.5
+
+
+class Net(nn.Module):
+    """Layers above and below what is compressed, and one without gradient."""
+
+    def __init__(self, dtype: Any = torch.float64) -> None:
+        super().__init__()
+        self.first = nn.Linear(20, 60, dtype=dtype)
+        self.second = nn.Linear(60, 40, dtype=dtype)
+        self.last = nn.Linear(40, 2, dtype=dtype)
+        self.unused = nn.Linear(30, 50, dtype=dtype)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+
+def samples(rank: int, step: int, dtype: Any = torch.float64) -> Any:
+    random = torch.Generator().manual_seed(1000 * step + rank)
+    return torch.randn(5, 20, generator=random, dtype=torch.float64).to(dtype)
+
+
+def loss_of(model: Any, x: Any) -> Any:
+    return (model(x) ** 2).mean() + model(x).sum() / 7
+
+
+def group_of(hosts: list[int] | None) -> Any:
+    """A group whose ranks are on such hosts."""
+    if hosts is None:
+        return dist.group.WORLD
+    return dist.new_group(backend="skyphos", pg_options={"topology": Topology.of(hosts)})
+
+
+def wrapped(net: Any, group: Any, **options: Any) -> Any:
+    return DistributedDataParallel(net, process_group=group, find_unused_parameters=True, **options)
+
+
+def top_of_buckets(acc: Any, k: int, bucket: int) -> Any:
+    """What is sent of a layer."""
+    sent = torch.zeros_like(acc)
+    for first in range(0, len(acc), bucket):
+        part = acc[first : first + bucket]
+        order = sorted(range(len(part)), key=lambda i: (-abs(part[i].item()), i))
+        for i in order[:k]:
+            sent[first + i] = part[i]
+    return sent
+
+
+def by_the_formulas(
+    net: Any, units: list[list[int]], steps: int, k: Callable[[str, Any, int], int | None], momentum: float | None
+) -> None:
+    """SparCML, Algorithm 2, of the hosts' mean gradients, all in this process."""
+    ranks = sum(map(len, units))
+    residual = [{name: torch.zeros(p.numel(), dtype=p.dtype) for name, p in net.named_parameters()} for _ in units]
+    velocity = [{name: torch.zeros(p.numel(), dtype=p.dtype) for name, p in net.named_parameters()} for _ in units]
+    for step in range(steps):
+        totals = {name: torch.zeros(p.numel(), dtype=p.dtype) for name, p in net.named_parameters()}
+        for unit, members in enumerate(units):
+            gradients = {name: torch.zeros(p.numel(), dtype=p.dtype) for name, p in net.named_parameters()}
+            for rank in members:
+                net.zero_grad()
+                loss_of(net, samples(rank, step, next(net.parameters()).dtype)).backward()
+                for name, parameter in net.named_parameters():
+                    if parameter.grad is not None:
+                        gradients[name] += parameter.grad.reshape(-1)
+            for name, gradient in gradients.items():
+                if not gradient.any():
+                    continue
+                added = gradient * (len(units) / ranks)
+                if momentum is not None:
+                    added = velocity[unit][name].mul_(momentum).add_(added)
+                parameter = net.get_parameter(name)
+                number = k(name, parameter, step)
+                if number is None:
+                    totals[name] += added
+                    continue
+                acc = residual[unit][name] + added
+                sent = top_of_buckets(acc, number, 128)
+                residual[unit][name] = acc - sent
+                velocity[unit][name][sent != 0] = 0.0
+                totals[name] += sent
+        with torch.no_grad():
+            for name, parameter in net.named_parameters():
+                parameter.sub_((RATE * totals[name] / len(units)).reshape(parameter.shape))
+
+
+def compare(hosts: list[int] | None, levels: int, options: dict[str, Any], ddp_options: dict[str, Any]) -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group = group_of(hosts)
+    torch.manual_seed(1)
+    net, alone = Net(), Net()
+    alone.load_state_dict(net.state_dict())
+    state = st.TopK(bucket=128, levels=levels, dense_below=100, process_group=group, **options)
+    model = wrapped(net, group, **ddp_options)
+    model.register_comm_hook(state, st.topk_hook)
+    optimizer = torch.optim.SGD(net.parameters(), lr=RATE)
+    steps = 6
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss_of(model, samples(rank, step)).backward()
+        optimizer.step()
+    places = hosts or [0] * size
+    units = [[r] for r in range(size)]
+    if levels == 2:
+        units = [[r for r in range(size) if places[r] == host] for host in sorted(set(places))]
+    warm = options.get("warmup", 0)
+
+    def k(name: str, parameter: Any, step: int) -> int | None:
+        if parameter.numel() < 100 or (levels == 2 and len(units) == 1):
+            return None
+        number = options["k"]
+        if isinstance(number, dict):
+            number = number.get(name, number.get("*"))
+        if number is None or name in options.get("but", ()):
+            return None
+        if step < warm:
+            return max(number, round(128 * (number / 128) ** ((step + 1) / (warm + 1))))
+        return int(number)
+
+    by_the_formulas(alone, units, steps, k, options.get("momentum_correction"))
+    for name, value in alone.state_dict().items():
+        found = net.state_dict()[name]
+        torch.testing.assert_close(found, value, rtol=1e-9, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}")
+    assert state.steps == steps
+    state.close()
+
+
+ONE_LEVEL = [
+    {"k": 3},
+    {"k": 128},
+    {"k": {"first.*": 2, "last.weight": None, "*": 5}},
+    {"k": 2, "warmup": 3},
+    {"k": 4, "momentum_correction": 0.7},
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("options", ONE_LEVEL, ids=str)
+def test_one_level(ranks: Callable[[int], Ranks], size: int, options: dict[str, Any]) -> None:
+    if isinstance(options["k"], dict):
+        options = options | {"k": {"first.weight": 2, "last.weight": None, "*": 5}}
+    ranks(size).run(compare, None, 1, options, {})
+
+
+@pytest.mark.parametrize(
+    "ddp", [{"bucket_cap_mb": 0.001}, {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.01}], ids=str
+)
+def test_small_buckets(ranks: Callable[[int], Ranks], ddp: dict[str, Any]) -> None:
+    ranks(3).run(compare, None, 1, {"k": 3}, ddp)
+
+
+@pytest.mark.parametrize("hosts", [[0, 0, 1], [0, 1, 1], [0, 0, 0], [0, 1, 2]], ids=str)
+@pytest.mark.parametrize("momentum", [None, 0.7])
+def test_two_levels_uneven(ranks: Callable[[int], Ranks], hosts: list[int], momentum: float | None) -> None:
+    """One share a host; a host alone reduces densely."""
+    options = {"k": 3, "momentum_correction": momentum}
+    if len(set(hosts)) == 1:
+        options = {"k": 3}
+    ranks(3).run(compare, hosts, 2, options, {"bucket_cap_mb": 0.01})
+
+
+def whole_shares(hosts: list[int]) -> None:
+    """With k of all values and shares on each rank: dense training."""
+    compare(hosts, 2, {"k": 128}, {"bucket_cap_mb": 0.01})
+
+
+@pytest.mark.parametrize("hosts", [[0, 0, 1, 1], [0, 1, 0, 1]], ids=str)
+def test_two_levels_even(ranks: Callable[[int], Ranks], hosts: list[int]) -> None:
+    ranks(4).run(whole_shares, hosts)
+
+
+def nothing_is_lost(hosts: list[int]) -> None:
+    """What was sent and what is held back, of all ranks, is all gradients: a bucket may be cut anywhere."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group = group_of(hosts)
+    torch.manual_seed(1)
+    net = Net()
+    state = st.TopK(k=3, bucket=128, levels=2, dense_below=100, process_group=group)
+    model = wrapped(net, group, bucket_cap_mb=0.01)
+    model.register_comm_hook(state, st.topk_hook)
+    all_sent = {name: torch.zeros_like(p) for name, p in net.named_parameters()}
+    total = {name: torch.zeros_like(p) for name, p in net.named_parameters()}
+    for step in range(4):
+        net.zero_grad()
+        loss_of(model, samples(rank, step)).backward()
+        for name, parameter in net.named_parameters():
+            if parameter.grad is not None:
+                all_sent[name] += parameter.grad
+        for of in range(size):
+            theirs = torch.autograd.grad(loss_of(net, samples(of, step)), list(net.parameters()), allow_unused=True)
+            for name, g in zip(total, theirs, strict=True):
+                if g is not None:
+                    total[name] += g / size
+    held: list[Any] = [None] * size
+    dist.all_gather_object(held, state.state_dict()["residual"])
+    units = len(set(hosts))
+    for name, sent in all_sent.items():
+        flat = sent.reshape(-1).clone()
+        for one in held:
+            for start, values in one.get(name, ()):
+                flat[start : start + len(values)] += values / units
+        torch.testing.assert_close(flat.reshape(sent.shape), total[name], msg=lambda text, name=name: f"{name}: {text}")
+    state.close()
+
+
+@pytest.mark.parametrize("hosts", [[0, 0, 1, 1], [0, 1, 1, 1]], ids=str)
+def test_nothing_is_lost(ranks: Callable[[int], Ranks], hosts: list[int]) -> None:
+    ranks(4).run(nothing_is_lost, hosts)
+
+
+def resumes(levels: int, hosts: list[int] | None) -> None:
+    """A state that was saved and loaded goes on to the same bits."""
+    rank, group = dist.get_rank(), group_of(hosts)
+    options = {"k": 3, "bucket": 128, "levels": levels, "dense_below": 100, "process_group": group}
+    options |= {"momentum_correction": 0.5, "algorithm": "allgather"}
+
+    def fresh() -> tuple[Any, Any]:
+        torch.manual_seed(1)
+        net = Net()
+        state = st.TopK(**options)
+        model = wrapped(net, group, bucket_cap_mb=0.01)
+        model.register_comm_hook(state, st.topk_hook)
+        return model, state
+
+    def train(model: Any, steps: range) -> None:
+        for step in steps:
+            model.zero_grad()
+            loss_of(model, samples(rank, step)).backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    if parameter.grad is not None:
+                        parameter.sub_(0.1 * parameter.grad)
+
+    model, state = fresh()
+    train(model, range(3))
+    saved, weights = state.state_dict(), {name: value.clone() for name, value in model.module.state_dict().items()}
+    again, other = fresh()
+    other.load_state_dict(saved)
+    again.module.load_state_dict(weights)
+    assert other.steps == 3 and (rank == 1 and levels == 2 or saved["residual"])
+    for one in (model, again):
+        train(one, range(3, 6))
+    for name, value in model.module.state_dict().items():
+        assert torch.equal(again.module.state_dict()[name], value), name
+    with pytest.raises(ValueError, match="state is of a TopK"):
+        st.TopK(k=5).load_state_dict(saved)
+    with pytest.raises(ValueError, match="no state"):
+        st.TopK(k=5).load_state_dict({})
+
+
+@pytest.mark.parametrize(("levels", "hosts"), [(1, None), (2, [0, 0, 1])], ids=str)
+def test_state(ranks: Callable[[int], Ranks], levels: int, hosts: list[int] | None) -> None:
+    ranks(3).run(resumes, levels, hosts)
+
+
+def quantised(feedback: Any) -> None:
+    """With quantisation put back too, all gradients are there; ranks have the same bits."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(1)
+    net = Net(torch.float32)
+    model = wrapped(net, None)
+    state = st.TopK(k=8, bucket=128, bits=4, feedback=feedback, levels=1, dense_below=100)
+    model.register_comm_hook(state, st.topk_hook)
+    sent, total = torch.zeros(60, 20), torch.zeros(60, 20)
+    for step in range(5):
+        net.zero_grad()
+        loss_of(model, samples(rank, step, torch.float32)).backward()
+        sent += net.first.weight.grad
+        for of in range(size):
+            total += torch.autograd.grad(loss_of(net, samples(of, step, torch.float32)), net.first.weight)[0] / size
+        everyone = [torch.empty_like(sent) for _ in range(size)]
+        dist.all_gather(everyone, net.first.weight.grad)
+        assert all(torch.equal(one, everyone[0]) for one in everyone)
+    held = [torch.empty(1200) for _ in range(size)]
+    ((start, mine),) = state.state_dict()["residual"]["first.weight"]
+    assert start == 0
+    dist.all_gather(held, mine)
+    if feedback == "quantised":
+        torch.testing.assert_close(sent + sum(held).reshape(60, 20) / size, total, rtol=1e-4, atol=1e-5)
+    assert state.sent_bytes > 0 or size == 1
+    state.close()
+
+
+@pytest.mark.parametrize("feedback", [True, "quantised", False])
+@pytest.mark.parametrize("size", [1, 3])
+def test_quantised(ranks: Callable[[int], Ranks], size: int, feedback: Any) -> None:
+    ranks(size).run(quantised, feedback)
+
+
+def qsgd(levels: int, hosts: list[int] | None) -> None:
+    rank, size, group = dist.get_rank(), dist.get_world_size(), group_of(hosts)
+    torch.manual_seed(1)
+    net = Net(torch.float32)
+    model = wrapped(net, group)
+    state = st.QSGD(bits=8, levels=levels, process_group=group)
+    model.register_comm_hook(state, st.qsgd_hook)
+    for step in range(3):
+        net.zero_grad()
+        loss_of(model, samples(rank, step, torch.float32)).backward()
+        total = torch.zeros(60, 20)
+        for of in range(size):
+            total += torch.autograd.grad(loss_of(net, samples(of, step, torch.float32)), net.first.weight)[0] / size
+        worst = (net.first.weight.grad - total).abs().max()
+        assert worst < 0.03 * total.abs().max() + 1e-6, worst
+    state.close()
+
+
+@pytest.mark.parametrize(("levels", "hosts"), [(1, None), (2, [0, 0, 1]), (2, None)], ids=str)
+def test_qsgd(ranks: Callable[[int], Ranks], levels: int, hosts: list[int] | None) -> None:
+    ranks(3).run(qsgd, levels, hosts)
+
+
+def poisoned(kind: str, levels: int, hosts: list[int] | None, value: float, where: str) -> str:
+    """Rank 1 has what is not finite in step 2."""
+    rank, group = dist.get_rank(), group_of(hosts)
+    torch.manual_seed(1)
+    net = Net(torch.float32)
+    model = wrapped(net, group)
+    state = st.TopK(k=3, bucket=128, levels=levels, dense_below=100, nonfinite=kind, process_group=group)
+    model.register_comm_hook(state, st.topk_hook)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5)
+    if kind == "skip":
+        state.guard(optimizer)
+    if rank == 1:
+        bad = net.get_parameter(where)
+        bad.register_hook(lambda g: g.index_fill(0, torch.tensor([0]), value) if steps == 2 else g)
+    for steps in range(5):
+        optimizer.zero_grad()
+        before = [parameter.detach().clone() for parameter in net.parameters()]
+        try:
+            loss_of(model, samples(rank, steps, torch.float32)).backward()
+        except Exception as error:
+            assert steps == 2 and kind == "raise"
+            dist.barrier()
+            return str(error)
+        if kind == "pass":
+            odd = not bool(torch.isfinite(net.get_parameter(where).grad).all())
+            assert odd == (steps == 2)
+            if odd:
+                optimizer.zero_grad()
+        optimizer.step()
+        if kind != "raise":
+            same = all(map(torch.equal, before, net.parameters()))
+            assert same == (kind == "skip" and steps == 2) or kind == "pass"
+        assert all(torch.isfinite(parameter).all() for parameter in net.parameters())
+    assert kind != "raise" and state.skipped == 1
+    everyone = [torch.empty(60, 20) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, net.first.weight.detach())
+    assert all(torch.equal(one, everyone[0]) for one in everyone)
+    return ""
+
+
+@pytest.mark.parametrize("kind", ["raise", "skip", "pass"])
+@pytest.mark.parametrize(("levels", "hosts"), [(1, None), (2, [0, 0, 1])], ids=str)
+@pytest.mark.parametrize("odd", [(float("nan"), "second.weight"), (float("inf"), "last.bias")], ids=str)
+def test_what_is_not_finite(
+    ranks: Callable[[int], Ranks], kind: str, levels: int, hosts: list[int] | None, odd: tuple[float, str]
+) -> None:
+    value, where = odd
+    said = ranks(3).run(poisoned, kind, levels, hosts, value, where)
+    if kind == "raise":
+        assert all(where in one and "rank" in one and str(value) in one for one in said), said
+
+
+def differing(what: str) -> str:
+    rank = dist.get_rank()
+    net = Net(torch.float32)
+    model = wrapped(net, None)
+    k = 3 + (rank == 1 and what == "k")
+    state = st.TopK(k=k, bucket=128, bits=4 if rank == 1 and what == "bits" else None, levels=1)
+    model.register_comm_hook(state, st.topk_hook)
+    try:
+        loss_of(model, samples(rank, 0, torch.float32)).backward()
+    except Exception as error:
+        dist.barrier()
+        return str(error)
+    return "nothing"
+
+
+@pytest.mark.parametrize("what", ["k", "bits"])
+def test_ranks_that_differ(ranks: Callable[[int], Ranks], what: str) -> None:
+    said = ranks(3).run(differing, what)
+    assert all("rank 1 has" in one and f"'{what}'" in one for one in said), said
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(500, 16, sparse=True)
+        self.head = nn.Linear(16, 400)
+
+    def forward(self, words: Any) -> Any:
+        return self.head(self.embedding(words).mean(1))
+
+
+def sparse_embeddings() -> None:
+    """Sparse gradients under the hook are what they are without it."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(1)
+    net, alone = Words(), Words()
+    alone.load_state_dict(net.state_dict())
+    model = DistributedDataParallel(net)
+    model.register_comm_hook(st.TopK(k=512, levels=1), st.topk_hook)
+
+    def words(of: int) -> Any:
+        return torch.randint(0, 500, (6, 4), generator=torch.Generator().manual_seed(of))
+
+    model(words(rank)).sum().backward()
+    for of in range(size):
+        (alone(words(of)).sum() / size).backward()
+    assert net.embedding.weight.grad.is_sparse
+    torch.testing.assert_close(net.embedding.weight.grad.to_dense(), alone.embedding.weight.grad.to_dense())
+    torch.testing.assert_close(net.head.weight.grad, alone.head.weight.grad)
+
+
+def test_sparse_embeddings(ranks: Callable[[int], Ranks]) -> None:
+    ranks(3).run(sparse_embeddings)
+
+
+def joins_and_accumulates() -> None:
+    """Uneven numbers of batches, of which some are accumulated."""
+    rank = dist.get_rank()
+    torch.manual_seed(3)
+    net = nn.Linear(100, 30)
+    model = DistributedDataParallel(net)
+    state = st.TopK(k=4, levels=1)
+    model.register_comm_hook(state, st.topk_hook)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with model.join():
+        for _ in range(2 + rank):
+            with model.no_sync():
+                model(torch.ones(2, 100)).sum().backward()
+            model(torch.ones(2, 100)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    weights = [torch.empty(30, 100) for _ in range(dist.get_world_size())]
+    dist.all_gather(weights, net.weight.detach())
+    # Who has joined takes no more steps, and gets the others' parameters at the end.
+    assert all(torch.equal(weights[0], one) for one in weights)
+
+
+def test_join(ranks: Callable[[int], Ranks]) -> None:
+    ranks(3).run(joins_and_accumulates)
+
+
+def other_backend() -> None:
+    """The hook under Gloo: ranks meet through the store."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group = dist.new_group(backend="gloo")
+    torch.manual_seed(1)
+    net = Net(torch.float32)
+    model = wrapped(net, group)
+    state = st.TopK(k=512, levels=1, process_group=group)
+    model.register_comm_hook(state, st.topk_hook)
+    loss_of(model, samples(rank, 0, torch.float32)).backward()
+    total = torch.zeros(60, 20)
+    for of in range(size):
+        total += torch.autograd.grad(loss_of(net, samples(of, 0, torch.float32)), net.first.weight)[0] / size
+    torch.testing.assert_close(net.first.weight.grad, total)
+
+
+def test_other_backend(ranks: Callable[[int], Ranks]) -> None:
+    ranks(2).run(other_backend)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"k": 0},
+        {"k": 600},
+        {"bucket": 0},
+        {"bits": 3},
+        {"levels": 3},
+        {"feedback": "quantised"},
+        {"feedback": "all"},
+        {"warmup": -1},
+        {"nonfinite": "ignore"},
+        {"momentum_correction": 1.5},
+        {"seed": -1},
+        {"k": {"a": 0}},
+    ],
+    ids=str,
+)
+def test_settings(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        st.TopK(**settings)
