@@ -1,0 +1,128 @@
+"""Gradients of a sparse embedding under PyTorch: ours beside Gloo's, the same `all_reduce` of the same COO tensors.
+
+    sudo .venv/bin/python bench/torch_embedding.py                  # 8 hosts at 1 Gbit/s; the bar: 4 times
+    .venv/bin/python bench/torch_embedding.py --place host          # 8 ranks of one host; the bar: 5 times
+
+An embedding of 1,000,000 rows of 64 float32, of which each rank's batch touches 4,096 rows drawn with P(i) ~ 1/i^0.8
+(`--rows uniform`: any alike). Needs PyTorch (`make .venv/.torch`). A time is that of the slowest rank; both in turn, and
+the sums are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import time
+from datetime import timedelta
+from statistics import median
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from on_hosts import again, rows_of_ranks
+
+RANKS, N, WIDTH, TOUCHED, PORT = 8, 1_000_000, 64, 4096, 29940
+BACKENDS = ("skyphos", "gloo")
+
+
+def gradient(rank: int, rows: str) -> Any:
+    """What a backward pass leaves: not coalesced, rows more than once."""
+    import torch
+
+    rng = np.random.default_rng(rank)
+    if rows == "uniform":
+        places = rng.integers(0, N, TOUCHED)
+    else:
+        weights = np.arange(1, N + 1, dtype=np.float64) ** -0.8
+        places = np.searchsorted(np.cumsum(weights) / weights.sum(), rng.random(TOUCHED))
+    values = rng.integers(-8, 8, (TOUCHED, WIDTH)).astype(np.float32)
+    return torch.sparse_coo_tensor(
+        torch.from_numpy(places)[None], torch.from_numpy(values), (N, WIDTH), check_invariants=False
+    )
+
+
+def one_rank(options: argparse.Namespace) -> None:
+    """A rank: both backends in turn."""
+    import torch
+    import torch.distributed as dist
+
+    import skyphos.torch
+
+    skyphos.torch.register()
+    torch.set_num_threads(1)
+    rank, size = int(os.environ["SKYPHOS_RANK"]), int(os.environ["SKYPHOS_WORLD_SIZE"])
+    host = os.environ["SKYPHOS_RENDEZVOUS"].rpartition(":")[0]
+    os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(PORT + 1))
+    wait = timedelta(seconds=300)
+    dist.init_process_group("gloo", init_method=f"tcp://{host}:{PORT + 1}", rank=rank, world_size=size, timeout=wait)
+    groups = {"gloo": dist.group.WORLD, "skyphos": dist.new_group(backend="skyphos")}
+    mine = gradient(rank, options.rows)
+    seconds: dict[str, list[float]] = {backend: [] for backend in BACKENDS}
+    for round_ in range(options.rounds + 2):
+        found = {}
+        for backend in BACKENDS:
+            tensor = mine.clone()
+            dist.barrier()
+            start = time.perf_counter()
+            dist.all_reduce(tensor, group=groups[backend])
+            took = time.perf_counter() - start
+            if round_ >= 2:  # the first touch memory, and learn
+                seconds[backend].append(took)
+            found[backend] = tensor.coalesce()
+        ours, theirs = found["skyphos"], found["gloo"]
+        same = torch.equal(ours.indices(), theirs.indices()) and torch.equal(ours.values(), theirs.values())
+        if not same:
+            raise SystemExit(f"rank {rank}: other sums")
+    print(json.dumps([seconds, ours._nnz()]), flush=True)
+    dist.destroy_process_group()
+
+
+def on_one_host() -> list[Any]:
+    """The lines of ranks that share this host."""
+    common = {"SKYPHOS_WORLD_SIZE": str(RANKS), "SKYPHOS_RENDEZVOUS": f"127.0.0.1:{PORT}", "OMP_NUM_THREADS": "1"}
+    common |= {"LOCAL_WORLD_SIZE": str(RANKS), "WORLD_SIZE": str(RANKS), "SKYPHOS_PROFILE": "none"}
+    ranks = [
+        subprocess.Popen(
+            again(__file__), env=os.environ | common | {"SKYPHOS_RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(RANKS)
+    ]
+    said = [process.communicate(timeout=900)[0] for process in ranks]
+    if any(process.returncode for process in ranks):
+        raise SystemExit("a rank failed")
+    return [json.loads(line) for out in said for line in out.splitlines()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--place", choices=["lab", "host"], default="lab")
+    parser.add_argument("--rate", default="1gbit")
+    parser.add_argument("--rows", choices=["power", "uniform"], default="power")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank:
+        return one_rank(options)
+    lab = options.place == "lab"
+    rows = rows_of_ranks(again(__file__), RANKS, 1, options.rate, PORT) if lab else on_one_host()
+    slowest = {b: [max(each) for each in zip(*(row[0][b] for row in rows), strict=True)] for b in BACKENDS}
+    ratios = [theirs / ours for ours, theirs in zip(slowest["skyphos"], slowest["gloo"], strict=True)]
+    bar = 4 if lab else 5
+    where = f"8 hosts at {options.rate}" if lab else "8 ranks of one host"
+    table = Table(title=f"all_reduce of a sparse gradient, {where}: {rows[0][1]:,} of 1,000,000 rows of 64 in the sum")
+    for column in ("backend", "median, ms", "fastest", "slowest"):
+        table.add_column(column, justify="left" if column == "backend" else "right")
+    for backend in BACKENDS:
+        times = slowest[backend]
+        cells = (f"{1e3 * seconds:,.1f}" for seconds in (median(times), min(times), max(times)))
+        table.add_row(backend, *cells)
+    Console().print(table)
+    print(f"Gloo takes {median(ratios):.2f} times as long (bar {bar}: {'met' if median(ratios) >= bar else 'NOT MET'})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""An encoder and a decoder of two LSTM cells each, the decoder looking at all that the encoder said (attention).
+
+Attention is Luong's (2015, sections 3.1 and 3.3): at each step the decoder's state h weighs what the encoder said,
+a = softmax(h W said), and tanh(V [a said; h]) gives the next word, and goes into the next step beside it, so that the
+decoder knows where it looked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from text import PAD, padded
+
+__all__ = ["Attentive", "Memory", "targets", "until_end"]
+
+#: Numbers of the words that begin and end what the decoder says, in every vocabulary of targets.
+BEGIN, END = 2, 3
+
+#: What the encoder said of each element, where there is none, and its states at the end.
+Memory = tuple[Tensor, Tensor, tuple[Tensor, Tensor]]
+
+
+class Attentive(nn.Module):
+    """Says a sequence of words, given another sequence.
+
+    Parameters
+    ----------
+    source : torch.nn.Module
+        Makes a row of ``embedding`` numbers of each element of the sequence that is given.
+    targets : int
+        How many words there are to say, with padding, ``BEGIN`` and ``END``.
+    hidden, embedding : int
+    """
+
+    def __init__(self, source: nn.Module, targets: int, hidden: int, embedding: int) -> None:
+        super().__init__()
+        self.source = source
+        self.targets = nn.Embedding(targets, embedding, padding_idx=PAD)
+        self.encoder = nn.LSTM(embedding, hidden, num_layers=2, batch_first=True, dropout=0.2)
+        self.first = nn.LSTMCell(embedding + hidden, hidden)
+        self.second = nn.LSTMCell(hidden, hidden)
+        self.weigh = nn.Linear(hidden, hidden, bias=False)
+        self.mix = nn.Linear(2 * hidden, hidden)
+        self.word = nn.Linear(hidden, targets)
+        self.dropout = nn.Dropout(0.2)
+
+    def forward(self, given: Tensor, lengths: Tensor, targets: Tensor) -> Tensor:
+        """The sum of the losses of all words but the first, ``BEGIN``, each said after the true ones before."""
+        memory = self._encode(given, lengths)
+        embedded = self.dropout(self.targets(targets[:, :-1]))
+        mixed, state = self._begin(memory)
+        said: list[Tensor] = []
+        for place in range(embedded.shape[1]):
+            mixed, state = self._step(embedded[:, place], mixed, state, memory)
+            said.append(mixed)
+        words = self.word(self.dropout(torch.stack(said, 1)))
+        return cross_entropy(words.mT, targets[:, 1:], ignore_index=PAD, reduction="sum")
+
+    def decode(self, given: Tensor, lengths: Tensor, longest: int) -> Tensor:
+        """The best word at each step, each after the best before; what follows ``END`` means nothing."""
+        memory = self._encode(given, lengths)
+        mixed, state = self._begin(memory)
+        word = torch.full((len(given),), BEGIN)
+        ended = torch.zeros(len(given), dtype=torch.bool)
+        said: list[Tensor] = []
+        while len(said) < longest and not ended.all():
+            mixed, state = self._step(self.targets(word), mixed, state, memory)
+            word = self.word(mixed).argmax(1)
+            ended |= word == END
+            said.append(word)
+        return torch.stack(said, 1)
+
+    def _encode(self, given: Tensor, lengths: Tensor) -> Memory:
+        embedded = self.dropout(self.source(given))
+        packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
+        said, state = self.encoder(packed)
+        said, _ = pad_packed_sequence(said, batch_first=True)
+        none = torch.arange(said.shape[1]) >= lengths[:, None]
+        return said, none, state
+
+    def _begin(self, memory: Memory) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The decoder's states are the encoder's last, layer by layer; it has looked at nothing yet."""
+        hidden, cell = memory[2]
+        return torch.zeros_like(hidden[0]), (hidden[0], cell[0], hidden[1], cell[1])
+
+    def _step(
+        self, embedded: Tensor, mixed: Tensor, state: tuple[Tensor, ...], memory: Memory
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        said, none, _ = memory
+        first = self.first(torch.cat([embedded, mixed], 1), state[:2])
+        second = self.second(self.dropout(first[0]), state[2:])
+        scores = torch.bmm(said, self.weigh(second[0])[:, :, None])[:, :, 0]
+        weights = scores.masked_fill(none, -torch.inf).softmax(1)
+        context = torch.bmm(weights[:, None], said)[:, 0]
+        return torch.tanh(self.mix(torch.cat([context, second[0]], 1))), (*first, *second)
+
+
+def targets(rows: Sequence[Sequence[int]]) -> Tensor:
+    """What the decoder is to say, from ``BEGIN`` to ``END``."""
+    return padded([[BEGIN, *row, END] for row in rows])
+
+
+def until_end(row: list[int]) -> list[int]:
+    """What was said before the end."""
+    return row[: row.index(END)] if END in row else row

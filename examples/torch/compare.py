@@ -1,0 +1,170 @@
+"""Runs beside each other: curves against epochs and against time, and a table, on one page that needs nothing else.
+
+    python examples/torch/compare.py dense.json topk.json --html runs.html --png runs.png
+
+Each run is a file that one of the examples wrote (``--out``). The others are compared with the first.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import click
+
+from skyphos.page import CLAY, CUP, FAINT, INK, LINE, STYLE, human_bytes, human_seconds
+from skyphos.whole_file import replacing
+
+# Dark to light, so that they can be told apart in grey; dashes tell the rest.
+COLOURS = (INK, CLAY, "#1f6f8b", "#c98d6d", "#5b9a68", "#d9a441", "#9aa88b", "#6b7f8c")
+DASHES = ("-", "--", "-.", ":")
+
+Run = dict[str, Any]
+
+
+def label(run: Run) -> str:
+    """How a run differs from others of its example."""
+    config = run["config"]
+    settings = config["settings"]
+    way = str(config["compress"])
+    if way == "topk":
+        way = f"top {settings['k']} of {settings['bucket']}"
+    if way != "dense":
+        bits = settings["bits"] or (4 if config["compress"] == "qsgd" else None)
+        way += f", {bits} bits" if bits else ""
+    way += ", outer products" if config["outer_products"] else ""
+    return f"{way}, {config['backend']}, {run['ranks']} rank{'s' if run['ranks'] > 1 else ''}"
+
+
+def trained_s(run: Run) -> list[float]:
+    """Seconds of training until the end of each epoch: evaluating is no part of what is compared."""
+    found, total = [], 0.0
+    for epoch in run["epochs"]:
+        total += epoch["train_s"]
+        found.append(total)
+    return found
+
+
+def figure(runs: Sequence[Run]) -> Any:
+    """The loss and the metrics of all runs, against epochs on the left and against time on the right."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = list(dict.fromkeys(name for run in runs for name in run["headline"]))
+    rows = [*names, "train_loss"]
+    style = {"font.family": "serif", "font.size": 10, "svg.fonttype": "none", "axes.edgecolor": LINE}
+    style |= {"text.color": INK, "axes.labelcolor": FAINT, "xtick.color": FAINT, "ytick.color": FAINT}
+    with matplotlib.rc_context(style):
+        made, axes = pyplot.subplots(
+            len(rows), 2, figsize=(9.2, 2.6 * len(rows) + 0.4), layout="constrained", squeeze=False
+        )
+        made.patch.set_alpha(0)
+        for (left, right), name in zip(axes, rows, strict=True):
+            for number, run in enumerate(runs):
+                values = [epoch[name] for epoch in run["epochs"] if name in epoch]
+                line = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
+                if values:
+                    left.plot(range(1, len(values) + 1), values, label=label(run), **line)
+                    right.plot(trained_s(run), values, **line)
+            left.set_ylabel(name.replace("_", " "))
+            for each in (left, right):
+                each.set_facecolor("none")
+                each.grid(color=CUP)
+                each.spines[["top", "right"]].set_visible(False)
+        axes[-1][0].set_xlabel("epoch")
+        axes[-1][1].set_xlabel("seconds of training")
+        made.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper left", ncols=2, frameon=False)
+    return made
+
+
+def table(runs: Sequence[Run]) -> str:
+    """Metrics at the end, and where the time of an epoch goes."""
+    names = list(dict.fromkeys(name for run in runs for name in run["headline"]))
+    heads = ["run", *(name.replace("_", " ") for name in names), "loss", "epochs"]
+    heads += ["epoch", "compute", "hook", "wait", "gradients a step", "sent a step", "speed"]
+    base = _epoch_s(runs[0])
+    rows = [f"<tr>{''.join(f'<th>{escape(head)}</th>' for head in heads)}</tr>"]
+    for run in runs:
+        last, count = run["epochs"][-1], len(run["epochs"])
+        steps = sum(epoch["steps"] for epoch in run["epochs"])
+        cells = [label(run), *(f"{last[name]:.4g}" if name in last else "" for name in names)]
+        cells += [f"{last['train_loss']:.4f}", str(count), human_seconds(_epoch_s(run))]
+        for part in ("compute", "hook", "wait"):
+            cells.append(human_seconds(sum(epoch["seconds"][part] for epoch in run["epochs"]) / count))
+        for part in ("gradient_bytes", "machine_sent_bytes"):
+            amounts = [epoch[part] for epoch in run["epochs"]]
+            cells.append("" if None in amounts else human_bytes(sum(amounts) / steps))
+        cells.append(f"{base / _epoch_s(run):.2f}×")
+        rows.append(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _epoch_s(run: Run) -> float:
+    return float(trained_s(run)[-1] / len(run["epochs"]))
+
+
+def page(runs: Sequence[Run]) -> str:
+    """The whole page."""
+    made = io.StringIO()
+    figure(runs).savefig(made, format="svg")
+    picture = made.getvalue()
+    names = " and ".join(dict.fromkeys(run["example"] for run in runs))
+    machine = runs[0]["machine"]
+    facts = {
+        "parameters": f"{runs[0]['parameters']:,}",
+        "preset": runs[0]["config"]["preset"],
+        "machine": f"{machine['cores']} cores, {machine['processor']}",
+        "PyTorch": machine["torch"],
+        "date": runs[0]["date"][:10],
+    }
+    equal = all(run.get("ranks_equal") for run in runs)
+    return _PAGE.format(
+        title=escape(names),
+        style=STYLE,
+        facts="".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items()),
+        table=table(runs),
+        picture=picture[picture.index("<svg") :],
+        equal="All ranks of each run ended with the same parameters."
+        if equal
+        else "A run is not over, or its ranks differ.",
+    )
+
+
+_PAGE = """<!doctype html> <html lang="en"> <head> <meta charset="utf-8"> <meta name="viewport"
+content="width=device-width, initial-scale=1"> <title>Training {title} · Skyphos</title> <style>{style}
+td:first-child {{ color: inherit; width: auto; text-align: left; }} th:first-child {{ text-align: left; }} td, th {{
+font-size: 13px; padding-right: 8px; vertical-align: top; }}</style> </head> <body> <h1>Training <b>{title}</b></h1>
+<dl>{facts}</dl> <h2>At the end</h2> <p class="lead">Seconds are of a mean epoch on rank 0, without evaluating. Hook and
+wait are communication that computing did not hide. What was sent is what all interfaces of rank 0's machine counted.
+Speed is against the first run. {equal}</p> {table} <h2>On the way</h2> {picture} </body> </html>
+"""
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--html", type=click.Path(dir_okay=False), help="The page to write.")
+@click.option("--png", type=click.Path(dir_okay=False), help="The curves as a picture.")
+def main(files: tuple[Path, ...], html: str | None, png: str | None) -> None:
+    """Compare runs that examples have recorded."""
+    runs = [json.loads(file.read_text()) for file in files]
+    for file, run in zip(files, runs, strict=True):
+        if not run.get("epochs"):
+            raise click.ClickException(f"{file} has no epoch yet")
+    if not (html or png):
+        raise click.UsageError("say where to write with --html, --png or both")
+    if html:
+        with replacing(html) as out:
+            out.write(page(runs).encode())
+    if png:
+        with replacing(png) as out:
+            figure(runs).savefig(out, format="png", dpi=130, facecolor="#fbf7f0")
+
+
+if __name__ == "__main__":
+    main()

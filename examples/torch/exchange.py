@@ -1,0 +1,89 @@
+"""How gradients travel in an example: the hook of ``DistributedDataParallel``, and the time that it takes.
+
+A step's time has three parts. What the hook takes until it returns (choosing entries, handing them over) and what is
+waited after the last bucket is communication that the step could not hide; all else is computing.
+"""
+
+# No `from __future__ import annotations`: DistributedDataParallel looks at the types a hook says.
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from options import Run
+
+__all__ = ["Spent", "sent_bytes", "wrap"]
+
+
+@dataclass
+class Spent:
+    """Seconds so far in hooks, in waiting for the last of them, and in whole steps; bytes of gradients handed over."""
+
+    hook_s: float = 0.0
+    wait_s: float = 0.0
+    step_s: float = 0.0
+    gradient_bytes: int = 0
+    _returned: float = 0.0
+
+    def waited(self) -> None:
+        """The backward pass is over: it waited for all buckets since the last hook returned."""
+        self.wait_s += time.perf_counter() - self._returned
+
+    def since(self, before: "Spent") -> dict[str, float]:
+        """The parts of the seconds since another moment, by name."""
+        hook, wait = self.hook_s - before.hook_s, self.wait_s - before.wait_s
+        return {"compute": self.step_s - before.step_s - hook - wait, "hook": hook, "wait": wait}
+
+
+def wrap(model: torch.nn.Module, run: Run, spent: Spent) -> DistributedDataParallel:
+    """The model whose gradients travel as the run says."""
+    if run.outer_products:
+        import skyphos.torch as st
+
+        model = st.outer_product(model)
+    ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    # Batch norms keep their rank's statistics until they are evaluated: a step sends gradients and nothing else.
+    # (As an argument its name depends on PyTorch's version.)
+    ddp.broadcast_buffers = False
+    state, hook = _hook(run)
+
+    def timed(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        begin = time.perf_counter()
+        spent.gradient_bytes += bucket.buffer().nbytes
+        future = hook(state, bucket)
+        spent._returned = time.perf_counter()
+        spent.hook_s += spent._returned - begin
+        return future
+
+    ddp.register_comm_hook(state, timed)
+    return ddp
+
+
+def _hook(run: Run) -> tuple[Any, Any]:
+    """State and function. Dense gradients go through a hook as well, so that times are of the same parts."""
+    if run.compress == "dense":
+        return None, allreduce_hook
+    import skyphos.torch as st
+
+    settings = run.settings
+    if run.compress == "topk":
+        state = st.TopK(settings.k, settings.bucket, settings.bits, levels=run.levels, seed=run.seed)
+        return state, st.topk_hook
+    return st.QSGD(settings.bits or 4, levels=run.levels, seed=run.seed), st.qsgd_hook
+
+
+def sent_bytes() -> int | None:
+    """What all interfaces of this machine (or network namespace) have sent; None where there is no such count.
+
+    Ranks on one machine that talk through shared memory send nothing here (``SKYPHOS_SHARED_MEMORY=0`` makes them).
+    """
+    try:
+        lines = Path("/proc/net/dev").read_text().splitlines()[2:]
+    except OSError:
+        return None
+    return sum(int(line.rpartition(":")[2].split()[8]) for line in lines)

@@ -1,0 +1,68 @@
+"""Residual networks for pictures of 32 by 32 (He et al., 2015).
+
+A block is two convolutions, each with its batch norm, and a way around them. Where a stage halves the picture and
+doubles the channels, that way either takes every other pixel and adds channels of zeros (the paper's option A, for
+CIFAR-10) or is a convolution of one pixel (option B, as ResNet-18 has it).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, pad, relu
+
+__all__ = ["ResNet"]
+
+
+class ResNet(nn.Module):
+    """Called with pictures and classes, it gives the sum of their losses.
+
+    Parameters
+    ----------
+    blocks : list of int
+        Of each stage.
+    channels : int
+        Of the first stage; each has twice those of the one before.
+    projected : bool
+        Option B instead of A.
+    """
+
+    def __init__(self, blocks: list[int], channels: int, *, projected: bool) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [_convolution(3, channels), nn.BatchNorm2d(channels), nn.ReLU()]
+        inside = channels
+        for stage, count in enumerate(blocks):
+            for block in range(count):
+                outside, stride = channels << stage, 2 if stage and not block else 1
+                layers.append(Block(inside, outside, stride, projected=projected))
+                inside = outside
+        self.layers = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, 10))
+
+    def forward(self, pictures: Tensor, classes: Tensor) -> Tensor:
+        """The sum of the losses."""
+        return cross_entropy(self.layers(pictures), classes, reduction="sum")
+
+
+class Block(nn.Module):
+    """Two convolutions and the way around them."""
+
+    def __init__(self, inside: int, outside: int, stride: int, *, projected: bool) -> None:
+        super().__init__()
+        self.first, self.first_norm = _convolution(inside, outside, stride), nn.BatchNorm2d(outside)
+        self.second, self.second_norm = _convolution(outside, outside), nn.BatchNorm2d(outside)
+        self.stride, self.more = stride, outside - inside
+        self.around: nn.Module = nn.Identity()
+        if projected and self.more:
+            self.around = nn.Sequential(_convolution(inside, outside, stride, 1), nn.BatchNorm2d(outside))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output."""
+        y = self.second_norm(self.second(relu(self.first_norm(self.first(x)))))
+        if self.more and isinstance(self.around, nn.Identity):
+            x = pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.more))
+        return relu(y + self.around(x))
+
+
+def _convolution(inside: int, outside: int, stride: int = 1, size: int = 3) -> nn.Conv2d:
+    found = nn.Conv2d(inside, outside, size, stride, padding=size // 2, bias=False)
+    nn.init.kaiming_normal_(found.weight, mode="fan_out")
+    return found

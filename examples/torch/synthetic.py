@@ -1,0 +1,64 @@
+"""Sounds that are like speech in what makes it hard, and come from a few numbers: no recording is needed.
+
+A phone is a path between two points of feature space. An utterance is a chain of phones, each likely after some others
+only, of durations that vary; neighbours run into each other; each speaker's voice is shifted and has its own tempo;
+there is noise. The same seed and number are the same utterance everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["FEATURES", "PHONES", "Utterance", "utterance"]
+
+PHONES, FEATURES = 32, 20
+#: Phones that may follow one, phones an utterance has, and frames a phone lasts before the speaker's tempo.
+FOLLOWERS, LENGTHS, DURATIONS = 8, (4, 12), (3, 7)
+#: Standard deviations, where those of phones are 1.
+VOICE, NOISE = 0.3, 0.4
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """Phones, and frames of shape (frames, features)."""
+
+    phones: list[int]
+    frames: NDArray[np.float32]
+
+
+@cache
+def _language() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Where each phone begins and ends, and which may follow which."""
+    random = np.random.default_rng(2019)
+    paths = random.normal(size=(PHONES, 2, FEATURES))
+    return paths, np.array([random.permutation(PHONES)[:FOLLOWERS] for _ in range(PHONES)])
+
+
+def utterance(seed: int, number: int) -> Utterance:
+    """One utterance.
+
+    Examples
+    --------
+    >>> one = utterance(1, 7)
+    >>> one.frames.shape[1], one.phones == utterance(1, 7).phones
+    (20, True)
+    """
+    random = np.random.default_rng([seed, number])
+    paths, followers = _language()
+    phones = [int(random.integers(PHONES))]
+    for _ in range(random.integers(*LENGTHS)):
+        phones.append(int(random.choice(followers[phones[-1]])))
+    tempo = random.uniform(0.8, 1.25)
+    parts = []
+    for phone in phones:
+        along = np.linspace(0, 1, max(2, round(tempo * random.integers(*DURATIONS))))[:, None]
+        parts.append((1 - along) * paths[phone, 0] + along * paths[phone, 1])
+    frames = np.concatenate(parts)
+    before, after = np.vstack([frames[:1], frames[:-1]]), np.vstack([frames[1:], frames[-1:]])
+    frames = (before + 2 * frames + after) / 4
+    frames += random.normal(scale=VOICE, size=FEATURES) + random.normal(scale=NOISE, size=frames.shape)
+    return Utterance(phones, frames.astype(np.float32))

@@ -1,0 +1,194 @@
+"""The training loop that the examples share: the same steps for any number of ranks, dense or compressed.
+
+A task says what the model, its samples and its metrics are; the loop knows none of them. Losses are summed over a
+rank's samples and divided by what the *global* batch holds, so the mean over ranks, which is what reducing gradients
+makes, is the loss of the whole batch however it was cut. Dropout and batch norm alone go by rank.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from batches import global_batches, share
+from exchange import Spent, sent_bytes, wrap
+from group import Place, group
+from options import Run, Settings
+from record import Record, Shown
+
+__all__ = ["Task", "train"]
+
+
+class Task(ABC):
+    """What an example brings.
+
+    Attributes
+    ----------
+    name : str
+    headline : tuple of str
+        The metrics that matter, best known first.
+    counts, lengths : sequence of int
+        Of each training sample, what it counts in a batch, and how long it is.
+    """
+
+    name: str
+    headline: tuple[str, ...]
+    counts: Sequence[int]
+    lengths: Sequence[int]
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """The model. Called with what ``batch`` returns, it gives the sum of those samples' losses."""
+
+    @abstractmethod
+    def units(self, samples: Sequence[int]) -> int:
+        """What the loss of these training samples is a mean over, as their words."""
+
+    @abstractmethod
+    def batch(self, samples: Sequence[int], epoch: int) -> tuple[Tensor, ...]:
+        """Training samples as tensors."""
+
+    @abstractmethod
+    def sums(self, model: nn.Module, rank: int, size: int) -> Mapping[str, float]:
+        """Counts over a rank's share of the test samples, to be added up over ranks; all ranks give the same names."""
+
+    @abstractmethod
+    def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Metrics, from counts over all test samples."""
+
+
+def train(make: Callable[[], Task], run: Run) -> None:
+    """Train as the run says; rank 0 shows and records it."""
+    with group(run.backend) as place:
+        training = Training(_first_alone(make, place), run, place)
+        for epoch in range(run.settings.epochs):
+            training.epoch(epoch)
+        training.end()
+
+
+def _first_alone(make: Callable[[], Task], place: Place) -> Task:
+    """Make the task on one rank of each host before the others do: it may fill a cache that they read."""
+    if place.local_rank == 0:
+        task = make()
+    dist.barrier()
+    return task if place.local_rank == 0 else make()
+
+
+class Training:
+    """A model on its way: the same parameters on all ranks after each step."""
+
+    def __init__(self, task: Task, run: Run, place: Place) -> None:
+        self._task, self._settings, self._seed, self._place = task, run.settings, run.seed, place
+        torch.manual_seed(run.seed)
+        self._spent = Spent()
+        self._ddp = wrap(task.model(), run, self._spent)
+        torch.manual_seed(run.seed + 1000 * place.rank)  # dropout: each rank its own
+        self._optimizer = _optimizer(self._ddp, run.settings)
+        parameters = sum(parameter.numel() for parameter in self._ddp.parameters())
+        self._record = Record(task.name, task.headline, run, place, parameters)
+        self._shown = Shown(self._record, quiet=place.rank > 0)
+
+    def epoch(self, epoch: int) -> None:
+        """All steps of an epoch, the first being 0, and what comes of them on the test samples."""
+        rate = self._settings.rate(epoch)
+        for each in self._optimizer.param_groups:
+            each["lr"] = rate
+        steps = global_batches(self._task.counts, self._task.lengths, self._settings.batch, self._seed, epoch)
+        before, sent = replace(self._spent), sent_bytes()
+        begin = time.perf_counter()
+        loss = self._steps(steps, epoch)
+        seconds = time.perf_counter() - begin
+        after = sent_bytes()
+        _average_buffers(self._ddp.module, self._place.size)
+        begin = time.perf_counter()
+        metrics = evaluate(self._task, self._ddp.module, self._place)
+        entry = {
+            "epoch": epoch + 1,
+            "steps": len(steps),
+            "rate": rate,
+            "train_loss": loss,
+            "train_s": seconds,
+            "seconds": self._spent.since(before),
+            "gradient_bytes": self._spent.gradient_bytes - before.gradient_bytes,
+            "machine_sent_bytes": None if sent is None or after is None else after - sent,
+            **metrics,
+            "evaluate_s": time.perf_counter() - begin,
+        }
+        self._record.add(entry)
+        self._shown.epoch(entry)
+
+    def end(self) -> None:
+        """Compare the ranks' parameters."""
+        self._record.end(_all_equal(self._ddp.module, self._place.size))
+        self._shown.end()
+
+    def _steps(self, steps: Sequence[Sequence[int]], epoch: int) -> float:
+        """Go these steps; the mean loss on their way."""
+        self._ddp.train()
+        lost, units = torch.zeros((), dtype=torch.float64), 0
+        for samples in steps:
+            begin = time.perf_counter()
+            whole = self._task.units(samples)
+            lost += self._step(samples, whole, epoch)
+            units += whole
+            self._spent.step_s += time.perf_counter() - begin
+            self._shown.step(epoch, len(steps))
+        dist.all_reduce(lost)
+        return float(lost) / units
+
+    def _step(self, samples: Sequence[int], units: int, epoch: int) -> Tensor:
+        """One step with a global batch; the sum of the losses of this rank's share."""
+        mine = share(samples, self._place.rank, self._place.size)
+        # A batch of fewer samples than ranks leaves some without any: they take part with a loss of nothing.
+        loss: Tensor = self._ddp(*self._task.batch(mine or samples[:1], epoch)) * (1 if mine else 0)
+        self._optimizer.zero_grad()
+        (loss * (self._place.size / units)).backward()
+        self._spent.waited()
+        if self._settings.clip is not None:
+            nn.utils.clip_grad_norm_(self._ddp.parameters(), self._settings.clip)
+        self._optimizer.step()
+        return loss.detach()
+
+
+def _optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
+    if settings.optimizer == "adam":
+        return torch.optim.Adam(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
+    return torch.optim.SGD(
+        model.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
+    )
+
+
+def evaluate(task: Task, model: nn.Module, place: Place) -> dict[str, float]:
+    """The task's metrics over all test samples, each of which one rank looks at."""
+    model.eval()
+    with torch.no_grad():
+        sums = task.sums(model, place.rank, place.size)
+    names = sorted(sums)
+    values = torch.tensor([sums[name] for name in names], dtype=torch.float64)
+    dist.all_reduce(values)
+    return task.metrics(dict(zip(names, values.tolist(), strict=True)))
+
+
+def _average_buffers(model: nn.Module, size: int) -> None:
+    """Batch norms' statistics are of each rank's samples: all ranks evaluate with their mean."""
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            dist.all_reduce(buffer)
+            buffer.div_(size)
+
+
+def _all_equal(model: nn.Module, size: int) -> bool:
+    """Whether all ranks have the same parameters, to the last bit."""
+    digest = hashlib.sha256()
+    for value in model.state_dict().values():
+        digest.update(value.contiguous().view(-1).view(torch.uint8).numpy())
+    digests: list[str | None] = [None] * size
+    dist.all_gather_object(digests, digest.hexdigest())
+    return len(set(digests)) == 1
