@@ -46,7 +46,7 @@ test-torch: build
 	$(BIN)/python -m pytest --doctest-modules python/skyphos/torch
 
 $(VENV)/.torch: $(VENV)/.built
-	$(BIN)/maturin develop --release --quiet --extras graph,dev,torch
+	$(BIN)/maturin develop --release --quiet --extras graph,dev,torch,examples
 	@touch $@
 
 # Launchers and engines (docs/engines.md), the real ones. The first time it installs them: a download of 6 GB, PyTorch most of it.

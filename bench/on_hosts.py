@@ -26,7 +26,7 @@ def rows_of_ranks(program: Sequence[str], hosts: int, tasks: int, rate: str, por
         size, ranks = hosts * tasks, []
         for rank in range(size):
             env = cluster.environment(rank, size, port, "benchmark") | {"SKYPHOS_PROFILE": "none"}
-            env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+            env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": cluster.interface}
             command = cluster.command(rank // tasks, program)
             ranks.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
         said = [process.communicate(timeout=900)[0] for process in ranks]

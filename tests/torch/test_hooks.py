@@ -255,7 +255,7 @@ def resumes(levels: int, hosts: list[int] | None) -> None:
     again, other = fresh()
     other.load_state_dict(saved)
     again.module.load_state_dict(weights)
-    assert other.steps == 3 and (rank == 1 and levels == 2 or saved["residual"])
+    assert other.steps == 3 and ((rank == 1 and levels == 2) or saved["residual"])
     for one in (model, again):
         train(one, range(3, 6))
     for name, value in model.module.state_dict().items():

@@ -1,4 +1,4 @@
-"""PyTorch: a backend of ``torch.distributed`` for tensors in the processor's memory, dense and sparse.
+"""PyTorch: a backend of ``torch.distributed``, and training that sends less.
 
 ::
 
@@ -10,6 +10,12 @@
 From PyTorch 2.15 on the name is known once Skyphos is installed; before, ``import skyphos.torch`` makes it known. Ranks
 meet through torch's own store, so scripts for ``torchrun`` change this word alone.
 
+With ``DistributedDataParallel``, one line more has gradients compressed (:class:`TopK`, :class:`QSGD`)::
+
+    model.register_comm_hook(skyphos.torch.TopK(k=4, bucket=512, bits=4), skyphos.torch.topk_hook)
+
+or weights reduced by their factors (:func:`outer_product`). Without it there is :class:`DistributedOptimizer`.
+
 Needs the package torch: ``pip install 'skyphos[torch]'``.
 """
 
@@ -18,13 +24,28 @@ from __future__ import annotations
 import torch.distributed
 
 from .backend import SkyphosBackend
+from .block_momentum import BlockMomentum, block_momentum
 from .compression import QSGD, TopK
 from .group_comm import comm_of
 from .hooks import qsgd_hook, topk_hook
 from .meeting import create
 from .optimizer import DistributedOptimizer
+from .outer import no_sync, outer_product
 
-__all__ = ["QSGD", "DistributedOptimizer", "SkyphosBackend", "TopK", "comm_of", "qsgd_hook", "register", "topk_hook"]
+__all__ = [
+    "QSGD",
+    "BlockMomentum",
+    "DistributedOptimizer",
+    "SkyphosBackend",
+    "TopK",
+    "block_momentum",
+    "comm_of",
+    "no_sync",
+    "outer_product",
+    "qsgd_hook",
+    "register",
+    "topk_hook",
+]
 
 
 def register() -> None:

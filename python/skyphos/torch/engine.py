@@ -25,6 +25,7 @@ from ..errors import BadInput
 from ..quantize import Quantize
 from ..sparse_vector import SparseVector
 from ..topk import reduce_chosen
+from .alike import agree
 from .group_comm import comm_of
 from .layout import Layout, Piece, laid_out, spread
 from .levels import Levels
@@ -254,7 +255,10 @@ class Engine:
         if layers and layers[-1].stop != vector.numel():
             message = f"a bucket of {vector.numel()} values, for parameters of {layers[-1].stop}"
             levels.comm._fail(BadInput(message))
-        levels.agree(f"{self._settings()} and {[(layer.name, layer.stop - layer.start, layer.k) for layer in layers]}")
+        agree(
+            levels.comm,
+            f"{self._settings()} and {[(layer.name, layer.stop - layer.start, layer.k) for layer in layers]}",
+        )
         layout = Layout(key, layers, levels.share(vector.numel()))
         self._layouts[number] = layout
         return layout

@@ -11,7 +11,6 @@ A host has as many shares as ranks, if all hosts have as many; else one, its fir
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,7 +19,6 @@ import numpy.typing as npt
 from .. import _skyphos as native
 from ..arguments import resolve_op
 from ..comm import Comm
-from ..errors import Mismatch
 from ..work import Work, perform
 
 __all__ = ["Levels"]
@@ -65,14 +63,6 @@ class Levels:
             if self.units > 1:
                 place = hosts[host].index(comm.rank)
                 self.across = comm.split(place if place < self.shares else None)
-
-    def agree(self, said: str) -> None:
-        """Raises on all ranks if not all say the same. Collective."""
-        digest = hashlib.blake2b(said.encode(), digest_size=8).digest()
-        everyone = self.comm.allgather(np.frombuffer(digest, np.uint64))[:, 0]
-        if (other := np.flatnonzero(everyone != everyone[0])).size:
-            says = self.comm.broadcast(said, int(other[0])), self.comm.broadcast(said, 0)
-            raise Mismatch(f"ranks differ in what they train: rank {other[0]} has {says[0]}, rank 0 has {says[1]}")
 
     @property
     def mean_of_units(self) -> float | None:

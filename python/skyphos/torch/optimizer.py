@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..errors import BadInput
+from .alike import spread
 from .compression import TopK
 from .engine import Engine
 from .group_comm import comm_of
 from .line import Answer
-from .tensors import as_bytes
 
 __all__ = ["DistributedOptimizer"]
 
@@ -90,12 +89,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         comm = comm_of(self.compression._process_group)
         for group in self.param_groups:
             for parameter in group["params"]:
-                if comm.size > 1:
-                    host = parameter.detach().cpu().contiguous()
-                    came = comm.broadcast(as_bytes(host) if comm.rank == 0 else None, 0)
-                    if comm.rank != 0:
-                        as_bytes(host)[:] = np.asarray(came)
-                        parameter.data.copy_(host)
+                spread(comm, parameter)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Reduce all gradients and update the parameters. Collective.

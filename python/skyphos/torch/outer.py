@@ -8,18 +8,16 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
-import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..arguments import as_one_of
-from ..comm import Comm
 from ..errors import BadInput
+from .alike import agree, spread
 from .group_comm import comm_of
 from .outer_cells import OuterGRU, OuterGRUCell, OuterLSTM, OuterLSTMCell, OuterRNN, OuterRNNCell
 from .outer_exchange import Exchange
 from .outer_linear import OuterAttention, OuterLayer, OuterLinear
-from .tensors import as_bytes, of_array
 
 __all__ = ["no_sync", "outer_product"]
 
@@ -100,7 +98,7 @@ def outer_product(
     ranks do not use are fine; batches that some ranks lack are not: ``join()`` is refused.
 
     Recurrent layers run step by step in PyTorch's own operations, for their fused backward has no factors to give.
-    ``.grad`` changes only by ``backward()``: not by ``torch.autograd.grad``. Hooks on weights see no gradient.
+    ``.grad`` changes only by ``backward()``: not by ``torch.autograd.grad``. Hooks on weights are called with None.
     ``torch.compile`` has not been tried. Copies of the model (``copy.deepcopy``) are ordinary.
 
     Examples
@@ -122,14 +120,14 @@ def outer_product(
         as_one_of(op, get_args(Op), "op")
         chosen = _choose(model, layers, rows * comm.size)
         names = {parameter: name for layer in chosen for name, parameter in layer.weights.items()}
-        shapes = "; ".join(f"{name} {tuple(one.shape)} {one.dtype}" for one, name in names.items())
+        shapes = ", ".join(f"{name} {tuple(one.shape)} of {one.dtype}" for one, name in names.items())
     except Exception as error:
         comm._fail(error)
-    _agree(comm, shapes)
+    agree(comm, shapes)
     scale = 1.0 / comm.size if op == "mean" else 1.0
     exchange = Exchange(comm, [(name, parameter) for parameter, name in names.items()], scale, bool(finite))
     for weight in exchange.weights:
-        _spread(comm, weight.parameter)
+        spread(comm, weight.parameter)
     of = {weight.parameter: weight for weight in exchange.weights}
     for layer in chosen:
         weights = {name: of[parameter] for name, parameter in layer.own.items()}
@@ -214,16 +212,18 @@ def _choose(model: Any, layers: Layers, rows: int) -> list[_Layer]:
     """The layers to replace, in the model's order."""
     if not isinstance(model, nn.Module) or isinstance(model, DistributedDataParallel):
         raise BadInput(f"outer_product takes a model, before it is wrapped, not {type(model).__name__}")
-    if any(isinstance(module, OuterLayer) for module in model.modules()):
+    if any(isinstance(module, OuterLayer) and module.is_chosen() for module in model.modules()):
         raise BadInput("outer_product was called for this model before")
     wanted = _test_of(layers)
     found, unmatched = [], set() if layers is None or callable(layers) else set(_patterns(layers))
     for prefix, module in model.named_modules():
-        replacement = _REPLACED.get(type(module))
+        # Layers of a copy have their classes already.
+        replacement = type(module) if isinstance(module, OuterLayer) else _REPLACED.get(type(module))
         if replacement is None or not wanted(prefix, module):
             continue
         unmatched = {pattern for pattern in unmatched if not fnmatchcase(prefix, pattern)}
-        own = {name: module.get_parameter(name) for name in replacement.weights_of(module)}
+        present = dict(module.named_parameters())
+        own = {name: present[name] for name in replacement.weights_of(module) if name in present}
         own = {name: one for name, one in own.items() if one.requires_grad}
         if layers is None:
             own = {name: one for name, one in own.items() if rows * sum(one.shape) < one.numel()}
@@ -268,28 +268,11 @@ def _without_shared(model: nn.Module, found: list[_Layer], leave_out: bool) -> l
     return kept
 
 
-def _agree(comm: Comm, shapes: str) -> None:
-    """Refuse models that differ between ranks."""
-    first = bytes(comm.broadcast(shapes.encode(), 0)).decode()
-    if first == shapes:
-        comm.barrier()
-        return
-    comm._fail(BadInput(f"rank {comm.rank} would exchange {shapes}, and rank 0 {first}"))
-
-
-def _spread(comm: Comm, parameter: nn.Parameter) -> None:
-    """Give all ranks rank 0's values, as DDP does for what it reduces."""
-    mine = as_bytes(parameter.detach().cpu().contiguous()) if comm.rank == 0 else None
-    came = comm.broadcast(mine, 0)
-    if comm.rank:
-        with torch.no_grad():
-            parameter.copy_(of_array(came, parameter))
-
-
 def _leave_to_us(model: nn.Module, weights: dict[nn.Parameter, str]) -> None:
     """Take the weights out of DDP's reducer, under all names that they have."""
     ignored = list(getattr(model, "_ddp_params_and_buffers_to_ignore", []))
     ours = [name for name, one in model.named_parameters(remove_duplicate=False) if one in weights]
+    ours += [f".{name}" for name in ours if "." not in name]  # what the reducer calls those of the model itself
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, _Ignored(ignored, ours))
 
 

@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ..comm import Comm
 from ..errors import BadInput
 from ..work import Work
+from .tensors import as_numbers
 
 __all__ = ["Exchange", "Weight"]
 
@@ -138,7 +140,7 @@ class _Backward:
         self._calls: list[tuple[Weight, Work[Any], torch.Tensor]] = []
         self._begun = 0
         self._error: Exception | None = None
-        torch.autograd.Variable._execution_engine.queue_callback(self.end)
+        _at_end(self._end)
 
     def complete(self, weight: Weight) -> None:
         """All uses of a weight are done: begin its call, once those of all before it have begun."""
@@ -158,16 +160,13 @@ class _Backward:
             if a.dtype in _WIDE and exchange.scale != 1.0:
                 a = a * exchange.scale
             out = torch.empty(weight.parameter.shape, dtype=a.dtype)
-            work = comm.outer_product_sum(a, b, out=out, explain=True, async_op=True)
+            work = comm.outer_product_sum(_array(a), _array(b), out=_array(out), explain=True, async_op=True)
             self._calls.append((weight, work, out))
         except Exception as error:  # after the other calls, which all ranks make
             self._error = self._error or error
 
-    def end(self) -> None:
-        """Exchange what is left, and add all sums to gradients; or keep rows, where the backward is not synchronised.
-
-        If a call fails it fails on all ranks, and no gradient changes.
-        """
+    def _end(self) -> None:
+        """All of the backward is done: begin what is left, or keep rows where it is not synchronised."""
         exchange = self._exchange
         exchange.forget(self)
         if not self._synced:
@@ -178,6 +177,11 @@ class _Backward:
         while self._begun < len(self._order):
             self._begin()
         exchange.accumulated = False
+        # After DDP's own end, which waits too, and which an error here must not keep from coming.
+        _at_end(self._finish)
+
+    def _finish(self) -> None:
+        """Wait, and add all sums to gradients. If a call fails it fails on all ranks, and no weight's changes."""
         sums = []
         for weight, work, out in self._calls:
             try:
@@ -188,8 +192,13 @@ class _Backward:
             raise self._error
         for weight, out, pairs in sums:
             if pairs:  # what no rank used keeps its gradient
-                weight.add(out, exchange.scale if out.dtype not in _WIDE else 1.0)
-        exchange.learn(self._complete)
+                weight.add(out, self._exchange.scale if out.dtype not in _WIDE else 1.0)
+        self._exchange.learn(self._complete)
+
+
+def _at_end(callback: Callable[[], None]) -> None:
+    """Have this called when the backward is over, after what else was to be."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
 class Exchange:
@@ -267,6 +276,11 @@ class Exchange:
             yield
         finally:
             self._pauses -= 1
+
+
+def _array(matrix: torch.Tensor) -> npt.NDArray[Any]:
+    """A matrix as an array, of the same memory if it is in one stretch."""
+    return as_numbers(matrix).reshape(matrix.shape)
 
 
 def _finite(rows: torch.Tensor) -> bool:

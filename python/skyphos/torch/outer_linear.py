@@ -39,6 +39,10 @@ class OuterLayer(nn.Module):
             raise BadInput(f"{weight.name} is another parameter than when outer_product was called")
         return weight if parameter.requires_grad else None
 
+    def is_chosen(self) -> bool:
+        """Whether any weight is exchanged at all: in a copy none is."""
+        return any(weight is not None for weight in self.outer_weights.values())
+
     def is_outer(self) -> bool:
         """Whether any weight is exchanged in this use."""
         return any(self.outer(name) is not None for name in self.outer_weights)

@@ -1,0 +1,204 @@
+"""``block_momentum``: ranks train on their own, and average their parameters every few steps, with momentum.
+
+Blockwise model-update filtering (BMUF; Chen & Huo, "Scalable training of deep learning machines by incremental block
+training with intra-block parallel optimization and blockwise model-update filtering", ICASSP 2016). A block t is a
+number of steps that each rank makes by itself from the same parameters W_g(t-1). With W̄(t) the mean of what they end
+with,
+
+    G(t) = W̄(t) - W_g(t-1),   Δ(t) = η Δ(t-1) + ζ G(t),   W(t) = W(t-1) + Δ(t),
+
+and the next block starts from W_g(t) = W(t) (classical), or W(t) + η Δ(t) (Nesterov). η is the momentum, ζ the rate.
+
+Cost: an allreduce of all parameters a block; memory of W, Δ and W_g, and of two more as a block ends.
+"""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any
+
+import torch
+
+from ..comm import Comm
+from ..errors import BadInput
+from .alike import agree, spread
+from .group_comm import comm_of
+
+__all__ = ["BlockMomentum", "block_momentum"]
+
+#: What a block keeps between two means.
+_STATE = ("global", "delta", "start")
+
+
+def block_momentum(
+    optimizer: torch.optim.Optimizer,
+    *,
+    every: int,
+    momentum: float,
+    lr: float = 1.0,
+    nesterov: bool = False,
+    process_group: Any = None,
+) -> BlockMomentum:
+    """Average an optimizer's parameters over ranks after every few steps, with block momentum (BMUF). Collective.
+
+    For training without ``DistributedDataParallel``: between two means each rank steps by itself. All ranks make as
+    many steps.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+        Its parameters, on all ranks the same, get rank 0's values; its ``step`` does the rest. Buffers, and what the
+        optimizer keeps (moments), stay each rank's own.
+    every : int
+        Steps of a block.
+    momentum : float
+        η, from 0 to below 1; the paper's choice is 1 - 1/ranks.
+    lr : float
+        ζ, the block's learning rate.
+    nesterov : bool
+        Whether blocks start ahead of the global parameters by what momentum alone would add.
+    process_group : ProcessGroup, optional
+        None: the default one. Of any backend.
+
+    Returns
+    -------
+    BlockMomentum
+        To average at other times (``synchronize``), to save (``state_dict``), to end it (``remove``).
+
+    Raises
+    ------
+    BadInput
+        Numbers out of range; parameters that differ in number or type between ranks; on all ranks.
+
+    Notes
+    -----
+    Chen & Huo 2016. With ``momentum=0, lr=1`` it is plain averaging (local SGD). Parameters of 16 bits are averaged,
+    and their updates kept, in float32.
+
+    Examples
+    --------
+    >>> import torch, torch.distributed as dist
+    >>> import skyphos.torch
+    >>> from skyphos.torch.block_momentum import block_momentum
+    >>> dist.init_process_group("skyphos", store=dist.HashStore(), rank=0, world_size=1)
+    >>> w = torch.nn.Parameter(torch.zeros(1))
+    >>> optimizer = torch.optim.SGD([w], lr=1.0)
+    >>> blocks = block_momentum(optimizer, every=2, momentum=0.5)
+    >>> for _ in range(4):
+    ...     w.grad = torch.tensor([-1.0])
+    ...     optimizer.step()
+    >>> w.item()  # after the first block 2; after the second 2 + (0.5 * 2 + 2)
+    5.0
+    >>> blocks.remove()
+    >>> dist.destroy_process_group()
+    """
+    comm = comm_of(process_group)
+    try:
+        if index(every) < 1:
+            raise BadInput(f"every={every}: a block has 1 step or more")
+        if not 0 <= momentum < 1:
+            raise BadInput(f"momentum={momentum}: from 0 to below 1")
+        if not lr > 0:
+            raise BadInput(f"lr={lr}: above 0")
+    except Exception as error:
+        comm._fail(error)
+    return BlockMomentum(optimizer, (index(every), float(momentum), float(lr), bool(nesterov)), comm.dup())
+
+
+class BlockMomentum:
+    """What :func:`block_momentum` returns.
+
+    Attributes
+    ----------
+    momentum, lr : float
+        May be changed between blocks, on all ranks alike.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, settings: tuple[int, float, float, bool], comm: Comm) -> None:
+        self._every, self.momentum, self.lr, self._nesterov = settings
+        self._comm = comm
+        self._steps = 0
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        agree(comm, "parameters " + ", ".join(f"{tuple(one.shape)} of {one.dtype}" for one in parameters))
+        for one in parameters:
+            spread(comm, one)
+        wide = {dtype: [one for one in parameters if _wide(one) == dtype] for dtype in (torch.float32, torch.float64)}
+        self._parts = [_Part(some) for some in wide.values() if some]
+        self._hook: Any = optimizer.register_step_post_hook(self._stepped)
+
+    def _stepped(self, *_: Any) -> None:
+        self._steps += 1
+        if self._steps == self._every:
+            self.synchronize()
+
+    def synchronize(self) -> None:
+        """End the block now, and begin another; nothing if no step was made in it. Collective.
+
+        Raises
+        ------
+        SkyphosError
+            The allreduce failed; parameters are those of this rank then.
+        """
+        if self._steps == 0:
+            return
+        means = [self._comm.allreduce(part.packed().numpy(), op="mean") for part in self._parts]
+        for part, mean in zip(self._parts, means, strict=True):
+            part.update(torch.from_numpy(mean), self.momentum, self.lr, self._nesterov)
+        self._steps = 0
+
+    def remove(self) -> None:
+        """End it: the optimizer steps without from now on, from the parameters that this rank has."""
+        self._hook.remove()
+        self._comm.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Steps of the block so far, W, Δ and what the block started from: with model and optimizer, all there is.
+
+        Parameters differ between ranks within a block: save after its end, or on each rank.
+        """
+        return {"steps": self._steps, "parts": [dict(part.state) for part in self._parts]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned.
+
+        Raises
+        ------
+        BadInput
+            It is of other parameters.
+        """
+        lengths = [[len(part[name]) for name in _STATE] for part in state["parts"]]
+        if lengths != [[len(part.state[name]) for name in _STATE] for part in self._parts]:
+            raise BadInput("this state of block_momentum is of other parameters")
+        self._steps = int(state["steps"])
+        for part, found in zip(self._parts, state["parts"], strict=True):
+            part.state = {name: found[name].clone() for name in _STATE}
+
+
+class _Part:
+    """The parameters that are averaged in one type, one after the other: W, Δ, and W_g from which the block started."""
+
+    def __init__(self, parameters: list[torch.Tensor]) -> None:
+        self._parameters = parameters
+        start = self.packed()
+        self.state = {"global": start.clone(), "delta": torch.zeros_like(start), "start": start}
+
+    def packed(self) -> torch.Tensor:
+        """What the parameters are now."""
+        return torch.cat([one.detach().reshape(-1).to("cpu", _wide(one)) for one in self._parameters])
+
+    def update(self, mean: torch.Tensor, momentum: float, lr: float, nesterov: bool) -> None:
+        """The block's update, of state and parameters."""
+        model, delta = self.state["global"], self.state["delta"]
+        delta.mul_(momentum).add_(mean.sub_(self.state["start"]), alpha=lr)
+        model.add_(delta)
+        start = model.add(delta, alpha=momentum) if nesterov else model
+        sizes = [one.numel() for one in self._parameters]
+        with torch.no_grad():
+            for one, values in zip(self._parameters, start.split(sizes), strict=True):
+                one.copy_(values.view(one.shape))
+        self.state["start"] = self.packed()  # as narrow parameters have it: W keeps what they round away
+
+
+def _wide(parameter: torch.Tensor) -> torch.dtype:
+    """The type in which a parameter is averaged."""
+    return torch.float64 if parameter.dtype == torch.float64 else torch.float32

@@ -1,0 +1,122 @@
+"""Quantised top-k SGD without ``DistributedDataParallel``: the parameters that SparCML's algorithm makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+
+import skyphos.torch as st  # noqa: E402
+from test_hooks import top_of_buckets  # noqa: E402
+from torch_ranks import Ranks  # noqa: E402
+
+RATE, K, BUCKET = 0.05, 3, 64
+
+
+def net_of(seed: int) -> Any:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(30, 20, dtype=torch.float64), nn.Tanh(), nn.Linear(20, 10, dtype=torch.float64))
+
+
+def loss_of(net: Any, rank: int, step: int) -> Any:
+    random = torch.Generator().manual_seed(100 * step + rank)
+    return (net(torch.randn(4, 30, generator=random, dtype=torch.float64)) ** 2).mean()
+
+
+def algorithm_2(net: Any, size: int, steps: int) -> None:
+    """acc = e + a g; e = acc - TopK(acc); v = v - sum of TopK(acc)."""
+    residual = [[torch.zeros(p.numel(), dtype=p.dtype) for p in net.parameters()] for _ in range(size)]
+    for step in range(steps):
+        sums = [torch.zeros(p.numel(), dtype=p.dtype) for p in net.parameters()]
+        for rank in range(size):
+            gradients = torch.autograd.grad(loss_of(net, rank, step), list(net.parameters()))
+            for place, gradient in enumerate(gradients):
+                acc = residual[rank][place] + RATE * gradient.reshape(-1)
+                sent = top_of_buckets(acc, K, BUCKET) if len(acc) >= 15 else acc
+                residual[rank][place] = acc - sent
+                sums[place] += sent
+        with torch.no_grad():
+            for parameter, total in zip(net.parameters(), sums, strict=True):
+                parameter.sub_(total.reshape(parameter.shape))
+
+
+def to_the_letter(named: bool) -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    net, alone = net_of(rank), net_of(0)  # rank 0's is that of all
+    compression = st.TopK(k=K, bucket=BUCKET, levels=1, dense_below=15)
+    params = net.named_parameters() if named else net.parameters()
+    optimizer = st.DistributedOptimizer(params, lr=RATE, compression=compression)
+    for step in range(8):
+        optimizer.zero_grad()
+        loss_of(net, rank, step).backward()
+        optimizer.step()
+    algorithm_2(alone, size, 8)
+    for (name, value), found in zip(alone.named_parameters(), net.parameters(), strict=True):
+        torch.testing.assert_close(found, value, rtol=1e-9, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}")
+    if named:
+        assert set(optimizer.state_dict()["compression"]["residual"]) == {name for name, _ in net.named_parameters()}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("named", [False, True])
+def test_to_the_letter(ranks: Callable[[int], Ranks], size: int, named: bool) -> None:
+    ranks(size).run(to_the_letter, named)
+
+
+def resumes() -> None:
+    rank = dist.get_rank()
+
+    def fresh() -> tuple[Any, Any]:
+        net = net_of(0)
+        how = st.TopK(k=K, bucket=BUCKET, levels=1, dense_below=15, algorithm="allgather")
+        return net, st.DistributedOptimizer(net.named_parameters(), lr=RATE, compression=how)
+
+    def train(net: Any, optimizer: Any, steps: range) -> None:
+        for step in steps:
+            optimizer.zero_grad()
+            loss_of(net, rank, step).backward()
+            optimizer.step(lambda: 0.0)
+
+    net, optimizer = fresh()
+    train(net, optimizer, range(3))
+    state, weights = optimizer.state_dict(), {name: value.clone() for name, value in net.state_dict().items()}
+    train(net, optimizer, range(3, 6))
+    again, other = fresh()
+    again.load_state_dict(weights)
+    other.load_state_dict(state)
+    train(again, other, range(3, 6))
+    for name, value in net.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+
+
+def test_resumes(ranks: Callable[[int], Ranks]) -> None:
+    ranks(2).run(resumes)
+
+
+def fails() -> str:
+    net = net_of(0)
+    optimizer = st.DistributedOptimizer(net.named_parameters(), lr=RATE)
+    loss_of(net, 0, 0).backward()
+    if dist.get_rank() == 1:
+        net[2].weight.grad[1, 2] = float("nan")
+    try:
+        optimizer.step()
+    except Exception as error:
+        dist.barrier()
+        return str(error)
+    return "nothing"
+
+
+def test_what_is_not_finite(ranks: Callable[[int], Ranks]) -> None:
+    said = ranks(3).run(fails)
+    assert all("2.weight" in one and "rank 1" in one for one in said), said
+
+
+def test_settings() -> None:
+    with pytest.raises(ValueError, match="rate"):
+        st.DistributedOptimizer([nn.Parameter(torch.zeros(2))], lr=0.0)
