@@ -1,0 +1,115 @@
+"""Training on a cluster: an epoch of examples/torch/atis.py, dense over Gloo, dense, by outer products, and top-k.
+
+    sudo .venv/bin/python bench/torch_atis.py                       # 8 hosts at 100 Mbit/s; the bar: 5 times
+    sudo .venv/bin/python bench/torch_atis.py --rate 250mbit        # the bar: 10 times less communication
+
+The paper's network (SparCML, section 8.3: 20 M parameters, 80 MB, k = 2 of 512, batches of 560 words) on hosts of one
+rank, network namespaces of this machine (`bench/lab/cluster.py`), whose cores all of them share. Some steps of each way,
+one way after the other; an epoch is 101 steps. Communication is what hooks take and what is waited for after backward.
+Needs the data of the example (`../shared/data`), PyTorch and Pillow (`make .venv/.torch`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from lab.cluster import Cluster
+
+ROOT = Path(__file__).resolve().parent.parent
+PORT, STEPS_OF_EPOCH = 29930, 101
+WAYS = {
+    "dense, Gloo": ["--backend", "gloo", "--compress", "dense"],
+    "dense, ours": ["--compress", "dense"],
+    "outer products": ["--compress", "dense", "--outer-products"],
+    "top-k": ["--compress", "topk"],
+}
+#: Bytes a second of links.
+RATES = {"1gbit": 125e6, "250mbit": 31.25e6, "100mbit": 12.5e6}
+
+
+def run(cluster: Cluster, hosts: int, number: int, arguments: list[str], limit: int) -> dict[str, Any]:
+    """One way: what rank 0 recorded of its last epoch."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run.json"
+        script = [sys.executable, str(ROOT / "examples/torch/atis.py"), "--preset", "full", "--epochs", "2"]
+        command = [*script, "--limit", str(limit), "--out", str(out), *arguments]
+        ranks = []
+        for rank in range(hosts):
+            env = cluster.environment(rank, hosts, PORT + 2 * number, "benchmark") | {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(hosts),
+                "LOCAL_RANK": "0",
+                "LOCAL_WORLD_SIZE": "1",
+                "MASTER_ADDR": cluster.address(0),
+                "MASTER_PORT": str(PORT + 2 * number + 1),
+                "GLOO_SOCKET_IFNAME": cluster.interface,
+                "OMP_NUM_THREADS": "1",
+                "SKYPHOS_PROFILE": "none",
+            }
+            quiet = subprocess.DEVNULL if rank else None
+            ranks.append(subprocess.Popen(cluster.command(rank, command), env=env, stdout=quiet, stderr=quiet))
+        if any([process.wait(timeout=3000) for process in ranks]):
+            raise SystemExit(f"a rank failed: {' '.join(arguments)}")
+        found: dict[str, Any] = json.loads(out.read_text())
+        return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--hosts", type=int, default=8)
+    parser.add_argument("--rate", choices=list(RATES), default="100mbit")
+    parser.add_argument("--limit", type=int, default=200, help="Sentences of an epoch.")
+    parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS))
+    parser.add_argument("--json", type=Path, help="Keep the records here.")
+    options = parser.parse_args()
+    records: dict[str, dict[str, Any]] = {}
+    with Cluster(options.hosts, options.rate, "128k") as cluster:
+        for number, way in enumerate(options.ways):
+            print(f"{way} …", flush=True)
+            records[way] = run(cluster, options.hosts, number, WAYS[way], options.limit)
+    if options.json:
+        options.json.write_text(json.dumps(records, indent=1))
+    parameters = next(iter(records.values()))["parameters"]
+    size = 4 * parameters
+    bound = 2 * (options.hosts - 1) / options.hosts * size / RATES[options.rate]
+    table = Table(
+        title=f"ATIS, {parameters:,} parameters, {options.hosts} hosts at {options.rate}: an epoch of {STEPS_OF_EPOCH} "
+        f"steps; a dense step's bound on the link {bound:.2f} s"
+    )
+    for column in ("way", "epoch, s", "a step, s", "computing", "communication", "MB sent a step"):
+        table.add_column(column, justify="left" if column == "way" else "right")
+    step, talk = {}, {}
+    for way, record in records.items():
+        last = record["epochs"][-1]
+        steps, parts = last["steps"], last["seconds"]
+        step[way] = last["train_s"] / steps
+        talk[way] = (parts["hook"] + parts["wait"]) / steps
+        sent = last.get("machine_sent_bytes")
+        table.add_row(
+            way,
+            f"{step[way] * STEPS_OF_EPOCH:,.0f}",
+            f"{step[way]:.2f}",
+            f"{parts['compute'] / steps:.2f}",
+            f"{talk[way]:.2f}",
+            "" if sent is None else f"{sent / steps / 1e6:.2f}",
+        )
+    Console(width=120).print(table)
+    if {"dense, Gloo", "top-k"} <= set(records):
+        faster, quieter = step["dense, Gloo"] / step["top-k"], talk["dense, Gloo"] / talk["top-k"]
+        print(f"dense over Gloo takes {faster:.1f} times as long an epoch, {quieter:.1f} times as long to communicate")
+
+
+if __name__ == "__main__":
+    if os.geteuid() != 0:
+        raise SystemExit("network namespaces need root: sudo .venv/bin/python bench/torch_atis.py")
+    main()
