@@ -111,13 +111,15 @@ def plain_averages() -> None:
 
 
 def refusals() -> None:
-    bad = sky.errors.Mismatch
+    bad = sky.errors.BadInput
     w = nn.Parameter(torch.zeros(1 + dist.get_rank()))
     optimizer = torch.optim.SGD([w], lr=1.0)
     for wrong in ({"every": 0}, {"momentum": 1.0}, {"momentum": -0.1}, {"lr": 0.0}):
         with pytest.raises(bad, match=next(iter(wrong))):
             block_momentum(optimizer, **{"every": 1, "momentum": 0.5, **wrong})
-    with pytest.raises(bad, match=r"rank 1 has parameters \(2,\) of torch.float32, and rank 0 parameters \(1,\)"):
+    with pytest.raises(
+        sky.errors.Mismatch, match=r"rank 1 has parameters \(2,\) of torch.float32, and rank 0 parameters \(1,\)"
+    ):
         block_momentum(optimizer, every=1, momentum=0.5)
 
 

@@ -18,6 +18,7 @@ from ..comm import Comm
 from ..errors import BadInput
 from ..work import Work, perform
 from .messages import Messages
+from .scratch import Scratch
 from .tensors import as_bytes, as_numbers, as_vector, check, fill_sparse, of_array
 from .work import Completion, TorchWork
 
@@ -87,6 +88,7 @@ class SkyphosBackend(Backend):
         self.comm = comm
         self._completion = Completion()
         self._messages = Messages(comm)
+        self._scratch = Scratch()
 
     # What PyTorch asks of a backend made in Python, and answers itself without end unless that does.
     supports_coalescing = supports_splitting = supports_shrinking = supports_reconfigure = supports_window = _NO
@@ -158,6 +160,13 @@ class SkyphosBackend(Backend):
                 lambda reduced: fill_sparse(tensor, reduced),
             )
         array, op = self._all_or_none(lambda: (as_numbers(tensor), self._op(given, tensor.dtype)))
+        if tensor.is_contiguous() and array.nbytes == tensor.nbytes:
+            # The result goes where the numbers were: those are read from a copy.
+            copy = self._scratch.copy_of(array)
+            return (
+                lambda async_op: self.comm.allreduce(copy, op=op, out=array, async_op=async_op),
+                lambda _: self._scratch.give_back(copy),
+            )
         result = np.empty_like(array)
         return (
             lambda async_op: self.comm.allreduce(array, op=op, out=result, async_op=async_op),

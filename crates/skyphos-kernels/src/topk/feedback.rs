@@ -28,7 +28,7 @@ pub fn take_topk_of_sum<T: Magnitude>(
     picked: &mut Vec<T>,
 ) -> Result<()> {
     let layers = [Layer { range: 0..residual.len(), select }];
-    take_layers(residual, Incoming::new(gradient), &layers, indices, picked)
+    take_each(residual, Incoming::new(gradient), &layers, |_| true, indices, picked)
 }
 
 /// What is added to a residual.
@@ -106,8 +106,21 @@ pub struct Layer<T> {
 /// changed.
 pub fn take_layers<T: Magnitude>(
     residual: &mut [T],
+    incoming: Incoming<'_, T>,
+    layers: &[Layer<T>],
+    indices: &mut Vec<u32>,
+    picked: &mut Vec<T>,
+) -> Result<()> {
+    let any = |gradient: &[T]| gradient.iter().any(|g| *g != T::ZERO);
+    take_each(residual, incoming, layers, any, indices, picked)
+}
+
+/// The same of the layers of which `sends` says so when it sees their gradient.
+fn take_each<T: Magnitude>(
+    residual: &mut [T],
     mut incoming: Incoming<'_, T>,
     layers: &[Layer<T>],
+    sends: impl Fn(&[T]) -> bool,
     indices: &mut Vec<u32>,
     picked: &mut Vec<T>,
 ) -> Result<()> {
@@ -130,7 +143,7 @@ pub fn take_layers<T: Magnitude>(
     }
     let mut room = Room::new(indices, picked);
     for Layer { range, select } in layers {
-        if incoming.gradient[range.clone()].iter().all(|g| *g == T::ZERO) {
+        if !sends(&incoming.gradient[range.clone()]) {
             continue;
         }
         let (layer, start) = (&mut residual[range.clone()], range.start);
@@ -256,6 +269,19 @@ mod tests {
             prop_assert_eq!((indices, picked), (want_indices, want_picked));
             prop_assert_eq!((residual, velocity), (acc, u));
         }
+    }
+
+    #[test]
+    fn what_waits_is_sent_without_a_gradient_too() {
+        let (mut residual, mut indices, mut picked) = ([1f32, -3.0], vec![], vec![]);
+        take_topk_of_sum(&mut residual, &[0.0; 2], Select::Whole { k: 1 }, &mut indices, &mut picked)
+            .unwrap();
+        assert_eq!((residual, &indices[..], &picked[..]), ([1.0, 0.0], &[1][..], &[-3.0][..]));
+        // A layer without gradient is one that was not used.
+        let layers = [Layer { range: 0..2, select: Select::Whole { k: 1 } }];
+        let incoming = Incoming::new(&[0.0; 2]);
+        take_layers(&mut residual, incoming, &layers, &mut indices, &mut picked).unwrap();
+        assert_eq!((residual, indices.len()), ([1.0, 0.0], 0));
     }
 
     #[test]
