@@ -4,9 +4,9 @@
     sudo .venv/bin/python bench/torch_atis.py --rate 250mbit        # the bar: 10 times less communication
 
 The paper's network (SparCML, section 8.3: 20 M parameters, 80 MB, k = 2 of 512, batches of 560 words) on hosts of one
-rank, network namespaces of this machine (`bench/lab/cluster.py`), whose cores all of them share. Some steps of each way,
-one way after the other; an epoch is 101 steps. Communication is what hooks take and what is waited for after backward.
-Needs the data of the example (`../shared/data`), PyTorch and Pillow (`make .venv/.torch`).
+rank, network namespaces of this machine (`bench/lab/cluster.py`), whose cores all of them share. Some steps of each
+way, one way after the other; an epoch is 101 steps. Communication is what hooks take and what is waited for after
+backward. Needs the data of the example (`../shared/data`), PyTorch and Pillow (`make .venv/.torch`).
 """
 
 from __future__ import annotations
