@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -479,6 +480,34 @@ def other_backend() -> None:
 
 def test_other_backend(ranks: Callable[[int], Ranks]) -> None:
     ranks(2).run(other_backend)
+
+
+def left_by_one(levels: int, hosts: list[int] | None) -> str:
+    """Rank 1 is gone in the middle of step 2."""
+    rank, group = dist.get_rank(), group_of(hosts)
+    torch.manual_seed(1)
+    net = Net(torch.float32)
+    model = wrapped(net, group, bucket_cap_mb=0.01)
+    model.register_comm_hook(st.TopK(k=3, bucket=128, levels=levels, process_group=group), st.topk_hook)
+    if rank == 1:
+        net.second.weight.register_hook(lambda g: os._exit(3) if step == 2 else g)
+    for step in range(4):
+        model.zero_grad()
+        try:
+            loss_of(model, samples(rank, step, torch.float32)).backward()
+        except Exception as error:
+            return f"step {step}: {error}"
+    return "nothing"
+
+
+@pytest.mark.parametrize(("levels", "hosts"), [(1, None), (2, [0, 0, 1])], ids=str)
+def test_a_rank_that_leaves(levels: int, hosts: list[int] | None) -> None:
+    group = Ranks(3)
+    try:
+        said = group.run_but(1, left_by_one, levels, hosts)
+        assert all("step 2" in one and "rank 1" in one for one in said), said
+    finally:
+        group.kill()
 
 
 @pytest.mark.parametrize(

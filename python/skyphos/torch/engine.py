@@ -14,14 +14,15 @@ buckets overlap each other and the rest of backward.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 import torch
 
 from ..allreduce import _allreduce_settings
 from ..arguments import resolve_op
-from ..errors import BadInput
+from ..errors import BadInput, SkyphosError
 from ..quantize import Quantize
 from ..sparse_vector import SparseVector
 from ..topk import reduce_chosen
@@ -45,7 +46,6 @@ class _Call(NamedTuple):
     vector: torch.Tensor
     answer: Answer
     last: bool
-    rate: float | None
 
 
 class Engine:
@@ -214,21 +214,23 @@ class Engine:
         else:
             self._check(vector)
             layout = self._layout(number, parameters, vector, levels)
-            call = _Call(vector, answer, last, rate)
+            call = _Call(vector, answer, last)
             if levels.two:
                 flat = as_numbers(vector.cpu())
                 work, share = levels.sum_inside(flat)
 
-                def then() -> None:
-                    work.wait()
+                def begin() -> Callable[[torch.Tensor], None]:
+                    try:
+                        work.wait()
+                    except Exception as error:
+                        # The other hosts wait for this one.
+                        self._fail_all(layout, error)
                     mine = of_numbers(share, vector.dtype)
-                    if vector.is_cuda:
-                        mine = mine.to(vector.device)
-                    self._finish_later(layout, mine, call)
+                    return self._begin(layout, mine.to(vector.device), rate)
 
-                self._first.put(then, answer)
+                self._first.put(lambda: self._finish_later(layout, begin, call), answer)
             else:
-                self._finish_later(layout, vector, call)
+                self._finish_later(layout, lambda: self._begin(layout, vector, rate), call)
         if last:
             self._steps += 1
 
@@ -289,11 +291,11 @@ class Engine:
             return factor
         return (1.0 if factor is None else factor) / float(self._scaler.get_scale())
 
-    def _finish_later(self, layout: Layout, share: torch.Tensor, call: _Call) -> None:
+    def _finish_later(self, layout: Layout, begin: Callable[[], Callable[[torch.Tensor], None]], call: _Call) -> None:
         """Begin to reduce this rank's share, and let the second line wait for it and write the result."""
         vector = call.vector
         try:
-            write = self._begin(layout, share, call.rate)
+            write = begin()
         except Exception as error:
             write = _raising(error)
 
@@ -326,9 +328,9 @@ class Engine:
             return self._alone(share, rate)
         op: Literal["mean", "sum"] = "mean" if rate is None else "sum"
         selection = self._select(layout, share, self._factor(rate))
-        chosen = self._nonfinite != "raise" or any(layer.k is not None for layer in layout.layers)
+        chosen = self._sends_chosen(layout)
         if selection.odd is not None and self._nonfinite == "raise":
-            self._fail_all(selection.odd, chosen + bool(layout.dense))
+            self._fail_all(layout, BadInput(f"rank {self._levels.comm.rank}: {selection.odd}"))
         scale = None if self._scaler is None else float(self._scaler.get_scale())
         places, picked, length = selection.places, selection.picked, len(share)
         marks = self._nonfinite != "raise"
@@ -423,16 +425,18 @@ class Engine:
             into[at] = of_numbers(values, into.dtype).to(into.device)
         return odd
 
-    def _fail_all(self, said: str, calls: int) -> None:
+    def _sends_chosen(self, layout: Layout) -> bool:
+        """Whether ranks make a sparse allreduce for a vector; what travels whole is another call."""
+        return self._nonfinite != "raise" or any(layer.k is not None for layer in layout.layers)
+
+    def _fail_all(self, layout: Layout, error: Exception) -> NoReturn:
         """An error on all ranks, in each of the calls that they make for this vector."""
-        levels = self._levels
-        assert levels is not None and levels.across is not None
-        error: Exception = BadInput(f"rank {levels.comm.rank}: {said}")
-        for _ in range(calls):
-            try:
-                levels.across._fail(error)
-            except Exception as raised:
-                error = raised
+        assert self._levels is not None
+        across = self._levels.across
+        if across is not None:
+            for _ in range(self._sends_chosen(layout) + bool(layout.dense)):
+                with suppress(SkyphosError):
+                    across._fail(error)
         raise error
 
     def _end_step(self) -> None:

@@ -1,0 +1,106 @@
+"""What the top-k hook costs where there is nothing to be gained: ranks of one host, beside plain DDP.
+
+    .venv/bin/python bench/torch_hook.py                # 2 ranks of one thread; the bar: 1.1 times plain DDP over Gloo
+
+Training steps of a network with two layers of `--width`, all ways in turn in the same processes. With two levels (the
+hook's default) a host alone adds up densely; with one each rank chooses, sends and writes out what came. A time is that
+of the slowest rank. Needs PyTorch (`make .venv/.torch`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import time
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from on_hosts import again
+
+PORT, WARM = 29920, 5
+
+
+def one_rank(options: argparse.Namespace) -> None:
+    """A rank: a step of each way in turn."""
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    import skyphos.torch as st
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, ours = dist.get_rank(), dist.new_group(backend="skyphos")
+    width = options.width
+
+    def model(group: Any, state: Any = None, hook: Any = None) -> Any:
+        torch.manual_seed(1)
+        layers = [nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 100)]
+        ddp = DistributedDataParallel(nn.Sequential(*layers), process_group=group, gradient_as_bucket_view=True)
+        if state is not None:
+            ddp.register_comm_hook(state, hook)
+        return ddp, torch.optim.SGD(ddp.parameters(), lr=1e-3)
+
+    ways = {
+        "DDP over Gloo": model(dist.group.WORLD),
+        "DDP over skyphos": model(ours),
+        "top-k hook": model(ours, st.TopK(k=4, process_group=ours), st.topk_hook),
+        "top-k hook, levels=1": model(ours, st.TopK(k=4, levels=1, process_group=ours), st.topk_hook),
+        "QSGD hook, levels=1": model(ours, st.QSGD(bits=4, levels=1, process_group=ours), st.qsgd_hook),
+    }
+    x = torch.randn(options.batch, width, generator=torch.Generator().manual_seed(rank))
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    for round_ in range(WARM + options.rounds):
+        for way, (ddp, optimizer) in ways.items():
+            dist.barrier()
+            start = time.perf_counter()
+            optimizer.zero_grad()
+            (ddp(x) ** 2).mean().backward()
+            optimizer.step()
+            if round_ >= WARM:
+                seconds[way].append(time.perf_counter() - start)
+    print(json.dumps(seconds), flush=True)
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank:
+        return one_rank(options)
+    common = {"WORLD_SIZE": str(options.ranks), "LOCAL_WORLD_SIZE": str(options.ranks), "OMP_NUM_THREADS": "1"}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(PORT)}
+    ranks = [
+        subprocess.Popen(
+            again(__file__), env=os.environ | common | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(options.ranks)
+    ]
+    said = [process.communicate(timeout=900)[0] for process in ranks]
+    if any(process.returncode for process in ranks):
+        raise SystemExit("a rank failed")
+    rows = [json.loads(out.splitlines()[-1]) for out in said]
+    slowest = {way: [max(each) for each in zip(*(row[way] for row in rows), strict=True)] for way in rows[0]}
+    base = slowest["DDP over Gloo"]
+    table = Table(title=f"a training step, {options.ranks} ranks of one host")
+    for column in ("way", "median, ms", "of DDP over Gloo"):
+        table.add_column(column, justify="left" if column == "way" else "right")
+    for way, times in slowest.items():
+        ratio = median(a / b for a, b in zip(times, base, strict=True))
+        table.add_row(way, f"{1e3 * median(times):.1f}", f"{ratio:.3f}")
+    Console(width=100).print(table)
+
+
+if __name__ == "__main__":
+    main()
