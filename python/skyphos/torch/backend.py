@@ -17,10 +17,11 @@ from ..arguments import resolve_op
 from ..comm import Comm
 from ..errors import BadInput
 from ..work import Work, perform
+from .line import Line
 from .messages import Messages
 from .scratch import Scratch
 from .tensors import as_bytes, as_numbers, as_vector, check, fill_sparse, of_array
-from .work import Completion, TorchWork
+from .work import TorchWork
 
 __all__ = ["SkyphosBackend"]
 
@@ -86,7 +87,7 @@ class SkyphosBackend(Backend):
     def __init__(self, comm: Comm) -> None:
         super().__init__(comm.rank, comm.size)
         self.comm = comm
-        self._completion = Completion()
+        self._line = Line("skyphos-futures")
         self._messages = Messages(comm)
         self._scratch = Scratch()
 
@@ -109,9 +110,9 @@ class SkyphosBackend(Backend):
     ) -> TorchWork:
         """Begin a call; where the caller waits at once, it is over on return."""
         if asynchronous:
-            return TorchWork(start(True), finish, outputs, self._completion)
+            return TorchWork(start(True), finish, outputs, self._line)
         finish(start(False))
-        return TorchWork(None, finish, outputs, self._completion)
+        return TorchWork(None, finish, outputs, self._line)
 
     def _all_or_none(self, look: Callable[[], Any]) -> Any:
         """What ``look`` finds in the arguments; if it fails here, the call fails on all ranks."""
@@ -409,7 +410,7 @@ class SkyphosBackend(Backend):
         group = self._messages.between(self.comm.rank, self._other(to, tag, "send"), tag)
         mine = as_bytes(tensor.contiguous())
         done = native.move_arrays(group, "message", mine, np.empty(0, np.uint8), 0, "direct", True)
-        return TorchWork(_native(done, True), lambda _: None, [tensor], self._completion)
+        return TorchWork(_native(done, True), lambda _: None, [tensor], self._line)
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> TorchWork:
         """Receive a tensor from one rank."""
@@ -418,9 +419,7 @@ class SkyphosBackend(Backend):
         straight = tensor.is_contiguous()
         out = as_bytes(tensor) if straight else np.empty(tensor.nbytes, np.uint8)
         done = native.move_arrays(group, "message", np.empty(0, np.uint8), out, 0, "direct", True)
-        return TorchWork(
-            _native(done, True), lambda _: None if straight else _fill(tensor, out), [tensor], self._completion
-        )
+        return TorchWork(_native(done, True), lambda _: None if straight else _fill(tensor, out), [tensor], self._line)
 
     def _other(self, rank: int, tag: int, what: str) -> int:
         if not 0 <= rank < self.comm.size or rank == self.comm.rank:
@@ -482,7 +481,7 @@ class SkyphosBackend(Backend):
             for (_, put), one in zip(parts, came, strict=True):
                 put(one)
 
-        work = TorchWork(_Several(calls), finish, outputs, self._completion)
+        work = TorchWork(_Several(calls), finish, outputs, self._line)
         if not opts.asyncOp:
             work.wait()
         return work
@@ -512,7 +511,7 @@ class SkyphosBackend(Backend):
 
     def shutdown(self) -> None:
         """Leave the group."""
-        self._completion.close()
+        self._line.close()
         self._messages.close()
         self.comm.close()
 

@@ -45,12 +45,14 @@ class Line:
         self._name = name
         self._told: queue.SimpleQueue[tuple[Callable[[], None], Answer] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
 
     def put(self, what: Callable[[], None], answer: Answer) -> None:
         """Do this after all before it; if it raises, that is the answer."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
         self._told.put((what, answer))
 
     def _run(self) -> None:
@@ -63,7 +65,9 @@ class Line:
 
     def close(self) -> None:
         """End the thread after what it was told."""
-        if self._thread is not None:
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
             self._told.put(None)
-            self._thread.join()
-            self._thread = None
+            if thread is not threading.current_thread():
+                thread.join()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,8 +11,9 @@ import torch
 from torch._C._distributed_c10d import Work as C10dWork
 
 from ..errors import Timeout
+from .line import Answer, Line
 
-__all__ = ["Completion", "TorchWork"]
+__all__ = ["TorchWork"]
 
 
 class _Waits(Protocol):
@@ -22,35 +22,6 @@ class _Waits(Protocol):
     def done(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> Any: ...
     def exception(self, timeout: float | None = None) -> BaseException | None: ...
-
-
-class Completion:
-    """A thread that waits for calls whose futures somebody asked for, in the order in which they were made."""
-
-    def __init__(self) -> None:
-        self._awaited: queue.SimpleQueue[TorchWork | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-
-    def add(self, work: TorchWork) -> None:
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="skyphos-futures", daemon=True)
-                self._thread.start()
-        self._awaited.put(work)
-
-    def _run(self) -> None:
-        while (work := self._awaited.get()) is not None:
-            work.settle()
-
-    def close(self) -> None:
-        """Ends the thread after what it was given."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            self._awaited.put(None)
-            if thread is not threading.current_thread():
-                thread.join()
 
 
 class TorchWork(C10dWork):
@@ -67,6 +38,8 @@ class TorchWork(C10dWork):
         Puts what came into the caller's tensors; called once.
     outputs : list of Tensor
         What the future gives.
+    line : Line
+        Waits for the call where somebody asks for its future.
     """
 
     def __init__(
@@ -74,15 +47,14 @@ class TorchWork(C10dWork):
         call: _Waits | None,
         finish: Callable[[Any], None],
         outputs: list[Any],
-        completion: Completion,
+        line: Line,
     ) -> None:
         super().__init__()
-        self._call, self._finish, self._outputs, self._completion = call, finish, outputs, completion
+        self._call, self._finish, self._outputs, self._line = call, finish, outputs, line
         self._lock = threading.Lock()
         self._over = call is None
         self._error: BaseException | None = None
-        self._end: torch.futures.Future[None] = torch.futures.Future()
-        self._future: torch.futures.Future[Any] | None = None
+        self._answer: Answer | None = None
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
         """Wait until the caller's tensors hold the result; raises what the call ended with."""
@@ -95,26 +67,25 @@ class TorchWork(C10dWork):
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the tensors of the result, or of the error."""
         with self._lock:
-            ask = self._future is None
-            if self._future is None:
-                # What a callback raises is an error to C++ too; what `set_exception` sets is a value there.
-                self._future = self._end.then(lambda _: self._outcome())
-            future = self._future
+            ask = self._answer is None
+            if self._answer is None:
+                self._answer = Answer()
+            answer = self._answer
         if ask and self._over:
-            self._end.set_result(None)
+            self._tell(answer)
         elif ask:
-            self._completion.add(self)
-        return future
+            self._line.put(lambda: self._settle_and_tell(answer), answer)
+        return answer.future
 
-    def settle(self) -> None:
-        """Wait for the end, and tell the future."""
+    def _settle_and_tell(self, answer: Answer) -> None:
         self._settle(None)
-        self._end.set_result(None)
+        self._tell(answer)
 
-    def _outcome(self) -> list[Any]:
+    def _tell(self, answer: Answer) -> None:
         if self._error is not None:
-            raise self._error
-        return self._outputs
+            answer.fail(self._error)
+        else:
+            answer.give(self._outputs)
 
     def _settle(self, seconds: float | None) -> None:
         if self._over:
