@@ -482,6 +482,68 @@ def test_other_backend(ranks: Callable[[int], Ranks]) -> None:
     ranks(2).run(other_backend)
 
 
+def scaled(levels: int, hosts: list[int] | None) -> None:
+    """A scale of the loss that changes, and once is too large, makes no difference but for the step it costs."""
+    rank, group = dist.get_rank(), group_of(hosts)
+
+    def train(scaler: Any) -> Any:
+        torch.manual_seed(1)
+        net = Net(torch.float32)
+        model = wrapped(net, group)
+        options = {"k": 3, "bucket": 128, "levels": levels, "dense_below": 100, "process_group": group}
+        state = st.TopK(**options, nonfinite="pass", grad_scaler=scaler, algorithm="allgather")
+        model.register_comm_hook(state, st.topk_hook)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.25, momentum=0.5)
+        for step in range(8):
+            optimizer.zero_grad()
+            loss = loss_of(model, samples(rank, step, torch.float32))
+            if scaler is None:
+                loss.backward()
+                optimizer.step()
+                continue
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update(2.0 ** (4 + step % 3))
+        return net.state_dict()
+
+    plain = train(None)
+    with_scale = train(torch.amp.GradScaler("cpu", init_scale=2.0**10))
+    for name, value in plain.items():
+        torch.testing.assert_close(with_scale[name], value, msg=lambda text, name=name: f"{name}: {text}")
+    # From a scale that makes infinities: that step is left out on all ranks, and what follows is finite.
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    for name, value in train(scaler).items():
+        assert torch.isfinite(value).all(), name
+        everyone = [torch.empty_like(value) for _ in range(dist.get_world_size())]
+        dist.all_gather(everyone, value.contiguous())
+        assert all(torch.equal(one, value) for one in everyone), name
+
+
+@pytest.mark.parametrize(("levels", "hosts"), [(1, None), (2, [0, 0, 1])], ids=str)
+def test_mixed_precision(ranks: Callable[[int], Ranks], levels: int, hosts: list[int] | None) -> None:
+    ranks(3).run(scaled, levels, hosts)
+
+
+def narrow(dtype: Any) -> None:
+    """Models of 16 bits: k of all values is dense training."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(1)
+    net = Net(dtype)
+    model = wrapped(net, None)
+    model.register_comm_hook(st.TopK(k=512, levels=1, dense_below=100), st.topk_hook)
+    loss_of(model, samples(rank, 0, dtype)).backward()
+    total = torch.zeros(60, 20)
+    for of in range(size):
+        (theirs,) = torch.autograd.grad(loss_of(net, samples(of, 0, dtype)), net.first.weight)
+        total += theirs.float() / size
+    torch.testing.assert_close(net.first.weight.grad.float(), total, rtol=0.03, atol=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_narrow_types(ranks: Callable[[int], Ranks], dtype: Any) -> None:
+    ranks(3).run(narrow, dtype)
+
+
 def left_by_one(levels: int, hosts: list[int] | None) -> str:
     """Rank 1 is gone in the middle of step 2."""
     rank, group = dist.get_rank(), group_of(hosts)

@@ -76,6 +76,8 @@ class TopK(Engine):
     gradients times the learning rate, and results are means over ranks, not sums. So the optimizer does with them what
     it does with those of dense training. :class:`DistributedOptimizer` is the algorithm to the letter.
 
+    One state is of one model, whose parameters' names it goes by.
+
     A parameter whose gradient is zero everywhere on a rank (unused, or a rank that has joined) sends nothing there.
     Memory: a residual as large as the model (twice with ``momentum_correction``), shared by a host's ranks with
     ``levels=2``. Each rank has its own: save :meth:`state_dict` on all.

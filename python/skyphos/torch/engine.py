@@ -206,7 +206,7 @@ class Engine:
 
         To the mean over ranks, or with ``rate`` to the sum of the gradients times that.
         """
-        if self._levels is None:
+        if self._levels is None or self._levels.comm._native.closed:
             self._levels = Levels(comm_of(self._process_group), self._levels_asked)
         levels = self._levels
         if vector.is_sparse:
@@ -336,7 +336,8 @@ class Engine:
         marks = self._nonfinite != "raise"
         if marks and selection.odd is not None:
             places, picked = np.array([length], np.uint32), np.ones(1, picked.dtype)
-        self._sent.append((layout, selection.places, selection.picked))
+        if marks:
+            self._sent.append((layout, selection.places, selection.picked))
         works: list[Any] = []
         with across.fuse():
             if chosen:
