@@ -20,6 +20,7 @@ from figures.style import save_picture, save_record
 from lab.cluster import NoCluster, unavailable
 
 NAMES = (
+    "sparcml_fig1",
     "sparcml_fig7",
     "sparcml_fig3",
     "kylix_fig2",
