@@ -55,6 +55,10 @@ class Line:
                 self._thread.start()
         self._told.put((what, answer))
 
+    def is_here(self) -> bool:
+        """Whether this thread is the line's own."""
+        return threading.current_thread() is self._thread
+
     def _run(self) -> None:
         while (told := self._told.get()) is not None:
             what, answer = told

@@ -73,6 +73,9 @@ class TorchWork(C10dWork):
             answer = self._answer
         if ask and self._over:
             self._tell(answer)
+        elif ask and self._line.is_here():
+            # A callback of another future may wait for this one, and the line would wait for the callback.
+            self._settle_and_tell(answer)
         elif ask:
             self._line.put(lambda: self._settle_and_tell(answer), answer)
         return answer.future
