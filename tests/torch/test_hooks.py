@@ -370,7 +370,7 @@ def poisoned(kind: str, levels: int, hosts: list[int] | None, value: float, wher
 
 
 @pytest.mark.parametrize("kind", ["raise", "skip", "pass"])
-@pytest.mark.parametrize(("levels", "hosts"), [(1, None), (2, [0, 0, 1])], ids=str)
+@pytest.mark.parametrize(("levels", "hosts"), [(1, None), (2, [0, 0, 1]), (2, [0, 0, 0])], ids=str)
 @pytest.mark.parametrize("odd", [(float("nan"), "second.weight"), (float("inf"), "last.bias")], ids=str)
 def test_what_is_not_finite(
     ranks: Callable[[int], Ranks], kind: str, levels: int, hosts: list[int] | None, odd: tuple[float, str]

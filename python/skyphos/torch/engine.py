@@ -32,7 +32,7 @@ from .layout import Layout, Piece, laid_out, spread
 from .levels import Levels
 from .line import Answer, Line
 from .names import names_of
-from .select import Selection, put_back
+from .select import Selection, first_odd, put_back, words
 from .tensors import as_numbers, as_vector, check, fill_sparse, of_numbers
 
 __all__ = ["Engine"]
@@ -210,7 +210,7 @@ class Engine:
             self._levels = Levels(comm_of(self._process_group), self._levels_asked)
         levels = self._levels
         if vector.is_sparse:
-            self._reduce_sparse(levels, vector, answer)
+            self._reduce_sparse(levels, _Call(vector, answer, last))
         else:
             self._check(vector)
             layout = self._layout(number, parameters, vector, levels)
@@ -325,7 +325,7 @@ class Engine:
         assert self._levels is not None
         across = self._levels.across
         if across is None:
-            return self._alone(share, rate)
+            return self._alone(layout, share, rate)
         op: Literal["mean", "sum"] = "mean" if rate is None else "sum"
         selection = self._select(layout, share, self._factor(rate))
         chosen = self._sends_chosen(layout)
@@ -363,19 +363,28 @@ class Engine:
             if scale is not None:
                 into.mul_(scale)
             if odd:
-                self._odd = True
-                into.fill_(float("nan") if self._nonfinite == "pass" else 0.0)
+                self._write_odd(into)
 
         return write
 
-    def _alone(self, share: torch.Tensor, rate: float | None) -> Callable[[torch.Tensor], None]:
+    def _write_odd(self, into: torch.Tensor) -> None:
+        """What a vector is in a step that is left out, or in which a scaler is to find something."""
+        self._odd = True
+        into.fill_(float("nan") if self._nonfinite == "pass" else 0.0)
+
+    def _alone(self, layout: Layout, share: torch.Tensor, rate: float | None) -> Callable[[torch.Tensor], None]:
         """Of one host: its mean."""
         assert self._levels is not None
         factor = self._levels.mean_of_units if rate is None else rate
         mean = share if factor is None else share * factor
+        odd = first_odd(mean)
+        if odd is not None and self._nonfinite == "raise":
+            raise BadInput(f"rank {self._levels.comm.rank}: {words(layout, odd, mean[odd])}")
 
         def write(into: torch.Tensor) -> None:
             into.copy_(mean)
+            if odd is not None:
+                self._write_odd(into)
 
         return write
 
@@ -456,16 +465,19 @@ class Engine:
 
     # -- Sparse gradients.
 
-    def _reduce_sparse(self, levels: Levels, gradient: torch.Tensor, answer: Answer) -> None:
+    def _reduce_sparse(self, levels: Levels, call: _Call) -> None:
         """Those of embeddings: a sparse allreduce of all ranks."""
+        gradient = call.vector
         check([gradient])
         work = levels.comm.allreduce(as_vector(gradient), op="mean", async_op=True)
 
         def finish() -> None:
             fill_sparse(gradient, work.wait())
-            answer.give(gradient)
+            if call.last:
+                self._end_step()
+            call.answer.give(gradient)
 
-        self._second.put(finish, answer)
+        self._second.put(finish, call.answer)
 
 
 def _raising(error: Exception) -> Callable[[torch.Tensor], None]:

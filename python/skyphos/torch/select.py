@@ -14,7 +14,7 @@ from . import gpu
 from .layout import Layout, gathered, spread
 from .tensors import as_numbers, of_numbers
 
-__all__ = ["Selection", "put_back", "select"]
+__all__ = ["Selection", "first_odd", "put_back", "select", "words"]
 
 #: Start, end, k and bucket of a layer.
 Span = tuple[int, int, int, int]
@@ -68,10 +68,9 @@ def select(
         )
     said = None
     if odd is not None:
-        said = _words(layout, int(places[odd]), picked[odd])
-    elif not bool(torch.isfinite(dense).all()):
-        at = int((~torch.isfinite(dense)).nonzero()[0])
-        said = _words(layout, _place(layout.dense, at), dense[at])
+        said = words(layout, int(places[odd]), picked[odd])
+    elif (at := first_odd(dense)) is not None:
+        said = words(layout, _place(layout.dense, at), dense[at])
     if said is None:
         return Selection(places, picked, dense)
     if spans:
@@ -107,7 +106,17 @@ def _on_gpu(
     return places.cpu().numpy().astype(np.uint32), as_numbers(came), int(odd[0]) if len(odd) else None
 
 
-def _words(layout: Layout, place: int, value: Any) -> str:
+def first_odd(numbers: torch.Tensor) -> int | None:
+    """The place of the first that is not finite."""
+    # Most often there is none, and the sum tells; a sum of large numbers may be infinite without one.
+    if bool(torch.isfinite(numbers.sum())):
+        return None
+    found = (~torch.isfinite(numbers)).nonzero()
+    return int(found[0]) if len(found) else None
+
+
+def words(layout: Layout, place: int, value: Any) -> str:
+    """What is said of a gradient that is not finite."""
     name, at = layout.name_at(place)
     return f"the gradient of {name} is {float(value)} at its place {at}"
 
