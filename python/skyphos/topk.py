@@ -107,12 +107,7 @@ class TopK:
             raise BadInput(f"k={k} is more than the bucket of {bucket} values: bucket=None chooses k of all")
         if threshold is not None and not threshold >= 0:
             raise BadInput(f"threshold must be a number that is not negative, not {threshold}")
-        if bits is not None:
-            check_bits(bits)
-        if feedback not in (True, False, "quantised"):
-            raise BadInput(f'feedback must be True, False or "quantised", not {feedback!r}')
-        if feedback == "quantised" and bits is None:
-            raise BadInput('feedback="quantised" puts back what bits= loses: give bits too, or feedback=True')
+        check_feedback(bits, feedback)
         check_seed(seed)
         self._k, self._bucket, self._threshold = k, bucket, threshold
         self._bits, self._feedback, self._seed = bits, feedback, seed
@@ -342,6 +337,16 @@ class TopK:
         if self._residual is not None:
             # Later gradients may have put something there.
             self._residual.reshape(-1)[places] += picked
+
+
+def check_feedback(bits: int | None, feedback: object) -> None:
+    """Refuse bits that there are not, and feedback that there is not with them."""
+    if bits is not None:
+        check_bits(bits)
+    if feedback not in (True, False, "quantised"):
+        raise BadInput(f'feedback must be True, False or "quantised", not {feedback!r}')
+    if feedback == "quantised" and bits is None:
+        raise BadInput('feedback="quantised" puts back what bits= loses: give bits too, or feedback=True')
 
 
 def reduce_chosen(

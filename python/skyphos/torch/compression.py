@@ -9,7 +9,8 @@ from typing import Any, Literal
 import torch
 
 from ..errors import BadInput
-from ..quantize import Quantize, check_bits, check_seed
+from ..quantize import Quantize, check_seed
+from ..topk import check_feedback
 from .engine import Engine
 from .layout import Layout
 from .names import Choice, chosen, of_name
@@ -118,12 +119,7 @@ class TopK(Engine):
         for number in k.values() if isinstance(k, Mapping) else [k]:
             if number is not None and not 1 <= index(number) <= bucket:
                 raise BadInput(f"k must be from 1 to the bucket's {bucket} values, not {number}")
-        if bits is not None:
-            check_bits(bits)
-        if feedback not in (True, False, "quantised"):
-            raise BadInput(f'feedback must be True, False or "quantised", not {feedback!r}')
-        if feedback == "quantised" and bits is None:
-            raise BadInput('feedback="quantised" puts back what bits= loses: give bits too, or feedback=True')
+        check_feedback(bits, feedback)
         if momentum_correction is not None and not 0 < momentum_correction < 1:
             raise BadInput(f"momentum_correction must be between 0 and 1, not {momentum_correction}")
         if index(warmup) < 0 or index(dense_below) < 0:
