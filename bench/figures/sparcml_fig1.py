@@ -115,7 +115,8 @@ def draw(entry: dict[str, Any]) -> Any:
     axes.set_yscale("log")
     plain_numbers(axes.xaxis, ranks)
     plain_numbers(axes.yaxis, [0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
+    axes.set_ylim(0.02, 140)
     axes.set_xlabel("ranks")
     axes.set_ylabel("entries of the reduced gradient, %")
-    axes.legend(title="sent (dotted: sets at random)")
+    axes.legend(title="sent (dotted: sets at random)", loc="lower right", ncols=2)
     return figure
