@@ -51,6 +51,10 @@ class _Call(NamedTuple):
 class Engine:
     """State of a communication hook: layouts of the buckets, groups, lines."""
 
+    #: Of the sparse allreduce; what goes back to the residual.
+    _algorithm: str = "auto"
+    _feedback: bool | str = False
+
     def __init__(self, levels: int, nonfinite: str, grad_scaler: Any, process_group: Any) -> None:
         if levels not in (1, 2):
             raise BadInput(f"levels must be 1 or 2, not {levels!r}")
@@ -393,12 +397,12 @@ class Engine:
         levels = self._levels
         assert levels is not None and levels.across is not None
         settings = _allreduce_settings(
-            getattr(self, "_algorithm", "auto"), None, "quantiles", None, self._quantize(), expected_nnz=layout.entries
+            self._algorithm, None, "quantiles", None, self._quantize(), expected_nnz=layout.entries
         )
         places, picked = vector.indices, vector.values
 
         def sent(became: Any) -> None:
-            if getattr(self, "_feedback", None) == "quantised" and layout.residual is not None:
+            if self._feedback == "quantised" and layout.residual is not None:
                 put_back(layout.residual, places, picked - became)
 
         def finish(reduced: SparseVector, told: Any) -> SparseVector:

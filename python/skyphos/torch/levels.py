@@ -80,10 +80,7 @@ class Levels:
     def sum_inside(self, flat: _Array) -> tuple[Work[None], _Array]:
         """Begin the sum of the host's ranks; what this rank's share of it will be in."""
         each = -(-len(flat) // self.shares)
-        padded = flat
-        if each * self.shares != len(flat):
-            padded = np.zeros(each * self.shares, flat.dtype)
-            padded[: len(flat)] = flat
+        padded = _padded(flat, each * self.shares)
         root = None if self.shares > 1 else 0
         mine = self.share(len(flat))
         out = np.empty(each if len(mine) or root is None else 0, flat.dtype)
@@ -97,10 +94,7 @@ class Levels:
             into[:] = came
             return
         each = -(-len(into) // self.shares)
-        padded = share
-        if len(share) != each:
-            padded = np.zeros(each, into.dtype)
-            padded[: len(share)] = share
+        padded = _padded(share, each)
         # Straight into the result where it has room for all that comes.
         straight = each * self.shares == len(into)
         out = into if straight else np.empty(each * self.shares, into.dtype)
@@ -132,6 +126,15 @@ class Levels:
             self._outside.close()
         if self.across is not None:
             self.across.close()
+
+
+def _padded(numbers: _Array, length: int) -> _Array:
+    """With zeros up to a length; itself, if it has that."""
+    if len(numbers) == length:
+        return numbers
+    padded = np.zeros(length, numbers.dtype)
+    padded[: len(numbers)] = numbers
+    return padded
 
 
 def _split(comm: Comm, colour: int) -> Comm:
