@@ -216,11 +216,13 @@ def test_a_rank_that_is_started_anew_joins_the_others_in_a_new_group(processes: 
 
 
 def test_a_shrink_misses_those_who_live_and_do_not_come(processes: Processes) -> None:
+    # The first barrier: nobody is in `init` any more when rank 3 dies.
     code = """
 import os, signal
-if comm.rank == 3:
-    os.kill(os.getpid(), signal.SIGKILL)
 try:
+    comm.barrier()
+    if comm.rank == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
     while True:
         comm.barrier()
 except sky.PeerLost:
