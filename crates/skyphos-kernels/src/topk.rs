@@ -27,7 +27,7 @@ mod room;
 use crate::simd::{self, Level};
 pub use feedback::{Incoming, Layer, put_back, quantise_in_place, take_layers, take_topk_of_sum};
 
-use bucket::append_buckets;
+use bucket::{append_buckets, take_buckets};
 use loops::{Loops, Number, with_loops};
 use room::Room;
 use skyphos_types::{Error, Real, Result, bf16, f16};
@@ -126,47 +126,49 @@ pub fn take_topk<T: Magnitude>(
     picked: &mut Vec<T>,
 ) -> Result<()> {
     check(acc.len(), select)?;
-    take_of(acc, 0, select, &mut Room::new(indices, picked), |_, _| {});
+    take_at(simd::level(), acc, select, &mut Room::new(indices, picked));
     Ok(())
 }
 
+fn take_at<T: Magnitude>(level: Level, acc: &mut [T], select: Select<T>, room: &mut Room<'_, T>) {
+    take_of(
+        level,
+        acc,
+        0,
+        select,
+        room,
+        #[inline(always)]
+        |_, _| {},
+    );
+}
+
 /// Appends what is chosen of `acc`, whose first value is at place `start`, and clears it there. Before that `fill` gets each
-/// part of it and the part's place in `acc`: if values are chosen from buckets, parts that stay in the cache.
+/// part of it and the part's place in `acc`: if values are chosen from buckets, each of those.
 fn take_of<T: Magnitude>(
+    level: Level,
     acc: &mut [T],
     start: u32,
     select: Select<T>,
     room: &mut Room<'_, T>,
-    mut fill: impl FnMut(&mut [T], usize),
+    fill: impl FnMut(&mut [T], usize),
 ) {
-    /// About as many values as are looked at before the chosen ones are cleared. Short, so that the memory need not wait
-    /// for the selection: what `fill` reads next is asked for while values are chosen.
-    const PART: usize = 512;
-    let level = simd::level();
-    let part = match select {
-        Select::Buckets { bucket, .. } => bucket.saturating_mul((PART / bucket).max(1)),
-        _ => acc.len().max(1),
-    };
-    let (mut at, mut done) = (0, room.indices.len());
-    for some in acc.chunks_mut(part) {
-        fill(some, at);
-        let first = start + at as u32;
-        match select {
-            Select::Buckets { k, bucket } => buckets_at(level, some, first, k, bucket, room),
-            _ => {
-                // Selection in a whole vector may begin anew, so it has room of its own.
-                let (mut indices, mut picked) = (Vec::new(), Vec::new());
-                topk_at(level, some, select, &mut Room::new(&mut indices, &mut picked));
-                room.indices.extend(indices.iter().map(|i| i + first));
-                room.picked.append(&mut picked);
-            }
-        }
-        for i in &room.indices[done..] {
-            some[(*i - first) as usize] = T::ZERO;
-        }
-        at += some.len();
-        done = room.indices.len();
+    if let Select::Buckets { k, bucket } = select {
+        return with_loops!(level, loops => take_buckets(acc, start, k, bucket, room, fill, loops));
     }
+    simd::dispatch!(level => fill_whole(acc, fill));
+    // Selection in a whole vector may begin anew, so it has room of its own.
+    let (mut indices, mut picked) = (Vec::new(), Vec::new());
+    topk_at(level, acc, select, &mut Room::new(&mut indices, &mut picked));
+    for i in indices {
+        acc[i as usize] = T::ZERO;
+        room.indices.push(start + i);
+    }
+    room.picked.append(&mut picked);
+}
+
+#[inline(always)]
+fn fill_whole<T>(acc: &mut [T], mut fill: impl FnMut(&mut [T], usize)) {
+    fill(acc, 0);
 }
 
 fn check<T: Magnitude>(values: usize, select: Select<T>) -> Result<()> {
@@ -186,21 +188,12 @@ fn check<T: Magnitude>(values: usize, select: Select<T>) -> Result<()> {
 fn topk_at<T: Magnitude>(level: Level, values: &[T], select: Select<T>, room: &mut Room<'_, T>) {
     match select {
         Select::Whole { k } => whole(level, values, k.min(values.len()), room),
-        Select::Buckets { k, bucket } => buckets_at(level, values, 0, k, bucket, room),
+        Select::Buckets { k, bucket } => {
+            with_loops!(level, loops => append_buckets(values, 0, k, bucket, room, loops));
+        }
         Select::AtLeast(t) if t.to_f32() <= 0.0 => at_least(level, values, T::ZERO.magnitude(), room),
         Select::AtLeast(t) => at_least(level, values, t.magnitude(), room),
     }
-}
-
-fn buckets_at<T: Magnitude>(
-    level: Level,
-    values: &[T],
-    start: u32,
-    k: usize,
-    bucket: usize,
-    room: &mut Room<'_, T>,
-) {
-    with_loops!(level, loops => append_buckets(values, start, k, bucket, room, loops));
 }
 
 fn at_least<T: Magnitude>(level: Level, values: &[T], least: T::Key, room: &mut Room<'_, T>) {

@@ -43,19 +43,60 @@ unsafe fn load<T>(from: *const T, mask: u16) -> (__m512i, __m512i) {
     }
 }
 
-/// Which lanes of a vector reach a magnitude.
+/// Vectors that are compared before values of them are kept: the bits of a lane.
+const AT_ONCE: usize = 32;
+
+/// Bit by bit.
+const BITS: [u32; AT_ONCE] = {
+    let mut bits = [0; AT_ONCE];
+    let mut bit = 0;
+    while bit < AT_ONCE {
+        bits[bit] = 1 << bit;
+        bit += 1;
+    }
+    bits
+};
+
+/// In each lane the bits of those of at most [`AT_ONCE`] vectors whose value there reaches a magnitude. No number leaves the vector
+/// units for that, and nothing is stored.
 ///
 /// # Safety
-/// As [`load`].
+/// The processor must have AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
-unsafe fn reaching<T>(from: *const T, mask: u16, least32: __m512i, least64: __m512i) -> u16 {
-    // SAFETY: the caller's promise.
-    let (_, magnitude) = unsafe { load(from, mask) };
-    match size_of::<T>() {
-        8 => u16::from(_mm512_mask_cmpge_epi64_mask(mask as u8, magnitude, least64)),
-        _ => _mm512_mask_cmpge_epi32_mask(mask, magnitude, least32),
+unsafe fn reaching<T>(some: &[T], least32: __m512i, least64: __m512i) -> __m512i {
+    let mut reached = _mm512_setzero_si512();
+    let mut compare = |from: *const T, bit: u32, there: u16| {
+        // SAFETY: the lanes of `there` are inside `some`.
+        let (_, magnitude) = unsafe { load(from, there) };
+        reached = match size_of::<T>() {
+            8 => {
+                let kept = _mm512_mask_cmpge_epi64_mask(there as u8, magnitude, least64);
+                _mm512_mask_or_epi64(reached, kept, reached, _mm512_set1_epi64(i64::from(bit)))
+            }
+            _ => {
+                let kept = _mm512_mask_cmpge_epi32_mask(there, magnitude, least32);
+                _mm512_mask_or_epi32(reached, kept, reached, _mm512_set1_epi32(bit as i32))
+            }
+        };
+    };
+    let full = mask::<T>(lanes::<T>());
+    if some.len() == AT_ONCE * lanes::<T>() {
+        // Nothing to ask between vectors.
+        for (vector, bit) in BITS.into_iter().enumerate() {
+            compare(some[vector * lanes::<T>()..].as_ptr(), bit, full);
+        }
+        return reached;
     }
+    let mut vectors = some.chunks_exact(lanes::<T>());
+    for (vector, bit) in (&mut vectors).zip(BITS) {
+        compare(vector.as_ptr(), bit, full);
+    }
+    let rest = vectors.remainder();
+    if !rest.is_empty() {
+        compare(rest.as_ptr(), BITS[some.len() / lanes::<T>()], mask::<T>(rest.len()));
+    }
+    reached
 }
 
 /// [`super::loops::Loops::collect`]. Few vectors have a value that is kept: those are found first, 32 at a time, so that
@@ -71,7 +112,6 @@ pub(super) unsafe fn collect<T: Magnitude>(
     least: T::Key,
     Slots { indices, picked }: Slots<'_, T>,
 ) -> usize {
-    const AT_ONCE: usize = 32;
     assert!(values.len() + SLACK <= indices.len() && values.len() + SLACK <= picked.len());
     let least: i64 = least.into();
     let (least32, least64) = (_mm512_set1_epi32(least as i32), _mm512_set1_epi64(least));
@@ -79,27 +119,19 @@ pub(super) unsafe fn collect<T: Magnitude>(
     let mut count = 0;
     let mut first = 0;
     for some in values.chunks(AT_ONCE * lanes::<T>()) {
-        let mut kept = [0u16; AT_ONCE];
-        let full = some.len() / lanes::<T>();
-        // A bit for each vector of which something is kept. Not read from `kept` by a vector: that would wait until all
-        // stores before it, to memory too, are done.
-        let mut vectors = 0u32;
-        for (vector, kept) in kept.iter_mut().enumerate().take(full) {
-            let at = vector * lanes::<T>();
-            // SAFETY: the vector is inside `some`.
-            *kept = unsafe { reaching(some.as_ptr().add(at), mask::<T>(lanes::<T>()), least32, least64) };
-            vectors |= u32::from(*kept != 0) << vector;
-        }
-        if full * lanes::<T>() < some.len() {
-            let (at, there) = (full * lanes::<T>(), mask::<T>(some.len() - full * lanes::<T>()));
-            // SAFETY: the lanes of the mask are inside `some`.
-            kept[full] = unsafe { reaching(some.as_ptr().add(at), there, least32, least64) };
-            vectors |= u32::from(kept[full] != 0) << full;
-        }
+        // SAFETY: the caller's promise.
+        let reached = unsafe { reaching(some, least32, least64) };
+        // Bits above the lowest 32 of a number of 64 are zero.
+        let mut vectors = _mm512_reduce_or_epi32(reached) as u32;
         while vectors != 0 {
             let vector = vectors.trailing_zeros() as usize;
-            vectors &= vectors - 1;
-            let (at, kept) = (vector * lanes::<T>(), kept[vector]);
+            let bit = vectors & vectors.wrapping_neg();
+            vectors ^= bit;
+            let at = vector * lanes::<T>();
+            let kept = match size_of::<T>() {
+                8 => u16::from(_mm512_test_epi64_mask(reached, _mm512_set1_epi64(i64::from(bit)))),
+                _ => _mm512_test_epi32_mask(reached, _mm512_set1_epi32(bit as i32)),
+            };
             // SAFETY: kept lanes are inside `some`. `count` is at most the values passed, so both outputs hold a whole
             // vector more. A bit pattern of a value is stored as a value of the same size.
             unsafe {
@@ -180,6 +212,101 @@ pub(super) unsafe fn maxima<T: Magnitude, const VECTORS: usize>(values: &[T]) ->
     maxima
 }
 
+/// [`super::loops::Loops::kth_of_pairs`].
+///
+/// # Safety
+/// The processor must have what [`crate::simd::with_avx512`] asks for.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
+pub(super) unsafe fn kth_of_pairs<T: Magnitude>(values: &[T], k: usize) -> T::Key {
+    let none = _mm512_set1_epi32(-1);
+    let mut pairs = [[none; 2]; 2];
+    let mut take = |part: usize, magnitude: __m512i| {
+        let [first, second] = pairs[part];
+        let [max, less] = in_order::<T>(first, magnitude);
+        pairs[part] = [max, in_order::<T>(second, less)[0]];
+    };
+    let parts = LANES / lanes::<T>();
+    let mut rounds = values.chunks_exact(LANES);
+    for round in &mut rounds {
+        for part in 0..parts {
+            // SAFETY: the vector is inside `round`.
+            let (_, magnitude) =
+                unsafe { load(round.as_ptr().add(part * lanes::<T>()), mask::<T>(lanes::<T>())) };
+            take(part, magnitude);
+        }
+    }
+    for (part, rest) in rounds.remainder().chunks(lanes::<T>()).enumerate() {
+        let there = mask::<T>(rest.len());
+        // SAFETY: the lanes of `there` are inside `rest`.
+        let (_, magnitude) = unsafe { load(rest.as_ptr(), there) };
+        // Lanes without a value have none.
+        let magnitude = match size_of::<T>() {
+            8 => _mm512_mask_mov_epi64(none, there as u8, magnitude),
+            _ => _mm512_mask_mov_epi32(none, there, magnitude),
+        };
+        take(part, magnitude);
+    }
+    // Lists in order, one in each lane, are merged with those of other lanes until all lanes have the same.
+    let [a1, a2] = pairs[0];
+    let [b1, b2] = if parts == 2 { pairs[1] } else { [halves(a1), halves(a2)] };
+    let ([most, a], [b, least]) = (in_order::<T>(a1, b1), in_order::<T>(a2, b2));
+    let [a, b] = in_order::<T>(a, b);
+    let mut top = [most, a, b, least];
+    for step in 0..3 {
+        let there = match (parts, step) {
+            (2, 0) => top.map(|v| halves(v)),
+            (2, 1) | (1, 0) => top.map(|v| quarters(v)),
+            (2, _) | (1, 1) => top.map(|v| _mm512_shuffle_epi32::<_MM_PERM_BADC>(v)),
+            _ => top.map(|v| _mm512_shuffle_epi32::<_MM_PERM_CDAB>(v)),
+        };
+        // The largest of both lists: first they rise, then they fall.
+        let [a, b, c, d] = [0, 1, 2, 3].map(|i| in_order::<T>(top[i], there[3 - i])[0]);
+        let ([a, c], [b, d]) = (in_order::<T>(a, c), in_order::<T>(b, d));
+        let ([a, b], [c, d]) = (in_order::<T>(a, b), in_order::<T>(c, d));
+        top = [a, b, c, d];
+    }
+    T::Key::of(match size_of::<T>() {
+        8 => _mm_cvtsi128_si64(_mm512_castsi512_si128(top[k - 1])),
+        _ => i64::from(_mm_cvtsi128_si32(_mm512_castsi512_si128(top[k - 1]))),
+    })
+}
+
+/// The larger numbers of two vectors, and the others.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
+fn in_order<T>(a: __m512i, b: __m512i) -> [__m512i; 2] {
+    match size_of::<T>() {
+        8 => [_mm512_max_epi64(a, b), _mm512_min_epi64(a, b)],
+        _ => [_mm512_max_epi32(a, b), _mm512_min_epi32(a, b)],
+    }
+}
+
+/// Halves in each other's place.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
+fn halves(v: __m512i) -> __m512i {
+    _mm512_shuffle_i64x2::<0b01_00_11_10>(v, v)
+}
+
+/// Quarters of each half in each other's place.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
+fn quarters(v: __m512i) -> __m512i {
+    _mm512_shuffle_i64x2::<0b10_11_00_01>(v, v)
+}
+
+/// The least of the numbers of 2 bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
+fn least_of_32(numbers: __m512i) -> i16 {
+    let least = _mm256_min_epi16(_mm512_castsi512_si256(numbers), _mm512_extracti64x4_epi64::<1>(numbers));
+    let least = _mm_min_epi16(_mm256_castsi256_si128(least), _mm256_extracti128_si256::<1>(least));
+    // The instruction is for numbers without sign.
+    let sign = _mm_set1_epi16(i16::MIN);
+    (_mm_extract_epi16::<0>(_mm_minpos_epu16(_mm_xor_si128(least, sign))) as u16 ^ 0x8000) as i16
+}
+
 /// [`super::loops::Loops::kth_of_few`].
 ///
 /// # Safety
@@ -188,7 +315,7 @@ pub(super) unsafe fn maxima<T: Magnitude, const VECTORS: usize>(values: &[T]) ->
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
 pub(super) unsafe fn kth_of_few<K: Number>(keys: &[[K; LANES]], k: usize) -> K {
     macro_rules! body {
-        ($key:ty, $lanes:expr, $set1:ident, $load:ident, $store:ident, $sub:ident, $sign:expr, $add:ident,
+        ($key:ty, $lanes:expr, $set1:ident, $load:ident, $least:ident, $sub:ident, $sign:expr, $add:ident,
          $less:ident, $min:ident) => {{
             let keys: &[$key] = bytemuck::cast_slice(keys.as_flattened());
             let mut kths = $set1(<$key>::MAX);
@@ -202,10 +329,7 @@ pub(super) unsafe fn kth_of_few<K: Number>(keys: &[[K; LANES]], k: usize) -> K {
                 }
                 kths = $min(kths, $less(above, $set1(k as $key)), kths, mine);
             }
-            let mut lanes: [$key; $lanes] = [0; $lanes];
-            // SAFETY: as many keys as a vector has lanes.
-            unsafe { $store(lanes.as_mut_ptr().cast(), kths) };
-            bytemuck::cast(lanes.into_iter().fold(<$key>::MAX, <$key>::min))
+            K::of(i64::from($least(kths)))
         }};
     }
     match size_of::<K>() {
@@ -214,7 +338,7 @@ pub(super) unsafe fn kth_of_few<K: Number>(keys: &[[K; LANES]], k: usize) -> K {
             8,
             _mm512_set1_epi64,
             _mm512_loadu_si512,
-            _mm512_storeu_si512,
+            _mm512_reduce_min_epi64,
             _mm512_sub_epi64,
             _mm512_srli_epi64::<63>,
             _mm512_add_epi64,
@@ -226,7 +350,7 @@ pub(super) unsafe fn kth_of_few<K: Number>(keys: &[[K; LANES]], k: usize) -> K {
             16,
             _mm512_set1_epi32,
             _mm512_loadu_si512,
-            _mm512_storeu_si512,
+            _mm512_reduce_min_epi32,
             _mm512_sub_epi32,
             _mm512_srli_epi32::<31>,
             _mm512_add_epi32,
@@ -235,15 +359,15 @@ pub(super) unsafe fn kth_of_few<K: Number>(keys: &[[K; LANES]], k: usize) -> K {
         ),
         _ => body!(
             i16,
-            16,
-            _mm256_set1_epi16,
-            _mm256_loadu_si256,
-            _mm256_storeu_si256,
-            _mm256_sub_epi16,
-            _mm256_srli_epi16::<15>,
-            _mm256_add_epi16,
-            _mm256_cmplt_epi16_mask,
-            _mm256_mask_min_epi16
+            32,
+            _mm512_set1_epi16,
+            _mm512_loadu_si512,
+            least_of_32,
+            _mm512_sub_epi16,
+            _mm512_srli_epi16::<15>,
+            _mm512_add_epi16,
+            _mm512_cmplt_epi16_mask,
+            _mm512_mask_min_epi16
         ),
     }
 }

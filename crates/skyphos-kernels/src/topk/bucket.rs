@@ -1,18 +1,20 @@
 //! The k largest of every bucket.
 //!
 //! ```text
-//! deal the bucket's magnitudes to 16, 32 or 64 groups in turn; take each group's maximum
-//! least = the k-th largest maximum      (k groups have a value that large, so k values reach it)
-//! candidates = the values that reach it (about 1.4 k if values come in no special order)
+//! deal the bucket's magnitudes to groups in turn:
+//!   k up to 4:  16 groups; take the two largest of each, whole
+//!   above:      32 or 64 groups; take the largest of each, its upper 16 bits
+//! least = the k-th largest of those     (so many groups have a value that large, so k values reach it)
+//! candidates = the values that reach it (with pairs exactly k but in 1 or 2 of 100 buckets; else about 1.2 k)
 //! of the candidates keep the k largest
 //! ```
 //!
-//! The k-th largest of a few numbers is found by comparing each with all: no step waits for another, and
-//! nothing branches on the data. Where k is large, or too many values reach the threshold (many are alike),
+//! The k-th largest of a few numbers is found by comparing each with all, that of pairs by merging ordered lists across the
+//! lanes: nothing branches on the data. Where k is large, or too many values reach the threshold (many are alike),
 //! selection takes over: slower, and right for anything.
 
 use super::Magnitude;
-use super::loops::{LANES, Loops, Number, SLACK, Slots};
+use super::loops::{LANES, Loops, Number, PAIRED, SLACK, Slots};
 use super::room::Room;
 use std::mem::MaybeUninit;
 
@@ -31,38 +33,90 @@ pub(super) fn append_buckets<T: Magnitude>(
     room: &mut Room<'_, T>,
     loops: impl Loops<T>,
 ) {
-    if k == 0 {
-        return;
-    }
-    // Once for all buckets; each asks for its candidates' room again, for nothing.
-    let all = (values.len() / bucket).saturating_mul(k).min(values.len());
-    room.indices.reserve(all);
-    room.picked.reserve(all);
-    for (number, some) in values.chunks(bucket).enumerate() {
-        let start = start + (number * bucket) as u32;
-        match k {
-            1..=8 => append_bucket::<T, 1>(some, start, k, room, loops),
-            9..=16 => append_bucket::<T, 2>(some, start, k, room, loops),
-            17..=FEW => append_bucket::<T, 4>(some, start, k, room, loops),
-            _ => append_by_selection(some, start, k, room, loops),
-        }
+    reserve(values.len(), k, bucket, room);
+    for (some, start) in values.chunks(bucket).zip((start..).step_by(bucket)) {
+        append_reaching(some, start, k, least_of(some, k, loops), room, loops);
     }
 }
 
-/// With `VECTORS` · 16 groups.
+/// As [`append_buckets`]; what is appended is cleared in `values`. Before that `fill` gets each bucket and its place.
+///
+/// A bucket's values are appended when the next one has been filled and its threshold is on its way: so the processor waits for
+/// memory and goes on with one that it has, and a branch that goes another way than foreseen is known soon.
 #[inline(always)]
-fn append_bucket<T: Magnitude, const VECTORS: usize>(
+pub(super) fn take_buckets<T: Magnitude>(
+    values: &mut [T],
+    start: u32,
+    k: usize,
+    bucket: usize,
+    room: &mut Room<'_, T>,
+    mut fill: impl FnMut(&mut [T], usize),
+    loops: impl Loops<T>,
+) {
+    reserve(values.len(), k, bucket, room);
+    let mut take = |(some, at, least): (&mut [T], usize, T::Key)| {
+        let (start, before) = (start + at as u32, room.indices.len());
+        append_reaching(some, start, k, least, room, loops);
+        for index in &room.indices[before..] {
+            some[(index - start) as usize] = T::ZERO;
+        }
+    };
+    let mut last = None;
+    for (some, at) in values.chunks_mut(bucket).zip((0..).step_by(bucket)) {
+        fill(some, at);
+        let least = least_of(some, k, loops);
+        if let Some(last) = last.replace((some, at, least)) {
+            take(last);
+        }
+    }
+    if let Some(last) = last {
+        take(last);
+    }
+}
+
+/// Room for all at once; each bucket asks for its candidates' room again, for nothing.
+#[inline(always)]
+fn reserve<T>(count: usize, k: usize, bucket: usize, room: &mut Room<'_, T>) {
+    let all = (count / bucket).saturating_mul(k).min(count);
+    room.indices.reserve(all);
+    room.picked.reserve(all);
+}
+
+/// A magnitude that at least k values of a bucket reach, and not many more; 0 where there are no k values.
+#[inline(always)]
+fn least_of<T: Magnitude>(values: &[T], k: usize, loops: impl Loops<T>) -> T::Key {
+    let least = match k {
+        0 => T::Key::of(0),
+        1..=PAIRED => loops.kth_of_pairs(values, k),
+        5..=16 => kth_of::<T, 2>(values, k, loops),
+        17..=FEW => kth_of::<T, 4>(values, k, loops),
+        _ => super::kth_of_all(values, k).unwrap_or(T::Key::of(0)),
+    };
+    // Where fewer than k groups have values, all values are candidates.
+    least.max(T::Key::of(0))
+}
+
+/// The k-th of the maxima of `VECTORS` · 16 groups, of which the upper bits count.
+#[inline(always)]
+fn kth_of<T: Magnitude, const VECTORS: usize>(values: &[T], k: usize, loops: impl Loops<T>) -> T::Key {
+    let maxima = loops.maxima::<VECTORS>(values);
+    let upper: i64 = loops.kth_of_few(&maxima, k).into();
+    T::Key::of(upper << T::LOWER_BITS)
+}
+
+/// Of the values that reach a magnitude keeps the k largest.
+#[inline(always)]
+fn append_reaching<T: Magnitude>(
     values: &[T],
     start: u32,
     k: usize,
+    least: T::Key,
     room: &mut Room<'_, T>,
     loops: impl Loops<T>,
 ) {
-    let maxima = loops.maxima::<VECTORS>(values);
-    let upper: i64 = loops.kth_of_few(&maxima, k).into();
-    // Where fewer than k groups have values, all values are candidates.
-    let least = T::Key::of(upper.max(0) << T::LOWER_BITS);
-
+    if k == 0 {
+        return;
+    }
     let before = room.indices.len();
     let count = room.append(values.len(), |to| loops.collect(values, start, least, to));
     if count <= k {
@@ -96,18 +150,4 @@ fn keep<T: Magnitude>(room: &mut Room<'_, T>, before: usize, kth: T::Key, k: usi
     }
     room.indices.truncate(before + k);
     room.picked.truncate(before + k);
-}
-
-#[inline(always)]
-fn append_by_selection<T: Magnitude>(
-    values: &[T],
-    start: u32,
-    k: usize,
-    room: &mut Room<'_, T>,
-    loops: impl Loops<T>,
-) {
-    let before = room.indices.len();
-    let least = super::kth_of_all(values, k).unwrap_or(T::Key::of(0));
-    room.append(values.len(), |to| loops.collect(values, start, least, to));
-    room.keep_largest(before, k);
 }

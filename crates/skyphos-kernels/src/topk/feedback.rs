@@ -51,43 +51,47 @@ impl<'a, T> Incoming<'a, T> {
 
 impl<T: Real> Incoming<'_, T> {
     /// Adds it to a part of the residual that begins at `at`.
+    ///
+    /// Memory is asked for a little at a time, while what came of it is added: when values are then chosen from the part, and
+    /// nothing is read, the last lines are still on their way. Asked for all at once they would make the processor wait.
+    #[inline(always)]
     fn add_to(&mut self, part: &mut [T], at: usize) {
-        let there = at..at + part.len();
-        let velocity = self.velocity.as_mut().map(|(u, momentum)| (&mut u[there.clone()], *momentum));
-        simd::dispatch!(add(part, &self.gradient[there], self.scale, velocity));
-    }
-}
-
-/// `part += gradient · scale`, or what the velocity makes of that.
-#[inline(always)]
-fn add<T: Real>(part: &mut [T], gradient: &[T], scale: Option<T>, velocity: Option<(&mut [T], T)>) {
-    // Choosing from a part takes about as long as its bytes take to come from memory.
-    for bytes in (0..size_of_val(part)).step_by(LINE) {
-        let ahead = |values: &[T]| simd::prefetch(values.as_ptr().cast::<u8>().wrapping_add(bytes + AHEAD));
-        ahead(part);
-        ahead(gradient);
-        if let Some((u, _)) = &velocity {
-            ahead(u);
-        }
-    }
-    // The loops differ so that each is one of vectors.
-    match (scale, velocity) {
-        (None, None) => part.iter_mut().zip(gradient).for_each(|(r, g)| *r = r.add(*g)),
-        (Some(scale), None) => part.iter_mut().zip(gradient).for_each(|(r, g)| *r = r.add(g.mul(scale))),
-        (scale, Some((velocity, momentum))) => {
-            for ((r, g), u) in part.iter_mut().zip(gradient).zip(velocity) {
-                *u = u.mul(momentum).add(scale.map_or(*g, |scale| g.mul(scale)));
-                *r = r.add(*u);
+        for (few, at) in part.chunks_mut(AT_ONCE).zip((at..).step_by(AT_ONCE)) {
+            let there = at..at + few.len();
+            let gradient = &self.gradient[there.clone()];
+            ask_ahead(few, AT_ONCE);
+            ask_ahead(gradient, AT_ONCE);
+            // The loops differ so that each is one of vectors.
+            match (self.scale, &mut self.velocity) {
+                (None, None) => few.iter_mut().zip(gradient).for_each(|(r, g)| *r = r.add(*g)),
+                (Some(scale), None) => {
+                    few.iter_mut().zip(gradient).for_each(|(r, g)| *r = r.add(g.mul(scale)))
+                }
+                (scale, Some((velocity, momentum))) => {
+                    let velocity = &mut velocity[there];
+                    ask_ahead(velocity, AT_ONCE);
+                    for ((r, g), u) in few.iter_mut().zip(gradient).zip(velocity) {
+                        *u = u.mul(*momentum).add(scale.map_or(*g, |scale| g.mul(scale)));
+                        *r = r.add(*u);
+                    }
+                }
             }
         }
     }
 }
 
-/// Bytes of a cache line.
-const LINE: usize = 64;
+/// Values that are added before more memory is asked for.
+const AT_ONCE: usize = 64;
 
-/// Bytes by which lines are asked for before they are needed.
-const AHEAD: usize = 4096;
+/// Asks for the cache lines of as many values, some way behind these.
+#[inline(always)]
+fn ask_ahead<T>(values: &[T], count: usize) {
+    const LINE: usize = 64;
+    const AHEAD: usize = 4096;
+    for bytes in (0..count * size_of::<T>()).step_by(LINE) {
+        simd::prefetch(values.as_ptr().cast::<u8>().wrapping_add(bytes + AHEAD));
+    }
+}
 
 /// A part of a vector from which values are chosen by itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -141,14 +145,21 @@ fn take_each<T: Magnitude>(
         }
         end = range.end;
     }
-    let mut room = Room::new(indices, picked);
+    let (level, mut room) = (simd::level(), Room::new(indices, picked));
     for Layer { range, select } in layers {
         if !sends(&incoming.gradient[range.clone()]) {
             continue;
         }
         let (layer, start) = (&mut residual[range.clone()], range.start);
-        let add = |part: &mut [T], at| incoming.add_to(part, start + at);
-        take_of(layer, start as u32, *select, &mut room, add);
+        take_of(
+            level,
+            layer,
+            start as u32,
+            *select,
+            &mut room,
+            #[inline(always)]
+            |part, at| incoming.add_to(part, start + at),
+        );
     }
     if let Some((velocity, _)) = &mut incoming.velocity {
         room.indices.iter().for_each(|place| velocity[*place as usize] = T::ZERO);

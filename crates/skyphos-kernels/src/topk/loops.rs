@@ -16,6 +16,9 @@ pub(super) const SLACK: usize = 16;
 /// Keys that are compared at once.
 pub(super) const LANES: usize = 16;
 
+/// The largest k of [`Loops::kth_of_pairs`].
+pub(super) const PAIRED: usize = 4;
+
 /// Integers that magnitudes are.
 pub trait Number: Pod + Ord + std::fmt::Debug + Into<i64> {
     /// The largest.
@@ -51,7 +54,11 @@ pub(super) trait Loops<T: Magnitude>: Copy {
     /// Upper 16 bits of the largest magnitudes of the values dealt to groups in turn; -1 for a group without.
     fn maxima<const VECTORS: usize>(self, values: &[T]) -> [[i16; LANES]; VECTORS];
 
-    /// The k-th largest of at least k numbers, none below -1.
+    /// The k-th of the two largest magnitudes of each of [`LANES`] groups; below 0 if there are not so many. For k of at
+    /// most [`PAIRED`].
+    fn kth_of_pairs(self, values: &[T], k: usize) -> T::Key;
+
+    /// The k-th largest of at least k numbers, none below -1; those of 2 bytes in an even number of rows.
     fn kth_of_few<K: Number>(self, keys: &[[K; LANES]], k: usize) -> K;
 }
 
@@ -85,6 +92,20 @@ impl<T: Magnitude> Loops<T> for Plain {
             }
         }
         maxima
+    }
+
+    #[inline(always)]
+    fn kth_of_pairs(self, values: &[T], k: usize) -> T::Key {
+        let mut pairs = [[T::Key::of(-1); LANES]; 2];
+        let [firsts, seconds] = &mut pairs;
+        for round in values.chunks(LANES) {
+            for ((first, second), v) in firsts.iter_mut().zip(&mut *seconds).zip(round) {
+                let magnitude = v.magnitude();
+                *second = magnitude.min(*first).max(*second);
+                *first = magnitude.max(*first);
+            }
+        }
+        Loops::<T>::kth_of_few(self, &pairs, k)
     }
 
     #[inline(always)]
@@ -130,6 +151,12 @@ impl<T: Magnitude> Loops<T> for Avx512 {
     fn maxima<const VECTORS: usize>(self, values: &[T]) -> [[i16; LANES]; VECTORS] {
         // SAFETY: `self` is there, so the processor has the instructions.
         unsafe { avx512::maxima::<T, VECTORS>(values) }
+    }
+
+    #[inline(always)]
+    fn kth_of_pairs(self, values: &[T], k: usize) -> T::Key {
+        // SAFETY: `self` is there, so the processor has the instructions.
+        unsafe { avx512::kth_of_pairs(values, k) }
     }
 
     #[inline(always)]
