@@ -21,6 +21,9 @@ from lab.cluster import NoCluster, unavailable
 
 NAMES = (
     "sparcml_fig1",
+    "sparcml_fig4",
+    "sparcml_fig5",
+    "topk_batch",
     "sparcml_fig7",
     "sparcml_fig3",
     "kylix_fig2",

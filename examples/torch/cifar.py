@@ -37,7 +37,7 @@ _SMOKE: dict[str, Any] = {"epochs": 2, "batch": 64, "warm_up": 0, "limit": 512, 
 PRESETS = {
     "resnet": {
         "full": replace(_RESNET, model={"depth": 110}),
-        "short": replace(_RESNET, epochs=12, batch=128, warm_up=0, limit=10_000, test_limit=2_000, model={"depth": 8}),
+        "short": replace(_RESNET, epochs=20, batch=128, warm_up=0, limit=20_000, model={"depth": 8}),
         "smoke": replace(_RESNET, **_SMOKE, model={"depth": 8}),
     },
     "wide-resnet18": {

@@ -33,7 +33,9 @@ def label(run: Run) -> str:
     way = str(config["compress"])
     if way == "topk":
         way = f"top {settings['k']} of {settings['bucket']}"
-    if way != "dense":
+    if way == "bmuf":
+        way = f"block momentum, every {settings['every']}"
+    elif way != "dense":
         bits = settings["bits"] or (4 if config["compress"] == "qsgd" else None)
         way += f", {bits} bits" if bits else ""
     way += ", outer products" if config["outer_products"] else ""

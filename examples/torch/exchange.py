@@ -6,6 +6,7 @@ waited after the last bucket is communication that the step could not hide; all 
 
 # No `from __future__ import annotations`: DistributedDataParallel looks at the types a hook says.
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from options import Run
 
-__all__ = ["Spent", "sent_bytes", "wrap"]
+__all__ = ["Alone", "Spent", "average_blocks", "sent_bytes", "wrap"]
 
 
 @dataclass
@@ -31,8 +32,10 @@ class Spent:
     _returned: float = 0.0
 
     def waited(self) -> None:
-        """The backward pass is over: it waited for all buckets since the last hook returned."""
-        self.wait_s += time.perf_counter() - self._returned
+        """The backward pass is over: it waited for all buckets since the last hook returned, if there was one."""
+        if self._returned:
+            self.wait_s += time.perf_counter() - self._returned
+        self._returned = 0.0
 
     def since(self, before: "Spent") -> dict[str, float]:
         """The parts of the seconds since another moment, by name."""
@@ -40,8 +43,34 @@ class Spent:
         return {"compute": self.step_s - before.step_s - hook - wait, "hook": hook, "wait": wait}
 
 
-def wrap(model: torch.nn.Module, run: Run, spent: Spent) -> DistributedDataParallel:
+class Alone(torch.nn.Module):
+    """A model whose gradients stay on their rank, with the ways of `DistributedDataParallel` that are used here."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Any) -> Any:
+        """The model's."""
+        return self.module(*inputs)
+
+
+def average_blocks(optimizer: torch.optim.Optimizer, run: Run, ranks: int) -> Callable[[], None]:
+    """If the run is one of block momentum, the optimizer's steps end with a mean of all ranks now and then.
+
+    Returns what ends a block before its time, so that all ranks have the same parameters.
+    """
+    if run.compress != "bmuf":
+        return lambda: None
+    import skyphos.torch as st
+
+    return st.block_momentum(optimizer, every=run.settings.every, momentum=1 - 1 / ranks).synchronize
+
+
+def wrap(model: torch.nn.Module, run: Run, spent: Spent) -> DistributedDataParallel | Alone:
     """The model whose gradients travel as the run says."""
+    if run.compress == "bmuf":
+        return Alone(model)
     if run.outer_products:
         import skyphos.torch as st
 

@@ -38,6 +38,8 @@ class Settings:
         Top-k: how many of how many entries.
     bits : {2, 4, 8}, optional
         Of a value that is sent; without, values are as they are.
+    every : int
+        Block momentum: steps between two means of parameters.
     model : mapping
         Sizes, by names that the example knows.
     """
@@ -56,6 +58,7 @@ class Settings:
     k: int = 4
     bucket: int = 512
     bits: Literal[2, 4, 8] | None = None
+    every: int = 16
     model: Mapping[str, int] = field(default_factory=dict)
 
     def rate(self, epoch: int) -> float:
@@ -96,6 +99,8 @@ class Asked:
 
     def run(self, presets: Mapping[str, Settings]) -> Run:
         """The preset's settings, changed as asked."""
+        if self.rest["compress"] == "bmuf" and self.rest["outer_products"]:
+            raise click.UsageError("--compress bmuf sends no gradients, so there are no --outer-products")
         return Run(replace(presets[self.preset], **self.changes), self.preset, **self.rest)
 
     def where(self, name: str) -> Path:
@@ -106,7 +111,7 @@ class Asked:
         return path
 
 
-_CHANGES = ("epochs", "batch", "lr", "limit", "k", "bucket", "bits")
+_CHANGES = ("epochs", "batch", "lr", "limit", "k", "bucket", "bits", "every")
 
 
 def options(function: Callable[..., None]) -> Callable[..., None]:
@@ -132,14 +137,16 @@ def options(function: Callable[..., None]) -> Callable[..., None]:
 _OPTIONS: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
     click.option("--preset", type=click.Choice(["full", "short", "smoke"]), default="short", show_default=True,
                  help="The paper's size; one for two cores; one that only shows that it works."),
-    click.option("--compress", type=click.Choice(["dense", "topk", "qsgd"]), default="dense", show_default=True,
-                 help="What is sent of gradients: all, the largest entries of each bucket, or few bits of all."),
+    click.option("--compress", type=click.Choice(["dense", "topk", "qsgd", "bmuf"]), default="dense",
+                 show_default=True, help="What is sent of gradients: all, the largest entries of each bucket, few bits "
+                 "of all, or nothing: parameters are averaged now and then (block momentum)."),
     click.option("--backend", type=click.Choice(["skyphos", "gloo"]), default="skyphos", show_default=True),
     click.option("--outer-products", is_flag=True, help="Linear layers send factors of their gradients."),
     click.option("--k", type=click.IntRange(1), help="Top-k: entries of a bucket.  [default: the preset's]"),
     click.option("--bucket", type=click.IntRange(1), help="Top-k: size of a bucket.  [default: the preset's]"),
     click.option("--bits", type=click.Choice([2, 4, 8, 32]),
                  help="Bits a value; 32: as they are.  [default: the preset's; qsgd: 4]"),
+    click.option("--every", type=click.IntRange(1), help="Block momentum: steps of a block.  [default: 16]"),
     click.option("--levels", type=click.Choice([1, 2]), default=1, show_default=True,
                  help="What compresses: each rank, or each host the sum of its ranks (one host: nothing)."),
     click.option("--epochs", type=click.IntRange(1)),

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from batches import global_batches, share
-from exchange import Spent, sent_bytes, wrap
+from exchange import Spent, average_blocks, sent_bytes, wrap
 from group import Place, group
 from options import Run, Settings
 from record import Record, Shown
@@ -91,6 +91,7 @@ class Training:
         self._ddp = wrap(task.model(), run, self._spent)
         torch.manual_seed(run.seed + 1000 * place.rank)  # dropout: each rank its own
         self._optimizer = _optimizer(self._ddp, run.settings)
+        self._end_block = average_blocks(self._optimizer, run, place.size)
         parameters = sum(parameter.numel() for parameter in self._ddp.parameters())
         self._record = Record(task.name, task.headline, run, place, parameters)
         self._shown = Shown(self._record, quiet=place.rank > 0)
@@ -102,9 +103,9 @@ class Training:
             each["lr"] = rate
         steps = global_batches(self._task.counts, self._task.lengths, self._settings.batch, self._seed, epoch)
         before, sent = replace(self._spent), sent_bytes()
-        begin = time.perf_counter()
+        begin, busy = time.perf_counter(), time.thread_time()
         loss = self._steps(steps, epoch)
-        seconds = time.perf_counter() - begin
+        seconds, busy = time.perf_counter() - begin, time.thread_time() - busy
         after = sent_bytes()
         _average_buffers(self._ddp.module, self._place.size)
         begin = time.perf_counter()
@@ -115,6 +116,8 @@ class Training:
             "rate": rate,
             "train_loss": loss,
             "train_s": seconds,
+            # Of the thread that trains, without what it waits for others and for a core.
+            "busy_s": busy,
             "seconds": self._spent.since(before),
             "gradient_bytes": self._spent.gradient_bytes - before.gradient_bytes,
             "machine_sent_bytes": None if sent is None or after is None else after - sent,
@@ -140,6 +143,7 @@ class Training:
             units += whole
             self._spent.step_s += time.perf_counter() - begin
             self._shown.step(epoch, len(steps))
+        self._end_block()
         dist.all_reduce(lost)
         return float(lost) / units
 

@@ -1,0 +1,69 @@
+"""*SparCML*, Fig. 4: accuracy of sparsified (and quantised) training beside dense: a ResNet and an LSTM.
+
+The examples of `examples/torch`, 8 ranks on this machine; the same seeds, batches and rates for dense and top-k. On
+CIFAR-10 the preset for two cores, k = 8 and 16 of 512 in 4 bits, five seeds each: differences are of runs with the same
+seed, and their 95 % interval is Student's. On ATIS the network of the paper, k = 2 of 512. Needs PyTorch and Pillow
+(`make .venv/.torch`), the data beside the project, and hours.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .style import COLOURS, Tell, new
+from .training import curves, paired_interval, trained
+
+TITLE = "SparCML Fig. 4: accuracy of top-k and of dense training, CIFAR-10 and ATIS"
+NEEDS_ROOT = False
+RANKS, SEEDS = 8, 5
+WAYS = {
+    "dense": ["--compress", "dense"],
+    "k = 16": ["--compress", "topk", "--k", "16"],
+    "k = 8": ["--compress", "topk"],
+}
+
+
+def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+    """Curves of all runs, and what their ends differ by."""
+    preset = ["--preset", "smoke" if quick else "short"]
+    pictures: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+    for seed in range(1, 1 + (2 if quick else SEEDS)):
+        for way, arguments in WAYS.items():
+            run = trained("cifar", [*preset, *arguments, "--seed", str(seed)], RANKS, tell)
+            pictures[way].append({"seed": seed} | curves(run))
+    differences = {}
+    for way in list(WAYS)[1:]:
+        pairs = zip(pictures[way], pictures["dense"], strict=True)
+        each = [mine["accuracy"][-1] - dense["accuracy"][-1] for mine, dense in pairs]
+        low, high = paired_interval(each)
+        tell(f"{way} of 512: {np.mean(each):+.2f} points of accuracy, 95 % interval {low:+.2f} to {high:+.2f}")
+        differences[way] = {"each": each, "mean": float(np.mean(each)), "interval": [low, high]}
+    preset = ["--preset", "smoke" if quick else "full"]
+    words = {way: curves(trained("atis", [*preset, "--compress", way], RANKS, tell)) for way in ("dense", "topk")}
+    return {"ranks": RANKS, "cifar": pictures, "differences": differences, "atis": words}
+
+
+def draw(entry: dict[str, Any]) -> Any:
+    """Accuracy by epoch: on the left the mean of all seeds and their span, on the right intents and slots."""
+    figure, (left, right) = new(2, width=11)
+    for colour, (way, runs) in zip(COLOURS, entry["cifar"].items(), strict=False):
+        all_runs = np.array([run["accuracy"] for run in runs])
+        epochs = np.arange(1, all_runs.shape[1] + 1)
+        left.fill_between(epochs, all_runs.min(0), all_runs.max(0), color=colour, alpha=0.15, linewidth=0)
+        label = f"{way}{' of 512, 4 bits' * (way != 'dense')}: {all_runs[:, -1].mean():.1f}"
+        left.plot(epochs, all_runs.mean(0), color=colour, label=label)
+    left.set_ylabel("test accuracy, %")
+    left.set_title(f"ResNet on CIFAR-10, {len(runs)} seeds", fontsize=10)
+    for colour, (way, run) in zip((COLOURS[0], COLOURS[2]), entry["atis"].items(), strict=True):
+        for name, said, style in (("intent_accuracy", "intent", "-"), ("slot_f1", "slot F1", "--")):
+            label = f"{'dense' if way == 'dense' else 'k = 2 of 512'}, {said}: {run[name][-1]:.1f}"
+            right.plot(range(1, len(run[name]) + 1), run[name], style, color=colour, label=label)
+    right.set_ylabel("test accuracy and F1, %")
+    right.set_ylim(60, 100)
+    right.set_title("LSTM of 20 M parameters on ATIS", fontsize=10)
+    for axes in (left, right):
+        axes.set_xlabel("epoch")
+        axes.legend(loc="lower right")
+    return figure

@@ -1,0 +1,54 @@
+"""Accuracy over k and the global batch, which *SparCML* (section 8.4) leaves open.
+
+ResNet-8 on CIFAR-10 (`examples/torch/cifar.py`, its preset for two cores), 8 ranks on this machine, as many epochs for
+each: of each 512 entries the k largest of each rank, values as they are. The rate goes with the batch (Goyal et al.,
+2017), from the preset's on. Needs PyTorch and Pillow (`make .venv/.torch`), the pictures beside the project, and time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .style import COLOURS, MARKERS, Tell, new, plain_numbers
+from .training import trained
+
+TITLE = "Accuracy over k and global batch: ResNet-8 on CIFAR-10"
+NEEDS_ROOT = False
+RANKS = 8
+BATCHES, KS = (64, 256, 1024), (1, 4, 16, 64)
+#: The preset's.
+BATCH, RATE = 128, 0.1
+
+
+def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+    """The accuracy at the end for each pair, and that of dense training."""
+    points = []
+    for batch in BATCHES[:2] if quick else BATCHES:
+        rate = RATE * batch / BATCH
+        common = ["--preset", "smoke" if quick else "short", "--batch", str(batch), "--lr", f"{rate:g}"]
+        for k in (None, *KS):
+            way = ["--compress", "dense"] if k is None else ["--compress", "topk", "--k", str(k), "--bits", "32"]
+            run = trained("cifar", [*common, *way], RANKS, tell)
+            steps = sum(epoch["steps"] for epoch in run["epochs"])
+            points.append({"batch": batch, "k": k, "steps": steps, "accuracy": run["epochs"][-1]["accuracy"]})
+    return {"ranks": RANKS, "points": points}
+
+
+def draw(entry: dict[str, Any]) -> Any:
+    """A line a batch, and dashed what dense training reaches."""
+    figure, (axes,) = new()
+    for number, batch in enumerate(sorted({point["batch"] for point in entry["points"]})):
+        mine = [point for point in entry["points"] if point["batch"] == batch]
+        dense = next(point for point in mine if point["k"] is None)
+        sparse = [point for point in mine if point["k"] is not None]
+        colour = COLOURS[number]
+        axes.axhline(dense["accuracy"], color=colour, linestyle="--", linewidth=1)
+        label = f"batch {batch}, {dense['steps']:,} steps"
+        ks, accuracies = [point["k"] for point in sparse], [point["accuracy"] for point in sparse]
+        axes.plot(ks, accuracies, MARKERS[number] + "-", color=colour, label=label)
+    axes.set_xscale("log", base=2)
+    plain_numbers(axes.xaxis, sorted({point["k"] for point in entry["points"] if point["k"] is not None}))
+    axes.set_xlabel("k of 512, each of 8 ranks (dashed: dense)")
+    axes.set_ylabel("test accuracy, %")
+    axes.legend(loc="lower right")
+    return figure
