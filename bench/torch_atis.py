@@ -14,9 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from lab.cluster import Cluster
+from lab.training import train_on
 
-ROOT = Path(__file__).resolve().parent.parent
 PORT, STEPS_OF_EPOCH = 29930, 101
 WAYS = {
     "dense, Gloo": ["--backend", "gloo", "--compress", "dense"],
@@ -39,29 +36,8 @@ RATES = {"1gbit": 125e6, "250mbit": 31.25e6, "100mbit": 12.5e6}
 
 def run(cluster: Cluster, hosts: int, number: int, arguments: list[str], limit: int) -> dict[str, Any]:
     """One way: what rank 0 recorded of its last epoch."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run.json"
-        script = [sys.executable, str(ROOT / "examples/torch/atis.py"), "--preset", "full", "--epochs", "2"]
-        command = [*script, "--limit", str(limit), "--out", str(out), *arguments]
-        ranks = []
-        for rank in range(hosts):
-            env = cluster.environment(rank, hosts, PORT + 2 * number, "benchmark") | {
-                "RANK": str(rank),
-                "WORLD_SIZE": str(hosts),
-                "LOCAL_RANK": "0",
-                "LOCAL_WORLD_SIZE": "1",
-                "MASTER_ADDR": cluster.address(0),
-                "MASTER_PORT": str(PORT + 2 * number + 1),
-                "GLOO_SOCKET_IFNAME": cluster.interface,
-                "OMP_NUM_THREADS": "1",
-                "SKYPHOS_PROFILE": "none",
-            }
-            quiet = subprocess.DEVNULL if rank else None
-            ranks.append(subprocess.Popen(cluster.command(rank, command), env=env, stdout=quiet, stderr=quiet))
-        if any([process.wait(timeout=3000) for process in ranks]):
-            raise SystemExit(f"a rank failed: {' '.join(arguments)}")
-        found: dict[str, Any] = json.loads(out.read_text())
-        return found
+    common = ["--preset", "full", "--epochs", "2", "--limit", str(limit)]
+    return train_on(cluster, hosts, PORT + 2 * number, "atis", [*common, *arguments])
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ NAMES = (
     "sparcml_fig1",
     "sparcml_fig4",
     "sparcml_fig5",
+    "sparcml_fig6",
     "topk_batch",
     "sparcml_fig7",
     "sparcml_fig3",

@@ -1,0 +1,73 @@
+"""*SparCML*, Fig. 6: speech, error against time, and how training scales: top-k on more hosts beside block momentum.
+
+The example `examples/torch/speech.py` (made-up sounds, an LSTM with attention, its preset for two cores) in the lab's
+network namespaces, on hosts of one rank and one core behind links of 100 Mbit/s. This machine has fewer cores than
+there are hosts, so the cluster runs in slow motion: where H hosts share C cores, links have C / H of their rate, and
+every second counts C / H (time dilation; Gupta et al. 2006). The baseline averages blocks densely (BMUF), on a quarter
+of the hosts as in the paper. Needs root, PyTorch and time.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from lab.cluster import Cluster
+from lab.training import train_on
+
+from .style import COLOURS, MARKERS, Tell, new, plain_numbers
+from .training import curves
+
+TITLE = "SparCML Fig. 6: speech, top-k beside block momentum"
+NEEDS_ROOT = True
+MBITS, PORT = 100, 29980
+WAYS = {"bmuf": ("block momentum", (2,)), "dense": ("dense", (8,)), "topk": ("k = 4 of 512", (1, 2, 4, 8))}
+
+
+def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+    """Curves of each way and number of hosts, in seconds of hosts with a core each."""
+    cores = len(os.sched_getaffinity(0))
+    runs: list[dict[str, Any]] = []
+    for way, (_, numbers) in WAYS.items():
+        for hosts in numbers:
+            slower = max(1.0, hosts / cores)
+            arguments = ["--preset", "smoke" if quick else "short", "--compress", way]
+            with Cluster(hosts, f"{MBITS / slower:g}mbit", "128k") as cluster:
+                record = train_on(cluster, hosts, PORT + 2 * len(runs), "speech", arguments)
+            run = curves(record)
+            run["trained_s"] = [seconds / slower for seconds in run["trained_s"]]
+            runs.append({"way": way, "hosts": hosts, "slower": slower} | run)
+            last = run["trained_s"][-1]
+            tell(f"{way} on {hosts}: {last:.0f} s, cross entropy {run['cross_entropy'][-1]:.3f}")
+    return {"mbits": MBITS, "cores": cores, "parameters": record["parameters"], "runs": runs}
+
+
+def draw(entry: dict[str, Any]) -> Any:
+    """Left: the error against time. Right: epochs an hour against hosts."""
+    figure, (left, right) = new(2, width=11)
+    for number, run in enumerate(entry["runs"]):
+        said = f"{WAYS[run['way']][0]}, {run['hosts']} host{'s' * (run['hosts'] > 1)}"
+        style = {"colour": COLOURS[number], "marker": MARKERS[number]}
+        left.plot(
+            run["trained_s"],
+            run["cross_entropy"],
+            style["marker"] + "-",
+            color=style["colour"],
+            markersize=4,
+            label=f"{said}: {run['cross_entropy'][-1]:.2f}, {run['token_error_rate'][-1]:.1f} % wrong",
+        )
+    left.set_xlabel("time, s")
+    left.set_ylabel("cross entropy of the test sounds")
+    left.set_ylim(bottom=0)
+    left.legend(fontsize=8)
+    for number, (way, (said, _)) in enumerate(WAYS.items()):
+        mine = [run for run in entry["runs"] if run["way"] == way]
+        hours = [3600 * len(run["trained_s"]) / run["trained_s"][-1] for run in mine]
+        right.plot([run["hosts"] for run in mine], hours, MARKERS[number] + "-", color=COLOURS[number], label=said)
+    right.set_xscale("log", base=2)
+    plain_numbers(right.xaxis, sorted({run["hosts"] for run in entry["runs"]}))
+    right.set_ylim(bottom=0)
+    right.set_xlabel("hosts")
+    right.set_ylabel("epochs an hour")
+    right.legend()
+    return figure
