@@ -75,6 +75,7 @@ def figure(runs: Sequence[Run]) -> Any:
                     left.plot(range(1, len(values) + 1), values, label=label(run), **line)
                     right.plot(trained_s(run), values, **line)
             left.set_ylabel(name.replace("_", " "))
+            left.xaxis.get_major_locator().set_params(integer=True)
             for each in (left, right):
                 each.set_facecolor("none")
                 each.grid(color=CUP)

@@ -31,8 +31,12 @@ class Spent:
     gradient_bytes: int = 0
     _returned: float = 0.0
 
+    def returned(self) -> None:
+        """From now on what passes is waiting."""
+        self._returned = time.perf_counter()
+
     def waited(self) -> None:
-        """The backward pass is over: it waited for all buckets since the last hook returned, if there was one."""
+        """It is over: a backward pass waited for all buckets since the last hook returned, if there was one."""
         if self._returned:
             self.wait_s += time.perf_counter() - self._returned
         self._returned = 0.0
@@ -55,7 +59,7 @@ class Alone(torch.nn.Module):
         return self.module(*inputs)
 
 
-def average_blocks(optimizer: torch.optim.Optimizer, run: Run, ranks: int) -> Callable[[], None]:
+def average_blocks(optimizer: torch.optim.Optimizer, run: Run, ranks: int, spent: Spent) -> Callable[[], None]:
     """If the run is one of block momentum, the optimizer's steps end with a mean of all ranks now and then.
 
     Returns what ends a block before its time, so that all ranks have the same parameters.
@@ -64,7 +68,11 @@ def average_blocks(optimizer: torch.optim.Optimizer, run: Run, ranks: int) -> Ca
         return lambda: None
     import skyphos.torch as st
 
-    return st.block_momentum(optimizer, every=run.settings.every, momentum=1 - 1 / ranks).synchronize
+    # Hooks go in the order in which they are registered: the time between these two is that of block momentum's.
+    optimizer.register_step_post_hook(lambda *_: spent.returned())
+    blocks = st.block_momentum(optimizer, every=run.settings.every, momentum=1 - 1 / ranks)
+    optimizer.register_step_post_hook(lambda *_: spent.waited())
+    return blocks.synchronize
 
 
 def wrap(model: torch.nn.Module, run: Run, spent: Spent) -> DistributedDataParallel | Alone:
@@ -85,8 +93,8 @@ def wrap(model: torch.nn.Module, run: Run, spent: Spent) -> DistributedDataParal
         begin = time.perf_counter()
         spent.gradient_bytes += bucket.buffer().nbytes
         future = hook(state, bucket)
-        spent._returned = time.perf_counter()
-        spent.hook_s += spent._returned - begin
+        spent.hook_s += time.perf_counter() - begin
+        spent.returned()
         return future
 
     ddp.register_comm_hook(state, timed)

@@ -91,7 +91,7 @@ class Training:
         self._ddp = wrap(task.model(), run, self._spent)
         torch.manual_seed(run.seed + 1000 * place.rank)  # dropout: each rank its own
         self._optimizer = _optimizer(self._ddp, run.settings)
-        self._end_block = average_blocks(self._optimizer, run, place.size)
+        self._end_block = average_blocks(self._optimizer, run, place.size, self._spent)
         parameters = sum(parameter.numel() for parameter in self._ddp.parameters())
         self._record = Record(task.name, task.headline, run, place, parameters)
         self._shown = Shown(self._record, quiet=place.rank > 0)
