@@ -75,8 +75,8 @@ def as_vector(tensor: torch.Tensor) -> SparseVector:
             f"a sparse tensor of shape {tuple(tensor.shape)}: its sparse dimensions have 2^63 places or more"
         )
     indices, values = tensor._indices(), tensor._values().detach().contiguous()
-    places = np.zeros(indices.shape[1], np.int64)
-    for dim, length in enumerate(shape):
+    places = indices[0].numpy() if dims else np.zeros(indices.shape[1], np.int64)
+    for dim, length in enumerate(shape[1:], 1):
         places = places * length + indices[dim].numpy()
     numbers = as_numbers(values)
     wide = 2 * width if values.dtype.is_complex else width
@@ -87,20 +87,21 @@ def as_vector(tensor: torch.Tensor) -> SparseVector:
 
 
 def fill_sparse(tensor: torch.Tensor, vector: SparseVector) -> None:
-    """Put a vector's entries into a sparse tensor in place of its own."""
+    """Give a sparse tensor a vector's entries in place of its own. They are not copied."""
     dims = tensor.sparse_dim()
     places = np.asarray(vector.indices, np.int64)
     indices = np.empty((dims, len(places)), np.int64)
-    for dim in reversed(range(dims)):
+    for dim in reversed(range(1, dims)):
         length = max(1, tensor.shape[dim])
         places, indices[dim] = np.divmod(places, length)
+    indices[:1] = places
     shape = (indices.shape[1], *tensor.shape[dims:])
     values = of_numbers(np.ascontiguousarray(vector.values), tensor.dtype).reshape(shape)
     came = torch.sparse_coo_tensor(
         torch.from_numpy(indices), values, tensor.shape, is_coalesced=True, check_invariants=False
     )
-    with torch.no_grad():
-        tensor.copy_(came)  # of the tensor itself: what `detach` returns has entries of its own
+    tensor.data = came  # of the tensor itself: what `detach` returns has entries of its own
+    torch.autograd.graph.increment_version(tensor)
 
 
 def of_array(came: npt.NDArray[Any], like: torch.Tensor) -> torch.Tensor:
