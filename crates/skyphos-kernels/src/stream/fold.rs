@@ -193,8 +193,11 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
             self.fold_block(op, first, end)?;
             let count = (end - first) as usize;
             sink.block(first, &self.marks[..count], &self.rows[..count * self.width], &self.counts);
+            // A custom operation has been at all rows.
+            let all = self.width == 1 || matches!(op, ReduceOp::Custom(_));
+            let rows = &mut self.rows[..count * self.width];
+            simd::dispatch!(clear(rows, (!all).then_some(&self.marks[..count]), self.width, self.identity));
             self.marks[..count].fill(0);
-            simd::dispatch!(clear(&mut self.rows[..count * self.width], self.identity));
             self.counts.fill(0);
             self.at = end;
         }
@@ -243,9 +246,15 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
     }
 }
 
+/// Makes rows the identity: all, or those that have a mark. Wide rows are few of a block's, if it is not dense.
 #[inline(always)]
-fn clear<T: Copy>(rows: &mut [T], identity: T) {
-    rows.fill(identity);
+fn clear<T: Copy>(rows: &mut [T], marks: Option<&[u8]>, width: usize, identity: T) {
+    let Some(marks) = marks else { return rows.fill(identity) };
+    for (row, mark) in rows.chunks_exact_mut(width).zip(marks) {
+        if *mark != 0 {
+            row.fill(identity);
+        }
+    }
 }
 
 /// The positions being folded.
