@@ -50,12 +50,15 @@ def chosen(choice: Choice | None, name: str, parameter: torch.Tensor) -> bool:
     >>> from skyphos.torch.names import chosen
     >>> chosen(["encoder.*"], "encoder.weight", torch.ones(1)), chosen(["encoder.*"], "decoder.bias", torch.ones(1))
     (True, False)
+    >>> chosen("encoder.*", "encoder.weight", torch.ones(1)), chosen("encoder.*", "decoder.bias", torch.ones(1))
+    (True, False)
     """
     if choice is None:
         return True
     if callable(choice):
         return bool(choice(name, parameter))
-    return any(fnmatchcase(name, pattern) for pattern in choice)
+    patterns = [choice] if isinstance(choice, str) else choice
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def of_name(values: Any, name: str) -> Any:
