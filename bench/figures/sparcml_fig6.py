@@ -47,12 +47,11 @@ def draw(entry: dict[str, Any]) -> Any:
     figure, (left, right) = new(2, width=11)
     for number, run in enumerate(entry["runs"]):
         said = f"{WAYS[run['way']][0]}, {run['hosts']} host{'s' * (run['hosts'] > 1)}"
-        style = {"colour": COLOURS[number], "marker": MARKERS[number]}
         left.plot(
             run["trained_s"],
             run["cross_entropy"],
-            style["marker"] + "-",
-            color=style["colour"],
+            MARKERS[number] + "-",
+            color=COLOURS[number],
             markersize=4,
             label=f"{said}: {run['cross_entropy'][-1]:.2f}, {run['token_error_rate'][-1]:.1f} % wrong",
         )

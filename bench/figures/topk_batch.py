@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from .style import COLOURS, MARKERS, Tell, new, plain_numbers
-from .training import trained
+from .training import RANKS, trained
 
 TITLE = "Accuracy over k and global batch: ResNet-8 on CIFAR-10"
 NEEDS_ROOT = False
-RANKS = 8
 BATCHES, KS = (64, 256, 1024), (1, 4, 16, 64)
 #: The preset's.
 BATCH, RATE = 128, 0.1
@@ -28,7 +27,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
         common = ["--preset", "smoke" if quick else "short", "--batch", str(batch), "--lr", f"{rate:g}"]
         for k in (None, *KS):
             way = ["--compress", "dense"] if k is None else ["--compress", "topk", "--k", str(k), "--bits", "32"]
-            run = trained("cifar", [*common, *way], RANKS, tell)
+            run = trained("cifar", [*common, *way], tell)
             steps = sum(epoch["steps"] for epoch in run["epochs"])
             points.append({"batch": batch, "k": k, "steps": steps, "accuracy": run["epochs"][-1]["accuracy"]})
     return {"ranks": RANKS, "points": points}

@@ -21,15 +21,19 @@ ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "bench" / "lab" / "results" / "training"
 
 
-def trained(example: str, arguments: Sequence[str], ranks: int, tell: Tell) -> dict[str, Any]:
-    """The record of a run: by as many processes of one thread on this machine, which share its cores."""
+#: As many as the paper has on CIFAR-10.
+RANKS = 8
+
+
+def trained(example: str, arguments: Sequence[str], tell: Tell) -> dict[str, Any]:
+    """The record of a run: by :data:`RANKS` processes of one thread on this machine, which share its cores."""
     said = " ".join([f"{example}.py", *arguments])
-    out = KEPT / (re.sub(r"[^a-z0-9]+", "-", f"{said} {ranks}") + ".json")
+    out = KEPT / (re.sub(r"[^a-z0-9]+", "-", f"{said} {RANKS}") + ".json")
     if not out.exists() or "ranks_equal" not in json.loads(out.read_text()):
-        tell(f"{said}, {ranks} ranks")
+        tell(f"{said}, {RANKS} ranks")
         out.parent.mkdir(parents=True, exist_ok=True)
         script = [str(ROOT / "examples" / "torch" / f"{example}.py"), *arguments, "--out", str(out)]
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
         env = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run([*launcher, *script], env=env, capture_output=True, text=True, check=False)
         if done.returncode:
