@@ -75,8 +75,8 @@ def average_blocks(optimizer: torch.optim.Optimizer, run: Run, ranks: int, spent
     return blocks.synchronize
 
 
-def wrap(model: torch.nn.Module, run: Run, spent: Spent) -> DistributedDataParallel | Alone:
-    """The model whose gradients travel as the run says."""
+def wrap(model: torch.nn.Module, run: Run, spent: Spent, epoch_steps: int) -> DistributedDataParallel | Alone:
+    """The model whose gradients travel as the run says; an epoch has so many steps."""
     if run.compress == "bmuf":
         return Alone(model)
     if run.outer_products:
@@ -87,7 +87,7 @@ def wrap(model: torch.nn.Module, run: Run, spent: Spent) -> DistributedDataParal
     # Batch norms keep their rank's statistics until they are evaluated: a step sends gradients and nothing else.
     # (As an argument its name depends on PyTorch's version.)
     ddp.broadcast_buffers = False
-    state, hook = _hook(run)
+    state, hook = _hook(run, epoch_steps)
 
     def timed(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         begin = time.perf_counter()
@@ -101,7 +101,7 @@ def wrap(model: torch.nn.Module, run: Run, spent: Spent) -> DistributedDataParal
     return ddp
 
 
-def _hook(run: Run) -> tuple[Any, Any]:
+def _hook(run: Run, epoch_steps: int) -> tuple[Any, Any]:
     """State and function. Dense gradients go through a hook as well, so that times are of the same parts."""
     if run.compress == "dense":
         return None, allreduce_hook
@@ -109,7 +109,15 @@ def _hook(run: Run) -> tuple[Any, Any]:
 
     settings = run.settings
     if run.compress == "topk":
-        state = st.TopK(settings.k, settings.bucket, settings.bits, levels=run.levels, seed=run.seed)
+        state = st.TopK(
+            settings.k,
+            settings.bucket,
+            settings.bits,
+            levels=run.levels,
+            warmup=settings.density_warm_up * epoch_steps,
+            momentum_correction=settings.momentum if settings.momentum_correction else None,
+            seed=run.seed,
+        )
         return state, st.topk_hook
     return st.QSGD(settings.bits or 4, levels=run.levels, seed=run.seed), st.qsgd_hook
 

@@ -38,6 +38,10 @@ class Settings:
         Top-k: how many of how many entries.
     bits : {2, 4, 8}, optional
         Of a value that is sent; without, values are as they are.
+    momentum_correction : bool
+        Top-k: SGD's momentum is taken of each rank's own gradients, before values are chosen (Lin et al., 2018).
+    density_warm_up : int
+        Top-k: epochs before k values of a bucket are sent; in the first almost all are, then fewer and fewer.
     every : int
         Block momentum: steps between two means of parameters.
     model : mapping
@@ -58,6 +62,8 @@ class Settings:
     k: int = 4
     bucket: int = 512
     bits: Literal[2, 4, 8] | None = None
+    momentum_correction: bool = False
+    density_warm_up: int = 0
     every: int = 16
     model: Mapping[str, int] = field(default_factory=dict)
 
@@ -101,7 +107,12 @@ class Asked:
         """The preset's settings, changed as asked."""
         if self.rest["compress"] == "bmuf" and self.rest["outer_products"]:
             raise click.UsageError("--compress bmuf sends no gradients, so there are no --outer-products")
-        return Run(replace(presets[self.preset], **self.changes), self.preset, **self.rest)
+        settings = replace(presets[self.preset], **self.changes)
+        if settings.momentum_correction and settings.optimizer != "sgd":
+            raise click.UsageError(
+                f"--momentum-correction is of SGD's momentum, and this trains by {settings.optimizer}"
+            )
+        return Run(settings, self.preset, **self.rest)
 
     def where(self, name: str) -> Path:
         """The folder of the data: as asked, else that of this name beside the project."""
@@ -111,7 +122,9 @@ class Asked:
         return path
 
 
-_CHANGES = ("epochs", "batch", "lr", "limit", "k", "bucket", "bits", "every")
+_CHANGES = (
+    *("epochs", "batch", "lr", "limit", "k", "bucket", "bits", "momentum_correction", "density_warm_up", "every"),
+)
 
 
 def options(function: Callable[..., None]) -> Callable[..., None]:
@@ -146,6 +159,10 @@ _OPTIONS: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
     click.option("--bucket", type=click.IntRange(1), help="Top-k: size of a bucket.  [default: the preset's]"),
     click.option("--bits", type=click.Choice([2, 4, 8, 32]),
                  help="Bits a value; 32: as they are.  [default: the preset's; qsgd: 4]"),
+    click.option("--momentum-correction/--no-momentum-correction", default=None,
+                 help="Top-k: momentum before values are chosen.  [default: the preset's]"),
+    click.option("--density-warm-up", type=click.IntRange(0), metavar="EPOCHS",
+                 help="Top-k: send more at first, less and less.  [default: the preset's]"),
     click.option("--every", type=click.IntRange(1), help="Block momentum: steps of a block.  [default: 16]"),
     click.option("--levels", type=click.Choice([1, 2]), default=1, show_default=True,
                  help="What compresses: each rank, or each host the sum of its ranks (one host: nothing)."),

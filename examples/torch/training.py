@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from batches import global_batches, share
 from exchange import Spent, average_blocks, sent_bytes, wrap
 from group import Place, group
-from options import Run, Settings
+from options import Run
 from record import Record, Shown
 
 __all__ = ["Task", "train"]
@@ -88,9 +88,9 @@ class Training:
         self._task, self._settings, self._seed, self._place = task, run.settings, run.seed, place
         torch.manual_seed(run.seed)
         self._spent = Spent()
-        self._ddp = wrap(task.model(), run, self._spent)
+        self._ddp = wrap(task.model(), run, self._spent, len(self._batches(0)))
         torch.manual_seed(run.seed + 1000 * place.rank)  # dropout: each rank its own
-        self._optimizer = _optimizer(self._ddp, run.settings)
+        self._optimizer = _optimizer(self._ddp, run)
         self._end_block = average_blocks(self._optimizer, run, place.size, self._spent)
         parameters = sum(parameter.numel() for parameter in self._ddp.parameters())
         self._record = Record(task.name, task.headline, run, place, parameters)
@@ -101,7 +101,7 @@ class Training:
         rate = self._settings.rate(epoch)
         for each in self._optimizer.param_groups:
             each["lr"] = rate
-        steps = global_batches(self._task.counts, self._task.lengths, self._settings.batch, self._seed, epoch)
+        steps = self._batches(epoch)
         before, sent = replace(self._spent), sent_bytes()
         begin, busy = time.perf_counter(), time.thread_time()
         loss = self._steps(steps, epoch)
@@ -132,6 +132,10 @@ class Training:
         self._record.end(_all_equal(self._ddp.module, self._place.size))
         self._shown.end()
 
+    def _batches(self, epoch: int) -> list[list[int]]:
+        """The samples of an epoch's steps."""
+        return global_batches(self._task.counts, self._task.lengths, self._settings.batch, self._seed, epoch)
+
     def _steps(self, steps: Sequence[Sequence[int]], epoch: int) -> float:
         """Go these steps; the mean loss on their way."""
         self._ddp.train()
@@ -161,12 +165,13 @@ class Training:
         return loss.detach()
 
 
-def _optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
+def _optimizer(model: nn.Module, run: Run) -> torch.optim.Optimizer:
+    settings = run.settings
     if settings.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
-    return torch.optim.SGD(
-        model.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
-    )
+    # Corrected momentum is the hook's.
+    momentum = 0.0 if run.compress == "topk" and settings.momentum_correction else settings.momentum
+    return torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=momentum, weight_decay=settings.weight_decay)
 
 
 def evaluate(task: Task, model: nn.Module, place: Place) -> dict[str, float]:

@@ -83,7 +83,7 @@ _Places = npt.NDArray[np.uint32]
 
 _Quantised = tuple[int, int, str, str, int]
 
-_Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None]
+_Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None, int]
 
 _Parts = tuple[_Array | None, _Array, _Array | None]
 
@@ -239,7 +239,7 @@ class Comm:
     def group_of(self, ranks: list[int], name: int) -> Comm: ...
     def shrink(self) -> Comm: ...
     def close(self) -> None: ...
-    def fail_call(self, message: str) -> Exception: ...
+    def fail_call(self, message: str, wire: bytes | None = None) -> Exception: ...
     def configure(
         self,
         contribute: npt.NDArray[np.integer[Any]],

@@ -20,7 +20,7 @@ from .sparse_vector import SparseVector
 from .vectors import _arrays, _as_vector, _Parts, _vector
 from .work import perform
 
-__all__ = ["AllreduceCollectives"]
+__all__ = ["SPARSE_ALGORITHMS", "AllreduceCollectives", "reduce_stamped"]
 
 Algorithm = Literal[
     "auto",
@@ -37,9 +37,9 @@ Algorithm = Literal[
 ]
 Split = Literal["quantiles", "even", "hash"]
 _DENSE = frozenset(name for name in get_args(Algorithm) if name.startswith("dense"))
-_SPARSE = frozenset(get_args(Algorithm)) - _DENSE - {"auto"}
+SPARSE_ALGORITHMS = frozenset(get_args(Algorithm)) - _DENSE - {"auto"}
 _Quantised = tuple[int, int, str, str, int]
-_Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None]
+_Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None, int]
 
 
 class AllreduceCollectives(ShuffleCollectives):
@@ -159,7 +159,7 @@ class AllreduceCollectives(ShuffleCollectives):
                 algorithm, degrees, split, dense_threshold, quantize, expected_nnz=expected_nnz
             )
             is_array = isinstance(vector, np.ndarray)
-            if isinstance(vector, np.ndarray) and algorithm in _SPARSE:
+            if isinstance(vector, np.ndarray) and algorithm in SPARSE_ALGORITHMS:
                 vector = SparseVector.from_dense(vector, keep_zeros=True)
             if isinstance(vector, np.ndarray):
                 array = as_array(vector)
@@ -280,6 +280,14 @@ class AllreduceCollectives(ShuffleCollectives):
         return perform(done, async_op, finish)
 
 
+def reduce_stamped(comm: AllreduceCollectives, vector: SparseVector, op: Op, stamp: int, *, async_op: bool) -> Any:
+    """Allreduce of a sparse vector whose ranks must pass the same stamp, of 32 bits: else it is a ``Mismatch``."""
+    settings = _allreduce_settings("auto", None, "quantiles", None, None, stamp=stamp)
+    call = (comm._native, vector.n, vector.width, _arrays(vector), *resolve_op(op), settings)
+    done = native.allreduce(*call, False, False, async_op)
+    return perform(done, async_op, lambda result: _vector(result[0], vector))
+
+
 def _allreduce_settings(
     algorithm: str,
     degrees: Sequence[int] | None,
@@ -288,8 +296,9 @@ def _allreduce_settings(
     quantize: Quantize | None,
     *,
     expected_nnz: int | None = None,
+    stamp: int = 0,
 ) -> _Settings:
-    """Checks the settings that all ranks share; the native library knows the names."""
+    """Checks the settings that all ranks share; the native library knows the names. ``stamp``: of what else they do."""
     as_name(algorithm, "algorithm")
     as_name(split, "split")
     layers = as_degrees(degrees)
@@ -298,12 +307,12 @@ def _allreduce_settings(
     quantised = None if quantize is None else quantize._native()
     expected = as_expected(expected_nnz)
     if threshold is None:
-        return algorithm, layers, split, -1, quantised, expected
+        return algorithm, layers, split, -1, quantised, expected, stamp
     if isinstance(threshold, str):
         if threshold != "paper":
             raise BadInput(f'dense_threshold must be a number of entries or "paper", not {threshold!r}')
-        return algorithm, layers, split, -2, quantised, expected
+        return algorithm, layers, split, -2, quantised, expected, stamp
     entries = index(threshold)
     if not 0 <= entries < 2**63:
         raise BadInput(f"dense_threshold must not be negative, but is {entries}")
-    return algorithm, layers, split, entries, quantised, expected
+    return algorithm, layers, split, entries, quantised, expected, stamp

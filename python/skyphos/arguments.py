@@ -21,6 +21,7 @@ __all__ = [
     "as_out",
     "as_same",
     "as_values",
+    "as_whole",
     "identity_of",
     "resolve_op",
 ]
@@ -78,6 +79,17 @@ def as_one_of(name: str, known: Sequence[str], what: str) -> None:
     """Refuse what is none of the names of a way to do something."""
     if name not in known:
         raise BadInput(f"{what}={name!r}: one of {', '.join(known)}")
+
+
+def as_whole(value: Any, what: str, least: int, most: int) -> int:
+    """A whole number within bounds."""
+    try:
+        number = index(value)
+    except TypeError:
+        raise BadInput(f"{what} must be a whole number, not {value!r}") from None
+    if not least <= number <= most:
+        raise BadInput(f"{what} must be from {least} to {most}, not {number}")
+    return number
 
 
 def as_values(values: npt.ArrayLike, rows: int, width: int, what: str) -> npt.NDArray[Any]:

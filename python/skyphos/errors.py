@@ -28,6 +28,9 @@ class SkyphosError(Exception):
     True
     """
 
+    #: As other ranks are told of it, where the native library raised it.
+    _wire: bytes | None = None
+
 
 class PeerLost(SkyphosError, ConnectionError):
     """Another rank of the group ended, or its connection broke.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from operator import index
 from typing import Literal, get_args
 
+from .arguments import as_whole
 from .errors import BadInput
 
 __all__ = ["Quantize"]
@@ -65,8 +66,7 @@ class Quantize:
 
     def __post_init__(self) -> None:
         check_bits(self.bits)
-        if not 1 <= index(self.bucket) <= 2**24:
-            raise BadInput(f"bucket must be from 1 to 2^24 values, not {self.bucket}")
+        as_whole(self.bucket, "bucket", 1, 2**24)
         for name, value, known in (("where", self.where, Where), ("scale", self.scale, Scale)):
             if value not in get_args(known):
                 raise BadInput(f"{name} must be one of {', '.join(get_args(known))}, not {value!r}")
@@ -85,5 +85,4 @@ def check_bits(bits: int) -> None:
 
 def check_seed(seed: int) -> None:
     """Refuses what is no seed."""
-    if not 0 <= index(seed) < 2**64:
-        raise BadInput(f"seed must be from 0 to 2^64 - 1, not {seed}")
+    as_whole(seed, "seed", 0, 2**64 - 1)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from . import _skyphos as native
 from .arguments import Op, as_array, as_degrees, as_expected, as_name, resolve_op
-from .errors import BadInput
+from .errors import BadInput, SkyphosError
 from .explanation import WHY_PARTS, WHY_SCHEDULE, Told, explanation_of
 from .kinds import open_vector
 from .sparse_vector import SparseVector
@@ -407,10 +407,11 @@ class VectorCollectives:
 
     def _fail(self, error: Exception) -> NoReturn:
         """Raise an error found before the call could begin, on all ranks."""
-        if not isinstance(error, BadInput):
+        wire = error._wire if isinstance(error, SkyphosError) else None
+        if wire is None and not isinstance(error, BadInput):
             error = BadInput(str(error))
         if self.size > 1 and not self._native.closed:
-            raise self._native.fail_call(str(error)) from None
+            raise self._native.fail_call(str(error), wire) from None
         raise error from None
 
 

@@ -118,7 +118,8 @@ def refusals() -> None:
         with pytest.raises(bad, match=next(iter(wrong))):
             block_momentum(optimizer, **{"every": 1, "momentum": 0.5, **wrong})
     with pytest.raises(
-        sky.errors.Mismatch, match=r"rank 1 has parameters \(2,\) of torch.float32, and rank 0 parameters \(1,\)"
+        sky.errors.Mismatch,
+        match=r"rank 1 has parameter 0 of shape \(2,\) and torch.float32, and rank 0 parameter 0 of shape \(1,\)",
     ):
         block_momentum(optimizer, every=1, momentum=0.5)
 

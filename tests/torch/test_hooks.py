@@ -147,7 +147,7 @@ def compare(hosts: list[int] | None, levels: int, options: dict[str, Any], ddp_o
 ONE_LEVEL = [
     {"k": 3},
     {"k": 128},
-    {"k": {"first.*": 2, "last.weight": None, "*": 5}},
+    {"k": {"first.weight": 2, "last.weight": None, "*": 5}},
     {"k": 2, "warmup": 3},
     {"k": 4, "momentum_correction": 0.7},
 ]
@@ -156,8 +156,6 @@ ONE_LEVEL = [
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("options", ONE_LEVEL, ids=str)
 def test_one_level(ranks: Callable[[int], Ranks], size: int, options: dict[str, Any]) -> None:
-    if isinstance(options["k"], dict):
-        options = options | {"k": {"first.weight": 2, "last.weight": None, "*": 5}}
     ranks(size).run(compare, None, 1, options, {})
 
 
@@ -173,8 +171,6 @@ def test_small_buckets(ranks: Callable[[int], Ranks], ddp: dict[str, Any]) -> No
 def test_two_levels_uneven(ranks: Callable[[int], Ranks], hosts: list[int], momentum: float | None) -> None:
     """One share a host; a host alone reduces densely."""
     options = {"k": 3, "momentum_correction": momentum}
-    if len(set(hosts)) == 1:
-        options = {"k": 3}
     ranks(3).run(compare, hosts, 2, options, {"bucket_cap_mb": 0.01})
 
 
@@ -399,7 +395,7 @@ def differing(what: str) -> str:
 @pytest.mark.parametrize("what", ["k", "bits"])
 def test_ranks_that_differ(ranks: Callable[[int], Ranks], what: str) -> None:
     said = ranks(3).run(differing, what)
-    assert all("rank 1 has" in one and f"'{what}'" in one for one in said), said
+    assert all("rank 1 has" in one and f"{what}=" in one for one in said), said
 
 
 class Words(nn.Module):

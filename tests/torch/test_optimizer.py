@@ -59,7 +59,9 @@ def to_the_letter(named: bool) -> None:
     for (name, value), found in zip(alone.named_parameters(), net.parameters(), strict=True):
         torch.testing.assert_close(found, value, rtol=1e-9, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}")
     if named:
-        assert set(optimizer.state_dict()["compression"]["residual"]) == {name for name, _ in net.named_parameters()}
+        assert set(optimizer.state_dict()["compression"]["residual"]) == {
+            name for name, one in net.named_parameters() if one.numel() >= 15
+        }
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -334,9 +334,12 @@ impl Comm {
         py.detach(|| self.comm.close()).map_err(|e| to_py(py, e))
     }
 
-    /// Makes the group's next call fail on all ranks with an error found on this one.
-    fn fail_call(&self, py: Python<'_>, message: &str) -> PyErr {
-        let error = py.detach(|| self.comm.fail_call(Error::bad_input(message)));
+    /// Makes the group's next call fail on all ranks with an error found on this one: of the library itself (what an
+    /// exception of ours has as `wire`), or in words.
+    #[pyo3(signature = (message, wire=None))]
+    fn fail_call(&self, py: Python<'_>, message: &str, wire: Option<&[u8]>) -> PyErr {
+        let error = wire.and_then(Error::from_wire).unwrap_or_else(|| Error::bad_input(message));
+        let error = py.detach(|| self.comm.fail_call(error));
         to_py(py, error)
     }
 

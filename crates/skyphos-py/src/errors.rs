@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 use skyphos::Error;
 use std::cell::RefCell;
 
@@ -66,5 +66,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         _ => "SkyphosError",
     };
     let class = py.import("skyphos.errors")?.getattr(class)?;
-    Ok(PyErr::from_value(class.call((error.to_string(),), Some(&details))?))
+    let exception = class.call((error.to_string(),), Some(&details))?;
+    exception.setattr("_wire", PyBytes::new(py, &error.to_wire()))?;
+    Ok(PyErr::from_value(exception))
 }

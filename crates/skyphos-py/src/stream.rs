@@ -23,11 +23,11 @@ use skyphos::{
 pub(crate) type Parts<'py> = (Option<Bound<'py, PyAny>>, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
 
 /// Settings that all ranks share: algorithm, degrees, split, dense threshold (-1: automatic, -2: the paper's), what
-/// is quantised, entries that the result should have.
-type Settings = (String, Option<Vec<u32>>, String, i64, Option<Quantised>, Option<u64>);
+/// is quantised, entries that the result should have, a stamp of what else must be the same.
+type Settings = (String, Option<Vec<u32>>, String, i64, Option<Quantised>, Option<u64>, u32);
 
 fn options(
-    (algorithm, degrees, split, threshold, quantised, expected_nnz): Settings,
+    (algorithm, degrees, split, threshold, quantised, expected_nnz, stamp): Settings,
 ) -> Result<AllreduceOptions> {
     let split = match split.as_str() {
         "even" => Split::Even,
@@ -53,6 +53,7 @@ fn options(
         quantize,
         tell_sent: false,
         expected_nnz,
+        stamp,
     })
 }
 
@@ -196,7 +197,7 @@ pub fn allreduce_dense(
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let settings = (algorithm, None, "quantiles".to_owned(), -1, quantised, None);
+    let settings = (algorithm, None, "quantiles".to_owned(), -1, quantised, None, 0);
     let (op, options) = op_and_options(py, comm, op, identity, settings)?;
     let mut arrays = or_fail(py, comm, ValueArrays::new(values, out))?;
     with_values!(&mut arrays, |numbers, result| {
@@ -241,7 +242,7 @@ pub fn reduce_scatter<'py>(
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let settings = ("auto".to_owned(), degrees, "even".to_owned(), -1, None, expected_nnz);
+    let settings = ("auto".to_owned(), degrees, "even".to_owned(), -1, None, expected_nnz, 0);
     let (op, options) = op_and_options(py, comm, op, identity, settings)?;
     with_vector!(
         py,

@@ -390,8 +390,10 @@ impl Transport for Tcp {
             return;
         }
         let idle = peer.outbox.is_empty();
+        // A question or its answer is not kept back: that it left would look like progress, and no call would time out.
+        let keep = self.corked && !matches!(frame.header.kind, FrameKind::Probe | FrameKind::Present);
         peer.outbox.push(&frame);
-        if idle && self.corked {
+        if idle && keep {
             self.kept.push(to);
         } else if idle {
             self.write(to);

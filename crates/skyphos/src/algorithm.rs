@@ -156,6 +156,8 @@ pub struct AllreduceOptions {
     pub expected_nnz: Option<u64>,
     /// Whether [`Allreduced::sent`](crate::Allreduced::sent) is wanted on this rank.
     pub tell_sent: bool,
+    /// Anything else that must be the same on all ranks, as the shape of what a vector was made of; 0: nothing.
+    pub stamp: u32,
 }
 
 impl AllreduceOptions {
@@ -170,6 +172,9 @@ impl AllreduceOptions {
         }
         self.quantize.iter().flat_map(QuantizeOptions::words).for_each(&mut mix);
         self.expected_nnz.iter().for_each(|entries| mix((entries ^ entries >> 32) as u32 ^ 3));
+        if self.stamp != 0 {
+            mix(self.stamp ^ 4);
+        }
         CallSig {
             kind,
             op: op.code(),

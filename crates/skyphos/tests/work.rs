@@ -2,11 +2,13 @@
 
 mod common;
 
-use common::{MakeGroup, local, on_all, tcp};
+use common::{
+    MakeGroup, local, local_transports, near_transports, on_all, on_each, settings, tcp, tcp_transports,
+};
 use proptest::prelude::*;
 use skyphos::{
     Algorithm, AllreduceOptions, Comm, ConfigureOptions, CustomOp, DType, Error, IndexList, IndexSets,
-    Indices, Order, ReduceOp, Result, Schedule, SharedPlan, SparseVec, Work,
+    Indices, Order, ReduceOp, Result, Schedule, Settings, SharedPlan, SparseVec, Work,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -165,6 +167,29 @@ fn a_wait_may_end_before_the_call() {
             comm.barrier().unwrap();
         }
     });
+}
+
+#[test]
+fn calls_that_travel_together_time_out_alone() {
+    for transports in [local_transports, tcp_transports, near_transports] {
+        let (over, wait) = std::sync::mpsc::channel::<()>();
+        let (over, wait) = (std::sync::Mutex::new(over), std::sync::Mutex::new(wait));
+        on_each(transports(2), |rank, transport| {
+            let limit = Settings { timeout: Duration::from_millis(400), ..settings() };
+            let comm = Comm::over(transport, limit).unwrap();
+            if rank == 1 {
+                // Here, and in no call.
+                return wait.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
+            }
+            comm.hold();
+            let works: Vec<_> = (0..2).map(|_| comm.barrier_call().unwrap().start()).collect();
+            comm.release();
+            for work in works {
+                assert!(matches!(work.wait(), Err(Error::Timeout { missing, .. }) if missing == [1]));
+            }
+            over.lock().unwrap().send(()).unwrap();
+        });
+    }
 }
 
 #[test]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from itertools import zip_longest
 
 import numpy as np
 import torch
@@ -13,21 +15,27 @@ from .tensors import as_bytes, of_array
 
 __all__ = ["agree", "spread"]
 
+#: Differences that an error tells of.
+_SHOWN = 4
 
-def agree(comm: Comm, said: str) -> None:
-    """Refuse, on all ranks, what one says otherwise than rank 0. Collective.
+
+def agree(comm: Comm, said: Sequence[str]) -> None:
+    """Refuse, on all ranks, what one says otherwise than rank 0: facts, one a line, in the same order. Collective.
 
     Raises
     ------
     Mismatch
-        Names a rank that differs, and what it and rank 0 say.
+        Names a rank that differs, and what it and rank 0 say where they do.
     """
-    digest = hashlib.blake2b(said.encode(), digest_size=8).digest()
+    digest = hashlib.blake2b("\n".join(said).encode(), digest_size=8).digest()
     everyone = comm.allgather(np.frombuffer(digest, np.uint64))[:, 0]
     if (others := np.flatnonzero(everyone != everyone[0])).size:
         other = int(others[0])
-        theirs, first = comm.broadcast(said, other), comm.broadcast(said, 0)
-        raise Mismatch(f"rank {other} has {theirs}, and rank 0 {first}")
+        theirs, first = comm.broadcast(list(said), other), comm.broadcast(list(said), 0)
+        pairs = [pair for pair in zip_longest(theirs, first, fillvalue="nothing more") if pair[0] != pair[1]][:_SHOWN]
+        raise Mismatch(
+            f"rank {other} has {', '.join(a for a, _ in pairs)}, and rank 0 {', '.join(b for _, b in pairs)}"
+        )
 
 
 def spread(comm: Comm, tensor: torch.Tensor) -> None:

@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import ReduceOp
 
 from .. import _skyphos as native
+from ..allreduce import reduce_stamped
 from ..arguments import resolve_op
 from ..comm import Comm
 from ..errors import BadInput
@@ -20,7 +21,7 @@ from ..work import Work, perform
 from .line import Line
 from .messages import Messages
 from .scratch import Scratch
-from .tensors import as_bytes, as_numbers, as_vector, check, fill_sparse, of_array
+from .tensors import as_bytes, as_moved, as_numbers, as_vector, check, fill_sparse, of_array, stamp_of
 from .work import TorchWork
 
 __all__ = ["SkyphosBackend"]
@@ -121,6 +122,13 @@ class SkyphosBackend(Backend):
         except Exception as error:
             self.comm._fail(error)
 
+    def _root(self, opts: Any) -> int:
+        """The rank that sends or receives alone."""
+        root: int = opts.rootRank
+        if not 0 <= root < self.comm.size:
+            self.comm._fail(BadInput(f"root={root} is no rank of a group of {self.comm.size}"))
+        return root
+
     def _op(self, given: Any, dtype: torch.dtype) -> Any:
         op = _OPS.get(given.op if hasattr(given, "op") else given)
         if op is None:
@@ -157,7 +165,7 @@ class SkyphosBackend(Backend):
 
             vector, op = self._all_or_none(look_at_sparse)
             return (
-                lambda async_op: self.comm.allreduce(vector, op=op, async_op=async_op),
+                lambda async_op: reduce_stamped(self.comm, vector, op, stamp_of(tensor), async_op=async_op),
                 lambda reduced: fill_sparse(tensor, reduced),
             )
         array, op = self._all_or_none(lambda: (as_numbers(tensor), self._op(given, tensor.dtype)))
@@ -192,7 +200,7 @@ class SkyphosBackend(Backend):
             return tensor, as_numbers(tensor), resolve_op(self._op(opts.reduceOp, tensor.dtype))
 
         tensor, array, op = self._all_or_none(look)
-        root = opts.rootRank
+        root = self._root(opts)
         out = np.empty(array.shape if self.comm.rank == root else 0, array.dtype)
         return self._perform(
             opts.asyncOp,
@@ -242,16 +250,17 @@ class SkyphosBackend(Backend):
     def broadcast(self, tensors: Tensors, opts: Any) -> TorchWork:
         """Give all ranks one rank's tensor."""
         tensor = self._all_or_none(lambda: _only(tensors, "broadcast", strided=True))
-        root = opts.rootRank
+        root = self._root(opts)
         sends = self.comm.rank == root
-        mine = as_bytes(tensor.contiguous()) if sends else None
+        mine = as_moved(tensor.contiguous()) if sends else None
 
         def finish(came: Any) -> None:
             if not sends:
-                if len(came) != tensor.nbytes:
+                expected = _room(tensor)
+                if (len(came), came.dtype) != (len(expected), expected.dtype):
                     raise BadInput(
-                        f"rank {root} broadcasts {len(came)} bytes, and rank {self.comm.rank} has a tensor of "
-                        f"{tensor.nbytes}"
+                        f"rank {root} broadcasts {len(came)} of {came.dtype}, and rank {self.comm.rank} has a tensor "
+                        f"of {len(expected)} of {expected.dtype}"
                     )
                 _fill(tensor, came)
 
@@ -265,9 +274,9 @@ class SkyphosBackend(Backend):
         return self._perform(opts.asyncOp, *self._gathered(parts, source), parts)
 
     def _gathered(self, parts: Tensors, source: torch.Tensor) -> Parts:
-        mine = as_bytes(source.contiguous())
-        all_bytes = np.empty((self.comm.size, mine.size), np.uint8)
-        return self._move("allgather", mine, all_bytes, 0), lambda _: _fill_each(parts, all_bytes)
+        mine = as_moved(source.contiguous())
+        everyone = np.empty((self.comm.size, mine.size), mine.dtype)
+        return self._move("allgather", mine, everyone, 0), lambda _: _fill_each(parts, everyone)
 
     def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> TorchWork:
         """Several of :meth:`allgather`, which travel together."""
@@ -287,10 +296,10 @@ class SkyphosBackend(Backend):
                     f"{source.numel()} elements of {source.dtype} of each of {self.comm.size} ranks into "
                     f"{output.numel()} of {output.dtype}"
                 )
-            mine = as_bytes(source.contiguous())
+            mine = as_moved(source.contiguous())
             # Straight to where it belongs, if that is one stretch, and not what is sent.
-            apart = output.is_contiguous() and not np.may_share_memory(mine, as_bytes(output))
-            return mine, as_bytes(output) if apart else np.empty(mine.size * self.comm.size, np.uint8), apart
+            apart = output.is_contiguous() and not np.may_share_memory(mine, as_moved(output))
+            return mine, as_moved(output) if apart else np.empty(mine.size * self.comm.size, mine.dtype), apart
 
         mine, out, apart = self._all_or_none(look)
         return self._move("allgather", mine, out, 0), lambda _: None if apart else _fill(output, out)
@@ -302,7 +311,7 @@ class SkyphosBackend(Backend):
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> TorchWork:
         """Give one rank the tensors of all."""
-        root = opts.rootRank
+        root = self._root(opts)
         receives = self.comm.rank == root
 
         def look() -> Any:
@@ -310,28 +319,28 @@ class SkyphosBackend(Backend):
             return source, self._one_each(inputs, outputs, "gather")[1] if receives else []
 
         source, parts = self._all_or_none(look)
-        mine = as_bytes(source.contiguous())
-        all_bytes = np.empty((self.comm.size if receives else 0, mine.size), np.uint8)
+        mine = as_moved(source.contiguous())
+        everyone = np.empty((self.comm.size if receives else 0, mine.size), mine.dtype)
         return self._perform(
             opts.asyncOp,
-            self._move("gather", mine, all_bytes, root),
-            lambda _: _fill_each(parts, all_bytes) if receives else None,
+            self._move("gather", mine, everyone, root),
+            lambda _: _fill_each(parts, everyone) if receives else None,
             parts,
         )
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> TorchWork:
         """Give each rank one of one rank's tensors."""
-        root = opts.rootRank
+        root = self._root(opts)
 
         def look() -> Any:
             output = _only(outputs, "scatter", strided=True)
             if self.comm.rank != root:
-                return output, np.empty(0, np.uint8)
+                return output, _room(output)[:0]
             parts = self._one_each(outputs, inputs, "scatter")[1]
-            return output, np.stack([as_bytes(part.contiguous()) for part in parts])
+            return output, np.stack([as_moved(part.contiguous()) for part in parts])
 
         output, mine = self._all_or_none(look)
-        out = np.empty(output.nbytes, np.uint8)
+        out = _room(output)
         return self._perform(
             opts.asyncOp, self._move("scatter", mine, out, root), lambda _: _fill(output, out), [output]
         )
@@ -408,8 +417,8 @@ class SkyphosBackend(Backend):
         """Send a tensor to one rank. It is over once the bytes are handed over: up to 8 MB without the receiver."""
         tensor = _only(tensors, "send", strided=True)
         group = self._messages.between(self.comm.rank, self._other(to, tag, "send"), tag)
-        mine = as_bytes(tensor.contiguous())
-        done = native.move_arrays(group, "message", mine, np.empty(0, np.uint8), 0, "direct", True)
+        mine = as_moved(tensor.contiguous())
+        done = native.move_arrays(group, "message", mine, mine[:0].copy(), 0, "direct", True)
         return TorchWork(_native(done, True), lambda _: None, [tensor], self._line)
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> TorchWork:
@@ -417,8 +426,8 @@ class SkyphosBackend(Backend):
         tensor = _only(tensors, "recv", strided=True)
         group = self._messages.between(self._other(source, tag, "recv"), self.comm.rank, tag)
         straight = tensor.is_contiguous()
-        out = as_bytes(tensor) if straight else np.empty(tensor.nbytes, np.uint8)
-        done = native.move_arrays(group, "message", np.empty(0, np.uint8), out, 0, "direct", True)
+        out = as_moved(tensor) if straight else _room(tensor)
+        done = native.move_arrays(group, "message", out[:0].copy(), out, 0, "direct", True)
         return TorchWork(_native(done, True), lambda _: None if straight else _fill(tensor, out), [tensor], self._line)
 
     def _other(self, rank: int, tag: int, what: str) -> int:
@@ -544,6 +553,11 @@ def _seconds(timeout: timedelta) -> float | None:
     """Those of torch's time-out; None where it says none."""
     seconds = timeout.total_seconds()
     return seconds if seconds > 0 else None
+
+
+def _room(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """An array for what :func:`as_moved` makes of a tensor like this one."""
+    return as_moved(torch.empty(tensor.shape, dtype=tensor.dtype))
 
 
 def _fill(tensor: torch.Tensor, came: npt.NDArray[Any]) -> None:

@@ -68,7 +68,9 @@ def block_momentum(
     Raises
     ------
     BadInput
-        Numbers out of range; parameters that differ in number or type between ranks; on all ranks.
+        Numbers out of range; complex parameters; on all ranks.
+    Mismatch
+        Ranks with other numbers, or other parameters.
 
     Notes
     -----
@@ -100,6 +102,8 @@ def block_momentum(
             raise BadInput(f"momentum={momentum}: from 0 to below 1")
         if not lr > 0:
             raise BadInput(f"lr={lr}: above 0")
+        if any(one.dtype.is_complex for group in optimizer.param_groups for one in group["params"]):
+            raise BadInput("complex parameters cannot be averaged so")
     except Exception as error:
         comm._fail(error)
     return BlockMomentum(optimizer, (index(every), float(momentum), float(lr), bool(nesterov)), comm.dup())
@@ -119,7 +123,9 @@ class BlockMomentum:
         self._comm = comm
         self._steps = 0
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
-        agree(comm, "parameters " + ", ".join(f"{tuple(one.shape)} of {one.dtype}" for one in parameters))
+        asked = [f"every={self._every}", f"momentum={self.momentum}", f"lr={self.lr}", f"nesterov={self._nesterov}"]
+        shapes = [f"parameter {k} of shape {tuple(p.shape)} and {p.dtype}" for k, p in enumerate(parameters)]
+        agree(comm, asked + shapes)
         for one in parameters:
             spread(comm, one)
         wide = {dtype: [one for one in parameters if _wide(one) == dtype] for dtype in (torch.float32, torch.float64)}

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import index
+from dataclasses import asdict
 from typing import Any, Literal
 
 import torch
 
+from ..allreduce import SPARSE_ALGORITHMS
+from ..arguments import as_one_of, as_whole
 from ..errors import BadInput
 from ..quantize import Quantize, check_seed
 from ..topk import check_feedback
 from .engine import Engine
 from .layout import Layout
-from .names import Choice, chosen, of_name
+from .names import Choice, check_choice, chosen, of_name, patterns_of
 from .select import Selection, select
 
 __all__ = ["QSGD", "TopK"]
@@ -114,16 +116,21 @@ class TopK(Engine):
         grad_scaler: Any = None,
         process_group: Any = None,
     ) -> None:
-        if not 1 <= index(bucket) < 2**32:
-            raise BadInput(f"bucket must be from 1 to 2^32 - 1 values, not {bucket}")
+        bucket = as_whole(bucket, "bucket", 1, 2**32 - 1)
         for number in k.values() if isinstance(k, Mapping) else [k]:
-            if number is not None and not 1 <= index(number) <= bucket:
-                raise BadInput(f"k must be from 1 to the bucket's {bucket} values, not {number}")
+            if number is not None or not isinstance(k, Mapping):
+                as_whole(number, "k, of a bucket's values,", 1, bucket)
+        for pattern in [*(k if isinstance(k, Mapping) else ()), *check_choice(layers)]:
+            if not isinstance(pattern, str):
+                raise BadInput(f"k= and layers= go by patterns of names, in text, not by {pattern!r}")
         check_feedback(bits, feedback)
-        if momentum_correction is not None and not 0 < momentum_correction < 1:
-            raise BadInput(f"momentum_correction must be between 0 and 1, not {momentum_correction}")
-        if index(warmup) < 0 or index(dense_below) < 0:
-            raise BadInput(f"warmup={warmup} and dense_below={dense_below} must not be negative")
+        if momentum_correction is not None and not (
+            isinstance(momentum_correction, int | float) and 0 < momentum_correction < 1
+        ):
+            raise BadInput(f"momentum_correction must be between 0 and 1, not {momentum_correction!r}")
+        as_whole(warmup, "warmup", 0, 2**63)
+        as_whole(dense_below, "dense_below", 0, 2**63)
+        as_one_of(algorithm, ("auto", *sorted(SPARSE_ALGORITHMS)), "algorithm")
         check_seed(seed)
         super().__init__(levels, nonfinite, grad_scaler, process_group)
         self._k, self._bucket, self._bits, self._feedback = k, bucket, bits, feedback
@@ -136,25 +143,22 @@ class TopK(Engine):
             return None
         return k
 
-    def _k_now(self, k: int) -> int:
-        """Values to choose of a bucket in this step: more while it warms up."""
-        if self.steps >= self._warmup:
+    def _k_of(self, k: int, step: int) -> int:
+        """Values to choose of a bucket in a step: more while it warms up."""
+        if step >= self._warmup:
             return k
-        density: float = (k / self._bucket) ** ((self.steps + 1) / (self._warmup + 1))
+        density: float = (k / self._bucket) ** ((step + 1) / (self._warmup + 1))
         return min(self._bucket, max(k, round(self._bucket * density)))
 
-    def _select(self, layout: Layout, share: torch.Tensor, factor: float | None) -> Selection:
+    def _select(self, layout: Layout, share: torch.Tensor, factor: float | None, step: int) -> Selection:
         """Take out of residual and gradient what is to be sent."""
-        if layout.residual is None and layout.sparse:
-            layout.residual = torch.zeros_like(share)
-            layout.fill(layout.residual, self._pieces["residual"])
-        if layout.velocity is None and self._momentum is not None:
-            layout.velocity = torch.zeros_like(share)
-            layout.fill(layout.velocity, self._pieces["velocity"])
         if not self._feedback and layout.residual is not None:
             layout.residual.zero_()
-        spans = [(layer.start, layer.stop, self._k_now(layer.k or 1), self._bucket) for layer in layout.sparse]
+        spans = [(layer.start, layer.stop, self._k_of(layer.k or 1, step), self._bucket) for layer in layout.sparse]
         return select(layout, share, spans, factor, self._momentum)
+
+    def _patterns(self) -> list[str]:
+        return [*(self._k if isinstance(self._k, Mapping) else ()), *patterns_of(self._layers)]
 
     def _quantize(self) -> Quantize | None:
         if self._bits is None:
@@ -223,11 +227,11 @@ class QSGD(Engine):
     def _choose(self, name: str, parameter: torch.Tensor) -> int | None:
         return None
 
-    def _select(self, layout: Layout, share: torch.Tensor, factor: float | None) -> Selection:
+    def _select(self, layout: Layout, share: torch.Tensor, factor: float | None, step: int) -> Selection:
         return select(layout, share, [], factor, None)
 
     def _dense_quantize(self) -> Quantize | None:
         return self._quantizer
 
     def _settings(self) -> dict[str, Any]:
-        return {"quantize": self._quantizer, "levels": self._levels_asked}
+        return {**asdict(self._quantizer), "levels": self._levels_asked}

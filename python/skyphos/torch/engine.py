@@ -13,8 +13,9 @@ buckets overlap each other and the rest of backward.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from operator import index
 from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
@@ -27,17 +28,19 @@ from ..quantize import Quantize
 from ..sparse_vector import SparseVector
 from ..topk import reduce_chosen
 from .alike import agree
-from .group_comm import comm_of
-from .layout import Layout, Piece, laid_out, spread
+from .group_comm import check_group, comm_of, group_of
+from .held import Held
+from .layout import Layout, laid_out, spread
 from .levels import Levels
 from .line import Answer, Line
-from .names import names_of
+from .names import Names
 from .select import Selection, first_odd, put_back, words
+from .sent import Ledger, Sent
 from .tensors import as_numbers, as_vector, check, fill_sparse, of_numbers
 
 __all__ = ["Engine"]
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 class _Call(NamedTuple):
@@ -46,31 +49,38 @@ class _Call(NamedTuple):
     vector: torch.Tensor
     answer: Answer
     last: bool
+    step: int
+    rate: float | None
 
 
 class Engine:
     """State of a communication hook: layouts of the buckets, groups, lines."""
 
-    #: Of the sparse allreduce; what goes back to the residual.
+    #: Of the sparse allreduce; what goes back to the residual; of momentum correction.
     _algorithm: str = "auto"
     _feedback: bool | str = False
+    _momentum: float | None = None
 
     def __init__(self, levels: int, nonfinite: str, grad_scaler: Any, process_group: Any) -> None:
         if levels not in (1, 2):
             raise BadInput(f"levels must be 1 or 2, not {levels!r}")
         if nonfinite not in ("raise", "skip", "pass"):
             raise BadInput(f'nonfinite must be "raise", "skip" or "pass", not {nonfinite!r}')
+        if grad_scaler is not None and not hasattr(grad_scaler, "get_scale"):
+            raise BadInput(f"grad_scaler must be a torch.amp.GradScaler or None, not {grad_scaler!r}")
+        check_group(process_group)
         self._levels_asked, self._nonfinite = levels, nonfinite
         self._scaler, self._process_group = grad_scaler, process_group
         self._steps = 0
         self._levels: Levels | None = None
-        self._names: dict[int, str] = {}
+        self._names = Names()
         self._layouts: dict[int, Layout] = {}
-        #: What was held back for parameters, in layouts that are no more or in a state that was loaded.
-        self._pieces: dict[str, dict[str, list[Piece]]] = {"residual": {}, "velocity": {}}
+        self._held = Held()
+        #: Whether patterns of names were looked at.
+        self._has_looked = False
         self._first, self._second = Line("skyphos-select"), Line("skyphos-finish")
-        #: What this step sent, to be put back if it is left out; whether it is.
-        self._sent: list[tuple[Layout, Any, Any]] = []
+        self._ledger = Ledger()
+        #: Whether this step is left out; whether the optimizer is to do so.
         self._odd = self._leave_out = False
         self._skipped = 0
         self._sent_bytes = self._received_bytes = 0
@@ -81,8 +91,8 @@ class Engine:
         """Values chosen of a bucket of a layer; None: it travels whole."""
         raise NotImplementedError
 
-    def _select(self, layout: Layout, share: torch.Tensor, factor: float | None) -> Selection:
-        """What is sent of a vector, whose gradients are multiplied by a factor first."""
+    def _select(self, layout: Layout, share: torch.Tensor, factor: float | None, step: int) -> Selection:
+        """What is sent of a vector in a step, whose gradients are multiplied by a factor first."""
         raise NotImplementedError
 
     def _quantize(self) -> Quantize | None:
@@ -94,8 +104,12 @@ class Engine:
         return None
 
     def _settings(self) -> dict[str, Any]:
-        """What must be the same in a state that is loaded."""
+        """What must be the same on all ranks, and in a state that is loaded: plain values."""
         raise NotImplementedError
+
+    def _patterns(self) -> Sequence[str]:
+        """Patterns of names, each of which some parameter must fit."""
+        return ()
 
     # -- What the user sees.
 
@@ -143,38 +157,39 @@ class Engine:
         dict
             ``"residual"`` and ``"velocity"`` map names of parameters to pairs: the first value's place, and the values.
         """
-        held: dict[str, dict[str, Any]] = {}
-        for what in ("residual", "velocity"):
-            pieces = dict(self._pieces[what])
-            for layout in self._layouts.values():
-                of = getattr(layout, what)
-                if of is not None:
-                    pieces |= {name: [piece] for name, piece in layout.pieces(of).items()}
-            held[what] = {name: [(piece.start, piece.values) for piece in some] for name, some in pieces.items()}
-        return {"settings": self._settings(), "steps": self._steps, **held}
+        return {"settings": self._settings(), "steps": self._steps, **self._held.state(self._layouts.values())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where another state of the same settings was, on the same rank.
+        """Go on from where another state of the same settings was, on the same rank; all ranks do so, or none.
 
         Raises
         ------
         BadInput
-            The state of other settings, or no state of a hook.
+            The state of other settings, or no state of a hook. With the next gradients, on all ranks: of parameters of
+            other sizes.
         """
         try:
-            settings, steps = state["settings"], int(state["steps"])
-            held = {
-                what: {
-                    name: [Piece(int(start), values) for start, values in some] for name, some in state[what].items()
-                }
-                for what in ("residual", "velocity")
-            }
-        except (KeyError, TypeError, ValueError) as error:
+            settings, steps = state["settings"], index(state["steps"])
+            if settings != self._settings():
+                differ = [name for name, value in self._settings().items() if settings.get(name, None) != value]
+                what = ", ".join(f"{name}={settings.get(name)!r}" for name in differ)
+                raise BadInput(
+                    f"the state is of a {type(self).__name__} with {what}, not {', '.join(self._said(differ))}"
+                )
+            if steps < 0:
+                raise BadInput(f"a state after {steps} steps")
+            self._held.load(state)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            if isinstance(error, BadInput):
+                raise
             raise BadInput(f"this is no state of a {type(self).__name__}: {error!r}") from None
-        if settings != self._settings():
-            raise BadInput(f"the state is of a {type(self).__name__} with {settings}, this one has {self._settings()}")
-        self._steps, self._pieces = steps, held
+        self._steps = steps
         self._layouts.clear()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Neither copied nor pickled: it has threads, groups and parameters of its own."""
+        name = type(self).__name__
+        raise TypeError(f"a {name} cannot be copied or pickled: make another, and load_state_dict() its state_dict()")
 
     def close(self) -> None:
         """Leave the groups that were made for it. The next bucket makes new ones."""
@@ -189,11 +204,7 @@ class Engine:
     def reduce_bucket(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """The mean over ranks of a bucket of ``DistributedDataParallel``; what hooks return."""
         answer = Answer()
-        try:
-            self.reduce_vector(bucket.index(), bucket.parameters(), bucket.buffer(), answer, last=bucket.is_last())
-        except Exception as error:
-            # Raised here it would keep this rank from calls that DDP makes after the last bucket, and others wait for.
-            answer.fail(error)
+        self.reduce_vector(bucket.index(), bucket.parameters(), bucket.buffer(), answer, last=bucket.is_last())
         return answer.future
 
     def reduce_vector(
@@ -208,82 +219,116 @@ class Engine:
     ) -> None:
         """Begin to reduce a vector of these parameters' gradients in place; ``last`` is that of a step.
 
-        To the mean over ranks, or with ``rate`` to the sum of the gradients times that.
+        To the mean over ranks, or with ``rate`` to the sum of the gradients times that. It raises nothing: an error is
+        the answer. (In a hook it would keep this rank from calls that DDP makes after the last bucket.)
         """
-        if self._levels is None or self._levels.comm._native.closed:
-            self._levels = Levels(comm_of(self._process_group), self._levels_asked)
-        levels = self._levels
-        if vector.is_sparse:
-            self._reduce_sparse(levels, _Call(vector, answer, last))
-        else:
-            self._check(vector)
-            layout = self._layout(number, parameters, vector, levels)
-            call = _Call(vector, answer, last)
-            if levels.two:
-                flat = as_numbers(vector.cpu())
-                work, share = levels.sum_inside(flat)
-
-                def begin() -> Callable[[torch.Tensor], None]:
-                    try:
-                        work.wait()
-                    except Exception as error:
-                        # The other hosts wait for this one.
-                        self._fail_all(layout, error)
-                    mine = of_numbers(share, vector.dtype)
-                    return self._begin(layout, mine.to(vector.device), rate)
-
-                self._first.put(lambda: self._finish_later(layout, begin, call), answer)
+        call = _Call(vector, answer, last, self._steps, rate)
+        try:
+            self._reduce(number, parameters, vector, call)
+        except Exception as error:
+            write = _raising(error)
+            if self._levels is not None and self._levels.two:
+                self._first.put(lambda: self._end_later(call, write), answer)
             else:
-                self._finish_later(layout, lambda: self._begin(layout, vector, rate), call)
-        if last:
-            self._steps += 1
+                self._end_later(call, write)
+        finally:
+            self._steps += last
 
-    def _check(self, vector: torch.Tensor) -> None:
+    def _reduce(self, number: int, parameters: list[torch.Tensor], vector: torch.Tensor, call: _Call) -> None:
+        if self._ledger.failed not in (-1, call.step):
+            # What is left of a step that failed may still be under way.
+            self._first.drain()
+            self._second.drain()
+            self._ledger.failed = -1
+        self._names.learn(parameters)
+        levels = self._meet()
+        if vector.is_sparse:
+            self._look_at_patterns(levels, call)
+            return self._reduce_sparse(levels, call)
+        self._check(parameters, vector)
+        layout = self._layout(number, parameters, vector, levels)
+        self._look_at_patterns(levels, call)
+        if not levels.two:
+            return self._finish_later(layout, lambda: self._begin(layout, vector, call), call)
+        flat = as_numbers(vector.cpu())
+        odd = first_odd(vector) if self._nonfinite == "raise" else None
+        found = None if odd is None else BadInput(f"rank {levels.comm.rank}: {words(layout, odd, vector[odd])}")
+        came = levels.sum_inside(flat) if found is None else levels.fail_sum(found)
+
+        def begin() -> Callable[[torch.Tensor], None]:
+            try:
+                mine = of_numbers(came(), vector.dtype)
+            except Exception as error:
+                # The other hosts wait for this one.
+                self._fail_all(layout, error)
+            return self._begin(layout, mine.to(vector.device), call)
+
+        self._first.put(lambda: self._finish_later(layout, begin, call), call.answer)
+
+    def _meet(self) -> Levels:
+        """The groups, made when there are none."""
+        if self._levels is None or self._levels.comm._native.closed:
+            comm = comm_of(group_of(self._process_group, self._names.group))
+            agree(comm, [f"a {type(self).__name__}", *self._said(self._settings()), *self._facts()])
+            self._levels = Levels(comm, self._levels_asked)
+        return self._levels
+
+    def _said(self, names: Iterable[str]) -> list[str]:
+        """Settings in words."""
+        settings = self._settings()
+        return [f"{name}={settings[name]!r}" for name in names]
+
+    def _facts(self) -> list[str]:
+        """What else must be alike on all ranks."""
+        scaler = "no grad_scaler" if self._scaler is None else "a grad_scaler"
+        patterns = [f"pattern {pattern!r}" for pattern in self._patterns()]
+        return [f"nonfinite={self._nonfinite!r}", f"algorithm={self._algorithm!r}", scaler, *patterns]
+
+    def _look_at_patterns(self, levels: Levels, call: _Call) -> None:
+        """With the last of the first gradients, when all names are known: patterns must be of some."""
+        if not call.last or self._has_looked:
+            return
+        self._has_looked = True
+        idle = [pattern for pattern in self._patterns() if not self._names.fitting(pattern)]
+        if idle:
+            some = ", ".join(map(repr, idle))
+            levels.comm._fail(BadInput(f"no parameter that has a gradient is named as {some} in k= or layers= say"))
+
+    def _check(self, parameters: list[torch.Tensor], vector: torch.Tensor) -> None:
+        dtypes = {vector.dtype, *(one.dtype for one in parameters if one.dtype.is_complex)}
         problem = None
         if vector.device.type not in ("cpu", "cuda"):
             problem = f"gradients on {vector.device}: the hooks take those of the CPU and of CUDA"
-        elif vector.dtype not in _FLOATS:
-            problem = f"gradients of {vector.dtype}: the hooks take float16, bfloat16, float32 and float64"
+        elif not dtypes <= _FLOATS:
+            odd = ", ".join(map(str, dtypes - _FLOATS))
+            problem = f"gradients of {odd}: the hooks take float16, bfloat16, float32 and float64"
         if problem is not None:
             assert self._levels is not None
             self._levels.comm._fail(BadInput(problem))
 
     def _layout(self, number: int, parameters: list[torch.Tensor], vector: torch.Tensor, levels: Levels) -> Layout:
+        key = tuple((self._names[parameter], parameter.numel()) for parameter in parameters)
         layout = self._layouts.get(number)
-        if layout is not None and layout.key == tuple(id(parameter) for parameter in parameters):
+        if layout is not None and layout.key == key:
             return layout
-        if any(id(parameter) not in self._names for parameter in parameters):
-            self._names |= names_of(parameters)
+        length = sum(length for _, length in key)
+        problem = self._held.problem(key)
+        if length != vector.numel():
+            problem = f"a bucket of {vector.numel()} values, for parameters of {length}"
+        if problem is not None:
+            levels.comm._fail(BadInput(problem))
+        layers = laid_out(parameters, key, self._choose)
+        done = f"{self._steps} steps done{', as of a loaded state' * self._held.is_loaded}"
+        said = [f"{layer.name} of {layer.stop - layer.start} values with k={layer.k}" for layer in layers]
+        agree(levels.comm, [done, str(vector.dtype), *said])
+        self._held.exchange(levels)
         if layout is not None:
             # DDP makes its buckets anew after the first step.
-            self._dissolve(levels)
-        key, layers = laid_out(parameters, self._names, self._choose)
-        if layers and layers[-1].stop != vector.numel():
-            message = f"a bucket of {vector.numel()} values, for parameters of {layers[-1].stop}"
-            levels.comm._fail(BadInput(message))
-        agree(
-            levels.comm,
-            f"{self._settings()} and {[(layer.name, layer.stop - layer.start, layer.k) for layer in layers]}",
-        )
+            self._held.dissolve(self._layouts.values(), levels)
+            self._layouts.clear()
         layout = Layout(key, layers, levels.share(vector.numel()))
         self._layouts[number] = layout
         return layout
-
-    def _dissolve(self, levels: Levels) -> None:
-        """Make pieces of all that layouts hold back, for other layouts; another rank's share may then be this one's."""
-        for what, pieces in self._pieces.items():
-            mine: dict[str, list[Piece]] = {}
-            for layout in self._layouts.values():
-                of = getattr(layout, what)
-                if of is not None:
-                    for name, piece in layout.pieces(of).items():
-                        mine.setdefault(name, []).append(piece)
-            pieces.clear()
-            everyone = levels.tell_inside(mine) if levels.two else [mine]
-            for one in everyone:
-                for name, some in one.items():
-                    pieces.setdefault(name, []).extend(some)
-        self._layouts.clear()
 
     # -- Among ranks, or hosts.
 
@@ -297,41 +342,61 @@ class Engine:
 
     def _finish_later(self, layout: Layout, begin: Callable[[], Callable[[torch.Tensor], None]], call: _Call) -> None:
         """Begin to reduce this rank's share, and let the second line wait for it and write the result."""
-        vector = call.vector
         try:
             write = begin()
         except Exception as error:
             write = _raising(error)
 
-        def finish() -> None:
+        def write_all(vector: torch.Tensor) -> None:
             levels = self._levels
             assert levels is not None
-            if levels.two:
-                mine = torch.empty(len(layout.share), dtype=vector.dtype)
-                try:
-                    write(mine)
-                except Exception as error:
-                    levels.fail_inside(error)
-                whole = vector if vector.device.type == "cpu" else torch.empty_like(vector, device="cpu")
-                levels.give_inside(as_numbers(mine), as_numbers(whole))
-                if whole is not vector:
-                    vector.copy_(whole)
-            else:
-                write(vector)
-            if call.last:
-                self._end_step()
-            call.answer.give(vector)
+            if not levels.two:
+                return write(vector)
+            mine = torch.empty(len(layout.share), dtype=vector.dtype)
+            try:
+                write(mine)
+            except Exception as error:
+                levels.fail_inside(error)
+            whole = vector if vector.device.type == "cpu" else torch.empty_like(vector, device="cpu")
+            levels.give_inside(as_numbers(mine), as_numbers(whole))
+            if whole is not vector:
+                vector.copy_(whole)
+
+        self._end_later(call, write_all)
+
+    def _end_later(self, call: _Call, write: Callable[[torch.Tensor], None]) -> None:
+        """Let the second line write the result, and answer."""
+
+        def finish() -> None:
+            try:
+                write(call.vector)
+                self._ledger.vector_ends(call.step)
+                if call.last:
+                    self._end_step(call.step)
+            except Exception:
+                self._ledger.fail(call.step)
+                raise
+            finally:
+                if call.last:
+                    self._odd = False
+                    self._ledger.step_ends(call.step)
+            call.answer.give(call.vector)
 
         self._second.put(finish, call.answer)
 
-    def _begin(self, layout: Layout, share: torch.Tensor, rate: float | None) -> Callable[[torch.Tensor], None]:
+    def _begin(self, layout: Layout, share: torch.Tensor, call: _Call) -> Callable[[torch.Tensor], None]:
         """Begin the reduction of a share; what is returned waits, and writes the mean to a tensor like it."""
         assert self._levels is not None
         across = self._levels.across
-        if across is None:
-            return self._alone(layout, share, rate)
-        op: Literal["mean", "sum"] = "mean" if rate is None else "sum"
-        selection = self._select(layout, share, self._factor(rate))
+        try:
+            wanted = {"residual": bool(layout.sparse) and across is not None, "velocity": self._momentum is not None}
+            self._held.take(layout, share, wanted)
+            if across is None:
+                return self._alone(layout, share, call.rate)
+            op: Literal["mean", "sum"] = "mean" if call.rate is None else "sum"
+            selection = self._select(layout, share, self._factor(call.rate), call.step)
+        except Exception as error:
+            self._fail_all(layout, error)
         chosen = self._sends_chosen(layout)
         if selection.odd is not None and self._nonfinite == "raise":
             self._fail_all(layout, BadInput(f"rank {self._levels.comm.rank}: {selection.odd}"))
@@ -340,13 +405,13 @@ class Engine:
         marks = self._nonfinite != "raise"
         if marks and selection.odd is not None:
             places, picked = np.array([length], np.uint32), np.ones(1, picked.dtype)
-        if marks:
-            self._sent.append((layout, selection.places, selection.picked))
+        sent = Sent(layout, selection.places, selection.picked)
+        self._ledger.add(call.step, sent)
         works: list[Any] = []
         with across.fuse():
             if chosen:
                 vector = SparseVector._of(places, picked, None, length + marks)
-                works.append(self._reduce_chosen(layout, vector, op))
+                works.append(self._reduce_chosen(layout, vector, op, sent))
             if layout.dense:
                 numbers = as_numbers(selection.dense)
                 reduced = torch.empty_like(selection.dense)
@@ -377,13 +442,16 @@ class Engine:
         into.fill_(float("nan") if self._nonfinite == "pass" else 0.0)
 
     def _alone(self, layout: Layout, share: torch.Tensor, rate: float | None) -> Callable[[torch.Tensor], None]:
-        """Of one host: its mean."""
+        """Of one host: its mean, with momentum if the optimizer has none."""
         assert self._levels is not None
         factor = self._levels.mean_of_units if rate is None else rate
         mean = share if factor is None else share * factor
         odd = first_odd(mean)
         if odd is not None and self._nonfinite == "raise":
-            raise BadInput(f"rank {self._levels.comm.rank}: {words(layout, odd, mean[odd])}")
+            where = words(layout, layout.share.start + odd, mean[odd])
+            raise BadInput(f"rank {self._levels.comm.rank}, of the sum on its host: {where}")
+        if self._momentum is not None and layout.velocity is not None and odd is None:
+            mean = layout.velocity.mul_(self._momentum).add_(mean)
 
         def write(into: torch.Tensor) -> None:
             into.copy_(mean)
@@ -392,7 +460,7 @@ class Engine:
 
         return write
 
-    def _reduce_chosen(self, layout: Layout, vector: SparseVector, op: Literal["mean", "sum"]) -> Any:
+    def _reduce_chosen(self, layout: Layout, vector: SparseVector, op: Literal["mean", "sum"], left: Sent) -> Any:
         """Begin the sparse allreduce; its result is known to have about as many entries as the last."""
         levels = self._levels
         assert levels is not None and levels.across is not None
@@ -404,6 +472,7 @@ class Engine:
         def sent(became: Any) -> None:
             if self._feedback == "quantised" and layout.residual is not None:
                 put_back(layout.residual, places, picked - became)
+                left.values = became[: len(left.places)]
 
         def finish(reduced: SparseVector, told: Any) -> SparseVector:
             layout.entries = max(1, reduced.nnz)
@@ -453,19 +522,15 @@ class Engine:
                     across._fail(error)
         raise error
 
-    def _end_step(self) -> None:
+    def _end_step(self, step: int) -> None:
         """After the last bucket: if the step is left out, what it sent is still to be sent."""
         assert self._levels is not None
         if self._levels.two and self._nonfinite != "raise":
             self._odd = self._levels.any_inside(self._odd)
         if self._odd:
             self._skipped += 1
-            for layout, places, picked in self._sent:
-                if layout.residual is not None:
-                    put_back(layout.residual, places, picked)
+            self._ledger.put_back(step)
         self._leave_out = self._odd and self._nonfinite == "skip"
-        self._odd = False
-        self._sent.clear()
 
     # -- Sparse gradients.
 
@@ -475,13 +540,7 @@ class Engine:
         check([gradient])
         work = levels.comm.allreduce(as_vector(gradient), op="mean", async_op=True)
 
-        def finish() -> None:
-            fill_sparse(gradient, work.wait())
-            if call.last:
-                self._end_step()
-            call.answer.give(gradient)
-
-        self._second.put(finish, call.answer)
+        self._end_later(call, lambda gradient: fill_sparse(gradient, work.wait()))
 
 
 def _raising(error: Exception) -> Callable[[torch.Tensor], None]:

@@ -13,7 +13,7 @@ from ..errors import BadInput
 from .backend import SkyphosBackend
 from .meeting import meet_through
 
-__all__ = ["comm_of"]
+__all__ = ["check_group", "comm_of", "group_of"]
 
 #: Groups of other backends whose ranks have met.
 _met: weakref.WeakKeyDictionary[Any, Comm] = weakref.WeakKeyDictionary()
@@ -46,16 +46,54 @@ def comm_of(process_group: Any = None) -> Comm:
     if not dist.is_initialized():
         raise BadInput('there is no process group yet: call torch.distributed.init_process_group("skyphos") first')
     group = dist.group.WORLD if process_group is None else process_group
-    if dist.get_rank(group) < 0:
+    if isinstance(group, int) or dist.get_rank(group) < 0:
         raise BadInput("this process is not a rank of that process group")
     backend = group._get_backend(torch.device("cpu")) if _has_cpu(group) else None
     if isinstance(backend, SkyphosBackend):
         return backend.comm
     comm = _met.get(group)
     if comm is None or comm._native.closed:
-        comm = meet_through(f"skyphos of {group.group_name}", dist.get_rank(group), dist.get_world_size(group))
+        name, seconds = f"skyphos of {group.group_name}", _time_out_of(group)
+        comm = meet_through(name, dist.get_rank(group), dist.get_world_size(group), seconds)
         _met[group] = comm
     return comm
+
+
+def check_group(process_group: Any) -> None:
+    """Refuse what is no process group. (What ranks get that are not in a new one is a number, refused when used.)"""
+    if not isinstance(process_group, dist.ProcessGroup | int | None):
+        raise BadInput(
+            f"process_group must be what torch.distributed.new_group returns, or None, not {process_group!r}"
+        )
+
+
+def group_of(asked: Any, model: Any) -> Any:
+    """The process group in which a model's gradients are reduced: the one asked for, or else the model's.
+
+    Raises
+    ------
+    BadInput
+        They have other ranks.
+    """
+    if model is None:
+        return asked
+    group = dist.group.WORLD if asked is None else asked
+    if isinstance(group, int) or dist.get_rank(group) < 0:
+        return asked
+    ranks, theirs = (sorted(dist.get_process_group_ranks(one)) for one in (group, model))
+    if ranks == theirs:
+        return asked
+    if asked is None:
+        return model
+    raise BadInput(f"process_group has ranks {ranks}, and the model's DistributedDataParallel {theirs}")
+
+
+def _time_out_of(group: Any) -> float:
+    """Seconds that its backends wait; the shortest, if they differ."""
+    backends: list[Any] = [group._get_backend(device) for device in group._device_types]
+    limits = [getattr(getattr(backend, "options", None), "_timeout", None) for backend in backends]
+    seconds = [float(limit.total_seconds()) for limit in limits if limit is not None]
+    return min(seconds, default=dist.distributed_c10d.default_pg_timeout.total_seconds())
 
 
 def _has_cpu(group: Any) -> bool:

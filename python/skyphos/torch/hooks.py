@@ -1,9 +1,13 @@
 """Communication hooks for ``DistributedDataParallel``, which looks at their annotations: these are no strings."""
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
+from ..errors import BadInput
 from .compression import QSGD, TopK
+from .engine import Engine
 
 __all__ = ["qsgd_hook", "topk_hook"]
 
@@ -25,7 +29,7 @@ def topk_hook(state: TopK, bucket: dist.GradBucket) -> torch.futures.Future[torc
     For ``model.register_comm_hook(state, topk_hook)``: see :class:`TopK`, which has an example. Gradients that are
     sparse tensors are reduced as they are.
     """
-    return state.reduce_bucket(bucket)
+    return _of(state, TopK).reduce_bucket(bucket)
 
 
 def qsgd_hook(state: QSGD, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -44,4 +48,11 @@ def qsgd_hook(state: QSGD, bucket: dist.GradBucket) -> torch.futures.Future[torc
     -----
     For ``model.register_comm_hook(state, qsgd_hook)``: see :class:`QSGD`, which has an example.
     """
-    return state.reduce_bucket(bucket)
+    return _of(state, QSGD).reduce_bucket(bucket)
+
+
+def _of(state: Any, kind: type[Engine]) -> Engine:
+    """The state, if it is the hook's own kind."""
+    if not isinstance(state, kind):
+        raise BadInput(f"this hook takes a {kind.__name__} as its state, not {state!r}")
+    return state

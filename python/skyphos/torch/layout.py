@@ -8,7 +8,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["Layer", "Layout", "Piece", "gathered", "laid_out", "spread"]
+__all__ = ["Key", "Layer", "Layout", "Piece", "gathered", "laid_out", "spread"]
+
+#: Names and lengths of the parameters of a vector.
+Key = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,8 @@ class Layout:
 
     Attributes
     ----------
-    key : tuple of int
-        Tells one vector from another: of which parameters it is made.
+    key : tuple of (str, int)
+        Tells one vector from another: names and lengths of the parameters of which it is made.
     layers : list of Layer
         In order, of the whole vector.
     share : range
@@ -59,14 +62,17 @@ class Layout:
     residual, velocity : torch.Tensor or None
     entries : int or None
         That the last result had.
+    ready : bool
+        Whether it has what was held back before there was this layout.
     """
 
-    key: tuple[int, ...]
+    key: Key
     layers: list[Layer]
     share: range
     residual: torch.Tensor | None = None
     velocity: torch.Tensor | None = None
     entries: int | None = None
+    ready: bool = False
     sparse: list[Layer] = field(init=False)
     dense: list[slice] = field(init=False)
 
@@ -82,15 +88,21 @@ class Layout:
         low, high = (min(max(x, self.share.start), self.share.stop) for x in (layer.start, layer.stop))
         return slice(low - self.share.start, high - self.share.start)
 
-    def name_at(self, place: int) -> tuple[str, int]:
-        """Whose value is at a place of the share, and at which place of that."""
-        at = place + self.share.start
+    def name_at(self, at: int) -> tuple[str, int]:
+        """Whose value is at a place of the vector, and at which place of that."""
         layer = next(layer for layer in self.layers if layer.start <= at < layer.stop)
         return layer.name, at - layer.start
 
-    def pieces(self, of: torch.Tensor) -> dict[str, Piece]:
-        """What a residual or velocity has of each parameter that is compressed."""
-        return {layer.name: Piece(first, of[there].clone()) for layer, there, first in self._mine()}
+    def pieces(self, kind: str) -> dict[str, Piece]:
+        """What the residual or velocity has of each parameter: the former of those that are compressed alone."""
+        of = getattr(self, kind)
+        if of is None:
+            return {}
+        return {
+            layer.name: Piece(first, of[there].clone())
+            for layer, there, first in self._mine()
+            if kind == "velocity" or layer.k is not None
+        }
 
     def fill(self, into: torch.Tensor, pieces: dict[str, list[Piece]]) -> None:
         """Puts what there is of each parameter into a residual or velocity."""
@@ -109,16 +121,15 @@ class Layout:
 
 
 def laid_out(
-    parameters: Sequence[torch.Tensor], names: dict[int, str], choose: Callable[[str, torch.Tensor], int | None]
-) -> tuple[tuple[int, ...], list[Layer]]:
-    """Key and layers of a vector in which these parameters follow one another."""
+    parameters: Sequence[torch.Tensor], key: Key, choose: Callable[[str, torch.Tensor], int | None]
+) -> list[Layer]:
+    """Layers of a vector in which these parameters follow one another, under the names and lengths of the key."""
     layers: list[Layer] = []
     end = 0
-    for parameter in parameters:
-        name = names[id(parameter)]
-        layers.append(Layer(name, end, end + parameter.numel(), choose(name, parameter)))
-        end += parameter.numel()
-    return tuple(id(parameter) for parameter in parameters), layers
+    for (name, length), parameter in zip(key, parameters, strict=True):
+        layers.append(Layer(name, end, end + length, choose(name, parameter)))
+        end += length
+    return layers
 
 
 def _joined(slices: list[slice]) -> list[slice]:

@@ -11,6 +11,7 @@ A host has as many shares as ranks, if all hosts have as many; else one, its fir
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,7 +20,8 @@ import numpy.typing as npt
 from .. import _skyphos as native
 from ..arguments import resolve_op
 from ..comm import Comm
-from ..work import Work, perform
+from ..errors import SkyphosError
+from ..work import perform
 
 __all__ = ["Levels"]
 
@@ -77,15 +79,29 @@ class Levels:
         start = min(length, self._inside.rank * each)
         return range(start, min(length, start + each)) if self._inside.rank < self.shares else range(0)
 
-    def sum_inside(self, flat: _Array) -> tuple[Work[None], _Array]:
-        """Begin the sum of the host's ranks; what this rank's share of it will be in."""
+    def sum_inside(self, flat: _Array) -> Callable[[], _Array]:
+        """Begin the sum of the host's ranks; what is returned waits for this rank's share of it."""
         each = -(-len(flat) // self.shares)
         padded = _padded(flat, each * self.shares)
         root = None if self.shares > 1 else 0
         mine = self.share(len(flat))
         out = np.empty(each if len(mine) or root is None else 0, flat.dtype)
         call = native.reduce_arrays(self._inside._native, padded, out, *resolve_op("sum"), root, True)
-        return perform(call, True, lambda _: None), out[: len(mine)]  # type: ignore[return-value]
+        work: Any = perform(call, True, lambda _: out[: len(mine)])
+        wait: Callable[[], _Array] = work.wait
+        return wait
+
+    def fail_sum(self, error: Exception) -> Callable[[], _Array]:
+        """In place of :meth:`sum_inside`: the error on all ranks of the host, as they wait."""
+        try:
+            self._inside._fail(error)
+        except SkyphosError as found:
+            agreed = found
+
+        def wait() -> _Array:
+            raise agreed
+
+        return wait
 
     def give_inside(self, share: _Array, into: _Array) -> None:
         """Give the host's ranks this rank's share of the result, and get theirs: the whole."""

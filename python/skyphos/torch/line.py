@@ -27,6 +27,11 @@ class Answer:
             raise self._error
         return self._value
 
+    def result(self) -> Any:
+        """Wait for the value; an error is raised as what it is. (Who waits for the future gets a ``RuntimeError``.)"""
+        self._end.wait()
+        return self._outcome()
+
     def give(self, value: Any) -> None:
         """End with a value."""
         self._value = value
@@ -54,6 +59,13 @@ class Line:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
         self._told.put((what, answer))
+
+    def drain(self) -> None:
+        """Wait until all that it was told is done."""
+        if self._thread is not None:
+            done = Answer()
+            self.put(lambda: done.give(None), done)
+            done.result()
 
     def is_here(self) -> bool:
         """Whether this thread is the line's own."""

@@ -46,10 +46,10 @@ def create(options: Any, backend_options: Any = None) -> SkyphosBackend:
     return backend
 
 
-def meet_through(name: str, rank: int, size: int) -> Comm:
-    """Join the ranks of a process group of another backend, which pass the same name."""
+def meet_through(name: str, rank: int, size: int, seconds: float) -> Comm:
+    """Join the ranks of a process group of another backend, which pass the same name and time-out."""
     store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
-    return _meet(store, rank, size, dist.distributed_c10d.default_pg_timeout.total_seconds(), {})
+    return _meet(store, rank, size, seconds, {})
 
 
 def _of_world(ranks: list[int], seconds: float, name: str) -> Comm | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -10,35 +11,101 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["Choice", "chosen", "names_of", "of_name"]
+from ..errors import BadInput
+
+__all__ = ["Choice", "Names", "check_choice", "chosen", "of_name", "patterns_of"]
 
 #: Which layers: patterns of names, or a function of name and parameter.
 Choice = Sequence[str] | Callable[[str, torch.Tensor], bool]
 
 
-def names_of(parameters: Iterable[torch.Tensor]) -> dict[int, str]:
-    """Names of parameters, by their ``id``: as the model has them that is wrapped for data parallelism.
+class Names:
+    """Names of the parameters of one model, for settings, errors and saved states that go by them.
 
-    A hook gets tensors, not names, and no way to its model; so the wrapped model that has them is looked for.
+    A hook gets tensors, not names, and no way to its model; so the model that is wrapped for data parallelism and has
+    them is looked for. A parameter of none is called by its number and shape.
+
+    Attributes
+    ----------
+    group : ProcessGroup or None
+        The process group of the wrapped model that was found.
 
     Examples
     --------
     >>> import torch
-    >>> from skyphos.torch.names import names_of
-    >>> list(names_of([torch.ones(2, 3)]).values())
-    ['parameter 0 of shape (2, 3)']
+    >>> from skyphos.torch.names import Names
+    >>> names, weight = Names(), torch.ones(2, 3)
+    >>> names.learn([weight])
+    >>> names[weight]
+    'parameter 0 of shape (2, 3)'
     """
-    wanted = {
-        id(parameter): f"parameter {k} of shape {tuple(parameter.shape)}" for k, parameter in enumerate(parameters)
-    }
+
+    def __init__(self) -> None:
+        self.group: Any = None
+        self._names: dict[int, str] = {}
+        #: By name, so that an `id` that was used again is known for what it is.
+        self._named: dict[str, weakref.ref[torch.Tensor]] = {}
+
+    def __contains__(self, parameter: torch.Tensor) -> bool:
+        name = self._names.get(id(parameter))
+        return name is not None and self._named[name]() is parameter
+
+    def __getitem__(self, parameter: torch.Tensor) -> str:
+        return self._names[id(parameter)]
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+    def fitting(self, pattern: str) -> bool:
+        """Whether a name fits a pattern."""
+        return any(fnmatchcase(name, pattern) for name in self._named)
+
+    def learn(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Find the names of those that have none yet.
+
+        Raises
+        ------
+        BadInput
+            A name is that of a parameter of another model.
+        """
+        new = [parameter for parameter in parameters if parameter not in self]
+        if not new:
+            return
+        found, group = _in_model(new)
+        self.group = group or self.group
+        for parameter in new:
+            self.give(parameter, found.get(id(parameter)))
+
+    def give(self, parameter: torch.Tensor, name: str | None) -> None:
+        """Name a parameter; None: by its number and shape."""
+        if name is None:
+            name = f"parameter {len(self)} of shape {tuple(parameter.shape)}"
+        if self._has_another(name, parameter):
+            gc.collect()  # a model that nobody has any more may be waiting for that
+            if self._has_another(name, parameter):
+                raise BadInput(
+                    f"a state of a hook is of one model, and {name} is of two: make a state for each, or delete the "
+                    "model that is no more used"
+                )
+        self._names[id(parameter)] = name
+        self._named[name] = weakref.ref(parameter)
+
+    def _has_another(self, name: str, parameter: torch.Tensor) -> bool:
+        known = self._named.get(name)
+        return known is not None and known() is not None and known() is not parameter
+
+
+def _in_model(parameters: Iterable[torch.Tensor]) -> tuple[dict[int, str], Any]:
+    """Names by ``id``, and the process group, of the wrapped model that has some of these."""
+    wanted = {id(parameter) for parameter in parameters}
     for one in gc.get_objects():
         # Of lazy objects `isinstance` would ask for more than their type.
         if issubclass(type(one), DistributedDataParallel):
             named = one.module.named_parameters()
             found = {id(parameter): name for name, parameter in named if id(parameter) in wanted}
             if found:
-                return wanted | found
-    return wanted
+                return found, one.process_group
+    return {}, None
 
 
 def chosen(choice: Choice | None, name: str, parameter: torch.Tensor) -> bool:
@@ -57,8 +124,28 @@ def chosen(choice: Choice | None, name: str, parameter: torch.Tensor) -> bool:
         return True
     if callable(choice):
         return bool(choice(name, parameter))
-    patterns = [choice] if isinstance(choice, str) else choice
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    return any(fnmatchcase(name, pattern) for pattern in patterns_of(choice))
+
+
+def check_choice(choice: Any) -> list[Any]:
+    """The patterns of a choice; refuses what is none."""
+    if choice is None or callable(choice) or isinstance(choice, Sequence):
+        return patterns_of(choice)
+    raise BadInput(f"layers must be patterns of names, a function of (name, parameter), or None, not {choice!r}")
+
+
+def patterns_of(choice: Choice | None) -> list[str]:
+    """The patterns of a choice; none, where it is a function or all.
+
+    Examples
+    --------
+    >>> from skyphos.torch.names import patterns_of
+    >>> patterns_of("encoder.*"), patterns_of(None)
+    (['encoder.*'], [])
+    """
+    if choice is None or callable(choice):
+        return []
+    return [choice] if isinstance(choice, str) else list(choice)
 
 
 def of_name(values: Any, name: str) -> Any:

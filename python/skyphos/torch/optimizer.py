@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import BadInput
-from .alike import spread
+from .alike import agree, spread
 from .compression import TopK
 from .engine import Engine
 from .group_comm import comm_of
@@ -47,6 +47,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     BadInput
         A rate that is not positive; a compression with a ``grad_scaler``. In :meth:`step` as :class:`TopK` says, on all
         ranks.
+    Mismatch
+        Ranks have other parameters, before any of them is changed.
 
     Notes
     -----
@@ -73,23 +75,27 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def __init__(
         self, params: Iterable[Any], lr: float, compression: Engine | None = None, *, broadcast: bool = True
     ) -> None:
-        if not lr > 0:
-            raise BadInput(f"the learning rate must be positive, not {lr}")
+        if not isinstance(compression, Engine | None):
+            raise BadInput(f"compression must be a TopK, a QSGD or None, not {compression!r}")
+        if not isinstance(lr, int | float) or not lr > 0:
+            raise BadInput(f"the learning rate must be a positive number, not {lr!r}")
         if compression is not None and compression._scaler is not None:
             raise BadInput("a grad_scaler goes with the hook: give DistributedOptimizer gradients that are not scaled")
         super().__init__(params, {"lr": lr})
         self.compression = TopK(levels=1) if compression is None else compression
         for group in self.param_groups:
-            names = group.get("param_names", [])
-            self.compression._names |= {id(one): name for one, name in zip(group["params"], names, strict=False)}
+            names = group.get("param_names") or [None] * len(group["params"])
+            for parameter, name in zip(group["params"], names, strict=True):
+                self.compression._names.give(parameter, name)
         if broadcast:
             self._broadcast()
 
     def _broadcast(self) -> None:
-        comm = comm_of(self.compression._process_group)
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                spread(comm, parameter)
+        comm, names = comm_of(self.compression._process_group), self.compression._names
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        agree(comm, [f"{names[one]} of shape {tuple(one.shape)} and {one.dtype}" for one in parameters])
+        for parameter in parameters:
+            spread(comm, parameter)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Reduce all gradients and update the parameters. Collective.
@@ -117,7 +123,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self.compression.reduce_vector(number, some, flat, answer, last=last, rate=rate)
             under_way.append((some, flat, answer))
         for some, flat, answer in under_way:
-            answer.future.wait()
+            answer.result()
             at = 0
             for parameter in some:
                 parameter.sub_(flat[at : at + parameter.numel()].view_as(parameter))

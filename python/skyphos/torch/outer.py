@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..arguments import as_one_of
+from ..arguments import as_one_of, as_whole
 from ..errors import BadInput
 from .alike import agree, spread
 from .group_comm import comm_of
@@ -118,12 +118,12 @@ def outer_product(
     comm = comm_of(process_group)
     try:
         as_one_of(op, get_args(Op), "op")
-        chosen = _choose(model, layers, rows * comm.size)
+        chosen = _choose(model, layers, as_whole(rows, "rows", 1, 2**31) * comm.size)
         names = {parameter: name for layer in chosen for name, parameter in layer.weights.items()}
-        shapes = ", ".join(f"{name} {tuple(one.shape)} of {one.dtype}" for one, name in names.items())
+        shapes = [f"{name} of shape {tuple(one.shape)} and {one.dtype}" for one, name in names.items()]
     except Exception as error:
         comm._fail(error)
-    agree(comm, shapes)
+    agree(comm, [f"op={op!r}", f"finite={bool(finite)}", *shapes])
     scale = 1.0 / comm.size if op == "mean" else 1.0
     exchange = Exchange(comm, [(name, parameter) for parameter, name in names.items()], scale, bool(finite))
     for weight in exchange.weights:

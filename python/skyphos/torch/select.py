@@ -68,9 +68,9 @@ def select(
         )
     said = None
     if odd is not None:
-        said = words(layout, int(places[odd]), picked[odd])
+        said = words(layout, layout.share.start + int(places[odd]), picked[odd])
     elif (at := first_odd(dense)) is not None:
-        said = words(layout, _place(layout.dense, at), dense[at])
+        said = words(layout, layout.share.start + _place(layout.dense, at), dense[at])
     if said is None:
         return Selection(places, picked, dense)
     if spans:
@@ -115,9 +115,9 @@ def first_odd(numbers: torch.Tensor) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def words(layout: Layout, place: int, value: Any) -> str:
-    """What is said of a gradient that is not finite."""
-    name, at = layout.name_at(place)
+def words(layout: Layout, at: int, value: Any) -> str:
+    """What is said of a gradient that is not finite, at a place of the vector."""
+    name, at = layout.name_at(at)
     return f"the gradient of {name} is {float(value)} at its place {at}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,17 @@ import torch
 from ..errors import BadInput
 from ..sparse_vector import SparseVector
 
-__all__ = ["as_bytes", "as_numbers", "as_vector", "check", "fill_sparse", "of_array", "of_numbers"]
+__all__ = [
+    "as_bytes",
+    "as_moved",
+    "as_numbers",
+    "as_vector",
+    "check",
+    "fill_sparse",
+    "of_array",
+    "of_numbers",
+    "stamp_of",
+]
 
 #: What is reduced as another type: sums wrap around as they do in the narrow one once they are cut to it.
 _WIDENED = {torch.int8: torch.int32, torch.int16: torch.int32}
@@ -37,6 +48,17 @@ def as_bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
         return np.empty(0, np.uint8)
     flat: npt.NDArray[np.uint8] = tensor.detach().reshape(-1).view(torch.uint8).numpy()
     return flat
+
+
+def as_moved(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """The memory of a contiguous tensor, as numbers of its type where NumPy has it: ranks then see if theirs differ."""
+    is_number = tensor.dtype in _NUMBERS or tensor.dtype == torch.bfloat16
+    return as_numbers(tensor) if is_number else as_bytes(tensor)
+
+
+def stamp_of(tensor: torch.Tensor) -> int:
+    """Of a sparse tensor's shape, for a vector does not tell 4 by 6 places from 6 by 4."""
+    return zlib.crc32(repr(tuple(tensor.shape)).encode())
 
 
 def as_numbers(tensor: torch.Tensor) -> npt.NDArray[Any]:

@@ -1,0 +1,126 @@
+"""What is held back of a model's gradients from step to step: residuals and velocities, by the names of parameters.
+
+They are in the layouts of vectors while there are such. Before that, when a state was loaded or vectors are made anew,
+they are pieces: consecutive values of a parameter, of which with two levels each rank of a host may have some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from operator import index
+from typing import Any
+
+import torch
+
+from ..errors import BadInput
+from .layout import Key, Layout, Piece
+from .levels import Levels
+
+__all__ = ["Held"]
+
+_KINDS = ("residual", "velocity")
+
+
+class Held:
+    """Pieces that wait for a layout to take them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skyphos.torch.held import Held
+    >>> held = Held()
+    >>> held.load({"residual": {"weight": [(0, torch.ones(3))]}, "velocity": {}})
+    >>> held.problem((("weight", 2),))
+    'a state was loaded that has 3 values of weight from place 0 on, of which there are 2'
+    """
+
+    def __init__(self) -> None:
+        self._pieces: dict[str, dict[str, list[Piece]]] = {kind: {} for kind in _KINDS}
+        #: Whether they are of a state: then each rank has its own alone.
+        self.is_loaded = False
+
+    def state(self, layouts: Iterable[Layout]) -> dict[str, Any]:
+        """All pieces, and those of layouts, as pairs of the first value's place and the values."""
+        found: dict[str, dict[str, Any]] = {}
+        for kind, pieces in self._pieces.items():
+            of = {name: list(some) for name, some in pieces.items()}
+            _add_layouts(of, layouts, kind)
+            found[kind] = {name: [(piece.start, piece.values) for piece in some] for name, some in of.items()}
+        return found
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Have what :meth:`state` returned in place of all else."""
+        pieces: dict[str, dict[str, list[Piece]]] = {}
+        for kind in _KINDS:
+            pieces[kind] = {}
+            for name, some in state[kind].items():
+                pieces[kind][name] = [_piece(kind, name, start, values) for start, values in some]
+        self._pieces, self.is_loaded = pieces, True
+
+    def problem(self, key: Key) -> str | None:
+        """What of parameters of these names and lengths cannot be taken from a state that was loaded."""
+        for name, length in key:
+            for pieces in self._pieces.values():
+                for piece in pieces.get(name, ()):
+                    if piece.start + len(piece.values) > length:
+                        return (
+                            f"a state was loaded that has {len(piece.values)} values of {name} from place "
+                            f"{piece.start} on, of which there are {length}"
+                        )
+        return None
+
+    def exchange(self, levels: Levels) -> None:
+        """Have the pieces of a loaded state that other ranks of the host have too. Collective there."""
+        if self.is_loaded and levels.two:
+            self._pieces = _merged(levels.tell_inside(self._pieces))
+        self.is_loaded = False
+
+    def dissolve(self, layouts: Iterable[Layout], levels: Levels) -> None:
+        """Make pieces of all that layouts hold back: other layouts may have another rank's share. Collective there."""
+        of: dict[str, dict[str, list[Piece]]] = {kind: {} for kind in _KINDS}
+        for kind in _KINDS:
+            _add_layouts(of[kind], layouts, kind)
+        self._pieces = _merged([self._pieces, *(levels.tell_inside(of) if levels.two else [of])])
+
+    def take(self, layout: Layout, share: torch.Tensor, wanted: Mapping[str, bool]) -> None:
+        """Let a layout hold what was held back of its parameters; once."""
+        if layout.ready:
+            return
+        layout.ready = True
+        for kind, is_wanted in wanted.items():
+            # Those of other ranks' shares go too: they have them.
+            pieces = {name: self._pieces[kind].pop(name, []) for name, _ in layout.key}
+            if is_wanted:
+                values = torch.zeros_like(share)
+                layout.fill(values, pieces)
+                setattr(layout, kind, values)
+
+
+def _add_layouts(into: dict[str, list[Piece]], layouts: Iterable[Layout], kind: str) -> None:
+    for layout in layouts:
+        for name, piece in layout.pieces(kind).items():
+            into.setdefault(name, []).append(piece)
+
+
+def _merged(parts: Iterable[Mapping[str, Mapping[str, list[Piece]]]]) -> dict[str, dict[str, list[Piece]]]:
+    merged: dict[str, dict[str, list[Piece]]] = {kind: {} for kind in _KINDS}
+    for part in parts:
+        for kind in _KINDS:
+            for name, some in part[kind].items():
+                merged[kind].setdefault(name, []).extend(some)
+    return merged
+
+
+def _piece(kind: str, name: str, start: Any, values: Any) -> Piece:
+    """A piece of a state, if it can be one."""
+    what = f"{kind} of {name}"
+    if not isinstance(values, torch.Tensor) or values.dim() != 1 or not values.dtype.is_floating_point:
+        found = (
+            f"{values.dtype} of {tuple(values.shape)}" if isinstance(values, torch.Tensor) else type(values).__name__
+        )
+        raise BadInput(f"a state has floats in a row, not {found}, for the {what}")
+    if index(start) < 0:
+        raise BadInput(f"a state has no values from place {start} on, for the {what}")
+    if not bool(torch.isfinite(values).all()):
+        raise BadInput(f"a state has what is not finite for the {what}")
+    return Piece(index(start), values)
