@@ -50,7 +50,7 @@ def draw(entry: dict[str, Any]) -> Any:
     figure, (left, right) = new(2, width=11)
     for colour, (way, runs) in zip(COLOURS, entry["cifar"].items(), strict=False):
         all_runs = np.array([run["accuracy"] for run in runs])
-        epochs = np.arange(1, all_runs.shape[1] + 1)
+        epochs = runs[0]["epoch"]
         left.fill_between(epochs, all_runs.min(0), all_runs.max(0), color=colour, alpha=0.15, linewidth=0)
         label = f"{way}{' of 512, 4 bits' * (way != 'dense')}: {all_runs[:, -1].mean():.1f}"
         left.plot(epochs, all_runs.mean(0), color=colour, label=label)
@@ -59,7 +59,7 @@ def draw(entry: dict[str, Any]) -> Any:
     for colour, (way, run) in zip((COLOURS[0], COLOURS[2]), entry["atis"].items(), strict=True):
         for name, said, style in (("intent_accuracy", "intent", "-"), ("slot_f1", "slot F1", "--")):
             label = f"{'dense' if way == 'dense' else 'k = 2 of 512'}, {said}: {run[name][-1]:.1f}"
-            right.plot(range(1, len(run[name]) + 1), run[name], style, color=colour, label=label)
+            right.plot(run["epoch"], run[name], style, color=colour, label=label)
     right.set_ylabel("test accuracy and F1, %")
     right.set_ylim(60, 100)
     right.set_title("LSTM of 20 M parameters on ATIS", fontsize=10)

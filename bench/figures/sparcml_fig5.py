@@ -27,7 +27,7 @@ def draw(entry: dict[str, Any]) -> Any:
     """The loss of training on the left, the error on pictures that were not trained on on the right."""
     figure, (left, right) = new(2, width=10)
     for colour, (way, run) in zip((COLOURS[3], COLOURS[2]), entry["runs"].items(), strict=True):
-        epochs = range(1, len(run["accuracy"]) + 1)
+        epochs = run["epoch"]
         label = "dense" if way == "dense" else "k = 1 of 512"
         left.plot(epochs, run["train_loss"], color=colour, label=label)
         errors = [100 - accuracy for accuracy in run["accuracy"]]

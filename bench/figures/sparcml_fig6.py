@@ -61,7 +61,7 @@ def draw(entry: dict[str, Any]) -> Any:
     left.legend(fontsize=8)
     for number, (way, (said, _)) in enumerate(WAYS.items()):
         mine = [run for run in entry["runs"] if run["way"] == way]
-        hours = [3600 * len(run["trained_s"]) / run["trained_s"][-1] for run in mine]
+        hours = [3600 * run["epoch"][-1] / run["trained_s"][-1] for run in mine]
         right.plot([run["hosts"] for run in mine], hours, MARKERS[number] + "-", color=COLOURS[number], label=said)
     right.set_xscale("log", base=2)
     plain_numbers(right.xaxis, sorted({run["hosts"] for run in entry["runs"]}))

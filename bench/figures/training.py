@@ -47,10 +47,13 @@ def trained(example: str, arguments: Sequence[str], tell: Tell) -> dict[str, Any
 
 
 def curves(record: dict[str, Any]) -> dict[str, Any]:
-    """What a figure keeps of a run: its numbers by epoch, and seconds of training until then."""
+    """What a figure keeps of a run: its numbers after epochs that were evaluated, and seconds until then."""
     names = ["train_loss", *record["headline"]]
-    found: dict[str, Any] = {name: [round(epoch[name], 5) for epoch in record["epochs"]] for name in names}
-    found["trained_s"] = np.cumsum([epoch["train_s"] for epoch in record["epochs"]]).round(2).tolist()
+    there = [at for at, epoch in enumerate(record["epochs"]) if names[-1] in epoch]
+    found: dict[str, Any] = {name: [round(record["epochs"][at][name], 5) for at in there] for name in names}
+    found["epoch"] = [at + 1 for at in there]
+    seconds = np.cumsum([epoch["train_s"] for epoch in record["epochs"]]).round(2)
+    found["trained_s"] = seconds[there].tolist()
     return found
 
 

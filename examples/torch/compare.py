@@ -69,11 +69,13 @@ def figure(runs: Sequence[Run]) -> Any:
         made.patch.set_alpha(0)
         for (left, right), name in zip(axes, rows, strict=True):
             for number, run in enumerate(runs):
-                values = [epoch[name] for epoch in run["epochs"] if name in epoch]
+                there = [at for at, epoch in enumerate(run["epochs"]) if name in epoch]
+                values = [run["epochs"][at][name] for at in there]
                 line = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
                 if values:
-                    left.plot(range(1, len(values) + 1), values, label=label(run), **line)
-                    right.plot(trained_s(run), values, **line)
+                    left.plot([at + 1 for at in there], values, label=label(run), **line)
+                    seconds = trained_s(run)
+                    right.plot([seconds[at] for at in there], values, **line)
             left.set_ylabel(name.replace("_", " "))
             left.xaxis.get_major_locator().set_params(integer=True)
             for each in (left, right):

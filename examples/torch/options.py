@@ -42,6 +42,8 @@ class Settings:
         Top-k: SGD's momentum is taken of each rank's own gradients, before values are chosen (Lin et al., 2018).
     density_warm_up : int
         Top-k: epochs before k values of a bucket are sent; in the first almost all are, then fewer and fewer.
+    evaluate_every : int
+        Epochs between two looks at the test samples; the last epoch ends with one in any case.
     every : int
         Block momentum: steps between two means of parameters.
     model : mapping
@@ -64,6 +66,7 @@ class Settings:
     bits: Literal[2, 4, 8] | None = None
     momentum_correction: bool = False
     density_warm_up: int = 0
+    evaluate_every: int = 1
     every: int = 16
     model: Mapping[str, int] = field(default_factory=dict)
 
@@ -123,7 +126,8 @@ class Asked:
 
 
 _CHANGES = (
-    *("epochs", "batch", "lr", "limit", "k", "bucket", "bits", "momentum_correction", "density_warm_up", "every"),
+    *("epochs", "batch", "lr", "limit", "evaluate_every", "k", "bucket", "bits"),
+    *("momentum_correction", "density_warm_up", "every"),
 )
 
 
@@ -170,6 +174,7 @@ _OPTIONS: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
     click.option("--batch", type=click.IntRange(1), help="Of all ranks together."),
     click.option("--lr", type=click.FloatRange(0.0, min_open=True), help="Learning rate."),
     click.option("--limit", type=click.IntRange(1), help="Take only so many of the training samples."),
+    click.option("--evaluate-every", type=click.IntRange(1), metavar="EPOCHS", help="Test so often."),
     click.option("--seed", type=int, default=1, show_default=True, help="Of parameters and the samples' order."),
     click.option("--data", type=click.Path(path_type=Path), help="Folder of the data, or its archive."),
     click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON file to record the run in."),

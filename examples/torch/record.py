@@ -87,9 +87,9 @@ class Shown:
     def epoch(self, entry: Mapping[str, Any]) -> None:
         """A line, and the bar from the start again."""
         self._bar.reset(self._task)
-        headline = ", ".join(f"{name} {entry[name]:.4g}" for name in self._record.entry["headline"])
+        headline = ", ".join(f"{name} {entry[name]:.4g}" for name in self._record.entry["headline"] if name in entry)
         parts = ", ".join(f"{name} {value:.1f}" for name, value in entry["seconds"].items())
-        took = f"{entry['train_s']:.1f} s ({parts})"
+        took, headline = f"{entry['train_s']:.1f} s ({parts})", headline or "not evaluated"
         self._console.print(f"epoch {entry['epoch']:3}  loss {entry['train_loss']:.4f}  {headline}  {took}")
 
     def end(self) -> None:

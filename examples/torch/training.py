@@ -107,9 +107,10 @@ class Training:
         loss = self._steps(steps, epoch)
         seconds, busy = time.perf_counter() - begin, time.thread_time() - busy
         after = sent_bytes()
-        _average_buffers(self._ddp.module, self._place.size)
-        begin = time.perf_counter()
-        metrics = evaluate(self._task, self._ddp.module, self._place)
+        begin, metrics = time.perf_counter(), {}
+        if (epoch + 1) % self._settings.evaluate_every == 0 or epoch + 1 == self._settings.epochs:
+            _average_buffers(self._ddp.module, self._place.size)
+            metrics = evaluate(self._task, self._ddp.module, self._place)
         entry = {
             "epoch": epoch + 1,
             "steps": len(steps),

@@ -37,8 +37,9 @@ pub(crate) const MOST_WAYS: usize = 4;
 /// How often calls are tried by each way in a round, at most.
 pub(crate) const MOST_TRIES: usize = 2;
 
-/// Shorter calls are tried so often, others once.
-const SHORT_S: f64 = 2e-3;
+/// Shorter calls are tried so often, others once. (Of ranks that share cores any one call of 10 ms may take 40, and what is
+/// left out for it is not tried again.)
+const SHORT_S: f64 = 50e-3;
 
 /// Kinds of calls that are remembered, those called last: a program that asks for something else each time must not fill the
 /// memory.
