@@ -41,8 +41,14 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
         tell(f"{way} of 512: {np.mean(each):+.2f} points of accuracy, 95 % interval {low:+.2f} to {high:+.2f}")
         differences[way] = {"each": each, "mean": float(np.mean(each)), "interval": [low, high]}
     preset = ["--preset", "smoke" if quick else "full"]
-    words = {way: curves(trained("atis", [*preset, "--compress", way], tell)) for way in ("dense", "topk")}
-    return {"ranks": RANKS, "cifar": pictures, "differences": differences, "atis": words}
+    words = {way: trained("atis", [*preset, "--compress", way], tell) for way in ("dense", "topk")}
+    return {
+        "ranks": RANKS,
+        "cifar": pictures,
+        "differences": differences,
+        "atis": {way: curves(run) for way, run in words.items()},
+        "atis_parameters": words["dense"]["parameters"],
+    }
 
 
 def draw(entry: dict[str, Any]) -> Any:
@@ -62,7 +68,7 @@ def draw(entry: dict[str, Any]) -> Any:
             right.plot(run["epoch"], run[name], style, color=colour, label=label)
     right.set_ylabel("test accuracy and F1, %")
     right.set_ylim(60, 100)
-    right.set_title("LSTM of 20 M parameters on ATIS", fontsize=10)
+    right.set_title(f"LSTM of {entry['atis_parameters'] / 1e6:.1f} M parameters on ATIS", fontsize=10)
     for axes in (left, right):
         axes.set_xlabel("epoch")
         axes.legend(loc="lower right")
