@@ -16,7 +16,7 @@ TITLE = "Accuracy over k and global batch: ResNet-8 on CIFAR-10"
 NEEDS_ROOT = False
 BATCHES, KS = (64, 256, 1024), (1, 4, 16, 64)
 #: The preset's.
-BATCH, RATE = 128, 0.1
+BATCH, RATE = 64, 0.025
 
 
 def measure(quick: bool, tell: Tell) -> dict[str, Any]:
