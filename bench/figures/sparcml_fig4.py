@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .style import COLOURS, Tell, new
-from .training import RANKS, curves, paired_interval, trained
+from .training import RANKS, paired_interval, trained
 
 TITLE = "SparCML Fig. 4: accuracy of top-k and of dense training, CIFAR-10 and ATIS"
 NEEDS_ROOT = False
@@ -32,7 +32,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
     for seed in range(1, 1 + (2 if quick else SEEDS)):
         for way, arguments in WAYS.items():
             run = trained("cifar", [*preset, *arguments, "--seed", str(seed)], tell)
-            pictures[way].append({"seed": seed} | curves(run))
+            pictures[way].append({"seed": seed} | run["curves"])
     differences = {}
     for way in list(WAYS)[1:]:
         pairs = zip(pictures[way], pictures["dense"], strict=True)
@@ -46,7 +46,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
         "ranks": RANKS,
         "cifar": pictures,
         "differences": differences,
-        "atis": {way: curves(run) for way, run in words.items()},
+        "atis": {way: run["curves"] for way, run in words.items()},
         "atis_parameters": words["dense"]["parameters"],
     }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from .style import COLOURS, Tell, new
-from .training import RANKS, curves, trained
+from .training import RANKS, trained
 
 TITLE = "SparCML Fig. 5: a wide ResNet-18, dense and k = 1 of 512"
 NEEDS_ROOT = False
@@ -20,7 +20,11 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
     """Curves of both."""
     preset = ["--model", "wide-resnet18", "--preset", "smoke" if quick else "short"]
     runs = {way: trained("cifar", [*preset, "--compress", way], tell) for way in ("dense", "topk")}
-    return {"ranks": RANKS, "parameters": runs["dense"]["parameters"], "runs": {w: curves(r) for w, r in runs.items()}}
+    return {
+        "ranks": RANKS,
+        "parameters": runs["dense"]["parameters"],
+        "runs": {w: r["curves"] for w, r in runs.items()},
+    }
 
 
 def draw(entry: dict[str, Any]) -> Any:

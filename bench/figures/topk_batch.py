@@ -28,8 +28,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
         for k in (None, *KS):
             way = ["--compress", "dense"] if k is None else ["--compress", "topk", "--k", str(k), "--bits", "32"]
             run = trained("cifar", [*common, *way], tell)
-            steps = sum(epoch["steps"] for epoch in run["epochs"])
-            points.append({"batch": batch, "k": k, "steps": steps, "accuracy": run["epochs"][-1]["accuracy"]})
+            points.append({"batch": batch, "k": k, "steps": run["steps"], "accuracy": run["curves"]["accuracy"][-1]})
     return {"ranks": RANKS, "points": points}
 
 

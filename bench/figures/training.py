@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,40 +15,59 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from skyphos.whole_file import replacing
+
 from .style import Tell
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Git leaves it alone. What is there is not trained again: remove it after a change of what is trained.
-KEPT = ROOT / "bench" / "lab" / "results" / "training"
-
-
+#: What is there is not trained again: remove it after a change of what is trained.
+KEPT = ROOT / "docs" / "figures" / "training"
+#: Of runs that only show that it works: git leaves it alone.
+TRIED = ROOT / "bench" / "lab" / "results" / "training"
 #: As many as the paper has on CIFAR-10.
 RANKS = 8
 
 
 def trained(example: str, arguments: Sequence[str], tell: Tell) -> dict[str, Any]:
-    """The record of a run: by :data:`RANKS` processes of one thread on this machine, which share its cores."""
+    """What is kept of a run: by :data:`RANKS` processes of one thread on this machine, which share its cores."""
     said = " ".join([f"{example}.py", *arguments])
-    out = KEPT / (re.sub(r"[^a-z0-9]+", "-", f"{said} {RANKS}") + ".json")
-    if not out.exists() or "ranks_equal" not in json.loads(out.read_text()):
+    folder = TRIED if "smoke" in arguments else KEPT
+    out = folder / (re.sub(r"[^a-z0-9.]+", "-", f"{example} {' '.join(arguments)}") + ".json")
+    if not out.exists():
         tell(f"{said}, {RANKS} ranks")
-        out.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(str(out)) as file:
+            file.write((json.dumps(_kept(_run(example, arguments, said)), indent=1) + "\n").encode())
+    record: dict[str, Any] = json.loads(out.read_text())
+    last = record["curves"]
+    tell(f"{said}: " + ", ".join(f"{name} {last[name][-1]:.2f}" for name in record["headline"]))
+    return record
+
+
+def _run(example: str, arguments: Sequence[str], said: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run.json"
         script = [str(ROOT / "examples" / "torch" / f"{example}.py"), *arguments, "--out", str(out)]
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
         env = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run([*launcher, *script], env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{said} failed:\n{done.stderr[-2000:]}")
-    record: dict[str, Any] = json.loads(out.read_text())
+        record: dict[str, Any] = json.loads(out.read_text())
     if not record["ranks_equal"]:
         raise RuntimeError(f"{said}: the ranks ended with different parameters")
-    last = record["epochs"][-1]
-    tell(f"{said}: " + ", ".join(f"{name} {last[name]:.2f}" for name in record["headline"]))
     return record
 
 
+def _kept(record: dict[str, Any]) -> dict[str, Any]:
+    """Of a run's record what says how it was made, and its curves: the rest is long."""
+    names = ("example", "headline", "date", "ranks", "config", "parameters", "machine")
+    steps = sum(epoch["steps"] for epoch in record["epochs"])
+    return {name: record[name] for name in names} | {"steps": steps, "curves": curves(record)}
+
+
 def curves(record: dict[str, Any]) -> dict[str, Any]:
-    """What a figure keeps of a run: its numbers after epochs that were evaluated, and seconds until then."""
+    """Of a run's record its numbers after epochs that were evaluated, and seconds until then."""
     names = ["train_loss", *record["headline"]]
     there = [at for at, epoch in enumerate(record["epochs"]) if names[-1] in epoch]
     found: dict[str, Any] = {name: [round(record["epochs"][at][name], 5) for at in there] for name in names}
