@@ -35,9 +35,10 @@ def trained(example: str, arguments: Sequence[str], tell: Tell) -> dict[str, Any
     out = folder / (re.sub(r"[^a-z0-9.]+", "-", f"{example} {' '.join(arguments)}") + ".json")
     if not out.exists():
         tell(f"{said}, {RANKS} ranks")
+        kept = json.dumps(_kept(_run(example, arguments, said)), indent=1) + "\n"
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(str(out)) as file:
-            file.write((json.dumps(_kept(_run(example, arguments, said)), indent=1) + "\n").encode())
+            file.write(kept.encode())
     record: dict[str, Any] = json.loads(out.read_text())
     last = record["curves"]
     tell(f"{said}: " + ", ".join(f"{name} {last[name][-1]:.2f}" for name in record["headline"]))
