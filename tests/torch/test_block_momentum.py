@@ -124,6 +124,22 @@ def refusals() -> None:
         block_momentum(optimizer, every=1, momentum=0.5)
 
 
+def more_parameters() -> None:
+    w, later = (nn.Parameter(torch.zeros(2)) for _ in range(2))
+    optimizer = torch.optim.SGD([w], lr=1.0)
+    blocks = block_momentum(optimizer, every=1, momentum=0.0)
+    if dist.get_rank() == 1:
+        optimizer.add_param_group({"params": [later]})
+    w.grad = torch.ones(2)
+    with pytest.raises(sky.errors.BadInput, match="the optimizer has 2 parameters, and had 1"):
+        optimizer.step()
+    blocks.remove()
+
+
+def test_parameters_that_come_later(ranks: Callable[[int], Ranks]) -> None:
+    ranks(2).run(more_parameters)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_formula(ranks: Callable[[int], Ranks], size: int, nesterov: bool) -> None:

@@ -428,6 +428,30 @@ def test_a_model_that_some_ranks_share(ranks: MakeRanks) -> None:
     ranks(3).run(some_of_all)
 
 
+def wrapped_again(elsewhere: bool) -> str:
+    rank = dist.get_rank()
+    groups = [dist.new_group([one]) for one in range(dist.get_world_size())]
+    net = nn.Linear(30, 30, bias=False)
+    state = st.TopK(k=512, levels=1)
+    said = "nothing"
+    for group in (None, groups[rank] if elsewhere else None):
+        net.zero_grad()
+        model = DistributedDataParallel(net, process_group=group)
+        model.register_comm_hook(state, st.topk_hook)
+        said = said_by(lambda model=model: model(torch.full((1, 30), 1.0 + rank)).sum().backward())
+        if group is None:
+            torch.testing.assert_close(net.weight.grad, torch.full((30, 30), 1.5))
+        del model
+    dist.barrier()
+    return said
+
+
+def test_a_model_that_is_wrapped_again(ranks: MakeRanks) -> None:
+    assert ranks(2).run(wrapped_again, False) == ["nothing"] * 2
+    for rank, said in enumerate(ranks(2).run(wrapped_again, True)):
+        assert f"among ranks [0, 1], and its model is wrapped for ranks [{rank}] now" in said
+
+
 def wrongly_used(what: str) -> str:
     net: Any = Net(torch.complex64 if what == "complex" else torch.float32)
     state: Any = st.TopK(levels=1)

@@ -175,6 +175,26 @@ def groups() -> None:
     dist.barrier()
 
 
+def ends_when_it_ends() -> None:
+    """The future of a message that comes last does not keep others waiting that were asked for after it."""
+    rank, _ = me()
+    if rank == 0:
+        last = torch.zeros(3)
+        message = dist.irecv(last, 1).get_future()
+        dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()
+        dist.send(torch.ones(2), 1)
+        message.wait()
+        assert torch.equal(last, torch.ones(3))
+    else:
+        dist.all_reduce(torch.ones(3))
+        dist.recv(torch.zeros(2), 0)
+        dist.send(torch.ones(3), 0)
+
+
+def test_futures(ranks: Callable[[int], Ranks]) -> None:
+    ranks(2).run(ends_when_it_ends)
+
+
 @pytest.mark.parametrize("length", [1, 100_000])
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_ring(ranks: Callable[[int], Ranks], size: int, length: int) -> None:

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
+import skyphos as sky  # noqa: E402
 import skyphos.torch as st  # noqa: E402
 from test_hooks import top_of_buckets  # noqa: E402
 from torch_ranks import Ranks  # noqa: E402
@@ -117,6 +118,38 @@ def fails() -> str:
 def test_what_is_not_finite(ranks: Callable[[int], Ranks]) -> None:
     said = ranks(3).run(fails)
     assert all("2.weight" in one and "rank 1" in one for one in said), said
+
+
+def more_parameters() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(rank)
+    a, b = (nn.Parameter(torch.randn(8)) for _ in range(2))
+    optimizer = st.DistributedOptimizer([("a", a)], lr=RATE)
+    optimizer.add_param_group({"params": [("b", b)]})
+    a.grad, b.grad = torch.ones(8), torch.ones(8) * rank
+    optimizer.step()
+    for one in (a, b):
+        everywhere = [torch.empty(8) for _ in range(size)]
+        dist.all_gather(everywhere, one.detach())
+        assert all(torch.equal(other, everywhere[0]) for other in everywhere)
+    with pytest.raises(sky.Mismatch, match=r"rank 1 has c of shape \(2,\)"):
+        optimizer.add_param_group({"params": [("c", nn.Parameter(torch.zeros(1 + rank)))]})
+
+
+def test_parameters_that_come_later(ranks: Callable[[int], Ranks]) -> None:
+    ranks(2).run(more_parameters)
+
+
+def sparse_gradient() -> None:
+    words = nn.Embedding(5, 3, sparse=True)
+    optimizer = st.DistributedOptimizer(words.named_parameters(), lr=RATE)
+    words(torch.tensor([1])).sum().backward()
+    with pytest.raises(sky.errors.BadInput, match="weight has a sparse gradient"):
+        optimizer.step()
+
+
+def test_sparse_gradients(ranks: Callable[[int], Ranks]) -> None:
+    ranks(2).run(sparse_gradient)
 
 
 def test_settings() -> None:

@@ -345,6 +345,51 @@ def test_not_finite(ranks: Callable[[int], Ranks]) -> None:
     ranks(2).run(not_finite)
 
 
+class Both(nn.Module):
+    """A linear and a recurrent layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(40, 50), nn.GRU(50, 30)
+
+    def forward(self, x: Any) -> Any:
+        return self.second(torch.tanh(self.first(x)))[0]
+
+
+def asked_by_grad() -> None:
+    """``torch.autograd.grad`` leaves ``.grad`` as it is, and gives what it gives with DDP: of this rank alone."""
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    net = Both()
+    ref = copy.deepcopy(net)
+    ours, theirs = DistributedDataParallel(outer_product(net, layers="*")), DistributedDataParallel(ref)
+    x = torch.randn(4, 3, 40, generator=torch.Generator().manual_seed(rank)).requires_grad_()
+    for inputs in ([x], [x, "first.weight"], ["second.weight_hh_l0", "first.weight"]):
+        found = []
+        for model, module in ((ours, net), (theirs, ref)):
+            wanted = [module.get_parameter(one) if isinstance(one, str) else one for one in inputs]
+            found.append(torch.autograd.grad(model(x).square().sum(), wanted))
+            assert module.first.weight.grad is None
+        for mine, other in zip(*found, strict=True):
+            torch.testing.assert_close(mine, other)
+    # Of some parameters; the others' gradients stay.
+    for module in (net, ref):
+        module.second.weight_hh_l0.grad = torch.ones_like(module.second.weight_hh_l0)
+    ours(x).square().sum().backward(inputs=[net.second.weight_ih_l0])
+    assert net.first.weight.grad is None
+    assert torch.equal(net.second.weight_hh_l0.grad, torch.ones_like(net.second.weight_hh_l0))
+    net.zero_grad()
+    ref.zero_grad()
+    for model in (ours, theirs):
+        model(x).square().sum().backward()
+    for mine, other in zip(net.parameters(), ref.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_autograd_grad(ranks: Callable[[int], Ranks]) -> None:
+    ranks(2).run(asked_by_grad)
+
+
 def refusals() -> None:
     bad = sky.errors.BadInput
     linear = lambda: nn.Sequential(nn.Linear(40, 50), nn.Linear(50, 40))  # noqa: E731

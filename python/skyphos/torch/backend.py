@@ -419,7 +419,7 @@ class SkyphosBackend(Backend):
         group = self._messages.between(self.comm.rank, self._other(to, tag, "send"), tag)
         mine = as_moved(tensor.contiguous())
         done = native.move_arrays(group, "message", mine, mine[:0].copy(), 0, "direct", True)
-        return TorchWork(_native(done, True), lambda _: None, [tensor], self._line)
+        return TorchWork(_native(done, True), lambda _: None, [tensor], None)
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> TorchWork:
         """Receive a tensor from one rank."""
@@ -428,7 +428,7 @@ class SkyphosBackend(Backend):
         straight = tensor.is_contiguous()
         out = as_moved(tensor) if straight else _room(tensor)
         done = native.move_arrays(group, "message", out[:0].copy(), out, 0, "direct", True)
-        return TorchWork(_native(done, True), lambda _: None if straight else _fill(tensor, out), [tensor], self._line)
+        return TorchWork(_native(done, True), lambda _: None if straight else _fill(tensor, out), [tensor], None)
 
     def _other(self, rank: int, tag: int, what: str) -> int:
         if not 0 <= rank < self.comm.size or rank == self.comm.rank:

@@ -122,7 +122,7 @@ class BlockMomentum:
         self._every, self.momentum, self.lr, self._nesterov = settings
         self._comm = comm
         self._steps = 0
-        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        parameters: list[torch.Tensor] = [one for group in optimizer.param_groups for one in group["params"]]
         asked = [f"every={self._every}", f"momentum={self.momentum}", f"lr={self.lr}", f"nesterov={self._nesterov}"]
         shapes = [f"parameter {k} of shape {tuple(p.shape)} and {p.dtype}" for k, p in enumerate(parameters)]
         agree(comm, asked + shapes)
@@ -130,6 +130,7 @@ class BlockMomentum:
             spread(comm, one)
         wide = {dtype: [one for one in parameters if _wide(one) == dtype] for dtype in (torch.float32, torch.float64)}
         self._parts = [_Part(some) for some in wide.values() if some]
+        self._optimizer, self._parameters = optimizer, parameters
         self._hook: Any = optimizer.register_step_post_hook(self._stepped)
 
     def _stepped(self, *_: Any) -> None:
@@ -142,11 +143,21 @@ class BlockMomentum:
 
         Raises
         ------
+        BadInput
+            The optimizer has got other parameters since (``add_param_group``); on all ranks.
         SkyphosError
             The allreduce failed; parameters are those of this rank then.
         """
         if self._steps == 0:
             return
+        now = [one for group in self._optimizer.param_groups for one in group["params"]]
+        if [id(one) for one in now] != [id(one) for one in self._parameters]:
+            self._comm._fail(
+                BadInput(
+                    f"the optimizer has {len(now)} parameters, and had {len(self._parameters)} when block_momentum was "
+                    "called: remove() that, and call it again after add_param_group"
+                )
+            )
         means = [self._comm.allreduce(part.packed().numpy(), op="mean") for part in self._parts]
         for part, mean in zip(self._parts, means, strict=True):
             part.update(torch.from_numpy(mean), self.momentum, self.lr, self._nesterov)

@@ -74,6 +74,8 @@ class Engine:
         self._steps = 0
         self._levels: Levels | None = None
         self._names = Names()
+        #: Where the first bucket is.
+        self._memory = 0
         self._layouts: dict[int, Layout] = {}
         self._held = Held()
         #: Whether patterns of names were looked at.
@@ -157,6 +159,7 @@ class Engine:
         dict
             ``"residual"`` and ``"velocity"`` map names of parameters to pairs: the first value's place, and the values.
         """
+        self._drain()
         return {"settings": self._settings(), "steps": self._steps, **self._held.state(self._layouts.values())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -183,8 +186,10 @@ class Engine:
             if isinstance(error, BadInput):
                 raise
             raise BadInput(f"this is no state of a {type(self).__name__}: {error!r}") from None
+        self._drain()
         self._steps = steps
         self._layouts.clear()
+        self._ledger = Ledger()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Neither copied nor pickled: it has threads, groups and parameters of its own."""
@@ -199,12 +204,22 @@ class Engine:
             self._levels.close()
             self._levels = None
 
+    def _drain(self) -> None:
+        """Wait for what is left of a step that failed: what it has sent comes back."""
+        self._first.drain()
+        self._second.drain()
+
     # -- A bucket.
 
     def reduce_bucket(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """The mean over ranks of a bucket of ``DistributedDataParallel``; what hooks return."""
         answer = Answer()
-        self.reduce_vector(bucket.index(), bucket.parameters(), bucket.buffer(), answer, last=bucket.is_last())
+        number, vector = bucket.index(), bucket.buffer()
+        if number == 0 and not vector.is_sparse and vector.data_ptr() != self._memory:
+            # New buckets: maybe the model was wrapped again.
+            self._memory = vector.data_ptr()
+            self._names.renew()
+        self.reduce_vector(number, bucket.parameters(), vector, answer, last=bucket.is_last())
         return answer.future
 
     def reduce_vector(
@@ -236,15 +251,13 @@ class Engine:
 
     def _reduce(self, number: int, parameters: list[torch.Tensor], vector: torch.Tensor, call: _Call) -> None:
         if self._ledger.failed not in (-1, call.step):
-            # What is left of a step that failed may still be under way.
-            self._first.drain()
-            self._second.drain()
+            self._drain()
             self._ledger.failed = -1
         self._names.learn(parameters)
         levels = self._meet()
         if vector.is_sparse:
             self._look_at_patterns(levels, call)
-            return self._reduce_sparse(levels, call)
+            return self._reduce_sparse(levels, self._names[parameters[0]], call)
         self._check(parameters, vector)
         layout = self._layout(number, parameters, vector, levels)
         self._look_at_patterns(levels, call)
@@ -310,23 +323,27 @@ class Engine:
         key = tuple((self._names[parameter], parameter.numel()) for parameter in parameters)
         layout = self._layouts.get(number)
         if layout is not None and layout.key == key:
+            layout.step = self._steps
             return layout
         length = sum(length for _, length in key)
-        problem = self._held.problem(key)
+        layers = laid_out(parameters, key, self._choose)
+        problem = self._held.problem(layers, compressed=levels.units > 1)
         if length != vector.numel():
             problem = f"a bucket of {vector.numel()} values, for parameters of {length}"
         if problem is not None:
             levels.comm._fail(BadInput(problem))
-        layers = laid_out(parameters, key, self._choose)
         done = f"{self._steps} steps done{', as of a loaded state' * self._held.is_loaded}"
         said = [f"{layer.name} of {layer.stop - layer.start} values with k={layer.k}" for layer in layers]
         agree(levels.comm, [done, str(vector.dtype), *said])
         self._held.exchange(levels)
         if layout is not None:
-            # DDP makes its buckets anew after the first step.
-            self._held.dissolve(self._layouts.values(), levels)
-            self._layouts.clear()
-        layout = Layout(key, layers, levels.share(vector.numel()))
+            # DDP makes its buckets anew after the first step. Those that this step has used already are of the new.
+            now = {n: one for n, one in self._layouts.items() if one.step == self._steps and n != number}
+            self._held.dissolve([one for n, one in self._layouts.items() if n not in now], levels)
+            self._layouts = now
+        layout = Layout(key, layers, levels.share(vector.numel()), step=self._steps)
+        wanted = {"residual": bool(layout.sparse) and levels.across is not None, "velocity": self._momentum is not None}
+        self._held.give(layout, vector.new_empty(0), wanted)
         self._layouts[number] = layout
         return layout
 
@@ -389,8 +406,6 @@ class Engine:
         assert self._levels is not None
         across = self._levels.across
         try:
-            wanted = {"residual": bool(layout.sparse) and across is not None, "velocity": self._momentum is not None}
-            self._held.take(layout, share, wanted)
             if across is None:
                 return self._alone(layout, share, call.rate)
             op: Literal["mean", "sum"] = "mean" if call.rate is None else "sum"
@@ -467,15 +482,17 @@ class Engine:
         settings = _allreduce_settings(
             self._algorithm, None, "quantiles", None, self._quantize(), expected_nnz=layout.entries
         )
-        places, picked = vector.indices, vector.values
+        picked = vector.values
 
         def sent(became: Any) -> None:
             if self._feedback == "quantised" and layout.residual is not None:
-                put_back(layout.residual, places, picked - became)
-                left.values = became[: len(left.places)]
+                # A mark that this rank found what is not finite is no value.
+                chosen = slice(len(left.places))
+                put_back(layout.residual, left.places, picked[chosen] - became[chosen])
+                left.values = became[chosen]
 
         def finish(reduced: SparseVector, told: Any) -> SparseVector:
-            layout.entries = max(1, reduced.nnz)
+            layout.entries = reduced.nnz or None
             self._sent_bytes += told[3]
             self._received_bytes += told[5]
             return reduced
@@ -534,13 +551,36 @@ class Engine:
 
     # -- Sparse gradients.
 
-    def _reduce_sparse(self, levels: Levels, call: _Call) -> None:
+    def _reduce_sparse(self, levels: Levels, name: str, call: _Call) -> None:
         """Those of embeddings: a sparse allreduce of all ranks."""
         gradient = call.vector
         check([gradient])
-        work = levels.comm.allreduce(as_vector(gradient), op="mean", async_op=True)
+        vector, odd = as_vector(gradient), first_odd(gradient._values().reshape(-1))
+        if self._nonfinite == "raise":
+            if odd is not None:
+                each = gradient._values()[0].numel()
+                row, value = gradient._indices()[:, odd // each].tolist(), gradient._values().reshape(-1)[odd]
+                found = f"the gradient of {name} is {float(value)} in its row {', '.join(map(str, row))}"
+                levels.comm._fail(BadInput(f"rank {levels.comm.rank}: {found}"))
+        else:
+            # One place more, for a mark that this rank found what is not finite.
+            places, values = vector.indices, vector.values
+            if odd is not None:
+                places, values = np.array([vector.n], np.int64), np.ones((1, *values.shape[1:]), values.dtype)
+            vector = SparseVector._of(places, values, None, vector.n + 1)
+        work, end = levels.comm.allreduce(vector, op="mean", async_op=True), vector.n - 1
 
-        self._end_later(call, lambda gradient: fill_sparse(gradient, work.wait()))
+        def write(into: torch.Tensor) -> None:
+            reduced = work.wait()
+            places = reduced.indices
+            if self._nonfinite != "raise" and len(places) and int(places[-1]) == end:
+                self._odd = True
+                last = slice(len(places) - 1, None) if self._nonfinite == "pass" else slice(0)
+                filler = np.full_like(np.asarray(reduced.values)[last], np.nan)
+                reduced = SparseVector(np.zeros(len(filler), np.int64), filler, end)
+            fill_sparse(into, reduced)
+
+        self._end_later(call, write)
 
 
 def _raising(error: Exception) -> Callable[[torch.Tensor], None]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..errors import BadInput
-from .layout import Key, Layout, Piece
+from .layout import Layer, Layout, Piece
 from .levels import Levels
 
 __all__ = ["Held"]
@@ -28,9 +28,10 @@ class Held:
     --------
     >>> import torch
     >>> from skyphos.torch.held import Held
+    >>> from skyphos.torch.layout import Layer
     >>> held = Held()
     >>> held.load({"residual": {"weight": [(0, torch.ones(3))]}, "velocity": {}})
-    >>> held.problem((("weight", 2),))
+    >>> held.problem([Layer("weight", 0, 2, 1)], compressed=True)
     'a state was loaded that has 3 values of weight from place 0 on, of which there are 2'
     """
 
@@ -57,9 +58,10 @@ class Held:
                 pieces[kind][name] = [_piece(kind, name, start, values) for start, values in some]
         self._pieces, self.is_loaded = pieces, True
 
-    def problem(self, key: Key) -> str | None:
-        """What of parameters of these names and lengths cannot be taken from a state that was loaded."""
-        for name, length in key:
+    def problem(self, layers: Iterable[Layer], *, compressed: bool) -> str | None:
+        """What of these layers cannot be taken from a state that was loaded; of one host none are compressed."""
+        for layer in layers:
+            name, length = layer.name, layer.stop - layer.start
             for pieces in self._pieces.values():
                 for piece in pieces.get(name, ()):
                     if piece.start + len(piece.values) > length:
@@ -67,6 +69,13 @@ class Held:
                             f"a state was loaded that has {len(piece.values)} values of {name} from place "
                             f"{piece.start} on, of which there are {length}"
                         )
+            waiting = any(bool(piece.values.any()) for piece in self._pieces["residual"].get(name, ()))
+            if waiting and (layer.k is None or not compressed):
+                return (
+                    f"a state was loaded that holds back values of {name}, which travels whole now and would never "
+                    "send them: go on with the k=, layers= and dense_below= and on the hosts that it was saved with, "
+                    f'or leave them out: state["residual"].pop({name!r})'
+                )
         return None
 
     def exchange(self, levels: Levels) -> None:
@@ -82,16 +91,13 @@ class Held:
             _add_layouts(of[kind], layouts, kind)
         self._pieces = _merged([self._pieces, *(levels.tell_inside(of) if levels.two else [of])])
 
-    def take(self, layout: Layout, share: torch.Tensor, wanted: Mapping[str, bool]) -> None:
-        """Let a layout hold what was held back of its parameters; once."""
-        if layout.ready:
-            return
-        layout.ready = True
+    def give(self, layout: Layout, like: torch.Tensor, wanted: Mapping[str, bool]) -> None:
+        """Let a layout hold what was held back of its parameters, in a tensor like another one."""
         for kind, is_wanted in wanted.items():
             # Those of other ranks' shares go too: they have them.
             pieces = {name: self._pieces[kind].pop(name, []) for name, _ in layout.key}
             if is_wanted:
-                values = torch.zeros_like(share)
+                values = like.new_zeros(len(layout.share))
                 layout.fill(values, pieces)
                 setattr(layout, kind, values)
 

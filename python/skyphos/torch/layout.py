@@ -62,8 +62,8 @@ class Layout:
     residual, velocity : torch.Tensor or None
     entries : int or None
         That the last result had.
-    ready : bool
-        Whether it has what was held back before there was this layout.
+    step : int
+        In which it was used last.
     """
 
     key: Key
@@ -72,7 +72,7 @@ class Layout:
     residual: torch.Tensor | None = None
     velocity: torch.Tensor | None = None
     entries: int | None = None
-    ready: bool = False
+    step: int = 0
     sparse: list[Layer] = field(init=False)
     dense: list[slice] = field(init=False)
 

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import BadInput
@@ -28,7 +29,7 @@ class Names:
     Attributes
     ----------
     group : ProcessGroup or None
-        The process group of the wrapped model that was found.
+        The process group of the wrapped model that was found; of the same ranks, should it be wrapped again.
 
     Examples
     --------
@@ -42,6 +43,9 @@ class Names:
 
     def __init__(self) -> None:
         self.group: Any = None
+        self._ranks: list[int] | None = None
+        self._model: weakref.ref[DistributedDataParallel] | None = None
+        self._is_new = False
         self._names: dict[int, str] = {}
         #: By name, so that an `id` that was used again is known for what it is.
         self._named: dict[str, weakref.ref[torch.Tensor]] = {}
@@ -60,21 +64,39 @@ class Names:
         """Whether a name fits a pattern."""
         return any(fnmatchcase(name, pattern) for name in self._named)
 
-    def learn(self, parameters: Iterable[torch.Tensor]) -> None:
+    def renew(self) -> None:
+        """The model may have been wrapped again: look with the next parameters."""
+        self._is_new = True
+
+    def learn(self, parameters: Sequence[torch.Tensor]) -> None:
         """Find the names of those that have none yet.
 
         Raises
         ------
         BadInput
-            A name is that of a parameter of another model.
+            A name is that of a parameter of another model. The model is wrapped for other ranks than before.
         """
         new = [parameter for parameter in parameters if parameter not in self]
-        if not new:
+        if self._model is not None and self._model() is None:
+            self._is_new = True
+        if not new and not self._is_new:
             return
-        found, group = _in_model(new)
-        self.group = group or self.group
+        found, model = _in_model(parameters)
+        if model is not None:
+            self._belong(model)
         for parameter in new:
             self.give(parameter, found.get(id(parameter)))
+        self._model = None if model is None else weakref.ref(model)
+        self._is_new = False
+
+    def _belong(self, model: DistributedDataParallel) -> None:
+        ranks = dist.get_process_group_ranks(model.process_group)
+        if self._ranks not in (None, ranks):
+            raise BadInput(
+                f"this state reduced among ranks {self._ranks}, and its model is wrapped for ranks {ranks} now: make "
+                "a new state for that, and load_state_dict() this one's state_dict() to go on with what is held back"
+            )
+        self.group, self._ranks = model.process_group, ranks
 
     def give(self, parameter: torch.Tensor, name: str | None) -> None:
         """Name a parameter; None: by its number and shape."""
@@ -95,17 +117,28 @@ class Names:
         return known is not None and known() is not None and known() is not parameter
 
 
-def _in_model(parameters: Iterable[torch.Tensor]) -> tuple[dict[int, str], Any]:
-    """Names by ``id``, and the process group, of the wrapped model that has some of these."""
+def _in_model(parameters: Iterable[torch.Tensor]) -> tuple[dict[int, str], DistributedDataParallel | None]:
+    """The wrapped model that has some of these, and their names by ``id``."""
     wanted = {id(parameter) for parameter in parameters}
-    for one in gc.get_objects():
-        # Of lazy objects `isinstance` would ask for more than their type.
-        if issubclass(type(one), DistributedDataParallel):
-            named = one.module.named_parameters()
-            found = {id(parameter): name for name, parameter in named if id(parameter) in wanted}
-            if found:
-                return found, one.process_group
-    return {}, None
+    models = _models(wanted)
+    if len(models) > 1:
+        gc.collect()  # one that nobody has any more may be waiting for that
+        models = _models(wanted)
+    if len({tuple(dist.get_process_group_ranks(model.process_group)) for model in models}) > 1:
+        raise BadInput(
+            "the model is wrapped twice, for different ranks, and a hook's state cannot know which of them it is of: "
+            "give each its own process_group=, or delete the one that is no more used"
+        )
+    if not models:
+        return {}, None
+    named = models[0].module.named_parameters()
+    return {id(parameter): name for name, parameter in named if id(parameter) in wanted}, models[0]
+
+
+def _models(wanted: set[int]) -> list[DistributedDataParallel]:
+    # Of lazy objects `isinstance` would ask for more than their type.
+    models = [one for one in gc.get_objects() if issubclass(type(one), DistributedDataParallel)]
+    return [one for one in models if any(id(parameter) in wanted for parameter in one.module.parameters())]
 
 
 def chosen(choice: Choice | None, name: str, parameter: torch.Tensor) -> bool:

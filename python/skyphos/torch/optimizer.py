@@ -33,7 +33,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     ----------
     params : iterable
         Parameters, ``model.named_parameters()``, or groups of them, as optimizers of torch take; the same on all ranks.
-        With names, errors and settings by layer go by them.
+        With names, errors and settings by layer go by them. Gradients are dense ones.
     lr : float
         The learning rate α. Contributions of ranks are *added*: a rate for means is divided by the number of ranks.
         (The hook :func:`topk_hook` accumulates gradients without the rate, and averages.)
@@ -46,7 +46,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     ------
     BadInput
         A rate that is not positive; a compression with a ``grad_scaler``. In :meth:`step` as :class:`TopK` says, on all
-        ranks.
+        ranks, and a sparse gradient; no parameter is changed then.
     Mismatch
         Ranks have other parameters, before any of them is changed.
 
@@ -83,17 +83,25 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise BadInput("a grad_scaler goes with the hook: give DistributedOptimizer gradients that are not scaled")
         super().__init__(params, {"lr": lr})
         self.compression = TopK(levels=1) if compression is None else compression
-        for group in self.param_groups:
+        self._broadcasts = broadcast
+        self._take_in(self.param_groups)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Take more parameters, with rank 0's values if the others have them. Collective."""
+        super().add_param_group(param_group)
+        if hasattr(self, "compression"):  # else torch's own __init__ calls
+            self._take_in(self.param_groups[-1:])
+
+    def _take_in(self, groups: list[dict[str, Any]]) -> None:
+        for group in groups:
             names = group.get("param_names") or [None] * len(group["params"])
             for parameter, name in zip(group["params"], names, strict=True):
                 self.compression._names.give(parameter, name)
-        if broadcast:
-            self._broadcast()
-
-    def _broadcast(self) -> None:
-        comm, names = comm_of(self.compression._process_group), self.compression._names
-        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
-        agree(comm, [f"{names[one]} of shape {tuple(one.shape)} and {one.dtype}" for one in parameters])
+        if not self._broadcasts:
+            return
+        comm, known = comm_of(self.compression._process_group), self.compression._names
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        agree(comm, [f"{known[one]} of shape {tuple(one.shape)} and {one.dtype}" for one in parameters])
         for parameter in parameters:
             spread(comm, parameter)
 
@@ -115,15 +123,25 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _update(self) -> None:
         vectors = [(group["lr"], some) for group in self.param_groups for some in _vectors(group["params"])]
-        under_way = []
+        for parameter in (parameter for _, some in vectors for parameter in some):
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                raise BadInput(
+                    f"{self.compression._names[parameter]} has a sparse gradient, and DistributedOptimizer takes dense "
+                    "ones: use sparse=False, or DistributedDataParallel with topk_hook"
+                )
+        skipped, under_way = self.compression.skipped, []
         for number, (rate, some) in enumerate(vectors):
             parts = [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in some]
             flat, answer = torch.cat(parts), Answer()
             last = number == len(vectors) - 1
             self.compression.reduce_vector(number, some, flat, answer, last=last, rate=rate)
             under_way.append((some, flat, answer))
-        for some, flat, answer in under_way:
+        # All or nothing: what a step has sent that fails, or is left out, is sent again.
+        for _, _, answer in under_way:
             answer.result()
+        if self.compression.skipped != skipped and self.compression._nonfinite == "skip":
+            return
+        for some, flat, _ in under_way:
             at = 0
             for parameter in some:
                 parameter.sub_(flat[at : at + parameter.numel()].view_as(parameter))

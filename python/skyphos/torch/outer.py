@@ -98,8 +98,9 @@ def outer_product(
     ranks do not use are fine; batches that some ranks lack are not: ``join()`` is refused.
 
     Recurrent layers run step by step in PyTorch's own operations, for their fused backward has no factors to give.
-    ``.grad`` changes only by ``backward()``: not by ``torch.autograd.grad``. Hooks on weights are called with None.
-    ``torch.compile`` has not been tried. Copies of the model (``copy.deepcopy``) are ordinary.
+    ``.grad`` changes only by ``backward()``: ``torch.autograd.grad`` returns what this rank's own loss gives, as with
+    DDP. Hooks on weights are called with None by the former. ``torch.compile`` has not been tried. Copies of the model
+    (``copy.deepcopy``) are ordinary.
 
     Examples
     --------

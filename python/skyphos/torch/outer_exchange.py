@@ -51,6 +51,8 @@ class Weight:
             weight = here()
             if weight is None:
                 return
+            if not weight.is_wanted():
+                return  # `torch.autograd.grad` asks for it
             if gradient is not None:
                 raise BadInput(
                     f"{weight.name} has a gradient that is no outer product: something other than its layer used it. "
@@ -72,6 +74,25 @@ class Weight:
                 f"the gradient of {self.name} is summed over ranks and cannot be differentiated again "
                 "(create_graph=True): leave it out, outer_product(model, layers=...)"
             )
+
+    def is_wanted(self) -> bool:
+        """Whether the backward that this is called from changes ``.grad``: ``torch.autograd.grad`` does not."""
+        node = torch.autograd.graph.get_gradient_edge(self.parameter).node
+        try:
+            wanted: bool = torch._C._will_engine_execute_node(node)
+        except RuntimeError:
+            return False  # PyTorch refuses the question where a gradient is returned
+        return wanted
+
+    def gradient(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+        """What a layer's backward returns for the sum of outer products of rows of a (r, N) and b (r, M).
+
+        None, and they go their way; where ``torch.autograd.grad`` asks, this rank's own sum.
+        """
+        if self.is_wanted():
+            self.hand_over(a, b)
+            return None
+        return a.T @ b
 
     def hand_over(self, a: torch.Tensor, b: torch.Tensor) -> None:
         """Add outer products of rows of a (r, N) and b (r, M) to the gradient, from within a backward."""

@@ -65,15 +65,16 @@ class _Linear(torch.autograd.Function):
         wants_x, wants_matrix, wants_bias, *_ = ctx.needs_input_grad
         a = gradient.reshape(-1, gradient.shape[-1])
         part = matrix if ctx.rows is None else matrix[ctx.rows]
+        of_matrix = None
         if wants_matrix:
             whole = a
             if ctx.rows is not None:
                 whole = a.new_zeros(len(a), len(matrix))
                 whole[:, ctx.rows] = a
-            ctx.weight.hand_over(whole, x.reshape(-1, x.shape[-1]).to(a.dtype))
+            of_matrix = ctx.weight.gradient(whole, x.reshape(-1, x.shape[-1]).to(a.dtype))
         return (
             gradient @ part.to(gradient.dtype) if wants_x else None,
-            None,
+            of_matrix,
             a.sum(0) if wants_bias else None,
             None,
         )

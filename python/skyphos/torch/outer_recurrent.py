@@ -134,5 +134,4 @@ def _gradient(weight: Weight | None, a: Tensor, b: Tensor) -> Tensor | None:
     """The gradient aᵀ b of an ordinary weight; of one that is exchanged, its factors go their way."""
     if weight is None:
         return a.T @ b
-    weight.hand_over(a, b)
-    return None
+    return weight.gradient(a, b)

@@ -31,8 +31,8 @@ class Selection:
     dense : torch.Tensor
         The layers that travel whole, one after the other, in the processor's memory.
     odd : str or None
-        A NaN or an infinity that was found, in words. The residual is then as it was before, but for rounding, and 0
-        where the sum was not finite; nothing is to be sent.
+        A NaN or an infinity that was found, in words. Residual and velocity are then as they were before, but for
+        rounding, and 0 where the sum was not finite; nothing is to be sent.
     """
 
     places: npt.NDArray[np.uint32]
@@ -48,11 +48,10 @@ def select(
     whole = gathered(share, layout.dense)
     if factor is not None:
         whole = whole * factor
-    if layout.velocity is not None and momentum is not None and layout.dense:
+    corrected = layout.velocity is not None and momentum is not None and bool(layout.dense)
+    if corrected:
         # Without an optimizer's momentum these layers need theirs too.
-        velocity = gathered(layout.velocity, layout.dense).mul_(momentum).add_(whole)
-        spread(velocity, layout.dense, layout.velocity)
-        whole = velocity
+        whole = gathered(layout.velocity, layout.dense).mul_(momentum).add_(whole)
     dense = whole.cpu()
     if not spans:
         places, picked = np.empty(0, np.uint32), as_numbers(dense[:0])
@@ -72,9 +71,12 @@ def select(
     elif (at := first_odd(dense)) is not None:
         said = words(layout, layout.share.start + _place(layout.dense, at), dense[at])
     if said is None:
+        if corrected:
+            spread(whole, layout.dense, layout.velocity)
         return Selection(places, picked, dense)
     if spans:
-        _undo(layout, share, places, picked, factor)
+        put_back(layout.residual, places, picked)
+        _undo(layout, share, factor, momentum)
     return Selection(places[:0], picked[:0], torch.zeros_like(dense), said)
 
 
@@ -125,24 +127,21 @@ def _place(slices: list[slice], at: int) -> int:
     return int(np.concatenate([np.arange(one.start, one.stop) for one in slices])[at])
 
 
-def _undo(
-    layout: Layout,
-    share: torch.Tensor,
-    places: npt.NDArray[np.uint32],
-    picked: npt.NDArray[Any],
-    factor: float | None,
-) -> None:
-    """The residual as it was before, but for rounding; 0 where it cannot be known."""
-    residual = layout.residual
+def _undo(layout: Layout, share: torch.Tensor, factor: float | None, momentum: float | None) -> None:
+    """Residual and velocity as they were before, but for rounding; 0 where that cannot be known."""
+    residual, velocity = layout.residual, layout.velocity
     assert residual is not None
-    put_back(residual, places, picked)
     for layer in layout.sparse:
         there = slice(layer.start, layer.stop)
         if not bool(share[there].any()):
             continue  # nothing was added
-        added = share[there] if layout.velocity is None else layout.velocity[there]
-        residual[there].sub_(added, alpha=1.0 if factor is None or layout.velocity is not None else factor)
-    for held in (residual, layout.velocity):
+        scale = 1.0 if factor is None else factor
+        if velocity is None or not momentum:
+            residual[there].sub_(share[there], alpha=scale)
+        else:
+            residual[there].sub_(velocity[there])
+            velocity[there].sub_(share[there], alpha=scale).div_(momentum)
+    for held in (residual, velocity):
         if held is not None:
             held.masked_fill_(~torch.isfinite(held), 0.0)
 

@@ -38,8 +38,9 @@ class TorchWork(C10dWork):
         Puts what came into the caller's tensors; called once.
     outputs : list of Tensor
         What the future gives.
-    line : Line
-        Waits for the call where somebody asks for its future.
+    line : Line or None
+        Waits for the call where somebody asks for its future. None: a thread of its own, for a call that may end before
+        those that began before it, as messages do.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class TorchWork(C10dWork):
         call: _Waits | None,
         finish: Callable[[Any], None],
         outputs: list[Any],
-        line: Line,
+        line: Line | None,
     ) -> None:
         super().__init__()
         self._call, self._finish, self._outputs, self._line = call, finish, outputs, line
@@ -70,14 +71,16 @@ class TorchWork(C10dWork):
             ask = self._answer is None
             if self._answer is None:
                 self._answer = Answer()
-            answer = self._answer
+            answer, line = self._answer, self._line
         if ask and self._over:
             self._tell(answer)
-        elif ask and self._line.is_here():
+        elif ask and line is None:
+            threading.Thread(target=self._settle_and_tell, args=(answer,), name="skyphos-message", daemon=True).start()
+        elif ask and line is not None and line.is_here():
             # A callback of another future may wait for this one, and the line would wait for the callback.
             self._settle_and_tell(answer)
-        elif ask:
-            self._line.put(lambda: self._settle_and_tell(answer), answer)
+        elif ask and line is not None:
+            line.put(lambda: self._settle_and_tell(answer), answer)
         return answer.future
 
     def _settle_and_tell(self, answer: Answer) -> None:

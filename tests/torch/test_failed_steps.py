@@ -1,0 +1,320 @@
+"""Steps that fail or are left out, and states around them: what was sent and what is held back is all gradients."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+import skyphos.torch as st  # noqa: E402
+from test_hook_faults import said_by  # noqa: E402
+from test_hooks import group_of  # noqa: E402
+from torch_ranks import Ranks  # noqa: E402
+
+MakeRanks = Callable[[int], Ranks]
+
+
+def held_everywhere(state: Any, name: str, length: int) -> Any:
+    """The sum of all ranks' residuals of a parameter."""
+    everywhere: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everywhere, state.state_dict()["residual"].get(name, ()))
+    total = torch.zeros(length, dtype=torch.float64)
+    for pieces in everywhere:
+        for start, values in pieces:
+            total[start : start + len(values)] += values
+    return total
+
+
+def goes_back(step_again: bool) -> None:
+    """A step fails, and training goes on: from the state before, or from where it is."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    weight, gradient = nn.Parameter(torch.zeros(64).double()), torch.arange(1.0, 65.0).double()
+    state = st.TopK(k=2, bucket=64, levels=1, dense_below=0)
+    optimizer = st.DistributedOptimizer([("w", weight)], lr=1.0, compression=state)
+
+    def step(poison: float = 0.0) -> str:
+        weight.grad = gradient.clone()
+        if rank == 1:
+            weight.grad[5] += poison
+        return said_by(optimizer.step)
+
+    assert step() == "nothing"
+    saved = state.state_dict()
+    assert "rank 1: the gradient of w is nan at its place 5" in step(float("nan"))
+    if step_again:
+        state.load_state_dict(saved)
+    assert step() == "nothing" and step() == "nothing"
+    got = held_everywhere(state, "w", 64) - weight.detach()
+    # Ranks without the NaN hold back what they added in the failed step, unless they went back before it.
+    expected = (3 * size + (0 if step_again else size - 1)) * gradient
+    if not step_again:
+        got[5] = expected[5] = 0.0
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("step_again", [True, False])
+def test_after_a_failed_step(ranks: MakeRanks, step_again: bool) -> None:
+    ranks(2).run(goes_back, step_again)
+    ranks(3).run(goes_back, step_again)
+
+
+def all_or_nothing(nonfinite: Any) -> None:
+    """Two vectors, of which the second has a NaN: the first's parameter stays too."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    a, b = (nn.Parameter(torch.zeros(64).double()) for _ in range(2))
+    state = st.TopK(k=2, bucket=64, levels=1, dense_below=0, nonfinite=nonfinite)
+    groups = [{"params": [("a", a)]}, {"params": [("b", b)]}]
+    optimizer = st.DistributedOptimizer(groups, lr=1.0, compression=state)
+    gradient = torch.arange(1.0, 65.0).double()
+    for number in range(4):
+        a.grad, b.grad = gradient.clone(), gradient.clone()
+        before = a.detach().clone()
+        if number == 1 and rank == 1:
+            b.grad[3] = float("nan")
+        said = said_by(optimizer.step)
+        assert (said == "nothing") == (number != 1 or nonfinite == "skip"), said
+        assert torch.equal(before, a.detach()) == (number == 1)
+    got = held_everywhere(state, "a", 64) - a.detach()
+    torch.testing.assert_close(got, 4 * size * gradient, rtol=1e-12, atol=1e-12)
+    assert state.skipped == (nonfinite == "skip")
+
+
+@pytest.mark.parametrize("nonfinite", ["raise", "skip"])
+def test_all_vectors_of_an_optimizer_or_none(ranks: MakeRanks, nonfinite: str) -> None:
+    ranks(2).run(all_or_nothing, nonfinite)
+
+
+def one_bad_step(nonfinite: Any, settings: dict[str, Any], shape: tuple[int, int]) -> None:
+    """One NaN costs one step, and no more."""
+    rank = dist.get_rank()
+    torch.manual_seed(3)
+    net = nn.Linear(*shape).double()
+    state = st.TopK(k=2, bucket=64, levels=1, nonfinite=nonfinite, **settings)
+    model = DistributedDataParallel(net)
+    model.register_comm_hook(state, st.topk_hook)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    state.guard(optimizer)
+    for number in range(5):
+        optimizer.zero_grad()
+        x = torch.randn(3, shape[0], generator=torch.Generator().manual_seed(10 * number + rank)).double()
+        bad = number == 2
+        if bad and rank == 1:
+            x[0, 0] = float("nan")
+        before = net.weight.detach().clone()
+        said = said_by(lambda x=x: model(x).square().sum().backward())
+        assert (said != "nothing") == (bad and nonfinite == "raise"), said
+        if said == "nothing":
+            optimizer.step()
+        assert torch.equal(before, net.weight.detach()) == bad
+        assert state.skipped == (nonfinite == "skip" and number >= 2)
+    assert torch.isfinite(net.weight).all()
+
+
+@pytest.mark.parametrize("nonfinite", ["raise", "skip"])
+@pytest.mark.parametrize(
+    ("settings", "shape"),
+    [
+        ({"momentum_correction": 0.9}, (8, 8)),  # all layers travel whole
+        ({"momentum_correction": 0.9, "dense_below": 70}, (64, 64)),
+        ({"bits": 4, "feedback": "quantised", "dense_below": 0}, (64, 64)),
+    ],
+    ids=["whole", "chosen", "quantised"],
+)
+def test_one_bad_step(ranks: MakeRanks, nonfinite: str, settings: dict[str, Any], shape: tuple[int, int]) -> None:
+    ranks(2).run(one_bad_step, nonfinite, settings, shape)
+
+
+class Wide(nn.Module):
+    """The last layer's bucket is long under way when the first one's fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.big = nn.Linear(64, 16_000, bias=False)
+        self.small = nn.Linear(64, 64, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        return self.small(x).sum() + self.big(x).sum()
+
+
+def looks_at_once() -> None:
+    """What a failed step has sent is in a state that is saved straight after it."""
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    net = Wide()
+    model = DistributedDataParallel(net, bucket_cap_mb=0.0001)  # type: ignore[arg-type]
+    state = st.TopK(k=64, bucket=512, levels=1, dense_below=0)
+    model.register_comm_hook(state, st.topk_hook)
+    poison = torch.tensor(float("nan") if rank == 1 else 1.0)
+    model(torch.randn(2, 64)).backward()
+    net.small.weight.register_hook(lambda g: g * poison)
+    assert "small.weight" in said_by(lambda: model(torch.randn(2, 64)).backward())
+    ((_, at_once),) = state.state_dict()["residual"]["big.weight"]
+    state._drain()
+    ((_, later),) = state.state_dict()["residual"]["big.weight"]
+    assert torch.equal(at_once, later)
+
+
+def test_a_state_straight_after_a_failure(ranks: MakeRanks) -> None:
+    ranks(2).run(looks_at_once)
+
+
+class Long(nn.Module):
+    """Its last layer fills DDP's first bucket of 1 MB, so that the others have other ones from the first step on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(20, 64, bias=False, dtype=torch.float64)
+        self.b = nn.Linear(64, 64, bias=False, dtype=torch.float64)
+        self.c = nn.Linear(64, 4000, bias=False, dtype=torch.float64)
+
+    def forward(self, x: Any) -> Any:
+        return self.c(torch.tanh(self.b(torch.tanh(self.a(x)))))
+
+
+def thawed(hosts: list[int] | None, fails: bool) -> None:
+    """A layer is thawed and the model wrapped again: some buckets stay, others are new, maybe in a step that fails."""
+    rank, size, group = dist.get_rank(), dist.get_world_size(), group_of(hosts)
+    units = size if hosts is None else len(set(hosts))
+    torch.manual_seed(1)
+    net = Long()
+    state = st.TopK(k=2, bucket=64, dense_below=50, levels=1 if hosts is None else 2, process_group=group)
+    net.b.requires_grad_(False)
+    poison = {"is": False}
+
+    def wrap() -> Any:
+        # (Without the last argument the first step has one bucket.)
+        cap: Any = 0.0001
+        model = DistributedDataParallel(net, process_group=group, bucket_cap_mb=cap, find_unused_parameters=True)
+        model.register_comm_hook(state, st.topk_hook)
+        return model
+
+    def loss_of(of: int, number: int) -> Any:
+        random = torch.Generator().manual_seed(10 * number + of)
+        return net(torch.randn(3, 20, generator=random, dtype=torch.float64)).square().mean()
+
+    model = wrap()
+    sent = {name: torch.zeros_like(one).reshape(-1) for name, one in net.named_parameters()}
+    total = {name: torch.zeros_like(one) for name, one in sent.items()}
+    for number in range(4):
+        if number == 2:
+            del model
+            gc.collect()
+            net.b.requires_grad_(True)
+            net.b.weight.register_hook(lambda g: g * float("nan") if poison["is"] else g)
+            model = wrap()
+        named = [(name, one) for name, one in net.named_parameters() if one.requires_grad]
+        for of in range(size):
+            gradients = torch.autograd.grad(loss_of(of, number), [one for _, one in named])
+            for (name, _), gradient in zip(named, gradients, strict=True):
+                total[name] += gradient.reshape(-1) / size
+        net.zero_grad()
+        poison["is"] = fails and number == 2 and rank == 1
+        random = torch.Generator().manual_seed(10 * number + rank)
+        x = torch.randn(3, 20, generator=random, dtype=torch.float64)
+        said = said_by(lambda model=model, x=x: model(x).square().mean().backward())
+        assert (said != "nothing") == (fails and number == 2), said
+        poison["is"] = False
+        if said == "nothing":
+            for name, one in named:
+                sent[name] += one.grad.reshape(-1)  # type: ignore[union-attr]
+    held: list[Any] = [None] * size
+    dist.all_gather_object(held, state.state_dict()["residual"])
+    for pieces in held:
+        for name, some in pieces.items():
+            for start, values in some:
+                sent[name][start : start + len(values)] += values / units
+    # Of the layer with the NaN a failed step keeps nothing on that rank.
+    for name in ["a.weight", "c.weight"] if fails else list(total):
+        torch.testing.assert_close(sent[name], total[name], rtol=1e-9, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_thawed_in_the_middle(ranks: MakeRanks, fails: bool) -> None:
+    ranks(2).run(thawed, None, fails)
+
+
+def test_thawed_on_hosts(ranks: MakeRanks) -> None:
+    ranks(4).run(thawed, [0, 0, 1, 1], False)
+
+
+def embedding_with_nan(nonfinite: Any) -> str:
+    rank = dist.get_rank()
+    net = nn.Embedding(10, 4, sparse=True)
+    model = DistributedDataParallel(net)
+    state = st.TopK(levels=1, nonfinite=nonfinite)
+    model.register_comm_hook(state, st.topk_hook)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    state.guard(optimizer)
+    factors = torch.ones(4)
+    factors[2] = float("nan") if rank == 1 else 1.0
+    said = said_by(lambda: (model(torch.tensor([7, 1 + rank])) * factors).sum().backward())
+    gradient = net.weight.grad
+    if nonfinite == "pass":
+        assert torch.isnan(gradient._values()).any()
+    elif nonfinite == "skip":
+        assert gradient._nnz() == 0 and state.skipped == 1
+        optimizer.step()
+        assert torch.isfinite(net.weight).all()
+    net.weight.grad = None
+    if nonfinite != "raise":
+        model(torch.tensor([7, 1 + rank])).sum().backward()
+        expected = torch.zeros(10, 4)
+        expected[7], expected[1], expected[2] = 1.0, 0.5, 0.5
+        torch.testing.assert_close(net.weight.grad.to_dense(), expected)
+    return said
+
+
+@pytest.mark.parametrize("nonfinite", ["raise", "skip", "pass"])
+def test_nan_in_a_sparse_gradient(ranks: MakeRanks, nonfinite: str) -> None:
+    for said in ranks(2).run(embedding_with_nan, nonfinite):
+        if nonfinite == "raise":
+            assert "rank 1: the gradient of weight is nan in its row " in said, said
+        else:
+            assert said == "nothing"
+
+
+def held_back_of_what_travels_whole() -> None:
+    """Values that would never be sent are not taken."""
+    made = {}
+    for below in (0, 1024):
+        weight = nn.Parameter(torch.zeros(64))
+        state = st.TopK(k=2, bucket=64, levels=1, dense_below=below)
+        made[below] = weight, state, st.DistributedOptimizer([("w", weight)], lr=1.0, compression=state)
+    weight, first, optimizer = made[0]
+    weight.grad = torch.arange(1.0, 65.0)
+    optimizer.step()
+    saved = first.state_dict()
+    weight, second, optimizer = made[1024]
+    second.load_state_dict(saved)
+    weight.grad = torch.ones(64)
+    assert "holds back values of w, which travels whole now" in said_by(optimizer.step)
+    saved["residual"].pop("w")
+    second.load_state_dict(saved)
+    optimizer.step()
+    assert torch.equal(weight.detach(), -torch.full((64,), float(dist.get_world_size())))
+
+
+def test_a_state_of_layers_that_travel_whole_now(ranks: MakeRanks) -> None:
+    ranks(2).run(held_back_of_what_travels_whole)
+
+
+def nothing_but_empty() -> None:
+    """A vector of a parameter without values, among others."""
+    a, b = nn.Parameter(torch.zeros(0, 3).double()), nn.Parameter(torch.zeros(64))
+    state = st.TopK(k=2, bucket=64, levels=1, dense_below=0)
+    optimizer = st.DistributedOptimizer([("a", a), ("b", b)], lr=1.0, compression=state)
+    for _ in range(3):
+        a.grad, b.grad = torch.zeros_like(a), torch.ones(64)
+        optimizer.step()
+    assert int(b.detach().count_nonzero()) > 0
+
+
+def test_empty_parameters(ranks: MakeRanks) -> None:
+    ranks(2).run(nothing_but_empty)
