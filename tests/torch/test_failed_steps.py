@@ -195,9 +195,9 @@ def thawed(hosts: list[int] | None, fails: bool) -> None:
         model.register_comm_hook(state, st.topk_hook)
         return model
 
-    def loss_of(of: int, number: int) -> Any:
+    def samples(of: int, number: int) -> Any:
         random = torch.Generator().manual_seed(10 * number + of)
-        return net(torch.randn(3, 20, generator=random, dtype=torch.float64)).square().mean()
+        return torch.randn(3, 20, generator=random, dtype=torch.float64)
 
     model = wrap()
     sent = {name: torch.zeros_like(one).reshape(-1) for name, one in net.named_parameters()}
@@ -211,13 +211,12 @@ def thawed(hosts: list[int] | None, fails: bool) -> None:
             model = wrap()
         named = [(name, one) for name, one in net.named_parameters() if one.requires_grad]
         for of in range(size):
-            gradients = torch.autograd.grad(loss_of(of, number), [one for _, one in named])
+            gradients = torch.autograd.grad(net(samples(of, number)).square().mean(), [one for _, one in named])
             for (name, _), gradient in zip(named, gradients, strict=True):
                 total[name] += gradient.reshape(-1) / size
         net.zero_grad()
         poison["is"] = fails and number == 2 and rank == 1
-        random = torch.Generator().manual_seed(10 * number + rank)
-        x = torch.randn(3, 20, generator=random, dtype=torch.float64)
+        x = samples(rank, number)
         said = said_by(lambda model=model, x=x: model(x).square().mean().backward())
         assert (said != "nothing") == (fails and number == 2), said
         poison["is"] = False

@@ -102,7 +102,7 @@ def block_momentum(
             raise BadInput(f"momentum={momentum}: from 0 to below 1")
         if not lr > 0:
             raise BadInput(f"lr={lr}: above 0")
-        if any(one.dtype.is_complex for group in optimizer.param_groups for one in group["params"]):
+        if any(one.dtype.is_complex for one in _parameters(optimizer)):
             raise BadInput("complex parameters cannot be averaged so")
     except Exception as error:
         comm._fail(error)
@@ -122,7 +122,7 @@ class BlockMomentum:
         self._every, self.momentum, self.lr, self._nesterov = settings
         self._comm = comm
         self._steps = 0
-        parameters: list[torch.Tensor] = [one for group in optimizer.param_groups for one in group["params"]]
+        parameters = _parameters(optimizer)
         asked = [f"every={self._every}", f"momentum={self.momentum}", f"lr={self.lr}", f"nesterov={self._nesterov}"]
         shapes = [f"parameter {k} of shape {tuple(p.shape)} and {p.dtype}" for k, p in enumerate(parameters)]
         agree(comm, asked + shapes)
@@ -150,7 +150,7 @@ class BlockMomentum:
         """
         if self._steps == 0:
             return
-        now = [one for group in self._optimizer.param_groups for one in group["params"]]
+        now = _parameters(self._optimizer)
         if [id(one) for one in now] != [id(one) for one in self._parameters]:
             self._comm._fail(
                 BadInput(
@@ -214,6 +214,10 @@ class _Part:
             for one, values in zip(self._parameters, start.split(sizes), strict=True):
                 one.copy_(values.view(one.shape))
         self.state["start"] = self.packed()  # as narrow parameters have it: W keeps what they round away
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [one for group in optimizer.param_groups for one in group["params"]]
 
 
 def _wide(parameter: torch.Tensor) -> torch.dtype:

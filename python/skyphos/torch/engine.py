@@ -33,8 +33,9 @@ from .held import Held
 from .layout import Layout, laid_out, spread
 from .levels import Levels
 from .line import Answer, Line
+from .marks import has_mark, marked
 from .names import Names
-from .select import Selection, first_odd, put_back, words
+from .select import Selection, first_odd, put_back, words, words_of_row
 from .sent import Ledger, Sent
 from .tensors import as_numbers, as_vector, check, fill_sparse, of_numbers
 
@@ -143,13 +144,17 @@ class Engine:
         """
 
         def leave_out(of: torch.optim.Optimizer, *_: Any) -> None:
-            if self._leave_out:
-                self._leave_out = False
+            if self.leaves_out():
                 for group in of.param_groups:
                     for parameter in group["params"]:
                         parameter.grad = None
 
         return optimizer.register_step_pre_hook(leave_out)
+
+    def leaves_out(self) -> bool:
+        """Whether the last step is to be left out; it is said once."""
+        said, self._leave_out = self._leave_out, False
+        return said
 
     def state_dict(self) -> dict[str, Any]:
         """Settings, steps, and what this rank holds back of each parameter: to be saved on each rank.
@@ -416,16 +421,15 @@ class Engine:
         if selection.odd is not None and self._nonfinite == "raise":
             self._fail_all(layout, BadInput(f"rank {self._levels.comm.rank}: {selection.odd}"))
         scale = None if self._scaler is None else float(self._scaler.get_scale())
-        places, picked, length = selection.places, selection.picked, len(share)
-        marks = self._nonfinite != "raise"
-        if marks and selection.odd is not None:
-            places, picked = np.array([length], np.uint32), np.ones(1, picked.dtype)
+        length, marks = len(share), self._nonfinite != "raise"
         sent = Sent(layout, selection.places, selection.picked)
         self._ledger.add(call.step, sent)
         works: list[Any] = []
         with across.fuse():
             if chosen:
-                vector = SparseVector._of(places, picked, None, length + marks)
+                vector = SparseVector._of(selection.places, selection.picked, None, length)
+                if marks:
+                    vector = marked(vector, is_odd=selection.odd is not None)
                 works.append(self._reduce_chosen(layout, vector, op, sent))
             if layout.dense:
                 numbers = as_numbers(selection.dense)
@@ -510,12 +514,12 @@ class Engine:
 
     def _write_chosen(self, reduced: SparseVector, into: torch.Tensor, length: int) -> bool:
         """Put a sparse result into zeros; whether some rank said that it found what is not finite."""
+        odd = has_mark(reduced, length)
         if reduced.is_dense:
             values = reduced.to_dense()
             into.copy_(of_numbers(values[:length], into.dtype))
-            return reduced.n > length and bool(np.isin(length, reduced.indices))
+            return odd
         places, values = reduced.indices, reduced.values
-        odd = len(places) > 0 and int(places[-1]) == length
         if odd:
             places, values = places[:-1], values[:-1]
         if into.device.type == "cpu":
@@ -556,28 +560,20 @@ class Engine:
         gradient = call.vector
         check([gradient])
         vector, odd = as_vector(gradient), first_odd(gradient._values().reshape(-1))
-        if self._nonfinite == "raise":
-            if odd is not None:
-                each = gradient._values()[0].numel()
-                row, value = gradient._indices()[:, odd // each].tolist(), gradient._values().reshape(-1)[odd]
-                found = f"the gradient of {name} is {float(value)} in its row {', '.join(map(str, row))}"
-                levels.comm._fail(BadInput(f"rank {levels.comm.rank}: {found}"))
-        else:
-            # One place more, for a mark that this rank found what is not finite.
-            places, values = vector.indices, vector.values
-            if odd is not None:
-                places, values = np.array([vector.n], np.int64), np.ones((1, *values.shape[1:]), values.dtype)
-            vector = SparseVector._of(places, values, None, vector.n + 1)
-        work, end = levels.comm.allreduce(vector, op="mean", async_op=True), vector.n - 1
+        length = vector.n
+        if self._nonfinite != "raise":
+            vector = marked(vector, is_odd=odd is not None)
+        elif odd is not None:
+            levels.comm._fail(BadInput(f"rank {levels.comm.rank}: {words_of_row(name, gradient, odd)}"))
+        work = levels.comm.allreduce(vector, op="mean", async_op=True)
 
         def write(into: torch.Tensor) -> None:
             reduced = work.wait()
-            places = reduced.indices
-            if self._nonfinite != "raise" and len(places) and int(places[-1]) == end:
+            if has_mark(reduced, length):
                 self._odd = True
-                last = slice(len(places) - 1, None) if self._nonfinite == "pass" else slice(0)
-                filler = np.full_like(np.asarray(reduced.values)[last], np.nan)
-                reduced = SparseVector(np.zeros(len(filler), np.int64), filler, end)
+                rows = int(self._nonfinite == "pass")
+                values = np.full((rows, *reduced.values.shape[1:]), np.nan, reduced.values.dtype)
+                reduced = SparseVector._of(np.zeros(rows, reduced.indices.dtype), values, None, length)
             fill_sparse(into, reduced)
 
         self._end_later(call, write)

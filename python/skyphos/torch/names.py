@@ -77,16 +77,20 @@ class Names:
             A name is that of a parameter of another model. The model is wrapped for other ranks than before.
         """
         new = [parameter for parameter in parameters if parameter not in self]
-        if self._model is not None and self._model() is None:
+        known = None if self._model is None else self._model()
+        if self._model is not None and known is None:
             self._is_new = True
         if not new and not self._is_new:
             return
-        found, model = _in_model(parameters)
-        if model is not None:
-            self._belong(model)
+        found = _names_in(known, new)
+        if self._is_new or len(found) < len(new):
+            model = _model_of(parameters)
+            found = _names_in(model, new)
+            if model is not None:
+                self._belong(model)
+            self._model = None if model is None else weakref.ref(model)
         for parameter in new:
             self.give(parameter, found.get(id(parameter)))
-        self._model = None if model is None else weakref.ref(model)
         self._is_new = False
 
     def _belong(self, model: DistributedDataParallel) -> None:
@@ -117,8 +121,15 @@ class Names:
         return known is not None and known() is not None and known() is not parameter
 
 
-def _in_model(parameters: Iterable[torch.Tensor]) -> tuple[dict[int, str], DistributedDataParallel | None]:
-    """The wrapped model that has some of these, and their names by ``id``."""
+def _names_in(model: DistributedDataParallel | None, parameters: Iterable[torch.Tensor]) -> dict[int, str]:
+    """Names by ``id`` of those that the model has."""
+    wanted = {id(parameter) for parameter in parameters}
+    named = () if model is None else model.module.named_parameters()
+    return {id(parameter): name for name, parameter in named if id(parameter) in wanted}
+
+
+def _model_of(parameters: Iterable[torch.Tensor]) -> DistributedDataParallel | None:
+    """The wrapped model that has some of these. It takes a look at all objects there are: a tenth of a second."""
     wanted = {id(parameter) for parameter in parameters}
     models = _models(wanted)
     if len(models) > 1:
@@ -129,10 +140,7 @@ def _in_model(parameters: Iterable[torch.Tensor]) -> tuple[dict[int, str], Distr
             "the model is wrapped twice, for different ranks, and a hook's state cannot know which of them it is of: "
             "give each its own process_group=, or delete the one that is no more used"
         )
-    if not models:
-        return {}, None
-    named = models[0].module.named_parameters()
-    return {id(parameter): name for name, parameter in named if id(parameter) in wanted}, models[0]
+    return models[0] if models else None
 
 
 def _models(wanted: set[int]) -> list[DistributedDataParallel]:

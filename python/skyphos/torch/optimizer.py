@@ -129,7 +129,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                     f"{self.compression._names[parameter]} has a sparse gradient, and DistributedOptimizer takes dense "
                     "ones: use sparse=False, or DistributedDataParallel with topk_hook"
                 )
-        skipped, under_way = self.compression.skipped, []
+        under_way = []
         for number, (rate, some) in enumerate(vectors):
             parts = [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in some]
             flat, answer = torch.cat(parts), Answer()
@@ -139,7 +139,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         # All or nothing: what a step has sent that fails, or is left out, is sent again.
         for _, _, answer in under_way:
             answer.result()
-        if self.compression.skipped != skipped and self.compression._nonfinite == "skip":
+        if self.compression.leaves_out():
             return
         for some, flat, _ in under_way:
             at = 0

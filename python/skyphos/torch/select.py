@@ -14,7 +14,7 @@ from . import gpu
 from .layout import Layout, gathered, spread
 from .tensors import as_numbers, of_numbers
 
-__all__ = ["Selection", "first_odd", "put_back", "select", "words"]
+__all__ = ["Selection", "first_odd", "put_back", "select", "words", "words_of_row"]
 
 #: Start, end, k and bucket of a layer.
 Span = tuple[int, int, int, int]
@@ -121,6 +121,14 @@ def words(layout: Layout, at: int, value: Any) -> str:
     """What is said of a gradient that is not finite, at a place of the vector."""
     name, at = layout.name_at(at)
     return f"the gradient of {name} is {float(value)} at its place {at}"
+
+
+def words_of_row(name: str, gradient: torch.Tensor, odd: int) -> str:
+    """The same of a sparse gradient's values, counted one after the other."""
+    values = gradient._values()
+    row = gradient._indices()[:, odd // values[0].numel()].tolist()
+    value = float(values.reshape(-1)[odd])
+    return f"the gradient of {name} is {value} in its row {', '.join(map(str, row))}"
 
 
 def _place(slices: list[slice], at: int) -> int:

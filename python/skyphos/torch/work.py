@@ -68,20 +68,23 @@ class TorchWork(C10dWork):
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the tensors of the result, or of the error."""
         with self._lock:
-            ask = self._answer is None
-            if self._answer is None:
-                self._answer = Answer()
-            answer, line = self._answer, self._line
-        if ask and self._over:
+            known = self._answer
+            answer = self._answer = known or Answer()
+        if known is None:
+            self._end(answer)
+        return answer.future
+
+    def _end(self, answer: Answer) -> None:
+        """Let the answer end as the call does."""
+        if self._over:
             self._tell(answer)
-        elif ask and line is None:
+        elif self._line is None:
             threading.Thread(target=self._settle_and_tell, args=(answer,), name="skyphos-message", daemon=True).start()
-        elif ask and line is not None and line.is_here():
+        elif self._line.is_here():
             # A callback of another future may wait for this one, and the line would wait for the callback.
             self._settle_and_tell(answer)
-        elif ask and line is not None:
-            line.put(lambda: self._settle_and_tell(answer), answer)
-        return answer.future
+        else:
+            self._line.put(lambda: self._settle_and_tell(answer), answer)
 
     def _settle_and_tell(self, answer: Answer) -> None:
         self._settle(None)
