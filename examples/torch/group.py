@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +42,9 @@ def group(backend: str) -> Iterator[Place]:
     try:
         yield Place(dist.get_rank(), dist.get_world_size(), local_rank)
     finally:
+        # A wrapped model refers to its group in a circle. Gloo's threads end with the last reference to it; those that
+        # outlive the interpreter abort the process now and then, as they let go of tensors (PyTorch 2.15).
+        gc.collect()
         dist.destroy_process_group()
 
 

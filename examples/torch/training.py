@@ -67,10 +67,14 @@ class Task(ABC):
 def train(make: Callable[[], Task], run: Run) -> None:
     """Train as the run says; rank 0 shows and records it."""
     with group(run.backend) as place:
-        training = Training(_first_alone(make, place), run, place)
-        for epoch in range(run.settings.epochs):
-            training.epoch(epoch)
-        training.end()
+        _train(make, run, place)  # apart, so that nothing of it is left when the group ends
+
+
+def _train(make: Callable[[], Task], run: Run, place: Place) -> None:
+    training = Training(_first_alone(make, place), run, place)
+    for epoch in range(run.settings.epochs):
+        training.epoch(epoch)
+    training.end()
 
 
 def _first_alone(make: Callable[[], Task], place: Place) -> Task:
