@@ -36,16 +36,16 @@ _RESNET = Settings(epochs=160, batch=256, lr=0.1, weight_decay=1e-4, milestones=
 _WIDE = replace(_RESNET, epochs=70, milestones=(30 / 70, 60 / 70), warm_up=0, k=1, bits=None, model={"channels": 64})
 _SMOKE: dict[str, Any] = {"epochs": 2, "batch": 64, "warm_up": 0, "limit": 512, "test_limit": 200}
 #: A quarter of the batch at a quarter of the rate: more and smaller steps, so that less happens while a value waits.
-_QUARTER: dict[str, Any] = {"batch": 64, "lr": 0.025, "warm_up": 0, "model": {"depth": 8}}
+_QUARTER: dict[str, Any] = {"batch": 64, "lr": 0.025, "epochs": 12, "evaluate_every": 2, "density_warm_up": 2}
 PRESETS = {
     "resnet": {
         "full": replace(_RESNET, model={"depth": 110}),
-        "short": replace(_RESNET, epochs=12, evaluate_every=2, density_warm_up=2, **_QUARTER),
+        "short": replace(_RESNET, **_QUARTER, warm_up=0, model={"depth": 8}),
         "smoke": replace(_RESNET, **_SMOKE, model={"depth": 8}),
     },
     "wide-resnet18": {
         "full": _WIDE,
-        "short": replace(_WIDE, epochs=8, batch=128, limit=5_000, test_limit=2_000, model={"channels": 4}),
+        "short": replace(_WIDE, **_QUARTER, limit=20_000, model={"channels": 4}),
         "smoke": replace(_WIDE, **_SMOKE, model={"channels": 2}),
     },
 }
