@@ -96,7 +96,7 @@ def saves_and_ends() -> None:
     dist.all_gather(everywhere, ended)
     assert all(torch.equal(one, ended) for one in everywhere)
     with pytest.raises(sky.errors.BadInput, match="of other parameters"):
-        again.load_state_dict({"steps": 0, "parts": []})
+        again.load_state_dict(again.state_dict() | {"parts": []})
 
 
 def plain_averages() -> None:
@@ -156,3 +156,35 @@ def test_averages(ranks: Callable[[int], Ranks]) -> None:
 
 def test_refusals(ranks: Callable[[int], Ranks]) -> None:
     ranks(2).run(refusals)
+
+
+def other_states() -> None:
+    def made(every: int, lr: float = 1.0) -> tuple[Any, Any]:
+        weight = nn.Parameter(torch.zeros(3))
+        optimizer = torch.optim.SGD([weight], lr=1.0)
+        weight.grad = torch.ones(3)
+        return optimizer, block_momentum(optimizer, every=every, momentum=0.5, lr=lr)
+
+    optimizer, blocks = made(8, 0.25)
+    for _ in range(5):
+        optimizer.step()
+    saved = blocks.state_dict()
+    _, four = made(4)
+    _, eight = made(8)
+    for state, says in [
+        (saved, "'every': 8"),
+        (saved | {"every": 4}, "after 5 steps of a block of 4"),
+        (saved | {"every": 4, "steps": -2}, "after -2 steps"),
+        ({}, "no state of block_momentum"),
+        (None, "no state of block_momentum"),
+    ]:
+        with pytest.raises(sky.errors.BadInput, match=says):
+            four.load_state_dict(state)
+    eight.load_state_dict(saved)
+    assert (eight.lr, eight.momentum, eight.state_dict()["steps"]) == (0.25, 0.5, 5)
+    for each in (blocks, four, eight):
+        each.remove()
+
+
+def test_other_states(ranks: Callable[[int], Ranks]) -> None:
+    ranks(2).run(other_states)

@@ -130,7 +130,12 @@ def check_reductions_to_parts(shape: tuple[int, ...]) -> None:
         out = torch.empty_like(x)
         dist.reduce_scatter(out, [everyone[rank]] * size)
         assert torch.equal(out, total)
+        # Parts of different lengths, some of them none.
+        out = torch.empty(rank, dtype=dtype)
+        dist.reduce_scatter(out, [torch.full((owner,), rank + 1).to(dtype) for owner in range(size)])
+        assert torch.equal(out, torch.full((rank,), sum(range(size + 1))).to(dtype))
         if shape:
+            out = torch.empty_like(x)
             dist.reduce_scatter_tensor(out, torch.cat([everyone[rank]] * size))
             assert torch.equal(out, total)
 

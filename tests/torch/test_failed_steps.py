@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import skyphos.torch as st  # noqa: E402
 from test_hook_faults import said_by  # noqa: E402
-from test_hooks import group_of  # noqa: E402
+from test_hooks import group_of, wrapped  # noqa: E402
 from torch_ranks import Ranks  # noqa: E402
 
 MakeRanks = Callable[[int], Ranks]
@@ -317,3 +318,133 @@ def nothing_but_empty() -> None:
 
 def test_empty_parameters(ranks: MakeRanks) -> None:
     ranks(2).run(nothing_but_empty)
+
+
+def left_out(style: str) -> None:
+    """A step with a NaN: no guarded optimizer changes anything, and nothing is counted twice or lost."""
+    rank, size, bad = dist.get_rank(), dist.get_world_size(), 2
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 10)).double()
+    model = DistributedDataParallel(net, bucket_cap_mb=0.002)
+    state = st.TopK(k=2, bucket=64, levels=1, dense_below=0, nonfinite="skip")
+    model.register_comm_hook(state, st.topk_hook)
+    step = 0
+    if rank == size - 1:
+        net[0].weight.register_hook(lambda g: g * float("nan") if step == bad else g)
+    parts = [net[0], net[2]] if style == "two optimizers" else [net]
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in parts]
+    for optimizer in optimizers:
+        state.guard(optimizer)
+
+    def loss_of_rank(of: Any, rank: int) -> Any:
+        random = torch.Generator().manual_seed(100 * step + rank)
+        return of(torch.randn(8, 20, generator=random, dtype=torch.float64)).pow(2).mean()
+
+    def backward() -> Any:
+        net.zero_grad()
+        loss = loss_of_rank(model, rank)
+        loss.backward()
+        return loss
+
+    weight = net[2].weight
+    applied, whole = torch.zeros_like(weight), torch.zeros_like(weight)
+    for step in range(5):
+        before = [one.detach().clone() for one in net.parameters()]
+        for other in range(size):
+            whole += torch.autograd.grad(loss_of_rank(net, other), weight)[0] / size
+        if style == "closure":
+            optimizers[0].step(backward)
+        else:
+            backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        applied += (before[2] - weight.detach()) / 0.1
+        same = [torch.equal(old, new) for old, new in zip(before, net.parameters(), strict=True)]
+        assert same == [step == bad] * len(same), (step, same)
+    assert state.skipped == 1
+    held = held_everywhere(state, "2.weight", weight.numel()).view_as(weight)
+    torch.testing.assert_close(applied + held / size, whole)
+
+
+@pytest.mark.parametrize("style", ["two optimizers", "closure"])
+def test_guards(ranks: MakeRanks, style: str) -> None:
+    ranks(2).run(left_out, style)
+
+
+def of_another_model() -> str:
+    """One rank alone has a state with names of another model."""
+    settings: dict[str, Any] = {"k": 2, "bucket": 64, "levels": 1, "dense_below": 0}
+    torch.manual_seed(1)
+    state = st.TopK(**settings)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 10)))
+    model.register_comm_hook(state, st.topk_hook)
+    model(torch.ones(2, 20)).pow(2).mean().backward()
+    saved = state.state_dict()
+    if dist.get_rank() == 0:
+        del saved["residual"]["1.weight"], saved["residual"]["1.bias"]
+    again = st.TopK(**settings)
+    again.load_state_dict(saved)
+    other = DistributedDataParallel(nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 10)))
+    other.register_comm_hook(again, st.topk_hook)
+    try:
+        other(torch.ones(2, 20)).pow(2).mean().backward()
+    except RuntimeError as error:
+        return str(error)
+    return "no error"
+
+
+def test_a_state_of_another_model(ranks: MakeRanks) -> None:
+    for said in ranks(2).run(of_another_model):
+        assert "holds back values of 1." in said and "which no parameter" in said, said
+
+
+def velocity_and_scale(levels: int, hosts: list[int] | None) -> None:
+    """What a scaler's scale is makes no difference to corrected momentum."""
+    rank, group = dist.get_rank(), group_of(hosts)
+
+    def train(scales: Callable[[int], float]) -> Any:
+        torch.manual_seed(1)
+        net = nn.Linear(20, 30, dtype=torch.float64)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scales(0))
+        state = st.TopK(
+            k=4, bucket=64, levels=levels, dense_below=0, momentum_correction=0.5, nonfinite="pass",
+            grad_scaler=scaler, process_group=group,
+        )  # fmt: skip
+        model = wrapped(net, group)
+        model.register_comm_hook(state, st.topk_hook)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(5):
+            optimizer.zero_grad()
+            random = torch.Generator().manual_seed(100 * step + rank)
+            loss = model(torch.randn(4, 20, generator=random, dtype=torch.float64)).pow(2).mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update(scales(step + 1))
+        return net.weight.detach()
+
+    torch.testing.assert_close(train(lambda step: 2.0 ** (step % 4)), train(lambda _: 4.0))
+
+
+@pytest.mark.parametrize(("levels", "hosts"), [(1, None), (2, None), (2, [0, 0, 1])], ids=str)
+def test_velocity_and_scale(ranks: MakeRanks, levels: int, hosts: list[int] | None) -> None:
+    ranks(3).run(velocity_and_scale, levels, hosts)
+
+
+def lets_go_of_threads() -> None:
+    before = threading.active_count()
+    for levels in (1, 2, 1, 2):
+        state = st.TopK(levels=levels)
+        model = DistributedDataParallel(nn.Linear(30, 40))
+        model.register_comm_hook(state, st.topk_hook)
+        model(torch.ones(2, 30)).sum().backward()
+        lines = [line._thread for line in (state._first, state._second) if line._thread is not None]
+        del model, state
+        gc.collect()
+        for line in lines:
+            line.join(30)
+            assert not line.is_alive()
+    assert threading.active_count() <= before
+
+
+def test_threads_of_states_that_are_gone(ranks: MakeRanks) -> None:
+    ranks(2).run(lets_go_of_threads)

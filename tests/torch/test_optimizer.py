@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -155,3 +157,69 @@ def test_sparse_gradients(ranks: Callable[[int], Ranks]) -> None:
 def test_settings() -> None:
     with pytest.raises(ValueError, match="rate"):
         st.DistributedOptimizer([nn.Parameter(torch.zeros(2))], lr=0.0)
+
+
+def overflows_on_one_rank() -> None:
+    """A scaled gradient that is infinite on one rank is left out on all, and the others' steps are Algorithm 2's."""
+    rank, size, bad = dist.get_rank(), dist.get_world_size(), 1
+
+    def train(scaler: Any) -> Any:
+        net = net_of(3)
+        topk = st.TopK(k=K, bucket=BUCKET, levels=1, dense_below=0, nonfinite="skip")
+        optimizer = st.DistributedOptimizer(net.named_parameters(), lr=RATE, compression=topk)
+        for step in range(4):
+            optimizer.zero_grad()
+            loss = loss_of(net, rank, step)
+            (loss if scaler is None else scaler.scale(loss)).backward()
+            if step == bad and rank == size - 1:
+                net[0].weight.grad[0, 0] = float("inf")
+            before = [one.detach().clone() for one in net.parameters()]
+            if scaler is None:
+                optimizer.step()
+            else:
+                scaler.step(optimizer)
+                scaler.update()
+            same = [torch.equal(old, new) for old, new in zip(before, net.parameters(), strict=True)]
+            assert same == [step == bad] * len(same), (step, same)
+        return net
+
+    plain, scaled = train(None), train(torch.amp.GradScaler("cpu", init_scale=2.0**8))
+    for ours, theirs in zip(scaled.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_grad_scaler(ranks: Callable[[int], Ranks]) -> None:
+    ranks(2).run(overflows_on_one_rank)
+
+
+def refused_states() -> None:
+    def made(seed: int = 1) -> Any:
+        topk = st.TopK(k=K, bucket=BUCKET, levels=1, dense_below=0)
+        return st.DistributedOptimizer(net_of(seed).named_parameters(), lr=RATE, compression=topk)
+
+    optimizer, other = made(), made()
+    loss_of(net_of(1), 0, 0).backward()
+    for copied in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="state_dict"):
+            copied(optimizer)
+    with pytest.raises(sky.errors.BadInput, match="no state of a DistributedOptimizer"):
+        optimizer.load_state_dict(torch.optim.SGD(net_of(1).parameters(), lr=0.1).state_dict())
+    for parameter in other.param_groups[0]["params"]:
+        parameter.grad = torch.ones_like(parameter)
+    other.step()
+    # Of other groups, or settings: nothing is changed.
+    saved = other.state_dict()
+    for wrong in (saved | {"param_groups": []}, saved | {"compression": saved["compression"] | {"steps": -1}}):
+        given = copy.deepcopy(wrong)
+        for group in given["param_groups"]:
+            group["lr"] = 7.0
+        with pytest.raises(ValueError):
+            optimizer.load_state_dict(given)
+        assert optimizer.param_groups[0]["lr"] == RATE
+        assert optimizer.state_dict()["compression"]["residual"] == {} and optimizer.compression.steps == 0
+    optimizer.load_state_dict(saved)
+    assert optimizer.compression.steps == 1
+
+
+def test_states_and_copies(ranks: Callable[[int], Ranks]) -> None:
+    ranks(2).run(refused_states)

@@ -454,3 +454,47 @@ def chooses() -> None:
 
 def test_choice(ranks: Callable[[int], Ranks]) -> None:
     ranks(2).run(chooses)
+
+
+def forward_between() -> None:
+    """A forward without synchronisation between another's forward and backward, as DDP takes it."""
+    ours, theirs, _ = three("linear")
+    for model in (ours, theirs):
+        loss_first = loss(model, samples(dist.get_rank(), 0))
+        with model.no_sync():
+            loss(model, samples(dist.get_rank(), 1))
+        loss_first.backward()
+    same_gradients(ours, theirs)
+    # And after it: one that is kept, and one that is not.
+    for model in (ours, theirs):
+        model.zero_grad()
+        with model.no_sync():
+            loss(model, samples(dist.get_rank(), 2)).backward()
+        loss(model, samples(dist.get_rank(), 3)).backward()
+    same_gradients(ours, theirs)
+
+
+def test_a_forward_between(ranks: Callable[[int], Ranks]) -> None:
+    ranks(2).run(forward_between)
+
+
+def odd_shapes() -> None:
+    outer = outer_product
+    attention = outer(nn.MultiheadAttention(6, 2, batch_first=True), layers="*")
+    x = torch.randn(2, 4, 6)
+    for dtype in (torch.uint8, torch.int64):
+        with pytest.raises(sky.errors.BadInput, match="bool or floats"):
+            attention(x, x, x, key_padding_mask=torch.ones(2, 4, dtype=dtype))
+    with pytest.raises(sky.errors.BadInput, match="one step or more"):
+        outer(nn.GRU(5, 7), layers="*")(torch.ones(0, 2, 5))
+    cell = outer(nn.GRUCell(5, 7), layers="*")
+    with pytest.raises(sky.errors.BadInput, match="state of shape"):
+        cell(torch.ones(4, 5), torch.ones(1, 7))
+    with pytest.raises(sky.errors.BadInput, match="input of shape"):
+        cell(torch.ones(4, 6))
+    with pytest.raises(sky.errors.BadInput, match="no layer can be"):
+        outer(nn.Linear(0, 5), layers="*")
+
+
+def test_odd_shapes(ranks: Callable[[int], Ranks]) -> None:
+    ranks(1).run(odd_shapes)

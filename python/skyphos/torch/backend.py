@@ -18,10 +18,13 @@ from ..arguments import resolve_op
 from ..comm import Comm
 from ..errors import BadInput
 from ..work import Work, perform
+from .kept import keep, let_go
 from .line import Line
 from .messages import Messages
+from .roll import Roll
 from .scratch import Scratch
 from .tensors import as_bytes, as_moved, as_numbers, as_vector, check, fill_sparse, of_array, stamp_of
+from .untraced import untraced
 from .work import TorchWork
 
 __all__ = ["SkyphosBackend"]
@@ -79,6 +82,7 @@ class _Several:
         return next((error for error in found if error is not None), None)
 
 
+@untraced
 class SkyphosBackend(Backend):
     """A process group's collectives by a :class:`skyphos.Comm`, for strided and sparse COO tensors of the CPU.
 
@@ -91,6 +95,8 @@ class SkyphosBackend(Backend):
         self._line = Line("skyphos-futures")
         self._messages = Messages(comm)
         self._scratch = Scratch()
+        self._roll = Roll(comm, self._messages)
+        keep(self)
 
     # What PyTorch asks of a backend made in Python, and answers itself without end unless that does.
     supports_coalescing = supports_splitting = supports_shrinking = supports_reconfigure = supports_window = _NO
@@ -211,9 +217,28 @@ class SkyphosBackend(Backend):
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> TorchWork:
         """Reduce a list of tensors, one a rank, of which each rank gets its own."""
-        output, parts = self._all_or_none(lambda: self._one_each(outputs, inputs, "reduce_scatter"))
+
+        def look() -> Any:
+            output = _only(outputs, "reduce_scatter", strided=True)
+            parts = self._each(output, inputs, "reduce_scatter")
+            mine = parts[self.comm.rank].numel()
+            if mine != output.numel():
+                raise BadInput(f"reduce_scatter: {mine} elements for this rank, and a tensor of {output.numel()}")
+            return output, parts
+
+        output, parts = self._all_or_none(look)
+        if any(part.numel() != output.numel() for part in parts):
+            reduced = [self._to_owner(output, part, owner, opts.reduceOp) for owner, part in enumerate(parts)]
+            return self._together(opts, reduced, [output])
         source = torch.stack([part.reshape(-1) for part in parts])
         return self._perform(opts.asyncOp, *self._scattered(output, source, opts.reduceOp), [output])
+
+    def _to_owner(self, output: torch.Tensor, part: torch.Tensor, owner: int, given: Any) -> Parts:
+        """Reduce a tensor on the rank that gets it."""
+        array, op = self._all_or_none(lambda: (as_numbers(part), resolve_op(self._op(given, part.dtype))))
+        is_mine = self.comm.rank == owner
+        out = np.empty(array.shape if is_mine else 0, array.dtype)
+        return self._reduce_arrays(array, out, op, owner), lambda _: _fill(output, out) if is_mine else None
 
     def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> TorchWork:
         """Reduce a tensor, of which each rank gets an even part."""
@@ -453,8 +478,8 @@ class SkyphosBackend(Backend):
         )
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
-        """Wait until all ranks are here; the error says which are not."""
-        self.comm.barrier(async_op=True).wait(_seconds(opts.timeout))
+        """Wait until all ranks are here; the error says which are not, all of them in any case."""
+        self._roll.call(_seconds(opts.timeout))
 
     # -- What all of these share.
 
@@ -498,16 +523,23 @@ class SkyphosBackend(Backend):
     def _one_each(self, one: Tensors, lists: list[Tensors], what: str) -> tuple[torch.Tensor, Tensors]:
         """A tensor, and as many like it as there are ranks."""
         tensor = _only(one, what, strided=True)
+        parts = self._each(tensor, lists, what)
+        for rank, part in enumerate(parts):
+            if part.numel() != tensor.numel():
+                raise BadInput(
+                    f"{what}: the tensor of rank {rank} has {part.numel()} elements, and this one {tensor.numel()}"
+                )
+        return tensor, parts
+
+    def _each(self, tensor: torch.Tensor, lists: list[Tensors], what: str) -> Tensors:
+        """As many tensors of its type as there are ranks."""
         if len(lists) != 1 or len(lists[0]) != self.comm.size:
             raise BadInput(f"{what} takes a list of {self.comm.size} tensors, one a rank")
         check(lists[0])
         for rank, part in enumerate(lists[0]):
-            if (part.numel(), part.dtype) != (tensor.numel(), tensor.dtype):
-                raise BadInput(
-                    f"{what}: the tensor of rank {rank} has {part.numel()} elements of {part.dtype}, and this one "
-                    f"{tensor.numel()} of {tensor.dtype}"
-                )
-        return tensor, list(lists[0])
+            if part.dtype != tensor.dtype:
+                raise BadInput(f"{what}: the tensor of rank {rank} is of {part.dtype}, and this one of {tensor.dtype}")
+        return list(lists[0])
 
     # Names of these before PyTorch 2.15.
     _allgather_base = all_gather_single
@@ -520,6 +552,7 @@ class SkyphosBackend(Backend):
 
     def shutdown(self) -> None:
         """Leave the group."""
+        let_go(self)
         self._line.close()
         self._messages.close()
         self.comm.close()

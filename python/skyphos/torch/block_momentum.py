@@ -42,7 +42,8 @@ def block_momentum(
     """Average an optimizer's parameters over ranks after every few steps, with block momentum (BMUF). Collective.
 
     For training without ``DistributedDataParallel``: between two means each rank steps by itself. All ranks make as
-    many steps.
+    many steps. (A ``GradScaler`` leaves steps out on one rank alone: then let none end a block, with a large ``every``,
+    and call ``synchronize`` after as many batches on all.)
 
     Parameters
     ----------
@@ -135,7 +136,7 @@ class BlockMomentum:
 
     def _stepped(self, *_: Any) -> None:
         self._steps += 1
-        if self._steps == self._every:
+        if self._steps >= self._every:
             self.synchronize()
 
     def synchronize(self) -> None:
@@ -173,20 +174,36 @@ class BlockMomentum:
 
         Parameters differ between ranks within a block: save after its end, or on each rank.
         """
-        return {"steps": self._steps, "parts": [dict(part.state) for part in self._parts]}
+        return {
+            "every": self._every,
+            "nesterov": self._nesterov,
+            "momentum": self.momentum,
+            "lr": self.lr,
+            "steps": self._steps,
+            "parts": [dict(part.state) for part in self._parts],
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned.
+        """Go on from what :meth:`state_dict` returned, with its momentum and rate.
 
         Raises
         ------
         BadInput
-            It is of other parameters.
+            It is no such state, of other parameters, or of blocks of other steps: nothing is changed then.
         """
-        lengths = [[len(part[name]) for name in _STATE] for part in state["parts"]]
+        try:
+            lengths = [[len(part[name]) for name in _STATE] for part in state["parts"]]
+            steps, momentum, lr = index(state["steps"]), float(state["momentum"]), float(state["lr"])
+            said, mine = ({name: of[name] for name in ("every", "nesterov")} for of in (state, self.state_dict()))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise BadInput(f"this is no state of block_momentum: {error!r}") from None
         if lengths != [[len(part.state[name]) for name in _STATE] for part in self._parts]:
             raise BadInput("this state of block_momentum is of other parameters")
-        self._steps = int(state["steps"])
+        if said != mine:
+            raise BadInput(f"this state of block_momentum is of {said}, and here are {mine}")
+        if not 0 <= steps < self._every:
+            raise BadInput(f"a state of block_momentum after {steps} steps of a block of {self._every}")
+        self._steps, self.momentum, self.lr = steps, momentum, lr
         for part, found in zip(self._parts, state["parts"], strict=True):
             part.state = {name: found[name].clone() for name in _STATE}
 

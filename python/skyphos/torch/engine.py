@@ -69,6 +69,11 @@ class Engine:
             raise BadInput(f'nonfinite must be "raise", "skip" or "pass", not {nonfinite!r}')
         if grad_scaler is not None and not hasattr(grad_scaler, "get_scale"):
             raise BadInput(f"grad_scaler must be a torch.amp.GradScaler or None, not {grad_scaler!r}")
+        if grad_scaler is not None and nonfinite != "pass":
+            raise BadInput(
+                'with a grad_scaler say nonfinite="pass": the scaler itself looks for what is not finite and lowers '
+                f"its scale then, and nonfinite={nonfinite!r} would keep that from it"
+            )
         check_group(process_group)
         self._levels_asked, self._nonfinite = levels, nonfinite
         self._scaler, self._process_group = grad_scaler, process_group
@@ -79,12 +84,12 @@ class Engine:
         self._memory = 0
         self._layouts: dict[int, Layout] = {}
         self._held = Held()
-        #: Whether patterns of names were looked at.
+        #: Whether all names that settings and a state have were looked for.
         self._has_looked = False
         self._first, self._second = Line("skyphos-select"), Line("skyphos-finish")
         self._ledger = Ledger()
-        #: Whether this step is left out; whether the optimizer is to do so.
-        self._odd = self._leave_out = False
+        #: Whether the step under way is left out; the last that optimizers are to leave out.
+        self._odd, self._left_out = False, -1
         self._skipped = 0
         self._sent_bytes = self._received_bytes = 0
 
@@ -139,22 +144,39 @@ class Engine:
     def guard(self, optimizer: torch.optim.Optimizer) -> Any:
         """Let an optimizer leave out the steps in which a gradient was not finite, on all ranks alike.
 
-        Its parameters then have no gradient (``None``) in that step, with which optimizers of torch do nothing.
-        Returns the handle of the optimizer's hook.
+        Its parameters then have no gradient (``None``) in that step, with which optimizers of torch do nothing; each
+        of several optimizers has a guard of its own. With a closure that is so after each call of it. Returns the
+        handle of the optimizer's hook.
         """
+        if getattr(optimizer, "compression", None) is self:
+            return optimizer.register_step_pre_hook(lambda *_: None)  # it leaves them out by itself
+        said = -1
 
-        def leave_out(of: torch.optim.Optimizer, *_: Any) -> None:
-            if self.leaves_out():
-                for group in of.param_groups:
+        def leave_out() -> None:
+            nonlocal said
+            if self.leaves_out(said):
+                said = self._left_out
+                for group in optimizer.param_groups:
                     for parameter in group["params"]:
                         parameter.grad = None
 
-        return optimizer.register_step_pre_hook(leave_out)
+        def before(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            closure = args[1] if len(args) > 1 else kwargs.get("closure")
+            if closure is None:
+                return leave_out()
 
-    def leaves_out(self) -> bool:
-        """Whether the last step is to be left out; it is said once."""
-        said, self._leave_out = self._leave_out, False
-        return said
+            def guarded() -> Any:
+                loss = closure()
+                leave_out()
+                return loss
+
+            return (args[0], guarded, *args[2:]), {name: one for name, one in kwargs.items() if name != "closure"}
+
+        return optimizer.register_step_pre_hook(before)
+
+    def leaves_out(self, said: int = -1) -> bool:
+        """Whether the gradients that were reduced last are to be left out; not those of a step that was ``said``."""
+        return self._left_out == self._steps - 1 and self._left_out > said
 
     def state_dict(self) -> dict[str, Any]:
         """Settings, steps, and what this rank holds back of each parameter: to be saved on each rank.
@@ -178,6 +200,8 @@ class Engine:
         """
         try:
             settings, steps = state["settings"], index(state["steps"])
+            if settings.keys() != self._settings().keys():
+                raise BadInput(f"this is no state of a {type(self).__name__}, but of another hook")
             if settings != self._settings():
                 differ = [name for name, value in self._settings().items() if settings.get(name, None) != value]
                 what = ", ".join(f"{name}={settings.get(name)!r}" for name in differ)
@@ -192,7 +216,8 @@ class Engine:
                 raise
             raise BadInput(f"this is no state of a {type(self).__name__}: {error!r}") from None
         self._drain()
-        self._steps = steps
+        self._steps, self._left_out = steps, -1
+        self._has_looked = False
         self._layouts.clear()
         self._ledger = Ledger()
 
@@ -261,11 +286,11 @@ class Engine:
         self._names.learn(parameters)
         levels = self._meet()
         if vector.is_sparse:
-            self._look_at_patterns(levels, call)
+            self._look_at_names(levels, call)
             return self._reduce_sparse(levels, self._names[parameters[0]], call)
         self._check(parameters, vector)
         layout = self._layout(number, parameters, vector, levels)
-        self._look_at_patterns(levels, call)
+        self._look_at_names(levels, call)
         if not levels.two:
             return self._finish_later(layout, lambda: self._begin(layout, vector, call), call)
         flat = as_numbers(vector.cpu())
@@ -302,15 +327,21 @@ class Engine:
         patterns = [f"pattern {pattern!r}" for pattern in self._patterns()]
         return [f"nonfinite={self._nonfinite!r}", f"algorithm={self._algorithm!r}", scaler, *patterns]
 
-    def _look_at_patterns(self, levels: Levels, call: _Call) -> None:
-        """With the last of the first gradients, when all names are known: patterns must be of some."""
+    def _look_at_names(self, levels: Levels, call: _Call) -> None:
+        """With the last of the first gradients, when all names are known: patterns, and a state's names, must be some.
+
+        Collective then.
+        """
         if not call.last or self._has_looked:
             return
-        self._has_looked = True
         idle = [pattern for pattern in self._patterns() if not self._names.fitting(pattern)]
         if idle:
             some = ", ".join(map(repr, idle))
             levels.comm._fail(BadInput(f"no parameter that has a gradient is named as {some} in k= or layers= say"))
+        if (left := self._held.left()) is not None:
+            levels.comm._fail(BadInput(left))
+        levels.comm.barrier()  # in which ranks meet the error of one whose state is another
+        self._has_looked = True
 
     def _check(self, parameters: list[torch.Tensor], vector: torch.Tensor) -> None:
         dtypes = {vector.dtype, *(one.dtype for one in parameters if one.dtype.is_complex)}
@@ -463,7 +494,11 @@ class Engine:
     def _alone(self, layout: Layout, share: torch.Tensor, rate: float | None) -> Callable[[torch.Tensor], None]:
         """Of one host: its mean, with momentum if the optimizer has none."""
         assert self._levels is not None
+        # A velocity is kept without the scale, which may change.
+        scale = None if self._scaler is None or self._momentum is None else float(self._scaler.get_scale())
         factor = self._levels.mean_of_units if rate is None else rate
+        if scale is not None:
+            factor = self._factor(rate)
         mean = share if factor is None else share * factor
         odd = first_odd(mean)
         if odd is not None and self._nonfinite == "raise":
@@ -474,6 +509,8 @@ class Engine:
 
         def write(into: torch.Tensor) -> None:
             into.copy_(mean)
+            if scale is not None:
+                into.mul_(scale)
             if odd is not None:
                 self._write_odd(into)
 
@@ -551,7 +588,8 @@ class Engine:
         if self._odd:
             self._skipped += 1
             self._ledger.put_back(step)
-        self._leave_out = self._odd and self._nonfinite == "skip"
+            if self._nonfinite == "skip":
+                self._left_out = step
 
     # -- Sparse gradients.
 

@@ -48,7 +48,7 @@ def comm_of(process_group: Any = None) -> Comm:
     group = dist.group.WORLD if process_group is None else process_group
     if isinstance(group, int) or dist.get_rank(group) < 0:
         raise BadInput("this process is not a rank of that process group")
-    backend = group._get_backend(torch.device("cpu")) if _has_cpu(group) else None
+    backend = _unwrapped(group._get_backend(torch.device("cpu"))) if _has_cpu(group) else None
     if isinstance(backend, SkyphosBackend):
         return backend.comm
     comm = _met.get(group)
@@ -90,10 +90,15 @@ def group_of(asked: Any, model: Any) -> Any:
 
 def _time_out_of(group: Any) -> float:
     """Seconds that its backends wait; the shortest, if they differ."""
-    backends: list[Any] = [group._get_backend(device) for device in group._device_types]
+    backends: list[Any] = [_unwrapped(group._get_backend(device)) for device in group._device_types]
     limits = [getattr(getattr(backend, "options", None), "_timeout", None) for backend in backends]
     seconds = [float(limit.total_seconds()) for limit in limits if limit is not None]
     return min(seconds, default=dist.distributed_c10d.default_pg_timeout.total_seconds())
+
+
+def _unwrapped(backend: Any) -> Any:
+    """What ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` puts a wrapper around."""
+    return getattr(backend, "wrapped_pg", backend)
 
 
 def _has_cpu(group: Any) -> bool:

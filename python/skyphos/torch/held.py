@@ -78,6 +78,17 @@ class Held:
                 )
         return None
 
+    def left(self) -> str | None:
+        """What of a state no parameter has taken, now that all have been asked."""
+        names = [n for n, some in self._pieces["residual"].items() if any(bool(p.values.any()) for p in some)]
+        if not names:
+            return None
+        return (
+            f"a state was loaded that holds back values of {', '.join(sorted(names))}, which no parameter with a "
+            "gradient is named: it is of another model, or of parameters without names; rename them in "
+            f'state["residual"], or leave them out: state["residual"].pop({min(names)!r})'
+        )
+
     def exchange(self, levels: Levels) -> None:
         """Have the pieces of a loaded state that other ranks of the host have too. Collective there."""
         if self.is_loaded and levels.two:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -56,8 +57,10 @@ class Line:
         """Do this after all before it; if it raises, that is the answer."""
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread = threading.Thread(target=_do, args=(self._told,), name=self._name, daemon=True)
                 self._thread.start()
+                # It ends with a line that nobody has any more, too.
+                weakref.finalize(self, self._told.put, None).atexit = False
         self._told.put((what, answer))
 
     def drain(self) -> None:
@@ -71,14 +74,6 @@ class Line:
         """Whether this thread is the line's own."""
         return threading.current_thread() is self._thread
 
-    def _run(self) -> None:
-        while (told := self._told.get()) is not None:
-            what, answer = told
-            try:
-                what()
-            except BaseException as error:
-                answer.fail(error)
-
     def close(self) -> None:
         """End the thread after what it was told."""
         with self._lock:
@@ -87,3 +82,14 @@ class Line:
             self._told.put(None)
             if thread is not threading.current_thread():
                 thread.join()
+
+
+def _do(told: queue.SimpleQueue[tuple[Callable[[], None], Answer] | None]) -> None:
+    """Do what a line is told until it says no more. (Not its method: a thread would keep it.)"""
+    while (one := told.get()) is not None:
+        what, answer = one
+        try:
+            what()
+        except BaseException as error:
+            answer.fail(error)
+        del one, what, answer  # the next may be long in coming

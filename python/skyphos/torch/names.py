@@ -94,7 +94,7 @@ class Names:
         self._is_new = False
 
     def _belong(self, model: DistributedDataParallel) -> None:
-        ranks = dist.get_process_group_ranks(model.process_group)
+        ranks = _ranks_of(model)
         if self._ranks not in (None, ranks):
             raise BadInput(
                 f"this state reduced among ranks {self._ranks}, and its model is wrapped for ranks {ranks} now: make "
@@ -135,7 +135,7 @@ def _model_of(parameters: Iterable[torch.Tensor]) -> DistributedDataParallel | N
     if len(models) > 1:
         gc.collect()  # one that nobody has any more may be waiting for that
         models = _models(wanted)
-    if len({tuple(dist.get_process_group_ranks(model.process_group)) for model in models}) > 1:
+    if len({tuple(_ranks_of(model) or ()) for model in models}) > 1:
         raise BadInput(
             "the model is wrapped twice, for different ranks, and a hook's state cannot know which of them it is of: "
             "give each its own process_group=, or delete the one that is no more used"
@@ -146,7 +146,17 @@ def _model_of(parameters: Iterable[torch.Tensor]) -> DistributedDataParallel | N
 def _models(wanted: set[int]) -> list[DistributedDataParallel]:
     # Of lazy objects `isinstance` would ask for more than their type.
     models = [one for one in gc.get_objects() if issubclass(type(one), DistributedDataParallel)]
-    return [one for one in models if any(id(parameter) in wanted for parameter in one.module.parameters())]
+    having = [one for one in models if any(id(parameter) in wanted for parameter in one.module.parameters())]
+    return [one for one in having if _ranks_of(one) is not None]
+
+
+def _ranks_of(model: DistributedDataParallel) -> list[int] | None:
+    """The ranks for which a model is wrapped; None if that process group was destroyed."""
+    try:
+        ranks: list[int] = dist.get_process_group_ranks(model.process_group)
+    except KeyError:
+        return None
+    return ranks
 
 
 def chosen(choice: Choice | None, name: str, parameter: torch.Tensor) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -53,7 +53,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     Notes
     -----
     Collective: all ranks make it and call :meth:`step` together, after backward. Parameters without a gradient send
-    nothing. The state is the compression's too: :meth:`state_dict` has both.
+    nothing. With a ``GradScaler`` whose ``step`` is called take ``nonfinite="skip"``: what overflows on one rank is
+    then left out on all. The state is the compression's too: :meth:`state_dict` has both.
 
     Examples
     --------
@@ -71,6 +72,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     tensor([ 0., -2.,  0., -3.])
     >>> dist.destroy_process_group()
     """
+
+    #: For a ``GradScaler``: see :meth:`_update`.
+    _step_supports_amp_scaling = True
 
     def __init__(
         self, params: Iterable[Any], lr: float, compression: Engine | None = None, *, broadcast: bool = True
@@ -122,7 +126,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return loss
 
     def _update(self) -> None:
-        vectors = [(group["lr"], some) for group in self.param_groups for some in _vectors(group["params"])]
+        # What a GradScaler says; it lets an optimizer that knows of scales make every step, so that all ranks do.
+        scale = getattr(self, "grad_scale", None)
+        scaled = 1.0 if scale is None else float(scale)
+        vectors = [(group["lr"] / scaled, some) for group in self.param_groups for some in _vectors(group["params"])]
         for parameter in (parameter for _, some in vectors for parameter in some):
             if parameter.grad is not None and parameter.grad.is_sparse:
                 raise BadInput(
@@ -152,10 +159,29 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return {**super().state_dict(), "compression": self.compression.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a saved state, on the same rank."""
-        rest = dict(state_dict)
-        self.compression.load_state_dict(rest.pop("compression"))
+        """Go on from a saved state, on the same rank.
+
+        Raises
+        ------
+        BadInput, ValueError
+            A state of another optimizer, of other settings, or of other groups: nothing is changed then.
+        """
+        rest, before = dict(state_dict), super().state_dict()
+        if "compression" not in rest:
+            raise BadInput("this is no state of a DistributedOptimizer: it has no residuals, under 'compression'")
+        held = rest.pop("compression")
         super().load_state_dict(rest)
+        try:
+            self.compression.load_state_dict(held)
+        except BadInput:
+            super().load_state_dict(before)
+            raise
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Neither copied nor pickled, as its compression."""
+        raise TypeError(
+            "a DistributedOptimizer cannot be copied or pickled: make another, and load_state_dict() its state_dict()"
+        )
 
 
 def _vectors(parameters: list[torch.Tensor]) -> list[list[torch.Tensor]]:

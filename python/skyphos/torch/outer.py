@@ -225,7 +225,7 @@ def _choose(model: Any, layers: Layers, rows: int) -> list[_Layer]:
         unmatched = {pattern for pattern in unmatched if not fnmatchcase(prefix, pattern)}
         present = dict(module.named_parameters())
         own = {name: present[name] for name in replacement.weights_of(module) if name in present}
-        own = {name: one for name, one in own.items() if one.requires_grad}
+        own = {name: one for name, one in own.items() if one.requires_grad and one.numel()}
         if layers is None:
             own = {name: one for name, one in own.items() if rows * sum(one.shape) < one.numel()}
         if own:

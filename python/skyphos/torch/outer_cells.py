@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from ..errors import BadInput
 from .outer_linear import OuterLayer
 from .outer_recurrent import Direction, Kind, recurrent
 
@@ -60,6 +61,8 @@ class _Layers(_Recurrent):
             x = x.unsqueeze(1)
         elif not packed and self.batch_first:
             x = x.transpose(0, 1)
+        if not packed and not x.shape[0]:
+            raise BadInput("a sequence has one step or more")
         sizes = batch_sizes.tolist() if packed else [x.shape[1]] * x.shape[0]
         batch = sizes[0] if packed else x.shape[1]
         state = self._first_state(hx, x, batch, alone, order)
@@ -137,6 +140,9 @@ class _Cell(_Recurrent):
             state: State = (zeros, zeros) if self.kind == "LSTM" else (zeros,)
         else:
             state = tuple(torch.atleast_2d(each) for each in (hx if self.kind == "LSTM" else (hx,)))
+        for what, each, width in [("input", x, self.input_size), *(("state", h, self.hidden_size) for h in state)]:
+            if each.shape != (len(x), width):
+                raise BadInput(f"{what} of shape {tuple(each.shape)}, where {(len(x), width)} is expected")
         _, *last = self._run(x, [x.shape[0]], state)
         last = [each.squeeze(0) for each in last] if alone else last
         return tuple(last) if self.kind == "LSTM" else last[0]

@@ -155,7 +155,7 @@ class _Backward:
         self.task = task
         self.rows: dict[Weight, Pairs] = {weight: [] for weight in exchange.order}
         self._exchange = exchange
-        self._synced = synced
+        self.is_synced = synced
         self._order = list(exchange.order)
         self._complete: list[Weight] = []
         self._calls: list[tuple[Weight, Work[Any], torch.Tensor]] = []
@@ -166,7 +166,7 @@ class _Backward:
     def complete(self, weight: Weight) -> None:
         """All uses of a weight are done: begin its call, once those of all before it have begun."""
         self._complete.append(weight)
-        while self._synced and self._begun < len(self._order) and self._order[self._begun] in self._complete:
+        while self.is_synced and self._begun < len(self._order) and self._order[self._begun] in self._complete:
             self._begin()
 
     def _begin(self) -> None:
@@ -190,7 +190,7 @@ class _Backward:
         """All of the backward is done: begin what is left, or keep rows where it is not synchronised."""
         exchange = self._exchange
         exchange.forget(self)
-        if not self._synced:
+        if not self.is_synced:
             exchange.accumulated = True
             for weight, pairs in self.rows.items():
                 weight.hold(pairs)
@@ -251,7 +251,8 @@ class Exchange:
         self.accumulated = False
         self._learned = False
         self._now: _Backward | None = None
-        self._synced = True
+        #: Whether backwards are synchronised; whether a forward of DDP said so, with no such backward since.
+        self._synced, self._is_prepared = True, False
         self._pauses = 0
 
     def begins(self) -> None:
@@ -264,7 +265,11 @@ class Exchange:
                 "outer products do not go with join(): ranks that have no more batches would not take part. "
                 "Give them empty ones"
             )
-        self._synced = self._pauses == 0 and (ddp is None or ddp.require_backward_grad_sync)
+        # As DDP's reducer, which one forward prepares for the next backward, whatever forwards there are between.
+        if ddp is None or ddp.require_backward_grad_sync:
+            self._synced, self._is_prepared = True, ddp is not None
+        elif not self._is_prepared:
+            self._synced = False
 
     def backward(self) -> _Backward:
         """The run of autograd that this is called from."""
@@ -278,6 +283,8 @@ class Exchange:
         """A run of autograd is over."""
         if self._now is backward:
             self._now = None
+        if backward.is_synced:
+            self._is_prepared = False
 
     def learn(self, complete: list[Weight]) -> None:
         """Take the order in which the first backward of rank 0 came by weights. Collective."""

@@ -188,6 +188,8 @@ class OuterAttention(OuterLayer, nn.MultiheadAttention):
         for mask, shape in ((padding, shapes[0]), (among, shapes[1])):
             if mask is None:
                 continue
+            if mask.dtype != torch.bool and not mask.is_floating_point():
+                raise BadInput(f"a mask of attention is of bool or floats, not of {mask.dtype}")
             added: Tensor = mask
             if mask.dtype == torch.bool:
                 added = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(mask, float("-inf"))

@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import Work as C10dWork
 
 from ..errors import Timeout
 from .line import Answer, Line
+from .untraced import untraced
 
 __all__ = ["TorchWork"]
 
@@ -24,6 +25,7 @@ class _Waits(Protocol):
     def exception(self, timeout: float | None = None) -> BaseException | None: ...
 
 
+@untraced
 class TorchWork(C10dWork):
     """One call.
 

@@ -1,0 +1,102 @@
+"""``monitored_barrier``: a barrier that says who is missing."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _skyphos as native
+from ..comm import Comm
+from ..errors import Timeout
+from ..work import Work, perform
+from .messages import Messages, group_name
+
+__all__ = ["Roll"]
+
+_CALL = "monitored_barrier"
+_TAG = group_name(_CALL)
+_Words = npt.NDArray[np.int64]
+
+
+class Roll:
+    """Rank 0 waits for a word of each other rank, and answers all that came: who did not.
+
+    Words carry the number of the barrier. One of an earlier barrier is of a rank that came too late for it: its own
+    time-out tells it, and here it is left aside.
+    """
+
+    def __init__(self, comm: Comm, messages: Messages) -> None:
+        self._comm, self._messages = comm, messages
+        self._number = 0
+        #: Words that are awaited still, since an earlier barrier.
+        self._awaited: dict[int, tuple[Work[Any], _Words]] = {}
+
+    def call(self, seconds: float | None) -> None:
+        """Return on all ranks once all are here. Collective.
+
+        Raises
+        ------
+        Timeout
+            Names those that did not come, on rank 0 and on all that came.
+        """
+        self._number += 1
+        until = None if seconds is None else time.monotonic() + seconds
+        if self._comm.rank:
+            self._send(0, np.array([self._number]))
+            answer = self._receive(0, self._comm.size, until)
+            if answer is None:
+                raise Timeout(
+                    f"rank {self._comm.rank}: rank 0 does not answer in monitored_barrier within {seconds} s: it is "
+                    "not here, or gave up before this rank came",
+                    missing=(0,),
+                    call=_CALL,
+                )
+            missing = np.flatnonzero(answer).tolist()[1:]
+        else:
+            missing = [rank for rank in range(1, self._comm.size) if self._receive(rank, 1, until) is None]
+            answer = np.zeros(self._comm.size, np.int64)
+            answer[0] = self._number
+            answer[missing] = 1
+            for rank in set(range(1, self._comm.size)).difference(missing):
+                self._send(rank, answer)
+        if missing:
+            who = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+            raise Timeout(
+                f"rank {self._comm.rank}: {who} did not come to monitored_barrier within {seconds} s",
+                missing=tuple(missing),
+                call=_CALL,
+            )
+
+    def _send(self, to: int, words: npt.NDArray[Any]) -> None:
+        self._begin(self._messages.between(self._comm.rank, to, _TAG), words.astype(np.int64), 0).wait()
+
+    def _receive(self, rank: int, length: int, until: float | None) -> _Words | None:
+        """The words of a rank in this barrier; None, if they do not come in time."""
+        while True:
+            work, words = self._awaited.get(rank) or self._await(rank, length)
+            self._awaited[rank] = work, words
+            try:
+                work.wait(None if until is None else max(0.0, until - time.monotonic()))
+            except Timeout:
+                if not work.done():
+                    return None
+                raise
+            del self._awaited[rank]
+            if words[0] == self._number:
+                return words
+
+    def _await(self, rank: int, length: int) -> tuple[Work[Any], _Words]:
+        words = np.empty(length, np.int64)
+        return self._begin(self._messages.between(rank, self._comm.rank, _TAG), words, length), words
+
+    @staticmethod
+    def _begin(group: native.Comm, words: _Words, length: int) -> Work[Any]:
+        """Send the words, or with a length receive as many into them."""
+        array = words.view(np.uint8)
+        sent, got = (array[:0].copy(), array) if length else (array, array[:0].copy())
+        done = native.move_arrays(group, "message", sent, got, 0, "direct", True)
+        work: Work[Any] = perform(done, True, lambda _: None)
+        return work

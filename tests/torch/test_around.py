@@ -1,0 +1,104 @@
+"""What is around collectives: ``torch.compile``, PyTorch's debug level, barriers that say who is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+import skyphos as sky  # noqa: E402
+import skyphos.torch as st  # noqa: E402
+from torch_ranks import Ranks  # noqa: E402
+
+
+def compiled() -> None:
+    """Compiled code that comes to collectives, by itself and by way of DDP."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+    @torch.compile(backend="eager")
+    def reduced(x: Any) -> Any:
+        work = dist.all_reduce(x, async_op=True)
+        work.wait()
+        gathered = [torch.empty_like(x) for _ in range(size)]
+        dist.all_gather(gathered, x)
+        return sum(gathered) + 1
+
+    assert reduced(torch.full((3,), float(rank))).tolist() == [size * sum(range(size)) + 1] * 3
+
+    def trained(wrap: Callable[[Any], Any]) -> Any:
+        torch.manual_seed(1)
+        net = nn.Sequential(nn.Linear(6, 70), nn.Tanh(), nn.Linear(70, 5))
+        model = DistributedDataParallel(net)
+        model.register_comm_hook(st.TopK(k=512, levels=1), st.topk_hook)
+        model = wrap(model)
+        for step in range(3):
+            net.zero_grad()
+            model(torch.full((4, 6), float(rank + step))).pow(2).sum().backward()
+        return [one.grad for one in net.parameters()]
+
+    plain, traced = trained(lambda model: model), trained(lambda model: torch.compile(model, backend="eager"))
+    for ours, theirs in zip(traced, plain, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_torch_compile(ranks: Callable[[int], Ranks]) -> None:
+    ranks(2).run(compiled)
+
+
+def under_debug_level() -> None:
+    assert dist.get_debug_level() == dist.DebugLevel.DETAIL
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for group in (None, dist.new_group(), dist.new_group(backend="gloo")):
+        x = torch.full((3,), float(rank))
+        dist.all_reduce(x, group=group)
+        assert x.tolist() == [sum(range(size))] * 3
+        dist.barrier(group=group)
+    dist.monitored_barrier()
+    x = torch.full((3,), float(rank))
+    work = dist.isend(x, (rank + 1) % size)
+    came = torch.empty(3)
+    dist.recv(came, (rank - 1) % size)
+    work.wait()
+    assert came.tolist() == [float((rank - 1) % size)] * 3
+    model = DistributedDataParallel(nn.Linear(30, 40))
+    model.register_comm_hook(st.TopK(k=4, levels=1), st.topk_hook)
+    model(torch.ones(2, 30)).sum().backward()
+    assert torch.isfinite(model.module.weight.grad).all()
+
+
+def test_debug_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
+    group = Ranks(2)
+    try:
+        group.run(under_debug_level)
+    finally:
+        group.close()
+
+
+def comes_late() -> None:
+    """The last rank comes when the others have given up; then all come."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group = dist.new_group()
+    store = dist.distributed_c10d._get_default_store()
+    soon, late = timedelta(seconds=1), size - 1
+    dist.monitored_barrier(group)
+    if rank == late:
+        store.wait([f"gave up {other}" for other in range(late)])
+    with pytest.raises(sky.errors.Timeout) as caught:
+        dist.monitored_barrier(group, timeout=soon)
+    expected = "rank 0 does not answer" if rank == late else f"rank {late} did not come"
+    assert expected in str(caught.value) and caught.value.missing == ((0,) if rank == late else (late,))
+    store.set(f"gave up {rank}", "")
+    dist.monitored_barrier(group, timeout=timedelta(seconds=60))
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_barrier_says_who_is_missing(ranks: Callable[[int], Ranks], size: int) -> None:
+    ranks(size).run(comes_late)
