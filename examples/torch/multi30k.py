@@ -32,7 +32,16 @@ from training import Task, train
 _COMMON = Settings(epochs=20, batch=256, lr=0.5, milestones=(0.7, 0.9), clip=5.0, k=4)
 PRESETS = {
     "full": replace(_COMMON, model={"hidden": 512, "embedding": 256, "at_least": 2}),
-    "short": replace(_COMMON, epochs=8, batch=64, limit=12_000, model={"hidden": 128, "embedding": 128, "at_least": 5}),
+    # Small steps, and at first a falling density: less happens while a value waits.
+    "short": replace(
+        _COMMON,
+        epochs=12,
+        batch=32,
+        lr=0.25,
+        density_warm_up=2,
+        limit=12_000,
+        model={"hidden": 128, "embedding": 128, "at_least": 5},
+    ),
     "smoke": replace(
         _COMMON, epochs=2, batch=64, limit=512, test_limit=100, model={"hidden": 32, "embedding": 32, "at_least": 5}
     ),

@@ -29,7 +29,17 @@ from training import Task, train
 _COMMON = Settings(epochs=20, batch=512, lr=0.25, milestones=(0.7, 0.9), clip=5.0, k=4)
 PRESETS = {
     "full": replace(_COMMON, limit=100_000, test_limit=2_000, model={"hidden": 1350, "embedding": 512}),
-    "short": replace(_COMMON, epochs=12, batch=64, limit=6_000, test_limit=500, model={"hidden": 96, "embedding": 64}),
+    # Small steps, and at first a falling density: less happens while a value waits.
+    "short": replace(
+        _COMMON,
+        epochs=12,
+        batch=32,
+        lr=0.125,
+        density_warm_up=2,
+        limit=6_000,
+        test_limit=500,
+        model={"hidden": 96, "embedding": 64},
+    ),
     "smoke": replace(_COMMON, epochs=2, batch=32, limit=256, test_limit=64, model={"hidden": 32, "embedding": 32}),
 }
 
