@@ -87,7 +87,7 @@ def comes_late() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     group = dist.new_group()
     store = dist.distributed_c10d._get_default_store()
-    soon, late = timedelta(seconds=1), size - 1
+    soon, late = timedelta(seconds=3), size - 1
     dist.monitored_barrier(group)
     if rank == late:
         store.wait([f"gave up {other}" for other in range(late)])

@@ -371,6 +371,33 @@ def test_guards(ranks: MakeRanks, style: str) -> None:
     ranks(2).run(left_out, style)
 
 
+def left_out_again() -> None:
+    """A bad step, then an earlier state and the same bad step again: it is left out again."""
+    model = DistributedDataParallel(nn.Linear(20, 30).double())
+    state = st.TopK(k=2, bucket=64, levels=1, dense_below=0, nonfinite="skip")
+    model.register_comm_hook(state, st.topk_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1)
+    state.guard(optimizer)
+
+    def changes(factor: float) -> bool:
+        optimizer.zero_grad()
+        before = model.module.weight.detach().clone()
+        (model(torch.ones(2, 20, dtype=torch.float64)).sum() * factor).backward()
+        optimizer.step()
+        return not torch.equal(before, model.module.weight)
+
+    assert changes(1.0)
+    saved = state.state_dict()
+    for _ in range(2):
+        assert not changes(float("nan"))
+        state.load_state_dict(saved)
+    assert changes(1.0)
+
+
+def test_a_step_that_is_made_again(ranks: MakeRanks) -> None:
+    ranks(2).run(left_out_again)
+
+
 def of_another_model() -> str:
     """One rank alone has a state with names of another model."""
     settings: dict[str, Any] = {"k": 2, "bucket": 64, "levels": 1, "dense_below": 0}

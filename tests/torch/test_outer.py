@@ -479,21 +479,20 @@ def test_a_forward_between(ranks: Callable[[int], Ranks]) -> None:
 
 
 def odd_shapes() -> None:
-    outer = outer_product
-    attention = outer(nn.MultiheadAttention(6, 2, batch_first=True), layers="*")
+    attention = outer_product(nn.MultiheadAttention(6, 2, batch_first=True), layers="*")
     x = torch.randn(2, 4, 6)
     for dtype in (torch.uint8, torch.int64):
         with pytest.raises(sky.errors.BadInput, match="bool or floats"):
             attention(x, x, x, key_padding_mask=torch.ones(2, 4, dtype=dtype))
     with pytest.raises(sky.errors.BadInput, match="one step or more"):
-        outer(nn.GRU(5, 7), layers="*")(torch.ones(0, 2, 5))
-    cell = outer(nn.GRUCell(5, 7), layers="*")
+        outer_product(nn.GRU(5, 7), layers="*")(torch.ones(0, 2, 5))
+    cell = outer_product(nn.GRUCell(5, 7), layers="*")
     with pytest.raises(sky.errors.BadInput, match="state of shape"):
         cell(torch.ones(4, 5), torch.ones(1, 7))
     with pytest.raises(sky.errors.BadInput, match="input of shape"):
         cell(torch.ones(4, 6))
     with pytest.raises(sky.errors.BadInput, match="no layer can be"):
-        outer(nn.Linear(0, 5), layers="*")
+        outer_product(nn.Linear(0, 5), layers="*")
 
 
 def test_odd_shapes(ranks: Callable[[int], Ranks]) -> None:

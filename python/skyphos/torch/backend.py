@@ -441,19 +441,16 @@ class SkyphosBackend(Backend):
     def send(self, tensors: Tensors, to: int, tag: int) -> TorchWork:
         """Send a tensor to one rank. It is over once the bytes are handed over: up to 8 MB without the receiver."""
         tensor = _only(tensors, "send", strided=True)
-        group = self._messages.between(self.comm.rank, self._other(to, tag, "send"), tag)
-        mine = as_moved(tensor.contiguous())
-        done = native.move_arrays(group, "message", mine, mine[:0].copy(), 0, "direct", True)
-        return TorchWork(_native(done, True), lambda _: None, [tensor], None)
+        work = self._messages.send(self._other(to, tag, "send"), tag, as_moved(tensor.contiguous()))
+        return TorchWork(work, lambda _: None, [tensor], None)
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> TorchWork:
         """Receive a tensor from one rank."""
         tensor = _only(tensors, "recv", strided=True)
-        group = self._messages.between(self._other(source, tag, "recv"), self.comm.rank, tag)
         straight = tensor.is_contiguous()
         out = as_moved(tensor) if straight else _room(tensor)
-        done = native.move_arrays(group, "message", out[:0].copy(), out, 0, "direct", True)
-        return TorchWork(_native(done, True), lambda _: None if straight else _fill(tensor, out), [tensor], None)
+        work = self._messages.receive(self._other(source, tag, "recv"), tag, out)
+        return TorchWork(work, lambda _: None if straight else _fill(tensor, out), [tensor], None)
 
     def _other(self, rank: int, tag: int, what: str) -> int:
         if not 0 <= rank < self.comm.size or rank == self.comm.rank:

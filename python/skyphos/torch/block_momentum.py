@@ -194,12 +194,12 @@ class BlockMomentum:
         try:
             lengths = [[len(part[name]) for name in _STATE] for part in state["parts"]]
             steps, momentum, lr = index(state["steps"]), float(state["momentum"]), float(state["lr"])
-            said, mine = ({name: of[name] for name in ("every", "nesterov")} for of in (state, self.state_dict()))
+            said = {name: state[name] for name in ("every", "nesterov")}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BadInput(f"this is no state of block_momentum: {error!r}") from None
         if lengths != [[len(part.state[name]) for name in _STATE] for part in self._parts]:
             raise BadInput("this state of block_momentum is of other parameters")
-        if said != mine:
+        if said != (mine := {"every": self._every, "nesterov": self._nesterov}):
             raise BadInput(f"this state of block_momentum is of {said}, and here are {mine}")
         if not 0 <= steps < self._every:
             raise BadInput(f"a state of block_momentum after {steps} steps of a block of {self._every}")

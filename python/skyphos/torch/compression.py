@@ -63,7 +63,8 @@ class TopK(Engine):
     seed : int, default 0
         Start of the random numbers of quantisation.
     grad_scaler : torch.amp.GradScaler, optional
-        Gradients are multiplied by its scale: the residual then is without it, so that it may change.
+        Gradients are multiplied by its scale: the residual then is without it, so that it may change. With
+        ``nonfinite="pass"`` alone.
     process_group : ProcessGroup, optional
         Whose ranks share the model; of any backend. None: the default group.
 

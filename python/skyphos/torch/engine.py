@@ -89,7 +89,8 @@ class Engine:
         self._first, self._second = Line("skyphos-select"), Line("skyphos-finish")
         self._ledger = Ledger()
         #: Whether the step under way is left out; the last that optimizers are to leave out.
-        self._odd, self._left_out = False, -1
+        self._odd = False
+        self._left_out: int | None = None
         self._skipped = 0
         self._sent_bytes = self._received_bytes = 0
 
@@ -150,12 +151,12 @@ class Engine:
         """
         if getattr(optimizer, "compression", None) is self:
             return optimizer.register_step_pre_hook(lambda *_: None)  # it leaves them out by itself
-        said = -1
+        said = 0
 
         def leave_out() -> None:
             nonlocal said
-            if self.leaves_out(said):
-                said = self._left_out
+            if self.leaves_out() and said != self._skipped:
+                said = self._skipped
                 for group in optimizer.param_groups:
                     for parameter in group["params"]:
                         parameter.grad = None
@@ -174,9 +175,9 @@ class Engine:
 
         return optimizer.register_step_pre_hook(before)
 
-    def leaves_out(self, said: int = -1) -> bool:
-        """Whether the gradients that were reduced last are to be left out; not those of a step that was ``said``."""
-        return self._left_out == self._steps - 1 and self._left_out > said
+    def leaves_out(self) -> bool:
+        """Whether the gradients that were reduced last are to be left out."""
+        return self._left_out == self._steps - 1
 
     def state_dict(self) -> dict[str, Any]:
         """Settings, steps, and what this rank holds back of each parameter: to be saved on each rank.
@@ -216,7 +217,7 @@ class Engine:
                 raise
             raise BadInput(f"this is no state of a {type(self).__name__}: {error!r}") from None
         self._drain()
-        self._steps, self._left_out = steps, -1
+        self._steps, self._left_out = steps, None
         self._has_looked = False
         self._layouts.clear()
         self._ledger = Ledger()
@@ -385,13 +386,15 @@ class Engine:
 
     # -- Among ranks, or hosts.
 
-    def _factor(self, rate: float | None) -> float | None:
-        """By what gradients are multiplied before they are added to a residual."""
+    def _scale(self) -> float | None:
+        """By what gradients are too large: what is kept for later steps is kept without, as it may change."""
+        return None if self._scaler is None else float(self._scaler.get_scale())
+
+    def _factor(self, rate: float | None, scale: float | None) -> float | None:
+        """By what gradients are multiplied before they are added to what is kept."""
         assert self._levels is not None
         factor = self._levels.mean_of_units if rate is None else rate
-        if self._scaler is None:
-            return factor
-        return (1.0 if factor is None else factor) / float(self._scaler.get_scale())
+        return factor if scale is None else (1.0 if factor is None else factor) / scale
 
     def _finish_later(self, layout: Layout, begin: Callable[[], Callable[[torch.Tensor], None]], call: _Call) -> None:
         """Begin to reduce this rank's share, and let the second line wait for it and write the result."""
@@ -445,13 +448,13 @@ class Engine:
             if across is None:
                 return self._alone(layout, share, call.rate)
             op: Literal["mean", "sum"] = "mean" if call.rate is None else "sum"
-            selection = self._select(layout, share, self._factor(call.rate), call.step)
+            scale = self._scale()
+            selection = self._select(layout, share, self._factor(call.rate, scale), call.step)
         except Exception as error:
             self._fail_all(layout, error)
         chosen = self._sends_chosen(layout)
         if selection.odd is not None and self._nonfinite == "raise":
             self._fail_all(layout, BadInput(f"rank {self._levels.comm.rank}: {selection.odd}"))
-        scale = None if self._scaler is None else float(self._scaler.get_scale())
         length, marks = len(share), self._nonfinite != "raise"
         sent = Sent(layout, selection.places, selection.picked)
         self._ledger.add(call.step, sent)
@@ -494,11 +497,8 @@ class Engine:
     def _alone(self, layout: Layout, share: torch.Tensor, rate: float | None) -> Callable[[torch.Tensor], None]:
         """Of one host: its mean, with momentum if the optimizer has none."""
         assert self._levels is not None
-        # A velocity is kept without the scale, which may change.
-        scale = None if self._scaler is None or self._momentum is None else float(self._scaler.get_scale())
-        factor = self._levels.mean_of_units if rate is None else rate
-        if scale is not None:
-            factor = self._factor(rate)
+        scale = None if self._momentum is None else self._scale()
+        factor = self._factor(rate, scale)
         mean = share if factor is None else share * factor
         odd = first_odd(mean)
         if odd is not None and self._nonfinite == "raise":

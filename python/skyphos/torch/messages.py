@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from .. import _skyphos as native
 from ..comm import Comm
+from ..work import Work, perform
 
 __all__ = ["Messages", "group_name"]
 
@@ -46,9 +51,22 @@ class Messages:
                 self._groups[source, to, tag] = group
             return group
 
+    def send(self, to: int, tag: int, mine: npt.NDArray[np.uint8]) -> Work[Any]:
+        """Begin to send bytes. It is over once they are handed over."""
+        return _moved(self.between(self._comm.rank, to, tag), mine, mine[:0].copy())
+
+    def receive(self, source: int, tag: int, out: npt.NDArray[np.uint8]) -> Work[Any]:
+        """Begin to receive as many bytes as there is room for."""
+        return _moved(self.between(source, self._comm.rank, tag), out[:0].copy(), out)
+
     def close(self) -> None:
         """Leave them all."""
         with self._lock:
             for group in self._groups.values():
                 group.close()
             self._groups.clear()
+
+
+def _moved(group: native.Comm, mine: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> Work[Any]:
+    work: Work[Any] = perform(native.move_arrays(group, "message", mine, out, 0, "direct", True), True, lambda _: None)
+    return work

@@ -135,7 +135,7 @@ def _model_of(parameters: Iterable[torch.Tensor]) -> DistributedDataParallel | N
     if len(models) > 1:
         gc.collect()  # one that nobody has any more may be waiting for that
         models = _models(wanted)
-    if len({tuple(_ranks_of(model) or ()) for model in models}) > 1:
+    if len({tuple(_ranks_of(model)) for model in models}) > 1:
         raise BadInput(
             "the model is wrapped twice, for different ranks, and a hook's state cannot know which of them it is of: "
             "give each its own process_group=, or delete the one that is no more used"
@@ -147,15 +147,15 @@ def _models(wanted: set[int]) -> list[DistributedDataParallel]:
     # Of lazy objects `isinstance` would ask for more than their type.
     models = [one for one in gc.get_objects() if issubclass(type(one), DistributedDataParallel)]
     having = [one for one in models if any(id(parameter) in wanted for parameter in one.module.parameters())]
-    return [one for one in having if _ranks_of(one) is not None]
+    return [one for one in having if _ranks_of(one)]
 
 
-def _ranks_of(model: DistributedDataParallel) -> list[int] | None:
-    """The ranks for which a model is wrapped; None if that process group was destroyed."""
+def _ranks_of(model: DistributedDataParallel) -> list[int]:
+    """The ranks for which a model is wrapped; none if that process group was destroyed."""
     try:
         ranks: list[int] = dist.get_process_group_ranks(model.process_group)
     except KeyError:
-        return None
+        return []
     return ranks
 
 

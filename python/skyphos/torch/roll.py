@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _skyphos as native
 from ..comm import Comm
 from ..errors import Timeout
-from ..work import Work, perform
+from ..work import Work
 from .messages import Messages, group_name
 
 __all__ = ["Roll"]
@@ -43,25 +42,7 @@ class Roll:
             Names those that did not come, on rank 0 and on all that came.
         """
         self._number += 1
-        until = None if seconds is None else time.monotonic() + seconds
-        if self._comm.rank:
-            self._send(0, np.array([self._number]))
-            answer = self._receive(0, self._comm.size, until)
-            if answer is None:
-                raise Timeout(
-                    f"rank {self._comm.rank}: rank 0 does not answer in monitored_barrier within {seconds} s: it is "
-                    "not here, or gave up before this rank came",
-                    missing=(0,),
-                    call=_CALL,
-                )
-            missing = np.flatnonzero(answer).tolist()[1:]
-        else:
-            missing = [rank for rank in range(1, self._comm.size) if self._receive(rank, 1, until) is None]
-            answer = np.zeros(self._comm.size, np.int64)
-            answer[0] = self._number
-            answer[missing] = 1
-            for rank in set(range(1, self._comm.size)).difference(missing):
-                self._send(rank, answer)
+        missing = self._come(seconds) if self._comm.rank else self._count(seconds)
         if missing:
             who = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
             raise Timeout(
@@ -70,8 +51,33 @@ class Roll:
                 call=_CALL,
             )
 
-    def _send(self, to: int, words: npt.NDArray[Any]) -> None:
-        self._begin(self._messages.between(self._comm.rank, to, _TAG), words.astype(np.int64), 0).wait()
+    def _count(self, seconds: float | None) -> list[int]:
+        """Rank 0: who does not come."""
+        until, others = _after(seconds), range(1, self._comm.size)
+        missing = [rank for rank in others if self._receive(rank, 1, until) is None]
+        answer = np.zeros(self._comm.size, np.int64)
+        answer[0] = self._number
+        answer[missing] = 1
+        for rank in set(others).difference(missing):
+            self._send(rank, answer)
+        return missing
+
+    def _come(self, seconds: float | None) -> list[int]:
+        """Another rank: who does not come, as rank 0 says."""
+        self._send(0, np.array([self._number], np.int64))
+        # Rank 0 may come by the time-out later, and answers by another one after that.
+        answer = self._receive(0, self._comm.size, _after(None if seconds is None else 2 * seconds))
+        if answer is None:
+            raise Timeout(
+                f"rank {self._comm.rank}: rank 0 does not answer in monitored_barrier within twice {seconds} s: it is "
+                "not here, or gave up before this rank came",
+                missing=(0,),
+                call=_CALL,
+            )
+        return [rank for rank in range(1, self._comm.size) if answer[rank]]
+
+    def _send(self, to: int, words: _Words) -> None:
+        self._messages.send(to, _TAG, words.view(np.uint8)).wait()
 
     def _receive(self, rank: int, length: int, until: float | None) -> _Words | None:
         """The words of a rank in this barrier; None, if they do not come in time."""
@@ -90,13 +96,9 @@ class Roll:
 
     def _await(self, rank: int, length: int) -> tuple[Work[Any], _Words]:
         words = np.empty(length, np.int64)
-        return self._begin(self._messages.between(rank, self._comm.rank, _TAG), words, length), words
+        return self._messages.receive(rank, _TAG, words.view(np.uint8)), words
 
-    @staticmethod
-    def _begin(group: native.Comm, words: _Words, length: int) -> Work[Any]:
-        """Send the words, or with a length receive as many into them."""
-        array = words.view(np.uint8)
-        sent, got = (array[:0].copy(), array) if length else (array, array[:0].copy())
-        done = native.move_arrays(group, "message", sent, got, 0, "direct", True)
-        work: Work[Any] = perform(done, True, lambda _: None)
-        return work
+
+def _after(seconds: float | None) -> float | None:
+    """The moment when a time-out that begins now is over."""
+    return None if seconds is None else time.monotonic() + seconds

@@ -46,7 +46,7 @@ def _untraced(call: Any) -> Any:
     try:
         strategy = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT)
         eval_frame.set_code_exec_strategy(either.__code__, strategy)
-    except AttributeError:  # PyTorch before 2.7
+    except AttributeError:  # a PyTorch that does this otherwise
         return aside
     either.__name__, either.__doc__ = call.__name__, call.__doc__
     either.__wrapped__ = call  # type: ignore[attr-defined]
