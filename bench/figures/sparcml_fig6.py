@@ -10,13 +10,15 @@ of the hosts as in the paper. Needs root, PyTorch and time.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from lab.cluster import Cluster
 from lab.training import train_on
 
 from .style import COLOURS, MARKERS, Tell, new, plain_numbers
-from .training import curves
+from .training import trained
 
 TITLE = "SparCML Fig. 6: speech, top-k beside block momentum"
 NEEDS_ROOT = True
@@ -32,14 +34,17 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
         for hosts in numbers:
             slower = max(1.0, hosts / cores)
             arguments = ["--preset", "smoke" if quick else "short", "--compress", way]
-            with Cluster(hosts, f"{MBITS / slower:g}mbit", "128k") as cluster:
-                record = train_on(cluster, hosts, PORT + 2 * len(runs), "speech", arguments)
-            run = curves(record)
+            train = partial(_on_hosts, hosts, f"{MBITS / slower:g}mbit", PORT + 2 * len(runs))
+            record = trained("speech", arguments, tell, train, f"on {hosts} hosts, {cores} cores")
+            run = record["curves"]
             run["trained_s"] = [seconds / slower for seconds in run["trained_s"]]
             runs.append({"way": way, "hosts": hosts, "slower": slower} | run)
-            last = run["trained_s"][-1]
-            tell(f"{way} on {hosts}: {last:.0f} s, cross entropy {run['cross_entropy'][-1]:.3f}")
     return {"mbits": MBITS, "cores": cores, "parameters": record["parameters"], "runs": runs}
+
+
+def _on_hosts(hosts: int, rate: str, port: int, example: str, arguments: Sequence[str]) -> dict[str, Any]:
+    with Cluster(hosts, rate, "128k") as cluster:
+        return train_on(cluster, hosts, port, example, arguments)
 
 
 def draw(entry: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +28,33 @@ TRIED = ROOT / "bench" / "lab" / "results" / "training"
 RANKS = 8
 
 
-def trained(example: str, arguments: Sequence[str], tell: Tell) -> dict[str, Any]:
-    """What is kept of a run: by :data:`RANKS` processes of one thread on this machine, which share its cores."""
-    said = " ".join([f"{example}.py", *arguments])
+def trained(
+    example: str,
+    arguments: Sequence[str],
+    tell: Tell,
+    train: Callable[[str, Sequence[str]], dict[str, Any]] | None = None,
+    place: str = "",
+) -> dict[str, Any]:
+    """What is kept of a run, which ``train`` makes in a place: :data:`RANKS` processes here if none is named."""
+    said = " ".join([example, *arguments, place]).strip()
     folder = TRIED if "smoke" in arguments else KEPT
-    out = folder / (re.sub(r"[^a-z0-9.]+", "-", f"{example} {' '.join(arguments)}") + ".json")
+    out = folder / (re.sub(r"[^a-z0-9.]+", "-", said) + ".json")
     if not out.exists():
-        tell(f"{said}, {RANKS} ranks")
-        kept = json.dumps(_kept(_run(example, arguments, said)), indent=1) + "\n"
+        tell(said)
+        record = (train or _here)(example, arguments)
+        if not record["ranks_equal"]:
+            raise RuntimeError(f"{said}: the ranks ended with different parameters")
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(str(out)) as file:
-            file.write(kept.encode())
-    record: dict[str, Any] = json.loads(out.read_text())
-    last = record["curves"]
-    tell(f"{said}: " + ", ".join(f"{name} {last[name][-1]:.2f}" for name in record["headline"]))
-    return record
+            file.write((json.dumps(_kept(record), indent=1) + "\n").encode())
+    kept: dict[str, Any] = json.loads(out.read_text())
+    last = kept["curves"]
+    tell(f"{said}: " + ", ".join(f"{name} {last[name][-1]:.2f}" for name in kept["headline"]))
+    return kept
 
 
-def _run(example: str, arguments: Sequence[str], said: str) -> dict[str, Any]:
+def _here(example: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """Trained by processes of one thread on this machine, which share its cores."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run.json"
         script = [str(ROOT / "examples" / "torch" / f"{example}.py"), *arguments, "--out", str(out)]
@@ -53,11 +62,9 @@ def _run(example: str, arguments: Sequence[str], said: str) -> dict[str, Any]:
         env = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run([*launcher, *script], env=env, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise RuntimeError(f"{said} failed:\n{done.stderr[-2000:]}")
+            raise RuntimeError(f"{example}.py {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
         record: dict[str, Any] = json.loads(out.read_text())
-    if not record["ranks_equal"]:
-        raise RuntimeError(f"{said}: the ranks ended with different parameters")
-    return record
+        return record
 
 
 def _kept(record: dict[str, Any]) -> dict[str, Any]:
