@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from .style import COLOURS, Tell, new
 from .training import RANKS, paired_interval, trained
@@ -71,5 +72,6 @@ def draw(entry: dict[str, Any]) -> Any:
     right.set_title(f"LSTM of {entry['atis_parameters'] / 1e6:.1f} M parameters on ATIS", fontsize=10)
     for axes in (left, right):
         axes.set_xlabel("epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(loc="lower right")
     return figure
