@@ -15,9 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+import matplotlib
+from matplotlib import pyplot
 
 from skyphos.page import CLAY, CUP, FAINT, INK, LINE, STYLE, human_bytes, human_seconds
 from skyphos.whole_file import replacing
+
+matplotlib.use("Agg")
 
 # Dark to light, so that they can be told apart in grey; dashes tell the rest.
 COLOURS = (INK, CLAY, "#1f6f8b", "#c98d6d", "#5b9a68", "#d9a441", "#9aa88b", "#6b7f8c")
@@ -33,13 +37,29 @@ def label(run: Run) -> str:
     way = str(config["compress"])
     if way == "topk":
         way = f"top {settings['k']} of {settings['bucket']}"
+        way += ", momentum corrected" if settings["momentum_correction"] else ""
     if way == "bmuf":
         way = f"block momentum, every {settings['every']}"
     elif way != "dense":
         bits = settings["bits"] or (4 if config["compress"] == "qsgd" else None)
         way += f", {bits} bits" if bits else ""
     way += ", outer products" if config["outer_products"] else ""
+    if config["compress"] in ("topk", "qsgd") and config["levels"] == 2:
+        way += ", hosts first"
     return f"{way}, {config['backend']}, {run['ranks']} rank{'s' if run['ranks'] > 1 else ''}"
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """Of each run, with the settings in which it differs from another that would have the same."""
+    plain = [label(run) for run in runs]
+    facts = [run["config"]["settings"] | {name: run["config"][name] for name in ("preset", "seed")} for run in runs]
+    facts = [{"task": run["example"]} | mine for run, mine in zip(runs, facts, strict=True)]
+    said = []
+    for one, mine in zip(plain, facts, strict=True):
+        others = [theirs for other, theirs in zip(plain, facts, strict=True) if other == one]
+        odd = [name for name in mine if any(theirs.get(name) != mine[name] for theirs in others)]
+        said.append("".join([one, *(f", {name.replace('_', ' ')} {mine[name]}" for name in odd)]))
+    return said
 
 
 def trained_s(run: Run) -> list[float]:
@@ -53,14 +73,9 @@ def trained_s(run: Run) -> list[float]:
 
 def figure(runs: Sequence[Run]) -> Any:
     """The loss and the metrics of all runs, against epochs on the left and against time on the right."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     names = list(dict.fromkeys(name for run in runs for name in run["headline"]))
     rows = [*names, "train_loss"]
-    style = {"font.family": "serif", "font.size": 10, "svg.fonttype": "none", "axes.edgecolor": LINE}
+    style = {"font.family": "serif", "font.size": 10, "axes.edgecolor": LINE}
     style |= {"text.color": INK, "axes.labelcolor": FAINT, "xtick.color": FAINT, "ytick.color": FAINT}
     with matplotlib.rc_context(style):
         made, axes = pyplot.subplots(
@@ -68,23 +83,26 @@ def figure(runs: Sequence[Run]) -> Any:
         )
         made.patch.set_alpha(0)
         for (left, right), name in zip(axes, rows, strict=True):
-            for number, run in enumerate(runs):
+            for number, (run, said) in enumerate(zip(runs, labels(runs), strict=True)):
                 there = [at for at, epoch in enumerate(run["epochs"]) if name in epoch]
                 values = [run["epochs"][at][name] for at in there]
-                line = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
+                # What a single epoch has is a dot.
+                line: dict[str, Any] = {"marker": "o" if len(values) == 1 else ""}
+                line |= {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
                 if values:
-                    left.plot([at + 1 for at in there], values, label=label(run), **line)
+                    left.plot([at + 1 for at in there], values, label=said, **line)
                     seconds = trained_s(run)
                     right.plot([seconds[at] for at in there], values, **line)
             left.set_ylabel(name.replace("_", " "))
-            left.xaxis.get_major_locator().set_params(integer=True)
+            left.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
             for each in (left, right):
                 each.set_facecolor("none")
                 each.grid(color=CUP)
                 each.spines[["top", "right"]].set_visible(False)
         axes[-1][0].set_xlabel("epoch")
         axes[-1][1].set_xlabel("seconds of training")
-        made.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper left", ncols=2, frameon=False)
+        # A run's first curve may be in any row: the loss, which all have, is in the last.
+        made.legend(*axes[-1][0].get_legend_handles_labels(), loc="outside upper left", ncols=2, frameon=False)
     return made
 
 
@@ -92,13 +110,13 @@ def table(runs: Sequence[Run]) -> str:
     """Metrics at the end, and where the time of an epoch goes."""
     names = list(dict.fromkeys(name for run in runs for name in run["headline"]))
     heads = ["run", *(name.replace("_", " ") for name in names), "loss", "epochs"]
-    heads += ["epoch", "compute", "hook", "wait", "gradients a step", "sent a step", "speed"]
+    heads += ["time of one", "compute", "hook", "wait", "gradients a step", "sent a step", "speed"]
     base = _epoch_s(runs[0])
     rows = [f"<tr>{''.join(f'<th>{escape(head)}</th>' for head in heads)}</tr>"]
-    for run in runs:
+    for run, said in zip(runs, labels(runs), strict=True):
         last, count = run["epochs"][-1], len(run["epochs"])
         steps = sum(epoch["steps"] for epoch in run["epochs"])
-        cells = [label(run), *(f"{last[name]:.4g}" if name in last else "" for name in names)]
+        cells = [said, *(f"{last[name]:.4g}" if name in last else "" for name in names)]
         cells += [f"{last['train_loss']:.4f}", str(count), human_seconds(_epoch_s(run))]
         for part in ("compute", "hook", "wait"):
             cells.append(human_seconds(sum(epoch["seconds"][part] for epoch in run["epochs"]) / count))
@@ -117,7 +135,8 @@ def _epoch_s(run: Run) -> float:
 def page(runs: Sequence[Run]) -> str:
     """The whole page."""
     made = io.StringIO()
-    figure(runs).savefig(made, format="svg")
+    with matplotlib.rc_context({"svg.fonttype": "none"}):  # text that can be selected, and read aloud
+        figure(runs).savefig(made, format="svg")
     picture = made.getvalue()
     names = " and ".join(dict.fromkeys(run["example"] for run in runs))
     machine = runs[0]["machine"]
@@ -146,9 +165,21 @@ content="width=device-width, initial-scale=1"> <title>Training {title} · Skypho
 td:first-child {{ color: inherit; width: auto; text-align: left; }} th:first-child {{ text-align: left; }} td, th {{
 font-size: 13px; padding-right: 8px; vertical-align: top; }}</style> </head> <body> <h1>Training <b>{title}</b></h1>
 <dl>{facts}</dl> <h2>At the end</h2> <p class="lead">Seconds are of a mean epoch on rank 0, without evaluating. Hook and
-wait are communication that computing did not hide. What was sent is what all interfaces of rank 0's machine counted.
+wait are communication that computing did not hide. What was sent is what all interfaces of rank 0's machine counted:
+ranks of one host that share memory send next to nothing there, however much they exchange.
 Speed is against the first run. {equal}</p> {table} <h2>On the way</h2> {picture} </body> </html>
 """
+
+
+def _read(file: Path) -> Run:
+    try:
+        run: Run = json.loads(file.read_text())
+        if not run["epochs"]:
+            raise click.ClickException(f"{file} has no epoch yet")
+        label(run)
+    except (KeyError, TypeError, ValueError):
+        raise click.ClickException(f"{file} is no run of an example: they are written with --out") from None
+    return run
 
 
 @click.command()
@@ -157,10 +188,7 @@ Speed is against the first run. {equal}</p> {table} <h2>On the way</h2> {picture
 @click.option("--png", type=click.Path(dir_okay=False), help="The curves as a picture.")
 def main(files: tuple[Path, ...], html: str | None, png: str | None) -> None:
     """Compare runs that examples have recorded."""
-    runs = [json.loads(file.read_text()) for file in files]
-    for file, run in zip(files, runs, strict=True):
-        if not run.get("epochs"):
-            raise click.ClickException(f"{file} has no epoch yet")
+    runs = [_read(file) for file in files]
     if not (html or png):
         raise click.UsageError("say where to write with --html, --png or both")
     if html:

@@ -115,6 +115,11 @@ class Asked:
             raise click.UsageError(
                 f"--momentum-correction is of SGD's momentum, and this trains by {settings.optimizer}"
             )
+        if settings.k > settings.bucket:
+            raise click.UsageError(f"--k {settings.k} of buckets of {settings.bucket}: it chooses at most all")
+        out = self.rest["out"]
+        if out is not None and not out.absolute().parent.is_dir():
+            raise click.UsageError(f"--out {out}: there is no folder {out.absolute().parent}")
         return Run(settings, self.preset, **self.rest)
 
     def where(self, name: str) -> Path:

@@ -74,8 +74,9 @@ class Shown:
         self._task = self._bar.add_task("", total=None)
         self._bar.start()
         entry, run = record.entry, record.entry["config"]
+        ranks = f"{entry['ranks']} rank{'s' * (entry['ranks'] > 1)}"
         self._console.print(
-            f"{entry['example']}: {entry['parameters']:,} parameters, {entry['ranks']} ranks, {run['compress']} over "
+            f"{entry['example']}: {entry['parameters']:,} parameters, {ranks}, {run['compress']} over "
             f"{run['backend']}, preset {run['preset']}"
         )
 

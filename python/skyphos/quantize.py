@@ -80,7 +80,7 @@ class Quantize:
 def check_bits(bits: int) -> None:
     """Refuses what values cannot be quantised to."""
     if bits not in (2, 4, 8):
-        raise BadInput(f"bits must be 2, 4 or 8, not {bits}")
+        raise BadInput(f"bits must be 2, 4 or 8, not {bits!r}")
 
 
 def check_seed(seed: int) -> None:

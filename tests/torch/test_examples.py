@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -24,6 +25,7 @@ sys.path.insert(0, str(EXAMPLES))
 import atis  # noqa: E402
 import images  # noqa: E402
 import multi30k  # noqa: E402
+import speech  # noqa: E402
 from batches import global_batches, share  # noqa: E402
 from scores import bleu, bleu_counts, edits, f1, span_counts, spans  # noqa: E402
 from synthetic import FEATURES, utterance  # noqa: E402
@@ -145,7 +147,28 @@ def test_compare(tmp_path: Path) -> None:
     page = (tmp_path / "a.html").read_text()
     assert page.startswith("<!doctype html>") and page.count("<svg") == 1 and "token error rate" in page
     assert "src=" not in page and "<script" not in page
+    assert "epochs 2" in page and "epochs 3" in page  # what tells the two apart
+    assert "<text" in page  # that can be selected
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_cannot_be_asked_for(tmp_path: Path) -> None:
+    """Said at once, not after an epoch."""
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    import compare
+
+    for words, known in (
+        (["--compress", "topk", "--k", "600"], "at most all"),
+        (["--out", str(tmp_path / "nowhere" / "a.json")], "no folder"),
+        (["--compress", "bmuf", "--outer-products"], "no --outer-products"),
+    ):
+        asked = CliRunner().invoke(speech.main, ["--preset", "smoke", *words])
+        assert asked.exit_code == 2 and known in asked.output, asked.output
+    for text in ("[]", "{}", "no JSON", '{"epochs": []}'):
+        file = tmp_path / "run.json"
+        file.write_text(text)
+        asked = CliRunner().invoke(compare.main, [str(file), "--png", str(tmp_path / "a.png")])
+        assert asked.exit_code == 1 and str(file) in asked.output.replace("\n", ""), asked.output
 
 
 # A model without chance, for which it can be said what any number of ranks must make of it. The last of its batches has

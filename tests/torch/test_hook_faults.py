@@ -20,6 +20,8 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 import skyphos as sky  # noqa: E402
 import skyphos.torch as st  # noqa: E402
 from skyphos.topology import Topology  # noqa: E402
+from skyphos.torch.held import Held  # noqa: E402
+from skyphos.torch.layout import Layer  # noqa: E402
 from test_hooks import Net, group_of, loss_of, samples, wrapped  # noqa: E402
 from torch_ranks import Ranks  # noqa: E402
 
@@ -256,6 +258,55 @@ def test_a_state_that_does_not_fit(ranks: MakeRanks, what: str) -> None:
     said = ranks(2).run(loads, what)
     known = "17 steps done" if what == "other steps" else "values of first.weight from place"
     assert all(known in one for one in said), said
+
+
+def goes_on(of_rank_0: bool) -> str:
+    """States on each rank, or rank 0's on all, as scripts have it that save there alone."""
+    rank = dist.get_rank()
+
+    def step(state: st.TopK, number: int) -> None:
+        torch.manual_seed(1)
+        model = wrapped(Net(torch.float32), None)
+        model.register_comm_hook(state, st.topk_hook)
+        loss_of(model, samples(rank, number, torch.float32)).backward()
+
+    state = st.TopK(k=3, levels=1, dense_below=100)
+    step(state, 0)
+    saved = [state.state_dict()]
+    if of_rank_0:
+        dist.broadcast_object_list(saved, 0)
+    state = st.TopK(k=3, levels=1, dense_below=100)
+    state.load_state_dict(saved[0])
+    assert state.state_dict()["place"] == [0 if of_rank_0 else rank, dist.get_world_size(), None]
+    said = said_by(lambda: step(state, 1))
+    dist.barrier()
+    return said
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_state_goes_on_where_it_was_saved(ranks: MakeRanks, size: int) -> None:
+    assert set(ranks(size).run(goes_on, False)) == {"nothing"}
+
+
+def test_a_state_of_another_rank(ranks: MakeRanks) -> None:
+    for said in ranks(2).run(goes_on, True):
+        assert "is of rank 0 of 2, by rank 1 of 2" in said
+
+
+def test_a_state_of_other_ranks() -> None:
+    """Fewer ranks would lose what the others held back."""
+    piece = {"weight": [(0, torch.ones(3))]}
+    held = Held()
+    held.load({"residual": piece, "velocity": {}, "place": [0, 2, None]})
+    layers = [Layer("weight", 0, 3, 1)]
+    assert "rank 0 of 2, by rank 0 of 1" in str(held.problem(layers, [0, 1, None], compressed=True))
+    assert "on hosts of [[0, 1]]" in str(held.problem(layers, [0, 2, [[0, 1]]], compressed=True))
+    assert held.problem(layers, [0, 2, None], compressed=True) is None
+    held.load({"residual": piece, "velocity": {}, "place": None})
+    assert held.problem(layers, [0, 1, None], compressed=True) is None
+    for wrong in ([0, 2], "here", [0, 1, 5]):
+        with pytest.raises((TypeError, ValueError)):
+            held.load({"residual": piece, "velocity": {}, "place": wrong})
 
 
 def test_states_are_plain() -> None:

@@ -21,7 +21,13 @@ Needs the package torch: ``pip install 'skyphos[torch]'``.
 
 from __future__ import annotations
 
-import torch.distributed
+try:
+    import torch.distributed
+except ModuleNotFoundError as missing:
+    if missing.name != "torch":
+        raise
+    message = "skyphos.torch needs the package torch, which is not installed: pip install 'skyphos[torch]'"
+    raise ModuleNotFoundError(message, name="torch") from None
 
 from .backend import SkyphosBackend
 from .block_momentum import BlockMomentum, block_momentum

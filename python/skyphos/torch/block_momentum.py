@@ -97,6 +97,8 @@ def block_momentum(
     """
     comm = comm_of(process_group)
     try:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise BadInput(f"block_momentum takes an optimizer of torch, not {optimizer!r}")
         if index(every) < 1:
             raise BadInput(f"every={every}: a block has 1 step or more")
         if not 0 <= momentum < 1:

@@ -43,8 +43,8 @@ class TopK(Engine):
         True: values not chosen stay in the residual. "quantised": what quantisation changed too. False: no residual.
     levels : {2, 1}
         2: gradients of the ranks of a host are added up first, densely and in the host's memory; values are chosen of
-        the sum, once a host, and only hosts exchange them; on one host nothing is then compressed. 1: each rank
-        chooses.
+        the sum, once a host, and only hosts exchange them; among ranks of one host alone nothing is then compressed. 1:
+        each rank chooses.
     layers : patterns of names, or function of (name, parameter), optional
         Which layers are compressed; others travel whole. None: all.
     dense_below : int, default 1024

@@ -134,12 +134,12 @@ class Engine:
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes that this rank has sent in the reductions of compressed gradients."""
+        """Bytes that this rank has sent of values that were chosen: 0 for :class:`QSGD`, or if nothing is."""
         return self._sent_bytes
 
     @property
     def received_bytes(self) -> int:
-        """Bytes that this rank has received in them."""
+        """Bytes that this rank has received of them."""
         return self._received_bytes
 
     def guard(self, optimizer: torch.optim.Optimizer) -> Any:
@@ -149,6 +149,8 @@ class Engine:
         of several optimizers has a guard of its own. With a closure that is so after each call of it. Returns the
         handle of the optimizer's hook.
         """
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise BadInput(f"guard() takes an optimizer of torch, not {optimizer!r}")
         if getattr(optimizer, "compression", None) is self:
             return optimizer.register_step_pre_hook(lambda *_: None)  # it leaves them out by itself
         said = 0
@@ -185,7 +187,9 @@ class Engine:
         Returns
         -------
         dict
-            ``"residual"`` and ``"velocity"`` map names of parameters to pairs: the first value's place, and the values.
+            ``"residual"`` and ``"velocity"`` map names of parameters to lists of pairs: the first value's place, and
+            the values. ``"place"`` is this rank, the number of ranks and with two levels the ranks of hosts (None
+            before the first gradients). Random numbers of quantisation are not part of it: they begin anew.
         """
         self._drain()
         return {"settings": self._settings(), "steps": self._steps, **self._held.state(self._layouts.values())}
@@ -197,7 +201,7 @@ class Engine:
         ------
         BadInput
             The state of other settings, or no state of a hook. With the next gradients, on all ranks: of parameters of
-            other sizes.
+            other sizes, of another rank, or of another number of ranks.
         """
         try:
             settings, steps = state["settings"], index(state["steps"])
@@ -338,7 +342,9 @@ class Engine:
         idle = [pattern for pattern in self._patterns() if not self._names.fitting(pattern)]
         if idle:
             some = ", ".join(map(repr, idle))
-            levels.comm._fail(BadInput(f"no parameter that has a gradient is named as {some} in k= or layers= say"))
+            levels.comm._fail(
+                BadInput(f"k= or layers= have {some}, which fits the name of no parameter with a gradient")
+            )
         if (left := self._held.left()) is not None:
             levels.comm._fail(BadInput(left))
         levels.comm.barrier()  # in which ranks meet the error of one whose state is another
@@ -364,7 +370,7 @@ class Engine:
             return layout
         length = sum(length for _, length in key)
         layers = laid_out(parameters, key, self._choose)
-        problem = self._held.problem(layers, compressed=levels.units > 1)
+        problem = self._held.problem(layers, levels.place, compressed=levels.compresses)
         if length != vector.numel():
             problem = f"a bucket of {vector.numel()} values, for parameters of {length}"
         if problem is not None:

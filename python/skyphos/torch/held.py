@@ -30,8 +30,8 @@ class Held:
     >>> from skyphos.torch.held import Held
     >>> from skyphos.torch.layout import Layer
     >>> held = Held()
-    >>> held.load({"residual": {"weight": [(0, torch.ones(3))]}, "velocity": {}})
-    >>> held.problem([Layer("weight", 0, 2, 1)], compressed=True)
+    >>> held.load({"residual": {"weight": [(0, torch.ones(3))]}, "velocity": {}, "place": [0, 1, None]})
+    >>> held.problem([Layer("weight", 0, 2, 1)], [0, 1, None], compressed=True)
     'a state was loaded that has 3 values of weight from place 0 on, of which there are 2'
     """
 
@@ -39,10 +39,12 @@ class Held:
         self._pieces: dict[str, dict[str, list[Piece]]] = {kind: {} for kind in _KINDS}
         #: Whether they are of a state: then each rank has its own alone.
         self.is_loaded = False
+        #: Where they are at home: the rank, of how many, and with two levels on which hosts.
+        self.place: list[Any] | None = None
 
     def state(self, layouts: Iterable[Layout]) -> dict[str, Any]:
-        """All pieces, and those of layouts, as pairs of the first value's place and the values."""
-        found: dict[str, dict[str, Any]] = {}
+        """All pieces, and those of layouts, as pairs of the first value's place and the values, and whose they are."""
+        found: dict[str, Any] = {"place": self.place}
         for kind, pieces in self._pieces.items():
             of = {name: list(some) for name, some in pieces.items()}
             _add_layouts(of, layouts, kind)
@@ -56,10 +58,16 @@ class Held:
             pieces[kind] = {}
             for name, some in state[kind].items():
                 pieces[kind][name] = [_piece(kind, name, start, values) for start, values in some]
-        self._pieces, self.is_loaded = pieces, True
+        self._pieces, self.is_loaded, self.place = pieces, True, _place(state["place"])
 
-    def problem(self, layers: Iterable[Layer], *, compressed: bool) -> str | None:
+    def problem(self, layers: Iterable[Layer], place: list[Any], *, compressed: bool) -> str | None:
         """What of these layers cannot be taken from a state that was loaded; of one host none are compressed."""
+        if self.is_loaded and any(self._pieces.values()) and self.place not in (None, place):
+            return (
+                f"a state was loaded that is of {_said(self.place)}, by {_said(place)}: what each rank holds back is "
+                "its own. Save it on each rank and load it there, or begin without what is held back: "
+                'state["residual"].clear(), state["velocity"].clear(), state["place"] = None'
+            )
         for layer in layers:
             name, length = layer.name, layer.stop - layer.start
             for pieces in self._pieces.values():
@@ -93,7 +101,7 @@ class Held:
         """Have the pieces of a loaded state that other ranks of the host have too. Collective there."""
         if self.is_loaded and levels.two:
             self._pieces = _merged(levels.tell_inside(self._pieces))
-        self.is_loaded = False
+        self.is_loaded, self.place = False, levels.place
 
     def dissolve(self, layouts: Iterable[Layout], levels: Levels) -> None:
         """Make pieces of all that layouts hold back: other layouts may have another rank's share. Collective there."""
@@ -126,6 +134,19 @@ def _merged(parts: Iterable[Mapping[str, Mapping[str, list[Piece]]]]) -> dict[st
             for name, some in part[kind].items():
                 merged[kind].setdefault(name, []).extend(some)
     return merged
+
+
+def _place(said: Any) -> list[Any] | None:
+    """That of a state, if it can be one."""
+    if said is None:
+        return None
+    rank, size, hosts = said
+    return [index(rank), index(size), None if hosts is None else [[index(one) for one in ranks] for ranks in hosts]]
+
+
+def _said(place: Iterable[Any] | None) -> str:
+    rank, size, hosts = place or (0, 1, None)
+    return f"rank {rank} of {size}{'' if hosts is None else f', on hosts of {hosts}'}"
 
 
 def _piece(kind: str, name: str, start: Any, values: Any) -> Piece:

@@ -46,6 +46,10 @@ class Levels:
         Whose gradients are compressed and averaged among each other: hosts, or ranks.
     shares : int
         Of a host.
+    compresses : bool
+        Whether anything is: not so where there is one host and two levels.
+    place : list
+        This rank, the number of ranks, and with two levels those of each host: where what is held back is at home.
     """
 
     def __init__(self, comm: Comm, levels: int) -> None:
@@ -55,6 +59,8 @@ class Levels:
         self.units = len(hosts) if self.two else comm.size
         even = len({len(ranks) for ranks in hosts}) == 1
         self.shares = len(hosts[0]) if self.two and even else 1
+        self.compresses = self.units > 1 or not self.two
+        self.place: list[Any] = [comm.rank, comm.size, [list(ranks) for ranks in hosts] if self.two else None]
         self.across: Comm | None = None
         if not self.two:
             self.across = comm.dup()

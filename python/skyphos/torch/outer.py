@@ -232,10 +232,17 @@ def _choose(model: Any, layers: Layers, rows: int) -> list[_Layer]:
             dotted = f"{prefix}." if prefix else ""
             found.append(_Layer(module, replacement, own, {dotted + name: one for name, one in own.items()}))
     if unmatched:
-        raise BadInput(f"layers={layers!r}: no layer that can be is named {', '.join(sorted(unmatched))}")
+        some = ", ".join(sorted(unmatched))
+        raise BadInput(
+            f"layers={layers!r}: {some} fits no layer whose weights factors can reduce: Linear, RNN, LSTM, GRU, their "
+            "cells, MultiheadAttention"
+        )
     found = _without_shared(model, found, layers is None)
     if not found:
-        raise BadInput("no layer can be, or weights are too small for factors of so many rows: name some, layers=...")
+        raise BadInput(
+            f"no weight is larger than {rows} rows of factors, or of a layer that factors can reduce: name layers in "
+            "layers=... to reduce them so all the same"
+        )
     return found
 
 
