@@ -1,7 +1,9 @@
-"""What is around collectives: ``torch.compile``, PyTorch's debug level, barriers that say who is missing."""
+"""What is around collectives: ``torch.compile``, PyTorch's debug level, barriers that say who is missing, the end."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -102,3 +104,28 @@ def comes_late() -> None:
 @pytest.mark.parametrize("size", [2, 4])
 def test_barrier_says_who_is_missing(ranks: Callable[[int], Ranks], size: int) -> None:
     ranks(size).run(comes_late)
+
+
+# -- The end.
+
+ENDS_AT_WORK = """
+import sys
+import torch
+from skyphos.torch.line import Answer, Line
+
+sys.setswitchinterval(1e-6)
+lines = [Line(f"line {number}") for number in range(8)]
+pairs = [(torch.zeros(1000), torch.ones(1000)) for _ in lines]
+for line, (to, of) in zip(lines, pairs, strict=True):
+    for _ in range(1000):
+        line.put(lambda to=to, of=of: [to.copy_(of) for _ in range(100)], Answer())
+"""
+
+
+def test_a_process_that_ends_while_lines_are_at_work() -> None:
+    """C++ ended it (134) where the interpreter stopped a thread in an operation of torch."""
+    for _ in range(3):
+        ended = subprocess.run(
+            [sys.executable, "-c", ENDS_AT_WORK], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert ended.returncode == 0, ended.stderr

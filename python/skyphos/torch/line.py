@@ -10,7 +10,12 @@ from typing import Any
 
 import torch
 
+from .beside import begin, is_ending
+
 __all__ = ["Answer", "Line"]
+
+
+_ENDS = "the interpreter ends, and this has not begun"
 
 
 class Answer:
@@ -55,17 +60,19 @@ class Line:
 
     def put(self, what: Callable[[], None], answer: Answer) -> None:
         """Do this after all before it; if it raises, that is the answer."""
+        if is_ending():
+            return answer.fail(RuntimeError(_ENDS))
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=_do, args=(self._told,), name=self._name, daemon=True)
-                self._thread.start()
+                told = self._told
+                self._thread = begin(_do, (told,), self._name, lambda: told.put(None))
                 # It ends with a line that nobody has any more, too.
                 weakref.finalize(self, self._told.put, None).atexit = False
         self._told.put((what, answer))
 
     def drain(self) -> None:
         """Wait until all that it was told is done."""
-        if self._thread is not None:
+        if self._thread is not None and not is_ending():
             done = Answer()
             self.put(lambda: done.give(None), done)
             done.result()
@@ -89,6 +96,8 @@ def _do(told: queue.SimpleQueue[tuple[Callable[[], None], Answer] | None]) -> No
     while (one := told.get()) is not None:
         what, answer = one
         try:
+            if is_ending():
+                raise RuntimeError(_ENDS)
             what()
         except BaseException as error:
             answer.fail(error)

@@ -11,6 +11,7 @@ import torch
 from torch._C._distributed_c10d import Work as C10dWork
 
 from ..errors import Timeout
+from .beside import begin
 from .line import Answer, Line
 from .untraced import untraced
 
@@ -81,7 +82,7 @@ class TorchWork(C10dWork):
         if self._over:
             self._tell(answer)
         elif self._line is None:
-            threading.Thread(target=self._settle_and_tell, args=(answer,), name="skyphos-message", daemon=True).start()
+            begin(self._settle_and_tell, (answer,), "skyphos-message", lambda: None)
         elif self._line.is_here():
             # A callback of another future may wait for this one, and the line would wait for the callback.
             self._settle_and_tell(answer)
