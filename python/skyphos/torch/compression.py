@@ -185,6 +185,7 @@ class QSGD(Engine):
     Parameters
     ----------
     bits : {2, 4, 8}, default 4
+        Bits a value; a scale of 32 bits a bucket comes to that.
     bucket : int, default 512
         Values that share a scale.
     scale : {"l2", "max"}, default "max"
@@ -192,6 +193,11 @@ class QSGD(Engine):
         What is quantised, as in :class:`skyphos.Quantize`: what ranks send, what owners of parts send on, or both.
     levels, nonfinite, seed, grad_scaler, process_group
         As in :class:`TopK`.
+
+    Raises
+    ------
+    BadInput
+        Settings outside these; when gradients come, as of :class:`TopK`.
 
     Notes
     -----
