@@ -77,8 +77,8 @@ def block_momentum(
     -----
     Chen & Huo 2016. With W̄(t) the mean of what ranks end block t with, and W_g(t-1) what they began it with: G(t) =
     W̄(t) - W_g(t-1), Δ(t) = η Δ(t-1) + ζ G(t), W(t) = W(t-1) + Δ(t); the next begins with W_g(t) = W(t), or with
-    ``nesterov`` W(t) + η Δ(t). With ``momentum=0, lr=1`` it is plain averaging (local SGD). Parameters of 16 bits are averaged,
-    and their updates kept, in float32.
+    ``nesterov`` W(t) + η Δ(t). With ``momentum=0, lr=1`` it is plain averaging (local SGD). Parameters of 16
+    bits are averaged, and their updates kept, in float32.
 
     Examples
     --------
