@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +17,11 @@ import pytest
 import skyphos as sky
 from skyphos.probe import probe
 from skyphos.profile_file import Measured
+
+# A shell has Ctrl-C ignored in what it runs in the background. Tests start processes, which would inherit that, and
+# interrupt them.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def on_all(size: int, body: Callable[[sky.Comm], Any], timeout: float = 30.0) -> list[Any]:
