@@ -51,15 +51,18 @@ def label(run: Run) -> str:
 
 def labels(runs: Sequence[Run]) -> list[str]:
     """Of each run, with the settings in which it differs from another that would have the same."""
-    plain = [label(run) for run in runs]
-    facts = [run["config"]["settings"] | {name: run["config"][name] for name in ("preset", "seed")} for run in runs]
-    facts = [{"task": run["example"]} | mine for run, mine in zip(runs, facts, strict=True)]
+    plain, facts = [label(run) for run in runs], [_facts(run) for run in runs]
     said = []
     for one, mine in zip(plain, facts, strict=True):
-        others = [theirs for other, theirs in zip(plain, facts, strict=True) if other == one]
-        odd = [name for name in mine if any(theirs.get(name) != mine[name] for theirs in others)]
+        alike = [theirs for other, theirs in zip(plain, facts, strict=True) if other == one]
+        odd = [name for name in mine if any(theirs.get(name) != mine[name] for theirs in alike)]
         said.append("".join([one, *(f", {name.replace('_', ' ')} {mine[name]}" for name in odd)]))
     return said
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    config = run["config"]
+    return {"task": run["example"], **config["settings"], "preset": config["preset"], "seed": config["seed"]}
 
 
 def trained_s(run: Run) -> list[float]:
@@ -75,6 +78,7 @@ def figure(runs: Sequence[Run]) -> Any:
     """The loss and the metrics of all runs, against epochs on the left and against time on the right."""
     names = list(dict.fromkeys(name for run in runs for name in run["headline"]))
     rows = [*names, "train_loss"]
+    named = list(zip(runs, labels(runs), strict=True))
     style = {"font.family": "serif", "font.size": 10, "axes.edgecolor": LINE}
     style |= {"text.color": INK, "axes.labelcolor": FAINT, "xtick.color": FAINT, "ytick.color": FAINT}
     with matplotlib.rc_context(style):
@@ -83,7 +87,7 @@ def figure(runs: Sequence[Run]) -> Any:
         )
         made.patch.set_alpha(0)
         for (left, right), name in zip(axes, rows, strict=True):
-            for number, (run, said) in enumerate(zip(runs, labels(runs), strict=True)):
+            for number, (run, said) in enumerate(named):
                 there = [at for at, epoch in enumerate(run["epochs"]) if name in epoch]
                 values = [run["epochs"][at][name] for at in there]
                 # What a single epoch has is a dot.

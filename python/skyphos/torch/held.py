@@ -62,7 +62,7 @@ class Held:
 
     def problem(self, layers: Iterable[Layer], place: list[Any], *, compressed: bool) -> str | None:
         """What of these layers cannot be taken from a state that was loaded; of one host none are compressed."""
-        if self.is_loaded and any(self._pieces.values()) and self.place not in (None, place):
+        if self.is_loaded and any(self._pieces.values()) and self.place is not None and self.place != place:
             return (
                 f"a state was loaded that is of {_said(self.place)}, by {_said(place)}: what each rank holds back is "
                 "its own. Save it on each rank and load it there, or begin without what is held back: "
@@ -144,8 +144,8 @@ def _place(said: Any) -> list[Any] | None:
     return [index(rank), index(size), None if hosts is None else [[index(one) for one in ranks] for ranks in hosts]]
 
 
-def _said(place: Iterable[Any] | None) -> str:
-    rank, size, hosts = place or (0, 1, None)
+def _said(place: list[Any]) -> str:
+    rank, size, hosts = place
     return f"rank {rank} of {size}{'' if hosts is None else f', on hosts of {hosts}'}"
 
 

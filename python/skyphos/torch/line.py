@@ -6,6 +6,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,6 @@ import torch
 from .beside import begin, is_ending
 
 __all__ = ["Answer", "Line"]
-
 
 _ENDS = "the interpreter ends, and this has not begun"
 
@@ -64,10 +64,10 @@ class Line:
             return answer.fail(RuntimeError(_ENDS))
         with self._lock:
             if self._thread is None:
-                told = self._told
-                self._thread = begin(_do, (told,), self._name, lambda: told.put(None))
+                end = partial(self._told.put, None)
+                self._thread = begin(_do, (self._told,), self._name, end)
                 # It ends with a line that nobody has any more, too.
-                weakref.finalize(self, self._told.put, None).atexit = False
+                weakref.finalize(self, end).atexit = False
         self._told.put((what, answer))
 
     def drain(self) -> None:

@@ -240,8 +240,8 @@ def _choose(model: Any, layers: Layers, rows: int) -> list[_Layer]:
     found = _without_shared(model, found, layers is None)
     if not found:
         raise BadInput(
-            f"no weight is larger than {rows} rows of factors, or of a layer that factors can reduce: name layers in "
-            "layers=... to reduce them so all the same"
+            f"no weight is larger than {rows} rows of factors, those of all ranks, or of a layer that factors can "
+            "reduce: name layers in layers=... to reduce them so all the same"
         )
     return found
 
