@@ -37,7 +37,7 @@ from training import Task, train
 _COMMON = Settings(epochs=20, batch=560, lr=1.0, milestones=(0.7, 0.9), clip=5.0, k=2)
 PRESETS = {
     "full": replace(_COMMON, model={"hidden": 800, "embedding": 300}),
-    "short": replace(_COMMON, model={"hidden": 160, "embedding": 100}),
+    "short": replace(_COMMON, density_warm_up=2, model={"hidden": 160, "embedding": 100}),
     "smoke": replace(_COMMON, epochs=2, batch=280, limit=240, model={"hidden": 32, "embedding": 32}),
 }
 

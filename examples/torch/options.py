@@ -110,6 +110,15 @@ class Asked:
         """The preset's settings, changed as asked."""
         if self.rest["compress"] == "bmuf" and self.rest["outer_products"]:
             raise click.UsageError("--compress bmuf sends no gradients, so there are no --outer-products")
+        compress = self.rest["compress"]
+        for name in self.changes.keys() & _ONLY_OF.keys():
+            if compress not in _ONLY_OF[name]:
+                raise click.UsageError(
+                    f"--{name.replace('_', '-')} changes nothing with --compress {compress}: it is of "
+                    f"{' and '.join(_ONLY_OF[name])}"
+                )
+        if compress == "qsgd" and "bits" in self.changes and self.changes["bits"] is None:
+            raise click.UsageError("--bits 32 sends values as they are, which is --compress dense")
         settings = replace(presets[self.preset], **self.changes)
         if settings.momentum_correction and settings.optimizer != "sgd":
             raise click.UsageError(
@@ -134,6 +143,16 @@ _CHANGES = (
     *("epochs", "batch", "lr", "limit", "evaluate_every", "k", "bucket", "bits"),
     *("momentum_correction", "density_warm_up", "every"),
 )
+
+#: What is of some ways to compress alone.
+_ONLY_OF: Mapping[str, tuple[str, ...]] = {
+    "k": ("topk",),
+    "bucket": ("topk",),
+    "bits": ("topk", "qsgd"),
+    "momentum_correction": ("topk",),
+    "density_warm_up": ("topk",),
+    "every": ("bmuf",),
+}
 
 
 def options(function: Callable[..., None]) -> Callable[..., None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -32,7 +33,7 @@ from synthetic import FEATURES, utterance  # noqa: E402
 from text import padded  # noqa: E402
 
 
-def run(script: Path, *words: str, ranks: int = 2, launcher: str = "torchrun") -> str:
+def run(script: Path, *words: str, ranks: int = 2, launcher: str = "torchrun", cwd: Path = ROOT) -> str:
     """What an example says that a launcher starts."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     skyphos = ["-m", "skyphos.cli", "run", "-n", str(ranks)]
@@ -40,7 +41,7 @@ def run(script: Path, *words: str, ranks: int = 2, launcher: str = "torchrun") -
     foreign = ("SKYPHOS_", "SLURM_", "PMI_", "MASTER_", "TORCHELASTIC_", "RANK", "LOCAL_", "WORLD_SIZE")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     environment = clean | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLES)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
 
@@ -152,6 +153,18 @@ def test_compare(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_whole_script_of_the_docs(tmp_path: Path) -> None:
+    """It learns, and keeps what a run that goes on needs."""
+    (script,) = re.findall(r"```python\n(# train\.py\n.*?)```", (ROOT / "docs" / "torch.md").read_text(), re.S)
+    (tmp_path / "train.py").write_text(script)
+    lines = run(tmp_path / "train.py", cwd=tmp_path).splitlines()
+    right = [float(line.split()[2]) for line in lines]
+    assert len(right) == 10 and right[0] < 60 and right[-1] > 85, lines
+    kept = [torch.load(tmp_path / f"checkpoint-{rank}.pt") for rank in range(2)]
+    assert [one["hook"]["owner"] for one in kept] == [[0, 2, None], [1, 2, None]]
+    assert [one["hook"]["steps"] for one in kept] == [10 * 64] * 2
+
+
 def test_what_cannot_be_asked_for(tmp_path: Path) -> None:
     """Said at once, not after an epoch."""
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
@@ -161,6 +174,10 @@ def test_what_cannot_be_asked_for(tmp_path: Path) -> None:
         (["--compress", "topk", "--k", "600"], "at most all"),
         (["--out", str(tmp_path / "nowhere" / "a.json")], "no folder"),
         (["--compress", "bmuf", "--outer-products"], "no --outer-products"),
+        (["--compress", "dense", "--k", "8"], "--k changes nothing with --compress dense: it is of topk"),
+        (["--compress", "qsgd", "--density-warm-up", "2"], "--density-warm-up changes nothing"),
+        (["--compress", "topk", "--every", "4"], "it is of bmuf"),
+        (["--compress", "qsgd", "--bits", "32"], "--compress dense"),
     ):
         asked = CliRunner().invoke(speech.main, ["--preset", "smoke", *words])
         assert asked.exit_code == 2 and known in asked.output, asked.output

@@ -277,7 +277,7 @@ def goes_on(of_rank_0: bool) -> str:
         dist.broadcast_object_list(saved, 0)
     state = st.TopK(k=3, levels=1, dense_below=100)
     state.load_state_dict(saved[0])
-    assert state.state_dict()["place"] == [0 if of_rank_0 else rank, dist.get_world_size(), None]
+    assert state.state_dict()["owner"] == [0 if of_rank_0 else rank, dist.get_world_size(), None]
     said = said_by(lambda: step(state, 1))
     dist.barrier()
     return said
@@ -297,16 +297,16 @@ def test_a_state_of_other_ranks() -> None:
     """Fewer ranks would lose what the others held back."""
     piece = {"weight": [(0, torch.ones(3))]}
     held = Held()
-    held.load({"residual": piece, "velocity": {}, "place": [0, 2, None]})
+    held.load({"residual": piece, "velocity": {}, "owner": [0, 2, None]})
     layers = [Layer("weight", 0, 3, 1)]
     assert "rank 0 of 2, by rank 0 of 1" in str(held.problem(layers, [0, 1, None], compressed=True))
     assert "on hosts of [[0, 1]]" in str(held.problem(layers, [0, 2, [[0, 1]]], compressed=True))
     assert held.problem(layers, [0, 2, None], compressed=True) is None
-    held.load({"residual": piece, "velocity": {}, "place": None})
+    held.load({"residual": piece, "velocity": {}, "owner": None})
     assert held.problem(layers, [0, 1, None], compressed=True) is None
     for wrong in ([0, 2], "here", [0, 1, 5]):
         with pytest.raises((TypeError, ValueError)):
-            held.load({"residual": piece, "velocity": {}, "place": wrong})
+            held.load({"residual": piece, "velocity": {}, "owner": wrong})
 
 
 def test_states_are_plain() -> None:
@@ -373,6 +373,7 @@ def gradient_of(loss: Any, weight: Any) -> Any:
 def test_who_has_the_nan(ranks: MakeRanks, hosts: list[int], culprit: int) -> None:
     said = ranks(4).run(blamed, hosts, culprit)
     assert all(f"rank {culprit}: the gradient of second.weight is nan" in one for one in said), said
+    assert all(one.count(f"rank {culprit}: ") == 1 for one in said), said
 
 
 # -- Ranks that differ.

@@ -127,7 +127,10 @@ impl Error {
     /// What the other ranks are told when `rank` leaves a call because of this error.
     pub fn as_seen_by_others(&self, rank: u32) -> Error {
         match self {
-            Error::BadInput { message } => Error::BadInput { message: format!("rank {rank}: {message}") },
+            // Some say it themselves, where the rank's own user should read it too.
+            Error::BadInput { message } if !message.starts_with(&format!("rank {rank}: ")) => {
+                Error::BadInput { message: format!("rank {rank}: {message}") }
+            }
             Error::Interrupted => Error::Aborted { rank, cause: "interrupted".to_owned() },
             other => other.clone(),
         }
@@ -255,6 +258,16 @@ mod tests {
         let error = Error::bad_input("ä".repeat(2000));
         let Some(Error::BadInput { message }) = Error::from_wire(&error.to_wire()) else { panic!() };
         assert!(message.len() <= 1024 && message.chars().all(|c| c == 'ä'));
+    }
+
+    #[test]
+    fn others_are_told_once_which_rank_it_was() {
+        for message in ["the gradient of a is nan", "rank 12: the gradient of a is nan"] {
+            let told = Error::bad_input(message).as_seen_by_others(12).to_string();
+            assert_eq!(told, "rank 12: the gradient of a is nan");
+        }
+        let told = Error::bad_input("rank 1: no").as_seen_by_others(12).to_string();
+        assert_eq!(told, "rank 12: rank 1: no");
     }
 
     #[test]

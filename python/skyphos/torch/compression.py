@@ -92,6 +92,8 @@ class TopK(Engine):
     >>> dist.init_process_group("skyphos", store=dist.HashStore(), rank=0, world_size=1)
     >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
     >>> state = skyphos.torch.TopK(k=1, bucket=512)
+    >>> state
+    TopK(k=1, bucket=512, bits=None, feedback=True, warmup=0, momentum_correction=None, seed=0, levels=2)
     >>> model.register_comm_hook(state, skyphos.torch.topk_hook)
     >>> model(torch.ones(8, 64)).sum().backward()
     >>> int((model.module.weight.grad != 0).sum()), int((model.module.bias.grad != 0).sum())

@@ -122,6 +122,9 @@ class Engine:
 
     # -- What the user sees.
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self._said(self._settings()))})"
+
     @property
     def steps(self) -> int:
         """How many gradients have been reduced."""
@@ -188,7 +191,7 @@ class Engine:
         -------
         dict
             ``"residual"`` and ``"velocity"`` map names of parameters to lists of pairs: the first value's place, and
-            the values. ``"place"`` is this rank, the number of ranks and with two levels the ranks of hosts (None
+            the values. ``"owner"`` is this rank, the number of ranks and with two levels the ranks of hosts (None
             before the first gradients). Random numbers of quantisation are not part of it: they begin anew.
         """
         self._drain()
@@ -370,7 +373,7 @@ class Engine:
             return layout
         length = sum(length for _, length in key)
         layers = laid_out(parameters, key, self._choose)
-        problem = self._held.problem(layers, levels.place, compressed=levels.compresses)
+        problem = self._held.problem(layers, levels.owner, compressed=levels.compresses)
         if length != vector.numel():
             problem = f"a bucket of {vector.numel()} values, for parameters of {length}"
         if problem is not None:

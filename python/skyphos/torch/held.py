@@ -30,7 +30,7 @@ class Held:
     >>> from skyphos.torch.held import Held
     >>> from skyphos.torch.layout import Layer
     >>> held = Held()
-    >>> held.load({"residual": {"weight": [(0, torch.ones(3))]}, "velocity": {}, "place": [0, 1, None]})
+    >>> held.load({"residual": {"weight": [(0, torch.ones(3))]}, "velocity": {}, "owner": [0, 1, None]})
     >>> held.problem([Layer("weight", 0, 2, 1)], [0, 1, None], compressed=True)
     'a state was loaded that has 3 values of weight from place 0 on, of which there are 2'
     """
@@ -40,11 +40,11 @@ class Held:
         #: Whether they are of a state: then each rank has its own alone.
         self.is_loaded = False
         #: Where they are at home: the rank, of how many, and with two levels on which hosts.
-        self.place: list[Any] | None = None
+        self.owner: list[Any] | None = None
 
     def state(self, layouts: Iterable[Layout]) -> dict[str, Any]:
         """All pieces, and those of layouts, as pairs of the first value's place and the values, and whose they are."""
-        found: dict[str, Any] = {"place": self.place}
+        found: dict[str, Any] = {"owner": self.owner}
         for kind, pieces in self._pieces.items():
             of = {name: list(some) for name, some in pieces.items()}
             _add_layouts(of, layouts, kind)
@@ -58,15 +58,15 @@ class Held:
             pieces[kind] = {}
             for name, some in state[kind].items():
                 pieces[kind][name] = [_piece(kind, name, start, values) for start, values in some]
-        self._pieces, self.is_loaded, self.place = pieces, True, _place(state["place"])
+        self._pieces, self.is_loaded, self.owner = pieces, True, _owner(state["owner"])
 
-    def problem(self, layers: Iterable[Layer], place: list[Any], *, compressed: bool) -> str | None:
+    def problem(self, layers: Iterable[Layer], owner: list[Any], *, compressed: bool) -> str | None:
         """What of these layers cannot be taken from a state that was loaded; of one host none are compressed."""
-        if self.is_loaded and any(self._pieces.values()) and self.place is not None and self.place != place:
+        if self.is_loaded and any(self._pieces.values()) and self.owner is not None and self.owner != owner:
             return (
-                f"a state was loaded that is of {_said(self.place)}, by {_said(place)}: what each rank holds back is "
+                f"a state was loaded that is of {_said(self.owner)}, by {_said(owner)}: what each rank holds back is "
                 "its own. Save it on each rank and load it there, or begin without what is held back: "
-                'state["residual"].clear(), state["velocity"].clear(), state["place"] = None'
+                'state["residual"].clear(), state["velocity"].clear(), state["owner"] = None'
             )
         for layer in layers:
             name, length = layer.name, layer.stop - layer.start
@@ -101,7 +101,7 @@ class Held:
         """Have the pieces of a loaded state that other ranks of the host have too. Collective there."""
         if self.is_loaded and levels.two:
             self._pieces = _merged(levels.tell_inside(self._pieces))
-        self.is_loaded, self.place = False, levels.place
+        self.is_loaded, self.owner = False, levels.owner
 
     def dissolve(self, layouts: Iterable[Layout], levels: Levels) -> None:
         """Make pieces of all that layouts hold back: other layouts may have another rank's share. Collective there."""
@@ -136,7 +136,7 @@ def _merged(parts: Iterable[Mapping[str, Mapping[str, list[Piece]]]]) -> dict[st
     return merged
 
 
-def _place(said: Any) -> list[Any] | None:
+def _owner(said: Any) -> list[Any] | None:
     """That of a state, if it can be one."""
     if said is None:
         return None
@@ -144,8 +144,8 @@ def _place(said: Any) -> list[Any] | None:
     return [index(rank), index(size), None if hosts is None else [[index(one) for one in ranks] for ranks in hosts]]
 
 
-def _said(place: list[Any]) -> str:
-    rank, size, hosts = place
+def _said(owner: list[Any]) -> str:
+    rank, size, hosts = owner
     return f"rank {rank} of {size}{'' if hosts is None else f', on hosts of {hosts}'}"
 
 

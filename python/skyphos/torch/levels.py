@@ -48,7 +48,7 @@ class Levels:
         Of a host.
     compresses : bool
         Whether anything is: not so where there is one host and two levels.
-    place : list
+    owner : list
         This rank, the number of ranks, and with two levels those of each host: where what is held back is at home.
     """
 
@@ -60,7 +60,7 @@ class Levels:
         even = len({len(ranks) for ranks in hosts}) == 1
         self.shares = len(hosts[0]) if self.two and even else 1
         self.compresses = self.units > 1 or not self.two
-        self.place: list[Any] = [comm.rank, comm.size, [list(ranks) for ranks in hosts] if self.two else None]
+        self.owner: list[Any] = [comm.rank, comm.size, [list(ranks) for ranks in hosts] if self.two else None]
         self.across: Comm | None = None
         if not self.two:
             self.across = comm.dup()
