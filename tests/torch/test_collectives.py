@@ -259,3 +259,26 @@ def test_the_rest(ranks: Callable[[int], Ranks], size: int, check: Any) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_sparse_tensors(ranks: Callable[[int], Ranks], size: int, seed: int) -> None:
     ranks(size).run(check_sparse, seed)
+
+
+def sparse_complex() -> None:
+    """`torch.distributed` hands over a view of real and imaginary parts."""
+    rank, size = me()
+    for op, share in ((dist.ReduceOp.SUM, 1), (dist.ReduceOp.AVG, size)):
+        for dense in ((), (3,)):
+            for dtype in (torch.complex64, torch.complex128):
+                places = torch.tensor([[1, 2 + rank], [0, 1]])
+                z = torch.sparse_coo_tensor(places, torch.full((2, *dense), 1 + 2j, dtype=dtype), (8, 2, *dense))
+                work = dist.all_reduce(z, op, async_op=dtype == torch.complex64)
+                if work is not None:
+                    work.wait()
+                want = torch.zeros(8, 2, *dense, dtype=dtype)
+                want[1, 0] = size * (1 + 2j)
+                want[2 : 2 + size, 1] = 1 + 2j
+                assert z.dtype == dtype and z.is_coalesced() and z._nnz() == 1 + size
+                torch.testing.assert_close(z.to_dense(), want / share)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_sparse_complex_tensors(ranks: Callable[[int], Ranks], size: int) -> None:
+    ranks(size).run(sparse_complex)

@@ -26,6 +26,7 @@ from skyphos import _skyphos as native  # noqa: E402
 from skyphos.errors import BadInput  # noqa: E402
 from skyphos.torch import gpu  # noqa: E402
 from skyphos.torch.gpu import compress, form, plain  # noqa: E402
+from skyphos.torch.select import fetch_quantised  # noqa: E402
 from skyphos.torch.tensors import as_numbers  # noqa: E402
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
@@ -234,6 +235,30 @@ def quantised_is_as_native(device: str, name: str, kind: str) -> None:
 @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "float64"])
 def test_quantised(interpreted: Callable[..., Any], name: str, kind: str) -> None:
     interpreted(quantised_is_as_native, "cpu", name, kind)
+
+
+def fetched_is_what_is_sent(device: str) -> None:
+    """Quantised on the device, the values stay as they are when they are quantised again to be sent."""
+    draws = random.Random("fetched")
+    for name in ("float32", "float16", "bfloat16", "float64"):
+        for bits in (2, 4, 8):
+            n, _, bucket = shapes(draws)
+            how = sky.Quantize(bits, bucket, "both", "max", draws.getrandbits(64))
+            values = drawn(draws, "normal", n, getattr(torch, name)).to(device)
+            came = fetch_quantised(values, how, 7, 3)
+            assert came.device.type == "cpu" and came.dtype == values.dtype
+            packed = gpu.quantise(values, how, call=7, rank=3)
+            same(came, plain.dequantise(packed.cpu(), how, n, came.dtype)[0])
+            again = came.clone()
+            native.topk_quantise(as_numbers(again), (bits, bucket, how.seed), (1, 2))
+            torch.testing.assert_close(again, came)
+    values[n // 2] = torch.nan
+    came = fetch_quantised(values, how, 7, 3)
+    assert came.isnan().nonzero().tolist() == [[n // 2]]  # as it was, to be found
+
+
+def test_fetched(interpreted: Callable[..., Any]) -> None:
+    interpreted(fetched_is_what_is_sent, "cpu")
 
 
 def test_bytes(interpreted: Callable[..., Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import os
 import pickle
@@ -527,7 +528,7 @@ def wrongly_used(what: str) -> str:
 @pytest.mark.parametrize(
     ("what", "known"),
     [
-        ("complex", "gradients of"),
+        ("complex", "(torch.complex64): the hooks take float16"),
         ("other hook", "takes a TopK as its state"),
         ("layers", "'firts.*'"),
         ("k", "'lats.*'"),
@@ -644,3 +645,124 @@ def warm_on_two_levels(hosts: list[int]) -> None:
 def test_warm_up_on_two_levels(ranks: MakeRanks, hosts: list[int]) -> None:
     for _ in range(3):
         ranks(len(hosts)).run(warm_on_two_levels, hosts)
+
+
+# -- Parameters that cannot be trained.
+
+
+def odd_parameters() -> None:
+    rank = dist.get_rank()
+    whole = torch.tensor([2**24 + 1, 5])
+    for make in (
+        lambda some: st.block_momentum(torch.optim.SGD(some, lr=0.1), every=1, momentum=0.0),
+        lambda some: st.DistributedOptimizer(some, lr=0.1),
+    ):
+        net = nn.Linear(4, 4)
+        net.q = nn.Parameter(whole.clone(), requires_grad=False)
+        made: Any = make(net.named_parameters())
+        net(torch.full((1, 4), 1.0 + rank)).sum().backward()
+        (made if isinstance(made, st.DistributedOptimizer) else made._optimizer).step()
+        assert torch.equal(net.q, whole)
+        sums = [torch.empty(()) for _ in range(2)]
+        dist.all_gather(sums, net.weight.detach().sum())
+        assert sums[0] == sums[1]
+    for call in (
+        lambda: st.DistributedOptimizer(nn.Linear(4, 4, device="meta").parameters(), lr=0.1),
+        lambda: st.outer_product(nn.Linear(400, 400, device="meta")),
+        lambda: st.block_momentum(
+            torch.optim.SGD(nn.Linear(4, 4, device="meta").parameters(), lr=0.1), every=1, momentum=0.5
+        ),
+    ):
+        with pytest.raises(sky.BadInput, match="has no values, on the device meta"):
+            call()
+    with pytest.raises(sky.BadInput, match="layers of real numbers, and second has complex ones"):
+        st.outer_product(Net(torch.complex64), layers="second")
+
+
+def test_odd_parameters(ranks: MakeRanks) -> None:
+    ranks(2).run(odd_parameters)
+
+
+def block_with_nan() -> None:
+    rank = dist.get_rank()
+    net = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(net.named_parameters(), lr=0.1)
+    st.block_momentum(optimizer, every=2, momentum=0.5)
+    for step in range(2):
+        optimizer.zero_grad()
+        net(torch.tensor([[1.0, 1.0, float("nan") if rank == 1 and step == 0 else 1.0, 1.0]])).sum().backward()
+        if step == 0:
+            optimizer.step()
+    known = "rank 1: weight is nan at its place [0-9]+ after 2 steps of a block"
+    with pytest.raises(sky.BadInput, match=known):
+        optimizer.step()
+    assert rank == 1 or bool(torch.isfinite(net.weight).all())
+
+
+def test_a_block_with_nan(ranks: MakeRanks) -> None:
+    ranks(2).run(block_with_nan)
+
+
+# -- Hooks that nothing asks, or that a rank has not.
+
+
+def unguarded(asks: str) -> list[str]:
+    rank = dist.get_rank()
+    net = Net(torch.float32)
+    model = wrapped(net, None)
+    state = st.TopK(levels=1, nonfinite="skip")
+    model.register_comm_hook(state, st.topk_hook)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    if asks == "guard":
+        state.guard(optimizer)
+    said = []
+    for step in range(3):
+        optimizer.zero_grad()
+        if asks == "leaves_out":
+            state.leaves_out()
+        x = samples(rank, step, torch.float32)
+        said.append(said_by(lambda x=x, step=step: (loss_of(model, x) * (float("nan") if rank and step == 1 else 1)).backward()))
+        if said[-1] == "nothing" and not state.leaves_out():
+            optimizer.step()
+    assert state.skipped == 1
+    return said
+
+
+@pytest.mark.parametrize("asks", ["guard", "leaves_out", "nothing"])
+def test_steps_that_nobody_leaves_out(ranks: MakeRanks, asks: str) -> None:
+    for said in ranks(2).run(unguarded, asks):
+        assert said[0] == said[2] == "nothing"
+        assert ("call guard(optimizer)" in said[1]) == (asks == "nothing"), said
+
+
+def hook_on_one() -> str:
+    model = wrapped(Net(torch.float32), None)
+    if dist.get_rank() == 0:
+        model.register_comm_hook(st.TopK(levels=1), st.topk_hook)
+    return said_by(lambda: loss_of(model, samples(0, 0, torch.float32)).backward())
+
+
+def test_a_hook_on_one_rank(ranks: MakeRanks) -> None:
+    said = ranks(2).run(hook_on_one)
+    assert "rank 0 compares a TopK and more with the others: have all the same hooks" in said[0], said
+    assert all("rank 0 is in" in one and "rank 1 is in" in one for one in said), said
+
+
+def frozen() -> None:
+    """What Python froze is not among the objects that it tells."""
+    net = nn.Linear(60, 50)
+    model = DistributedDataParallel(net)
+    state = st.TopK(levels=1, k={"weight": 4, "bias": None})
+    model.register_comm_hook(state, st.topk_hook)
+    gc.collect()
+    gc.freeze()
+    try:
+        model(torch.ones(2, 60)).sum().backward()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+    assert set(state.state_dict()["residual"]) == {"weight"}
+
+
+def test_frozen_models(ranks: MakeRanks) -> None:
+    ranks(2).run(frozen)

@@ -71,9 +71,11 @@ def sparse_sums(sparse: int, dense: int) -> None:
     )
     # 32-bit indices, and none on one rank.
     empty = torch.sparse_coo_tensor(
-        torch.zeros(sparse, 0, dtype=torch.int64), torch.ones(0, *[2] * dense), want.shape, check_invariants=True
+        torch.zeros(sparse, 0, dtype=torch.int32), torch.ones(0, *[2] * dense), want.shape, check_invariants=True
     )
-    some = empty if rank == 0 else growing(rank, size, sparse, dense)
+    mine = growing(rank, size, sparse, dense)
+    narrow = torch.sparse_coo_tensor(mine._indices().to(torch.int32), mine._values(), mine.shape, check_invariants=True)
+    some = empty if rank == 0 else narrow
     dist.all_reduce(some)
     assert torch.equal(some.to_dense(), want - growing(0, size, sparse, dense).to_dense())
 

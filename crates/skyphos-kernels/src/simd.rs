@@ -66,6 +66,20 @@ pub(crate) fn prefetch<T>(at: *const T) {
     let _ = at;
 }
 
+/// The same, no nearer than the cache of the second level. Many more lines can be on their way there than to the first, of which
+/// some processors have two dozen: too few for what a pass over memory needs.
+#[inline(always)]
+pub(crate) fn prefetch_nearby<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as above.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 /// Copies a few numbers. A call of `memcpy` costs more than most runs of a permutation take to copy.
 #[inline(always)]
 pub(crate) fn copy<T: bytemuck::Pod>(from: &[T], to: &mut [T]) {

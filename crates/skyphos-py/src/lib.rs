@@ -57,7 +57,9 @@ mod _skyphos {
         move_arrays, reduce, reduce_arrays, reduce_scatter,
     };
     #[pymodule_export]
-    use crate::topk::{topk_allreduce, topk_put_back, topk_quantise, topk_take, topk_take_layers};
+    use crate::topk::{
+        dequantise, topk_allreduce, topk_put_back, topk_quantise, topk_take, topk_take_layers,
+    };
     #[pymodule_export]
     use crate::work::Work;
 }

@@ -109,6 +109,24 @@ pub fn topk_quantise(
     }, else no_floats(py))
 }
 
+/// The values that quantised bytes stand for, to `values`. `how`: bits and bucket.
+#[pyfunction]
+pub fn dequantise(
+    py: Python<'_>,
+    packed: PyReadonlyArray1<'_, u8>,
+    how: (u8, u32),
+    values: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let params = Quantize::new(how.0, how.1, Scale::Max, 0).map_err(|e| to_py(py, e))?;
+    let packed = packed.as_slice()?;
+    with_real!(dtype_of(values)?, T => {
+        let mut values: PyReadwriteArray1<'_, T> = values.extract()?;
+        let values = values.as_slice_mut()?;
+        py.detach(|| skyphos::dequantise(packed, &params, values).map_err(Error::bad_input))
+            .map_err(|e| to_py(py, e))
+    }, else no_floats(py))
+}
+
 /// Adds `picked` - `sent` to the residual at `indices`.
 #[pyfunction]
 pub fn topk_put_back(

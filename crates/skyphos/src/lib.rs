@@ -100,8 +100,8 @@ pub use skyphos_kernels::keyed;
 pub use skyphos_kernels::product;
 pub use skyphos_kernels::stream::{Form, IndexList, SparseVec, View};
 pub use skyphos_kernels::{
-    Draw, Incoming, Indices, Layer, Magnitude, Quantize, Scale, Select, put_back, quantise_in_place,
-    take_layers, take_topk, take_topk_of_sum, topk,
+    Draw, Incoming, Indices, Layer, Magnitude, Quantize, Scale, Select, dequantise, put_back,
+    quantise_in_place, take_layers, take_topk, take_topk_of_sum, topk,
 };
 pub use skyphos_mpi as mpi;
 pub use skyphos_plan as planner;

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..comm import Comm
-from ..errors import Mismatch
+from ..errors import BadInput, Mismatch
 from .tensors import as_bytes, of_array
 
 __all__ = ["agree", "spread"]
@@ -25,10 +25,15 @@ def agree(comm: Comm, said: Sequence[str]) -> None:
     Raises
     ------
     Mismatch
-        Names a rank that differs, and what it and rank 0 say where they do.
+        Names a rank that differs, and what it and rank 0 say where they do. Or a rank does something else.
     """
     digest = hashlib.blake2b("\n".join(said).encode(), digest_size=8).digest()
-    everyone = comm.allgather(np.frombuffer(digest, np.uint64))[:, 0]
+    try:
+        everyone = comm.allgather(np.frombuffer(digest, np.uint64))[:, 0]
+    except Mismatch as error:
+        raise Mismatch(
+            f"{error} (rank {comm.rank} compares {said[0]} and more with the others: have all the same hooks and calls?)"
+        ) from None
     if (others := np.flatnonzero(everyone != everyone[0])).size:
         other = int(others[0])
         theirs, first = comm.broadcast(list(said), other), comm.broadcast(list(said), 0)
@@ -39,7 +44,20 @@ def agree(comm: Comm, said: Sequence[str]) -> None:
 
 
 def spread(comm: Comm, tensor: torch.Tensor) -> None:
-    """Give all ranks rank 0's values, in place, as DDP does for what it reduces. Collective."""
+    """Give all ranks rank 0's values, in place, as DDP does for what it reduces. Collective.
+
+    Raises
+    ------
+    BadInput
+        It has none: it is on the device "meta". On all ranks.
+    """
+    if tensor.is_meta:
+        comm._fail(
+            BadInput(
+                f"a parameter of shape {tuple(tensor.shape)} has no values, on the device meta: give the model some, with "
+                "to_empty(device=...) and an initialisation"
+            )
+        )
     came = comm.broadcast(as_bytes(tensor.detach().cpu().contiguous()) if comm.rank == 0 else None, 0)
     if comm.rank:
         with torch.no_grad():

@@ -23,6 +23,7 @@ from ..comm import Comm
 from ..errors import BadInput
 from .alike import agree, spread
 from .group_comm import comm_of
+from .select import first_odd
 
 __all__ = ["BlockMomentum", "block_momentum"]
 
@@ -69,7 +70,8 @@ def block_momentum(
     Raises
     ------
     BadInput
-        Numbers out of range; complex parameters; on all ranks.
+        Numbers out of range; complex parameters; on all ranks. As a block ends, on all ranks: a parameter of one that is
+        not finite.
     Mismatch
         Ranks with other numbers, or other parameters.
 
@@ -78,7 +80,7 @@ def block_momentum(
     Chen & Huo 2016. With W̄(t) the mean of what ranks end block t with, and W_g(t-1) what they began it with: G(t) =
     W̄(t) - W_g(t-1), Δ(t) = η Δ(t-1) + ζ G(t), W(t) = W(t-1) + Δ(t); the next begins with W_g(t) = W(t), or with
     ``nesterov`` W(t) + η Δ(t). With ``momentum=0, lr=1`` it is plain averaging (local SGD). Parameters of 16
-    bits are averaged, and their updates kept, in float32.
+    bits are averaged, and their updates kept, in float32; those of whole numbers, which nothing trains, stay as they are.
 
     Examples
     --------
@@ -133,7 +135,8 @@ class BlockMomentum:
         agree(comm, asked + shapes)
         for one in parameters:
             spread(comm, one)
-        wide = {dtype: [one for one in parameters if _wide(one) == dtype] for dtype in (torch.float32, torch.float64)}
+        floats = [one for one in parameters if one.is_floating_point()]
+        wide = {dtype: [one for one in floats if _wide(one) == dtype] for dtype in (torch.float32, torch.float64)}
         self._parts = [_Part(some) for some in wide.values() if some]
         self._optimizer, self._parameters = optimizer, parameters
         self._hook: Any = optimizer.register_step_post_hook(self._stepped)
@@ -149,7 +152,8 @@ class BlockMomentum:
         Raises
         ------
         BadInput
-            The optimizer has got other parameters since (``add_param_group``); on all ranks.
+            The optimizer has got other parameters since (``add_param_group``), or one of a rank is not finite; on all
+            ranks.
         SkyphosError
             The allreduce failed; parameters are those of this rank then.
         """
@@ -163,10 +167,24 @@ class BlockMomentum:
                     "called: remove() that, and call it again after add_param_group"
                 )
             )
-        means = [self._comm.allreduce(part.packed().numpy(), op="mean") for part in self._parts]
+        packed = [part.packed() for part in self._parts]
+        for part, values in zip(self._parts, packed, strict=True):
+            if (odd := first_odd(values)) is not None:
+                self._comm._fail(BadInput(f"rank {self._comm.rank}: {self._words(*part.at(odd), values[odd])}"))
+        means = [self._comm.allreduce(values.numpy(), op="mean") for values in packed]
         for part, mean in zip(self._parts, means, strict=True):
             part.update(torch.from_numpy(mean), self.momentum, self.lr, self._nesterov)
         self._steps = 0
+
+    def _words(self, parameter: torch.Tensor, at: int, value: torch.Tensor) -> str:
+        """What is said of a parameter that is not finite, at a place of it."""
+        number = next(k for k, one in enumerate(self._parameters) if one is parameter)
+        names = [name for group in self._optimizer.param_groups for name in group.get("param_names", ())]
+        name = names[number] if names else f"parameter {number} of shape {tuple(parameter.shape)}"
+        return (
+            f"{name} is {float(value)} at its place {at} after {self._steps} steps of a block, which would make it so on "
+            "all ranks: no parameter is averaged"
+        )
 
     def remove(self) -> None:
         """End it: the optimizer steps without from now on, from the parameters that this rank has."""
@@ -223,6 +241,14 @@ class _Part:
     def packed(self) -> torch.Tensor:
         """What the parameters are now."""
         return torch.cat([one.detach().reshape(-1).to("cpu", _wide(one)) for one in self._parameters])
+
+    def at(self, place: int) -> tuple[torch.Tensor, int]:
+        """Whose a value is: the parameter, and the place in it."""
+        for one in self._parameters:
+            if place < one.numel():
+                return one, place
+            place -= one.numel()
+        raise IndexError
 
     def update(self, mean: torch.Tensor, momentum: float, lr: float, nesterov: bool) -> None:
         """The block's update, of state and parameters."""

@@ -16,7 +16,7 @@ from ..topk import check_feedback
 from .engine import Engine
 from .layout import Layout
 from .names import Choice, check_choice, chosen, of_name, patterns_of
-from .select import Selection, select
+from .select import Selection, fetch_quantised, select
 
 __all__ = ["QSGD", "TopK"]
 
@@ -232,12 +232,21 @@ class QSGD(Engine):
     ) -> None:
         super().__init__(levels, nonfinite, grad_scaler, process_group)
         self._quantizer = Quantize(bits, bucket, where, scale, seed)
+        self._fetched = 0
 
     def _choose(self, name: str, parameter: torch.Tensor) -> int | None:
         return None
 
     def _select(self, layout: Layout, share: torch.Tensor, factor: float | None, step: int) -> Selection:
-        return select(layout, share, [], factor, None)
+        return select(layout, share, [], factor, None, self._fetch)
+
+    def _fetch(self, whole: torch.Tensor) -> torch.Tensor:
+        how = self._quantizer
+        if not whole.is_cuda or how.where == "result" or how.scale != "max":
+            return whole.cpu()
+        assert self._levels is not None
+        self._fetched += 1
+        return fetch_quantised(whole, how, self._fetched, self._levels.comm.rank)
 
     def _dense_quantize(self) -> Quantize | None:
         return self._quantizer

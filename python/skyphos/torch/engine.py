@@ -91,6 +91,8 @@ class Engine:
         #: Whether the step under way is left out; the last that optimizers are to leave out.
         self._odd = False
         self._left_out: int | None = None
+        #: Whether somebody will ask which.
+        self._is_asked = False
         self._skipped = 0
         self._sent_bytes = self._received_bytes = 0
 
@@ -156,6 +158,7 @@ class Engine:
             raise BadInput(f"guard() takes an optimizer of torch, not {optimizer!r}")
         if getattr(optimizer, "compression", None) is self:
             return optimizer.register_step_pre_hook(lambda *_: None)  # it leaves them out by itself
+        self._is_asked = True
         said = 0
 
         def leave_out() -> None:
@@ -182,6 +185,7 @@ class Engine:
 
     def leaves_out(self) -> bool:
         """Whether the gradients that were reduced last are to be left out."""
+        self._is_asked = True
         return self._left_out == self._steps - 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -354,13 +358,13 @@ class Engine:
         self._has_looked = True
 
     def _check(self, parameters: list[torch.Tensor], vector: torch.Tensor) -> None:
-        dtypes = {vector.dtype, *(one.dtype for one in parameters if one.dtype.is_complex)}
+        odd = [one for one in parameters if one.dtype not in _FLOATS]
         problem = None
         if vector.device.type not in ("cpu", "cuda"):
             problem = f"gradients on {vector.device}: the hooks take those of the CPU and of CUDA"
-        elif not dtypes <= _FLOATS:
-            odd = ", ".join(map(str, dtypes - _FLOATS))
-            problem = f"gradients of {odd}: the hooks take float16, bfloat16, float32 and float64"
+        elif odd or vector.dtype not in _FLOATS:
+            some = ", ".join(f"{self._names[one]} ({one.dtype})" for one in odd[:4]) or str(vector.dtype)
+            problem = f"gradients of {some}: the hooks take float16, bfloat16, float32 and float64"
         if problem is not None:
             assert self._levels is not None
             self._levels.comm._fail(BadInput(problem))
@@ -599,6 +603,11 @@ class Engine:
             self._ledger.put_back(step)
             if self._nonfinite == "skip":
                 self._left_out = step
+                if not self._is_asked:
+                    raise BadInput(
+                        f"step {step} is to be left out for a gradient that is not finite, and nothing does: call "
+                        "guard(optimizer) of the hook's state, or ask its leaves_out() before each step of the optimizer"
+                    )
 
     # -- Sparse gradients.
 

@@ -53,7 +53,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     Notes
     -----
     Collective: all ranks make it and call :meth:`step` together, after backward. Parameters without a gradient send
-    nothing. With a ``GradScaler`` whose ``step`` is called take ``nonfinite="skip"``: what overflows on one rank is
+    nothing, and those of whole numbers, which can have none, stay as they are. With a ``GradScaler`` whose ``step`` is called take ``nonfinite="skip"``: what overflows on one rank is
     then left out on all. The state is the compression's too: :meth:`state_dict` has both.
 
     Examples
@@ -87,6 +87,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise BadInput("a grad_scaler goes with the hook: give DistributedOptimizer gradients that are not scaled")
         super().__init__(params, {"lr": lr})
         self.compression = TopK(levels=1) if compression is None else compression
+        self.compression._is_asked = True  # by each step
         self._broadcasts = broadcast
         self._take_in(self.param_groups)
 
@@ -129,7 +130,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         # What a GradScaler says; it lets an optimizer that knows of scales make every step, so that all ranks do.
         scale = getattr(self, "grad_scale", None)
         scaled = 1.0 if scale is None else float(scale)
-        vectors = [(group["lr"] / scaled, some) for group in self.param_groups for some in _vectors(group["params"])]
+        vectors = [
+            (group["lr"] / scaled, some)
+            for group in self.param_groups
+            for some in _vectors([one for one in group["params"] if one.dtype.is_complex or one.is_floating_point()])
+        ]
         for parameter in (parameter for _, some in vectors for parameter in some):
             if parameter.grad is not None and parameter.grad.is_sparse:
                 raise BadInput(

@@ -228,6 +228,8 @@ def _choose(model: Any, layers: Layers, rows: int) -> list[_Layer]:
         own = {name: one for name, one in own.items() if one.requires_grad and one.numel()}
         if layers is None:
             own = {name: one for name, one in own.items() if rows * sum(one.shape) < one.numel()}
+        if any(one.dtype.is_complex for one in own.values()):
+            raise BadInput(f"outer_product takes layers of real numbers, and {prefix or 'the model'} has complex ones")
         if own:
             dotted = f"{prefix}." if prefix else ""
             found.append(_Layer(module, replacement, own, {dotted + name: one for name, one in own.items()}))

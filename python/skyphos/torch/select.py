@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,11 +11,16 @@ import numpy.typing as npt
 import torch
 
 from .. import _skyphos as native
+from ..errors import BadInput
+from ..quantize import Quantize
 from . import gpu
 from .layout import Layout, gathered, spread
 from .tensors import as_numbers, of_numbers
 
-__all__ = ["Selection", "first_odd", "put_back", "select", "words", "words_of_row"]
+__all__ = ["Selection", "fetch_quantised", "first_odd", "put_back", "select", "words", "words_of_row"]
+
+#: What may be done about what is not finite.
+_REMEDY = 'nonfinite="skip" leaves such steps out on all ranks; with a GradScaler say nonfinite="pass", grad_scaler=it'
 
 #: Start, end, k and bucket of a layer.
 Span = tuple[int, int, int, int]
@@ -42,9 +48,17 @@ class Selection:
 
 
 def select(
-    layout: Layout, share: torch.Tensor, spans: list[Span], factor: float | None, momentum: float | None
+    layout: Layout,
+    share: torch.Tensor,
+    spans: list[Span],
+    factor: float | None,
+    momentum: float | None,
+    fetch: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.cpu,
 ) -> Selection:
-    """Add the gradient, times the factor, to the layout's residual, and take out of the sum what is to be sent."""
+    """Add the gradient, times the factor, to the layout's residual, and take out of the sum what is to be sent.
+
+    ``fetch`` brings what travels whole to the processor's memory.
+    """
     whole = gathered(share, layout.dense)
     if factor is not None:
         whole = whole * factor
@@ -52,7 +66,7 @@ def select(
     if corrected:
         # Without an optimizer's momentum these layers need theirs too.
         whole = gathered(layout.velocity, layout.dense).mul_(momentum).add_(whole)
-    dense = whole.cpu()
+    dense = fetch(whole)
     if not spans:
         places, picked = np.empty(0, np.uint32), as_numbers(dense[:0])
         odd = None
@@ -78,6 +92,21 @@ def select(
         put_back(layout.residual, places, picked)
         _undo(layout, share, factor, momentum)
     return Selection(places[:0], picked[:0], torch.zeros_like(dense), said)
+
+
+def fetch_quantised(whole: torch.Tensor, how: Quantize, call: int, rank: int) -> torch.Tensor:
+    """Values of a GPU in the processor's memory, quantised before they leave it.
+
+    With the largest magnitude for a scale: then quantising them again, as the allreduce does with what each rank has,
+    leaves them as they are.
+    """
+    values = torch.empty(whole.numel(), dtype=whole.dtype)
+    packed = gpu.quantise(whole, how, call=call, rank=rank, check=False).cpu()
+    try:
+        native.dequantise(packed.numpy(), (how.bits, how.bucket), as_numbers(values))
+    except BadInput:
+        return whole.cpu()  # what is not finite is looked for there
+    return values
 
 
 def _on_gpu(
@@ -120,7 +149,7 @@ def first_odd(numbers: torch.Tensor) -> int | None:
 def words(layout: Layout, at: int, value: Any) -> str:
     """What is said of a gradient that is not finite, at a place of the vector."""
     name, at = layout.name_at(at)
-    return f"the gradient of {name} is {float(value)} at its place {at}"
+    return f"the gradient of {name} is {float(value)} at its place {at} ({_REMEDY})"
 
 
 def words_of_row(name: str, gradient: torch.Tensor, odd: int) -> str:
@@ -128,7 +157,7 @@ def words_of_row(name: str, gradient: torch.Tensor, odd: int) -> str:
     values = gradient._values()
     row = gradient._indices()[:, odd // values[0].numel()].tolist()
     value = float(values.reshape(-1)[odd])
-    return f"the gradient of {name} is {value} in its row {', '.join(map(str, row))}"
+    return f"the gradient of {name} is {value} in its row {', '.join(map(str, row))} ({_REMEDY})"
 
 
 def _place(slices: list[slice], at: int) -> int:

@@ -122,7 +122,15 @@ def fill_sparse(tensor: torch.Tensor, vector: SparseVector) -> None:
     came = torch.sparse_coo_tensor(
         torch.from_numpy(indices), values, tensor.shape, is_coalesced=True, check_invariants=False
     )
-    tensor.data = came  # of the tensor itself: what `detach` returns has entries of its own
+    # Of the tensor itself: what `detach` returns has entries of its own. So has what `torch.distributed` makes of a
+    # complex one, as a view of its real and imaginary parts.
+    caller = tensor._base if tensor._is_view() else None
+    if caller is not None and caller.is_complex() and not tensor.is_complex():
+        caller.data = torch.sparse_coo_tensor(
+            came.indices(), torch.view_as_complex(came.values()), caller.shape, is_coalesced=True, check_invariants=False
+        )
+        torch.autograd.graph.increment_version(caller)
+    tensor.data = came
     torch.autograd.graph.increment_version(tensor)
 
 

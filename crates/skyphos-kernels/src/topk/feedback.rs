@@ -89,7 +89,7 @@ fn ask_ahead<T>(values: &[T], count: usize) {
     const LINE: usize = 64;
     const AHEAD: usize = 4096;
     for bytes in (0..count * size_of::<T>()).step_by(LINE) {
-        simd::prefetch(values.as_ptr().cast::<u8>().wrapping_add(bytes + AHEAD));
+        simd::prefetch_nearby(values.as_ptr().cast::<u8>().wrapping_add(bytes + AHEAD));
     }
 }
 
