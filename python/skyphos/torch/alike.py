@@ -32,7 +32,8 @@ def agree(comm: Comm, said: Sequence[str]) -> None:
         everyone = comm.allgather(np.frombuffer(digest, np.uint64))[:, 0]
     except Mismatch as error:
         raise Mismatch(
-            f"{error} (rank {comm.rank} compares {said[0]} and more with the others: have all the same hooks and calls?)"
+            f"{error} (rank {comm.rank} compares {said[0]} and more with the others: have all of them the same hooks "
+            "and calls?)"
         ) from None
     if (others := np.flatnonzero(everyone != everyone[0])).size:
         other = int(others[0])
@@ -54,8 +55,8 @@ def spread(comm: Comm, tensor: torch.Tensor) -> None:
     if tensor.is_meta:
         comm._fail(
             BadInput(
-                f"a parameter of shape {tuple(tensor.shape)} has no values, on the device meta: give the model some, with "
-                "to_empty(device=...) and an initialisation"
+                f"a parameter of shape {tuple(tensor.shape)} has no values, on the device meta: give the model some, "
+                "with to_empty(device=...) and an initialisation"
             )
         )
     came = comm.broadcast(as_bytes(tensor.detach().cpu().contiguous()) if comm.rank == 0 else None, 0)

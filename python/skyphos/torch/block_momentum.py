@@ -70,8 +70,8 @@ def block_momentum(
     Raises
     ------
     BadInput
-        Numbers out of range; complex parameters; on all ranks. As a block ends, on all ranks: a parameter of one that is
-        not finite.
+        Numbers out of range; complex parameters; on all ranks. As a block ends, on all ranks: a parameter of one that
+        is not finite.
     Mismatch
         Ranks with other numbers, or other parameters.
 
@@ -80,7 +80,8 @@ def block_momentum(
     Chen & Huo 2016. With W̄(t) the mean of what ranks end block t with, and W_g(t-1) what they began it with: G(t) =
     W̄(t) - W_g(t-1), Δ(t) = η Δ(t-1) + ζ G(t), W(t) = W(t-1) + Δ(t); the next begins with W_g(t) = W(t), or with
     ``nesterov`` W(t) + η Δ(t). With ``momentum=0, lr=1`` it is plain averaging (local SGD). Parameters of 16
-    bits are averaged, and their updates kept, in float32; those of whole numbers, which nothing trains, stay as they are.
+    bits are averaged, and their updates kept, in float32; those of whole numbers, which nothing trains, stay as they
+    are.
 
     Examples
     --------
@@ -182,8 +183,8 @@ class BlockMomentum:
         names = [name for group in self._optimizer.param_groups for name in group.get("param_names", ())]
         name = names[number] if names else f"parameter {number} of shape {tuple(parameter.shape)}"
         return (
-            f"{name} is {float(value)} at its place {at} after {self._steps} steps of a block, which would make it so on "
-            "all ranks: no parameter is averaged"
+            f"{name} is {float(value)} at its place {at} after {self._steps} steps of a block, and would be so on all "
+            "ranks: nothing is averaged"
         )
 
     def remove(self) -> None:

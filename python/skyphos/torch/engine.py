@@ -606,7 +606,7 @@ class Engine:
                 if not self._is_asked:
                     raise BadInput(
                         f"step {step} is to be left out for a gradient that is not finite, and nothing does: call "
-                        "guard(optimizer) of the hook's state, or ask its leaves_out() before each step of the optimizer"
+                        "guard(optimizer) of the hook's state, or ask its leaves_out() before each step of optimizers"
                     )
 
     # -- Sparse gradients.

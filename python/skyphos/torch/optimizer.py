@@ -53,8 +53,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     Notes
     -----
     Collective: all ranks make it and call :meth:`step` together, after backward. Parameters without a gradient send
-    nothing, and those of whole numbers, which can have none, stay as they are. With a ``GradScaler`` whose ``step`` is called take ``nonfinite="skip"``: what overflows on one rank is
-    then left out on all. The state is the compression's too: :meth:`state_dict` has both.
+    nothing, and those of whole numbers, which can have none, stay as they are. With a ``GradScaler`` whose ``step`` is
+    called take ``nonfinite="skip"``: what overflows on one rank is then left out on all. The state is the
+    compression's too: :meth:`state_dict` has both.
 
     Examples
     --------

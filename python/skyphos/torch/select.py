@@ -47,7 +47,7 @@ class Selection:
     odd: str | None = field(default=None)
 
 
-def select(
+def select(  # noqa: PLR0917 - all but the last are what a layout and its settings say
     layout: Layout,
     share: torch.Tensor,
     spans: list[Span],
@@ -98,7 +98,7 @@ def fetch_quantised(whole: torch.Tensor, how: Quantize, call: int, rank: int) ->
     """Values of a GPU in the processor's memory, quantised before they leave it.
 
     With the largest magnitude for a scale: then quantising them again, as the allreduce does with what each rank has,
-    leaves them as they are.
+    leaves them as they are (but for what 16 bits round away, unbiased).
     """
     values = torch.empty(whole.numel(), dtype=whole.dtype)
     packed = gpu.quantise(whole, how, call=call, rank=rank, check=False).cpu()

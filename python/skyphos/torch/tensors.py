@@ -127,7 +127,11 @@ def fill_sparse(tensor: torch.Tensor, vector: SparseVector) -> None:
     caller = tensor._base if tensor._is_view() else None
     if caller is not None and caller.is_complex() and not tensor.is_complex():
         caller.data = torch.sparse_coo_tensor(
-            came.indices(), torch.view_as_complex(came.values()), caller.shape, is_coalesced=True, check_invariants=False
+            came.indices(),
+            torch.view_as_complex(came.values()),
+            caller.shape,
+            is_coalesced=True,
+            check_invariants=False,
         )
         torch.autograd.graph.increment_version(caller)
     tensor.data = came
