@@ -755,11 +755,13 @@ def frozen() -> None:
     model.register_comm_hook(state, st.topk_hook)
     gc.collect()
     gc.freeze()
+    another = DistributedDataParallel(nn.Linear(2, 2))
     try:
         model(torch.ones(2, 60)).sum().backward()
         assert gc.get_freeze_count() > 0
     finally:
         gc.unfreeze()
+    del another
     assert set(state.state_dict()["residual"]) == {"weight"}
 
 

@@ -144,19 +144,19 @@ def _model_of(parameters: Iterable[torch.Tensor]) -> DistributedDataParallel | N
 
 
 def _models(wanted: set[int]) -> list[DistributedDataParallel]:
-    models = _wrapped()
-    if not models and gc.get_freeze_count():
+    having = _wrapped(wanted)
+    if not having and gc.get_freeze_count():
         gc.collect()  # or else what is garbage now would be frozen with the rest
         gc.unfreeze()
-        models = _wrapped()
+        having = _wrapped(wanted)
         gc.freeze()
-    having = [one for one in models if any(id(parameter) in wanted for parameter in one.module.parameters())]
     return [one for one in having if _ranks_of(one)]
 
 
-def _wrapped() -> list[DistributedDataParallel]:
+def _wrapped(wanted: set[int]) -> list[DistributedDataParallel]:
     # Of lazy objects `isinstance` would ask for more than their type.
-    return [one for one in gc.get_objects() if issubclass(type(one), DistributedDataParallel)]
+    models = [one for one in gc.get_objects() if issubclass(type(one), DistributedDataParallel)]
+    return [one for one in models if any(id(parameter) in wanted for parameter in one.module.parameters())]
 
 
 def _ranks_of(model: DistributedDataParallel) -> list[int]:
