@@ -166,7 +166,10 @@ class SkyphosBackend(Backend):
             def look_at_sparse() -> Any:
                 op = self._op(given, tensor.dtype)
                 if op not in ("sum", "mean"):
-                    raise BadInput(f"sparse tensors can be summed and averaged, not reduced by {op}")
+                    asked = given.op if hasattr(given, "op") else given
+                    raise BadInput(
+                        f"sparse tensors of numbers can be summed and averaged; this is {asked} of {tensor.dtype}"
+                    )
                 return as_vector(tensor), op
 
             vector, op = self._all_or_none(look_at_sparse)
