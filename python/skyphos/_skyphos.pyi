@@ -27,6 +27,7 @@ __all__ = [
     "connect_mpi",
     "connect_tcp",
     "default_profile",
+    "dequantise",
     "exchange_blocks",
     "fan",
     "gather",
