@@ -108,9 +108,9 @@ class Asked:
 
     def run(self, presets: Mapping[str, Settings]) -> Run:
         """The preset's settings, changed as asked."""
-        if self.rest["compress"] == "bmuf" and self.rest["outer_products"]:
-            raise click.UsageError("--compress bmuf sends no gradients, so there are no --outer-products")
         compress = self.rest["compress"]
+        if compress == "bmuf" and self.rest["outer_products"]:
+            raise click.UsageError("--compress bmuf sends no gradients, so there are no --outer-products")
         for name in self.changes.keys() & _ONLY_OF.keys():
             if compress not in _ONLY_OF[name]:
                 raise click.UsageError(

@@ -56,25 +56,26 @@ pub(crate) unsafe fn with_avx2<R>(f: impl FnOnce() -> R) -> R {
 /// Asks for a cache line; the pointer need not be valid.
 #[inline(always)]
 pub(crate) fn prefetch<T>(at: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: asking for a line has no effect that a program could see.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
+    prefetch_to::<true, T>(at);
 }
 
 /// The same, no nearer than the cache of the second level. Many more lines can be on their way there than to the first, of which
 /// some processors have two dozen: too few for what a pass over memory needs.
 #[inline(always)]
 pub(crate) fn prefetch_nearby<T>(at: *const T) {
+    prefetch_to::<false, T>(at);
+}
+
+#[inline(always)]
+fn prefetch_to<const FIRST: bool, T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: as above.
+    // SAFETY: asking for a line has no effect that a program could see.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(at.cast());
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+        match FIRST {
+            true => _mm_prefetch::<_MM_HINT_T0>(at.cast()),
+            false => _mm_prefetch::<_MM_HINT_T1>(at.cast()),
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
