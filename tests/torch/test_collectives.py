@@ -282,3 +282,22 @@ def sparse_complex() -> None:
 @pytest.mark.parametrize("size", [1, 3])
 def test_sparse_complex_tensors(ranks: Callable[[int], Ranks], size: int) -> None:
     ranks(size).run(sparse_complex)
+
+
+def sparse_without_numbers() -> None:
+    """Dense dimensions of length 0, of which places are united all the same; and no places."""
+    rank, size = me()
+    for dtype in (torch.float32, torch.complex64):
+        z = torch.sparse_coo_tensor([[7, rank, 7]], torch.zeros(3, 0, 2, dtype=dtype), (10, 0, 2))
+        dist.all_reduce(z)
+        assert z.indices().tolist() == [[*range(size), 7]] and z.values().shape == (1 + size, 0, 2)
+    for shape in ((0,), (0, 5), (10, 0), (0, 0), (3, 0, 2)):
+        for dims in range(1, len(shape) + 1):
+            z = torch.sparse_coo_tensor(torch.zeros(dims, 0), torch.zeros(0, *shape[dims:]), shape)
+            dist.all_reduce(z)
+            assert z.shape == shape and z._nnz() == 0
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_sparse_tensors_without_numbers(ranks: Callable[[int], Ranks], size: int) -> None:
+    ranks(size).run(sparse_without_numbers)

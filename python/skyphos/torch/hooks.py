@@ -22,7 +22,13 @@ def topk_hook(state: TopK, bucket: dist.GradBucket) -> torch.futures.Future[torc
 
     Returns
     -------
-    Future of the bucket's tensor, the mean over ranks of what they sent.
+    Future of the bucket's tensor, the mean over ranks of what they sent. Where it is waited for (DDP does so at the
+    end of ``backward``), it raises what :class:`TopK` tells of, and ``PeerLost``, on all ranks.
+
+    Raises
+    ------
+    BadInput
+        The state is no :class:`TopK`.
 
     Notes
     -----
@@ -42,7 +48,12 @@ def qsgd_hook(state: QSGD, bucket: dist.GradBucket) -> torch.futures.Future[torc
 
     Returns
     -------
-    Future of the bucket's tensor, the mean over ranks.
+    Future of the bucket's tensor, the mean over ranks; it raises as that of :func:`topk_hook`.
+
+    Raises
+    ------
+    BadInput
+        The state is no :class:`QSGD`.
 
     Notes
     -----

@@ -102,9 +102,8 @@ def as_vector(tensor: torch.Tensor) -> SparseVector:
         places = places * length + indices[dim].numpy()
     numbers = as_numbers(values)
     wide = 2 * width if values.dtype.is_complex else width
-    if wide == 0:
-        raise BadInput(f"a sparse tensor of shape {tuple(tensor.shape)} has no numbers")
-    rows = numbers.reshape(-1, wide)
+    # Places of which each has no numbers are united all the same; one stands for them.
+    rows = numbers.reshape(-1, wide) if wide else np.zeros((len(places), 1), numbers.dtype)
     return SparseVector(places, rows if wide > 1 else rows[:, 0], math.prod(shape))
 
 
@@ -118,7 +117,8 @@ def fill_sparse(tensor: torch.Tensor, vector: SparseVector) -> None:
         places, indices[dim] = np.divmod(places, length)
     indices[:1] = places
     shape = (indices.shape[1], *tensor.shape[dims:])
-    values = of_numbers(np.ascontiguousarray(vector.values), tensor.dtype).reshape(shape)
+    numbers = np.ascontiguousarray(vector.values) if math.prod(shape[1:]) else vector.values[:0]
+    values = of_numbers(numbers, tensor.dtype).reshape(shape)
     came = torch.sparse_coo_tensor(
         torch.from_numpy(indices), values, tensor.shape, is_coalesced=True, check_invariants=False
     )

@@ -7,7 +7,7 @@ use crate::butterfly::layers_by_rank;
 use crate::collectives::allreduce::butterfly::reduce_scatter;
 use crate::collectives::barrier::barrier_from;
 use crate::endpoint::Endpoint;
-use crate::stream::{Assembler, Terms, exchange};
+use crate::stream::{Assembler, Stream, Terms, exchange_and_place, send};
 use skyphos_kernels::stream::{Form, View};
 use skyphos_types::{Element, Result};
 
@@ -27,20 +27,15 @@ pub async fn reduce_to_root<T: Element>(
     let all = layers_by_rank(&[ep.size()], ep.rank());
     let reduced = reduce_scatter(ep, view, terms, &all, bounds).await?;
     let (part, me) = (&reduced.part, ep.rank());
-    let own = part.encode(ep, terms.shape.width, part.lo, part.hi);
+    let own = Stream::new(part.encode(ep, terms.shape.width, part.lo, part.hi), [root]);
     if me != root {
-        exchange(ep, UP, &[(root, &own)], &[], |_, _| Ok(())).await?;
+        send(ep, UP, own).await?;
         barrier_from(ep, END).await?;
         return Ok(None);
     }
     let mut assembler = Assembler::new(&reduced.bounds, terms.shape, terms.op.identity::<T>()?);
-    assembler.take_all(ep, root, root as usize, &own)?;
-    let others: Vec<u32> = (0..ep.size()).filter(|r| *r != root).collect();
-    exchange(ep, UP, &[], &others, |k, segment| {
-        assembler.take(ep, others[k], others[k] as usize, segment).map(drop)
-    })
-    .await?;
-    others.iter().try_for_each(|rank| assembler.check_complete(ep, *rank, *rank as usize))?;
+    let sources: Vec<_> = (0..ep.size()).map(|rank| (rank, rank as usize..rank as usize + 1)).collect();
+    exchange_and_place(ep, UP, vec![own], &sources, &mut assembler, false).await?;
     barrier_from(ep, END).await?;
     Ok(Some(assembler.finish()))
 }

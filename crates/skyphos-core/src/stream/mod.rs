@@ -1,15 +1,19 @@
 //! Sparse streams between ranks: what the collectives of SparCML are made of.
 
 mod assemble;
+mod exchange;
 mod part;
+mod place;
 mod quantised;
+mod segments;
 mod split;
 mod survey;
-mod wire;
 
 pub use assemble::Assembler;
+pub use exchange::{Receiver, Stream, exchange, exchange_streams, send};
 pub use part::{Part, Terms, exchange_and_fold};
+pub use place::exchange_and_place;
 pub use quantised::{PART_BUCKETS, Precision, QuantisedInput, RESULT_BUCKETS, check_finite, open};
+pub use segments::{SEGMENT_BYTES, Segments, encode};
 pub use split::{Split, bounds};
 pub use survey::{Survey, cut, largest, median, survey};
-pub use wire::{SEGMENT_BYTES, encode, exchange};

@@ -3,8 +3,9 @@
 use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
+use crate::stream::exchange::{Receiver, Stream, exchange_streams};
 use crate::stream::quantised::{Precision, open};
-use crate::stream::wire::{encode, exchange};
+use crate::stream::segments::{SEGMENT_BYTES, Segments, segments_of};
 use skyphos_kernels::stream::{Collector, Fold, FoldError, Form, Shape, View, entries, set_bits_between};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 
@@ -43,8 +44,8 @@ impl<T: Element> Part<T> {
     }
 
     /// The segments of the entries of `lo..hi`.
-    pub fn encode(&self, ep: &Endpoint, width: usize, lo: u64, hi: u64) -> Vec<Payload> {
-        encode(ep, self.view(), width, self.lo, lo, hi)
+    pub fn encode<'a>(&'a self, ep: &'a Endpoint, width: usize, lo: u64, hi: u64) -> Segments<'a> {
+        segments_of(ep, self.view(), width, self.lo, lo, hi, SEGMENT_BYTES)
     }
 
     /// Turns sums into means: by the group's size, or by how many ranks had each entry.
@@ -78,53 +79,73 @@ impl<T: Element> Part<T> {
 
 /// Exchanges streams of the range `lo..hi` and reduces what comes with what this rank has, as it comes.
 ///
-/// `sources` are the ranks in the order of the additions; this rank's own segments, if it is among them, are
-/// `own`. `density` is a guess of entries per position of one source.
-#[allow(clippy::too_many_arguments, reason = "one exchange and one fold")]
+/// `sources` are the ranks in the order of the additions; this rank is among them if one of its `streams` goes to
+/// itself. `density` is a guess of entries per position of one source.
 pub async fn exchange_and_fold<T: Element>(
     ep: &Endpoint,
     terms: Terms<'_>,
     round: u32,
-    sends: &[(u32, &[Payload])],
+    streams: Vec<Stream<'_>>,
     sources: &[u32],
-    own: &[Payload],
     (lo, hi): (u64, u64),
     density: f64,
 ) -> Result<Part<T>> {
-    let (Terms { op, shape, .. }, codec) = (terms, terms.codec());
-    let identity = op.identity::<T>()?;
+    let (op, shape) = (terms.op, terms.shape);
     let positions = (hi - lo) as f64;
     let expected = (density * positions * sources.len() as f64).min(positions) as usize;
-    let mut collector = Collector::new(lo, hi, shape, identity, expected);
-    let mut fold = Fold::<T, Payload>::new(op, sources.len(), shape.width, lo, hi, density)?;
-    let failed = |error: FoldError| match error {
-        FoldError::Op(error) => error,
-        FoldError::Damaged { source, what } => ep.corrupt(sources[source], what),
+    let mut folding = Folding {
+        ep,
+        terms,
+        sources,
+        fold: Fold::new(op, sources.len(), shape.width, lo, hi, density)?,
+        collector: Collector::new(lo, hi, shape, op.identity::<T>()?, expected),
+        own: sources.iter().position(|rank| *rank == ep.rank()),
+        own_begun: false,
     };
-    let spend = |segment: &Payload| {
-        let row_bytes = shape.width * size_of::<T>();
-        ep.spend(Effort::Merge { entries: entries(segment.as_bytes()), row_bytes, sources: sources.len() });
-    };
-    if let Some(me) = sources.iter().position(|r| *r == ep.rank()) {
-        for segment in own {
-            spend(segment);
-            fold.push(me, open(ep, codec, ep.rank(), segment.clone())?).map_err(failed)?;
-        }
-    }
-    let others: Vec<u32> = sources.iter().copied().filter(|r| *r != ep.rank()).collect();
-    let number_of = |k: usize| sources.iter().position(|r| *r == others[k]).expect("one of the sources");
-    exchange(ep, round, sends, &others, |k, segment| {
-        spend(&segment);
-        fold.push(number_of(k), open(ep, codec, others[k], segment)?).map_err(failed)?;
-        fold.advance(op, &mut collector).map_err(failed)?;
-        Ok(())
-    })
-    .await?;
-    fold.advance(op, &mut collector).map_err(failed)?;
+    exchange_streams(ep, round, streams, sources, &mut folding).await?;
+    let Folding { fold, mut collector, .. } = folding;
     if !fold.done() {
         let late = fold.behind().map_or(ep.rank(), |k| sources[k]);
         return Err(ep.corrupt(late, "its stream ended before its range did"));
     }
     let counts = std::mem::take(&mut collector.counts);
     Ok(Part { lo, hi, form: collector.finish(), counts })
+}
+
+/// A reduction of streams as they come.
+struct Folding<'a, T> {
+    ep: &'a Endpoint,
+    terms: Terms<'a>,
+    sources: &'a [u32],
+    fold: Fold<T, Payload>,
+    collector: Collector<T>,
+    /// This rank's place among the sources, and whether any of its stream has come.
+    own: Option<usize>,
+    own_begun: bool,
+}
+
+impl<T: Element> Folding<'_, T> {
+    fn failed(&self, error: FoldError) -> Error {
+        match error {
+            FoldError::Op(error) => error,
+            FoldError::Damaged { source, what } => self.ep.corrupt(self.sources[source], what),
+        }
+    }
+}
+
+impl<T: Element> Receiver for Folding<'_, T> {
+    fn take(&mut self, source: usize, segment: Payload) -> Result<bool> {
+        let (ep, Terms { op, shape, .. }) = (self.ep, self.terms);
+        let (row_bytes, sources) = (shape.width * size_of::<T>(), self.sources.len());
+        ep.spend(Effort::Merge { entries: entries(segment.as_bytes()), row_bytes, sources });
+        self.own_begun |= Some(source) == self.own;
+        let plain = open(ep, self.terms.codec(), self.sources[source], segment)?;
+        self.fold.push(source, plain).map_err(|e| self.failed(e))?;
+        self.fold.advance(op, &mut self.collector).map_err(|e| self.failed(e))?;
+        Ok(self.fold.has_all(source))
+    }
+
+    fn waits_for_own(&self) -> bool {
+        self.own.is_some_and(|own| !self.own_begun || self.fold.waits_for(own))
+    }
 }

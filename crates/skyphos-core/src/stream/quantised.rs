@@ -10,7 +10,7 @@
 use crate::endpoint::Endpoint;
 use crate::slab::{CHUNK_BYTES, Payload};
 use crate::stream::part::{Part, Terms};
-use crate::stream::wire::{encode, encode_sized};
+use crate::stream::segments::{SEGMENT_BYTES, Segments, segments_of};
 use skyphos_kernels::stream::{NotFinite, QuantisedValues, Segment, View};
 use skyphos_kernels::{Draw, with_indices};
 use skyphos_types::{Element, Error, Real, Result, with_real};
@@ -65,10 +65,15 @@ impl QuantisedInput {
         Ok(QuantisedInput { bounds: bounds.to_vec(), parts })
     }
 
-    /// The segments of a range that begins and ends at bounds.
+    /// The segments of a range that begins and ends at bounds; those of an empty range are one, without entries.
     fn between(&self, lo: u64, hi: u64) -> Vec<Payload> {
-        let inside = self.bounds.windows(2).zip(&self.parts).filter(|(b, _)| lo <= b[0] && b[1] <= hi);
-        inside.flat_map(|(_, segments)| segments.iter().cloned()).collect()
+        let parts = self.bounds.windows(2).zip(&self.parts);
+        let inside = parts.filter(|(b, _)| lo <= b[0] && b[1] <= hi && (b[0] < b[1] || lo == hi));
+        inside
+            .take(if lo == hi { 1 } else { usize::MAX })
+            .flat_map(|(_, segments)| segments)
+            .cloned()
+            .collect()
     }
 }
 
@@ -79,24 +84,25 @@ impl Terms<'_> {
     }
 
     /// This rank's input of `lo..hi`, as it sends it.
-    pub fn encode_input<T: Element>(
+    pub fn encode_input<'a, T: Element>(
         &self,
-        ep: &Endpoint,
-        view: View<'_, T>,
+        ep: &'a Endpoint,
+        view: View<'a, T>,
         lo: u64,
         hi: u64,
-    ) -> Vec<Payload> {
+    ) -> Segments<'a> {
         match self.precision.and_then(|p| p.input) {
-            Some(input) => input.between(lo, hi),
-            None => encode(ep, view, self.shape.width, 0, lo, hi),
+            Some(input) => input.between(lo, hi).into(),
+            None => segments_of(ep, view, self.shape.width, 0, lo, hi, SEGMENT_BYTES),
         }
     }
 
     /// A part that this rank has reduced, as all get it.
-    pub fn encode_result<T: Element>(&self, ep: &Endpoint, part: &Part<T>) -> Result<Vec<Payload>> {
+    pub fn encode_result<'a, T: Element>(&self, ep: &'a Endpoint, part: &'a Part<T>) -> Result<Segments<'a>> {
         match self.precision.filter(|p| p.result) {
             Some(Precision { codec, .. }) => {
                 quantised(ep, codec, part.view(), part.lo, (part.lo, part.hi), RESULT_BUCKETS)
+                    .map(Segments::from)
                     .map_err(|bad| refused("the result", &bad))
             }
             None => Ok(part.encode(ep, self.shape.width, part.lo, part.hi)),
@@ -114,13 +120,13 @@ fn quantised<T: Element>(
     first_bucket: u64,
 ) -> std::result::Result<Vec<Payload>, NotFinite> {
     let mut draw = Draw { call: ep.call_number(), rank: ep.rank(), first_bucket };
-    let plain = encode_sized(ep, view, codec.width(), base, lo, hi, codec.segment_bytes(CHUNK_BYTES));
+    let plain = segments_of(ep, view, codec.width(), base, lo, hi, codec.segment_bytes(CHUNK_BYTES));
     let quantise = |plain: Payload| {
         let mut slab = ep.chunk(codec.bytes(plain.as_bytes()));
         draw.first_bucket += codec.quantise(plain.as_bytes(), draw, slab.as_bytes_mut())?;
         Ok(slab.freeze())
     };
-    plain.into_iter().map(quantise).collect()
+    plain.map(quantise).collect()
 }
 
 fn refused(what: &str, bad: &NotFinite) -> Error {

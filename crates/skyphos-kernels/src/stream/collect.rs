@@ -41,7 +41,8 @@ pub fn dense_form<T: Element>(shape: Shape, rows: u64, identity: T) -> Form<T> {
 }
 
 impl<T: Element> Collector<T> {
-    /// For entries of `lo..hi`, about `expected` of them.
+    /// For entries of `lo..hi`, about `expected` of them: there is room for some more, which takes no memory until it
+    /// is used.
     pub fn new(lo: u64, hi: u64, shape: Shape, identity: T, expected: usize) -> Collector<T> {
         let most = (shape.dense_above * (hi - lo) as f64) as u64;
         let mut collector = Collector {
@@ -56,11 +57,12 @@ impl<T: Element> Collector<T> {
         if expected as u64 > most {
             collector.form = collector.empty_dense();
         } else {
+            let room = expected + expected / 8 + SLACK;
             let indices = match shape.wide {
-                true => IndexList::Wide(Vec::with_capacity(expected + SLACK)),
-                false => IndexList::Narrow(Vec::with_capacity(expected + SLACK)),
+                true => IndexList::Wide(Vec::with_capacity(room)),
+                false => IndexList::Narrow(Vec::with_capacity(room)),
             };
-            let values = Vec::with_capacity((expected + SLACK) * shape.width);
+            let values = Vec::with_capacity(room * shape.width);
             collector.form = Form::Sparse { indices, values };
         }
         collector

@@ -163,6 +163,12 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
         self.sources[number].reached >= self.hi
     }
 
+    /// Whether it can hand over no more before more of this source's stream comes.
+    pub fn waits_for(&self, number: usize) -> bool {
+        let reached = self.sources[number].reached;
+        reached < self.hi && self.sources.iter().all(|source| reached <= source.reached)
+    }
+
     /// The first source whose stream has not come to its end.
     pub fn behind(&self) -> Option<usize> {
         self.sources.iter().position(|s| s.reached < self.hi)

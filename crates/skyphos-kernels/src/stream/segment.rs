@@ -153,6 +153,11 @@ impl<'a, T: Pod, I: Index> Encoder<'a, T, I> {
         Some(Next { head, bits, value_bytes })
     }
 
+    /// Whether the last segment has been planned.
+    pub fn finished(&self) -> bool {
+        self.finished
+    }
+
     fn smallest(&self, first: u64, last: u64, count: usize, bits: &mut [u8; MAX_BLOCKS]) -> (u8, usize) {
         let span = last - first;
         if count == 0 || span == count as u64 - 1 {

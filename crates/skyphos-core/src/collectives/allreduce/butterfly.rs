@@ -16,9 +16,10 @@
 use crate::butterfly::{Neighbours, layers, part_of, rank_of_part};
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
-use crate::stream::{Assembler, Part, Terms, exchange, exchange_and_fold};
+use crate::stream::{Assembler, Part, Stream, Terms, exchange_and_fold, exchange_and_place};
 use skyphos_kernels::stream::{Form, Shape, View};
 use skyphos_types::{Element, ReduceOp, Result};
+use std::ops::Range;
 
 /// Rounds going down and up (plus the layer).
 const DOWN: u32 = 0x100;
@@ -112,23 +113,20 @@ async fn reduce_layers<T: Element>(
             None => view.nnz(width) as f64 / terms.n.max(1) as f64,
             Some(part) => density_of(part, width),
         };
-        let shares: Vec<Vec<Payload>> = (0..degree)
-            .map(|j| {
-                let (lo, hi) = held.of(degree, j).range(bounds);
-                match &part {
-                    None => terms.encode_input(ep, view, lo, hi),
-                    Some(part) => part.encode(ep, width, lo, hi),
-                }
-            })
-            .collect();
-        let sends: Vec<(u32, &[Payload])> = (1..degree)
-            .map(|step| (group.me + step) % degree)
-            .map(|j| (group.members[j], shares[j].as_slice()))
-            .collect();
+        // Each its own, and this rank the last: that share goes no further.
+        let shares = (1..=degree).map(|step| (group.me + step) % degree).map(|j| {
+            let (lo, hi) = held.of(degree, j).range(bounds);
+            let segments = match &part {
+                None => terms.encode_input(ep, view, lo, hi),
+                Some(part) => part.encode(ep, width, lo, hi),
+            };
+            Stream::new(segments, [group.members[j]])
+        });
+        let (streams, round) = (shares.collect(), DOWN + k as u32);
         held = held.of(degree, group.me);
-        let (own, range) = (&shares[group.me], held.range(bounds));
-        let round = DOWN + k as u32;
-        part = Some(exchange_and_fold(ep, terms, round, &sends, &group.members, own, range, density).await?);
+        let range = held.range(bounds);
+        let reduced = exchange_and_fold(ep, terms, round, streams, &group.members, range, density).await?;
+        part = Some(reduced);
     }
     Ok(part.expect("at least one layer"))
 }
@@ -149,9 +147,8 @@ async fn reduce_pair<T: Element>(
 ) -> Result<Part<T>> {
     let (width, range) = (terms.shape.width, (part.lo, part.hi));
     let density = density_of(part, width);
-    let own = part.encode(ep, width, part.lo, part.hi);
-    let sends = [(pair.members[1 - pair.me], own.as_slice())];
-    exchange_and_fold(ep, terms, round, &sends, &pair.members, &own, range, density).await
+    let own = Stream::new(part.encode(ep, width, part.lo, part.hi), pair.members.iter().copied());
+    exchange_and_fold(ep, terms, round, vec![own], &pair.members, range, density).await
 }
 
 /// The reduction of this rank's own range, the one of its number, through layers that go by the topology: what hosts hold in
@@ -171,13 +168,10 @@ pub async fn reduce_scatter_by_topology<T: Element>(
     if to == me {
         return Ok(part); // and no other rank has this one's
     }
-    let held = part.encode(ep, terms.shape.width, part.lo, part.hi);
+    let held = Stream::new(part.encode(ep, terms.shape.width, part.lo, part.hi), [to]);
     let mine = &bounds[me as usize..=me as usize + 1];
     let mut assembler = Assembler::new(mine, terms.shape, terms.op.identity::<T>()?);
-    let sends = [(to, held.as_slice())];
-    exchange(ep, HAND_OVER, &sends, &[from], |_, segment| assembler.take(ep, from, 0, segment).map(drop))
-        .await?;
-    assembler.check_complete(ep, from, 0)?;
+    exchange_and_place(ep, HAND_OVER, vec![held], &[(from, 0..1)], &mut assembler, false).await?;
     Ok(Part { lo: mine[0], hi: mine[1], form: assembler.finish(), counts: Vec::new() })
 }
 
@@ -197,40 +191,27 @@ pub async fn allgather_parts<T: Element>(
         leaves.push(leaves[leaves.len() - 1].of(group.members.len(), group.me));
     }
     let mut held = terms.encode_result(ep, part)?;
-    let own = leaves[groups.len()].start;
-    assembler.take_all(ep, ep.rank(), own, &held)?;
+    let mut passed: Vec<Payload> = Vec::new();
     for (k, group) in groups.iter().enumerate().rev() {
         let (degree, above) = (group.members.len(), leaves[k]);
-        let sends: Vec<(u32, &[Payload])> =
-            (1..degree).map(|step| (group.members[(group.me + step) % degree], held.as_slice())).collect();
-        let others: Vec<usize> = (0..degree).filter(|j| *j != group.me).collect();
-        let sources: Vec<u32> = others.iter().map(|j| group.members[*j]).collect();
-        // The leaf that each neighbour's next segment belongs to.
-        let mut next: Vec<Leaves> = others.iter().map(|j| above.of(degree, *j)).collect();
-        let mut theirs: Vec<Vec<Payload>> = others.iter().map(|_| Vec::new()).collect();
-        let pass_on = k > 0;
-        exchange(ep, UP + k as u32, &sends, &sources, |j, segment| {
-            let leaf = &mut next[j];
-            if leaf.count == 0 {
-                return Err(ep.corrupt(sources[j], "more segments than its ranges have"));
-            }
-            if pass_on {
-                theirs[j].push(segment.clone());
-            }
-            if assembler.take(ep, sources[j], leaf.start, segment)? {
-                *leaf = Leaves { start: leaf.start + 1, count: leaf.count - 1 };
-            }
-            Ok(())
-        })
-        .await?;
-        if let Some(j) = next.iter().position(|leaf| leaf.count > 0) {
-            return Err(ep.corrupt(sources[j], "its stream ended before its ranges did"));
+        // What this rank has reduced it takes as it sends it; on higher layers it has all that it sends.
+        let (lowest, pass_on) = (k + 1 == groups.len(), k > 0);
+        let with_own = |j: &usize| lowest || *j != group.me;
+        let takers = (1..=degree).map(|step| (group.me + step) % degree).filter(with_own);
+        let streams = vec![Stream::new(held, takers.map(|j| group.members[j]))];
+        let theirs = |j: usize| {
+            let Leaves { start, count } = above.of(degree, j);
+            (group.members[j], start..start + count)
+        };
+        let sources: Vec<(u32, Range<usize>)> = (0..degree).filter(with_own).map(theirs).collect();
+        let mut came =
+            exchange_and_place(ep, UP + k as u32, streams, &sources, &mut assembler, pass_on).await?;
+        if !lowest {
+            came.insert(group.me, std::mem::take(&mut passed));
         }
-        if pass_on {
-            // In the order of leaves, which is the order of members.
-            theirs.insert(group.me, std::mem::take(&mut held));
-            held = theirs.concat();
-        }
+        // In the order of leaves, which is the order of members.
+        passed = came.concat();
+        held = passed.as_slice().into();
     }
     Ok(assembler.finish())
 }

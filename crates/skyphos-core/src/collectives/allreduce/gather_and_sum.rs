@@ -4,7 +4,7 @@
 //! costs P times the work of the split. Cost: (P - 1) α, and β times the segments of all others.
 
 use crate::endpoint::Endpoint;
-use crate::stream::{Terms, exchange_and_fold};
+use crate::stream::{Stream, Terms, exchange_and_fold};
 use skyphos_kernels::stream::{Form, View};
 use skyphos_types::{Element, Result};
 
@@ -15,12 +15,11 @@ pub async fn gather_and_sum<T: Element>(
     terms: Terms<'_>,
 ) -> Result<Form<T>> {
     let (me, size, width) = (ep.rank(), ep.size(), terms.shape.width);
-    let own = terms.encode_input(ep, view, 0, terms.n);
-    let sends: Vec<_> = (1..size).map(|step| ((me + step) % size, own.as_slice())).collect();
+    let takers = (1..=size).map(|step| (me + step) % size);
+    let own = Stream::new(terms.encode_input(ep, view, 0, terms.n), takers);
     let sources: Vec<u32> = (0..size).collect();
     let density = view.nnz(width) as f64 / terms.n.max(1) as f64;
-    let mut part =
-        exchange_and_fold::<T>(ep, terms, 0, &sends, &sources, &own, (0, terms.n), density).await?;
+    let mut part = exchange_and_fold::<T>(ep, terms, 0, vec![own], &sources, (0, terms.n), density).await?;
     part.finish(terms.op, size, width)?;
     Ok(part.form)
 }

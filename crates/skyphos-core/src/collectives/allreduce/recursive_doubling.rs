@@ -16,7 +16,9 @@
 use crate::clock::Effort;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::slab::Payload;
-use crate::stream::{Assembler, Part, SEGMENT_BYTES, Terms, encode, exchange, exchange_and_fold, open};
+use crate::stream::{
+    Assembler, Part, SEGMENT_BYTES, Stream, Terms, encode, exchange_and_fold, exchange_and_place, open, send,
+};
 use skyphos_kernels::stream::{Collector, Fold, FoldError, Form, IndexList, Shape, View, entries};
 use skyphos_types::{Element, Result};
 use std::collections::VecDeque;
@@ -24,6 +26,9 @@ use std::collections::VecDeque;
 /// Round of the extra ranks' inputs, and of their results; the others are numbered from 0.
 const IN: u32 = 0x100;
 const OUT: u32 = 0x101;
+
+/// Segments that are cut before they can go.
+const AHEAD: usize = 4;
 
 /// One round on this rank.
 struct Stage<T> {
@@ -98,6 +103,13 @@ impl<T: Element> Stage<T> {
         Ok(())
     }
 
+    /// Whether more of this rank's own stream can go out now, or is what the reduction waits for.
+    fn takes_more(&self, ep: &Endpoint) -> bool {
+        let own = usize::from(ep.rank() != self.sources[0]);
+        let may_go = self.out.is_some() && self.outbox.len() < AHEAD;
+        !self.fed && (may_go || self.fold.waits_for(own) || self.fold.has_all(own))
+    }
+
     /// Sends, receives and reduces what can be; whether anything moved.
     fn step(&mut self, ep: &Endpoint, terms: Terms<'_>) -> Result<bool> {
         let mut moved = false;
@@ -135,13 +147,11 @@ pub async fn recursive_doubling<T: Element>(
     let (me, size, width, n) = (ep.rank(), ep.size(), terms.shape.width, terms.n);
     let core = 1 << size.ilog2();
     let density = view.nnz(width) as f64 / n.max(1) as f64;
-    let own = terms.encode_input(ep, view, 0, n);
+    let mut own = terms.encode_input(ep, view, 0, n);
     if me >= core {
-        exchange(ep, IN, &[(me - core, &own)], &[], |_, _| Ok(())).await?;
+        send(ep, IN, Stream::new(own, [me - core])).await?;
         let mut result = Assembler::new(&[0, n], terms.shape, terms.op.identity::<T>()?);
-        exchange(ep, OUT, &[], &[me - core], |_, segment| result.take(ep, me - core, 0, segment).map(drop))
-            .await?;
-        result.check_complete(ep, me - core, 0)?;
+        exchange_and_place(ep, OUT, vec![], &[(me - core, 0..1)], &mut result, false).await?;
         return Ok(result.finish());
     }
     let extra = (me + core < size).then_some((IN, me + core));
@@ -152,14 +162,19 @@ pub async fn recursive_doubling<T: Element>(
         let expected = (density * (1u64 << k) as f64).min(1.0);
         stages.push(Stage::new(ep, terms, *round, *partner, expected, k + 1 == rounds.len())?);
     }
-    let Some(first) = stages.first_mut() else {
-        let mut alone = exchange_and_fold(ep, terms, 0, &[], &[me], &own, (0, n), density).await?;
+    if stages.is_empty() {
+        let streams = vec![Stream::new(own, [me])];
+        let mut alone = exchange_and_fold(ep, terms, 0, streams, &[me], (0, n), density).await?;
         alone.finish(terms.op, size, width)?;
         return Ok(alone.form);
-    };
-    first.feed(ep, terms, own, true)?;
+    }
     while !stages.iter().all(Stage::done) {
         let mut moved = false;
+        while stages[0].takes_more(ep) {
+            let segment = own.next().into_iter().collect();
+            stages[0].feed(ep, terms, segment, own.ended())?;
+            moved = true;
+        }
         for k in 0..stages.len() {
             moved |= stages[k].step(ep, terms)?;
             if let [stage, next, ..] = &mut stages[k..] {
@@ -174,8 +189,8 @@ pub async fn recursive_doubling<T: Element>(
     let mut part = Part { lo: 0, hi: n, form, counts: Vec::new() };
     part.finish(terms.op, size, width)?;
     if me + core < size {
-        let held = part.encode(ep, width, 0, n);
-        exchange(ep, OUT, &[(me + core, &held)], &[], |_, _| Ok(())).await?;
+        let held = Stream::new(part.encode(ep, width, 0, n), [me + core]);
+        send(ep, OUT, held).await?;
     }
     Ok(part.form)
 }

@@ -9,8 +9,7 @@
 //! Partial sums fill in as they travel, so that sparse data moves more than in a split.
 
 use crate::endpoint::Endpoint;
-use crate::slab::Payload;
-use crate::stream::{Assembler, Part, Terms, exchange, exchange_and_fold};
+use crate::stream::{Assembler, Part, Stream, Terms, exchange_and_fold, exchange_and_place};
 use skyphos_kernels::stream::{Form, View};
 use skyphos_types::{Element, Result};
 
@@ -31,48 +30,41 @@ pub async fn ring<T: Element>(
     let range = |part: usize| (bounds[part % size], bounds[part % size + 1]);
     let own = |part: usize| terms.encode_input(ep, view, range(part).0, range(part).1);
     // Range r starts at rank r + 1 and ends, after all have added theirs, at rank r.
-    let mut held = own(me + size - 1);
+    let mut held: Option<Part<T>> = None;
     for step in 1..size {
         let (number, mine) = (me + 2 * size - 1 - step, own(me + 2 * size - 1 - step));
-        let (sends, sources) = ([(next, held.as_slice())], [before, ep.rank()]);
-        let round = REDUCE + step as u32;
-        let mut got: Part<T> = exchange_and_fold(
-            ep,
-            terms,
-            round,
-            &sends,
-            &sources,
-            &mine,
-            range(number),
-            density * step as f64,
-        )
-        .await?;
-        if step + 1 == size {
-            got.finish(terms.op, ep.size(), width)?;
-            held = terms.encode_result(ep, &got)?;
-        } else {
-            held = got.encode(ep, width, got.lo, got.hi);
+        let sum = match &held {
+            None => own(me + size - 1),
+            Some(part) => part.encode(ep, width, part.lo, part.hi),
+        };
+        let streams = vec![Stream::new(sum, [next]), Stream::new(mine, [ep.rank()])];
+        let (sources, round, density) = ([before, ep.rank()], REDUCE + step as u32, density * step as f64);
+        let got = exchange_and_fold(ep, terms, round, streams, &sources, range(number), density).await?;
+        held = Some(got);
+    }
+    let mut part = match held {
+        Some(part) => part,
+        None => {
+            let alone = vec![Stream::new(own(0), [ep.rank()])];
+            exchange_and_fold(ep, terms, 0, alone, &[ep.rank()], (0, terms.n), density).await?
         }
-    }
-    if size == 1 {
-        let mut alone: Part<T> =
-            exchange_and_fold(ep, terms, 0, &[], &[ep.rank()], &held, (0, terms.n), density).await?;
-        alone.finish(terms.op, ep.size(), width)?;
-        held = terms.encode_result(ep, &alone)?;
-    }
+    };
+    part.finish(terms.op, ep.size(), width)?;
     let mut assembler =
         Assembler::new(&bounds, terms.shape, terms.op.identity::<T>()?).quantised(terms.codec());
-    assembler.take_all(ep, ep.rank(), me, &held)?;
-    for step in 1..size {
-        let (leaf, mut theirs) = ((me + size - step) % size, Vec::<Payload>::new());
-        exchange(ep, GATHER + step as u32, &[(next, &held)], &[before], |_, segment| {
-            theirs.push(segment.clone());
-            assembler.take(ep, before, leaf, segment)?;
-            Ok(())
-        })
-        .await?;
-        assembler.check_complete(ep, before, leaf)?;
-        held = theirs;
+    let mut passed = terms.encode_result(ep, &part)?;
+    for step in 1..size.max(2) {
+        let leaf = (me + size - step) % size;
+        let (mut takers, mut sources) = (vec![next], vec![(before, leaf..leaf + 1)]);
+        if step == 1 && size > 1 {
+            // What this rank has reduced it takes as it sends it.
+            takers.push(ep.rank());
+            sources.push((ep.rank(), me..me + 1));
+        }
+        let (streams, round) = (vec![Stream::new(passed, takers)], GATHER + step as u32);
+        let keep = step + 1 < size;
+        let mut came = exchange_and_place(ep, round, streams, &sources, &mut assembler, keep).await?;
+        passed = came.swap_remove(0).into();
     }
     Ok(assembler.finish())
 }

@@ -1,0 +1,151 @@
+"""Memory of a sparse allreduce: a rank's peak, beside what its input and the result take.
+
+    .venv/bin/python bench/memory.py                # `Comm.allreduce`, each algorithm
+    .venv/bin/python bench/memory.py --torch        # PyTorch's `all_reduce`, ours and Gloo's (`make .venv/.torch`)
+
+Each rank holds rows of 64 float32 at uniform places of 100,000,000, 50 MB unless `--megabytes` says otherwise. They
+hardly meet: the result is as large as all inputs. A fresh group for each line. The figure is what resident memory was
+above that of an idle rank, at its peak, over input + result, of the rank where it is most; 1 is the least. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+N, WIDTH = 10**8, 64
+ALGORITHMS = ["auto", "recursive_doubling", "split_allgather", "butterfly", "ring", "allgather"]
+MB = 1e6
+
+
+def resident(key: str) -> float:
+    """A line of this process's status, in MB: ``VmRSS`` now, ``VmHWM`` at its peak."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split(f"{key}:")[1].split()[0]) * 1024 / MB
+
+
+def places(rank: int, call: int, rows: int) -> np.ndarray:
+    """Where this rank has rows."""
+    drawn = np.random.default_rng([rank, call]).integers(0, N, rows)
+    return np.unique(drawn)
+
+
+def with_arrays(options: argparse.Namespace) -> Any:
+    """One call of ours on arrays."""
+    import skyphos as sky
+
+    comm = sky.init()
+    comm.allreduce(np.ones(1))
+    rows, idle = int(options.megabytes * MB / (4 * WIDTH)), resident("VmRSS")
+
+    def call(number: int) -> tuple[float, float, float]:
+        index = places(comm.rank, number, rows)
+        mine = sky.SparseVector(index, np.ones((len(index), WIDTH), np.float32), N)
+        comm.barrier()
+        forget_peak()
+        sums = comm.allreduce(mine, algorithm=options.algorithm)
+        return size(mine.indices, mine.values), size(sums.indices, sums.values), resident("VmHWM") - idle
+
+    return comm.rank, call
+
+
+def with_tensors(options: argparse.Namespace) -> Any:
+    """One call of PyTorch's on COO tensors."""
+    import torch
+    import torch.distributed as dist
+
+    import skyphos.torch
+
+    skyphos.torch.register()
+    warnings.simplefilter("ignore")
+    dist.init_process_group(options.algorithm)
+    dist.all_reduce(torch.ones(1))
+    rows, idle = int(options.megabytes * MB / (4 * WIDTH)), resident("VmRSS")
+
+    def call(number: int) -> tuple[float, float, float]:
+        index = torch.from_numpy(places(dist.get_rank(), number, rows))[None]
+        mine = torch.sparse_coo_tensor(index, torch.ones(index.shape[1], WIDTH), (N, WIDTH), check_invariants=False)
+        own = float(mine._indices().nbytes + mine._values().nbytes)
+        dist.barrier()
+        forget_peak()
+        dist.all_reduce(mine)
+        return own / MB, float(mine._indices().nbytes + mine._values().nbytes) / MB, resident("VmHWM") - idle
+
+    return dist.get_rank(), call
+
+
+def end_group() -> None:
+    """Gloo's threads would end a process that leaves without it."""
+    import torch.distributed as dist
+
+    dist.destroy_process_group()
+
+
+def forget_peak() -> None:
+    """From here on ``VmHWM`` is of what comes."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def size(*arrays: np.ndarray) -> float:
+    """Of arrays, in MB."""
+    return sum(array.nbytes for array in arrays) / MB
+
+
+def one_rank(options: argparse.Namespace) -> None:
+    """Calls of one algorithm or backend; leaves what they took in the folder."""
+    rank, call = (with_tensors if options.torch else with_arrays)(options)
+    took = [call(number) for number in range(options.calls)]
+    if options.torch:
+        end_group()
+    Path(options.folder, str(rank)).write_text(json.dumps(took))
+
+
+def group(options: argparse.Namespace, algorithm: str) -> list[list[list[float]]]:
+    """What calls of a fresh group took, by rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(options.ranks)]
+        launcher = torchrun if options.torch else ["skyphos.cli", "run", "-n", str(options.ranks)]
+        own = ["--folder", folder, "--algorithm", algorithm, *sys.argv[1:]]
+        env = os.environ | {"OMP_NUM_THREADS": "1"}
+        subprocess.run([sys.executable, "-m", *launcher, __file__, *own], env=env, check=True)
+        return [json.loads(Path(folder, str(rank)).read_text()) for rank in range(options.ranks)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--torch", action="store_true", help="PyTorch's all_reduce, ours and Gloo's")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--megabytes", type=float, default=50, help="of a rank's input")
+    parser.add_argument("--calls", type=int, default=3)
+    parser.add_argument("--only", help="one algorithm or backend")
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    parser.add_argument("--algorithm", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.folder:
+        return one_rank(options)
+    names = ["skyphos", "gloo"] if options.torch else ALGORITHMS
+    table = Table(title=f"peak memory of {options.ranks} ranks, over input and result")
+    for heading in ("", "input MB", "result MB", *(f"call {number + 1}" for number in range(options.calls))):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name in [options.only] if options.only else names:
+        by_rank = group(options, name)
+        own, result, _ = by_rank[0][0]
+        by_call = zip(*by_rank, strict=True)
+        ratios = [max(peak / (own + result) for own, result, peak in ranks) for ranks in by_call]
+        table.add_row(name, f"{own:.0f}", f"{result:.0f}", *(f"{ratio:.2f}" for ratio in ratios))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

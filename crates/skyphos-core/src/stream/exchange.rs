@@ -1,0 +1,162 @@
+//! Moving streams between ranks: all that a round sends and receives, at once.
+
+use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::slab::Payload;
+use crate::stream::segments::Segments;
+use skyphos_types::Result;
+use std::collections::VecDeque;
+
+/// What becomes of the segments that come.
+pub trait Receiver {
+    /// Takes the next segment of a source, by its number. Returns whether that was its last, if the segments tell.
+    fn take(&mut self, source: usize, segment: Payload) -> Result<bool>;
+
+    /// Whether it can do no more before it gets more of this rank's own stream.
+    fn waits_for_own(&self) -> bool;
+}
+
+/// A stream of this rank's, and who gets it: other ranks, and maybe this one.
+pub struct Stream<'a> {
+    segments: Segments<'a>,
+    takers: Vec<Taker>,
+    /// Those that some taker has still to get, and how many were before them.
+    kept: VecDeque<Payload>,
+    gone: usize,
+}
+
+struct Taker {
+    rank: u32,
+    /// How many it has got.
+    got: usize,
+    out: Option<Outgoing>,
+}
+
+impl<'a> Stream<'a> {
+    /// Segments for these ranks.
+    pub fn new(segments: impl Into<Segments<'a>>, takers: impl IntoIterator<Item = u32>) -> Stream<'a> {
+        let takers = takers.into_iter().map(|rank| Taker { rank, got: 0, out: None }).collect();
+        Stream { segments: segments.into(), takers, kept: VecDeque::new(), gone: 0 }
+    }
+
+    /// The ranks that get it.
+    pub(super) fn takers(&self) -> impl Iterator<Item = u32> {
+        self.takers.iter().map(|taker| taker.rank)
+    }
+
+    /// The next segment for a taker; cuts it if it is the first to want it.
+    fn next_for(&mut self, taker: usize) -> Option<Payload> {
+        let place = self.takers[taker].got - self.gone;
+        if place == self.kept.len() {
+            self.kept.extend(self.segments.next());
+        }
+        let segment = self.kept.get(place).cloned()?;
+        self.takers[taker].got += 1;
+        if place == 0 && self.takers.iter().all(|taker| taker.got > self.gone) {
+            self.kept.pop_front();
+            self.gone += 1;
+        }
+        Some(segment)
+    }
+
+    fn done(&self) -> bool {
+        self.segments.ended() && self.kept.is_empty()
+    }
+
+    /// Whether a taker that is this rank may have the next: where others get it too, once they have it.
+    fn may_keep(&self, taker: usize, receiver: &impl Receiver) -> bool {
+        let mut others =
+            (0..self.takers.len()).filter(|k| *k != taker).map(|k| self.takers[k].got).peekable();
+        receiver.waits_for_own() || others.peek().is_some() && others.all(|got| got > self.takers[taker].got)
+    }
+}
+
+/// Sends streams and receives others. `sources` are the ranks whose streams come, this one among them if it takes
+/// one of its own.
+pub async fn exchange_streams(
+    ep: &Endpoint,
+    round: u32,
+    mut streams: Vec<Stream<'_>>,
+    sources: &[u32],
+    receiver: &mut impl Receiver,
+) -> Result<()> {
+    let me = ep.rank();
+    for stream in &mut streams {
+        let bytes = stream.segments.bytes();
+        for taker in stream.takers.iter_mut().filter(|taker| taker.rank != me) {
+            let to = taker.rank;
+            taker.out = Some(match bytes {
+                Some(total) => Outgoing::new(to, round, total),
+                None => Outgoing::open(to, round),
+            });
+        }
+    }
+    let own = sources.iter().position(|from| *from == me);
+    let mut ins: Vec<(usize, Incoming, bool)> = (0..sources.len())
+        .filter(|k| Some(*k) != own)
+        .map(|k| (k, Incoming::new(sources[k], round), false))
+        .collect();
+    loop {
+        let mut moved = false;
+        // One segment to each in turn, so that all get theirs at the same rate.
+        for stream in &mut streams {
+            for k in 0..stream.takers.len() {
+                match &stream.takers[k].out {
+                    Some(out) if !out.may_send(ep) => continue,
+                    None if !stream.may_keep(k, receiver) => continue,
+                    _ => {}
+                }
+                let Some(segment) = stream.next_for(k) else { continue };
+                moved = true;
+                match (&mut stream.takers[k].out, own) {
+                    (Some(out), _) => out.push_shared(ep, segment),
+                    (None, Some(own)) => drop(receiver.take(own, segment)?),
+                    (None, None) => unreachable!("a stream for this rank, which is no source"),
+                }
+            }
+        }
+        for (k, incoming, ended) in &mut ins {
+            while !*ended && let Some(segment) = incoming.next(ep)? {
+                *ended = receiver.take(*k, segment)?;
+                moved = true;
+            }
+        }
+        let came = ins.iter().all(|(_, incoming, ended)| *ended || incoming.done());
+        if came && streams.iter().all(Stream::done) {
+            return Ok(());
+        }
+        if !moved {
+            ep.progress().await?;
+        }
+    }
+}
+
+/// Sends segments that are there and receives others, to the end that their senders told. `came(k, segment)` gets
+/// each segment of the k-th source in the order in which it sent them.
+pub async fn exchange(
+    ep: &Endpoint,
+    round: u32,
+    sends: &[(u32, &[Payload])],
+    sources: &[u32],
+    came: impl FnMut(usize, Payload) -> Result<()>,
+) -> Result<()> {
+    let streams = sends.iter().map(|(to, list)| Stream::new(*list, [*to])).collect();
+    exchange_streams(ep, round, streams, sources, &mut ToTheEnd(came)).await
+}
+
+/// Sends a stream, and receives nothing.
+pub async fn send(ep: &Endpoint, round: u32, stream: Stream<'_>) -> Result<()> {
+    exchange_streams(ep, round, vec![stream], &[], &mut ToTheEnd(|_, _| Ok(()))).await
+}
+
+struct ToTheEnd<F>(F);
+
+impl<F: FnMut(usize, Payload) -> Result<()>> Receiver for ToTheEnd<F> {
+    fn take(&mut self, source: usize, segment: Payload) -> Result<bool> {
+        (self.0)(source, segment)?;
+        Ok(false)
+    }
+
+    fn waits_for_own(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,129 @@
+//! Cutting a vector into the segments of a stream, one by one: only those that are under way take memory.
+
+use crate::clock::Effort;
+use crate::endpoint::Endpoint;
+use crate::slab::Payload;
+use skyphos_kernels::stream::{Encoder, Places, View, entries, set_bits_between};
+use skyphos_kernels::{Index, with_indices};
+use skyphos_types::Element;
+
+/// Bytes of a segment, about: small enough that a fold starts early, large enough that a frame's head of
+/// 96 bytes does not count.
+pub const SEGMENT_BYTES: usize = 32 * 1024;
+
+/// The segments of a stream, in order: there already, or cut when they are asked for. The same either way.
+pub enum Segments<'a> {
+    /// There already.
+    Ready(std::vec::IntoIter<Payload>),
+    /// Cut by this, until it returns the last.
+    Cut(Option<Box<Cut<'a>>>),
+}
+
+/// Cuts the next segment; whether it is the last.
+type Cut<'a> = dyn FnMut() -> (Payload, bool) + Send + 'a;
+
+impl Segments<'_> {
+    /// Bytes of those to come, where they are known.
+    pub(super) fn bytes(&self) -> Option<u64> {
+        match self {
+            Segments::Ready(list) => Some(list.as_slice().iter().map(|s| s.len() as u64).sum()),
+            Segments::Cut(_) => None,
+        }
+    }
+
+    /// Whether there are no more.
+    pub fn ended(&self) -> bool {
+        match self {
+            Segments::Ready(list) => list.as_slice().is_empty(),
+            Segments::Cut(cut) => cut.is_none(),
+        }
+    }
+}
+
+impl From<Vec<Payload>> for Segments<'_> {
+    fn from(list: Vec<Payload>) -> Self {
+        Segments::Ready(list.into_iter())
+    }
+}
+
+impl From<&[Payload]> for Segments<'_> {
+    fn from(list: &[Payload]) -> Self {
+        list.to_vec().into()
+    }
+}
+
+impl Iterator for Segments<'_> {
+    type Item = Payload;
+    fn next(&mut self) -> Option<Payload> {
+        match self {
+            Segments::Ready(list) => list.next(),
+            Segments::Cut(cut) => {
+                let (segment, last) = cut.as_mut()?();
+                if last {
+                    *cut = None;
+                }
+                Some(segment)
+            }
+        }
+    }
+}
+
+/// The segments of the entries of `lo..hi`; frames share them, whoever they go to. The first row of a
+/// dense vector belongs to index `base`.
+pub fn encode<T: Element>(
+    ep: &Endpoint,
+    view: View<'_, T>,
+    width: usize,
+    base: u64,
+    lo: u64,
+    hi: u64,
+) -> Vec<Payload> {
+    segments_of(ep, view, width, base, lo, hi, SEGMENT_BYTES).collect()
+}
+
+/// The same as they are asked for, of about `segment_bytes`.
+pub(super) fn segments_of<'a, T: Element>(
+    ep: &'a Endpoint,
+    view: View<'a, T>,
+    width: usize,
+    base: u64,
+    lo: u64,
+    hi: u64,
+    segment_bytes: usize,
+) -> Segments<'a> {
+    let (from, to) = ((lo - base) as usize, (hi - base) as usize);
+    match view {
+        View::Sparse { indices, values } => with_indices!(indices, list => {
+            let (start, end) =
+                (list.partition_point(|i| i.number() < lo), list.partition_point(|i| i.number() < hi));
+            let (places, rows) = (Places::Listed(&list[start..end]), &values[start * width..end * width]);
+            cut(ep, width, Encoder::new(places, rows, width, hi, segment_bytes))
+        }),
+        View::Dense { values, present: None } => {
+            let rows = &values[from * width..to * width];
+            cut(ep, width, Encoder::new(Places::<u64>::From(lo), rows, width, hi, segment_bytes))
+        }
+        View::Dense { values, present: Some(bits) } => {
+            let places = set_bits_between(bits, from, to);
+            let rows: Vec<T> = places.iter().flat_map(|p| &values[p * width..][..width]).copied().collect();
+            let indices: Vec<u64> = places.iter().map(|p| base + *p as u64).collect();
+            let encoder = Encoder::new(Places::Listed(&indices), &rows, width, hi, segment_bytes);
+            cut(ep, width, encoder).collect::<Vec<_>>().into()
+        }
+    }
+}
+
+fn cut<'a, T: Element, I: Index>(
+    ep: &'a Endpoint,
+    width: usize,
+    mut encoder: Encoder<'a, T, I>,
+) -> Segments<'a> {
+    let row_bytes = width * size_of::<T>();
+    Segments::Cut(Some(Box::new(move || {
+        let next = encoder.plan().expect("not asked after the last");
+        let mut slab = ep.chunk(next.bytes());
+        encoder.write(&next, slab.as_bytes_mut());
+        ep.spend(Effort::Encode { entries: entries(slab.as_bytes_mut()), row_bytes });
+        (slab.freeze(), encoder.finished())
+    })))
+}

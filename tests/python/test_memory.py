@@ -1,0 +1,40 @@
+"""What a sparse allreduce takes of memory: near a rank's own input and the result."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from conftest import Processes
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
+
+#: Rows that do not meet, 50 MB a rank: the result is as large as both inputs.
+CALL = """
+from pathlib import Path
+
+def mb(key):
+    return int(Path("/proc/self/status").read_text().split(key + ":")[1].split()[0]) / 1000
+
+comm.allreduce(np.ones(1))
+idle = mb("VmRSS")
+rows = np.arange(comm.rank, 390_000, 2) * 256
+mine = sky.SparseVector(rows, np.ones((len(rows), 64), np.float32), 10**8)
+comm.barrier()
+Path("/proc/self/clear_refs").write_text("5")
+sums = comm.allreduce(mine, algorithm={algorithm!r})
+peak = mb("VmHWM") - idle
+assert sums.nnz == 390_000 and (sums.values == 1).all()
+say(peak / ((mine.values.nbytes + sums.values.nbytes) / 1e6))
+"""
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "most"),
+    [("recursive_doubling", 1.45), ("allgather", 1.45), ("split_allgather", 1.75), ("ring", 1.75)],
+)
+def test_first_call(processes: Processes, algorithm: str, most: float) -> None:
+    # What a split reduces is there twice: for itself, and in the result.
+    for out, err in processes.lines(2, CALL.format(algorithm=algorithm)):
+        assert not err and 1 < float(out) < most, (out, err)
