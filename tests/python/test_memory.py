@@ -19,7 +19,7 @@ def mb(key):
 
 comm.allreduce(np.ones(1))
 idle = mb("VmRSS")
-rows = np.arange(comm.rank, 390_000, 2) * 256
+rows = np.arange(comm.rank, 390_000, 2) * 256 if {even} else np.arange(390_000 * (1 - comm.rank)) * 256
 mine = sky.SparseVector(rows, np.ones((len(rows), 64), np.float32), 10**8)
 comm.barrier()
 Path("/proc/self/clear_refs").write_text("5")
@@ -30,11 +30,12 @@ say(peak / ((mine.values.nbytes + sums.values.nbytes) / 1e6))
 """
 
 
+@pytest.mark.parametrize("even", [True, False])
 @pytest.mark.parametrize(
     ("algorithm", "most"),
     [("recursive_doubling", 1.45), ("allgather", 1.45), ("split_allgather", 1.75), ("ring", 1.75)],
 )
-def test_first_call(processes: Processes, algorithm: str, most: float) -> None:
+def test_first_call(processes: Processes, algorithm: str, most: float, even: bool) -> None:
     # What a split reduces is there twice: for itself, and in the result.
-    for out, err in processes.lines(2, CALL.format(algorithm=algorithm)):
+    for out, err in processes.lines(2, CALL.format(algorithm=algorithm, even=even)):
         assert not err and 1 < float(out) < most, (out, err)

@@ -429,7 +429,7 @@ impl Outgoing {
         let peer = ep.world_rank(self.to);
         if self.sent >= WINDOW_BYTES {
             let consumed = ep.node.mail(|m| m.credit(ep.group.comm, ep.call, peer, self.round));
-            if self.sent >= consumed + WINDOW_BYTES {
+            if self.sent >= consumed.saturating_add(WINDOW_BYTES) {
                 return false;
             }
         }

@@ -551,7 +551,9 @@ impl Mailbox {
                     Ok(place) => &mut b.streams[b.places[place].2 as usize],
                     Err(place) => {
                         let mut chunks = self.spare_chunks.pop().unwrap_or_default();
-                        let most = if total > CHUNK_BYTES as u64 { MOST_CHUNKS } else { FEW_CHUNKS };
+                        // Of a stream whose end its own bytes tell nobody knows how long it is.
+                        let is_long = total > CHUNK_BYTES as u64 && total < u64::MAX;
+                        let most = if is_long { MOST_CHUNKS } else { FEW_CHUNKS };
                         chunks.reserve(most);
                         b.places.insert(place, (round, from, b.streams.len() as u32));
                         b.streams.push(Stream { next_seq: 0, total, chunks });

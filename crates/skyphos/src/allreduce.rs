@@ -136,6 +136,7 @@ pub(crate) async fn allreduce_on<T: Element>(
         let shuffled = shuffle(view, width, hash);
         let of = (shuffled.n, width);
         let ran = run(ep, of, shuffled.view(), op, options, None, basis).await?;
+        drop(shuffled);
         let form = unshuffle(ran.form, n, width, is_wide(n, &view), hash);
         let form = form.ok_or_else(|| {
             Error::bad_input(format!("some rank has entries of rows that there are not, beyond n = {n}"))

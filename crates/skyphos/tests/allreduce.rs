@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{MakeGroup, combine, factorisations, local, on_all, tcp};
+use common::{MakeGroup, combine, layerings, local, on_all, tcp};
 use proptest::prelude::*;
 use skyphos::{
     Algorithm, AllreduceOptions, Comm, DType, DenseThreshold, Element, Form, IndexList, Indices, ReduceOp,
@@ -78,7 +78,7 @@ fn cases() -> impl Strategy<Value = Case> {
                     algorithm = Algorithm::SplitAllgather;
                 }
                 let layered = matches!(algorithm, Algorithm::Auto | Algorithm::Butterfly);
-                let degrees = layered.then(|| degrees.get(&factorisations(size)).clone());
+                let degrees = layered.then(|| degrees.get(&layerings(size)).clone());
                 let dense_threshold = match dense_threshold {
                     DenseThreshold::Entries(_) if !small => DenseThreshold::Auto,
                     threshold => threshold,

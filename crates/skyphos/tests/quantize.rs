@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{MakeGroup, factorisations, local, on_all, settings, tcp};
+use common::{MakeGroup, layerings, local, on_all, settings, tcp};
 use proptest::prelude::*;
 use skyphos::{
     Algorithm, AllreduceOptions, Allreduced, Comm, DType, Form, IndexList, Quantize, QuantizeOptions, Real,
@@ -106,7 +106,7 @@ fn cases(algorithms: Vec<Algorithm>, stages: Vec<Stage>) -> impl Strategy<Value 
                 let scale = if max { Scale::Max } else { Scale::L2 };
                 let params = Quantize::new(bits, bucket, scale, 11).unwrap();
                 let quantize = QuantizeOptions { params, stage };
-                let degrees = degrees.get(&factorisations(size)).clone();
+                let degrees = degrees.get(&layerings(size)).clone();
                 Case { size, n, width, dtype, mean, algorithm, degrees, quantize, indices: indices.collect() }
             })
         },

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{MakeGroup, combine, factorisations, local, on_all, tcp};
+use common::{MakeGroup, combine, layerings, local, on_all, tcp};
 use proptest::prelude::*;
 use skyphos::{
     AllreduceOptions, DType, Element, Form, IndexList, ReduceOp, Schedule, SparseVec, Split, View,
@@ -84,7 +84,7 @@ fn reduced<T: Element>(case: &Case) -> BTreeMap<u64, Vec<T>> {
 fn check<T: Element>(case: &Case, make: MakeGroup) {
     let (n, width, all) = (case.n, case.width, reduced::<T>(case));
     let options = AllreduceOptions { split: case.split, ..AllreduceOptions::default() };
-    let layers = factorisations(case.size);
+    let layers = layerings(case.size);
     let layered = layers[case.root as usize * 7 % layers.len()].clone();
     let layered = AllreduceOptions { degrees: Some(layered), ..options.clone() };
     let got = on_all(make(case.size), |comm| {

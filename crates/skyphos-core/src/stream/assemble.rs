@@ -94,8 +94,18 @@ impl<T: Element> Assembler<T> {
         self.check_complete(ep, from, leaf)
     }
 
+    /// Whether it is known how large the result is.
+    pub(super) fn has_room(&self) -> bool {
+        self.unknown == 0
+    }
+
+    /// Whether any of a leaf has come.
+    pub(super) fn has_begun(&self, leaf: usize) -> bool {
+        self.leaves[leaf].of.is_some()
+    }
+
     /// Refuses a leaf of which something is missing.
-    pub fn check_complete(&self, ep: &Endpoint, from: u32, leaf: usize) -> Result<()> {
+    fn check_complete(&self, ep: &Endpoint, from: u32, leaf: usize) -> Result<()> {
         match self.leaves[leaf].complete() {
             true => Ok(()),
             false => Err(ep.corrupt(from, "its stream ended before its range did")),

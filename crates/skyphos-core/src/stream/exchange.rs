@@ -6,12 +6,15 @@ use crate::stream::segments::Segments;
 use skyphos_types::Result;
 use std::collections::VecDeque;
 
+/// Segments that a rank takes of its own stream, or cuts, before others have them, at most: 1 MB.
+pub const LEAD: usize = 32;
+
 /// What becomes of the segments that come.
 pub trait Receiver {
     /// Takes the next segment of a source, by its number. Returns whether that was its last, if the segments tell.
     fn take(&mut self, source: usize, segment: Payload) -> Result<bool>;
 
-    /// Whether it can do no more before it gets more of this rank's own stream.
+    /// Whether it should get more of this rank's own stream before others do.
     fn waits_for_own(&self) -> bool;
 }
 
@@ -22,6 +25,8 @@ pub struct Stream<'a> {
     /// Those that some taker has still to get, and how many were before them.
     kept: VecDeque<Payload>,
     gone: usize,
+    /// Takers that lack the first of those kept.
+    behind: usize,
 }
 
 struct Taker {
@@ -34,8 +39,9 @@ struct Taker {
 impl<'a> Stream<'a> {
     /// Segments for these ranks.
     pub fn new(segments: impl Into<Segments<'a>>, takers: impl IntoIterator<Item = u32>) -> Stream<'a> {
-        let takers = takers.into_iter().map(|rank| Taker { rank, got: 0, out: None }).collect();
-        Stream { segments: segments.into(), takers, kept: VecDeque::new(), gone: 0 }
+        let takers: Vec<_> = takers.into_iter().map(|rank| Taker { rank, got: 0, out: None }).collect();
+        let behind = takers.len();
+        Stream { segments: segments.into(), takers, kept: VecDeque::new(), gone: 0, behind }
     }
 
     /// The ranks that get it.
@@ -51,22 +57,27 @@ impl<'a> Stream<'a> {
         }
         let segment = self.kept.get(place).cloned()?;
         self.takers[taker].got += 1;
-        if place == 0 && self.takers.iter().all(|taker| taker.got > self.gone) {
+        self.behind -= usize::from(place == 0);
+        if self.behind == 0 {
             self.kept.pop_front();
             self.gone += 1;
+            self.behind = self.takers.iter().filter(|taker| taker.got == self.gone).count();
         }
         Some(segment)
     }
 
     fn done(&self) -> bool {
-        self.segments.ended() && self.kept.is_empty()
+        self.takers.is_empty() || self.segments.ended() && self.kept.is_empty()
     }
 
-    /// Whether a taker that is this rank may have the next: where others get it too, once they have it.
+    /// Whether a taker that is this rank may have the next: once all others have it, or a little before.
     fn may_keep(&self, taker: usize, receiver: &impl Receiver) -> bool {
-        let mut others =
-            (0..self.takers.len()).filter(|k| *k != taker).map(|k| self.takers[k].got).peekable();
-        receiver.waits_for_own() || others.peek().is_some() && others.all(|got| got > self.takers[taker].got)
+        let got = self.takers[taker].got;
+        let others = (0..self.takers.len()).filter(|k| *k != taker).map(|k| self.takers[k].got);
+        match others.min() {
+            None => receiver.waits_for_own(),
+            Some(least) => least > got || got < least + LEAD && receiver.waits_for_own(),
+        }
     }
 }
 
@@ -158,5 +169,35 @@ impl<F: FnMut(usize, Payload) -> Result<()>> Receiver for ToTheEnd<F> {
 
     fn waits_for_own(&self) -> bool {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slab::Pool;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_taker_gets_all_and_nothing_is_kept_longer(
+            count in 1usize..20,
+            takers in 1u32..6,
+            turns in prop::collection::vec(0usize..6, 0..200),
+        ) {
+            let pool = Pool::default();
+            let segments: Vec<Payload> = (0..count).map(|k| pool.copy_of(&[k as u8])).collect();
+            let mut stream = Stream::new(segments, 0..takers);
+            let mut got = vec![Vec::new(); takers as usize];
+            let rest = (0..takers as usize).flat_map(|k| std::iter::repeat_n(k, count));
+            for k in turns.into_iter().filter(|k| *k < takers as usize).chain(rest) {
+                got[k].extend(stream.next_for(k).map(|segment| segment.as_bytes()[0] as usize));
+                let (least, most) = (got.iter().map(Vec::len).min(), got.iter().map(Vec::len).max());
+                prop_assert_eq!(Some(stream.gone), least);
+                prop_assert_eq!(Some(stream.gone + stream.kept.len()), most);
+                prop_assert_eq!(stream.done(), least == Some(count));
+            }
+            prop_assert!(got.iter().all(|got| got.iter().copied().eq(0..count)));
+        }
     }
 }

@@ -100,7 +100,6 @@ pub async fn exchange_and_fold<T: Element>(
         fold: Fold::new(op, sources.len(), shape.width, lo, hi, density)?,
         collector: Collector::new(lo, hi, shape, op.identity::<T>()?, expected),
         own: sources.iter().position(|rank| *rank == ep.rank()),
-        own_begun: false,
     };
     exchange_streams(ep, round, streams, sources, &mut folding).await?;
     let Folding { fold, mut collector, .. } = folding;
@@ -119,9 +118,8 @@ struct Folding<'a, T> {
     sources: &'a [u32],
     fold: Fold<T, Payload>,
     collector: Collector<T>,
-    /// This rank's place among the sources, and whether any of its stream has come.
+    /// This rank's place among the sources.
     own: Option<usize>,
-    own_begun: bool,
 }
 
 impl<T: Element> Folding<'_, T> {
@@ -138,7 +136,6 @@ impl<T: Element> Receiver for Folding<'_, T> {
         let (ep, Terms { op, shape, .. }) = (self.ep, self.terms);
         let (row_bytes, sources) = (shape.width * size_of::<T>(), self.sources.len());
         ep.spend(Effort::Merge { entries: entries(segment.as_bytes()), row_bytes, sources });
-        self.own_begun |= Some(source) == self.own;
         let plain = open(ep, self.terms.codec(), self.sources[source], segment)?;
         self.fold.push(source, plain).map_err(|e| self.failed(e))?;
         self.fold.advance(op, &mut self.collector).map_err(|e| self.failed(e))?;
@@ -146,6 +143,7 @@ impl<T: Element> Receiver for Folding<'_, T> {
     }
 
     fn waits_for_own(&self) -> bool {
-        self.own.is_some_and(|own| !self.own_begun || self.fold.waits_for(own))
+        // A stream without entries still has a segment.
+        self.own.is_some_and(|own| self.fold.waits_for(own) || self.fold.has_all(own))
     }
 }

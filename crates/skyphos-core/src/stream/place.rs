@@ -26,7 +26,8 @@ pub async fn exchange_and_place<T: Element>(
         assembler,
         kept: sources.iter().map(|_| Vec::new()).collect(),
         keep,
-        alone: streams.iter().any(|stream| stream.takers().eq([ep.rank()])),
+        alone: (sources.iter().find(|(rank, _)| *rank == ep.rank()).map(|(_, leaves)| leaves.start))
+            .filter(|_| streams.iter().any(|stream| stream.takers().eq([ep.rank()]))),
     };
     exchange_streams(ep, round, streams, &ranks, &mut placing).await?;
     match placing.left.iter().position(|leaves| !leaves.is_empty()) {
@@ -43,16 +44,13 @@ struct Placing<'a, T> {
     assembler: &'a mut Assembler<T>,
     kept: Vec<Vec<Payload>>,
     keep: bool,
-    /// Whether this rank's own stream goes to nobody else.
-    alone: bool,
+    /// The leaf of this rank's own stream, if that goes to nobody else.
+    alone: Option<usize>,
 }
 
 impl<T: Element> Receiver for Placing<'_, T> {
     fn take(&mut self, source: usize, segment: Payload) -> Result<bool> {
         let (rank, leaf) = (self.ranks[source], self.left[source].start);
-        if self.left[source].is_empty() {
-            return Err(self.ep.corrupt(rank, "more segments than its range has"));
-        }
         if self.keep {
             self.kept[source].push(segment.clone());
         }
@@ -63,6 +61,8 @@ impl<T: Element> Receiver for Placing<'_, T> {
     }
 
     fn waits_for_own(&self) -> bool {
-        self.alone // else it takes it as it sends it
+        // What comes before the result has a size waits for that, if it gets one in this round.
+        let may_wait = |leaf| self.ranks.len() > 1 && self.assembler.has_begun(leaf);
+        self.alone.is_some_and(|leaf| self.assembler.has_room() || !may_wait(leaf))
     }
 }

@@ -3,7 +3,7 @@
 use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
-use skyphos_kernels::stream::{Encoder, Places, View, entries, set_bits_between};
+use skyphos_kernels::stream::{Encoder, Places, View, count_between, entries, first_set_bits};
 use skyphos_kernels::{Index, with_indices};
 use skyphos_types::Element;
 
@@ -104,11 +104,20 @@ pub(super) fn segments_of<'a, T: Element>(
             cut(ep, width, Encoder::new(Places::<u64>::From(lo), rows, width, hi, segment_bytes))
         }
         View::Dense { values, present: Some(bits) } => {
-            let places = set_bits_between(bits, from, to);
-            let rows: Vec<T> = places.iter().flat_map(|p| &values[p * width..][..width]).copied().collect();
-            let indices: Vec<u64> = places.iter().map(|p| base + *p as u64).collect();
-            let encoder = Encoder::new(Places::Listed(&indices), &rows, width, hi, segment_bytes);
-            cut(ep, width, encoder).collect::<Vec<_>>().into()
+            let (of, most) = (count_between(bits, from, to), Encoder::<T, u64>::most(width, segment_bytes));
+            let (mut at, mut done) = (from, 0);
+            let (mut places, mut indices, mut rows) = (Vec::new(), Vec::new(), Vec::new());
+            Segments::Cut(Some(Box::new(move || {
+                at = first_set_bits(bits, at, to, most, &mut places);
+                done += places.len();
+                indices.clear();
+                indices.extend(places.iter().map(|place| base + *place as u64));
+                rows.clear();
+                rows.extend(places.iter().flat_map(|place| &values[place * width..][..width]).copied());
+                let listed = Places::Listed(&indices);
+                let encoder = Encoder::new(listed, &rows, width, hi, segment_bytes);
+                (next_of(ep, width, &mut encoder.stretch(of, done == of)), done == of)
+            })))
         }
     }
 }
@@ -118,12 +127,14 @@ fn cut<'a, T: Element, I: Index>(
     width: usize,
     mut encoder: Encoder<'a, T, I>,
 ) -> Segments<'a> {
+    Segments::Cut(Some(Box::new(move || (next_of(ep, width, &mut encoder), encoder.finished()))))
+}
+
+fn next_of<T: Element, I: Index>(ep: &Endpoint, width: usize, encoder: &mut Encoder<'_, T, I>) -> Payload {
+    let next = encoder.plan().expect("not asked after the last");
+    let mut slab = ep.chunk(next.bytes());
+    encoder.write(&next, slab.as_bytes_mut());
     let row_bytes = width * size_of::<T>();
-    Segments::Cut(Some(Box::new(move || {
-        let next = encoder.plan().expect("not asked after the last");
-        let mut slab = ep.chunk(next.bytes());
-        encoder.write(&next, slab.as_bytes_mut());
-        ep.spend(Effort::Encode { entries: entries(slab.as_bytes_mut()), row_bytes });
-        (slab.freeze(), encoder.finished())
-    })))
+    ep.spend(Effort::Encode { entries: entries(slab.as_bytes_mut()), row_bytes });
+    slab.freeze()
 }

@@ -157,12 +157,49 @@ pub fn set_bits_between(words: &[u64], from: usize, to: usize) -> Vec<usize> {
     all
 }
 
+/// The numbers of the first bits that are set, at most so many, of those from `from` to before `to`. Returns where the
+/// rest begin.
+pub fn first_set_bits(words: &[u64], from: usize, to: usize, most: usize, found: &mut Vec<usize>) -> usize {
+    found.clear();
+    let mut at = from;
+    while at < to {
+        let end = (at / 64 + 1) * 64;
+        let mut left = words[at / 64] & u64::MAX << (at % 64);
+        if to < end {
+            left &= (1 << (to % 64)) - 1;
+        }
+        while left != 0 {
+            if found.len() == most {
+                return at;
+            }
+            at = end - 64 + left.trailing_zeros() as usize;
+            found.push(at);
+            at += 1;
+            left &= left - 1;
+        }
+        at = end;
+    }
+    to
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     proptest! {
+        #[test]
+        fn first_ones_after_each_other(words: [u64; 4], from in 0usize..=256, len in 0usize..=256, most in 1usize..80) {
+            let to = (from + len).min(256);
+            let (mut at, mut all, mut found) = (from, Vec::<usize>::new(), Vec::new());
+            while at < to {
+                at = first_set_bits(&words, at, to, most, &mut found);
+                prop_assert!(found.len() == most || at == to);
+                all.extend(&found);
+            }
+            prop_assert_eq!(all, set_bits_between(&words, from, to));
+        }
+
         #[test]
         fn as_bit_by_bit(before: [u64; 4], from in 0usize..256, marks in prop::collection::vec(0u8..2, 0..200)) {
             let marks = &marks[..marks.len().min(256 - from)];

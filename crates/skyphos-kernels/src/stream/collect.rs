@@ -57,7 +57,7 @@ impl<T: Element> Collector<T> {
         if expected as u64 > most {
             collector.form = collector.empty_dense();
         } else {
-            let room = expected + expected / 8 + SLACK;
+            let room = (expected + expected / 8).min((hi - lo) as usize) + SLACK;
             let indices = match shape.wide {
                 true => IndexList::Wide(Vec::with_capacity(room)),
                 false => IndexList::Narrow(Vec::with_capacity(room)),

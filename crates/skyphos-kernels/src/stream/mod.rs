@@ -17,7 +17,7 @@ mod words;
 pub(crate) use absent::read_off;
 pub use absent::{absent_number, as_entries, tell_apart};
 pub use addend::Addend;
-pub use bits::{clear_beyond, count_between, set_bits_between, set_run};
+pub use bits::{clear_beyond, count_between, first_set_bits, set_bits_between, set_run};
 pub use collect::{Collector, Shape, dense_form};
 pub use fold::{Fold, FoldError, Sink};
 pub use quantised::{NotFinite, QuantisedValues};

@@ -95,6 +95,9 @@ pub struct Encoder<'a, T, I> {
     done: usize,
     finished: bool,
     most: usize,
+    /// Entries of the whole stream, and whether these are its last.
+    of: usize,
+    last: bool,
 }
 
 /// The next segment: what it will hold.
@@ -125,10 +128,20 @@ impl<'a, T: Pod, I: Index> Encoder<'a, T, I> {
         hi: u64,
         segment_bytes: usize,
     ) -> Encoder<'a, T, I> {
-        let row = width * size_of::<T>();
+        let (most, of) = (Self::most(width, segment_bytes), values.len() / width);
+        Encoder { places, values, width, hi, done: 0, finished: false, most, of, last: true }
+    }
+
+    /// Entries of a segment of about `segment_bytes`.
+    pub fn most(width: usize, segment_bytes: usize) -> usize {
         // Sparse entries cost up to 4 bytes of index, hardly ever more.
-        let most = (segment_bytes.saturating_sub(HEAD_BYTES) / (row + 4)).clamp(1, MAX_BLOCKS * BLOCK);
-        Encoder { places, values, width, hi, done: 0, finished: false, most }
+        let entry = width * size_of::<T>() + 4;
+        (segment_bytes.saturating_sub(HEAD_BYTES) / entry).clamp(1, MAX_BLOCKS * BLOCK)
+    }
+
+    /// The same for some of a stream's `of` entries, of whole segments unless they are the `last`.
+    pub fn stretch(self, of: usize, last: bool) -> Encoder<'a, T, I> {
+        Encoder { of, last, ..self }
     }
 
     fn count(&self) -> usize {
@@ -146,9 +159,9 @@ impl<'a, T: Pod, I: Index> Encoder<'a, T, I> {
         let first = if count == 0 { self.hi } else { self.places.get(self.done) };
         let last = if count == 0 { self.hi } else { self.places.get(self.done + count - 1) };
         let (form, index_bytes) = self.smallest(first, last, count, &mut bits);
-        let end = if self.finished { self.hi } else { last + 1 };
+        let end = if self.finished && self.last { self.hi } else { last + 1 };
         let value_bytes = count * self.width * size_of::<T>();
-        let (count, of) = (count as u32, self.count() as u32);
+        let (count, of) = (count as u32, self.of as u32);
         let head = Head { form, count, first, end, index_bytes: index_bytes as u32, of };
         Some(Next { head, bits, value_bytes })
     }

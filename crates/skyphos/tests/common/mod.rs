@@ -138,6 +138,15 @@ pub fn factorisations(size: u32) -> Vec<Vec<u32>> {
     all
 }
 
+/// The same, and each with a layer of one rank somewhere, which changes nothing.
+pub fn layerings(size: u32) -> Vec<Vec<u32>> {
+    let mut all = factorisations(size);
+    for degrees in all.clone() {
+        all.extend((0..=degrees.len()).map(|at| [&degrees[..at], &[1], &degrees[at..]].concat()));
+    }
+    all
+}
+
 #[derive(Clone, Debug)]
 pub struct Case {
     pub size: u32,

@@ -140,13 +140,13 @@ fn density_of<T: Element>(part: &Part<T>, width: usize) -> f64 {
 /// less than to cut it, reduce a half each and exchange those, and no more bytes, for what is reduced is no smaller.
 async fn reduce_pair<T: Element>(
     ep: &Endpoint,
-    part: &Part<T>,
+    part: Part<T>,
     terms: Terms<'_>,
     pair: &Neighbours,
     round: u32,
 ) -> Result<Part<T>> {
     let (width, range) = (terms.shape.width, (part.lo, part.hi));
-    let density = density_of(part, width);
+    let density = density_of(&part, width);
     let own = Stream::new(part.encode(ep, width, part.lo, part.hi), pair.members.iter().copied());
     exchange_and_fold(ep, terms, round, vec![own], &pair.members, range, density).await
 }
@@ -211,7 +211,10 @@ pub async fn allgather_parts<T: Element>(
         }
         // In the order of leaves, which is the order of members.
         passed = came.concat();
-        held = passed.as_slice().into();
+        held = match k {
+            1 => std::mem::take(&mut passed).into(), // to be let go of as they are sent: nobody passes them on
+            _ => passed.as_slice().into(),
+        };
     }
     Ok(assembler.finish())
 }
@@ -238,7 +241,7 @@ pub async fn butterfly<T: Element>(
         let (pair, groups) = groups.split_last().expect("several layers");
         let bounds: Vec<u64> = bounds.into_iter().step_by(2).collect();
         let held = reduce_layers(ep, view, down, groups, &bounds).await?;
-        let mut part = reduce_pair(ep, &held, down, pair, DOWN + groups.len() as u32).await?;
+        let mut part = reduce_pair(ep, held, down, pair, DOWN + groups.len() as u32).await?;
         part.finish(terms.op, ep.size(), terms.shape.width)?;
         return allgather_parts(ep, &Reduced { part, bounds }, up, groups).await;
     }

@@ -17,7 +17,8 @@ use crate::clock::Effort;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::slab::Payload;
 use crate::stream::{
-    Assembler, Part, SEGMENT_BYTES, Stream, Terms, encode, exchange_and_fold, exchange_and_place, open, send,
+    Assembler, LEAD, Part, SEGMENT_BYTES, Stream, Terms, encode, exchange_and_fold, exchange_and_place, open,
+    send,
 };
 use skyphos_kernels::stream::{Collector, Fold, FoldError, Form, IndexList, Shape, View, entries};
 use skyphos_types::{Element, Result};
@@ -26,9 +27,6 @@ use std::collections::VecDeque;
 /// Round of the extra ranks' inputs, and of their results; the others are numbered from 0.
 const IN: u32 = 0x100;
 const OUT: u32 = 0x101;
-
-/// Segments that are cut before they can go.
-const AHEAD: usize = 4;
 
 /// One round on this rank.
 struct Stage<T> {
@@ -103,11 +101,14 @@ impl<T: Element> Stage<T> {
         Ok(())
     }
 
-    /// Whether more of this rank's own stream can go out now, or is what the reduction waits for.
+    /// Whether it takes more of this rank's own stream: what can soon go out, or what the reduction waits for.
     fn takes_more(&self, ep: &Endpoint) -> bool {
         let own = usize::from(ep.rank() != self.sources[0]);
-        let may_go = self.out.is_some() && self.outbox.len() < AHEAD;
-        !self.fed && (may_go || self.fold.waits_for(own) || self.fold.has_all(own))
+        let wants = match self.out {
+            Some(_) => self.outbox.len() < LEAD,
+            None => self.fold.waits_for(own) || self.fold.has_all(own),
+        };
+        wants && !self.fed
     }
 
     /// Sends, receives and reduces what can be; whether anything moved.
