@@ -30,12 +30,18 @@ say(peak / ((mine.values.nbytes + sums.values.nbytes) / 1e6))
 """
 
 
-@pytest.mark.parametrize("even", [True, False])
 @pytest.mark.parametrize(
-    ("algorithm", "most"),
-    [("recursive_doubling", 1.45), ("allgather", 1.45), ("split_allgather", 1.75), ("ring", 1.75)],
+    ("algorithm", "even", "most"),
+    [
+        ("recursive_doubling", True, 1.45),
+        ("allgather", True, 1.45),
+        ("allgather", False, 1.45),
+        ("split_allgather", True, 1.75),
+        ("split_allgather", False, 1.75),
+        ("ring", True, 1.75),
+    ],
 )
-def test_first_call(processes: Processes, algorithm: str, most: float, even: bool) -> None:
+def test_first_call(processes: Processes, algorithm: str, even: bool, most: float) -> None:
     # What a split reduces is there twice: for itself, and in the result.
     for out, err in processes.lines(2, CALL.format(algorithm=algorithm, even=even)):
         assert not err and 1 < float(out) < most, (out, err)

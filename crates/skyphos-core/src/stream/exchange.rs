@@ -6,8 +6,8 @@ use crate::stream::segments::Segments;
 use skyphos_types::Result;
 use std::collections::VecDeque;
 
-/// Segments that a rank takes of its own stream, or cuts, before others have them, at most: 1 MB.
-pub const LEAD: usize = 32;
+/// Segments that a rank takes of its own stream before others have them, at most: 1 MB.
+const LEAD: usize = 32;
 
 /// What becomes of the segments that come.
 pub trait Receiver {

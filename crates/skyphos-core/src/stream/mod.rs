@@ -10,7 +10,7 @@ mod split;
 mod survey;
 
 pub use assemble::Assembler;
-pub use exchange::{LEAD, Stream, exchange, send};
+pub use exchange::{Stream, exchange, send};
 pub use part::{Part, Terms, exchange_and_fold};
 pub use place::exchange_and_place;
 pub use quantised::{PART_BUCKETS, Precision, QuantisedInput, RESULT_BUCKETS, check_finite, open};

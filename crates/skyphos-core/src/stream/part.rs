@@ -6,7 +6,9 @@ use crate::slab::Payload;
 use crate::stream::exchange::{Receiver, Stream, exchange_streams};
 use crate::stream::quantised::{Precision, open};
 use crate::stream::segments::{SEGMENT_BYTES, Segments, segments_of};
-use skyphos_kernels::stream::{Collector, Fold, FoldError, Form, Shape, View, entries, set_bits_between};
+use skyphos_kernels::stream::{
+    Collector, Fold, FoldError, Form, Shape, View, entries, set_bits_between, stream_entries,
+};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 
 /// What all ranks agree on in a reduction of streams.
@@ -90,8 +92,7 @@ pub async fn exchange_and_fold<T: Element>(
     (lo, hi): (u64, u64),
     density: f64,
 ) -> Result<Part<T>> {
-    let (op, shape) = (terms.op, terms.shape);
-    let positions = (hi - lo) as f64;
+    let (op, shape, positions) = (terms.op, terms.shape, (hi - lo) as f64);
     let expected = (density * positions * sources.len() as f64).min(positions) as usize;
     let mut folding = Folding {
         ep,
@@ -99,6 +100,8 @@ pub async fn exchange_and_fold<T: Element>(
         sources,
         fold: Fold::new(op, sources.len(), shape.width, lo, hi, density)?,
         collector: Collector::new(lo, hi, shape, op.identity::<T>()?, expected),
+        entries: 0,
+        unknown: vec![true; sources.len()],
         own: sources.iter().position(|rank| *rank == ep.rank()),
     };
     exchange_streams(ep, round, streams, sources, &mut folding).await?;
@@ -118,6 +121,10 @@ struct Folding<'a, T> {
     sources: &'a [u32],
     fold: Fold<T, Payload>,
     collector: Collector<T>,
+    /// Entries of the sources of which anything has come, and which have not begun. All have before the first
+    /// entries are reduced.
+    entries: usize,
+    unknown: Vec<bool>,
     /// This rank's place among the sources.
     own: Option<usize>,
 }
@@ -137,6 +144,12 @@ impl<T: Element> Receiver for Folding<'_, T> {
         let (row_bytes, sources) = (shape.width * size_of::<T>(), self.sources.len());
         ep.spend(Effort::Merge { entries: entries(segment.as_bytes()), row_bytes, sources });
         let plain = open(ep, self.terms.codec(), self.sources[source], segment)?;
+        if std::mem::take(&mut self.unknown[source]) {
+            self.entries += stream_entries(plain.as_bytes());
+            if !self.unknown.contains(&true) {
+                self.collector.make_room(self.entries);
+            }
+        }
         self.fold.push(source, plain).map_err(|e| self.failed(e))?;
         self.fold.advance(op, &mut self.collector).map_err(|e| self.failed(e))?;
         Ok(self.fold.has_all(source))

@@ -3,7 +3,7 @@
 use super::append::{Marked, append};
 use super::bits::{set_bits_between, set_marked};
 use super::fold::Sink;
-use super::vector::{Form, IndexList, put_entries};
+use super::vector::{Form, IndexList, put_entries, with_room};
 use crate::simd;
 use skyphos_types::Element;
 
@@ -41,31 +41,33 @@ pub fn dense_form<T: Element>(shape: Shape, rows: u64, identity: T) -> Form<T> {
 }
 
 impl<T: Element> Collector<T> {
-    /// For entries of `lo..hi`, about `expected` of them: there is room for some more, which takes no memory until it
-    /// is used.
+    /// For entries of `lo..hi`, about `expected` of them.
     pub fn new(lo: u64, hi: u64, shape: Shape, identity: T, expected: usize) -> Collector<T> {
         let most = (shape.dense_above * (hi - lo) as f64) as u64;
-        let mut collector = Collector {
-            lo,
-            hi,
-            shape,
-            identity,
-            most,
-            form: Form::Sparse { indices: IndexList::Narrow(Vec::new()), values: Vec::new() },
-            counts: Vec::new(),
-        };
+        let indices = if shape.wide { IndexList::Wide(Vec::new()) } else { IndexList::Narrow(Vec::new()) };
+        let form = Form::Sparse { indices, values: Vec::new() };
+        let mut collector = Collector { lo, hi, shape, identity, most, form, counts: Vec::new() };
         if expected as u64 > most {
             collector.form = collector.empty_dense();
         } else {
-            let room = (expected + expected / 8).min((hi - lo) as usize) + SLACK;
-            let indices = match shape.wide {
-                true => IndexList::Wide(Vec::with_capacity(room)),
-                false => IndexList::Narrow(Vec::with_capacity(room)),
-            };
-            let values = Vec::with_capacity(room * shape.width);
-            collector.form = Form::Sparse { indices, values };
+            collector.make_room(expected + expected / 8);
         }
         collector
+    }
+
+    /// Makes room for so many entries at most, if none has come. What is not used takes no memory; where the system
+    /// has not as much, room is made as entries come.
+    pub fn make_room(&mut self, entries: usize) {
+        let Form::Sparse { indices, values } = &mut self.form else { return };
+        let room = (entries as u64).min(self.most.saturating_add(1)).min(self.hi - self.lo) as usize + SLACK;
+        let numbers = room.saturating_mul(self.shape.width);
+        if !indices.is_empty() || numbers <= values.capacity() {
+            return;
+        }
+        // New ones: memory that is made longer is copied, used or not.
+        if let (Ok(list), Ok(rows)) = (IndexList::with_room(self.shape.wide, room), with_room(numbers)) {
+            (*indices, *values) = (list, rows);
+        }
     }
 
     fn empty_dense(&self) -> Form<T> {
@@ -190,14 +192,23 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn room_that_nobody_has() {
+        let shape = Shape { width: 1 << 20, wide: true, dense_above: f64::INFINITY, with_present: false };
+        let mut collector = Collector::new(0, 1 << 60, shape, 0f32, 0);
+        collector.make_room(usize::MAX);
+        assert!(collector.is_empty());
+    }
+
     proptest! {
         #[test]
         fn as_the_oracle(present in prop::collection::vec(prop::bool::weighted(0.3), 1..700), lo in 0u64..70,
                          width in 1usize..3, above in prop_oneof![Just(0.0), Just(0.2), Just(2.0)], wide: bool,
-                         with_present: bool) {
+                         with_present: bool, room in prop_oneof![Just(0), 1usize..900, Just(usize::MAX)]) {
             let hi = lo + present.len() as u64;
             let shape = Shape { width, wide, dense_above: above, with_present };
             let mut collector = Collector::new(lo, hi, shape, -1.0f32, 0);
+            collector.make_room(room);
             let row = |index: u64| (0..width).map(move |w| index as f32 + w as f32 * 0.25);
             // In two blocks, the first from a multiple of 64.
             for (from, to) in [(0, hi.min(128)), (128, hi)] {

@@ -21,7 +21,9 @@ pub use bits::{clear_beyond, count_between, first_set_bits, set_bits_between, se
 pub use collect::{Collector, Shape, dense_form};
 pub use fold::{Fold, FoldError, Sink};
 pub use quantised::{NotFinite, QuantisedValues};
-pub use segment::{Encoder, HEAD_BYTES, Head, Next, Offsets, Places, Reader, STEP, Segment, entries};
+pub use segment::{
+    Encoder, HEAD_BYTES, Head, Next, Offsets, Places, Reader, STEP, Segment, entries, stream_entries,
+};
 pub use shuffled::{shuffle, shuffled_len, unshuffle};
 pub use vector::{Form, IndexList, SparseVec, View, put_entries};
 pub use words::{list_bitmap, put_bitmap};

@@ -268,6 +268,11 @@ pub fn entries(bytes: &[u8]) -> usize {
     Head::read(bytes).map_or(0, |head| head.count as usize)
 }
 
+/// Entries of the whole stream that a segment is of, by its head.
+pub fn stream_entries(bytes: &[u8]) -> usize {
+    Head::read(bytes).map_or(0, |head| head.of as usize)
+}
+
 impl<'a> Segment<'a> {
     /// Reads a segment of rows of `row` bytes, of a stream with the range `lo..hi`.
     pub fn parse(bytes: &'a [u8], row: usize, lo: u64, hi: u64) -> Result<Segment<'a>, &'static str> {

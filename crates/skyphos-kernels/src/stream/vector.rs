@@ -4,6 +4,7 @@ use super::bits::{Ascending, count_between, set_bits_between, set_run};
 use crate::prepare::{Index, Indices};
 use crate::simd;
 use skyphos_types::{Element, Error, Result};
+use std::collections::TryReserveError;
 
 /// Bytes of a row at most: a frame of 128 KB has room for one, its index and the head.
 pub const MOST_ROW_BYTES: usize = 127 * 1024;
@@ -17,7 +18,22 @@ pub enum IndexList {
     Wide(Vec<u64>),
 }
 
+/// An empty vector with room, if the system has as much.
+pub(super) fn with_room<V>(room: usize) -> std::result::Result<Vec<V>, TryReserveError> {
+    let mut empty = Vec::new();
+    empty.try_reserve_exact(room)?;
+    Ok(empty)
+}
+
 impl IndexList {
+    /// An empty one with room, if the system has as much.
+    pub(super) fn with_room(wide: bool, room: usize) -> std::result::Result<IndexList, TryReserveError> {
+        match wide {
+            true => with_room(room).map(IndexList::Wide),
+            false => with_room(room).map(IndexList::Narrow),
+        }
+    }
+
     /// How many.
     pub fn len(&self) -> usize {
         match self {

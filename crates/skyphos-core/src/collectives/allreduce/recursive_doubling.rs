@@ -17,8 +17,7 @@ use crate::clock::Effort;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::slab::Payload;
 use crate::stream::{
-    Assembler, LEAD, Part, SEGMENT_BYTES, Stream, Terms, encode, exchange_and_fold, exchange_and_place, open,
-    send,
+    Assembler, Part, SEGMENT_BYTES, Stream, Terms, encode, exchange_and_fold, exchange_and_place, open, send,
 };
 use skyphos_kernels::stream::{Collector, Fold, FoldError, Form, IndexList, Shape, View, entries};
 use skyphos_types::{Element, Result};
@@ -27,6 +26,9 @@ use std::collections::VecDeque;
 /// Round of the extra ranks' inputs, and of their results; the others are numbered from 0.
 const IN: u32 = 0x100;
 const OUT: u32 = 0x101;
+
+/// Segments of this rank's own stream that are cut before they can go.
+const AHEAD: usize = 4;
 
 /// One round on this rank.
 struct Stage<T> {
@@ -105,7 +107,7 @@ impl<T: Element> Stage<T> {
     fn takes_more(&self, ep: &Endpoint) -> bool {
         let own = usize::from(ep.rank() != self.sources[0]);
         let wants = match self.out {
-            Some(_) => self.outbox.len() < LEAD,
+            Some(_) => self.outbox.len() < AHEAD,
             None => self.fold.waits_for(own) || self.fold.has_all(own),
         };
         wants && !self.fed
