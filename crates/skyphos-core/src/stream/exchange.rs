@@ -49,6 +49,11 @@ impl<'a> Stream<'a> {
         self.takers.iter().map(|taker| taker.rank)
     }
 
+    /// Whether there is more for a taker.
+    fn has_more_for(&self, taker: usize) -> bool {
+        self.takers[taker].got - self.gone < self.kept.len() || !self.segments.ended()
+    }
+
     /// The next segment for a taker; cuts it if it is the first to want it.
     fn next_for(&mut self, taker: usize) -> Option<Payload> {
         let place = self.takers[taker].got - self.gone;
@@ -112,6 +117,8 @@ pub async fn exchange_streams(
         for stream in &mut streams {
             for k in 0..stream.takers.len() {
                 match &stream.takers[k].out {
+                    // Asking whether it may go takes locks.
+                    _ if !stream.has_more_for(k) => continue,
                     Some(out) if !out.may_send(ep) => continue,
                     None if !stream.may_keep(k, receiver) => continue,
                     _ => {}

@@ -11,7 +11,7 @@ mod survey;
 
 pub use assemble::Assembler;
 pub use exchange::{Stream, exchange, send};
-pub use part::{Part, Terms, exchange_and_fold};
+pub use part::{Part, Terms, exchange_and_fold, fold_failed, fold_segment};
 pub use place::exchange_and_place;
 pub use quantised::{PART_BUCKETS, Precision, QuantisedInput, RESULT_BUCKETS, check_finite, open};
 pub use segments::{SEGMENT_BYTES, Segments, encode};

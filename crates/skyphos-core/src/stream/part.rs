@@ -129,29 +129,41 @@ struct Folding<'a, T> {
     own: Option<usize>,
 }
 
-impl<T: Element> Folding<'_, T> {
-    fn failed(&self, error: FoldError) -> Error {
-        match error {
-            FoldError::Op(error) => error,
-            FoldError::Damaged { source, what } => self.ep.corrupt(self.sources[source], what),
-        }
+/// What a reduction of these ranks' streams failed for.
+pub fn fold_failed(ep: &Endpoint, sources: &[u32], error: FoldError) -> Error {
+    match error {
+        FoldError::Op(error) => error,
+        FoldError::Damaged { source, what } => ep.corrupt(sources[source], what),
     }
+}
+
+/// Hands a reduction of these ranks' streams the next segment of one of them.
+pub fn fold_segment<T: Element>(
+    ep: &Endpoint,
+    terms: Terms<'_>,
+    sources: &[u32],
+    fold: &mut Fold<T, Payload>,
+    source: usize,
+    segment: Payload,
+) -> Result<()> {
+    let row_bytes = terms.shape.width * size_of::<T>();
+    ep.spend(Effort::Merge { entries: entries(segment.as_bytes()), row_bytes, sources: sources.len() });
+    let plain = open(ep, terms.codec(), sources[source], segment)?;
+    fold.push(source, plain).map_err(|error| fold_failed(ep, sources, error))
 }
 
 impl<T: Element> Receiver for Folding<'_, T> {
     fn take(&mut self, source: usize, segment: Payload) -> Result<bool> {
-        let (ep, Terms { op, shape, .. }) = (self.ep, self.terms);
-        let (row_bytes, sources) = (shape.width * size_of::<T>(), self.sources.len());
-        ep.spend(Effort::Merge { entries: entries(segment.as_bytes()), row_bytes, sources });
-        let plain = open(ep, self.terms.codec(), self.sources[source], segment)?;
+        let Folding { ep, terms, sources, .. } = *self;
         if std::mem::take(&mut self.unknown[source]) {
-            self.entries += stream_entries(plain.as_bytes());
+            self.entries += stream_entries(segment.as_bytes());
             if !self.unknown.contains(&true) {
                 self.collector.make_room(self.entries);
             }
         }
-        self.fold.push(source, plain).map_err(|e| self.failed(e))?;
-        self.fold.advance(op, &mut self.collector).map_err(|e| self.failed(e))?;
+        fold_segment(ep, terms, sources, &mut self.fold, source, segment)?;
+        let advanced = self.fold.advance(terms.op, &mut self.collector);
+        advanced.map_err(|error| fold_failed(ep, sources, error))?;
         Ok(self.fold.has_all(source))
     }
 

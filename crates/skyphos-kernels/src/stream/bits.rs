@@ -140,20 +140,7 @@ pub fn count_between(words: &[u64], from: usize, to: usize) -> usize {
 /// The numbers of the bits that are set, of those from `from` to before `to`.
 pub fn set_bits_between(words: &[u64], from: usize, to: usize) -> Vec<usize> {
     let mut all = Vec::new();
-    let (first, end) = (from / 64, to.div_ceil(64).max(from / 64));
-    for (k, word) in (first..end).zip(&words[first..end]) {
-        let mut left = *word;
-        if k == from / 64 {
-            left &= u64::MAX << (from % 64);
-        }
-        if k == to / 64 {
-            left &= (1 << (to % 64)) - 1;
-        }
-        while left != 0 {
-            all.push(k * 64 + left.trailing_zeros() as usize);
-            left &= left - 1;
-        }
-    }
+    first_set_bits(words, from, to, usize::MAX, &mut all);
     all
 }
 

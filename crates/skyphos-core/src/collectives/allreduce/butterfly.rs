@@ -206,15 +206,18 @@ pub async fn allgather_parts<T: Element>(
         let sources: Vec<(u32, Range<usize>)> = (0..degree).filter(with_own).map(theirs).collect();
         let mut came =
             exchange_and_place(ep, UP + k as u32, streams, &sources, &mut assembler, pass_on).await?;
+        if !pass_on {
+            break;
+        }
         if !lowest {
-            came.insert(group.me, std::mem::take(&mut passed));
+            came.insert(group.me, passed);
         }
         // In the order of leaves, which is the order of members.
         passed = came.concat();
-        held = match k {
-            1 => std::mem::take(&mut passed).into(), // to be let go of as they are sent: nobody passes them on
-            _ => passed.as_slice().into(),
-        };
+        held = passed.as_slice().into();
+        if k == 1 {
+            passed = Vec::new(); // nobody passes these on: they are let go of as they are sent
+        }
     }
     Ok(assembler.finish())
 }

@@ -13,13 +13,13 @@
 //! Cost: ⌈log2 P⌉ α (2 more if P is no power of two) and a segment's time a round; bytes grow by what does not
 //! overlap, and pass once. Any P. Both partners add in the same order, so all ranks get the same bits.
 
-use crate::clock::Effort;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::slab::Payload;
 use crate::stream::{
-    Assembler, Part, SEGMENT_BYTES, Stream, Terms, encode, exchange_and_fold, exchange_and_place, open, send,
+    Assembler, Part, SEGMENT_BYTES, Stream, Terms, encode, exchange_and_fold, exchange_and_place,
+    fold_failed, fold_segment, send,
 };
-use skyphos_kernels::stream::{Collector, Fold, FoldError, Form, IndexList, Shape, View, entries};
+use skyphos_kernels::stream::{Collector, Fold, Form, IndexList, Shape, View};
 use skyphos_types::{Element, Result};
 use std::collections::VecDeque;
 
@@ -75,24 +75,20 @@ impl<T: Element> Stage<T> {
         })
     }
 
-    fn failed(&self, ep: &Endpoint, error: FoldError) -> skyphos_types::Error {
-        match error {
-            FoldError::Op(error) => error,
-            FoldError::Damaged { source, what } => ep.corrupt(self.sources[source], what),
-        }
-    }
-
-    /// Takes segments from one of the two.
+    /// Takes a segment of one of the two.
     fn push(&mut self, ep: &Endpoint, terms: Terms<'_>, from: u32, segment: Payload) -> Result<()> {
         let number = usize::from(from != self.sources[0]);
-        let row_bytes = terms.shape.width * size_of::<T>();
-        ep.spend(Effort::Merge { entries: entries(segment.as_bytes()), row_bytes, sources: 2 });
-        let plain = open(ep, terms.codec(), from, segment)?;
-        self.fold.push(number, plain).map_err(|e| self.failed(ep, e))
+        fold_segment(ep, terms, &self.sources, &mut self.fold, number, segment)
     }
 
     /// Takes segments of this rank's own stream, which the partner gets too.
-    fn feed(&mut self, ep: &Endpoint, terms: Terms<'_>, segments: Vec<Payload>, end: bool) -> Result<()> {
+    fn feed(
+        &mut self,
+        ep: &Endpoint,
+        terms: Terms<'_>,
+        segments: impl IntoIterator<Item = Payload>,
+        end: bool,
+    ) -> Result<()> {
         self.fed = end;
         for segment in segments {
             if self.out.is_some() {
@@ -128,7 +124,7 @@ impl<T: Element> Stage<T> {
             moved = true;
         }
         let advanced = self.fold.advance(terms.op, &mut self.collector);
-        Ok(advanced.map_err(|e| self.failed(ep, e))? || moved)
+        Ok(advanced.map_err(|error| fold_failed(ep, &self.sources, error))? || moved)
     }
 
     /// Whether all of the partner's stream has come.
@@ -174,8 +170,7 @@ pub async fn recursive_doubling<T: Element>(
     while !stages.iter().all(Stage::done) {
         let mut moved = false;
         while stages[0].takes_more(ep) {
-            let segment = own.next().into_iter().collect();
-            stages[0].feed(ep, terms, segment, own.ended())?;
+            stages[0].feed(ep, terms, own.next(), own.ended())?;
             moved = true;
         }
         for k in 0..stages.len() {
