@@ -4,6 +4,7 @@
 use crate::allocation::{Limits, within};
 use arbitrary::{Arbitrary, Result, Unstructured};
 use skyphos_core::frame::{CallKind, CallSig, FrameKind, HEADER_BYTES, Header};
+use skyphos_core::loan::{ARENA_BYTES, SLOTS};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::transport::Event;
 use skyphos_tcp::fuzzing::{PIECE, Receiver};
@@ -46,6 +47,9 @@ fn feed(u: &mut Unstructured<'_>) -> Result<()> {
     if u.ratio(1, 4)? {
         // Through shared memory, where the other side may write any counters too.
         let (shared, counters): (bool, Option<(u64, u64)>) = u.arbitrary()?;
+        if shared && u.ratio(1, 2)? {
+            return lent(u, &cuts);
+        }
         let stream = u.bytes(u.len())?;
         let mut receiver = if shared { Receiver::shared() } else { Receiver::default() };
         let (events, _) = receive(&mut receiver, &stream[..stream.len().min(MOST)], &cuts, counters);
@@ -101,6 +105,36 @@ fn feed(u: &mut Unstructured<'_>) -> Result<()> {
         Some(_) => assert!(end.starts_with("Silent"), "{end}"),
         None => assert!(end.contains("without a goodbye"), "{end}"),
     }
+    Ok(())
+}
+
+/// Frames whose payloads are lent, anywhere inside the other side's memory or outside.
+fn lent(u: &mut Unstructured<'_>, cuts: &[u16]) -> Result<()> {
+    let slips: Vec<(u32, u32, u32)> = u.arbitrary_iter()?.take(FRAMES).collect::<Result<_>>()?;
+    let (mut stream, mut lens, mut senseless) = (Vec::new(), Vec::new(), false);
+    for (slot, line, len) in slips {
+        let len = len as usize % (CHUNK_BYTES + 1);
+        // Most are near an end of what there is.
+        let slot = if slot & 1 == 0 { slot >> 1 } else { slot % (SLOTS as u32 + 2) };
+        let line = if line & 1 == 0 { line >> 1 } else { line % (ARENA_BYTES as u32 / 64 + 2) };
+        let header = Header::control(FrameKind::Data, 1, 0);
+        let mut head = header.encode_apart(len);
+        Header::mark_lent(&mut head);
+        stream.extend([&head[..], &slot.to_le_bytes(), &line.to_le_bytes()].concat());
+        let end = u64::from(line) * 64 + len.next_multiple_of(64) as u64;
+        senseless |= slot as usize >= SLOTS || end > ARENA_BYTES as u64;
+        if !senseless {
+            lens.push(len);
+        }
+    }
+    let (events, end) = receive(&mut Receiver::shared(), &stream, cuts, None);
+    assert_eq!(events.len(), lens.len());
+    for (event, len) in events.iter().zip(lens) {
+        let Event::Frame { from: 1, frame } = event else { panic!("not a frame") };
+        assert_eq!(frame.payload.len(), len);
+        assert!(frame.payload.as_bytes().iter().all(|byte| *byte == 0), "memory that nobody has written to");
+    }
+    assert!(end.contains(if senseless { "damaged" } else { "without a goodbye" }), "{end}");
     Ok(())
 }
 

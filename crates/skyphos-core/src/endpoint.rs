@@ -157,6 +157,14 @@ impl Endpoint {
         }
     }
 
+    /// The same for a chunk that so many ranks get, this one maybe among them.
+    pub fn chunk_for(&self, ranks: usize, len: usize) -> SlabMut {
+        match ranks > 2 && !self.is_sized() {
+            true => self.node.pool().take_for_several(len),
+            false => self.chunk(len),
+        }
+    }
+
     /// Whether this is a simulation of lengths, without data.
     pub fn is_sized(&self) -> bool {
         self.node.clock().is_sized()

@@ -14,7 +14,7 @@
 //! | 22..24 | origin | of a chunk that is passed on: the process that sent it |
 //! | 24..28 | round | which exchange of the call |
 //! | 28..32 | seq | number of the chunk in its message |
-//! | 32..36 | len | bytes of payload |
+//! | 32..36 | len | bytes of payload; its highest bit: the payload is lent, and a slip follows in its place ([`crate::loan`]) |
 //! | 36..40 | sig.extra | plan, degrees or root |
 //! | 40..48 | total | bytes of the whole message (`Credit`: bytes consumed; `Vouch`: a checksum; `Abort` of all calls: how many were begun) |
 //! | 48..56 | sig.n | size of the index space |
@@ -28,6 +28,9 @@ use skyphos_types::{DType, ReduceOp};
 pub const HEADER_BYTES: usize = 64;
 const MAGIC: [u8; 2] = *b"SY";
 const VERSION: u8 = 1;
+
+/// In the last byte of `len`.
+const LENT: u8 = 0x80;
 
 /// Bits of a call's number, and the numbers there are.
 const CALL_BITS: u32 = 48;
@@ -342,6 +345,18 @@ impl Header {
         b
     }
 
+    /// Marks a header as one of a payload that is lent. Its checksum is that without the mark.
+    pub fn mark_lent(bytes: &mut [u8; HEADER_BYTES]) {
+        bytes[35] |= LENT;
+    }
+
+    /// Takes the mark away. `false`: there was none.
+    pub fn unmark_lent(bytes: &mut [u8; HEADER_BYTES]) -> bool {
+        let lent = bytes[35] & LENT != 0;
+        bytes[35] &= !LENT;
+        lent
+    }
+
     /// The header in `bytes`, and the length and checksum of the payload that follows.
     ///
     /// Nothing is trusted: wrong magic, version, kind or a length above [`CHUNK_BYTES`] is an error
@@ -446,6 +461,16 @@ mod tests {
             broken[bit / 8] ^= 1 << (bit % 8);
             assert!(Header::decode(&broken).is_err() || !Header::check(&broken, b"payload"), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn what_is_lent_is_marked_and_else_the_same() {
+        let plain = header().encode_apart(100_000);
+        let mut marked = plain;
+        Header::mark_lent(&mut marked);
+        assert!(Header::decode(&marked).is_err(), "by who does not know of it");
+        assert!(Header::unmark_lent(&mut marked) && !Header::unmark_lent(&mut marked));
+        assert_eq!(marked, plain);
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod collectives;
 pub mod endpoint;
 pub mod frame;
 pub mod host;
+pub mod loan;
 pub mod local;
 mod mailbox;
 pub mod memory;

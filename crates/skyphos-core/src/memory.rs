@@ -28,7 +28,10 @@ unsafe impl Sync for Map {}
 
 impl Map {
     fn new(file: impl AsFd, from: usize, len: usize, kind: MapFlags) -> io::Result<Map> {
-        let may = ProtFlags::READ | ProtFlags::WRITE;
+        Map::with(file, from, len, kind, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    fn with(file: impl AsFd, from: usize, len: usize, kind: MapFlags, may: ProtFlags) -> io::Result<Map> {
         // SAFETY: a new mapping at an address that the kernel chooses; the file is sealed against shrinking.
         let at = unsafe { mmap(std::ptr::null_mut(), len, may, kind, file, from as u64)? };
         Ok(Map { at: at.cast(), len })
@@ -97,6 +100,11 @@ impl Backing {
     /// All of it, head included: what is written there all see.
     pub fn shared(&self, len: usize) -> io::Result<Map> {
         Map::new(&self.0, 0, HEAD_BYTES + len, MapFlags::SHARED)
+    }
+
+    /// The same, to read only.
+    pub fn readable(&self, len: usize) -> io::Result<Map> {
+        Map::with(&self.0, 0, HEAD_BYTES + len, MapFlags::SHARED, ProtFlags::READ)
     }
 
     /// What comes after the head, for this process alone: pages that it writes to become its own.

@@ -4,6 +4,7 @@
 //! broadcast, replicas) and read. When the last owner drops it, the buffer and its reference count
 //! return to the pool together, so that a steady exchange allocates nothing.
 
+use crate::loan::{Arena, Borrowed, Cut};
 use bytemuck::{Pod, Zeroable};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -20,7 +21,7 @@ const KEEP_BYTES: usize = 64 << 20;
 /// One cache line; buffers are made of these, so that any number type is aligned in them.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+pub(crate) struct Line([u8; 64]);
 
 /// A growable byte vector whose data is aligned to a cache line.
 #[derive(Clone, Default)]
@@ -172,8 +173,36 @@ fn numbers_of<T: Pod>(bytes: &[u8]) -> Option<&[T]> {
 }
 
 struct Slab {
-    lines: Box<[Line]>,
+    lines: Lines,
     home: Weak<PoolInner>,
+}
+
+/// Where a buffer lies.
+enum Lines {
+    Own(Box<[Line]>),
+    /// Where other processes can read it.
+    Cut(Cut),
+    /// In another process's arena.
+    Borrowed(Borrowed),
+}
+
+impl Lines {
+    fn get(&self) -> &[Line] {
+        match self {
+            Lines::Own(lines) => lines,
+            Lines::Cut(cut) => cut.lines(),
+            Lines::Borrowed(borrowed) => borrowed.lines(),
+        }
+    }
+
+    /// To write, if this process may.
+    fn get_mut(&mut self) -> Option<&mut [Line]> {
+        match self {
+            Lines::Own(lines) => Some(lines),
+            Lines::Cut(cut) => Some(cut.lines_mut()),
+            Lines::Borrowed(_) => None,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -181,6 +210,8 @@ struct PoolInner {
     /// By capacity.
     slabs: [Mutex<Vec<Arc<Slab>>>; CAPACITIES.len()],
     messages: Mutex<Vec<AlignedVec>>,
+    /// Where buffers are cut from, while it lasts.
+    arena: Option<Arc<Arena>>,
 }
 
 impl PoolInner {
@@ -189,30 +220,56 @@ impl PoolInner {
         let k = CAPACITIES.partition_point(|capacity| *capacity < len);
         (CAPACITIES[k], &self.slabs[k])
     }
+
+    fn take(self: &Arc<PoolInner>, len: usize) -> SlabMut {
+        assert!(len <= CHUNK_BYTES, "a frame carries at most {CHUNK_BYTES} bytes, not {len}");
+        let (capacity, shelf) = self.shelf(len);
+        let found = shelf.lock().expect("pool lock").pop();
+        let slab = found.unwrap_or_else(|| {
+            let lines = match self.arena.as_ref().and_then(|arena| arena.cut(capacity / 64)) {
+                Some(cut) => Lines::Cut(cut),
+                None => Lines::Own(vec![Line::zeroed(); capacity / 64].into_boxed_slice()),
+            };
+            Arc::new(Slab { lines, home: Arc::downgrade(self) })
+        });
+        SlabMut { slab: Some(slab), len }
+    }
 }
 
 /// Where buffers come from and return to. Cloning shares the pool.
 #[derive(Clone, Default)]
-pub struct Pool(Arc<PoolInner>);
+pub struct Pool {
+    own: Arc<PoolInner>,
+    /// Of buffers that can be lent.
+    lending: Option<Arc<PoolInner>>,
+}
 
 impl Pool {
+    /// One that has buffers too which can be lent to other processes.
+    pub fn lending(arena: Arc<Arena>) -> Pool {
+        let lending = PoolInner { arena: Some(arena), ..PoolInner::default() };
+        Pool { lending: Some(Arc::new(lending)), ..Pool::default() }
+    }
+
     /// Buffers that somebody holds.
     pub fn held(&self) -> usize {
-        let waiting: usize = self.0.slabs.iter().map(|shelf| shelf.lock().expect("pool lock").len()).sum();
-        // All know where they come from, and those of whole messages forget it when they return.
-        Arc::weak_count(&self.0) - waiting
+        let held = |pool: &Arc<PoolInner>| {
+            let waiting: usize = pool.slabs.iter().map(|shelf| shelf.lock().expect("pool lock").len()).sum();
+            // All know where they come from, and those of whole messages forget it when they return.
+            Arc::weak_count(pool) - waiting
+        };
+        held(&self.own) + self.lending.as_ref().map_or(0, held)
     }
 
     /// A buffer of `len` bytes (at most [`CHUNK_BYTES`]); its contents are arbitrary.
     pub fn take(&self, len: usize) -> SlabMut {
-        assert!(len <= CHUNK_BYTES, "a frame carries at most {CHUNK_BYTES} bytes, not {len}");
-        let (capacity, shelf) = self.0.shelf(len);
-        let found = shelf.lock().expect("pool lock").pop();
-        let slab = found.unwrap_or_else(|| {
-            let lines = vec![Line::zeroed(); capacity / 64].into_boxed_slice();
-            Arc::new(Slab { lines, home: Arc::downgrade(&self.0) })
-        });
-        SlabMut { slab: Some(slab), len }
+        PoolInner::take(&self.own, len)
+    }
+
+    /// The same for what several ranks get: one that can be lent, if there are such. The smallest are sooner copied.
+    pub fn take_for_several(&self, len: usize) -> SlabMut {
+        let lending = self.lending.as_ref().filter(|_| len > CAPACITIES[0]);
+        PoolInner::take(lending.unwrap_or(&self.own), len)
     }
 
     /// Room for a message of `len` bytes; its contents are arbitrary.
@@ -225,9 +282,9 @@ impl Pool {
 
     /// Memory for a message of several chunks, of length `len`; its contents are arbitrary.
     pub fn large(&self, len: usize) -> Large {
-        let mut vec = self.0.messages.lock().expect("pool lock").pop().unwrap_or_default();
+        let mut vec = self.own.messages.lock().expect("pool lock").pop().unwrap_or_default();
         vec.resize(len);
-        Large { vec, home: Arc::downgrade(&self.0) }
+        Large { vec, home: Arc::downgrade(&self.own) }
     }
 
     /// A buffer holding a copy of `bytes`.
@@ -255,7 +312,8 @@ impl SlabMut {
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         let Some(slab) = &mut self.slab else { return &mut [] };
         let slab = Arc::get_mut(slab).expect("a SlabMut is the only owner");
-        &mut bytemuck::cast_slice_mut(&mut slab.lines)[..self.len]
+        let lines = slab.lines.get_mut().expect("a SlabMut is of this process");
+        &mut bytemuck::cast_slice_mut(lines)[..self.len]
     }
 
     /// Number of bytes.
@@ -305,7 +363,21 @@ pub struct Payload {
 impl Payload {
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
-        self.slab.as_ref().map_or(&[], |slab| &bytemuck::cast_slice(&slab.lines)[..self.len])
+        self.slab.as_ref().map_or(&[], |slab| &bytemuck::cast_slice(slab.lines.get())[..self.len])
+    }
+
+    /// One that lies in another process's memory.
+    pub(crate) fn borrowed(borrowed: Borrowed, len: usize) -> Payload {
+        let slab = Slab { lines: Lines::Borrowed(borrowed), home: Weak::new() };
+        Payload { slab: Some(Arc::new(slab)), len }
+    }
+
+    /// Where it lies, if other processes can read it there.
+    pub(crate) fn cut(&self) -> Option<&Cut> {
+        match &self.slab.as_ref()?.lines {
+            Lines::Cut(cut) => Some(cut),
+            _ => None,
+        }
     }
 
     /// The bytes as numbers; `None` if the length is not a multiple of their size.
@@ -316,7 +388,7 @@ impl Payload {
     /// The buffer to write: this one if nobody shares it, else a copy in one that `take` gives.
     pub fn into_mut(mut self, take: impl FnOnce(usize) -> SlabMut) -> SlabMut {
         if let Some(mut slab) = self.slab.take() {
-            if Arc::get_mut(&mut slab).is_some() {
+            if Arc::get_mut(&mut slab).is_some_and(|slab| slab.lines.get_mut().is_some()) {
                 return SlabMut { slab: Some(slab), len: self.len };
             }
             self.slab = Some(slab);
@@ -352,7 +424,7 @@ impl Drop for Payload {
             return;
         }
         if let Some(pool) = slab.home.upgrade() {
-            let (capacity, shelf) = pool.shelf(slab.lines.len() * 64);
+            let (capacity, shelf) = pool.shelf(slab.lines.get().len() * 64);
             let mut shelf = shelf.lock().expect("pool lock");
             if shelf.len() * capacity < KEEP_BYTES {
                 shelf.push(slab);

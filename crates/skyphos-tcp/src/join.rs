@@ -107,7 +107,7 @@ impl Join {
         self.lobby.send(home, Kind::Ready, &[]);
         self.go()?;
         let wires = links.into_iter().map(|link| link.map(|id| self.lobby.take(id)).transpose());
-        Ok(Formed { wires: wires.collect::<Result<_>>()?, seats: table.seats })
+        Ok(Formed { wires: wires.collect::<Result<_>>()?, seats: table.seats, arena: None })
     }
 
     /// The error in rank 0's refusal.

@@ -82,6 +82,8 @@ pub fn connect(options: Options) -> Result<Tcp> {
 struct Formed {
     seats: Vec<message::Seat>,
     wires: Vec<Option<wire::Idle>>,
+    /// Memory that other ranks of the host have open.
+    arena: Option<std::sync::Arc<skyphos_core::loan::Arena>>,
 }
 
 impl Formed {
@@ -92,6 +94,6 @@ impl Formed {
         let host = skyphos_core::host::Host::this();
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
         let seat = message::Seat { machine: 0, address, host: host.name };
-        Ok(Formed { seats: vec![seat], wires: vec![None] })
+        Ok(Formed { seats: vec![seat], wires: vec![None], arena: None })
     }
 }

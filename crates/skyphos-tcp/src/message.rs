@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 const MAGIC: [u8; 7] = *b"SKYPHOS";
 
 /// Version of the bring-up's messages.
-pub(crate) const PROTOCOL: u8 = 2;
+pub(crate) const PROTOCOL: u8 = 3;
 
 /// Longest message from someone who has not proved the token: the largest hello.
 pub(crate) const STRANGER_BYTES: usize = 1024;

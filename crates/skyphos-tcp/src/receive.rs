@@ -16,6 +16,7 @@ use crate::sockets::{loss_of, lost};
 use crate::wire::Wire;
 use mio::net::TcpStream;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
+use skyphos_core::loan::{Borrower, SLIP_BYTES};
 use skyphos_core::slab::{Payload, Pool, SlabMut};
 use skyphos_core::transport::{Event, Loss};
 use std::io::{self, ErrorKind, IoSliceMut, Read};
@@ -57,6 +58,8 @@ struct Body {
     slab: Option<SlabMut>,
     filled: usize,
     len: usize,
+    /// Bytes of the payload, if it is lent: then a slip comes in its place.
+    lent: Option<usize>,
 }
 
 impl Body {
@@ -76,11 +79,14 @@ pub(crate) struct Inbox {
     last: usize,
     /// Payloads have no checksum.
     apart: bool,
+    /// Some may be lent.
+    borrower: Option<Borrower>,
 }
 
 impl Default for Inbox {
     fn default() -> Inbox {
-        Inbox { head: [0; HEADER_BYTES], head_filled: 0, body: None, ahead: FAR, last: 0, apart: false }
+        let (head, head_filled, body, ahead, last) = ([0; HEADER_BYTES], 0, None, FAR, 0);
+        Inbox { head, head_filled, body, ahead, last, apart: false, borrower: None }
     }
 }
 
@@ -120,8 +126,8 @@ impl Inbox {
     }
 
     /// One for payloads that crossed no network.
-    pub(crate) fn apart(apart: bool) -> Inbox {
-        Inbox { apart, ..Inbox::default() }
+    pub(crate) fn apart(apart: bool, borrower: Option<Borrower>) -> Inbox {
+        Inbox { apart, borrower, ..Inbox::default() }
     }
 
     /// Whether the last frame was of some size, so that the rest of it or another is probably to come.
@@ -181,17 +187,25 @@ impl Inbox {
 
     /// A header is complete: looks at it, then takes memory for its payload.
     fn begin(&mut self, pool: &Pool) -> Result<(), Stop> {
+        let lent = self.borrower.is_some() && Header::unmark_lent(&mut self.head);
         let (header, len, _) = Header::decode(&self.head).map_err(|e| damaged(&e))?;
+        let (lent, len) = if lent { (Some(len), SLIP_BYTES) } else { (None, len) };
         (self.ahead, self.last) = (if len <= SMALL { FAR } else { NEAR }, len);
-        self.body = Some(Body { header, slab: (len > 0).then(|| pool.take(len)), filled: 0, len });
+        self.body = Some(Body { header, slab: (len > 0).then(|| pool.take(len)), filled: 0, len, lent });
         Ok(())
     }
 
     /// If the payload is complete, checks it and hands the frame over.
     fn finish(&mut self, desk: &mut Desk) -> Result<(), Stop> {
-        let Some(Body { header, slab, .. }) = self.body.take_if(|b| b.filled == b.len) else { return Ok(()) };
+        let Some(Body { header, slab, lent, .. }) = self.body.take_if(|b| b.filled == b.len) else {
+            return Ok(());
+        };
         self.head_filled = 0;
-        let payload = slab.map_or(Payload::default(), SlabMut::freeze);
+        let mut payload = slab.map_or(Payload::default(), SlabMut::freeze);
+        if let (Some(len), Some(borrower)) = (lent, &self.borrower) {
+            let slip = payload.as_bytes().try_into().expect("as long as a slip");
+            payload = borrower.take(slip, len).ok_or_else(|| damaged("a payload outside of its memory"))?;
+        }
         let checked = if self.apart { &[] } else { payload.as_bytes() };
         if !Header::check(&self.head, checked) {
             return Err(damaged("the checksum of a frame is wrong"));

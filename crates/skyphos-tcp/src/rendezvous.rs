@@ -145,7 +145,7 @@ impl Rendezvous {
         self.lobby.flush(self.deadline + REPORT)?;
         let Rendezvous { members, lobby, .. } = self;
         let wires = members.iter().map(|m| m.as_ref().map(|m| lobby.take(m.link)).transpose());
-        Ok(Formed { wires: wires.collect::<Result<_>>()?, seats: table.seats })
+        Ok(Formed { wires: wires.collect::<Result<_>>()?, seats: table.seats, arena: None })
     }
 
     fn missing(&self, there: impl Fn(&Member) -> bool) -> impl Iterator<Item = u32> {

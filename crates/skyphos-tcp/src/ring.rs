@@ -14,8 +14,10 @@
 //!
 //! What the other process writes is believed no more than what comes of a socket: counters that make no sense end the connection.
 
+use skyphos_core::loan::{Arena, Borrower, Lender, SLOTS};
 use skyphos_core::memory::{Backing, HEAD_BYTES, Map, Mark};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Bytes of a ring, at most and at least. Larger ones leave the cache.
@@ -28,8 +30,10 @@ const ALL: usize = 64 << 20;
 /// So much is copied before the other side may have it: it copies on while this side copies the next.
 const PIECE: usize = 32 * 1024;
 
-/// Where in the memory's head the processes tell each other how far they are.
+/// Where in the memory's head the processes tell each other how far they are, and which buffers are lent.
 const CONTROLS: [usize; 2] = [1024, 2048];
+const LOANS: [usize; 2] = [CONTROLS[0] + 512, CONTROLS[1] + 512];
+const _: () = assert!(size_of::<Control>() <= 512 && SLOTS <= 512 && LOANS[1] + SLOTS <= HEAD_BYTES);
 
 /// What one ring's ends tell each other: each in cache lines of its own, as it is written by one and read by the other.
 #[repr(C)]
@@ -46,7 +50,7 @@ struct Line<T>(T);
 
 /// One process's ends of both rings.
 pub(crate) struct Rings {
-    map: Map,
+    map: Arc<Map>,
     /// Bytes of a ring, a power of two.
     capacity: usize,
     /// Numbers of the ring that is written here and of the one that is read.
@@ -58,6 +62,9 @@ pub(crate) struct Rings {
     read: u64,
     /// What the other side had read, when it was looked last.
     seen: u64,
+    /// What this side lends to the other and borrows from it, if they do that, until somebody takes them.
+    pub(crate) lender: Option<Lender>,
+    pub(crate) borrower: Option<Borrower>,
 }
 
 /// Bytes of each ring between ranks of a host that has so many.
@@ -87,7 +94,19 @@ impl Rings {
     }
 
     fn of(map: Map, capacity: usize, out: usize) -> Rings {
-        Rings { map, capacity, out, limit: capacity, written: 0, read: 0, seen: 0 }
+        let (map, limit, lender, borrower) = (Arc::new(map), capacity, None, None);
+        Rings { map, capacity, out, limit, written: 0, read: 0, seen: 0, lender, borrower }
+    }
+
+    /// Lends buffers of this arena to the other side from now on.
+    pub(crate) fn lend(&mut self, arena: Arc<Arena>) {
+        self.lender = Some(Lender::new(arena, self.map.clone(), LOANS[self.out]));
+    }
+
+    /// Borrows buffers of the other side's arena from now on.
+    pub(crate) fn borrow(&mut self, arena: &Backing) -> io::Result<()> {
+        self.borrower = Some(Borrower::new(arena, self.map.clone(), LOANS[1 - self.out])?);
+        Ok(())
     }
 
     /// Leaves no more than so many bytes there for the other side.

@@ -7,7 +7,8 @@
 //! The queue keeps its capacity, so that a steady exchange allocates nothing.
 
 use crate::wire::Wire;
-use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES};
+use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
+use skyphos_core::loan::{Lender, SLIP_BYTES};
 use skyphos_core::slab::Payload;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
@@ -18,12 +19,26 @@ const BATCH: usize = 32;
 
 struct Queued {
     head: [u8; HEADER_BYTES],
-    payload: Payload,
+    body: Body,
+}
+
+/// What follows a header.
+enum Body {
+    Payload(Payload),
+    /// Where the payload lies.
+    Slip([u8; SLIP_BYTES]),
 }
 
 impl Queued {
+    fn body(&self) -> &[u8] {
+        match &self.body {
+            Body::Payload(payload) => payload.as_bytes(),
+            Body::Slip(slip) => slip,
+        }
+    }
+
     fn bytes(&self) -> usize {
-        HEADER_BYTES + self.payload.len()
+        HEADER_BYTES + self.body().len()
     }
 }
 
@@ -33,6 +48,8 @@ pub(crate) struct Outbox {
     queue: VecDeque<Queued>,
     /// Payloads have no checksum.
     apart: bool,
+    /// Lends those that it can.
+    lender: Option<Lender>,
     /// Bytes of the first frame that are written.
     begun: usize,
     /// Control frames not begun; they follow the begun frame, if any.
@@ -46,8 +63,22 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     /// One whose payloads cross no network: they have no checksum.
-    pub(crate) fn apart(apart: bool) -> Outbox {
-        Outbox { apart, ..Outbox::default() }
+    pub(crate) fn apart(apart: bool, lender: Option<Lender>) -> Outbox {
+        Outbox { apart, lender, ..Outbox::default() }
+    }
+
+    /// Lends no more than so many bytes at a time.
+    pub(crate) fn hold_back(&mut self, bytes: usize) {
+        if let Some(lender) = &mut self.lender {
+            lender.limit(bytes);
+        }
+    }
+
+    /// Lets go of buffers that were lent and came back.
+    pub(crate) fn collect(&mut self) {
+        if let Some(lender) = self.lender.as_mut().filter(|lender| !lender.is_empty()) {
+            lender.collect();
+        }
     }
 
     /// Queues a frame in its place.
@@ -61,11 +92,18 @@ impl Outbox {
                 place
             }
         };
-        let head = match self.apart {
+        let mut head = match self.apart {
             true => frame.header.encode_apart(frame.payload.len()),
             false => frame.header.encode(frame.payload.as_bytes()),
         };
-        let queued = Queued { head, payload: frame.payload.clone() };
+        let body = match self.lender.as_mut().and_then(|lender| lender.lend(&frame.payload)) {
+            Some(slip) => {
+                Header::mark_lent(&mut head);
+                Body::Slip(slip)
+            }
+            None => Body::Payload(frame.payload.clone()),
+        };
+        let queued = Queued { head, body };
         self.backlog += queued.bytes();
         self.queue.insert(place, queued);
     }
@@ -79,7 +117,7 @@ impl Outbox {
         self.backlog() == 0
     }
 
-    /// Drops everything.
+    /// Drops everything. What is lent stays lent: who has it may read on.
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
         (self.begun, self.controls, self.backlog, self.held, self.peak) = (0, 0, 0, 0, 0);
@@ -124,7 +162,7 @@ impl Outbox {
             let mut slices = [IoSlice::new(&[]); 2 * BATCH];
             let (mut count, mut bytes, mut skip) = (0, 0, self.begun);
             for frame in self.queue.iter().take(BATCH) {
-                for part in [&frame.head[..], frame.payload.as_bytes()] {
+                for part in [&frame.head[..], frame.body()] {
                     let from = skip.min(part.len());
                     skip -= from;
                     if from < part.len() {
@@ -170,7 +208,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skyphos_core::frame::{CallKind, CallSig, Header};
+    use skyphos_core::frame::{CallKind, CallSig};
     use skyphos_core::slab::Pool;
 
     fn frame(kind: FrameKind, call: u64, len: usize) -> Frame {

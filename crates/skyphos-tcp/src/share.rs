@@ -1,9 +1,11 @@
 //! Ranks of one host agree on memory that they share: before any frame, on each connection between two of them.
 //!
 //! ```text
-//! lower rank     makes the memory; tells process, file and mark
-//! higher rank    opens that file of that process (/proc/PID/fd/N), and looks for the mark; tells whether it has it
-//! both           from now on all bytes go through the memory, and the connection carries bells and the end
+//! lower rank     makes the memory; tells process, file and mark, and those of the arena that its buffers lie in
+//! higher rank    opens those files of that process (/proc/PID/fd/N), and looks for the marks; tells which it has, and of its own arena
+//! lower rank     opens that; tells whether it has it
+//! both           from now on all bytes go through the memory, and the connection carries bells and the end; who has an
+//!                arena open is lent buffers in place of copies (`skyphos_core::loan`)
 //! ```
 //!
 //! The kernel lets only processes of the same user open each other's files so. It fails as well between containers that see
@@ -15,9 +17,11 @@ use crate::ring::{self, Rings};
 use crate::wire::Wire;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
+use skyphos_core::loan::{ARENA_BYTES, Arena};
 use skyphos_core::memory::{Backing, Mark};
 use skyphos_types::{Error, Result};
 use std::io::{self, ErrorKind, IoSlice, Read};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The longest that it may take.
@@ -43,6 +47,18 @@ struct Offer {
 }
 
 impl Offer {
+    /// There is no memory.
+    const NONE: Offer = Offer { process: 0, file: 0, capacity: 0, mark: [0; 32] };
+
+    /// Opens the arena that is there, to borrow from it beside these rings. Whether that can be.
+    fn borrow(&self, rings: &mut Option<Rings>) -> bool {
+        let Some(rings) = rings.as_mut().filter(|_| self.capacity as usize == ARENA_BYTES) else {
+            return false;
+        };
+        let file = Backing::open(self.process, self.file, ARENA_BYTES, &self.mark);
+        file.and_then(|file| rings.borrow(&file)).is_ok()
+    }
+
     fn encode(&self) -> [u8; OFFER_BYTES] {
         let mut bytes = [0; OFFER_BYTES];
         bytes[..4].copy_from_slice(&self.process.to_le_bytes());
@@ -79,7 +95,18 @@ pub(crate) fn share(rank: u32, formed: &mut Formed, wanted: bool, patience: &Pat
         }
     }
     let capacity = ring::capacity(near.len() + 1);
-    let shared = agree(me, &mut near, wanted.then_some(capacity), patience);
+    let (mut offer, mut file) = (Offer::NONE, None);
+    if wanted
+        && near.len() > 1 // what goes to one only is copied as fast
+        && let Ok(mark) = random()
+        && let Ok((arena, backing)) = Arena::make(&mark)
+    {
+        offer =
+            Offer { process: std::process::id(), file: backing.number(), capacity: ARENA_BYTES as u32, mark };
+        (formed.arena, file) = (Some(arena), Some(backing));
+    }
+    let shared = agree(me, &mut near, wanted.then_some(capacity), formed.arena.as_ref(), &offer, patience);
+    drop(file); // all have it open, or will not have it
     let lost = |(peer, error): (usize, io::Error)| match error.kind() {
         ErrorKind::Interrupted => Error::Interrupted,
         _ => {
@@ -97,46 +124,78 @@ pub(crate) fn share(rank: u32, formed: &mut Formed, wanted: bool, patience: &Pat
     Ok(())
 }
 
-/// The memory for each connection, as far as both sides have it; or the peer that is lost.
+/// The memory for each connection, as far as both sides have it, which lends this rank's buffers if the other has them open too;
+/// or the peer that is lost.
 fn agree(
     me: usize,
     near: &mut [(usize, Wire)],
     capacity: Option<usize>,
+    arena: Option<&Arc<Arena>>,
+    offer: &Offer,
     patience: &Patience,
 ) -> std::result::Result<Vec<Option<Rings>>, (usize, io::Error)> {
     let mut all: Vec<Option<Rings>> = near.iter().map(|_| None).collect();
     // Open until the others have it open too.
     let mut files: Vec<Backing> = Vec::new();
     for (rings, (peer, wire)) in all.iter_mut().zip(near.iter_mut()).filter(|(_, (peer, _))| *peer > me) {
-        let mut offer = Offer { process: std::process::id(), file: 0, capacity: 0, mark: [0; 32] };
+        let mut here = Offer::NONE;
         if let Some(capacity) = capacity
             && let Ok(mark) = random()
             && let Ok((made, file)) = Rings::make(capacity, &mark)
         {
-            (offer.file, offer.capacity, offer.mark) = (file.number(), capacity as u32, mark);
+            here =
+                Offer { process: std::process::id(), file: file.number(), capacity: capacity as u32, mark };
             files.push(file);
             *rings = Some(made);
         }
-        tell(wire, &offer.encode(), patience).map_err(|error| (*peer, error))?;
+        tell(wire, &[here.encode(), offer.encode()].concat(), patience).map_err(|error| (*peer, error))?;
     }
     for (rings, (peer, wire)) in all.iter_mut().zip(near.iter_mut()).filter(|(_, (peer, _))| *peer < me) {
-        let mut bytes = [0; OFFER_BYTES];
-        hear(wire, &mut bytes, patience).map_err(|error| (*peer, error))?;
-        let Offer { process, file, capacity: bytes, mark } = Offer::decode(&bytes);
-        if capacity.is_some() && bytes > 0 {
-            *rings = Rings::open(process, file, bytes as usize, &mark).ok();
+        let [here, theirs] = [0; 2].map(|_| hear_offer(wire, patience));
+        let (here, theirs) = (here.map_err(|error| (*peer, error))?, theirs.map_err(|error| (*peer, error))?);
+        if capacity.is_some() && here.capacity > 0 {
+            *rings = Rings::open(here.process, here.file, here.capacity as usize, &here.mark).ok();
         }
-        let answer = if rings.is_some() { TAKEN } else { LEFT };
-        tell(wire, &answer, patience).map_err(|error| (*peer, error))?;
+        let taken = [answer(rings.is_some()), answer(theirs.borrow(rings))].concat();
+        tell(wire, &[&taken[..], &offer.encode()].concat(), patience).map_err(|error| (*peer, error))?;
     }
     for (rings, (peer, wire)) in all.iter_mut().zip(near.iter_mut()).filter(|(_, (peer, _))| *peer > me) {
-        let mut answer = [0; 4];
-        hear(wire, &mut answer, patience).map_err(|error| (*peer, error))?;
-        if answer != TAKEN {
+        let mut said =
+            || Ok((hear_answer(wire, patience)?, hear_answer(wire, patience)?, hear_offer(wire, patience)?));
+        let (taken, lends, theirs) = said().map_err(|error| (*peer, error))?;
+        if !taken {
             *rings = None;
         }
+        lend(rings, arena, lends);
+        tell(wire, &answer(theirs.borrow(rings)), patience).map_err(|error| (*peer, error))?;
+    }
+    for (rings, (peer, wire)) in all.iter_mut().zip(near.iter_mut()).filter(|(_, (peer, _))| *peer < me) {
+        lend(rings, arena, hear_answer(wire, patience).map_err(|error| (*peer, error))?);
     }
     Ok(all)
+}
+
+/// Lends to a peer that has taken the offer.
+fn lend(rings: &mut Option<Rings>, arena: Option<&Arc<Arena>>, taken: bool) {
+    if let (Some(rings), Some(arena), true) = (rings, arena, taken) {
+        rings.lend(arena.clone());
+    }
+}
+
+fn answer(taken: bool) -> [u8; 4] {
+    if taken { TAKEN } else { LEFT }
+}
+
+fn hear_answer(wire: &mut Wire, patience: &Patience) -> io::Result<bool> {
+    let mut bytes = [0; 4];
+    hear(wire, &mut bytes, patience)?;
+    Ok(bytes == TAKEN)
+}
+
+fn hear_offer(wire: &mut Wire, patience: &Patience) -> io::Result<Offer> {
+    let mut bytes = [0; OFFER_BYTES];
+    hear(wire, &mut bytes, patience)?;
+    Ok(Offer::decode(&bytes))
 }
 
 fn tell(wire: &mut Wire, bytes: &[u8], patience: &Patience) -> io::Result<()> {

@@ -34,7 +34,8 @@ fn over(rank: u32, wire: Idle) -> Tcp {
     let seat = |k: u32| Seat { machine: k, address: ([127, 0, 0, 1], 9).into(), host: format!("h{k}") };
     let mut wires = vec![Some(wire)];
     wires.insert(rank as usize, None);
-    Tcp::new(rank, Formed { seats: vec![seat(0), seat(1)], wires }, Duration::from_secs(10)).unwrap()
+    Tcp::new(rank, Formed { seats: vec![seat(0), seat(1)], wires, arena: None }, Duration::from_secs(10))
+        .unwrap()
 }
 
 fn pair() -> (Tcp, Tcp) {

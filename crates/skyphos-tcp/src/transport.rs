@@ -86,7 +86,9 @@ pub struct Tcp {
     relieved: Vec<u32>,
     /// Peers that were given up, to be reported.
     given_up: Vec<Event>,
+    /// For what comes, and for what is sent.
     pool: Pool,
+    lending: Pool,
     buffer: Box<[u8]>,
     pulse: Pulse,
     /// Peers had to prove that they have the group's token, or a certificate.
@@ -98,7 +100,7 @@ pub struct Tcp {
 impl Tcp {
     pub(crate) fn new(rank: u32, formed: Formed, heartbeat: Duration) -> Result<Tcp> {
         let failed = |e| system("cannot take over the connections", &e);
-        let Formed { seats, wires } = formed;
+        let Formed { seats, wires, arena } = formed;
         let size = wires.len();
         let poll = Poll::new().map_err(failed)?;
         let waker = mio::Waker::new(poll.registry(), Token(size)).map_err(failed)?;
@@ -121,7 +123,10 @@ impl Tcp {
             if shared {
                 near.push(peer as u32);
             }
-            let (outbox, inbox) = (Outbox::apart(shared), Inbox::apart(shared));
+            let mut rings = wire.as_mut().and_then(Wire::rings);
+            let lender = rings.as_mut().and_then(|rings| rings.lender.take());
+            let borrower = rings.and_then(|rings| rings.borrower.take());
+            let (outbox, inbox) = (Outbox::apart(shared, lender), Inbox::apart(shared, borrower));
             let (ending, broken, given_up) = (false, None, false);
             peers.push(Peer { wire, outbox, inbox, unread: waits, ending, broken, given_up });
         }
@@ -145,6 +150,7 @@ impl Tcp {
             relieved: Vec::new(),
             given_up: Vec::new(),
             pool: Pool::default(),
+            lending: arena.map_or_else(Pool::default, Pool::lending),
             buffer: vec![0; FAR].into(),
             pulse: Pulse::new(heartbeat, size),
             proven: false,
@@ -173,6 +179,7 @@ impl Tcp {
         for &rank in near.iter() {
             let peer = &mut peers[rank as usize];
             let Some(rings) = peer.wire.as_mut().and_then(Wire::rings) else { continue };
+            peer.outbox.collect();
             if rings.has_come() && !peer.unread && !peer.given_up {
                 peer.unread = true;
                 unread.push(rank);
@@ -384,6 +391,10 @@ impl Transport for Tcp {
         self.topology.clone()
     }
 
+    fn pool(&self) -> Pool {
+        self.lending.clone()
+    }
+
     fn post(&mut self, to: u32, frame: Frame) {
         let peer = &mut self.peers[to as usize];
         if peer.wire.is_none() || peer.broken.is_some() || peer.given_up {
@@ -419,7 +430,12 @@ impl Transport for Tcp {
     }
 
     fn hold_back(&mut self, bytes: usize) {
-        self.peers.iter_mut().filter_map(|peer| peer.wire.as_mut()).for_each(|wire| wire.hold_back(bytes));
+        for peer in &mut self.peers {
+            peer.outbox.hold_back(bytes);
+            if let Some(wire) = &mut peer.wire {
+                wire.hold_back(bytes);
+            }
+        }
     }
 
     fn backlog(&self, to: u32) -> usize {

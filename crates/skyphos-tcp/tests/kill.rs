@@ -7,7 +7,7 @@ mod common;
 use common::{LONG, Place, certificates};
 use skyphos_core::collectives::barrier::barrier;
 use skyphos_core::frame::{CallKind, CallSig, Frame, FrameKind, Header};
-use skyphos_core::slab::{CHUNK_BYTES, Pool};
+use skyphos_core::slab::{CHUNK_BYTES, Payload};
 use skyphos_core::transport::{Event, Loss, Transport};
 use skyphos_core::{Group, Node, Settings};
 use skyphos_tcp::{Options, Tcp, TlsFiles, connect};
@@ -18,13 +18,30 @@ use std::time::{Duration, Instant};
 
 const ROLE: &str = "SKYPHOS_TEST_KILL";
 
-fn spawn(role: &str, rank: u32, size: u32, at: &str) -> Child {
-    Command::new(std::env::current_exe().unwrap())
+/// A rank that ends with the test, however that ends.
+struct Rank(Child);
+
+impl Rank {
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        self.0.wait().unwrap();
+    }
+}
+
+fn spawn(role: &str, rank: u32, size: u32, at: &str) -> Rank {
+    let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
         .env(ROLE, format!("{role} {rank} {size} {at}"))
         .stdout(std::process::Stdio::null())
         .spawn()
-        .unwrap()
+        .unwrap();
+    Rank(child)
 }
 
 /// The other ranks' main function; without the variable, a test of nothing.
@@ -51,9 +68,11 @@ fn child() {
 
 /// Sends to all for ever.
 fn flood(mut tcp: Tcp) {
-    let (pool, mut events) = (Pool::default(), Vec::new());
-    let payload = pool.copy_of(&vec![1; CHUNK_BYTES]);
+    let (pool, mut events) = (tcp.pool(), Vec::new());
     loop {
+        let mut slab = pool.take_for_several(CHUNK_BYTES);
+        slab.as_bytes_mut().fill(1);
+        let payload = slab.freeze();
         for to in (0..tcp.size()).filter(|to| *to != tcp.rank()).collect::<Vec<_>>() {
             if tcp.backlog(to) < 4 * CHUNK_BYTES {
                 tcp.post(
@@ -92,7 +111,7 @@ fn a_rank_killed_in_mid_transfer_is_reported_down_at_once_through_shared_memory(
     let mut place = Place::new();
     let children = [1, 2].map(|rank| spawn("near", rank, 3, &place.at));
     let tcp = connect(place.near(3, false).remove(0)).unwrap();
-    assert_eq!(memory(), 2, "with each of the others");
+    assert_eq!(memory(), 5, "with each of the others, its buffers, and this rank's");
     kill_in_mid_transfer(tcp, children);
     assert_eq!(memory(), 0, "nothing is left");
 }
@@ -102,11 +121,15 @@ fn memory() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:skyphos").count()
 }
 
-fn kill_in_mid_transfer(mut tcp: Tcp, mut children: [Child; 2]) {
-    let (mut events, mut frames, mut killed) = (Vec::new(), 0, None);
+fn kill_in_mid_transfer(mut tcp: Tcp, mut children: [Rank; 2]) {
+    let (mut events, mut frames, mut killed, mut last) = (Vec::new(), 0, None, Payload::default());
     let cause = loop {
         tcp.poll(Duration::from_millis(100), &mut events);
-        frames += events.iter().filter(|e| matches!(e, Event::Frame { from: 1, .. })).count();
+        for event in &events {
+            let Event::Frame { from: 1, frame } = event else { continue };
+            frames += 1;
+            last = frame.payload.clone();
+        }
         let down = events.iter().find_map(|e| match e {
             Event::PeerDown { rank, cause, loss } => Some((*rank, cause.clone(), *loss == Loss::Left)),
             _ => None,
@@ -116,37 +139,34 @@ fn kill_in_mid_transfer(mut tcp: Tcp, mut children: [Child; 2]) {
             break down;
         }
         if frames > 50 && killed.is_none() {
-            children[0].kill().unwrap();
+            children[0].kill();
             killed = Some(Instant::now());
         }
         assert!(killed.is_none_or(|k| k.elapsed() < LONG), "not noticed");
     };
     assert_eq!((cause.0, cause.2), (1, false), "{}", cause.1);
     assert!(killed.unwrap().elapsed() < Duration::from_secs(2), "at once");
+    assert_eq!(last.len(), CHUNK_BYTES);
+    assert!(last.as_bytes().iter().all(|byte| *byte == 1), "what had come of it is there");
     // The connection to the other one lives.
     let start = Instant::now();
     while !events.iter().any(|e| matches!(e, Event::Frame { from: 2, .. })) {
         tcp.poll(Duration::from_millis(100), &mut events);
         assert!(start.elapsed() < LONG);
     }
-    for child in &mut children {
-        let _ = child.kill();
-        child.wait().unwrap();
-    }
 }
 
 #[test]
 fn a_call_in_flight_raises_peer_lost_with_rank_and_address() {
     let mut place = Place::new();
-    let mut child = spawn("sleep", 1, 2, &place.at);
+    let child = spawn("sleep", 1, 2, &place.at);
     let tcp = rank_0(&mut place, 2);
     let address = tcp.address(1);
     let node = Node::new(Box::new(tcp), Settings { timeout: LONG, ..Settings::default() }).unwrap();
     let group = Arc::new(Group::new(1, vec![0, 1], 0));
     node.open_group(group.clone());
     let task = std::thread::spawn(move || node.call(&group, CallSig::plain(CallKind::Barrier), barrier));
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(child);
     let error = task.join().unwrap().unwrap_err();
     assert!(matches!(&error, Error::PeerLost { rank: 1, address: a, .. } if *a == address), "{error}");
 }
@@ -162,12 +182,10 @@ fn a_rank_killed_while_the_group_comes_up_is_named() {
     let zero = std::thread::spawn(move || connect(options));
     while !zero.is_finished() {
         std::thread::sleep(Duration::from_millis(50));
-        child.kill().unwrap();
-        child.wait().unwrap();
+        drop(child);
         child = spawn("sleep", 1, 3, &place.at);
     }
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(child);
     let error = zero.join().unwrap().err().unwrap();
     assert!(matches!(error, Error::PeerLost { rank: 1, .. }), "{error}");
 }

@@ -4,13 +4,13 @@ mod common;
 
 use common::{LONG, Place, connect_all, encrypted_group, group, near_group};
 use skyphos_core::frame::{Frame, FrameKind, Header};
-use skyphos_core::slab::{CHUNK_BYTES, Pool};
+use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::transport::{Event, Loss, Transport};
 use skyphos_tcp::Tcp;
 use std::time::{Duration, Instant};
 
-/// Frames of 0 B, 1 B, 4 KB and 128 KB in turn.
-const SIZES: [usize; 4] = [0, 1, 4096, CHUNK_BYTES];
+/// Frames of 0 B, 1 B, 4 KB, 20 KB and 128 KB in turn.
+const SIZES: [usize; 5] = [0, 1, 4096, 20_000, CHUNK_BYTES];
 
 /// A pair's frames: 10 MB each way, more than both sockets' buffers hold together.
 const FRAMES: u32 = 320;
@@ -21,19 +21,21 @@ fn byte(from: u32, to: u32, seq: u32) -> u8 {
 
 fn run(mut tcp: Tcp) {
     let (me, size) = (tcp.rank(), tcp.size());
-    let pool = Pool::default();
+    let pool = tcp.pool();
     let others: Vec<u32> = (0..size).filter(|r| *r != me).collect();
     // All is posted before anything is read: whoever blocked here would block for ever.
     for seq in 0..FRAMES {
         for to in &others {
             let len = SIZES[seq as usize % SIZES.len()];
-            let mut slab = pool.take(len);
+            // Half of them may be lent.
+            let mut slab = if seq % 2 == 0 { pool.take_for_several(len) } else { pool.take(len) };
             slab.as_bytes_mut().fill(byte(me, *to, seq));
             let mut header = Header::control(FrameKind::Data, 1, 0);
             header.seq = seq;
             tcp.post(*to, Frame { header, payload: slab.freeze() });
         }
     }
+    let mut kept = Vec::new();
     let mut next = vec![0u32; size as usize];
     let (start, mut events) = (Instant::now(), Vec::new());
     while others.iter().any(|r| next[*r as usize] < FRAMES || tcp.backlog(*r) > 0) {
@@ -47,6 +49,9 @@ fn run(mut tcp: Tcp) {
                     let bytes = frame.payload.as_bytes();
                     assert_eq!(bytes.len(), SIZES[*seq as usize % SIZES.len()]);
                     assert!(bytes.iter().all(|b| *b == byte(from, me, *seq)), "contents");
+                    if seq.is_multiple_of(3) {
+                        kept.push((from, *seq, frame.payload));
+                    }
                     *seq += 1;
                 }
                 Event::Writable { .. } => {}
@@ -58,6 +63,11 @@ fn run(mut tcp: Tcp) {
         }
     }
     tcp.close(LONG).unwrap();
+    drop((tcp, pool));
+    for (from, seq, payload) in kept {
+        let same = payload.as_bytes().iter().all(|b| *b == byte(from, me, seq));
+        assert!(same, "frame {seq} of rank {from} has changed since it came");
+    }
 }
 
 fn run_all(group: Vec<Tcp>) {

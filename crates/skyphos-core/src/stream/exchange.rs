@@ -58,7 +58,7 @@ impl<'a> Stream<'a> {
     fn next_for(&mut self, taker: usize) -> Option<Payload> {
         let place = self.takers[taker].got - self.gone;
         if place == self.kept.len() {
-            self.kept.extend(self.segments.next());
+            self.kept.extend(self.segments.next_for(self.takers.len()));
         }
         let segment = self.kept.get(place).cloned()?;
         self.takers[taker].got += 1;

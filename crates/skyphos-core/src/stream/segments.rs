@@ -19,8 +19,8 @@ pub enum Segments<'a> {
     Cut(Option<Box<Cut<'a>>>),
 }
 
-/// Cuts the next segment; whether it is the last.
-type Cut<'a> = dyn FnMut() -> (Payload, bool) + Send + 'a;
+/// Cuts the next segment for so many ranks; whether it is the last.
+type Cut<'a> = dyn FnMut(usize) -> (Payload, bool) + Send + 'a;
 
 impl Segments<'_> {
     /// Bytes of those to come, where they are known.
@@ -28,6 +28,20 @@ impl Segments<'_> {
         match self {
             Segments::Ready(list) => Some(list.as_slice().iter().map(|s| s.len() as u64).sum()),
             Segments::Cut(_) => None,
+        }
+    }
+
+    /// The next, which so many ranks get, this one maybe among them.
+    pub(super) fn next_for(&mut self, ranks: usize) -> Option<Payload> {
+        match self {
+            Segments::Ready(list) => list.next(),
+            Segments::Cut(cut) => {
+                let (segment, last) = cut.as_mut()?(ranks);
+                if last {
+                    *cut = None;
+                }
+                Some(segment)
+            }
         }
     }
 
@@ -55,16 +69,7 @@ impl From<&[Payload]> for Segments<'_> {
 impl Iterator for Segments<'_> {
     type Item = Payload;
     fn next(&mut self) -> Option<Payload> {
-        match self {
-            Segments::Ready(list) => list.next(),
-            Segments::Cut(cut) => {
-                let (segment, last) = cut.as_mut()?();
-                if last {
-                    *cut = None;
-                }
-                Some(segment)
-            }
-        }
+        self.next_for(1)
     }
 }
 
@@ -107,7 +112,7 @@ pub(super) fn segments_of<'a, T: Element>(
             let (of, most) = (count_between(bits, from, to), Encoder::<T, u64>::most(width, segment_bytes));
             let (mut at, mut done) = (from, 0);
             let (mut places, mut indices, mut rows) = (Vec::new(), Vec::new(), Vec::new());
-            Segments::Cut(Some(Box::new(move || {
+            Segments::Cut(Some(Box::new(move |ranks| {
                 at = first_set_bits(bits, at, to, most, &mut places);
                 done += places.len();
                 indices.clear();
@@ -116,7 +121,7 @@ pub(super) fn segments_of<'a, T: Element>(
                 rows.extend(places.iter().flat_map(|place| &values[place * width..][..width]).copied());
                 let listed = Places::Listed(&indices);
                 let encoder = Encoder::new(listed, &rows, width, hi, segment_bytes);
-                (next_of(ep, width, &mut encoder.stretch(of, done == of)), done == of)
+                (next_of(ep, width, &mut encoder.stretch(of, done == of), ranks), done == of)
             })))
         }
     }
@@ -127,12 +132,17 @@ fn cut<'a, T: Element, I: Index>(
     width: usize,
     mut encoder: Encoder<'a, T, I>,
 ) -> Segments<'a> {
-    Segments::Cut(Some(Box::new(move || (next_of(ep, width, &mut encoder), encoder.finished()))))
+    Segments::Cut(Some(Box::new(move |ranks| (next_of(ep, width, &mut encoder, ranks), encoder.finished()))))
 }
 
-fn next_of<T: Element, I: Index>(ep: &Endpoint, width: usize, encoder: &mut Encoder<'_, T, I>) -> Payload {
+fn next_of<T: Element, I: Index>(
+    ep: &Endpoint,
+    width: usize,
+    encoder: &mut Encoder<'_, T, I>,
+    ranks: usize,
+) -> Payload {
     let next = encoder.plan().expect("not asked after the last");
-    let mut slab = ep.chunk(next.bytes());
+    let mut slab = ep.chunk_for(ranks, next.bytes());
     encoder.write(&next, slab.as_bytes_mut());
     let row_bytes = width * size_of::<T>();
     ep.spend(Effort::Encode { entries: entries(slab.as_bytes_mut()), row_bytes });
