@@ -1,7 +1,7 @@
 //! Buffers that other processes of a host read where they lie, instead of a copy of each that is sent.
 //!
-//! A process cuts the buffers that it sends from an [`Arena`], memory that the others have open too. With each of them it has a
-//! row of slots, bytes in memory that only the two share:
+//! A process cuts the buffers that several of the others get from an [`Arena`], memory that they have open too. With each of them it
+//! has a row of slots, bytes in memory that only the two share:
 //!
 //! ```text
 //! lender     marks the next slot, keeps the buffer, sends a slip: which slot, where the buffer lies
@@ -72,6 +72,12 @@ impl Arena {
     }
 }
 
+/// Where a line of the arena in this mapping lies.
+fn place(map: &Map, line: usize) -> *mut Line {
+    // SAFETY: inside of the mapping, of which the head is a whole number of lines.
+    unsafe { map.at().add(HEAD_BYTES).cast::<Line>().add(line) }
+}
+
 /// A piece of an arena that nobody else writes to.
 pub(crate) struct Cut {
     arena: Arc<Arena>,
@@ -80,19 +86,14 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    fn at(&self) -> *mut Line {
-        // SAFETY: inside of the mapping, of which the head is a whole number of lines.
-        unsafe { self.arena.map.at().add(HEAD_BYTES).cast::<Line>().add(self.line) }
-    }
-
     pub(crate) fn lines(&self) -> &[Line] {
         // SAFETY: this process's own, which nobody writes to while it is shared; any bytes are lines.
-        unsafe { std::slice::from_raw_parts(self.at(), self.lines) }
+        unsafe { std::slice::from_raw_parts(place(&self.arena.map, self.line), self.lines) }
     }
 
     pub(crate) fn lines_mut(&mut self) -> &mut [Line] {
         // SAFETY: nobody else has this piece.
-        unsafe { std::slice::from_raw_parts_mut(self.at(), self.lines) }
+        unsafe { std::slice::from_raw_parts_mut(place(&self.arena.map, self.line), self.lines) }
     }
 }
 
@@ -144,12 +145,12 @@ impl Lender {
         self.most = bytes.min(MOST);
     }
 
-    /// Lends a buffer if that can be: the slip to send. The borrower reads it in this order of calls or later.
+    /// Lends a buffer if that can be: the slip to send.
     pub fn lend(&mut self, payload: &Payload) -> Option<[u8; SLIP_BYTES]> {
         let cut = payload.cut().filter(|cut| Arc::ptr_eq(&cut.arena, &self.arena))?;
-        if self.bytes + payload.len() > self.most || self.lent.len() == SLOTS {
+        if !self.may_lend(payload.len()) {
             self.collect();
-            if self.bytes + payload.len() > self.most || self.lent.len() == SLOTS {
+            if !self.may_lend(payload.len()) {
                 return None;
             }
         }
@@ -161,6 +162,10 @@ impl Lender {
         self.bytes += payload.len();
         self.lent.push_back(payload.clone());
         Some(slip)
+    }
+
+    fn may_lend(&self, bytes: usize) -> bool {
+        self.bytes + bytes <= self.most && self.lent.len() < SLOTS
     }
 
     /// Lets go of what came back.
@@ -218,10 +223,7 @@ pub(crate) struct Borrowed {
 impl Borrowed {
     pub(crate) fn lines(&self) -> &[Line] {
         // SAFETY: inside of the mapping; its owner does not write there before the slot is clear.
-        unsafe {
-            let at = self.memory.at().cast_const().add(HEAD_BYTES).cast::<Line>().add(self.line);
-            std::slice::from_raw_parts(at, self.lines)
-        }
+        unsafe { std::slice::from_raw_parts(place(&self.memory, self.line), self.lines) }
     }
 }
 

@@ -14,7 +14,6 @@ use skyphos_core::transport::Event;
 use std::io::{IoSlice, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 
 /// Bytes that a pair of sockets holds for sure while nobody reads.
 pub const PIECE: usize = 64 * 1024;
@@ -30,9 +29,8 @@ fn pair(tls: Option<&Tls>, incoming: bool) -> (UnixStream, Wire) {
 /// One peer's frames as they come.
 pub struct Receiver {
     there: Option<UnixStream>,
-    /// The other side's ends of the memory that it shares, and the arena that it lends from.
+    /// The other side's ends of the memory that it shares.
     rings: Option<Rings>,
-    _arena: Option<Arc<Arena>>,
     wire: Wire,
     inbox: Inbox,
     pool: Pool,
@@ -43,7 +41,7 @@ impl Default for Receiver {
     fn default() -> Receiver {
         let (there, wire) = pair(None, true);
         let (inbox, pool, buffer) = (Inbox::default(), Pool::default(), vec![0; FAR]);
-        Receiver { there: Some(there), rings: None, _arena: None, wire, inbox, pool, buffer }
+        Receiver { there: Some(there), rings: None, wire, inbox, pool, buffer }
     }
 }
 
@@ -53,11 +51,11 @@ impl Receiver {
         let receiver = Receiver::default();
         let (theirs, file) = Rings::make(PIECE, &[7; 32]).expect("memory");
         let mut ours = Rings::open(std::process::id(), file.number(), PIECE, &[7; 32]).expect("memory");
-        let (arena, file) = Arena::make(&[8; 32]).expect("memory");
+        let (_, file) = Arena::make(&[8; 32]).expect("memory");
         ours.borrow(&file).expect("memory");
         let inbox = Inbox::apart(true, ours.borrower.take());
         let wire = receiver.wire.through(ours).wake();
-        Receiver { rings: Some(theirs), _arena: Some(arena), wire, inbox, ..receiver }
+        Receiver { rings: Some(theirs), wire, inbox, ..receiver }
     }
 
     /// The other side says of what it shares that it has written and read so much.

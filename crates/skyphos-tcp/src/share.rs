@@ -50,6 +50,11 @@ impl Offer {
     /// There is no memory.
     const NONE: Offer = Offer { process: 0, file: 0, capacity: 0, mark: [0; 32] };
 
+    /// Of this process's file.
+    fn of(file: &Backing, capacity: usize, mark: Mark) -> Offer {
+        Offer { process: std::process::id(), file: file.number(), capacity: capacity as u32, mark }
+    }
+
     /// Opens the arena that is there, to borrow from it beside these rings. Whether that can be.
     fn borrow(&self, rings: &mut Option<Rings>) -> bool {
         let Some(rings) = rings.as_mut().filter(|_| self.capacity as usize == ARENA_BYTES) else {
@@ -101,8 +106,7 @@ pub(crate) fn share(rank: u32, formed: &mut Formed, wanted: bool, patience: &Pat
         && let Ok(mark) = random()
         && let Ok((arena, backing)) = Arena::make(&mark)
     {
-        offer =
-            Offer { process: std::process::id(), file: backing.number(), capacity: ARENA_BYTES as u32, mark };
+        offer = Offer::of(&backing, ARENA_BYTES, mark);
         (formed.arena, file) = (Some(arena), Some(backing));
     }
     let shared = agree(me, &mut near, wanted.then_some(capacity), formed.arena.as_ref(), &offer, patience);
@@ -143,16 +147,15 @@ fn agree(
             && let Ok(mark) = random()
             && let Ok((made, file)) = Rings::make(capacity, &mark)
         {
-            here =
-                Offer { process: std::process::id(), file: file.number(), capacity: capacity as u32, mark };
+            here = Offer::of(&file, capacity, mark);
             files.push(file);
             *rings = Some(made);
         }
         tell(wire, &[here.encode(), offer.encode()].concat(), patience).map_err(|error| (*peer, error))?;
     }
     for (rings, (peer, wire)) in all.iter_mut().zip(near.iter_mut()).filter(|(_, (peer, _))| *peer < me) {
-        let [here, theirs] = [0; 2].map(|_| hear_offer(wire, patience));
-        let (here, theirs) = (here.map_err(|error| (*peer, error))?, theirs.map_err(|error| (*peer, error))?);
+        let mut said = || Ok((hear_offer(wire, patience)?, hear_offer(wire, patience)?));
+        let (here, theirs) = said().map_err(|error| (*peer, error))?;
         if capacity.is_some() && here.capacity > 0 {
             *rings = Rings::open(here.process, here.file, here.capacity as usize, &here.mark).ok();
         }

@@ -86,8 +86,9 @@ pub struct Tcp {
     relieved: Vec<u32>,
     /// Peers that were given up, to be reported.
     given_up: Vec<Event>,
-    /// For what comes, and for what is sent.
+    /// For what comes.
     pool: Pool,
+    /// For what is sent.
     lending: Pool,
     buffer: Box<[u8]>,
     pulse: Pulse,
