@@ -5,7 +5,7 @@
 
 The paper's network (SparCML, section 8.3: 20 M parameters, 80 MB, k = 2 of 512, batches of 560 words) on hosts of one
 rank, network namespaces of this machine (`bench/lab/cluster.py`), whose cores all of them share. Some steps of each
-way, one way after the other; an epoch is 101 steps. Communication is what hooks take and what is waited for after
+way, one way after the other; an epoch is 102 steps. Communication is what hooks take and what is waited for after
 backward. Needs the data of the example (`../shared/data`), PyTorch and Pillow (`make .venv/.torch`).
 """
 
@@ -23,7 +23,7 @@ from rich.table import Table
 from lab.cluster import Cluster
 from lab.training import train_on
 
-PORT, STEPS_OF_EPOCH = 29930, 101
+PORT, STEPS_OF_EPOCH = 29930, 102
 WAYS = {
     "dense, Gloo": ["--backend", "gloo", "--compress", "dense"],
     "dense, ours": ["--compress", "dense"],
