@@ -5,6 +5,7 @@ use crate::allocation::{Limits, within};
 use crate::number;
 use arbitrary::{Result, Unstructured};
 use skyphos_core::slab::{AlignedVec, CHUNK_BYTES};
+use skyphos_kernels::Pieces;
 use skyphos_kernels::stream::{
     Collector, Encoder, Fold, FoldError, Form, IndexList, Offsets, Places, STEP, Segment, Shape, SparseVec,
     count_between, list_bitmap, put_bitmap,
@@ -177,9 +178,10 @@ fn read<T: Element>(segment: &Segment<'_>, width: usize) -> Option<Vec<u64>> {
 
 /// Bitmaps go another way into results.
 fn short_ways<T: Element>(segment: &Segment<'_>, width: usize, all: Option<&[u64]>) {
-    let mut list = vec![0; segment.head.count as usize];
-    assert_eq!(list_bitmap(segment, &mut list).is_ok(), all.is_some());
+    let mut list = Pieces::new(segment.head.count as usize);
+    assert_eq!(list_bitmap(segment, &mut list, 0).is_ok(), all.is_some());
     if let Some(all) = all {
+        let list = list.finish().expect("as many as it says");
         assert!(list.iter().map(|i| u64::from(*i)).eq(all.iter().copied()));
     }
     if width == 1 {

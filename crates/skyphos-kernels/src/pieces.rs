@@ -1,8 +1,9 @@
 //! An array that is written piece by piece, in any order, without being cleared first.
 
-use crate::stream::read_off;
+use crate::stream::{read_off, with_room};
 use bytemuck::Pod;
 use skyphos_types::Element;
+use std::collections::TryReserveError;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -20,13 +21,30 @@ impl<T: Pod> Pieces<T> {
         Pieces { room: Vec::with_capacity(len), len, written: Vec::new() }
     }
 
+    /// The same, if the system has as much.
+    pub fn try_new(len: usize) -> Result<Pieces<T>, TryReserveError> {
+        Ok(Pieces { room: with_room(len)?, len, written: Vec::new() })
+    }
+
     /// Writes numbers from position `at` on. Panics where that is outside.
     pub fn put(&mut self, at: usize, numbers: &[T]) {
         let place = at..at + numbers.len();
+        let to = self.slots(&place).as_mut_ptr().cast::<T>();
+        // SAFETY: there are as many slots as numbers, which are elsewhere.
+        unsafe { to.copy_from_nonoverlapping(numbers.as_ptr(), numbers.len()) };
+        // SAFETY: all of it has been.
+        unsafe { self.note(place) };
+    }
+
+    /// Writes numbers to a place, from where it begins, as far as they go. Panics where that is outside.
+    pub fn put_each(&mut self, place: Range<usize>, numbers: impl Iterator<Item = T>) {
+        let mut end = place.start;
         for (slot, number) in self.slots(&place).iter_mut().zip(numbers) {
-            slot.write(*number);
+            slot.write(number);
+            end += 1;
         }
-        self.note(place);
+        // SAFETY: so many have been.
+        unsafe { self.note(place.start..end) };
     }
 
     /// The same of an array that tells entries by the sign of zero: absent numbers as 0, and a bit for each row that
@@ -39,14 +57,20 @@ impl<T: Pod> Pieces<T> {
         let to = self.slots(&place).as_mut_ptr().cast::<T>();
         // SAFETY: there are as many slots as numbers.
         unsafe { read_off(numbers.as_ptr(), to, numbers.len(), bits, at, width) };
-        self.note(place);
+        // SAFETY: all of it has been.
+        unsafe { self.note(place) };
     }
 
-    fn slots(&mut self, place: &Range<usize>) -> &mut [MaybeUninit<T>] {
+    /// The room of a place. Panics where that is outside.
+    pub(crate) fn slots(&mut self, place: &Range<usize>) -> &mut [MaybeUninit<T>] {
         &mut self.room.spare_capacity_mut()[..self.len][place.clone()]
     }
 
-    fn note(&mut self, place: Range<usize>) {
+    /// Notes that a place has been written.
+    ///
+    /// # Safety
+    /// It has been, all of it.
+    pub(crate) unsafe fn note(&mut self, place: Range<usize>) {
         match self.written.last_mut() {
             Some(last) if last.end == place.start => last.end = place.end,
             _ => self.written.push(place),
@@ -88,10 +112,22 @@ mod tests {
             let missing = left_out < places.len() && !places.remove(left_out).is_empty();
             places.sort_by_key(|place| (place.start as u64 * 7919 + seed) % 101);
             let mut pieces = Pieces::new(200);
-            places.iter().for_each(|place| pieces.put(place.start, &all[place.clone()]));
-            let found = pieces.finish();
-            prop_assert_eq!(found, (!missing).then_some(all));
+            for place in &places {
+                let numbers = &all[place.clone()];
+                match place.start % 2 {
+                    0 => pieces.put(place.start, numbers),
+                    _ => pieces.put_each(place.clone(), numbers.iter().copied()),
+                }
+            }
+            prop_assert_eq!(pieces.finish(), (!missing).then_some(all));
         }
+    }
+
+    #[test]
+    fn fewer_than_their_place() {
+        let mut pieces = Pieces::new(4);
+        pieces.put_each(0..4, 0..3u8);
+        assert_eq!(pieces.finish(), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::quantised::open;
-use bytemuck::allocation::try_zeroed_vec;
+use skyphos_kernels::Pieces;
 use skyphos_kernels::stream::{
     Form, IndexList, Offsets, QuantisedValues, STEP, Segment, Shape, dense_form, entries, list_bitmap,
     put_bitmap, put_entries, set_run,
@@ -25,8 +25,42 @@ pub struct Assembler<T> {
     unknown: usize,
     /// What came before the result had a size.
     early: Vec<(Place, Payload)>,
-    form: Form<T>,
+    room: Room<T>,
     codec: Option<QuantisedValues>,
+}
+
+/// What becomes the result.
+enum Room<T> {
+    /// No memory is touched, nor cleared, before its entries come.
+    Sparse {
+        indices: Indices,
+        values: Pieces<T>,
+    },
+    Dense {
+        values: Vec<T>,
+        present: Option<Vec<u64>>,
+    },
+}
+
+enum Indices {
+    Narrow(Pieces<u32>),
+    Wide(Pieces<u64>),
+}
+
+impl Indices {
+    fn put(&mut self, at: usize, count: usize, indices: impl Iterator<Item = u64>) {
+        match self {
+            Indices::Narrow(list) => list.put_each(at..at + count, indices.map(|index| index as u32)),
+            Indices::Wide(list) => list.put_each(at..at + count, indices),
+        }
+    }
+
+    fn finish(self) -> Option<IndexList> {
+        match self {
+            Indices::Narrow(list) => list.finish().map(IndexList::Narrow),
+            Indices::Wide(list) => list.finish().map(IndexList::Wide),
+        }
+    }
 }
 
 struct Leaf {
@@ -68,7 +102,7 @@ impl<T: Element> Assembler<T> {
             unknown: leaves.len(),
             leaves,
             early: Vec::new(),
-            form: Form::Sparse { indices: IndexList::Narrow(Vec::new()), values: Vec::new() },
+            room: Room::Sparse { indices: Indices::Narrow(Pieces::new(0)), values: Pieces::new(0) },
             codec: None,
         }
     }
@@ -155,17 +189,21 @@ impl<T: Element> Assembler<T> {
             leaf.start = total;
             total += leaf.of.unwrap_or(0) as usize;
         }
-        self.form = if total as f64 > self.shape.dense_above * self.n as f64 {
-            dense_form(self.shape, self.n, self.identity)
-        } else {
-            // It has only been said that so many will come: no memory is touched before they do.
-            let too_many = |()| "streams of more entries than this machine can hold";
-            let indices = match self.shape.wide {
-                true => IndexList::Wide(try_zeroed_vec(total).map_err(too_many)?),
-                false => IndexList::Narrow(try_zeroed_vec(total).map_err(too_many)?),
+        self.room = if total as f64 > self.shape.dense_above * self.n as f64 {
+            let Form::Dense { values, present } = dense_form(self.shape, self.n, self.identity) else {
+                unreachable!("a dense form")
             };
-            let numbers = total.checked_mul(self.shape.width).ok_or(()).map_err(too_many)?;
-            Form::Sparse { indices, values: try_zeroed_vec(numbers).map_err(too_many)? }
+            Room::Dense { values, present }
+        } else {
+            let room = || {
+                let indices = match self.shape.wide {
+                    true => Indices::Wide(Pieces::try_new(total).ok()?),
+                    false => Indices::Narrow(Pieces::try_new(total).ok()?),
+                };
+                let values = Pieces::try_new(total.checked_mul(self.shape.width)?).ok()?;
+                Some(Room::Sparse { indices, values })
+            };
+            room().ok_or("streams of more entries than this machine can hold")?
         };
         Ok(())
     }
@@ -175,16 +213,16 @@ impl<T: Element> Assembler<T> {
         let segment = Segment::parse(payload.as_bytes(), width * size_of::<T>(), place.lo, leaf.hi)?;
         let (rows, count, first) = (segment.values::<T>(), segment.head.count as usize, segment.head.first);
         let start = leaf.start + place.entry as usize;
-        if let Form::Sparse { values, .. } = &mut self.form {
-            values[start * width..][..rows.len()].copy_from_slice(rows);
+        if let Room::Sparse { values, .. } = &mut self.room {
+            values.put(start * width, rows);
         }
         if segment.is_bitmap() {
-            match &mut self.form {
-                Form::Dense { values, present } if width == 1 => {
+            match &mut self.room {
+                Room::Dense { values, present } if width == 1 => {
                     return put_bitmap(&segment, values, present.as_deref_mut(), self.identity);
                 }
-                Form::Sparse { indices: IndexList::Narrow(list), .. } => {
-                    return list_bitmap(&segment, &mut list[start..start + count]);
+                Room::Sparse { indices: Indices::Narrow(list), .. } => {
+                    return list_bitmap(&segment, list, start);
                 }
                 _ => {}
             }
@@ -195,24 +233,14 @@ impl<T: Element> Assembler<T> {
                 Offsets::Listed(count) => count,
                 Offsets::Run(_, count) => count,
             };
-            match (&mut self.form, some) {
-                (Form::Sparse { indices: IndexList::Narrow(list), .. }, Offsets::Listed(_)) => {
-                    let slots = &mut list[start + at..start + at + listed];
-                    slots.iter_mut().zip(&offsets).for_each(|(slot, o)| *slot = (first + o) as u32);
+            match (&mut self.room, some) {
+                (Room::Sparse { indices, .. }, Offsets::Listed(_)) => {
+                    indices.put(start + at, listed, offsets.iter().map(|offset| first + offset));
                 }
-                (Form::Sparse { indices: IndexList::Wide(list), .. }, Offsets::Listed(_)) => {
-                    let slots = &mut list[start + at..start + at + listed];
-                    slots.iter_mut().zip(&offsets).for_each(|(slot, o)| *slot = first + o);
+                (Room::Sparse { indices, .. }, Offsets::Run(from, _)) => {
+                    indices.put(start + at, listed, first + from..);
                 }
-                (Form::Sparse { indices: IndexList::Narrow(list), .. }, Offsets::Run(from, _)) => {
-                    let slots = &mut list[start + at..start + at + listed];
-                    slots.iter_mut().zip(first + from..).for_each(|(slot, i)| *slot = i as u32);
-                }
-                (Form::Sparse { indices: IndexList::Wide(list), .. }, Offsets::Run(from, _)) => {
-                    let slots = &mut list[start + at..start + at + listed];
-                    slots.iter_mut().zip(first + from..).for_each(|(slot, i)| *slot = i);
-                }
-                (Form::Dense { values, present }, Offsets::Run(from, _)) => {
+                (Room::Dense { values, present }, Offsets::Run(from, _)) => {
                     let row = (first + from) as usize;
                     values[row * width..][..listed * width]
                         .copy_from_slice(&rows[at * width..][..listed * width]);
@@ -220,7 +248,7 @@ impl<T: Element> Assembler<T> {
                         set_run(bits, row, listed);
                     }
                 }
-                (Form::Dense { values, present }, Offsets::Listed(_)) => {
+                (Room::Dense { values, present }, Offsets::Listed(_)) => {
                     let places = offsets[..listed].iter().map(|offset| (first + offset) as usize);
                     put_entries(values, present.as_deref_mut(), width, places, &rows[at * width..]);
                 }
@@ -233,7 +261,12 @@ impl<T: Element> Assembler<T> {
 
     /// The whole vector, once every leaf is complete.
     pub fn finish(self) -> Form<T> {
-        debug_assert!(self.leaves.iter().all(Leaf::complete));
-        self.form
+        let all = "every leaf is complete";
+        match self.room {
+            Room::Sparse { indices, values } => {
+                Form::Sparse { indices: indices.finish().expect(all), values: values.finish().expect(all) }
+            }
+            Room::Dense { values, present } => Form::Dense { values, present },
+        }
     }
 }

@@ -25,5 +25,6 @@ pub use segment::{
     Encoder, HEAD_BYTES, Head, Next, Offsets, Places, Reader, STEP, Segment, entries, stream_entries,
 };
 pub use shuffled::{shuffle, shuffled_len, unshuffle};
+pub(crate) use vector::with_room;
 pub use vector::{Form, IndexList, SparseVec, View, put_entries};
 pub use words::{list_bitmap, put_bitmap};

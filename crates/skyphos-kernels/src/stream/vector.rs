@@ -19,7 +19,7 @@ pub enum IndexList {
 }
 
 /// An empty vector with room, if the system has as much.
-pub(super) fn with_room<V>(room: usize) -> std::result::Result<Vec<V>, TryReserveError> {
+pub(crate) fn with_room<V>(room: usize) -> std::result::Result<Vec<V>, TryReserveError> {
     let mut empty = Vec::new();
     empty.try_reserve_exact(room)?;
     Ok(empty)

@@ -4,6 +4,7 @@ use super::bits::set_word;
 use super::segment::Segment;
 #[cfg(target_arch = "x86_64")]
 use crate::lanes;
+use crate::pieces::Pieces;
 use crate::simd;
 use skyphos_types::Element;
 
@@ -68,27 +69,31 @@ pub fn put_bitmap<T: Element>(
     Ok(())
 }
 
-/// Lists the indices of a segment with a bitmap.
-pub fn list_bitmap(segment: &Segment<'_>, mut indices: &mut [u32]) -> Result<(), &'static str> {
+/// Lists the indices of a segment with a bitmap, from position `at` on. Panics where that is outside.
+pub fn list_bitmap(segment: &Segment<'_>, list: &mut Pieces<u32>, at: usize) -> Result<(), &'static str> {
     let (mut reader, level) = (segment.reader(), simd::level());
+    let mut end = at;
+    let mut slots = list.slots(&(at..at + segment.head.count as usize));
     while let Some((from, bits)) = reader.step_word(segment)? {
         let (count, base) = (bits.count_ones() as usize, (segment.head.first + from) as u32);
         match level {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `level` has seen that the processor has these instructions; there is room beyond.
-            simd::Level::Avx512 if indices.len() >= count + lanes::BEYOND => unsafe {
-                lanes::numbers_u32(bits, base, indices.as_mut_ptr());
+            simd::Level::Avx512 if slots.len() >= count + lanes::BEYOND => unsafe {
+                lanes::numbers_u32(bits, base, slots.as_mut_ptr().cast());
             },
             _ => {
                 let mut left = bits;
-                for slot in &mut indices[..count] {
-                    *slot = base + left.trailing_zeros();
+                for slot in &mut slots[..count] {
+                    slot.write(base + left.trailing_zeros());
                     left &= left - 1;
                 }
             }
         }
-        indices = &mut indices[count..];
+        (slots, end) = (&mut slots[count..], end + count);
     }
+    // SAFETY: each word has written as many as it has bits.
+    unsafe { list.note(at..end) };
     Ok(())
 }
 
