@@ -1,9 +1,9 @@
-"""What the top-k hook costs where there is nothing to be gained: ranks of one host, beside plain DDP.
+"""What hooks cost where there is nothing to be gained: ranks of one host, beside plain DDP.
 
     .venv/bin/python bench/torch_hook.py                # 2 ranks of one thread; the bar: 1.1 times plain DDP over Gloo
 
 Training steps of a network with two layers of `--width`, all ways in turn in the same processes. With two levels (the
-hook's default) a host alone adds up densely; with one each rank chooses, sends and writes out what came. A time is that
+default) a host alone adds up densely; with one each rank chooses, sends and writes out what came. A time is that
 of the slowest rank. Needs PyTorch (`make .venv/.torch`).
 """
 
@@ -52,6 +52,7 @@ def one_rank(options: argparse.Namespace) -> None:
         "DDP over skyphos": model(ours),
         "top-k hook": model(ours, st.TopK(k=4, process_group=ours), st.topk_hook),
         "top-k hook, levels=1": model(ours, st.TopK(k=4, levels=1, process_group=ours), st.topk_hook),
+        "QSGD hook": model(ours, st.QSGD(bits=4, process_group=ours), st.qsgd_hook),
         "QSGD hook, levels=1": model(ours, st.QSGD(bits=4, levels=1, process_group=ours), st.qsgd_hook),
     }
     x = torch.randn(options.batch, width, generator=torch.Generator().manual_seed(rank))
