@@ -62,7 +62,7 @@ def main() -> None:
         title=f"ATIS, {parameters:,} parameters, {options.hosts} hosts at {options.rate}: an epoch of {STEPS_OF_EPOCH} "
         f"steps; a dense step's bound on the link {bound:.2f} s"
     )
-    for column in ("way", "epoch, s", "a step, s", "computing", "communication", "MB sent a step"):
+    for column in ("way", "epoch, s", "a step, s", "computing", "communication", "MB sent a step", "received"):
         table.add_column(column, justify="left" if column == "way" else "right")
     step, talk = {}, {}
     for way, record in records.items():
@@ -70,14 +70,14 @@ def main() -> None:
         steps, parts = last["steps"], last["seconds"]
         step[way] = last["train_s"] / steps
         talk[way] = (parts["hook"] + parts["wait"]) / steps
-        sent = last.get("machine_sent_bytes")
+        carried = [last.get(f"machine_{what}_bytes") for what in ("sent", "received")]
         table.add_row(
             way,
             f"{step[way] * STEPS_OF_EPOCH:,.0f}",
             f"{step[way]:.2f}",
             f"{parts['compute'] / steps:.2f}",
             f"{talk[way]:.2f}",
-            "" if sent is None else f"{sent / steps / 1e6:.2f}",
+            *("" if count is None else f"{count / steps / 1e6:.2f}" for count in carried),
         )
     Console(width=120).print(table)
     if {"dense, Gloo", "top-k"} <= set(records):

@@ -125,7 +125,7 @@ def table(runs: Sequence[Run]) -> str:
         for part in ("compute", "hook", "wait"):
             cells.append(human_seconds(sum(epoch["seconds"][part] for epoch in run["epochs"]) / count))
         for part in ("gradient_bytes", "machine_sent_bytes"):
-            amounts = [epoch[part] for epoch in run["epochs"]]
+            amounts = [epoch.get(part) for epoch in run["epochs"]]
             cells.append("" if None in amounts else human_bytes(sum(amounts) / steps))
         cells.append(f"{base / _epoch_s(run):.2f}×")
         rows.append(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")

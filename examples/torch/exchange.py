@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from options import Run
 
-__all__ = ["Alone", "Spent", "average_blocks", "sent_bytes", "wrap"]
+__all__ = ["Alone", "Spent", "average_blocks", "machine_bytes", "wrap"]
 
 
 @dataclass
@@ -122,13 +122,15 @@ def _hook(run: Run, epoch_steps: int) -> tuple[Any, Any]:
     return st.QSGD(settings.bits or 4, levels=run.levels, seed=run.seed), st.qsgd_hook
 
 
-def sent_bytes() -> int | None:
-    """What all interfaces of this machine (or network namespace) have sent; None where there is no such count.
+def machine_bytes() -> dict[str, int]:
+    """What all interfaces of this machine (or network namespace) have sent and received; empty where nobody counts.
 
     Ranks on one machine that talk through shared memory send nothing here (``SKYPHOS_SHARED_MEMORY=0`` makes them).
     """
     try:
         lines = Path("/proc/net/dev").read_text().splitlines()[2:]
     except OSError:
-        return None
-    return sum(int(line.rpartition(":")[2].split()[8]) for line in lines)
+        return {}
+    counts = [[int(count) for count in line.rpartition(":")[2].split()] for line in lines]
+    sent, received = sum(each[8] for each in counts), sum(each[0] for each in counts)
+    return {"machine_sent_bytes": sent, "machine_received_bytes": received}

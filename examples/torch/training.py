@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from batches import global_batches, share
-from exchange import Spent, average_blocks, sent_bytes, wrap
+from exchange import Spent, average_blocks, machine_bytes, wrap
 from group import Place, group
 from options import Run
 from record import Record, Shown
@@ -106,11 +106,11 @@ class Training:
         for each in self._optimizer.param_groups:
             each["lr"] = rate
         steps = self._batches(epoch)
-        before, sent = replace(self._spent), sent_bytes()
+        before, carried = replace(self._spent), machine_bytes()
         begin, busy = time.perf_counter(), time.thread_time()
         loss = self._steps(steps, epoch)
         seconds, busy = time.perf_counter() - begin, time.thread_time() - busy
-        after = sent_bytes()
+        after = machine_bytes()
         begin, metrics = time.perf_counter(), {}
         if (epoch + 1) % self._settings.evaluate_every == 0 or epoch + 1 == self._settings.epochs:
             _average_buffers(self._ddp.module, self._place.size)
@@ -125,7 +125,7 @@ class Training:
             "busy_s": busy,
             "seconds": self._spent.since(before),
             "gradient_bytes": self._spent.gradient_bytes - before.gradient_bytes,
-            "machine_sent_bytes": None if sent is None or after is None else after - sent,
+            **{name: after[name] - count for name, count in carried.items()},
             **metrics,
             "evaluate_s": time.perf_counter() - begin,
         }

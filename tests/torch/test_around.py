@@ -122,6 +122,14 @@ for line, (to, of) in zip(lines, pairs, strict=True):
 """
 
 
+def test_an_old_pytorch_is_told() -> None:
+    """Before 2.14 PyTorch has no backends made in Python, and ends in a TypeError of its own."""
+    script = "import torch; torch.__version__ = type(torch.__version__)('2.13.1'); import skyphos.torch"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: skyphos.torch needs PyTorch 2.14 or newer, and this is 2.13.1"), ended.stderr
+
+
 def test_a_process_that_ends_while_lines_are_at_work() -> None:
     """C++ ended it (134) where the interpreter stopped a thread in an operation of torch."""
     for _ in range(3):

@@ -292,7 +292,7 @@ def quantised(feedback: Any) -> None:
     dist.all_gather(held, mine)
     if feedback == "quantised":
         torch.testing.assert_close(sent + sum(held).reshape(60, 20) / size, total, rtol=1e-4, atol=1e-5)
-    assert state.sent_bytes > 0 or size == 1
+    check_bytes(state, size > 1)
     state.close()
 
 
@@ -300,6 +300,14 @@ def quantised(feedback: Any) -> None:
 @pytest.mark.parametrize("size", [1, 3])
 def test_quantised(ranks: Callable[[int], Ranks], size: int, feedback: Any) -> None:
     ranks(size).run(quantised, feedback)
+
+
+def check_bytes(state: Any, some: bool) -> None:
+    """What ranks say that they sent is what others received, and something if they had to."""
+    counts = torch.tensor([state.sent_bytes, state.received_bytes])
+    dist.all_reduce(counts)
+    sent, received = counts.tolist()
+    assert sent == received and (sent > 0) == some, (sent, received)
 
 
 def qsgd(levels: int, hosts: list[int] | None) -> None:
@@ -317,6 +325,7 @@ def qsgd(levels: int, hosts: list[int] | None) -> None:
             total += torch.autograd.grad(loss_of(net, samples(of, step, torch.float32)), net.first.weight)[0] / size
         worst = (net.first.weight.grad - total).abs().max()
         assert worst < 0.03 * total.abs().max() + 1e-6, worst
+    check_bytes(state, levels == 1 or hosts is not None)
     state.close()
 
 

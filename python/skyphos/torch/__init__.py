@@ -7,8 +7,9 @@
     dist.init_process_group("skyphos")                    # where "gloo" stood
     dist.init_process_group("cpu:skyphos,cuda:nccl")      # with a GPU's own for its tensors
 
-From PyTorch 2.15 on the name is known once Skyphos is installed; before, ``import skyphos.torch`` makes it known. Ranks
-meet through torch's own store, so scripts for ``torchrun`` change this word alone.
+From PyTorch 2.15 on the name is known once Skyphos is installed; with 2.14, the oldest that takes a backend made in
+Python, ``import skyphos.torch`` makes it known. Ranks meet through torch's own store, so scripts for ``torchrun``
+change this word alone.
 
 With ``DistributedDataParallel``, one line more has gradients compressed (:class:`TopK`, :class:`QSGD`)::
 
@@ -28,6 +29,12 @@ except ModuleNotFoundError as missing:
         raise
     message = "skyphos.torch needs the package torch, which is not installed: pip install 'skyphos[torch]'"
     raise ModuleNotFoundError(message, name="torch") from None
+
+if torch.__version__ < (2, 14):
+    raise ImportError(
+        f"skyphos.torch needs PyTorch 2.14 or newer, and this is {torch.__version__}: pip install 'skyphos[torch]'",
+        name="torch",
+    )
 
 from .backend import SkyphosBackend
 from .block_momentum import BlockMomentum, block_momentum

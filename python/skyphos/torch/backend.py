@@ -86,7 +86,19 @@ class _Several:
 class SkyphosBackend(Backend):
     """A process group's collectives by a :class:`skyphos.Comm`, for strided and sparse COO tensors of the CPU.
 
-    Made by ``dist.init_process_group("skyphos")`` and ``dist.new_group(backend="skyphos")``; ``comm`` is the group.
+    Made by ``dist.init_process_group("skyphos")`` and ``dist.new_group(backend="skyphos")``; ``comm`` is the group. Its
+    methods are called by ``torch.distributed``: numbers of 8 to 64 bits, bool and complex are reduced, any type is
+    moved; tensors of other sizes, types or devices are ``BadInput``, or ``Mismatch`` where ranks differ, on all ranks.
+
+    Examples
+    --------
+    >>> import torch, torch.distributed as dist, skyphos.torch
+    >>> dist.init_process_group("skyphos", store=dist.HashStore(), rank=0, world_size=1)
+    >>> rows = torch.sparse_coo_tensor([[3, 7]], torch.ones(2, 4), (10, 4), check_invariants=True)
+    >>> dist.all_reduce(rows)  # the sum over ranks, in place
+    >>> rows.coalesce().indices().tolist()
+    [[3, 7]]
+    >>> dist.destroy_process_group()
     """
 
     def __init__(self, comm: Comm) -> None:
@@ -541,7 +553,7 @@ class SkyphosBackend(Backend):
                 raise BadInput(f"{what}: the tensor of rank {rank} is of {part.dtype}, and this one of {tensor.dtype}")
         return list(lists[0])
 
-    # Names of these before PyTorch 2.15.
+    # Names of these in PyTorch 2.14.
     _allgather_base = all_gather_single
     alltoall_base = all_to_all_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced

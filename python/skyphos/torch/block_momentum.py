@@ -124,6 +124,21 @@ class BlockMomentum:
     ----------
     momentum, lr : float
         May be changed between blocks, on all ranks alike.
+
+    Examples
+    --------
+    >>> import torch, torch.distributed as dist
+    >>> import skyphos.torch
+    >>> dist.init_process_group("skyphos", store=dist.HashStore(), rank=0, world_size=1)
+    >>> w = torch.nn.Parameter(torch.zeros(1))
+    >>> optimizer = torch.optim.SGD([w], lr=1.0)
+    >>> blocks = skyphos.torch.block_momentum(optimizer, every=1000, momentum=0.0)
+    >>> w.grad = torch.tensor([-1.0])
+    >>> optimizer.step()
+    >>> blocks.synchronize()  # the end of a block before its time
+    >>> kept = blocks.state_dict()  # beside the optimizer's own
+    >>> blocks.remove()
+    >>> dist.destroy_process_group()
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, settings: tuple[int, float, float, bool], comm: Comm) -> None:

@@ -66,7 +66,8 @@ class TopK(Engine):
         Gradients are multiplied by its scale: the residual then is without it, so that it may change. With
         ``nonfinite="pass"`` alone.
     process_group : ProcessGroup, optional
-        Whose ranks share the model; of any backend. None: the default group.
+        Whose ranks share the model; of any backend. None: that of its
+        ``DistributedDataParallel``, or else the default one.
 
     Raises
     ------

@@ -24,6 +24,7 @@ import torch
 from ..allreduce import _allreduce_settings
 from ..arguments import resolve_op
 from ..errors import BadInput, SkyphosError
+from ..explanation import Explanation
 from ..quantize import Quantize
 from ..sparse_vector import SparseVector
 from ..topk import reduce_chosen
@@ -139,12 +140,12 @@ class Engine:
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes that this rank has sent of values that were chosen: 0 for :class:`QSGD`, or if nothing is."""
+        """Bytes that this rank has sent to reduce gradients; with two levels, to other hosts."""
         return self._sent_bytes
 
     @property
     def received_bytes(self) -> int:
-        """Bytes that this rank has received of them."""
+        """Bytes that this rank has received for them."""
         return self._received_bytes
 
     def guard(self, optimizer: torch.optim.Optimizer) -> Any:
@@ -482,9 +483,8 @@ class Engine:
                 numbers = as_numbers(selection.dense)
                 reduced = torch.empty_like(selection.dense)
                 quantize = self._dense_quantize()
-                works.append(
-                    across.allreduce(numbers, op=op, out=as_numbers(reduced), quantize=quantize, async_op=True)
-                )
+                out = as_numbers(reduced)
+                works.append(across.allreduce(numbers, op=op, out=out, quantize=quantize, explain=True, async_op=True))
 
         def write(into: torch.Tensor) -> None:
             results = [work.wait() for work in works]
@@ -494,6 +494,7 @@ class Engine:
             if chosen:
                 odd = self._write_chosen(results[0], into, length)
             if layout.dense:
+                self._count(results[-1][1])
                 spread(reduced.to(into.device), layout.dense, into)
             if scale is not None:
                 into.mul_(scale)
@@ -501,6 +502,10 @@ class Engine:
                 self._write_odd(into)
 
         return write
+
+    def _count(self, how: Explanation) -> None:
+        self._sent_bytes += how.sent_bytes
+        self._received_bytes += how.received_bytes
 
     def _write_odd(self, into: torch.Tensor) -> None:
         """What a vector is in a step that is left out, or in which a scaler is to find something."""
@@ -621,10 +626,11 @@ class Engine:
             vector = marked(vector, is_odd=odd is not None)
         elif odd is not None:
             levels.comm._fail(BadInput(f"rank {levels.comm.rank}: {words_of_row(name, gradient, odd)}"))
-        work = levels.comm.allreduce(vector, op="mean", async_op=True)
+        work = levels.comm.allreduce(vector, op="mean", explain=True, async_op=True)
 
         def write(into: torch.Tensor) -> None:
-            reduced = work.wait()
+            reduced, how = work.wait()
+            self._count(how)
             if has_mark(reduced, length):
                 self._odd = True
                 rows = int(self._nonfinite == "pass")

@@ -28,6 +28,11 @@ def comm_of(process_group: Any = None) -> Comm:
         None: the default one. Of the backend skyphos it is that backend's group; ranks of another backend (gloo, nccl)
         meet through torch's store, once.
 
+    Returns
+    -------
+    Comm
+        Of the same ranks, numbered alike. It is the backend's: neither close nor free it.
+
     Raises
     ------
     BadInput

@@ -118,6 +118,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         ----------
         closure : callable, optional
             Computes the loss anew, with gradients.
+
+        Returns
+        -------
+        float or None
+            What the closure returned.
+
+        Raises
+        ------
+        BadInput, Mismatch, PeerLost
+            As the class says, on all ranks: no rank's parameters have changed then.
         """
         loss = None
         if closure is not None:

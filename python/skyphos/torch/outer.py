@@ -86,9 +86,11 @@ def outer_product(
     Raises
     ------
     BadInput
-        Not a module, or wrapped already; no layer of that name, or none that can be; a weight that other modules have
-        too, which are not chosen; ranks with other models; on all ranks. Later, in a backward: factors that are not
-        finite; ``create_graph=True``; a weight that something other than its layer used.
+        Not a module, or wrapped already; no layer of that name, or none that can be; complex weights; a weight that
+        other modules have too, which are not chosen; on all ranks. Later, in a backward: factors that are not finite;
+        ``create_graph=True``; a weight that something other than its layer used.
+    Mismatch
+        Ranks with other models or settings.
 
     Notes
     -----
@@ -153,6 +155,11 @@ def no_sync(model: nn.Module) -> Iterator[None]:
     model : Module
         What :func:`outer_product` returned, or a ``DistributedDataParallel`` of it, whose own ``no_sync()`` does the
         same.
+
+    Raises
+    ------
+    BadInput
+        A model that :func:`outer_product` has not changed.
 
     Notes
     -----
