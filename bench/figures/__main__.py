@@ -24,6 +24,7 @@ NAMES = (
     "sparcml_fig4",
     "sparcml_fig5",
     "sparcml_fig6",
+    "sparcml_table3",
     "topk_batch",
     "sparcml_fig7",
     "sparcml_fig3",

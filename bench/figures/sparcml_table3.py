@@ -1,0 +1,95 @@
+"""*SparCML*, Table 3: every network that is trained, dense and by its largest entries, against epochs and against time.
+
+The five examples of `examples/torch`, each with the preset that other figures train too, and their runs: they are
+trained once (`docs/figures/training`). Speech is on 8 hosts behind links of 100 Mbit/s, in slow motion (Fig. 6), the
+others on 8 ranks of this machine, whose memory costs no more than computing: what is to be gained there is nothing.
+Needs root for speech, PyTorch, Pillow and time where runs are not there yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from . import sparcml_fig6
+from .style import COLOURS, Tell, new
+from .training import RANKS, trained
+
+TITLE = "SparCML Table 3: all examples, dense and top-k"
+NEEDS_ROOT = True
+
+
+class Example(NamedTuple):
+    """What is trained."""
+
+    title: str
+    name: str
+    arguments: Sequence[str]
+    #: Arguments of the top-k run alone.
+    sparse: Sequence[str]
+    #: Of what is drawn.
+    metric: str
+    label: str
+
+
+EXAMPLES = (
+    Example("ATIS, k = 2 of 512", "atis", ["--preset", "full"], [], "slot_f1", "slot F1, %"),
+    Example("Multi30k, k = 4", "multi30k", ["--preset", "short"], [], "bleu", "BLEU"),
+    Example("CIFAR-10, ResNet-8, k = 8", "cifar", ["--preset", "short"], ["--k", "8"], "accuracy", "right, %"),
+    Example(
+        "wide ResNet-18, k = 1",
+        "cifar",
+        ["--model", "wide-resnet18", "--preset", "short"],
+        [],
+        "accuracy",
+        "right, %",
+    ),
+)
+
+
+def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+    """Curves of each example, both ways."""
+    found = []
+    for example in EXAMPLES:
+        preset = ["smoke" if quick and word in ("full", "short") else word for word in example.arguments]
+        seed = ["--seed", "1"] if example.sparse else []
+        ways = {"dense": ["dense"], "topk": ["topk", *example.sparse]}
+        runs = {
+            way: trained(example.name, [*preset, "--compress", *said, *seed], tell)["curves"]
+            for way, said in ways.items()
+        }
+        found.append({"title": f"{example.title}; {RANKS} ranks here"} | _drawn(example.metric, example.label, runs))
+    speech = {
+        run["way"]: run
+        for run in sparcml_fig6.measure(quick, tell)["runs"]
+        if run["hosts"] == max(sparcml_fig6.WAYS[run["way"]][1]) and run["way"] != "bmuf"
+    }
+    title = f"speech, k = 4; 8 hosts at {sparcml_fig6.MBITS} Mbit/s"
+    found.append({"title": title} | _drawn("token_error_rate", "tokens wrong, %", speech))
+    return {"ranks": RANKS, "examples": found}
+
+
+def _drawn(metric: str, label: str, runs: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    kept = {
+        way: {"epoch": run["epoch"], "trained_s": run["trained_s"], "values": run[metric]} for way, run in runs.items()
+    }
+    return {"metric": metric, "label": label, "runs": kept}
+
+
+def draw(entry: dict[str, Any]) -> Any:
+    """A row for each example: against epochs on the left, against time on the right."""
+    examples = entry["examples"]
+    figure, axes = new(2, rows=len(examples), width=10, height=2.7 * len(examples))
+    places: Sequence[tuple[str, Callable[[float], float]]] = (("epoch", float), ("minutes", lambda s: s / 60))
+    for number, example in enumerate(examples):
+        for (said, scaled), on in zip(places, axes[2 * number : 2 * number + 2], strict=True):
+            for (way, run), colour in zip(example["runs"].items(), (COLOURS[3], COLOURS[2]), strict=True):
+                at = run["epoch"] if said == "epoch" else [scaled(seconds) for seconds in run["trained_s"]]
+                label = f"{'dense' if way == 'dense' else 'top-k'}: {run['values'][-1]:.4g}"
+                on.plot(at, run["values"], "o-", markersize=3, color=colour, label=label)
+            on.set_title(example["title"], fontsize=9)
+            on.set_xlabel(said)
+            on.set_xlim(left=0)
+            on.set_ylabel(example["label"])
+            on.legend(fontsize=8)
+    return figure
