@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence  # noqa
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import skyphos as sky  # noqa: E402
+import skyphos.torch as st  # noqa: E402
 from skyphos.torch.outer import no_sync, outer_product  # noqa: E402
 from torch_ranks import Ranks  # noqa: E402
 
@@ -336,9 +337,39 @@ def not_finite() -> None:
         model.zero_grad()
         loss(model, x).backward()
     same_gradients(ours.module, plain.module)
-    loose = outer_product(nn.Linear(3, 4), layers="*", finite=False)
+    loose = outer_product(nn.Linear(3, 4), layers="*", nonfinite="pass")
     loose(torch.tensor([[float("inf"), 0.0, 1.0]])).sum().backward()
     assert loose.weight.grad.isinf().any()
+
+
+def left_out() -> None:
+    """One rank's NaN is a step that all leave out, of all parameters; the next is made. Unguarded it is an error."""
+    rank = dist.get_rank()
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(30, 20), nn.Tanh(), nn.Linear(20, 30))
+    model = DistributedDataParallel(outer_product(net, layers="0", nonfinite="skip"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    bad = torch.ones(2, 30) if rank == 0 else torch.full((2, 30), float("inf"))
+    with pytest.raises(sky.errors.BadInput, match=r"nothing does: call skyphos.torch.guard\(model, optimizer\)"):
+        model(bad).sum().backward()
+    st.guard(model, optimizer)
+    optimizer.zero_grad()
+    for x in (torch.ones(2, 30), bad, torch.ones(2, 30)):
+        before = [one.detach().clone() for one in model.parameters()]
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+        moved = [not torch.equal(one, was) for one, was in zip(model.parameters(), before, strict=True)]
+        assert moved == [x is not bad] * 4, moved
+        assert all(one.isfinite().all() for one in model.parameters())
+    with pytest.raises(sky.errors.BadInput, match="guard takes a model of outer_product"):
+        st.guard(outer_product(nn.Linear(3, 4), layers="*"), optimizer)
+    with pytest.raises(sky.errors.BadInput, match="guard takes a model that outer_product returned"):
+        st.guard(nn.Linear(3, 4), optimizer)
+
+
+def test_left_out(ranks: Callable[[int], Ranks]) -> None:
+    ranks(2).run(left_out)
 
 
 def test_not_finite(ranks: Callable[[int], Ranks]) -> None:

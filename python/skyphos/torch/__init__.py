@@ -43,7 +43,7 @@ from .group_comm import comm_of
 from .hooks import qsgd_hook, topk_hook
 from .meeting import create
 from .optimizer import DistributedOptimizer
-from .outer import no_sync, outer_product
+from .outer import guard, no_sync, outer_product
 
 __all__ = [
     "QSGD",
@@ -53,6 +53,7 @@ __all__ = [
     "TopK",
     "block_momentum",
     "comm_of",
+    "guard",
     "no_sync",
     "outer_product",
     "qsgd_hook",

@@ -30,6 +30,7 @@ from ..sparse_vector import SparseVector
 from ..topk import reduce_chosen
 from .alike import agree
 from .group_comm import check_group, comm_of, group_of
+from .guard import guarded
 from .held import Held
 from .layout import Layout, laid_out, spread
 from .levels import Levels
@@ -155,34 +156,10 @@ class Engine:
         of several optimizers has a guard of its own. With a closure that is so after each call of it. Returns the
         handle of the optimizer's hook.
         """
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise BadInput(f"guard() takes an optimizer of torch, not {optimizer!r}")
         if getattr(optimizer, "compression", None) is self:
             return optimizer.register_step_pre_hook(lambda *_: None)  # it leaves them out by itself
         self._is_asked = True
-        said = 0
-
-        def leave_out() -> None:
-            nonlocal said
-            if self.leaves_out() and said != self._skipped:
-                said = self._skipped
-                for group in optimizer.param_groups:
-                    for parameter in group["params"]:
-                        parameter.grad = None
-
-        def before(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            closure = args[1] if len(args) > 1 else kwargs.get("closure")
-            if closure is None:
-                return leave_out()
-
-            def guarded() -> Any:
-                loss = closure()
-                leave_out()
-                return loss
-
-            return (args[0], guarded, *args[2:]), {name: one for name, one in kwargs.items() if name != "closure"}
-
-        return optimizer.register_step_pre_hook(before)
+        return guarded(optimizer, self)
 
     def leaves_out(self) -> bool:
         """Whether the gradients that were reduced last are to be left out."""

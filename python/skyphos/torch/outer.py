@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
+import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -15,11 +16,12 @@ from ..arguments import as_one_of, as_whole
 from ..errors import BadInput
 from .alike import agree, spread
 from .group_comm import comm_of
+from .guard import guarded
 from .outer_cells import OuterGRU, OuterGRUCell, OuterLSTM, OuterLSTMCell, OuterRNN, OuterRNNCell
 from .outer_exchange import Exchange
 from .outer_linear import OuterAttention, OuterLayer, OuterLinear
 
-__all__ = ["no_sync", "outer_product"]
+__all__ = ["guard", "no_sync", "outer_product"]
 
 Layers = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 Op = Literal["mean", "sum"]
@@ -44,7 +46,7 @@ def outer_product(
     rows: int = 16,
     process_group: Any = None,
     op: Op = "mean",
-    finite: bool = True,
+    nonfinite: Literal["raise", "skip", "pass"] = "raise",
 ) -> nn.Module:
     """Let layers hand over factors of their weights' gradients, which are short where batches are small. Collective.
 
@@ -74,9 +76,10 @@ def outer_product(
         None: the default one. Of any backend.
     op : {"mean", "sum"}
         Of ranks' gradients: DDP's mean.
-    finite : bool
-        Whether NaN or infinity among factors ends the backward with an error that names the weight, on all ranks. False
-        with a ``GradScaler``, which looks for them in gradients.
+    nonfinite : {"raise", "skip", "pass"}
+        What NaN or infinity among factors does: the backward ends with an error that names the weight, on all ranks; a
+        step that all ranks leave out, in which these weights' gradients stay as they are (see :func:`guard`); or NaN in
+        the gradients on all ranks, for a ``GradScaler`` to find.
 
     Returns
     -------
@@ -87,8 +90,8 @@ def outer_product(
     ------
     BadInput
         Not a module, or wrapped already; no layer of that name, or none that can be; complex weights; a weight that
-        other modules have too, which are not chosen; on all ranks. Later, in a backward: factors that are not finite;
-        ``create_graph=True``; a weight that something other than its layer used.
+        other modules have too, which are not chosen; on all ranks. Later, in a backward: factors that are not finite
+        (with "skip", if nobody asks);        ``create_graph=True``; a weight that something other than its layer used.
     Mismatch
         Ranks with other models or settings.
 
@@ -121,14 +124,15 @@ def outer_product(
     comm = comm_of(process_group)
     try:
         as_one_of(op, get_args(Op), "op")
+        as_one_of(nonfinite, ("raise", "skip", "pass"), "nonfinite")
         chosen = _choose(model, layers, as_whole(rows, "rows", 1, 2**31) * comm.size)
         names = {parameter: name for layer in chosen for name, parameter in layer.weights.items()}
         shapes = [f"{name} of shape {tuple(one.shape)} and {one.dtype}" for one, name in names.items()]
     except Exception as error:
         comm._fail(error)
-    agree(comm, [f"op={op!r}", f"finite={bool(finite)}", *shapes])
+    agree(comm, [f"op={op!r}", f"nonfinite={nonfinite!r}", *shapes])
     scale = 1.0 / comm.size if op == "mean" else 1.0
-    exchange = Exchange(comm, [(name, parameter) for parameter, name in names.items()], scale, bool(finite))
+    exchange = Exchange(comm, [(name, parameter) for parameter, name in names.items()], scale, nonfinite)
     for weight in exchange.weights:
         spread(comm, weight.parameter)
     of = {weight.parameter: weight for weight in exchange.weights}
@@ -178,12 +182,62 @@ def no_sync(model: nn.Module) -> Iterator[None]:
     tensor(3.)
     >>> dist.destroy_process_group()
     """
-    wrapped = isinstance(model, DistributedDataParallel)
-    begin = getattr(model.module if wrapped else model, "_outer_begin", None)
-    if begin is None or begin.exchange is None:
-        raise BadInput("no_sync takes a model that outer_product returned")
-    with model.no_sync() if wrapped else nullcontext(), begin.exchange.paused():
+    exchange = _exchange_of(model, "no_sync")
+    with model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext(), exchange.paused():
         yield
+
+
+def guard(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+    """Let an optimizer leave out the steps in which a factor was not finite, on all ranks alike.
+
+    Its parameters then have no gradient (``None``) in that step, with which optimizers of torch do nothing; each of
+    several optimizers has a guard of its own.
+
+    Parameters
+    ----------
+    model : Module
+        What :func:`outer_product` returned with ``nonfinite="skip"``, or a ``DistributedDataParallel`` of it.
+    optimizer : Optimizer
+        Of all its parameters.
+
+    Returns
+    -------
+    RemovableHandle
+        Of the optimizer's hook.
+
+    Raises
+    ------
+    BadInput
+        Another model, or no optimizer.
+
+    Examples
+    --------
+    >>> import torch, torch.distributed as dist
+    >>> import skyphos.torch as st
+    >>> dist.init_process_group("skyphos", store=dist.HashStore(), rank=0, world_size=1)
+    >>> layer = st.outer_product(torch.nn.Linear(50, 40, bias=False), nonfinite="skip")
+    >>> optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+    >>> handle = st.guard(layer, optimizer)
+    >>> before = layer.weight.detach().clone()
+    >>> layer(torch.full((2, 50), torch.inf)).sum().backward()
+    >>> optimizer.step()
+    >>> torch.equal(layer.weight, before)
+    True
+    >>> dist.destroy_process_group()
+    """
+    exchange = _exchange_of(model, "guard")
+    if exchange.nonfinite != "skip":
+        raise BadInput('guard takes a model of outer_product(nonfinite="skip"): with others no step is left out')
+    exchange.leaves_out()  # from now on somebody asks
+    return guarded(optimizer, exchange)
+
+
+def _exchange_of(model: Any, what: str) -> Exchange:
+    begin = getattr(model.module if isinstance(model, DistributedDataParallel) else model, "_outer_begin", None)
+    exchange: Exchange | None = None if begin is None else begin.exchange
+    if exchange is None:
+        raise BadInput(f"{what} takes a model that outer_product returned")
+    return exchange
 
 
 class _Begin:

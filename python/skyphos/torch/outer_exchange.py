@@ -176,7 +176,7 @@ class _Backward:
         comm = exchange.comm
         try:
             a, b = weight.take(self.rows.pop(weight), exchange.accumulated)
-            if exchange.finite and not (_finite(a) and _finite(b)):
+            if exchange.nonfinite == "raise" and not (_finite(a) and _finite(b)):
                 comm._fail(BadInput(f"rank {comm.rank}: factors of the gradient of {weight.name} are not finite"))
             if a.dtype in _WIDE and exchange.scale != 1.0:
                 a = a * exchange.scale
@@ -203,7 +203,7 @@ class _Backward:
 
     def _finish(self) -> None:
         """Wait, and add all sums to gradients. If a call fails it fails on all ranks, and no weight's changes."""
-        sums = []
+        exchange, sums = self._exchange, []
         for weight, work, out in self._calls:
             try:
                 sums.append((weight, out, work.wait()[1].pairs))
@@ -211,10 +211,12 @@ class _Backward:
                 self._error = self._error or error
         if self._error is not None:
             raise self._error
+        left_out = exchange.leaves_out_now(not all(_finite(out) for _, out, _ in sums))
         for weight, out, pairs in sums:
-            if pairs:  # what no rank used keeps its gradient
-                weight.add(out, self._exchange.scale if out.dtype not in _WIDE else 1.0)
-        self._exchange.learn(self._complete)
+            if pairs and not left_out:  # what no rank used keeps its gradient
+                weight.add(out, exchange.scale if out.dtype not in _WIDE else 1.0)
+        exchange.learn(self._complete)
+        exchange.check_asked()
 
 
 def _at_end(callback: Callable[[], None]) -> None:
@@ -233,15 +235,17 @@ class Exchange:
         Of the same names and shapes on all ranks, as the model has them.
     scale : float
         Of sums.
-    finite : bool
-        Whether factors with NaN or infinity are an error.
+    nonfinite : {"raise", "skip", "pass"}
+        Whether NaN or infinity among factors is an error, or a step left out on all ranks.
     """
 
     def __init__(
-        self, comm: Comm, parameters: list[tuple[str, torch.nn.Parameter]], scale: float, finite: bool
+        self, comm: Comm, parameters: list[tuple[str, torch.nn.Parameter]], scale: float, nonfinite: str
     ) -> None:
         self.comm = comm.dup()
-        self.scale, self.finite = scale, finite
+        self.scale, self.nonfinite = scale, nonfinite
+        #: Steps that were left out; whether the last was; whether somebody asks.
+        self.skipped, self._left_out, self._is_asked = 0, False, False
         self.weights = [Weight(name, parameter, self) for name, parameter in parameters]
         #: Of calls, the same on all ranks: models are mostly back-propagated from their end.
         self.order = self.weights[::-1]
@@ -295,6 +299,27 @@ class Exchange:
         places = {weight: place for place, weight in enumerate(self.weights)}
         order = np.array([places[weight] for weight in first], np.int64)
         self.order = [self.weights[place] for place in self.comm.broadcast(order, 0)]
+
+    def leaves_out_now(self, odd: bool) -> bool:
+        """Whether the backward that ends is left out, for what this rank or another found. Collective."""
+        if self.nonfinite != "skip":
+            return False
+        self._left_out = bool(self.comm.allreduce(np.array([odd], np.uint8), op="max")[0])
+        self.skipped += self._left_out
+        return self._left_out
+
+    def leaves_out(self) -> bool:
+        """Whether the last backward is left out."""
+        self._is_asked = True
+        return self._left_out
+
+    def check_asked(self) -> None:
+        """Refuse to leave out what nobody would know of."""
+        if self._left_out and not self._is_asked:
+            raise BadInput(
+                "this step is to be left out for factors that are not finite, and nothing does: call "
+                "skyphos.torch.guard(model, optimizer) before"
+            )
 
     @contextmanager
     def paused(self) -> Iterator[None]:
