@@ -2,18 +2,19 @@
 
 The five examples of `examples/torch`, each with the preset that other figures train too, and their runs: they are
 trained once (`docs/figures/training`). Speech is on 8 hosts behind links of 100 Mbit/s, in slow motion (Fig. 6), the
-others on 8 ranks of this machine, whose memory costs no more than computing: what is to be gained there is nothing.
+others on ranks of this machine, whose memory costs no more than computing: what is to be gained there is nothing.
 Needs root for speech, PyTorch, Pillow and time where runs are not there yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from . import sparcml_fig6
 from .style import COLOURS, Tell, new
-from .training import RANKS, trained
+from .training import RANKS, on_ranks, trained
 
 TITLE = "SparCML Table 3: all examples, dense and top-k"
 NEEDS_ROOT = True
@@ -30,11 +31,12 @@ class Example(NamedTuple):
     #: Of what is drawn.
     metric: str
     label: str
+    ranks: int = RANKS
 
 
 EXAMPLES = (
     Example("ATIS, k = 2 of 512", "atis", ["--preset", "full"], [], "slot_f1", "slot F1, %"),
-    Example("Multi30k, k = 4", "multi30k", ["--preset", "short"], [], "bleu", "BLEU"),
+    Example("Multi30k, k = 4", "multi30k", ["--preset", "short"], [], "bleu", "BLEU", 2),
     Example("CIFAR-10, ResNet-8, k = 8", "cifar", ["--preset", "short"], ["--k", "8"], "accuracy", "right, %"),
     Example(
         "wide ResNet-18, k = 1",
@@ -54,11 +56,16 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
         preset = ["smoke" if quick and word in ("full", "short") else word for word in example.arguments]
         seed = ["--seed", "1"] if example.sparse else []
         ways = {"dense": ["dense"], "topk": ["topk", *example.sparse]}
+        train, place = (
+            partial(on_ranks, ranks=example.ranks),
+            "" if example.ranks == RANKS else f"{example.ranks} ranks",
+        )
         runs = {
-            way: trained(example.name, [*preset, "--compress", *said, *seed], tell)["curves"]
+            way: trained(example.name, [*preset, "--compress", *said, *seed], tell, train, place)["curves"]
             for way, said in ways.items()
         }
-        found.append({"title": f"{example.title}; {RANKS} ranks here"} | _drawn(example.metric, example.label, runs))
+        title = f"{example.title}; {example.ranks} ranks here"
+        found.append({"title": title} | _drawn(example.metric, example.label, runs))
     speech = {
         run["way"]: run
         for run in sparcml_fig6.measure(quick, tell)["runs"]
@@ -66,7 +73,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
     }
     title = f"speech, k = 4; 8 hosts at {sparcml_fig6.MBITS} Mbit/s"
     found.append({"title": title} | _drawn("token_error_rate", "tokens wrong, %", speech))
-    return {"ranks": RANKS, "examples": found}
+    return {"examples": found}
 
 
 def _drawn(metric: str, label: str, runs: dict[str, dict[str, Any]]) -> dict[str, Any]:

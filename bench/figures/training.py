@@ -41,7 +41,7 @@ def trained(
     out = folder / (re.sub(r"[^a-z0-9.]+", "-", said) + ".json")
     if not out.exists():
         tell(said)
-        record = (train or _here)(example, arguments)
+        record = (train or on_ranks)(example, arguments)
         if not record["ranks_equal"]:
             raise RuntimeError(f"{said}: the ranks ended with different parameters")
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,12 +53,12 @@ def trained(
     return kept
 
 
-def _here(example: str, arguments: Sequence[str]) -> dict[str, Any]:
+def on_ranks(example: str, arguments: Sequence[str], ranks: int = RANKS) -> dict[str, Any]:
     """Trained by processes of one thread on this machine, which share its cores."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run.json"
         script = [str(ROOT / "examples" / "torch" / f"{example}.py"), *arguments, "--out", str(out)]
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         env = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run([*launcher, *script], env=env, capture_output=True, text=True, check=False)
         if done.returncode:
