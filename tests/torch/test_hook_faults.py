@@ -115,6 +115,43 @@ def test_a_lost_rank_is_one_on_two_levels() -> None:
         group.kill()
 
 
+def lost_in(what: str) -> str:
+    """Rank 1 is gone when the others call for the third time."""
+    rank = dist.get_rank()
+    net = nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    if what == "block momentum":
+        st.block_momentum(optimizer, every=2, momentum=0.5)
+
+    def two_steps() -> None:
+        for _ in range(2):
+            net(torch.ones(2, 64)).sum().backward()
+            optimizer.step()
+
+    calls: dict[str, Callable[[], Any]] = {
+        "dense": lambda: dist.all_reduce(torch.ones(100_000)),
+        "sparse": lambda: dist.all_reduce(torch.eye(300).to_sparse(), async_op=True).wait(),
+        "block momentum": two_steps,
+    }
+    for step in range(3):
+        if rank == 1 and step == 2:
+            os._exit(3)
+        said = said_by(calls[what])
+        if said != "nothing":
+            return f"step {step}: {said}"
+    return "nothing"
+
+
+@pytest.mark.parametrize("what", ["dense", "sparse", "block momentum"])
+def test_a_lost_rank_is_named(what: str) -> None:
+    group = Ranks(3)
+    try:
+        said = group.run_but(1, lost_in, what)
+        assert all(one.startswith("step 2: PeerLost") and "rank 1" in one for one in said), said
+    finally:
+        group.kill()
+
+
 # -- States that are saved and loaded.
 
 

@@ -549,13 +549,19 @@ def test_narrow_types(ranks: Callable[[int], Ranks], dtype: Any) -> None:
     ranks(3).run(narrow, dtype)
 
 
-def left_by_one(levels: int, hosts: list[int] | None) -> str:
+def left_by_one(how: str, levels: int, hosts: list[int] | None) -> str:
     """Rank 1 is gone in the middle of step 2."""
     rank, group = dist.get_rank(), group_of(hosts)
     torch.manual_seed(1)
     net = Net(torch.float32)
-    model = wrapped(net, group, bucket_cap_mb=0.01)
-    model.register_comm_hook(st.TopK(k=3, bucket=128, levels=levels, process_group=group), st.topk_hook)
+    if how == "outer product":  # without DDP, which would be the first to tell of it
+        model = st.outer_product(net, layers="*", process_group=group)
+    else:
+        model = wrapped(net, group, bucket_cap_mb=0.01)
+        if how == "topk":
+            model.register_comm_hook(st.TopK(k=3, bucket=128, levels=levels, process_group=group), st.topk_hook)
+        else:
+            model.register_comm_hook(st.QSGD(levels=levels, process_group=group), st.qsgd_hook)
     if rank == 1:
         net.second.weight.register_hook(lambda g: os._exit(3) if step == 2 else g)
     for step in range(4):
@@ -567,12 +573,21 @@ def left_by_one(levels: int, hosts: list[int] | None) -> str:
     return "nothing"
 
 
-@pytest.mark.parametrize(("levels", "hosts"), [(1, None), (2, [0, 0, 1])], ids=str)
-def test_a_rank_that_leaves(levels: int, hosts: list[int] | None) -> None:
+@pytest.mark.parametrize(
+    ("how", "levels", "hosts"),
+    [
+        ("topk", 1, None),
+        ("topk", 2, [0, 0, 1]),
+        ("qsgd", 1, None),
+        ("outer product", 1, None),
+    ],
+    ids=str,
+)
+def test_a_rank_that_leaves(how: str, levels: int, hosts: list[int] | None) -> None:
     group = Ranks(3)
     try:
-        said = group.run_but(1, left_by_one, levels, hosts)
-        assert all("step 2" in one and "rank 1" in one for one in said), said
+        said = group.run_but(1, left_by_one, how, levels, hosts)
+        assert all("step 2" in one and "rank 1 (" in one and "is lost" in one for one in said), said
     finally:
         group.kill()
 
