@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -109,7 +110,8 @@ def compare(hosts: list[int] | None, levels: int, options: dict[str, Any], ddp_o
     torch.manual_seed(1)
     net, alone = Net(), Net()
     alone.load_state_dict(net.state_dict())
-    state = st.TopK(bucket=128, levels=levels, dense_below=100, process_group=group, **options)
+    settings = {name: value for name, value in options.items() if name != "whole"}
+    state = st.TopK(bucket=128, levels=levels, dense_below=100, process_group=group, **settings)
     model = wrapped(net, group, **ddp_options)
     model.register_comm_hook(state, st.topk_hook)
     optimizer = torch.optim.SGD(net.parameters(), lr=RATE)
@@ -130,7 +132,7 @@ def compare(hosts: list[int] | None, levels: int, options: dict[str, Any], ddp_o
         number = options["k"]
         if isinstance(number, dict):
             number = number.get(name, number.get("*"))
-        if number is None or name in options.get("but", ()):
+        if number is None or name in options.get("whole", ()):
             return None
         if step < warm:
             return max(number, round(128 * (number / 128) ** ((step + 1) / (warm + 1))))
@@ -144,17 +146,25 @@ def compare(hosts: list[int] | None, levels: int, options: dict[str, Any], ddp_o
     state.close()
 
 
+def second(name: str, parameter: Any) -> bool:
+    return name.startswith("second.") and parameter.shape == (40, 60)
+
+
+#: Settings, and the layers that travel whole by them.
 ONE_LEVEL = [
     {"k": 3},
     {"k": 128},
     {"k": {"first.weight": 2, "last.weight": None, "*": 5}},
     {"k": 2, "warmup": 3},
     {"k": 4, "momentum_correction": 0.7},
+    {"k": 3, "layers": "s*.weight", "whole": ["first.weight"]},
+    {"k": 3, "layers": ["unused.*", "first.*"], "whole": ["second.weight"]},
+    {"k": 3, "layers": second, "whole": ["first.weight"]},
 ]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("options", ONE_LEVEL, ids=str)
+@pytest.mark.parametrize("options", ONE_LEVEL, ids=lambda options: str(options).split(" at 0x")[0])
 def test_one_level(ranks: Callable[[int], Ranks], size: int, options: dict[str, Any]) -> None:
     ranks(size).run(compare, None, 1, options, {})
 
@@ -547,6 +557,38 @@ def narrow(dtype: Any) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_narrow_types(ranks: Callable[[int], Ranks], dtype: Any) -> None:
     ranks(3).run(narrow, dtype)
+
+
+def overlaps(levels: int, hosts: list[int] | None) -> None:
+    """The last layer's bucket is reduced while backward has not come to the first layer, where it waits for that."""
+    group = group_of(hosts)
+    net = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3)))
+    model = DistributedDataParallel(net, process_group=group, bucket_cap_mb=0.001)  # type: ignore[arg-type]
+    reduced = threading.Event()
+
+    def hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP would want other annotations than these strings
+        future = st.topk_hook(state, bucket)
+        if bucket.index() == 0:
+            future.add_done_callback(lambda _: reduced.set())
+        return future
+
+    def waits(gradient: Any) -> None:
+        assert reduced.wait(60), "backward is nearly over, and the first bucket is not reduced"
+
+    def waits_in_backward(_: Any, __: Any, output: Any) -> None:
+        output.register_hook(waits)
+
+    model.register_comm_hook(st.TopK(k=3, levels=levels, process_group=group), hook)
+    model(torch.ones(2, 64)).sum().backward()  # here DDP has one bucket, of all layers
+    net[0].register_forward_hook(waits_in_backward)
+    for _ in range(2):
+        reduced.clear()
+        model(torch.ones(2, 64)).sum().backward()
+
+
+@pytest.mark.parametrize(("levels", "hosts"), [(1, None), (2, [0, 0, 1])], ids=str)
+def test_reductions_overlap_backward(ranks: Callable[[int], Ranks], levels: int, hosts: list[int] | None) -> None:
+    ranks(3).run(overlaps, levels, hosts, timeout=90.0)
 
 
 def left_by_one(how: str, levels: int, hosts: list[int] | None) -> str:
