@@ -26,12 +26,20 @@ NUMBERS = [
 ]
 ANY = [*NUMBERS, torch.bool, torch.complex64]
 SHAPES = [(), (0,), (1,), (7,), (3, 5), (40_000,)]
+FOLDS: dict[Any, Callable[[Any], Any]] = {
+    dist.ReduceOp.SUM: lambda x: x.sum(0),
+    dist.ReduceOp.AVG: lambda x: x.mean(0),
+    dist.ReduceOp.PRODUCT: lambda x: x.prod(0),
+    dist.ReduceOp.MIN: lambda x: x.amin(0),
+    dist.ReduceOp.MAX: lambda x: x.amax(0),
+}
 
 
 def drawn(rank: int, shape: tuple[int, ...], dtype: Any) -> Any:
     """Small whole numbers, other ones on each rank."""
     random = torch.Generator().manual_seed(rank + 1000 * len(shape))
-    return torch.randint(0, 4, shape, generator=random).to(dtype)
+    numbers = torch.randint(0, 4, shape, generator=random).to(dtype)
+    return numbers * (1 - 2j) if dtype.is_complex else numbers
 
 
 def me() -> tuple[int, int]:
@@ -42,27 +50,33 @@ def all_drawn(shape: tuple[int, ...], dtype: Any) -> list[Any]:
     return [drawn(rank, shape, dtype) for rank in range(me()[1])]
 
 
+def ops_of(dtype: Any) -> list[Any]:
+    """What numbers of a type are reduced by."""
+    if dtype.is_complex:
+        return [dist.ReduceOp.SUM, dist.ReduceOp.AVG]
+    return [op for op in FOLDS if dtype.is_floating_point or op != dist.ReduceOp.AVG]
+
+
+def is_folded(x: Any, op: Any, tensors: list[Any]) -> bool:
+    """Whether a tensor is what an operation makes of these, in their type; a mean may be rounded."""
+    wide = torch.complex128 if x.is_complex() else torch.float64 if x.is_floating_point() else torch.int64
+    expected = FOLDS[op](torch.stack(tensors).to(wide)).to(tensors[0].dtype)
+    if op != dist.ReduceOp.AVG:
+        return torch.equal(x, expected)
+    torch.testing.assert_close(x, expected)
+    return True
+
+
 def check_allreduce(shape: tuple[int, ...]) -> None:
     rank, _ = me()
-    folds: dict[Any, Callable[[Any], Any]] = {
-        dist.ReduceOp.SUM: lambda x: x.sum(0),
-        dist.ReduceOp.PRODUCT: lambda x: x.prod(0),
-        dist.ReduceOp.MIN: lambda x: x.amin(0),
-        dist.ReduceOp.MAX: lambda x: x.amax(0),
-    }
-    for dtype in NUMBERS:
-        stacked = torch.stack(all_drawn(shape, dtype))
-        for op, fold in folds.items():
+    for dtype in [*NUMBERS, torch.complex64]:
+        for op in ops_of(dtype):
             for wait in (False, True):
                 x = drawn(rank, shape, dtype)
                 work = dist.all_reduce(x, op, async_op=wait)
                 if wait:
                     assert work.wait() and work.get_future().done()
-                wide = stacked.to(torch.int64) if op == dist.ReduceOp.PRODUCT else stacked
-                assert torch.equal(x, fold(wide).to(dtype)), (dtype, op)
-    x = drawn(rank, shape, torch.float64)
-    dist.all_reduce(x, dist.ReduceOp.AVG)
-    torch.testing.assert_close(x, torch.stack(all_drawn(shape, torch.float64)).mean(0))
+                assert is_folded(x, op, all_drawn(shape, dtype)), (dtype, op)
 
 
 def check_bits() -> None:
@@ -121,23 +135,25 @@ def check_moves(shape: tuple[int, ...]) -> None:
 
 def check_reductions_to_parts(shape: tuple[int, ...]) -> None:
     rank, size = me()
-    for dtype in NUMBERS:
+    for dtype in [*NUMBERS, torch.complex64]:
         everyone = all_drawn(shape, dtype)
-        total = torch.stack(everyone).sum(0).to(dtype)
-        x = everyone[rank].clone()
-        dist.reduce(x, size - 1)
-        assert torch.equal(x, total if rank == size - 1 else everyone[rank])
-        out = torch.empty_like(x)
-        dist.reduce_scatter(out, [everyone[rank]] * size)
-        assert torch.equal(out, total)
-        # Parts of different lengths, some of them none.
-        out = torch.empty(rank, dtype=dtype)
-        dist.reduce_scatter(out, [torch.full((owner,), rank + 1).to(dtype) for owner in range(size)])
-        assert torch.equal(out, torch.full((rank,), sum(range(size + 1))).to(dtype))
-        if shape:
+        for op in ops_of(dtype):
+            x, reduced = everyone[rank], everyone[rank].clone()
+            dist.reduce(reduced, size - 1, op)
+            assert is_folded(reduced, op, everyone) if rank == size - 1 else torch.equal(reduced, x), (dtype, op)
+            # Another order of the numbers for each rank.
+            parts, rolled = [x.roll(owner) for owner in range(size)], [one.roll(rank) for one in everyone]
             out = torch.empty_like(x)
-            dist.reduce_scatter_tensor(out, torch.cat([everyone[rank]] * size))
-            assert torch.equal(out, total)
+            dist.reduce_scatter(out, parts, op)
+            assert is_folded(out, op, rolled), (dtype, op)
+            # Parts of different lengths, some of them none.
+            out = torch.empty(rank, dtype=dtype)
+            dist.reduce_scatter(out, [torch.full((owner,), rank + 1).to(dtype) for owner in range(size)], op)
+            assert is_folded(out, op, [torch.full((rank,), of + 1).to(dtype) for of in range(size)]), (dtype, op)
+            if shape:
+                out = torch.empty_like(x)
+                dist.reduce_scatter_tensor(out, torch.cat(parts), op)
+                assert is_folded(out, op, rolled), (dtype, op)
 
 
 def check_rest() -> None:
@@ -194,7 +210,7 @@ def check_sparse(seed: int) -> None:
     rank, size = me()
     cases: list[tuple[tuple[int, ...], int]] = [((50,), 1), ((20, 3), 1), ((6, 7), 2), ((4, 5, 2, 3), 2), ((1,), 1)]
     for shape, dims in cases:
-        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64):
+        for dtype in NUMBERS:
             total = torch.zeros(shape, dtype=dtype)
             for of in range(size):
                 random = torch.Generator().manual_seed(100 * seed + of)
@@ -211,7 +227,7 @@ def check_sparse(seed: int) -> None:
             if asynchronous:
                 work.wait()
             assert mine.is_sparse and torch.equal(mine.to_dense(), total), (shape, dtype)
-            if dtype == torch.float64:
+            if dtype.is_floating_point:
                 averaged = mine.clone()
                 dist.all_reduce(averaged, dist.ReduceOp.AVG)
                 torch.testing.assert_close(averaged.to_dense(), total)
