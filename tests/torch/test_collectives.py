@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch.distributed as dist  # noqa: E402
+import torch.distributed._functional_collectives as functional  # noqa: E402
+import torch.distributed.nn.functional as differentiable  # noqa: E402
 
 from torch_ranks import Ranks  # noqa: E402
 
@@ -164,6 +166,18 @@ def check_rest() -> None:
     objects = [{"from": rank}, rank]
     dist.broadcast_object_list(objects, size - 1)
     assert objects == [{"from": size - 1}, size - 1]
+    gathered: Any = [None] * size if rank == size - 1 else None
+    dist.gather_object({"rank": rank, "text": "x" * rank}, gathered, size - 1)
+    assert gathered == (found if rank == size - 1 else None)
+    given: list[Any] = [None]
+    dist.scatter_object_list(given, [{"to": k, "text": "x" * k} for k in range(size)] if rank == 0 else None, 0)
+    assert given == [{"to": rank, "text": "x" * rank}]
+    if rank > 0:
+        dist.send_object_list(["x" * rank, {"from": rank}], 0)
+    for other in range(1, size if rank == 0 else 0):
+        came: list[Any] = [None, None]
+        assert dist.recv_object_list(came, other) == other
+        assert came == ["x" * other, {"from": other}]
     dist.barrier()
     dist.barrier(async_op=True).wait()
     dist.monitored_barrier()
@@ -172,12 +186,6 @@ def check_rest() -> None:
     dist.all_reduce(x)
     assert torch.equal(x, size * torch.arange(12.0).reshape(3, 4).t())
     dist.broadcast(x.t()[:, ::2], 0)
-    # As one.
-    with dist._coalescing_manager():
-        xs = [torch.full((k + 1,), float(rank)) for k in range(4)]
-        for one in xs:
-            dist.all_reduce(one)
-    assert all(torch.equal(one, torch.full_like(one, size * (size - 1) / 2)) for one in xs)
     # Many under way, and futures.
     xs = [torch.full((1000 * k,), float(rank + k)) for k in range(10)]
     works = [dist.all_reduce(one, async_op=True) for one in xs]
@@ -187,6 +195,67 @@ def check_rest() -> None:
         assert torch.equal(value, torch.full_like(value, size * (size - 1) / 2 + size * k))
     for work in works:
         work.wait()
+
+
+def check_coalesced() -> None:
+    """Tensors of other lengths that travel as one."""
+    rank, size = me()
+    lengths = range(1, 5)
+
+    def full(value: float) -> list[Any]:
+        return [torch.full((length,), float(value)) for length in lengths]
+
+    def same(some: list[Any], value: float) -> bool:
+        return all(map(torch.equal, some, full(value)))
+
+    for later in (False, True):
+        xs, everyone = full(rank), [full(-1) for _ in range(size)]
+        works = [
+            dist.all_reduce_coalesced(xs, dist.ReduceOp.MAX, async_op=later),
+            dist.all_gather_coalesced(everyone, full(rank), async_op=later),
+        ]
+        for work in works if later else []:
+            work.wait()
+        assert same(xs, size - 1) and all(same(some, of) for of, some in enumerate(everyone))
+    xs, parts, wholes = full(rank), full(-1), [torch.empty(size * length) for length in lengths]
+    with dist._coalescing_manager():
+        for x in xs:
+            dist.all_reduce(x)
+    with dist._coalescing_manager():
+        for part, length in zip(parts, lengths, strict=True):
+            numbers = torch.arange(float(size)).repeat_interleave(length)
+            dist.reduce_scatter_tensor(part, numbers * (rank + 1))
+    with dist._coalescing_manager():
+        for whole, x in zip(wholes, full(rank), strict=True):
+            dist.all_gather_into_tensor(whole, x)
+    assert same(xs, size * (size - 1) / 2) and same(parts, rank * size * (size + 1) / 2)
+    for whole, length in zip(wholes, lengths, strict=True):
+        assert torch.equal(whole, torch.arange(float(size)).repeat_interleave(length))
+
+
+def check_functional() -> None:
+    """What compiled code calls, which returns new tensors; and gradients through collectives."""
+    rank, size = me()
+    group = dist.group.WORLD
+    everyone = all_drawn((2 * size, 3), torch.float32)
+    x, total = everyone[rank].clone(), sum(everyone)
+    for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX):
+        name = str(op).rsplit(".", 1)[-1].lower()
+        assert is_folded(functional.wait_tensor(functional.all_reduce(x, name, group)), op, everyone)
+    assert torch.equal(functional.broadcast(x, size - 1, group), everyone[-1])
+    for dim in (0, 1):
+        assert torch.equal(functional.all_gather_tensor(x, dim, group), torch.cat(everyone, dim))
+    assert torch.equal(functional.reduce_scatter_tensor(x, "sum", 0, group), total.chunk(size)[rank])
+    swapped = functional.all_to_all_single(x, None, None, group)
+    assert torch.equal(swapped, torch.cat([one.chunk(size)[rank] for one in everyone]))
+    both = functional.all_reduce_coalesced([x, x[:1]], "sum", group)
+    assert torch.equal(both[0], total) and torch.equal(both[1], total[:1])
+    assert torch.equal(x, everyone[rank])
+    # A rank's loss takes what came of all ranks' x so many times.
+    y = x.requires_grad_()
+    (differentiable.all_reduce(y) * (rank + 1)).sum().backward()
+    (torch.stack(differentiable.all_gather(y)).sum() * 100 * (rank + 1)).backward()
+    assert torch.equal(y.grad, torch.full_like(x, 101 * size * (size + 1) / 2))
 
 
 def check_new_group() -> None:
@@ -266,7 +335,11 @@ def test_dense_tensors(ranks: Callable[[int], Ranks], size: int, shape: tuple[in
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("check", [check_bits, check_rest, check_new_group, check_refusals], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "check",
+    [check_bits, check_rest, check_coalesced, check_functional, check_new_group, check_refusals],
+    ids=lambda check: check.__name__,
+)
 def test_the_rest(ranks: Callable[[int], Ranks], size: int, check: Any) -> None:
     ranks(size).run(check)
 
