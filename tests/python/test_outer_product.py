@@ -135,6 +135,25 @@ def test_bytes_of_each_way() -> None:
             assert words <= got[way] <= words + 2000, way
 
 
+def test_auto_sends_factors_or_the_matrix_by_the_rows() -> None:
+    """Of few rows the factors, of so many that they are far longer than the matrix that one."""
+    n, m, many = 400, 300, 2000
+
+    def body(comm: sky.Comm) -> list[Any]:
+        told = []
+        for pairs in (1, many):
+            got, how = comm.outer_product_sum(*factors(comm.rank, (n, m), pairs), explain=True)
+            np.testing.assert_array_equal(got, oracle((n, m), [pairs] * comm.size, np.float64))
+            told.append(how)
+        return told
+
+    for few_rows, many_rows in on_all(4, body):
+        assert few_rows.algorithm == "allgather" and few_rows.received_bytes < 3 * (n + m) * 8 + 2000
+        assert many_rows.algorithm in ("ring", "allreduce", "butterfly"), many_rows
+        assert many_rows.received_bytes < 2 * n * m * 8 < many * (n + m) * 8
+        assert any(name.startswith("allgather") for name, _ in many_rows.others)
+
+
 def sparse_factors(rank: int, shape: tuple[int, int], pairs: int, dtype: Any, density: float) -> tuple[Any, Any]:
     random = np.random.default_rng([rank, *shape, pairs])
     made = []
