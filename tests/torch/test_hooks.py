@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections.abc import Callable
@@ -557,6 +558,41 @@ def narrow(dtype: Any) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_narrow_types(ranks: Callable[[int], Ranks], dtype: Any) -> None:
     ranks(3).run(narrow, dtype)
+
+
+def under_autocast(how: str) -> None:
+    """k of all values is dense training, and 8 bits are that but for their steps."""
+    rank = dist.get_rank()
+    torch.manual_seed(1)
+    plain = wrapped(Net(torch.float32), None)
+    model = wrapped(copy.deepcopy(plain.module), None)
+    if how == "topk":
+        model.register_comm_hook(st.TopK(k=512, levels=1, dense_below=100), st.topk_hook)
+    else:
+        model.register_comm_hook(st.QSGD(bits=8, levels=1), st.qsgd_hook)
+
+    def gradients(of: Any, step: int) -> Any:
+        of.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            output = of(samples(rank, step, torch.float32))
+        assert output.dtype == torch.bfloat16
+        output.float().square().mean().backward()
+        return torch.cat([one.grad.reshape(-1) for one in of.parameters() if one.grad is not None])
+
+    for step in range(3):
+        with plain.no_sync():
+            largest = gradients(plain, step).abs().max()
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        difference = (gradients(model, step) - gradients(plain, step)).abs().max()
+        if how == "topk":
+            assert difference < 1e-6 * largest
+        else:  # rounded as it is sent, and what came of it once more
+            assert 0 < difference <= 2.01 * largest / 127
+
+
+@pytest.mark.parametrize("how", ["topk", "qsgd"])
+def test_autocast(ranks: Callable[[int], Ranks], how: str) -> None:
+    ranks(3).run(under_autocast, how)
 
 
 def overlaps(levels: int, hosts: list[int] | None) -> None:
