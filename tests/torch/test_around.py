@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -135,6 +136,70 @@ def comes_late() -> None:
 @pytest.mark.parametrize("size", [2, 4])
 def test_barrier_says_who_is_missing(ranks: Callable[[int], Ranks], size: int) -> None:
     ranks(size).run(comes_late)
+
+
+def takes_its_time(what: str) -> None:
+    """A wait that is over before the last rank has come: the call goes on, and ends with it."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    store = dist.distributed_c10d._get_default_store()
+    late = size - 1
+    x = torch.full((3000,), float(rank))
+    calls: dict[str, Callable[[], Any]] = {
+        "dense": lambda: dist.all_reduce(x, async_op=True),
+        "sparse": lambda: dist.all_reduce(x, async_op=True),
+        "message": lambda: dist.isend(x, 0) if rank == late else dist.irecv(x, late),
+    }
+    if what == "sparse":
+        x = torch.sparse_coo_tensor([[rank, 7]], [1.0, 2.0], (9,), dtype=torch.float32)
+    if rank == late:
+        store.wait([f"{what}: {other} has waited" for other in range(late)])
+        calls[what]().wait()
+    elif what != "message" or rank == 0:
+        work, begin = calls[what](), time.monotonic()
+        with pytest.raises(sky.errors.Timeout):
+            work.wait(timedelta(seconds=0.2))
+        assert 0.2 <= time.monotonic() - begin < 30 and not work.get_future().done()
+        store.set(f"{what}: {rank} has waited", "")
+        work.wait()
+    else:
+        store.set(f"{what}: {rank} has waited", "")
+    if what == "sparse":
+        want = torch.tensor([1.0] * size + [0.0] * (9 - size))
+        want[7] = 2.0 * size
+        assert torch.equal(x.to_dense(), want)
+    elif what == "dense" or rank == 0:
+        assert torch.equal(x, torch.full((3000,), float(sum(range(size)) if what == "dense" else late)))
+
+
+@pytest.mark.parametrize("what", ["dense", "sparse", "message"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_wait_that_takes_a_time_out(ranks: Callable[[int], Ranks], size: int, what: str) -> None:
+    ranks(size).run(takes_its_time, what)
+
+
+def by_device() -> None:
+    """Tensors of the CPU go by our backend, which alone averages sparse ones; hooks take such a group."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    x = torch.full((3,), float(rank))
+    dist.all_reduce(x)
+    assert x.tolist() == [sum(range(size))] * 3
+    sparse = torch.sparse_coo_tensor([[rank]], [1.0], (size,))
+    dist.all_reduce(sparse, dist.ReduceOp.AVG)
+    assert sparse.to_dense().tolist() == [1 / size] * size
+    with pytest.raises(sky.errors.BadInput, match="have no bits"):
+        dist.all_reduce(x, dist.ReduceOp.BAND)
+    model = DistributedDataParallel(nn.Linear(3, 5, bias=False))
+    model.register_comm_hook(st.TopK(k=4, levels=1), st.topk_hook)
+    model(torch.full((1, 3), float(rank))).sum().backward()
+    assert torch.equal(model.module.weight.grad, torch.full((5, 3), sum(range(size)) / size))
+
+
+def test_a_backend_by_device() -> None:
+    group = Ranks(2, "cpu:skyphos,cuda:gloo")
+    try:
+        group.run(by_device)
+    finally:
+        group.close()
 
 
 # -- The end.

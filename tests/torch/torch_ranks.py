@@ -25,7 +25,7 @@ def free_port() -> int:
         return port
 
 
-def serve(pipe: Connection, rank: int, size: int, port: int) -> None:
+def serve(pipe: Connection, rank: int, size: int, port: int, backend: str) -> None:
     """A rank: runs what it is told by name, and says how it ended."""
     os.environ.update(
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank)
@@ -39,7 +39,7 @@ def serve(pipe: Connection, rank: int, size: int, port: int) -> None:
 
     skyphos.torch.register()
     torch.set_num_threads(1)
-    dist.init_process_group("skyphos")
+    dist.init_process_group(backend)
     pipe.send("ready")
     while (told := pipe.recv()) is not None:
         module, name, args = told
@@ -53,13 +53,13 @@ def serve(pipe: Connection, rank: int, size: int, port: int) -> None:
 class Ranks:
     """A group of processes."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, backend: str = "skyphos") -> None:
         self.size = size
         context, port = multiprocessing.get_context("spawn"), free_port()
         self._pipes, self.processes = [], []
         for rank in range(size):
             mine, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(theirs, rank, size, port), daemon=True)
+            process = context.Process(target=serve, args=(theirs, rank, size, port, backend), daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(mine)
