@@ -468,7 +468,7 @@ def other_parameters() -> None:
         with pytest.raises(sky.Mismatch, match=f"rank 1 has {name}="):
             optimizer = torch.optim.SGD(alike.parameters(), lr=0.1)
             st.block_momentum(optimizer, **({"every": 1, "momentum": 0.5} | settings))  # type: ignore[arg-type]
-    for arguments in ({"op": "sum" if rank else "mean"}, {"finite": rank == 0}):
+    for arguments in ({"op": "sum" if rank else "mean"}, {"nonfinite": "skip" if rank else "raise"}):
         (name,) = arguments
         with pytest.raises(sky.Mismatch, match=f"rank 1 has {name}="):
             st.outer_product(nn.Linear(200, 200), layers="", **arguments)  # type: ignore[arg-type]
