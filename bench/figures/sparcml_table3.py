@@ -8,7 +8,7 @@ Needs root for speech, PyTorch, Pillow and time where runs are not there yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,25 +26,29 @@ class Example(NamedTuple):
     title: str
     name: str
     arguments: Sequence[str]
-    #: Arguments of the top-k run alone.
-    sparse: Sequence[str]
     #: Of what is drawn.
     metric: str
     label: str
+    #: What is said after `--compress`.
+    dense: Sequence[str] = ("dense",)
+    topk: Sequence[str] = ("topk",)
     ranks: int = RANKS
 
 
 EXAMPLES = (
-    Example("ATIS, k = 2 of 512", "atis", ["--preset", "full"], [], "slot_f1", "slot F1, %"),
-    Example("Multi30k, k = 4", "multi30k", ["--preset", "short"], [], "bleu", "BLEU", 2),
-    Example("CIFAR-10, ResNet-8, k = 8", "cifar", ["--preset", "short"], ["--k", "8"], "accuracy", "right, %"),
+    Example("ATIS, k = 2 of 512", "atis", ["--preset", "full"], "slot_f1", "slot F1, %"),
+    Example("Multi30k, k = 4", "multi30k", ["--preset", "short"], "bleu", "BLEU", ranks=2),
     Example(
-        "wide ResNet-18, k = 1",
+        "CIFAR-10, ResNet-8, k = 8",
         "cifar",
-        ["--model", "wide-resnet18", "--preset", "short"],
-        [],
+        ["--preset", "short"],
         "accuracy",
         "right, %",
+        dense=["dense", "--seed", "1"],
+        topk=["topk", "--k", "8", "--seed", "1"],
+    ),
+    Example(
+        "wide ResNet-18, k = 1", "cifar", ["--model", "wide-resnet18", "--preset", "short"], "accuracy", "right, %"
     ),
 )
 
@@ -54,15 +58,11 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
     found = []
     for example in EXAMPLES:
         preset = ["smoke" if quick and word in ("full", "short") else word for word in example.arguments]
-        seed = ["--seed", "1"] if example.sparse else []
-        ways = {"dense": ["dense"], "topk": ["topk", *example.sparse]}
-        train, place = (
-            partial(on_ranks, ranks=example.ranks),
-            "" if example.ranks == RANKS else f"{example.ranks} ranks",
-        )
+        train = partial(on_ranks, ranks=example.ranks)
+        place = "" if example.ranks == RANKS else f"{example.ranks} ranks"
         runs = {
-            way: trained(example.name, [*preset, "--compress", *said, *seed], tell, train, place)["curves"]
-            for way, said in ways.items()
+            way: trained(example.name, [*preset, "--compress", *said], tell, train, place)["curves"]
+            for way, said in (("dense", example.dense), ("topk", example.topk))
         }
         title = f"{example.title}; {example.ranks} ranks here"
         found.append({"title": title} | _drawn(example.metric, example.label, runs))
@@ -87,11 +87,10 @@ def draw(entry: dict[str, Any]) -> Any:
     """A row for each example: against epochs on the left, against time on the right."""
     examples = entry["examples"]
     figure, axes = new(2, rows=len(examples), width=10, height=2.7 * len(examples))
-    places: Sequence[tuple[str, Callable[[float], float]]] = (("epoch", float), ("minutes", lambda s: s / 60))
     for number, example in enumerate(examples):
-        for (said, scaled), on in zip(places, axes[2 * number : 2 * number + 2], strict=True):
+        for said, on in zip(("epoch", "minutes"), axes[2 * number : 2 * number + 2], strict=True):
             for (way, run), colour in zip(example["runs"].items(), (COLOURS[3], COLOURS[2]), strict=True):
-                at = run["epoch"] if said == "epoch" else [scaled(seconds) for seconds in run["trained_s"]]
+                at = run["epoch"] if said == "epoch" else [seconds / 60 for seconds in run["trained_s"]]
                 label = f"{'dense' if way == 'dense' else 'top-k'}: {run['values'][-1]:.4g}"
                 on.plot(at, run["values"], "o-", markersize=3, color=colour, label=label)
             on.set_title(example["title"], fontsize=9)

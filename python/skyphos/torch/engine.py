@@ -24,7 +24,6 @@ import torch
 from ..allreduce import _allreduce_settings
 from ..arguments import resolve_op
 from ..errors import BadInput, SkyphosError
-from ..explanation import Explanation
 from ..quantize import Quantize
 from ..sparse_vector import SparseVector
 from ..topk import reduce_chosen
@@ -158,7 +157,6 @@ class Engine:
         """
         if getattr(optimizer, "compression", None) is self:
             return optimizer.register_step_pre_hook(lambda *_: None)  # it leaves them out by itself
-        self._is_asked = True
         return guarded(optimizer, self)
 
     def leaves_out(self) -> bool:
@@ -471,7 +469,8 @@ class Engine:
             if chosen:
                 odd = self._write_chosen(results[0], into, length)
             if layout.dense:
-                self._count(results[-1][1])
+                how = results[-1][1]
+                self._count(how.sent_bytes, how.received_bytes)
                 spread(reduced.to(into.device), layout.dense, into)
             if scale is not None:
                 into.mul_(scale)
@@ -480,9 +479,9 @@ class Engine:
 
         return write
 
-    def _count(self, how: Explanation) -> None:
-        self._sent_bytes += how.sent_bytes
-        self._received_bytes += how.received_bytes
+    def _count(self, sent_bytes: int, received_bytes: int) -> None:
+        self._sent_bytes += sent_bytes
+        self._received_bytes += received_bytes
 
     def _write_odd(self, into: torch.Tensor) -> None:
         """What a vector is in a step that is left out, or in which a scaler is to find something."""
@@ -529,8 +528,7 @@ class Engine:
 
         def finish(reduced: SparseVector, told: Any) -> SparseVector:
             layout.entries = reduced.nnz or None
-            self._sent_bytes += told[3]
-            self._received_bytes += told[5]
+            self._count(told[3], told[5])
             return reduced
 
         return reduce_chosen(
@@ -607,7 +605,7 @@ class Engine:
 
         def write(into: torch.Tensor) -> None:
             reduced, how = work.wait()
-            self._count(how)
+            self._count(how.sent_bytes, how.received_bytes)
             if has_mark(reduced, length):
                 self._odd = True
                 rows = int(self._nonfinite == "pass")

@@ -26,6 +26,7 @@ def guarded(optimizer: torch.optim.Optimizer, who: Skips) -> Any:
     """Before each step that is left out let the parameters have no gradient; the handle of the hook that does."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise BadInput(f"guard() takes an optimizer of torch, not {optimizer!r}")
+    who.leaves_out()  # from now on somebody asks
     said = 0
 
     def leave_out() -> None:

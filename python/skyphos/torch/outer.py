@@ -91,7 +91,7 @@ def outer_product(
     BadInput
         Not a module, or wrapped already; no layer of that name, or none that can be; complex weights; a weight that
         other modules have too, which are not chosen; on all ranks. Later, in a backward: factors that are not finite
-        (with "skip", if nobody asks);        ``create_graph=True``; a weight that something other than its layer used.
+        (with "skip", if nobody asks); ``create_graph=True``; a weight that something other than its layer used.
     Mismatch
         Ranks with other models or settings.
 
@@ -228,7 +228,6 @@ def guard(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
     exchange = _exchange_of(model, "guard")
     if exchange.nonfinite != "skip":
         raise BadInput('guard takes a model of outer_product(nonfinite="skip"): with others no step is left out')
-    exchange.leaves_out()  # from now on somebody asks
     return guarded(optimizer, exchange)
 
 

@@ -211,7 +211,9 @@ class _Backward:
                 self._error = self._error or error
         if self._error is not None:
             raise self._error
-        left_out = exchange.leaves_out_now(not all(_finite(out) for _, out, _ in sums))
+        left_out = exchange.nonfinite == "skip" and exchange.agree_on(
+            any(not _finite(out) for _, out, pairs in sums if pairs)
+        )
         for weight, out, pairs in sums:
             if pairs and not left_out:  # what no rank used keeps its gradient
                 weight.add(out, exchange.scale if out.dtype not in _WIDE else 1.0)
@@ -300,10 +302,8 @@ class Exchange:
         order = np.array([places[weight] for weight in first], np.int64)
         self.order = [self.weights[place] for place in self.comm.broadcast(order, 0)]
 
-    def leaves_out_now(self, odd: bool) -> bool:
+    def agree_on(self, odd: bool) -> bool:
         """Whether the backward that ends is left out, for what this rank or another found. Collective."""
-        if self.nonfinite != "skip":
-            return False
         self._left_out = bool(self.comm.allreduce(np.array([odd], np.uint8), op="max")[0])
         self.skipped += self._left_out
         return self._left_out
