@@ -93,7 +93,14 @@ struct CommState {
     next_call: u64,
     /// Calls that ended since ranks had called different things.
     mismatches: u64,
+    /// The last calls that ended with an error here, in ascending order of when they ended.
+    failed_calls: VecDeque<u64>,
+    /// Set once a peer reports an error in a call that this rank has completed: no later call may succeed.
+    diverged: Option<Error>,
 }
+
+/// How many failed calls a group remembers. A peer reports its own error in such a call at most once, soon after.
+const FAILED_CALLS: usize = 1024;
 
 /// Why a rank takes no part any more in a call that goes on without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,7 +201,13 @@ impl Mailbox {
     }
 
     pub(crate) fn open_comm(&mut self, group: Arc<Group>) {
-        self.comms.push(CommState { group, next_call: 0, mismatches: 0 });
+        self.comms.push(CommState {
+            group,
+            next_call: 0,
+            mismatches: 0,
+            failed_calls: VecDeque::new(),
+            diverged: None,
+        });
     }
 
     pub(crate) fn close_comm(&mut self, comm: u64) {
@@ -260,6 +273,7 @@ impl Mailbox {
         let apart: Vec<(u32, Option<Absence>)> =
             over.iter().map(|(rank, over)| (*rank, over.absence(call))).collect();
         let over = over.iter().find(|(_, over)| over.ends(call, sig)).map(|(_, over)| over.error.clone());
+        let diverged = self.comm(group.comm).and_then(|state| state.diverged.clone());
         let b = &mut self.calls[k];
         b.own = Some(sig);
         if let Some((peer, theirs)) = b.first
@@ -273,6 +287,9 @@ impl Mailbox {
         if let Some(error) = over {
             b.fail(error, true);
         }
+        if let Some(error) = diverged.filter(|_| call != SHRINK_CALL) {
+            b.fail(error, false);
+        }
         if sig.outlives_losses() {
             apart.into_iter().for_each(|(rank, why)| why.into_iter().for_each(|why| b.leaves(rank, why)));
         }
@@ -282,7 +299,8 @@ impl Mailbox {
     /// Why nothing more can be called in a group here, if so. Of losses it knows its own: who has seen one tells all.
     pub(crate) fn why_over(&self, group: &Group) -> Option<Error> {
         let lost = group.ranks.iter().find_map(|rank| self.lost(*rank, None));
-        lost.or_else(|| self.over_in(group).next().map(|(_, over)| over.error.clone()))
+        let over = || self.over_in(group).next().map(|(_, over)| over.error.clone());
+        lost.or_else(over).or_else(|| self.comm(group.comm)?.diverged.clone())
     }
 
     /// Calls of a group that this rank has begun.
@@ -301,6 +319,23 @@ impl Mailbox {
         let groups = self.comms.iter().map(|state| &state.group).filter(|group| group.ranks.contains(&rank));
         for comm in groups.map(|group| group.comm) {
             self.over.entry((comm, rank)).or_insert_with(|| Over { error: error.clone(), begun: None });
+        }
+    }
+
+    /// A peer has left a call with an error. If this rank has completed that call, ranks disagree about its outcome: a
+    /// program that repeats failed calls would from now on pair different calls. So no later call of the group succeeds,
+    /// those included that have begun.
+    fn diverge(&mut self, comm: u64, call: u64, from: u32, error: &Error) {
+        let Some(state) = self.comms.iter_mut().find(|c| c.group.comm == comm) else { return };
+        let me = state.group.ranks[state.group.me as usize];
+        if state.failed_calls.contains(&call) {
+            return;
+        }
+        let (failed, completed, cause) = (from, me, error.to_string());
+        let error = state.diverged.get_or_insert(Error::Diverged { call, failed, completed, cause });
+        let later = |b: &&mut CallBox| b.comm == comm && b.call > call && b.call != SHRINK_CALL;
+        for b in self.calls.iter_mut().filter(later).filter(|b| b.own.is_some()) {
+            b.fail(error.clone(), false);
         }
     }
 
@@ -389,8 +424,8 @@ impl Mailbox {
         self.addresses.iter().enumerate().map(of).collect()
     }
 
-    /// The call is over here; what still comes for it is dropped.
-    pub(crate) fn end(&mut self, comm: u64, call: u64) {
+    /// The call is over here, completed or failed; what still comes for it is dropped.
+    pub(crate) fn end(&mut self, comm: u64, call: u64, completed: bool) {
         let Some(k) = self.calls.iter().position(|b| b.call == call && b.comm == comm) else { return };
         if call == SHRINK_CALL {
             // It may be entered again, and goes on where it was.
@@ -398,9 +433,12 @@ impl Mailbox {
             return;
         }
         let mut done = self.calls.swap_remove(k);
-        if let Some((Error::Mismatch { .. }, _)) = done.failed {
-            let state = self.comms.iter_mut().find(|c| c.group.comm == comm);
-            state.into_iter().for_each(|state| state.mismatches += 1);
+        if !completed && let Some(state) = self.comms.iter_mut().find(|c| c.group.comm == comm) {
+            state.mismatches += u64::from(matches!(done.failed, Some((Error::Mismatch { .. }, _))));
+            if state.failed_calls.len() == FAILED_CALLS {
+                state.failed_calls.pop_front();
+            }
+            state.failed_calls.push_back(call);
         }
         if let Some((error @ Error::PeerLost { rank, .. }, _)) = &done.failed {
             self.miss(*rank, error);
@@ -523,8 +561,9 @@ impl Mailbox {
                 // Where it is a group that this call has agreed on here, that rank will not be in it.
                 let over = Over { error: error.clone(), begun: Some(0) };
                 self.end_calls_of(from, Group::number_after(comm, call), over);
-                if let Error::PeerLost { rank, .. } = error {
-                    self.miss(rank, &error);
+                match error {
+                    Error::PeerLost { rank, .. } => self.miss(rank, &error),
+                    _ => self.diverge(comm, call, from, &error),
                 }
                 self.last_words.insert(from, error);
             }

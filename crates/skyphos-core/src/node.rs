@@ -27,6 +27,12 @@ const LOOK_UP: Duration = Duration::from_millis(100);
 /// from sleep costs 5 to 50 µs; most waits inside a collective are shorter.
 const SPIN: Duration = Duration::from_micros(30);
 
+/// The longest wait for peers to take the abort of a failed call.
+const HAND_OVER: Duration = Duration::from_millis(50);
+
+/// Polls after which a completed call returns although more is arriving: what comes by then was not there when it completed.
+const MOST_POLLS: u32 = 64;
+
 /// The longest wait for peers to take what was sent when a node closes.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -84,6 +90,7 @@ pub struct Node {
     place: (u32, u32),
     /// Whether a call has the transport's own collectives for itself.
     own_collectives: AtomicBool,
+    quiet_polls: u32,
     /// Calls under way that nobody may be waiting for.
     pub(crate) tasks: Arc<Tasks>,
     /// The process that made the node. A forked child shares its sockets and must leave them alone.
@@ -103,6 +110,7 @@ impl Node {
         let shares_memory = transport.shares_memory() && !virtual_time;
         let place = transport.place();
         let callers_only = transport.is_for_callers_only();
+        let quiet_polls = transport.quiet_polls();
         let cores = std::thread::available_parallelism().map_or(1, |c| c.get());
         let merge_pool = match settings.threads {
             0 => return Err(Error::bad_input("threads must be at least 1")),
@@ -143,6 +151,7 @@ impl Node {
             goes_on,
             place,
             own_collectives: AtomicBool::new(false),
+            quiet_polls,
         });
         if virtual_time || callers_only {
             // A simulated process has one thread; and a thread of ours may not use a transport that is for callers.
@@ -379,9 +388,71 @@ impl Node {
             self.handed_over(ep).await?;
             Ok(result)
         });
+        let result = result.and_then(|done| self.heed_aborts(ep).map(|()| done));
         leave.outcome = Outcome::of(&result);
+        let failed = matches!(leave.outcome, Outcome::Failed(_));
         drop(leave);
+        if failed {
+            Node::hand_over_abort(ep);
+        }
         result
+    }
+
+    /// Looks at everything that has arrived before a completed call returns. A peer that has left the call with an error may
+    /// have sent all its data before, and its abort comes after that data: without this a rank that enters late would
+    /// complete a call that has failed.
+    pub(crate) fn heed_aborts(&self, ep: &Endpoint) -> Result<()> {
+        self.file_arrivals();
+        let (group, call) = ep.place();
+        match self.mail(|m| m.look(group.comm, call)) {
+            Err((error, true)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Files all that has arrived so far.
+    fn file_arrivals(&self) {
+        let (mut quiet, mut turns_of_others) = (0, 0);
+        for _ in 0..MOST_POLLS {
+            let mut state = self.state();
+            if !state.driving {
+                state.driving = true;
+                drop(state);
+                quiet = if self.drive(Duration::ZERO) { quiet + 1 } else { 0 };
+                if quiet == self.quiet_polls {
+                    return;
+                }
+                continue;
+            }
+            // Another thread polls: two of its turns, of which the second begins after this one has asked.
+            if turns_of_others == 2 {
+                return;
+            }
+            turns_of_others += 1;
+            (self.waker)();
+            state.waiters += 1;
+            state = self.turn.wait_timeout(state, self.nap()).unwrap_or_else(PoisonError::into_inner).0;
+            state.waiters -= 1;
+        }
+    }
+
+    /// Sends the abort of a call that has failed here, after which nobody may drive the transport for long. What a peer does
+    /// not take at once is left to the node's thread.
+    fn hand_over_abort(ep: &Endpoint) {
+        let (node, (group, _)) = (ep.node(), ep.place());
+        let until = node.now() + HAND_OVER;
+        while !node.is_handed_over(group) {
+            if node.now() >= until {
+                return Node::send_in_background(node);
+            }
+            node.wait_until(|_| false, HAND_OVER / 10);
+        }
+    }
+
+    /// Whether the system has all that was queued for the group.
+    fn is_handed_over(&self, group: &Group) -> bool {
+        let transport = self.transport();
+        group.ranks.iter().all(|rank| *rank == self.rank || transport.backlog(*rank) == 0)
     }
 
     /// Completes when the system has all that was queued for the group. After the call nobody may drive the
@@ -392,9 +463,7 @@ impl Node {
             if let Err(error) = ep.catch_up() {
                 return Poll::Ready(Err(error));
             }
-            let (group, _) = ep.place();
-            let transport = self.transport();
-            match group.ranks.iter().all(|rank| *rank == self.rank || transport.backlog(*rank) == 0) {
+            match self.is_handed_over(ep.place().0) {
                 true => Poll::Ready(Ok(())),
                 false => Poll::Pending,
             }
@@ -408,6 +477,7 @@ impl Node {
         let sig = CallSig::plain(CallKind::Failed);
         let ep = self.begin(group, sig);
         drop(Leave { ep: &ep, outcome: Outcome::Failed(error.clone()) });
+        Node::hand_over_abort(&ep);
         error
     }
 
@@ -588,8 +658,9 @@ impl Watch {
 
 /// How a call ended on this rank.
 pub(crate) enum Outcome {
-    /// Well, or with an error that every rank comes to.
     Done,
+    /// With an error that every rank comes to by itself.
+    Agreed,
     Failed(Error),
     Panicked,
 }
@@ -597,8 +668,9 @@ pub(crate) enum Outcome {
 impl Outcome {
     pub(crate) fn of<R>(result: &Result<R>) -> Outcome {
         match result {
-            Err(error) if !error.is_agreed() => Outcome::Failed(error.clone()),
-            _ => Outcome::Done,
+            Err(error) if error.is_agreed() => Outcome::Agreed,
+            Err(error) => Outcome::Failed(error.clone()),
+            Ok(_) => Outcome::Done,
         }
     }
 }
@@ -613,8 +685,10 @@ impl Drop for Leave<'_> {
     fn drop(&mut self) {
         let (node, (group, call)) = (self.ep.node(), self.ep.place());
         let said = node.mail(|m| m.look(group.comm, call)).err().filter(|(_, remote)| *remote);
-        let error = match std::mem::replace(&mut self.outcome, Outcome::Done) {
-            Outcome::Done => None,
+        let outcome = std::mem::replace(&mut self.outcome, Outcome::Done);
+        let completed = matches!(outcome, Outcome::Done);
+        let error = match outcome {
+            Outcome::Done | Outcome::Agreed => None,
             // Told on: should this rank go away next, others may see that before they hear from who said it.
             Outcome::Failed(_) | Outcome::Panicked if said.is_some() => said.map(|(error, _)| error),
             Outcome::Failed(error) => Some(error.as_seen_by_others(node.rank)),
@@ -628,7 +702,7 @@ impl Drop for Leave<'_> {
                 node.post(*peer, header, payload.clone());
             }
         }
-        node.mail(|m| m.end(group.comm, call));
+        node.mail(|m| m.end(group.comm, call, completed));
         if node.goes_on {
             node.transport().end(group.comm, call, failed);
         }

@@ -171,6 +171,11 @@ impl<R> Work<R> {
         }
     }
 
+    /// Whether the call is over, and failed.
+    pub fn has_failed(&self) -> bool {
+        matches!(*lock(&self.slot.result), Some(Err(_)))
+    }
+
     /// Waits for the result.
     pub fn wait(self) -> Result<R> {
         self.wait_for(None);
@@ -233,7 +238,12 @@ impl<R: Send> Step for Task<R> {
             Err(error) => Ok(Poll::Ready(Err(error))),
             Ok(()) => {
                 let poll = || self.future.as_mut().poll(&mut Context::from_waker(&waker));
-                catch_unwind(AssertUnwindSafe(poll))
+                catch_unwind(AssertUnwindSafe(poll)).map(|polled| match polled {
+                    Poll::Ready(Ok(result)) => {
+                        Poll::Ready(self.ep.node().heed_aborts(&self.ep).map(|()| result))
+                    }
+                    other => other,
+                })
             }
         };
         let (result, outcome) = match polled {
@@ -369,6 +379,18 @@ impl Node {
         let failed =
             |e| Error::bad_input(format!("cannot start the thread that a replicated group needs: {e}"));
         Node::start_thread(node).map_err(failed)
+    }
+
+    /// Lets the node's thread send what is still queued here.
+    pub(crate) fn send_in_background(node: &Arc<Node>) {
+        let mut desk = lock(&node.tasks.desk);
+        desk.unsent = true;
+        if !desk.thread {
+            // Without a thread it is sent when this rank calls something else.
+            desk.thread = Node::start_thread(node).is_ok();
+        }
+        drop(desk);
+        node.tasks.bell.notify_all();
     }
 
     /// This thread drives the transport from now on, not the node's.
