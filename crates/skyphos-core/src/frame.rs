@@ -14,7 +14,7 @@
 //! | 22..24 | origin | of a chunk that is passed on: the process that sent it |
 //! | 24..28 | round | which exchange of the call |
 //! | 28..32 | seq | number of the chunk in its message |
-//! | 32..36 | len | bytes of payload; its highest bit: the payload is lent, and a slip follows in its place ([`crate::loan`]) |
+//! | 32..36 | len | bytes of payload (18 bits); sig.outcomes (13 bits); the highest bit: the payload is lent, and a slip follows in its place ([`crate::loan`]) |
 //! | 36..40 | sig.extra | plan, degrees or root |
 //! | 40..48 | total | bytes of the whole message (`Credit`: bytes consumed; `Vouch`: a checksum; `Abort` of all calls: how many were begun) |
 //! | 48..56 | sig.n | size of the index space |
@@ -31,6 +31,10 @@ const VERSION: u8 = 1;
 
 /// In the last byte of `len`.
 const LENT: u8 = 0x80;
+
+/// Bits of a payload's length, beside those of [`CallSig::outcomes`].
+const LEN_BITS: u32 = 18;
+const OUTCOME_BITS: u32 = 13;
 
 /// Bits of a call's number, and the numbers there are.
 const CALL_BITS: u32 = 48;
@@ -184,6 +188,9 @@ pub struct CallSig {
     pub n: u64,
     /// Number of the plan, hash of the degrees …, by kind.
     pub extra: u32,
+    /// A hash of the calls of the group that this rank's program has seen fail, set by the mailbox when the call begins. Ranks
+    /// that saw other calls fail are at different places of their programs, whatever the calls look like.
+    pub outcomes: u16,
 }
 
 impl CallSig {
@@ -194,7 +201,13 @@ impl CallSig {
 
     /// A call without operation, values or index space.
     pub const fn plain(kind: CallKind) -> CallSig {
-        CallSig { kind, op: 0, dtype: 0, flags: 0, width: 0, n: 0, extra: 0 }
+        CallSig { kind, op: 0, dtype: 0, flags: 0, width: 0, n: 0, extra: 0, outcomes: 0 }
+    }
+
+    /// `outcomes` once the program has seen one more call fail, in whatever order.
+    pub(crate) fn outcomes_after(outcomes: u16, failed_call: u64) -> u16 {
+        let mixed = failed_call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - OUTCOME_BITS);
+        outcomes.wrapping_add(mixed as u16) & ((1 << OUTCOME_BITS) - 1)
     }
 }
 
@@ -334,7 +347,8 @@ impl Header {
         b[16..24].copy_from_slice(&(self.call & CALLS | u64::from(self.origin) << CALL_BITS).to_le_bytes());
         b[24..28].copy_from_slice(&self.round.to_le_bytes());
         b[28..32].copy_from_slice(&self.seq.to_le_bytes());
-        b[32..36].copy_from_slice(&(len as u32).to_le_bytes());
+        let len = len as u32 | u32::from(self.sig.outcomes) << LEN_BITS;
+        b[32..36].copy_from_slice(&len.to_le_bytes());
         b[36..40].copy_from_slice(&self.sig.extra.to_le_bytes());
         b[40..48].copy_from_slice(&self.total.to_le_bytes());
         b[48..56].copy_from_slice(&self.sig.n.to_le_bytes());
@@ -371,7 +385,10 @@ impl Header {
             return Err(format!("frame version {}, this build speaks {VERSION}", bytes[2]));
         }
         let kind = FrameKind::from_code(bytes[3]).ok_or_else(|| format!("frame kind {}", bytes[3]))?;
-        let len = u32_at(32) as usize;
+        let (len, rest) = (u32_at(32) as usize & ((1 << LEN_BITS) - 1), u32_at(32) >> LEN_BITS);
+        if rest >> OUTCOME_BITS != 0 {
+            return Err("a frame whose payload is lent where none can be".to_owned());
+        }
         if len > CHUNK_BYTES {
             return Err(format!("frame of {len} bytes, at most {CHUNK_BYTES} allowed"));
         }
@@ -384,6 +401,7 @@ impl Header {
             width: u32_at(56),
             n: u64_at(48),
             extra: u32_at(36),
+            outcomes: rest as u16,
         };
         let header = Header {
             kind,
@@ -436,6 +454,7 @@ mod tests {
             width: 16,
             n: 1 << 62,
             extra: 77,
+            outcomes: 0x1234,
         };
         Header {
             kind: FrameKind::Passed,
@@ -476,8 +495,10 @@ mod tests {
     #[test]
     fn a_claimed_length_is_checked_before_memory_is_reserved() {
         let mut bytes = header().encode(b"");
-        bytes[32..36].copy_from_slice(&u32::MAX.to_le_bytes());
+        bytes[32..36].copy_from_slice(&(u32::MAX >> 1).to_le_bytes());
         assert!(Header::decode(&bytes).unwrap_err().contains("at most"));
+        bytes[32..36].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(Header::decode(&bytes).unwrap_err().contains("lent"));
     }
 
     #[test]

@@ -95,6 +95,8 @@ struct CommState {
     mismatches: u64,
     /// The last calls that ended with an error here, in ascending order of when they ended.
     failed_calls: VecDeque<u64>,
+    /// [`CallSig::outcomes`] of the next call.
+    outcomes: u16,
     /// Set once a peer reports an error in a call that this rank has completed: no later call may succeed.
     diverged: Option<Error>,
 }
@@ -206,6 +208,7 @@ impl Mailbox {
             next_call: 0,
             mismatches: 0,
             failed_calls: VecDeque::new(),
+            outcomes: 0,
             diverged: None,
         });
     }
@@ -257,10 +260,14 @@ impl Mailbox {
         Some(self.calls.len() - 1)
     }
 
-    /// This rank enters its next call: its number, or why it cannot succeed.
-    pub(crate) fn begin(&mut self, group: &Arc<Group>, sig: CallSig) -> u64 {
-        let next_call = self.comm(group.comm).expect("group is open").next_call;
-        let call = if sig.kind == CallKind::Shrink { SHRINK_CALL } else { next_call };
+    /// This rank enters its next call: its number, and what its frames say of it.
+    pub(crate) fn begin(&mut self, group: &Arc<Group>, sig: CallSig) -> (u64, CallSig) {
+        let CommState { next_call, outcomes, .. } = *self.comm(group.comm).expect("group is open");
+        let (call, outcomes) = match sig.kind {
+            CallKind::Shrink => (SHRINK_CALL, 0),
+            _ => (next_call, outcomes),
+        };
+        let sig = CallSig { outcomes, ..sig };
         let k = self.box_of(group.comm, call).expect("the next call is not over");
         if call == next_call {
             self.comms.iter_mut().find(|c| c.group.comm == group.comm).expect("open").next_call += 1;
@@ -279,7 +286,7 @@ impl Mailbox {
         if let Some((peer, theirs)) = b.first
             && !theirs.fits(&sig)
         {
-            b.fail(mismatch(me, sig, peer, theirs), false);
+            b.fail(mismatch((me, sig), (peer, theirs)), false);
         }
         if let Some(error) = lost {
             b.fail(error, false);
@@ -293,7 +300,18 @@ impl Mailbox {
         if sig.outlives_losses() {
             apart.into_iter().for_each(|(rank, why)| why.into_iter().for_each(|why| b.leaves(rank, why)));
         }
-        call
+        (call, sig)
+    }
+
+    /// This rank's program is told that a call has failed: what it does from now on may depend on that. A loss has rules of
+    /// its own, and `shrink` may be tried again.
+    pub(crate) fn see_failure(&mut self, comm: u64, call: u64, error: &Error) {
+        if call == SHRINK_CALL || matches!(error, Error::PeerLost { .. }) {
+            return;
+        }
+        if let Some(state) = self.comms.iter_mut().find(|c| c.group.comm == comm) {
+            state.outcomes = CallSig::outcomes_after(state.outcomes, call);
+        }
     }
 
     /// Why nothing more can be called in a group here, if so. Of losses it knows its own: who has seen one tells all.
@@ -331,8 +349,9 @@ impl Mailbox {
         if state.failed_calls.contains(&call) {
             return;
         }
-        let (failed, completed, cause) = (from, me, error.to_string());
-        let error = state.diverged.get_or_insert(Error::Diverged { call, failed, completed, cause });
+        let cause =
+            format!("rank {from} left call {call} with an error ({error}) just as rank {me} completed it");
+        let error = state.diverged.get_or_insert(Error::Diverged { left: from, right: me, cause });
         let later = |b: &&mut CallBox| b.comm == comm && b.call > call && b.call != SHRINK_CALL;
         for b in self.calls.iter_mut().filter(later).filter(|b| b.own.is_some()) {
             b.fail(error.clone(), false);
@@ -578,11 +597,13 @@ impl Mailbox {
             FrameKind::Data => {
                 self.last_words.remove(&from); // it has gone on
                 match (b.own, me) {
-                    (Some(own), Some(me)) if !own.fits(&sig) => b.fail(mismatch(me, own, from, sig), false),
+                    (Some(own), Some(me)) if !own.fits(&sig) => {
+                        b.fail(mismatch((me, own), (from, sig)), false)
+                    }
                     (None, _) if b.first.is_none_or(|(_, first)| first == sig) => b.first = Some((from, sig)),
                     (None, _) => {
                         let (peer, theirs) = b.first.expect("checked");
-                        b.fail(mismatch(peer, theirs, from, sig), false);
+                        b.fail(mismatch((peer, theirs), (from, sig)), false);
                     }
                     _ => {}
                 }
@@ -653,11 +674,11 @@ impl CallBox {
     }
 }
 
-fn mismatch(left: u32, left_sig: CallSig, right: u32, right_sig: CallSig) -> Error {
-    let ((left, left_sig), (right, right_sig)) = if left <= right {
-        ((left, left_sig), (right, right_sig))
-    } else {
-        ((right, right_sig), (left, left_sig))
-    };
+fn mismatch(one: (u32, CallSig), other: (u32, CallSig)) -> Error {
+    let ((left, left_sig), (right, right_sig)) = if one.0 <= other.0 { (one, other) } else { (other, one) };
+    if left_sig.outcomes != right_sig.outcomes {
+        let cause = "a call failed on one of them just as the other completed it".to_owned();
+        return Error::Diverged { left, right, cause };
+    }
     Error::Mismatch { left, left_call: left_sig.to_string(), right, right_call: right_sig.to_string() }
 }

@@ -336,7 +336,7 @@ impl Node {
     }
 
     fn begin(self: &Arc<Node>, group: &Arc<Group>, sig: CallSig) -> Endpoint {
-        let call = self.mail(|m| m.begin(group, sig));
+        let (call, sig) = self.mail(|m| m.begin(group, sig));
         Endpoint::new(self.clone(), group.clone(), call, sig)
     }
 
@@ -395,7 +395,19 @@ impl Node {
         if failed {
             Node::hand_over_abort(ep);
         }
+        if let Err(error) = &result {
+            self.see_failure(ep, error);
+        }
         result
+    }
+
+    /// This rank's program is told that a call has failed. A replica that fails alone is left behind by its siblings, which go
+    /// on in the call: that is for checksums of what they put in to tell.
+    pub(crate) fn see_failure(&self, ep: &Endpoint, error: &Error) {
+        let (group, call) = ep.place();
+        if !self.is_replicated() {
+            self.mail(|m| m.see_failure(group.comm, call, error));
+        }
     }
 
     /// Looks at everything that has arrived before a completed call returns. A peer that has left the call with an error may
@@ -478,21 +490,22 @@ impl Node {
         let ep = self.begin(group, sig);
         drop(Leave { ep: &ep, outcome: Outcome::Failed(error.clone()) });
         Node::hand_over_abort(&ep);
+        self.see_failure(&ep, &error);
         error
     }
 
     fn block_on<R>(&self, ep: &Endpoint, future: impl Future<Output = Result<R>>) -> Result<R> {
         let mut future = std::pin::pin!(future);
         let mut context = Context::from_waker(std::task::Waker::noop());
-        let (mut watch, mut asked) = (Watch::new(self), Instant::now());
+        let (mut watch, mut asked) = (Watch::new(self), self.now());
         watch.look(ep)?;
         loop {
             if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
                 return result;
             }
             let quiet = self.wait_until(|mail| ep.has_news(mail), self.nap());
-            if quiet || asked.elapsed() > LOOK_UP {
-                asked = Instant::now();
+            if quiet || self.now().saturating_sub(asked) > LOOK_UP {
+                asked = self.now();
                 if self.interrupted() {
                     return Err(Error::Interrupted);
                 }

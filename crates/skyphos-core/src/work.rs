@@ -155,15 +155,15 @@ impl<R> Work<R> {
         let until = timeout.and_then(|t| Instant::now().checked_add(t));
         node.release_held();
         let _waiting = Waiting::enter(&node.tasks);
-        let mut asked = Instant::now();
+        let mut asked = node.now();
         while !is_set() {
             let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return;
             }
             let quiet = node.step_calls(left, Some(flag));
-            if quiet || asked.elapsed() > NAP {
-                asked = Instant::now();
+            if quiet || node.now().saturating_sub(asked) > NAP {
+                asked = node.now();
                 if node.interrupted() {
                     node.interrupt(&self.ep);
                 }
@@ -184,7 +184,11 @@ impl<R> Work<R> {
 
     /// The result, once the call is over and nobody has taken it.
     pub fn take(&self) -> Option<Result<R>> {
-        lock(&self.slot.result).take()
+        let result = lock(&self.slot.result).take();
+        if let Some(Err(error)) = &result {
+            self.ep.node().see_failure(&self.ep, error);
+        }
+        result
     }
 }
 

@@ -70,18 +70,15 @@ pub enum Error {
     /// One rank completed a call that another left with an error in the same moment, so that neither could know of the
     /// other. The group makes no more calls.
     #[error(
-        "rank {failed} left call {call} of this group with an error ({cause}) just as rank {completed} completed it: ranks \
-         no longer agree which calls have succeeded. Make a new group with shrink(), and go on from a state that all ranks \
-         share (a checkpoint)"
+        "ranks {left} and {right} no longer agree which calls have succeeded: {cause}. Make a new group with shrink(), and go \
+         on from a state that all ranks share (a checkpoint)"
     )]
     Diverged {
-        /// Number of the call in its group.
-        call: u64,
-        /// The rank that left it with an error.
-        failed: u32,
-        /// A rank that completed it.
-        completed: u32,
-        /// The error.
+        /// One rank.
+        left: u32,
+        /// The other.
+        right: u32,
+        /// What happened.
         cause: String,
     },
     /// Indices that are wanted and that no rank contributes. All ranks find this together.
@@ -174,8 +171,8 @@ impl Error {
                 let pairs = examples.iter().flat_map(|(index, rank)| [*index, u64::from(*rank)]);
                 (9, [*requests].into_iter().chain(pairs).collect(), vec![])
             }
-            Error::Diverged { call, failed, completed, cause } => {
-                (10, vec![*call, u64::from(*failed), u64::from(*completed)], vec![cause])
+            Error::Diverged { left, right, cause } => {
+                (10, vec![u64::from(*left), u64::from(*right)], vec![cause])
             }
         };
         let mut out = vec![code];
@@ -237,12 +234,7 @@ impl Error {
                 requests: *numbers.first()?,
                 examples: numbers[1..].chunks_exact(2).map(|p| (p[0], p[1] as u32)).collect(),
             },
-            10 => Error::Diverged {
-                call: *numbers.first()?,
-                failed: rank(1)?,
-                completed: rank(2)?,
-                cause: text(&mut bytes)?,
-            },
+            10 => Error::Diverged { left: rank(0)?, right: rank(1)?, cause: text(&mut bytes)? },
             _ => return None,
         })
     }
@@ -264,7 +256,7 @@ mod tests {
             Error::Interrupted,
             Error::Corrupt { rank: 2, message: s("crc") },
             Error::Unmet { requests: 3, examples: vec![(1 << 62, 4), (7, 0)] },
-            Error::Diverged { call: 7, failed: 1, completed: 0, cause: s("interrupted") },
+            Error::Diverged { left: 1, right: 0, cause: s("interrupted") },
         ]
     }
 

@@ -176,13 +176,13 @@ impl AllreduceOptions {
             mix(self.stamp ^ 4);
         }
         CallSig {
-            kind,
             op: op.code(),
             dtype: T::DTYPE as u8,
             flags: custom_tag(op),
             width: u32::try_from(width).unwrap_or(u32::MAX),
             n,
             extra,
+            ..CallSig::plain(kind)
         }
     }
 }

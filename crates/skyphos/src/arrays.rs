@@ -48,7 +48,8 @@ impl ArrayMove {
             ArrayMove::Message => (CallKind::Message, values + out, 0),
         };
         let dtype = T::DTYPE as u8;
-        CallSig { kind, op: 0, dtype, flags: CallSig::ARRAYS, width: 1, n: block as u64, extra }
+        let plain = CallSig::plain(kind);
+        CallSig { dtype, flags: CallSig::ARRAYS, width: 1, n: block as u64, extra, ..plain }
     }
 
     /// Refuses arrays of which one is not as long as the other makes it.
@@ -121,7 +122,7 @@ fn reduce_sig<T: Element>(root: Option<u32>, values: usize, op: &ReduceOp) -> Ca
         Some(root) => (CallKind::ReduceToRootDense, root),
     };
     let (n, flags) = (values as u64, custom_tag(op));
-    CallSig { kind, op: op.code(), dtype: T::DTYPE as u8, flags, width: 1, n, extra }
+    CallSig { op: op.code(), dtype: T::DTYPE as u8, flags, width: 1, n, extra, ..CallSig::plain(kind) }
 }
 
 impl Comm {

@@ -64,13 +64,11 @@ impl ConfigureOptions {
         extra ^= self.min_packet_bytes.map_or(0, |bytes| (bytes.to_bits() >> 32) as u32 | 1);
         extra ^= self.expected_nnz.map_or(0, |nnz| (nnz ^ nnz >> 32) as u32 | 1).rotate_left(7);
         CallSig {
-            kind,
-            op: 0,
-            dtype: 0,
             flags: u8::from(self.missing == Missing::Identity),
             width: u32::try_from(self.width).unwrap_or(u32::MAX),
             n: self.n.unwrap_or(0),
             extra,
+            ..CallSig::plain(kind)
         }
     }
 
@@ -186,13 +184,13 @@ impl Comm {
 
 fn reduce_sig<T: Element>(n: u64, width: usize, id: u32, op: &ReduceOp) -> CallSig {
     CallSig {
-        kind: CallKind::Reduce,
         op: op.code(),
         dtype: T::DTYPE as u8,
         flags: custom_tag(op),
         width: width as u32,
         n,
         extra: id,
+        ..CallSig::plain(CallKind::Reduce)
     }
 }
 

@@ -100,8 +100,10 @@ fn calls_under_way() {
 /// A rank finds an error before it enters, and the others come later.
 #[test]
 fn an_error_before_entry() {
+    // The failed call stands for one call: not for a program that has begun several when the first fails.
+    let single = ALL.iter().filter(|(program, _)| *program != "under way");
     for (name, connect) in TRANSPORTS {
-        for program in &ALL {
+        for program in single.clone() {
             let left = Barrier::new(3);
             on_each(connect(3), |rank, transport| {
                 let comm = Comm::over(transport, settings_here()).unwrap();
