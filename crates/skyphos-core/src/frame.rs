@@ -71,14 +71,17 @@ pub enum FrameKind {
     Vouch = 11,
     /// "I am past this call, which all have done their part of": to who did not hear so, in one that losses do not end.
     Past = 12,
+    /// "My arguments of this call, of which you have another hash": the payload has them.
+    Arguments = 13,
 }
 
 impl FrameKind {
     fn from_code(code: u8) -> Option<FrameKind> {
         use FrameKind::*;
         let of_replicas = [Have, PassOn, Passed, Vouch];
-        let mut all =
-            [Data, Credit, Abort, Probe, Present, Bye, GivenUp, Past].into_iter().chain(of_replicas);
+        let mut all = [Data, Credit, Abort, Probe, Present, Bye, GivenUp, Past, Arguments]
+            .into_iter()
+            .chain(of_replicas);
         all.find(|k| *k as u8 == code)
     }
 
@@ -142,6 +145,8 @@ pub enum CallKind {
     Measure = 32,
     /// The exchange of profiles when a group begins.
     Profile = 33,
+    /// Agreement on arguments of something that is made of several calls.
+    Agree = 34,
 }
 
 impl CallKind {
@@ -165,7 +170,8 @@ impl CallKind {
             OuterProduct,
             Message,
         ];
-        let mut all = of_plans.into_iter().chain(reductions).chain(others).chain([Shrink, Measure, Profile]);
+        let mut all =
+            of_plans.into_iter().chain(reductions).chain(others).chain([Shrink, Measure, Profile, Agree]);
         all.find(|k| *k as u8 == code)
     }
 }
@@ -182,7 +188,7 @@ pub struct CallSig {
     pub dtype: u8,
     /// Settings, by kind.
     pub flags: u8,
-    /// Numbers an index.
+    /// Numbers an index; of arrays that are not one-dimensional a hash of their shape.
     pub width: u32,
     /// Size of the index space.
     pub n: u64,
@@ -221,6 +227,41 @@ impl CallSig {
         }
     }
 
+    /// Whether it is the same call with other arguments, of which only the hash is known.
+    pub(crate) fn differs_in_hash(&self, other: &CallSig) -> bool {
+        let (extra, width) = (self.extra, self.width);
+        let hashed = CallSig {
+            extra: if self.has_hash() { extra } else { other.extra },
+            width: if self.is_of_arrays() { width } else { other.width },
+            ..*other
+        };
+        self != other && *self == hashed
+    }
+
+    /// Whether it moves or reduces arrays.
+    fn is_of_arrays(&self) -> bool {
+        use CallKind::*;
+        match self.kind {
+            AllreduceDense | ReduceScatterDense | ReduceToRootDense => true,
+            Allgather | Gather | Alltoall | Scatter | Message => self.flags == CallSig::ARRAYS,
+            _ => false,
+        }
+    }
+
+    /// Whether `extra` is a hash of arguments.
+    fn has_hash(&self) -> bool {
+        use CallKind::*;
+        let reductions =
+            [Allreduce, AllreduceDense, ReduceScatter, ReduceScatterDense, TopkAllreduce, OuterProduct];
+        let others = [Allgather, Alltoall, Configure, ConfigureReduce, Agree];
+        reductions.contains(&self.kind) || others.contains(&self.kind)
+    }
+
+    /// Its text without a hash that says nothing to people.
+    pub(crate) fn without_hash(&self) -> String {
+        self.text(false)
+    }
+
     /// Whether a rank in this call may share it with one in `other`.
     pub fn fits(&self, other: &CallSig) -> bool {
         self == other || self.kind == CallKind::Failed || other.kind == CallKind::Failed
@@ -229,6 +270,12 @@ impl CallSig {
 
 impl std::fmt::Display for CallSig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text(true))
+    }
+}
+
+impl CallSig {
+    fn text(&self, with_hash: bool) -> String {
         let name = match self.kind {
             CallKind::Barrier => "barrier",
             CallKind::Configure => "configure",
@@ -255,48 +302,44 @@ impl std::fmt::Display for CallSig {
             CallKind::Message => "message",
             CallKind::Measure => "probe",
             CallKind::Profile => "init",
+            CallKind::Agree => "settings",
         };
         use CallKind::*;
         let moves = matches!(self.kind, Allgather | Gather | Alltoall | Scatter | Message);
-        write!(f, "{name}{}(", if moves && self.flags == CallSig::ARRAYS { " of arrays" } else { "" })?;
-        let mut comma = "";
-        let mut item = |f: &mut std::fmt::Formatter<'_>, text: String| {
-            let result = write!(f, "{comma}{text}");
-            comma = ", ";
-            result
-        };
+        let mut items: Vec<String> = Vec::new();
         if self.kind == CallKind::Reduce {
-            item(f, format!("plan {}", self.extra))?;
+            items.push(format!("plan {}", self.extra));
         }
-        if self.n > 0 {
-            item(f, format!("n={}", self.n))?;
+        if self.n > 0 && self.kind != Agree {
+            items.push(format!("n={}", self.n));
         }
         if let Some(dtype) = DType::from_code(self.dtype) {
-            item(f, format!("dtype={dtype}"))?;
+            items.push(format!("dtype={dtype}"));
             let op = usize::from(self.op).checked_sub(1).and_then(|k| ReduceOp::NAMED.get(k));
             if !moves && self.kind != OuterProduct {
-                item(f, format!("op={}", op.map_or("custom", |op| op.name())))?;
+                items.push(format!("op={}", op.map_or("custom", |op| op.name())));
             }
         }
         match self.kind {
-            OuterProduct => item(f, format!("m={}", self.width))?,
-            _ if self.width > 1 => item(f, format!("width={}", self.width))?,
+            OuterProduct => items.push(format!("m={}", self.width)),
+            _ if self.is_of_arrays() && with_hash && self.width > 1 => {
+                items.push(format!("shape #{:x}", self.width));
+            }
+            _ if self.is_of_arrays() => {}
+            _ if self.width > 1 => items.push(format!("width={}", self.width)),
             _ => {}
         }
-        if matches!(self.kind, CallKind::Configure | CallKind::ConfigureReduce) {
-            item(f, format!("missing={}", if self.flags & 1 == 0 { "error" } else { "identity" }))?;
-            item(f, format!("degrees #{:x}", self.extra))?;
+        if matches!(self.kind, Configure | ConfigureReduce) {
+            items.push(format!("missing={}", if self.flags & 1 == 0 { "error" } else { "identity" }));
         }
         if matches!(self.kind, ReduceToRoot | ReduceToRootDense | Gather | Scatter | Broadcast) {
-            item(f, format!("root={}", self.extra))?;
+            items.push(format!("root={}", self.extra));
         }
-        if matches!(
-            self.kind,
-            Allreduce | AllreduceDense | ReduceScatter | Allgather | TopkAllreduce | OuterProduct
-        ) {
-            item(f, format!("settings #{:x}", self.extra))?;
+        if with_hash && self.has_hash() {
+            items.push(format!("settings #{:x}", self.extra));
         }
-        f.write_str(")")
+        let arrays = if moves && self.flags == CallSig::ARRAYS { " of arrays" } else { "" };
+        format!("{name}{arrays}({})", items.join(", "))
     }
 }
 

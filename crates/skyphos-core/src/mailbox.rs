@@ -4,6 +4,7 @@
 //! call is over is dropped (a late duplicate is normal input). Storage is recycled, so that a steady
 //! sequence of calls allocates nothing. Nothing here waits, sends or knows the time.
 
+use crate::arguments::Arguments;
 use crate::endpoint::WINDOW_BYTES;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::slab::{CHUNK_BYTES, Payload};
@@ -71,8 +72,13 @@ struct CallBox {
     call: u64,
     /// How this rank called it; `None` until it does.
     own: Option<CallSig>,
-    /// The first other signature seen before this rank entered, and who sent it.
+    /// Arguments of which `own` has a hash.
+    arguments: Arguments,
+    /// The first signatures seen before this rank entered, and who sent them: two, if there were different ones.
     first: Option<(u32, CallSig)>,
+    second: Option<(u32, CallSig)>,
+    /// The error of a peer whose arguments have another hash, until it is known which one differs.
+    disputed: Option<Error>,
     streams: Vec<Stream>,
     /// Round and sender of each stream, in order, and its place: a rank may hear from thousands.
     places: Vec<(u32, u32, u32)>,
@@ -157,9 +163,14 @@ impl Over {
 /// A reply that the mailbox owes a peer.
 pub(crate) struct Reply {
     pub(crate) to: u32,
-    pub(crate) kind: FrameKind,
-    pub(crate) comm: u64,
-    pub(crate) call: u64,
+    pub(crate) header: Header,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Reply {
+    fn control(to: u32, kind: FrameKind, comm: u64, call: u64) -> Reply {
+        Reply { to, header: Header::control(kind, comm, call), payload: Vec::new() }
+    }
 }
 
 /// See the module's text.
@@ -261,7 +272,7 @@ impl Mailbox {
     }
 
     /// This rank enters its next call: its number, and what its frames say of it.
-    pub(crate) fn begin(&mut self, group: &Arc<Group>, sig: CallSig) -> (u64, CallSig) {
+    pub(crate) fn begin(&mut self, group: &Arc<Group>, sig: CallSig, arguments: Arguments) -> (u64, CallSig) {
         let CommState { next_call, outcomes, .. } = *self.comm(group.comm).expect("group is open");
         let (call, outcomes) = match sig.kind {
             CallKind::Shrink => (SHRINK_CALL, 0),
@@ -282,11 +293,11 @@ impl Mailbox {
         let over = over.iter().find(|(_, over)| over.ends(call, sig)).map(|(_, over)| over.error.clone());
         let diverged = self.comm(group.comm).and_then(|state| state.diverged.clone());
         let b = &mut self.calls[k];
-        b.own = Some(sig);
-        if let Some((peer, theirs)) = b.first
-            && !theirs.fits(&sig)
-        {
-            b.fail(mismatch((me, sig), (peer, theirs)), false);
+        (b.own, b.arguments) = (Some(sig), arguments);
+        for (peer, theirs) in [b.first, b.second].into_iter().flatten() {
+            if !theirs.fits(&sig) {
+                self.replies.extend(b.disagree((me, sig), (peer, theirs)));
+            }
         }
         if let Some(error) = lost {
             b.fail(error, false);
@@ -470,7 +481,18 @@ impl Mailbox {
         done.credits.clear();
         done.present.clear();
         done.apart.clear();
-        self.spare_calls.push(CallBox { own: None, first: None, failed: None, version: 0, ..done });
+        let (own, first, second, disputed, failed) = (None, None, None, None, None);
+        let arguments = Arguments::None;
+        self.spare_calls.push(CallBox {
+            own,
+            arguments,
+            first,
+            second,
+            disputed,
+            failed,
+            version: 0,
+            ..done
+        });
     }
 
     /// Counts what has happened in a call, or says why it failed (and whether another rank said so).
@@ -505,6 +527,9 @@ impl Mailbox {
         if let Some((error, _)) = &b.failed {
             return Err(error.clone());
         }
+        if b.disputed.is_some() {
+            return Ok(Next::Nothing); // whatever has come, the call will fail
+        }
         if let Ok(place) = b.place_of(from, round) {
             let stream = &mut b.streams[b.places[place].2 as usize];
             if let Some(chunk) = stream.chunks.pop_front() {
@@ -523,6 +548,20 @@ impl Mailbox {
         }
         let b = self.find(comm, call).expect("an open call");
         b.credits.iter().find(|(p, r, _)| (*p, *r) == (peer, round)).map_or(0, |(_, _, bytes)| *bytes)
+    }
+
+    /// The error of a peer that called something else, which has not said yet what. Meanwhile the call does not go on.
+    pub(crate) fn disputed(&mut self, comm: u64, call: u64) -> Option<Error> {
+        self.find(comm, call)?.disputed.clone()
+    }
+
+    /// Whether a call whose part is done here may end: `Err` if it failed, `false` while a peer is to say what it called.
+    pub(crate) fn may_end(&mut self, comm: u64, call: u64) -> Result<bool, Error> {
+        let b = self.find(comm, call).expect("an open call");
+        match &b.failed {
+            Some((error, _)) => Err(error.clone()),
+            None => Ok(b.disputed.is_none()),
+        }
     }
 
     /// Ranks that have answered a probe of this call.
@@ -565,14 +604,14 @@ impl Mailbox {
             let over = self.comm(comm).is_some_and(|c| call < c.next_call) || self.closed.contains(&comm);
             let here = over || self.find(comm, call).is_some_and(|b| b.own.is_some());
             if here {
-                self.replies.push(Reply { to: from, kind: FrameKind::Present, comm, call });
+                self.replies.push(Reply::control(from, FrameKind::Present, comm, call));
             }
             return;
         }
         let Some(k) = self.box_of(comm, call) else {
             // Only who has lost somebody says anything so late.
             if kind == FrameKind::Data && sig.kind != CallKind::Shrink && sig.outlives_losses() {
-                self.replies.push(Reply { to: from, kind: FrameKind::Past, comm, call });
+                self.replies.push(Reply::control(from, FrameKind::Past, comm, call));
             }
             if kind == FrameKind::Abort
                 && let Some(error) = Error::from_wire(frame.payload.as_bytes())
@@ -598,9 +637,14 @@ impl Mailbox {
                 self.last_words.remove(&from); // it has gone on
                 match (b.own, me) {
                     (Some(own), Some(me)) if !own.fits(&sig) => {
-                        b.fail(mismatch((me, own), (from, sig)), false)
+                        self.replies.extend(b.disagree((me, own), (from, sig)));
+                        return;
                     }
                     (None, _) if b.first.is_none_or(|(_, first)| first == sig) => b.first = Some((from, sig)),
+                    // Which argument differs is known once this rank has entered.
+                    (None, _) if b.first.is_some_and(|(_, first)| first.differs_in_hash(&sig)) => {
+                        b.second = Some((from, sig));
+                    }
                     (None, _) => {
                         let (peer, theirs) = b.first.expect("checked");
                         b.fail(mismatch((peer, theirs), (from, sig)), false);
@@ -644,6 +688,13 @@ impl Mailbox {
                     _ => b.fail(error, true),
                 }
             }
+            FrameKind::Arguments => {
+                if let (Some(own), Some(me)) = (b.own, me) {
+                    let (here, there) = b.arguments.differences(frame.payload.as_bytes());
+                    let error = mismatch_named((me, own, here), (from, sig, there));
+                    b.fail(error, false);
+                }
+            }
             FrameKind::Present => b.present.push(from),
             FrameKind::Past => b.leaves(from, Absence::Past),
             // The last are between replicas, below here.
@@ -657,6 +708,24 @@ impl CallBox {
     /// The place of a stream in `places`; `Err` says where it would be.
     fn place_of(&self, from: u32, round: u32) -> Result<usize, usize> {
         self.places.binary_search_by_key(&(round, from), |(round, from, _)| (*round, *from))
+    }
+
+    /// A peer has called something else. If only the hashes of arguments differ it is sent those of this rank, and tells all
+    /// which one it is.
+    fn disagree(&mut self, own: (u32, CallSig), other: (u32, CallSig)) -> Option<Reply> {
+        let error = mismatch(own, other);
+        let payload = self.arguments.to_wire().filter(|_| own.1.differs_in_hash(&other.1));
+        match payload {
+            Some(payload) if self.disputed.is_none() => {
+                self.disputed = Some(error);
+                let header =
+                    Header { sig: own.1, ..Header::control(FrameKind::Arguments, self.comm, self.call) };
+                return Some(Reply { to: other.0, header, payload });
+            }
+            Some(_) => {}
+            None => self.fail(error, false),
+        }
+        None
     }
 
     fn leaves(&mut self, rank: u32, why: Absence) {
@@ -681,4 +750,17 @@ fn mismatch(one: (u32, CallSig), other: (u32, CallSig)) -> Error {
         return Error::Diverged { left, right, cause };
     }
     Error::Mismatch { left, left_call: left_sig.to_string(), right, right_call: right_sig.to_string() }
+}
+
+/// The same where it is known which arguments differ, in words; none, if it is not what the caller passed.
+fn mismatch_named(one: (u32, CallSig, String), other: (u32, CallSig, String)) -> Error {
+    let call = |(rank, sig, differ): &(u32, CallSig, String)| match differ.is_empty() {
+        true => (*rank, format!("{sig}, going by other calls before")),
+        false => (*rank, format!("{} with {differ}", sig.without_hash())),
+    };
+    let ((left, left_call), (right, right_call)) = match one.0 <= other.0 {
+        true => (call(&one), call(&other)),
+        false => (call(&other), call(&one)),
+    };
+    Error::Mismatch { left, left_call, right, right_call }
 }

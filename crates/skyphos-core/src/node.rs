@@ -5,11 +5,12 @@
 //! driver leaves. A hand-off between threads would cost more than a small allreduce, so there is a
 //! thread of the node's own only for calls that go on while nobody waits ([`crate::work`]).
 
+use crate::arguments::Arguments;
 use crate::clock::Clock;
 use crate::collectives::broadcast::Regions;
 use crate::endpoint::Endpoint;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
-use crate::mailbox::{Group, Mailbox};
+use crate::mailbox::{Group, Mailbox, Reply};
 use crate::slab::{Payload, Pool};
 use crate::topology::Topology;
 use crate::transport::{Event, Health, Transport, Waker};
@@ -57,6 +58,21 @@ struct Drive {
     mail: Mailbox,
     driving: bool,
     waiters: usize,
+}
+
+/// A call, and its arguments.
+pub struct Asked(pub CallSig, pub Arguments);
+
+impl From<CallSig> for Asked {
+    fn from(sig: CallSig) -> Asked {
+        Asked(sig, Arguments::None)
+    }
+}
+
+impl From<(CallSig, Arguments)> for Asked {
+    fn from((sig, arguments): (CallSig, Arguments)) -> Asked {
+        Asked(sig, arguments)
+    }
 }
 
 /// See the module's text.
@@ -315,10 +331,10 @@ impl Node {
     pub fn call<R>(
         self: &Arc<Node>,
         group: &Arc<Group>,
-        sig: CallSig,
+        asked: impl Into<Asked>,
         body: impl AsyncFnOnce(&Endpoint) -> Result<R>,
     ) -> Result<R> {
-        let ep = self.begin(group, sig);
+        let ep = self.begin(group, asked.into());
         self.run(&ep, body(&ep))
     }
 
@@ -327,16 +343,26 @@ impl Node {
     pub fn prepare<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
         self: &Arc<Node>,
         group: &Arc<Group>,
-        sig: CallSig,
+        asked: impl Into<Asked>,
         waiters_only: bool,
         body: impl FnOnce(Arc<Endpoint>) -> F,
     ) -> Call<R> {
-        let ep = Arc::new(self.begin(group, sig));
-        Call::new(ep.clone(), Box::pin(body(ep)), waiters_only)
+        let ep = Arc::new(self.begin(group, asked.into()));
+        let (body, call) = (body(ep.clone()), ep.clone());
+        let whole = async move {
+            let result = body.await?;
+            ep.wait_to_end().await?;
+            Ok(result)
+        };
+        Call::new(call, Box::pin(whole), waiters_only)
     }
 
-    fn begin(self: &Arc<Node>, group: &Arc<Group>, sig: CallSig) -> Endpoint {
-        let (call, sig) = self.mail(|m| m.begin(group, sig));
+    fn begin(self: &Arc<Node>, group: &Arc<Group>, Asked(sig, arguments): Asked) -> Endpoint {
+        // Replicas that disagree are found by checksums of what they put in.
+        let arguments = if self.is_replicated() { Arguments::None } else { arguments };
+        let begin = |m: &mut Mailbox| (m.begin(group, sig, arguments), std::mem::take(&mut m.replies));
+        let ((call, sig), replies) = self.mail(begin);
+        self.send_replies(replies);
         Endpoint::new(self.clone(), group.clone(), call, sig)
     }
 
@@ -472,12 +498,10 @@ impl Node {
     async fn handed_over(&self, ep: &Endpoint) -> Result<()> {
         std::future::poll_fn(|_| {
             // News that nobody reads would keep this thread from driving.
-            if let Err(error) = ep.catch_up() {
-                return Poll::Ready(Err(error));
-            }
-            match self.is_handed_over(ep.place().0) {
-                true => Poll::Ready(Ok(())),
-                false => Poll::Pending,
+            match ep.catch_up().and_then(|()| ep.may_end()) {
+                Err(error) => Poll::Ready(Err(error)),
+                Ok(may_end) if may_end && self.is_handed_over(ep.place().0) => Poll::Ready(Ok(())),
+                Ok(_) => Poll::Pending,
             }
         })
         .await
@@ -487,7 +511,7 @@ impl Node {
     /// The others, whatever they called, get the error too.
     pub fn fail_call(self: &Arc<Node>, group: &Arc<Group>, error: Error) -> Error {
         let sig = CallSig::plain(CallKind::Failed);
-        let ep = self.begin(group, sig);
+        let ep = self.begin(group, sig.into());
         drop(Leave { ep: &ep, outcome: Outcome::Failed(error.clone()) });
         Node::hand_over_abort(&ep);
         self.see_failure(&ep, &error);
@@ -591,10 +615,16 @@ impl Node {
         }
         let replies = std::mem::take(&mut state.mail.replies);
         drop(state);
-        for reply in replies {
-            self.post(reply.to, Header::control(reply.kind, reply.comm, reply.call), Payload::default());
-        }
+        self.send_replies(replies);
         quiet
+    }
+
+    /// Sends what the mailbox owes peers.
+    fn send_replies(&self, replies: Vec<Reply>) {
+        for Reply { to, header, payload } in replies {
+            let payload = if payload.is_empty() { Payload::default() } else { self.pool.copy_of(&payload) };
+            self.post(to, header, payload);
+        }
     }
 
     /// Asks every rank whether it is in the call. One that is inside answers at once, since it drives.
@@ -608,6 +638,9 @@ impl Node {
     /// Nothing has moved for the whole time-out: names those that have not answered.
     fn timed_out(&self, ep: &Endpoint) -> Error {
         let (group, call) = ep.place();
+        if let Some(error) = self.mail(|m| m.disputed(group.comm, call)) {
+            return error;
+        }
         let (present, losses) = self.mail(|m| (m.present(group.comm, call), m.losses(group)));
         // Of one that is lost nobody expects anything: a shrink goes on without.
         let absent = |rank: u32| rank != self.rank && !present.contains(&rank);

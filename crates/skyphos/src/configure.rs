@@ -89,7 +89,7 @@ impl Comm {
         options: &ConfigureOptions,
     ) -> Result<Plan> {
         let (contribute, want, seen) = (contribute.into(), want.into(), *self.observed());
-        self.call(options.sig(CallKind::Configure), async |ep| {
+        self.call((options.sig(CallKind::Configure), options.arguments()), async |ep| {
             let request = request::<f64>(ep, [contribute, want], &[], options, seen).await?;
             configure::configure(ep, request).await
         })
@@ -98,7 +98,7 @@ impl Comm {
     /// [`Comm::configure`] that can go on by itself.
     pub fn configure_call(&self, sets: impl IndexSets, options: ConfigureOptions) -> Result<Call<Plan>> {
         let seen = *self.observed();
-        self.prepare(options.sig(CallKind::Configure), None, move |ep| async move {
+        self.prepare((options.sig(CallKind::Configure), options.arguments()), None, move |ep| async move {
             let lists = [sets.contribute(), sets.want()];
             let request = request::<f64>(&ep, lists, &[], &options, seen).await?;
             configure::configure(&ep, request).await
@@ -157,7 +157,7 @@ impl Comm {
         options: &ConfigureOptions,
     ) -> Result<Plan> {
         let (contribute, want, seen) = (contribute.into(), want.into(), *self.observed());
-        self.call(options.sig_with::<T>(op), async |ep| {
+        self.call((options.sig_with::<T>(op), options.arguments()), async |ep| {
             let request = request(ep, [contribute, want], values, options, seen).await?;
             configure::configure_reduce(ep, request, values, out, op).await
         })
@@ -173,12 +173,16 @@ impl Comm {
         options: ConfigureOptions,
     ) -> Result<Call<(Plan, Out)>> {
         let seen = *self.observed();
-        self.prepare(options.sig_with::<T>(&op), Some(&op.clone()), move |ep| async move {
-            let (lists, values, row) = ([sets.contribute(), sets.want()], values.as_ref(), out.as_mut());
-            let request = request(&ep, lists, values, &options, seen).await?;
-            let plan = configure::configure_reduce(&ep, request, values, row, &op).await?;
-            Ok((plan, out))
-        })
+        self.prepare(
+            (options.sig_with::<T>(&op), options.arguments()),
+            Some(&op.clone()),
+            move |ep| async move {
+                let (lists, values, row) = ([sets.contribute(), sets.want()], values.as_ref(), out.as_mut());
+                let request = request(&ep, lists, values, &options, seen).await?;
+                let plan = configure::configure_reduce(&ep, request, values, row, &op).await?;
+                Ok((plan, out))
+            },
+        )
     }
 }
 
