@@ -300,7 +300,7 @@ def _allreduce_settings(
     expected_nnz: int | None = None,
     shape: list[int] | None = None,
 ) -> _Settings:
-    """Checks the settings that all ranks share; the native library knows the names. ``shape``: of the caller's object."""
+    """Check the settings that all ranks share; the native library knows the names. ``shape``: of what ``x`` was."""
     as_name(algorithm, "algorithm")
     as_name(split, "split")
     layers = as_degrees(degrees)

@@ -15,7 +15,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["BadInput", "Diverged", "Mismatch", "PeerLost", "Refused", "SkyphosError", "Timeout"]
+__all__ = ["BadInput", "Diverged", "Mismatch", "PeerLost", "Refused", "SkyphosError", "Timeout", "text_of"]
+
+
+def text_of(error: BaseException) -> str:
+    """Return what an error says, as text that can be sent, whatever its ``__str__`` does and whatever is in it.
+
+    Examples
+    --------
+    >>> from skyphos.errors import text_of
+    >>> text_of(ValueError("no file 'a\\udcff'"))
+    "no file 'a\\\\udcff'"
+    """
+    try:
+        text = str(error)
+    except BaseException as second:
+        text = f"(no text: its __str__ raised {type(second).__name__})"
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class SkyphosError(Exception):

@@ -52,26 +52,46 @@ impl Arguments {
         Some(out)
     }
 
-    /// Those that differ from a peer's, in words: here, and there. Empty if none does.
-    pub(crate) fn differences(&self, theirs: &[u8]) -> (String, String) {
+    /// Those that differ from a peer's.
+    pub(crate) fn differences(&self, theirs: &[u8]) -> Differences {
         let (ours, theirs) = (self.named().unwrap_or_default(), from_wire(theirs));
         let value = |all: &Named, name: &str| {
             all.iter()
                 .find(|(other, _)| other == name)
                 .map_or("(none)".to_owned(), |(_, value)| value.clone())
         };
+        let function =
+            |all: &Named| all.iter().find(|(name, _)| name == FUNCTION).map(|(_, value)| value.clone());
+        let mut differ = Differences {
+            function: function(&ours).unwrap_or_default(),
+            other_function: function(&theirs).unwrap_or_default(),
+            ..Differences::default()
+        };
         let (mut here, mut there) = (Vec::new(), Vec::new());
         let names =
             ours.iter().chain(theirs.iter().filter(|(name, _)| !ours.iter().any(|(own, _)| own == name)));
-        for (name, _) in names {
+        for (name, _) in names.filter(|(name, _)| name != FUNCTION) {
             let (own, other) = (value(&ours, name), value(&theirs, name));
             if own != other {
                 here.push(format!("{name}={own}"));
                 there.push(format!("{name}={other}"));
             }
         }
-        (here.join(", "), there.join(", "))
+        (differ.here, differ.there) = (here.join(", "), there.join(", "));
+        differ
     }
+}
+
+/// Name under which the function stands among its arguments, where the call does not say it.
+pub const FUNCTION: &str = "function";
+
+/// What differs, in words: which arguments, and of what function if the call does not say so. Empty if none does.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Differences {
+    pub(crate) function: String,
+    pub(crate) here: String,
+    pub(crate) other_function: String,
+    pub(crate) there: String,
 }
 
 /// What [`Arguments::to_wire`] wrote, as far as it makes sense.
@@ -102,10 +122,10 @@ mod tests {
     fn what_differs_is_named_with_both_values() {
         let ours = of(&[("algorithm", "ring"), ("split", "even"), ("k", "3")]);
         let theirs = of(&[("split", "even"), ("algorithm", "auto"), ("shape", "(2, 3)")]).to_wire().unwrap();
-        let (here, there) = ours.differences(&theirs);
-        assert_eq!(here, "algorithm=ring, k=3, shape=(none)");
-        assert_eq!(there, "algorithm=auto, k=(none), shape=(2, 3)");
-        assert_eq!(ours.differences(&ours.to_wire().unwrap()), Default::default());
+        let differ = ours.differences(&theirs);
+        assert_eq!(differ.here, "algorithm=ring, k=3, shape=(none)");
+        assert_eq!(differ.there, "algorithm=auto, k=(none), shape=(2, 3)");
+        assert_eq!(ours.differences(&ours.to_wire().unwrap()), Differences::default());
     }
 
     #[test]

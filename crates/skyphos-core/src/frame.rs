@@ -317,7 +317,11 @@ impl CallSig {
             items.push(format!("dtype={dtype}"));
             let op = usize::from(self.op).checked_sub(1).and_then(|k| ReduceOp::NAMED.get(k));
             if !moves && self.kind != OuterProduct {
-                items.push(format!("op={}", op.map_or("custom", |op| op.name())));
+                let name = op.map_or_else(|| "custom".to_owned(), |op| op.name().to_owned());
+                // Which one of the caller's: bits of its name's hash.
+                let tag =
+                    if with_hash && op.is_none() { format!(" #{:x}", self.flags) } else { String::new() };
+                items.push(format!("op={name}{tag}"));
             }
         }
         match self.kind {

@@ -4,7 +4,7 @@
 //! call is over is dropped (a late duplicate is normal input). Storage is recycled, so that a steady
 //! sequence of calls allocates nothing. Nothing here waits, sends or knows the time.
 
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, Differences};
 use crate::endpoint::WINDOW_BYTES;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::slab::{CHUNK_BYTES, Payload};
@@ -690,8 +690,8 @@ impl Mailbox {
             }
             FrameKind::Arguments => {
                 if let (Some(own), Some(me)) = (b.own, me) {
-                    let (here, there) = b.arguments.differences(frame.payload.as_bytes());
-                    let error = mismatch_named((me, own, here), (from, sig, there));
+                    let differ = b.arguments.differences(frame.payload.as_bytes());
+                    let error = mismatch_named((me, own), (from, sig), differ);
                     b.fail(error, false);
                 }
             }
@@ -749,18 +749,24 @@ fn mismatch(one: (u32, CallSig), other: (u32, CallSig)) -> Error {
         let cause = "a call failed on one of them just as the other completed it".to_owned();
         return Error::Diverged { left, right, cause };
     }
-    Error::Mismatch { left, left_call: left_sig.to_string(), right, right_call: right_sig.to_string() }
+    let (mut left_call, mut right_call) = (left_sig.without_hash(), right_sig.without_hash());
+    if left_call == right_call {
+        (left_call, right_call) = (left_sig.to_string(), right_sig.to_string());
+    }
+    Error::Mismatch { left, left_call, right, right_call }
 }
 
 /// The same where it is known which arguments differ, in words; none, if it is not what the caller passed.
-fn mismatch_named(one: (u32, CallSig, String), other: (u32, CallSig, String)) -> Error {
-    let call = |(rank, sig, differ): &(u32, CallSig, String)| match differ.is_empty() {
-        true => (*rank, format!("{sig}, going by other calls before")),
-        false => (*rank, format!("{} with {differ}", sig.without_hash())),
+fn mismatch_named(one: (u32, CallSig), other: (u32, CallSig), differ: Differences) -> Error {
+    let call = |(rank, sig): (u32, CallSig), function: &str, differ: &str| match (function, differ) {
+        ("", "") => (rank, format!("{sig}, going by other calls before")),
+        ("", _) => (rank, format!("{} with {differ}", sig.without_hash())),
+        (_, "") => (rank, function.to_owned()),
+        (_, _) => (rank, format!("{function}({differ})")),
     };
-    let ((left, left_call), (right, right_call)) = match one.0 <= other.0 {
-        true => (call(&one), call(&other)),
-        false => (call(&other), call(&one)),
-    };
+    let here = call(one, &differ.function, &differ.here);
+    let there = call(other, &differ.other_function, &differ.there);
+    let ((left, left_call), (right, right_call)) =
+        if here.0 <= there.0 { (here, there) } else { (there, here) };
     Error::Mismatch { left, left_call, right, right_call }
 }

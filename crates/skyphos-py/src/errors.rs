@@ -46,6 +46,8 @@ pub fn or_fail<T>(py: Python<'_>, comm: &skyphos::Comm, converted: PyResult<T>) 
 /// The exception for an error: the one that Python code raised meanwhile, if it did.
 pub fn to_py(py: Python<'_>, error: Error) -> PyErr {
     if let Some(raised) = take_raised() {
+        // All ranks hear of it. An exception without attributes is told twice, which does no harm.
+        let _ = raised.value(py).setattr("_is_told", true);
         return raised;
     }
     build(py, &error).unwrap_or_else(|failed| failed)

@@ -2,6 +2,7 @@
 
 use crate::outer_product::OuterOptions;
 use crate::{AllreduceOptions, Comm, ConfigureOptions, DenseThreshold, QuantizeOptions};
+use skyphos_core::arguments::FUNCTION;
 use skyphos_core::collectives::barrier::barrier;
 use skyphos_core::collectives::outer_product::Level;
 use skyphos_core::frame::{CallKind, CallSig};
@@ -156,7 +157,7 @@ impl Comm {
     /// Returns if all ranks pass the same function and arguments, else names those that differ. For what is made of several
     /// calls; before the first of them. Collective; ⌈log2 P⌉ α.
     pub fn agree_arguments(&self, function: &str, arguments: Named) -> Result<()> {
-        let mut all = vec![pair("function", function)];
+        let mut all = vec![pair(FUNCTION, function)];
         all.extend(arguments);
         let hash = |salt: u64| {
             let bytes = all.iter().flat_map(|(name, value)| [name.as_bytes(), &[0], value.as_bytes(), &[1]]);
