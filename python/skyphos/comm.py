@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy.typing as npt
 
 from .arguments import Op, as_degrees, as_expected, as_indices, as_out, as_values, resolve_op
-from .errors import BadInput, SkyphosError
+from .errors import BadInput
+from .exit_handlers import close_failed, close_later
 from .health import Health, health_of
 from .outer_product import OuterProductCollectives
 from .plan import Plan, Stats
@@ -39,6 +40,7 @@ class Comm(OuterProductCollectives):
     def __init__(self, native: _skyphos.Comm) -> None:
         self._native = native
         self._stats = Stats(0.0, 0.0, 0.0)
+        close_later(self)
 
     def __repr__(self) -> str:
         state = f", replica {self.replica}" if self.replication > 1 else ""
@@ -51,12 +53,10 @@ class Comm(OuterProductCollectives):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        if error is None:
             self.close()
-        except SkyphosError:
-            # What went wrong before says more.
-            if error is None:
-                raise
+        else:
+            close_failed(self, error)
 
     @classmethod
     def from_mpi4py(cls, comm: Any, *, timeout: float = 300.0, threads: int | None = None) -> Comm:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["BadInput", "Diverged", "Mismatch", "PeerLost", "Refused", "SkyphosError", "Timeout", "text_of"]
+__all__ = ["BadInput", "Diverged", "Mismatch", "PeerLost", "Refused", "SkyphosError", "Timeout"]
 
 
 def text_of(error: BaseException) -> str:

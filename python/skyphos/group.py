@@ -139,6 +139,8 @@ def init(
     if transport not in (None, "tcp", "mpi"):
         raise BadInput(f'transport must be "tcp" or "mpi", not {transport!r}')
     place = discover(rank=rank, world_size=world_size, rendezvous=rendezvous, token=token)
+    if place.launcher not in ("alone", "explicit"):
+        _take_place(place)
     if _listen_fd is not None:  # rank 0 of an engine's group (skyphos.engines) has a socket that listens already
         place = replace(place, listen_fd=_listen_fd)
     if transport == "mpi" or (transport is None and _goes_over_mpi(place, rendezvous)):
@@ -182,6 +184,23 @@ def init(
     if replication > 1:
         return Comm(begin_replicated(connected, (replication, bool(share_hosts)), profile, topology))
     return Comm(begin_with(connected.group(), profile, adapt, topology))
+
+
+# The process that has taken the place which the launcher's variables name: a child of it inherits them.
+_TAKEN = "SKYPHOS_TAKEN"
+
+
+def _take_place(place: Bootstrap) -> None:
+    """Refuse the place of a process that has started this one: the group has only one process there."""
+    taken = os.environ.get(_TAKEN)
+    mine = f"{place.launcher} {place.rank} {place.rendezvous} {os.getpid()}"
+    if taken is not None and taken != mine and taken.rsplit(" ", 1)[0] == mine.rsplit(" ", 1)[0]:
+        raise BadInput(
+            f"rank {place.rank} of this group is process {taken.rsplit(' ', 1)[1]} already, which has started this one "
+            f"({os.getpid()}): a group has only the processes that its launcher starts. For a group of its own pass "
+            "rank=, world_size= and rendezvous= to sky.init(), or start it by skyphos run"
+        )
+    os.environ[_TAKEN] = mine
 
 
 def local(size: int, *, timeout: float = 300.0, threads: int | None = None, replication: int = 1) -> list[Comm]:

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from . import failures
 from .errors import BadInput
 from .supervise import Supervisor, Tell
 
@@ -32,6 +33,8 @@ _OURS = (
     "SKYPHOS_LOCAL_RANK",
     "SKYPHOS_LOCAL_WORLD_SIZE",
     "SKYPHOS_LISTEN_FD",
+    "SKYPHOS_TAKEN",
+    failures.VARIABLE,
 )
 
 
@@ -143,6 +146,7 @@ def start_ranks(
         if prefix:
             # Lines shall come when they are printed, not when 8 KB of them are there.
             variables.setdefault("PYTHONUNBUFFERED", "1")
+            variables[failures.VARIABLE] = group.failure_word
         pass_fds: tuple[int, ...] = ()
         if rank == 0 and listener is not None and place.world_size > 1:
             variables["SKYPHOS_LISTEN_FD"] = str(listener.fileno())

@@ -28,10 +28,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, BinaryIO, cast
 
 from .endings import Ending
 from .errors import BadInput
+from .failures import Failure
 from .launch import Place, start_ranks
 from .supervise import Child, Supervisor, Tell
 
@@ -261,6 +263,9 @@ class _Agents(Supervisor):
             rank, code = told["ended"]
             self._running[host].discard(rank)
             self.note(Ending(f"rank {rank} on {host}", code))
+        if "failed" in told:
+            rank, label, failure = told["failed"]
+            self.note_failure(f"rank {rank} on {host}", label, Failure.of_json(failure))
 
     def left(self) -> bool:
         return any(self._running.values())
@@ -306,6 +311,10 @@ class _Host(Supervisor):
         super().child_ended(child)
         rank = self._first_rank + self.children.index(child)
         self.tell_launcher({"ended": [rank, child.process.returncode]})
+
+    def failure_told(self, child: Child, failure: Failure) -> None:
+        rank = self._first_rank + self.children.index(child)
+        self.tell_launcher({"failed": [rank, child.label, json.dumps(asdict(failure))]})
 
     def _hear(self, fd: int) -> bool:
         data = os.read(fd, 1 << 16)

@@ -18,6 +18,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import secrets
 import select
 import selectors
 import signal
@@ -32,6 +33,7 @@ from typing import IO, TYPE_CHECKING, Literal
 
 from .endings import Ending, group_status
 from .errors import BadInput
+from .failures import Failure
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -94,6 +96,12 @@ class Supervisor:
         self._kill_at: float | None = None
         self._out_closed = False
         self._ends_all = False
+        # The word that begins a line in which a child tells how its program failed.
+        self.failure_word = f"\x1e{secrets.token_hex(8)}"
+        # Of whom that is told, and the line before each line of theirs.
+        self._failures: list[tuple[str, str, Failure]] = []
+        # The first that ended the group, whether others were left then, and what a user might do.
+        self._first_end: tuple[Ending, bool, str] | None = None
 
     def __enter__(self) -> Self:
         # Signals arrive as bytes in a pipe that the loop watches, so no handler runs at a bad moment.
@@ -210,6 +218,7 @@ class Supervisor:
                 self._kill_at = None
         self._note_ended()  # children that ended between the two looks
         self._drain()
+        self._tell_cause()
         failed = self._failed or any(ending.status for ending in self._endings)
         if failed and self._interrupted is not None:
             return 128 + self._interrupted
@@ -262,13 +271,69 @@ class Supervisor:
             hint = (
                 "" if self._keep_going or self._tell != "failed" or not ending.died else " (--keep-going: they go on)"
             )
-            others = "the others go on" if goes_on else f"the others are ended{hint}"
-            line = f"skyphos: {ending}; {others}" if self.left() else f"skyphos: {ending}"
-            self._write(sys.stderr.fileno(), line.encode() + b"\n")
+            if goes_on:
+                self._say(f"skyphos: {ending}; the others go on" if self.left() else f"skyphos: {ending}")
+            else:
+                # Which one is to blame is known when all have ended.
+                self._first_end = ending, self.left(), hint
         if not goes_on:
             self._failed = self._failed or ending.status
             # The others hear of it from each other, and can say what they were doing.
             self._term_at = time.monotonic() + _LAST_WORDS_S
+
+    def failure_told(self, child: Child, failure: Failure) -> None:
+        """Take in how a child says that its program failed."""
+        self.note_failure(child.who, child.label, failure)
+
+    def note_failure(self, who: str, label: str, failure: Failure) -> None:
+        """Print an error: whole if the others go on, else in a line, for the one that all others follow comes last."""
+        if self._keep_going:
+            self._say_whole(label, failure)
+            return
+        before = self._cause() if self._failures else None
+        one = (who, label, failure)
+        self._failures.append(one)
+        if before is not None:
+            _, label, failure = before if self._cause() is one else one
+            self._say(f"{label}{failure.summary}")
+
+    def _cause(self) -> tuple[str, str, Failure]:
+        """The first failure that follows no other one; else the first."""
+        return next((one for one in self._failures if not one[2].follows), self._failures[0])
+
+    def _tell_cause(self) -> None:
+        """Say which rank failed first, and why, once all have said what they have to say."""
+        ending, others_left, hint = self._first_end or (None, False, "")
+        why = ""
+        if self._failures:
+            who, label, failure = self._cause()
+            self._say_whole(label, failure)
+            why = f" ({failure.summary})"
+            ending = next((one for one in self._endings if one.who == who and one.status), ending)
+        if self._first_end is not None:
+            others = f"; the others are ended{hint}" if others_left else ""
+            self._say(f"skyphos: {ending}{why}{others}")
+
+    def _say_whole(self, label: str, failure: Failure) -> None:
+        for line in failure.whole.rstrip("\n").split("\n"):
+            self._say(f"{label}{line}")
+
+    def _say(self, line: str) -> None:
+        self._write(sys.stderr.fileno(), line.encode("utf-8", "backslashreplace") + b"\n")
+
+    def _without_failures(self, child: Child, lines: bytes) -> bytes:
+        """A child's lines without those that are for the supervisor."""
+        word = self.failure_word.encode() + b" "
+        while word in lines:
+            before, _, rest = lines.partition(word)
+            told, _, after = rest.partition(b"\n")
+            lines = before + after
+            try:
+                failure = Failure.of_json(told)
+            except (ValueError, TypeError):  # it was cut off
+                continue
+            self.failure_told(child, failure)
+        return lines
 
     def _drain_one(self, child: Child) -> None:
         """Pass on what an ended child has left in its pipes."""
@@ -313,6 +378,7 @@ class Supervisor:
             end = lines.rfind(b"\n") + 1
             child.begun[fd] = to, lines[end:]
             lines = lines[:end]
+        lines = self._without_failures(child, lines)
         if lines:
             self.deliver(child, to, lines)
         return bool(data)

@@ -303,7 +303,7 @@ impl Endpoint {
             return;
         }
         let mut vouch = Vouch(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme));
-        vouch.bytes(self.sig.to_string().as_bytes());
+        vouch.bytes(self.sig.with_hashes().as_bytes());
         put_in(&mut vouch);
         self.node.transport().vouch(self.group.comm, self.call, vouch.0.finalize());
     }

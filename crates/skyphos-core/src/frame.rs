@@ -257,9 +257,9 @@ impl CallSig {
         reductions.contains(&self.kind) || others.contains(&self.kind)
     }
 
-    /// Its text without a hash that says nothing to people.
-    pub(crate) fn without_hash(&self) -> String {
-        self.text(false)
+    /// Its text with hashes, which say no more to people than that something else differs.
+    pub(crate) fn with_hashes(&self) -> String {
+        self.text(true)
     }
 
     /// Whether a rank in this call may share it with one in `other`.
@@ -270,7 +270,7 @@ impl CallSig {
 
 impl std::fmt::Display for CallSig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.text(true))
+        f.write_str(&self.text(false))
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::frame::Frame;
 use crate::topology::Topology;
-use crate::transport::{Event, Loss, Transport, Waker};
+use crate::transport::{Event, Loss, Transport, Waker, leaving};
 use skyphos_types::Result;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -40,13 +40,15 @@ pub struct Local {
     hub: Arc<Hub>,
     rank: u32,
     closed: bool,
+    /// Why it leaves, if its program has failed.
+    why: String,
 }
 
 /// A group of `size` ranks in this process.
 pub fn local_group(size: u32) -> Vec<Local> {
     let inboxes = (0..size).map(|_| Inbox::default()).collect();
     let hub = Arc::new(Hub { inboxes });
-    (0..size).map(|rank| Local { hub: hub.clone(), rank, closed: false }).collect()
+    (0..size).map(|rank| Local { hub: hub.clone(), rank, closed: false, why: String::new() }).collect()
 }
 
 impl Local {
@@ -127,8 +129,14 @@ impl Transport for Local {
         })
     }
 
+    fn say_why(&mut self, why: &str) {
+        why.clone_into(&mut self.why);
+    }
+
     fn close(&mut self, _wait: Duration) -> Result<()> {
-        self.leave(Loss::Left, "it has closed its Comm");
+        let why = std::mem::take(&mut self.why);
+        let (loss, cause) = leaving(&why);
+        self.leave(loss, cause);
         Ok(())
     }
 }

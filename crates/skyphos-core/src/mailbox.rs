@@ -749,9 +749,9 @@ fn mismatch(one: (u32, CallSig), other: (u32, CallSig)) -> Error {
         let cause = "a call failed on one of them just as the other completed it".to_owned();
         return Error::Diverged { left, right, cause };
     }
-    let (mut left_call, mut right_call) = (left_sig.without_hash(), right_sig.without_hash());
+    let (mut left_call, mut right_call) = (left_sig.to_string(), right_sig.to_string());
     if left_call == right_call {
-        (left_call, right_call) = (left_sig.to_string(), right_sig.to_string());
+        (left_call, right_call) = (left_sig.with_hashes(), right_sig.with_hashes());
     }
     Error::Mismatch { left, left_call, right, right_call }
 }
@@ -760,7 +760,7 @@ fn mismatch(one: (u32, CallSig), other: (u32, CallSig)) -> Error {
 fn mismatch_named(one: (u32, CallSig), other: (u32, CallSig), differ: Differences) -> Error {
     let call = |(rank, sig): (u32, CallSig), function: &str, differ: &str| match (function, differ) {
         ("", "") => (rank, format!("{sig}, going by other calls before")),
-        ("", _) => (rank, format!("{} with {differ}", sig.without_hash())),
+        ("", _) => (rank, format!("{sig} with {differ}")),
         (_, "") => (rank, function.to_owned()),
         (_, _) => (rank, format!("{function}({differ})")),
     };

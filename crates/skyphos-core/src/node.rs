@@ -31,6 +31,9 @@ const SPIN: Duration = Duration::from_micros(30);
 /// The longest wait for peers to take the abort of a failed call.
 const HAND_OVER: Duration = Duration::from_millis(50);
 
+/// Bytes of the reason for which a program failed that peers are told.
+const MOST_WHY: usize = 900;
+
 /// Polls after which a completed call returns although more is arriving: what comes by then was not there when it completed.
 const MOST_POLLS: u32 = 64;
 
@@ -313,6 +316,17 @@ impl Node {
     /// Whether this process made the node, rather than inherit it by a fork.
     pub fn is_ours(&self) -> bool {
         std::process::id() == self.process
+    }
+
+    /// Why this rank leaves, if its program has failed: peers are told when it closes, or goes away.
+    pub fn say_why(&self, why: &str) {
+        if self.is_ours() {
+            let mut end = why.len().min(MOST_WHY);
+            while !why.is_char_boundary(end) {
+                end -= 1;
+            }
+            self.transport().say_why(&format!("rank {} failed: {}", self.rank, &why[..end]));
+        }
     }
 
     /// Sends goodbye to all and hands over what is queued. `Err`: what was found wrong with calls that had ended.

@@ -12,7 +12,7 @@
 
 use crate::clock::Clock;
 use crate::frame::{Frame, Header};
-use crate::slab::{CHUNK_BYTES, Pool, SlabMut};
+use crate::slab::{CHUNK_BYTES, Payload, Pool, SlabMut};
 use crate::topology::Topology;
 use skyphos_types::{DType, ReduceOp, Result};
 use std::sync::Arc;
@@ -75,6 +75,23 @@ pub enum Event {
         /// Which.
         rank: u32,
     },
+}
+
+/// Characters of the reason for which a program failed that peers are told.
+const WHY_BYTES: usize = 1024;
+
+/// The reason in the payload of a goodbye; empty: the peer has left in order.
+pub fn why_of(payload: &Payload) -> String {
+    let bytes = payload.as_bytes();
+    String::from_utf8_lossy(&bytes[..bytes.len().min(WHY_BYTES)]).into_owned()
+}
+
+/// How a rank is lost that has said goodbye, with the reason that it gave, and what its peers are told.
+pub fn leaving(why: &str) -> (Loss, &str) {
+    match why {
+        "" => (Loss::Left, "it has closed its Comm"),
+        why => (Loss::Ended, why),
+    }
 }
 
 /// Ends a [`Transport::poll`] that is waiting in another thread.
@@ -194,6 +211,10 @@ pub trait Transport: Send {
     }
     /// What ends a waiting `poll` from another thread.
     fn waker(&self) -> Waker;
+    /// Why this rank leaves, if its program has failed: [`Transport::close`] tells the peers.
+    fn say_why(&mut self, why: &str) {
+        let _ = why;
+    }
     /// Says goodbye to all peers and hands everything queued to the system, waiting at most `wait`. `Err`: what was found wrong
     /// with calls that had ended.
     fn close(&mut self, wait: Duration) -> Result<()>;

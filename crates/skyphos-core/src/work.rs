@@ -14,7 +14,7 @@
 //! complete, and be waited for, in any. A `Work` that is dropped leaves its call under way: other ranks wait for it.
 
 use crate::endpoint::Endpoint;
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Group, Mailbox};
 use crate::node::{Leave, Node, Outcome, Watch};
 use skyphos_types::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -520,6 +520,23 @@ impl Node {
         done() || {
             self.wait_until(|_| false, self.nap());
             done()
+        }
+    }
+
+    /// Lets the calls of a group come to their ends, for so long at most: other ranks wait for them.
+    pub fn finish_calls(self: &Arc<Node>, group: &Group, most: Duration) {
+        let comm = group.comm;
+        self.release_held();
+        let until = Instant::now() + most;
+        let any = |calls: &[Box<dyn Step>]| calls.iter().any(|call| call.group() == comm);
+        let _waiting = Waiting::enter(&self.tasks);
+        while any(&lock(&self.tasks.fresh)) || any(&lock(&self.tasks.active)) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let never = AtomicBool::new(false);
+            self.step_calls(left, Some(&never));
         }
     }
 

@@ -18,7 +18,7 @@ use crate::{Library, Until};
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Payload, Pool, SlabMut};
 use skyphos_core::topology::Topology;
-use skyphos_core::transport::{Event, Loss, Transport, Waker};
+use skyphos_core::transport::{Event, Loss, Transport, Waker, leaving, why_of};
 use skyphos_types::{DType, Error, ReduceOp, Result};
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
@@ -107,6 +107,8 @@ pub struct Mpi {
     told: bool,
     woken: Arc<AtomicBool>,
     closed: bool,
+    /// Why this rank leaves, if its program has failed.
+    why: String,
 }
 
 /// Rank in and size of a communicator.
@@ -198,6 +200,7 @@ impl Mpi {
             told: false,
             woken: Arc::default(),
             closed: false,
+            why: String::new(),
         };
         library.enter();
         for place in 0..mpi.inbox.places() {
@@ -407,9 +410,10 @@ impl Mpi {
             return events.push(Event::Frame { from, frame });
         }
         self.peers[from as usize].gone = true;
+        let why = why_of(&frame.payload);
         let (loss, cause) = match frame.header.call {
             ENDS => (Loss::Ended, "its process ended without closing its Comm"),
-            _ => (Loss::Left, "it has closed its Comm"),
+            _ => leaving(&why),
         };
         events.push(Event::PeerDown { rank: from, cause: cause.to_owned(), loss });
     }
@@ -441,7 +445,8 @@ impl Mpi {
         let others: Vec<u32> = (0..self.peers.len() as u32).filter(|rank| *rank != self.rank).collect();
         for peer in &others {
             let header = Header::control(FrameKind::Bye, 0, how);
-            self.post(*peer, Frame { header, payload: Payload::default() });
+            let payload = self.pool.copy_of(self.why.as_bytes());
+            self.post(*peer, Frame { header, payload });
         }
         let (end, mut idle, mut events) = (Instant::now() + wait, Idle::new(), Vec::new());
         let left = |mpi: &Mpi, peer: u32| {
@@ -585,6 +590,10 @@ impl Transport for Mpi {
             }
             idle.pause(left);
         }
+    }
+
+    fn say_why(&mut self, why: &str) {
+        why.clone_into(&mut self.why);
     }
 
     fn quiet_polls(&self) -> u32 {

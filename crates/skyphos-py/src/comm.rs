@@ -1,7 +1,7 @@
 //! `Comm`, and how groups are made.
 
 use crate::arrays::{IndexArray, ValueArrays, with_values};
-use crate::errors::{interrupted, or_fail, to_py};
+use crate::errors::{classes, interrupted, or_fail, to_py};
 use crate::op::reduce_op;
 use crate::owned::{Numbers, NumbersMut, OwnedIndices, Sets};
 use crate::plan::Plan;
@@ -22,6 +22,7 @@ fn duration(py: Python<'_>, name: &str, seconds: f64) -> PyResult<Duration> {
 
 fn settings(py: Python<'_>, timeout: f64, threads: usize) -> PyResult<Settings> {
     let timeout = duration(py, "timeout", timeout)?;
+    classes(py)?;
     Ok(Settings { timeout, threads, interrupted: Some(interrupted) })
 }
 
@@ -332,6 +333,13 @@ impl Comm {
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.comm.close()).map_err(|e| to_py(py, e))
+    }
+
+    /// Closes the group at the end of a program, which has failed if there is a reason; what is under way gets so many seconds.
+    #[pyo3(signature = (seconds, why=None))]
+    fn close_at_exit(&self, py: Python<'_>, seconds: f64, why: Option<&str>) -> PyResult<()> {
+        let most = duration(py, "seconds", seconds)?;
+        py.detach(|| self.comm.close_at_exit(most, why)).map_err(|e| to_py(py, e))
     }
 
     /// Makes the group's next call fail on all ranks with an error found on this one: of the library itself (what an

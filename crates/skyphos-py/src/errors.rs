@@ -2,6 +2,7 @@
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use skyphos::Error;
 use std::cell::RefCell;
@@ -53,6 +54,14 @@ pub fn to_py(py: Python<'_>, error: Error) -> PyErr {
     build(py, &error).unwrap_or_else(|failed| failed)
 }
 
+/// `skyphos.errors`. It is kept: when the interpreter shuts down nothing can be imported any more.
+pub fn classes(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    static CLASSES: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    CLASSES
+        .get_or_try_init(py, || py.import("skyphos.errors").map(Bound::unbind))
+        .map(|module| module.bind(py))
+}
+
 fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let details = PyDict::new(py);
     let class = match error {
@@ -73,7 +82,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         Error::Interrupted => return Ok(PyKeyboardInterrupt::new_err(())),
         _ => "SkyphosError",
     };
-    let class = py.import("skyphos.errors")?.getattr(class)?;
+    let class = classes(py)?.getattr(class)?;
     let exception = class.call((error.to_string(),), Some(&details))?;
     exception.setattr("_wire", PyBytes::new(py, &error.to_wire()))?;
     Ok(PyErr::from_value(exception))

@@ -28,6 +28,15 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The native half of the Python package.
 #[pymodule]
 mod _skyphos {
+    use pyo3::prelude::*;
+
+    /// NumPy's functions are looked up now: when the interpreter shuts down they cannot be, and objects may still call.
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        numpy::PyArray1::<u8>::zeros(module.py(), 0, false);
+        Ok(())
+    }
+
     #[pymodule_export]
     use crate::blocks::{BlockExchange, exchange_blocks};
     #[pymodule_export]

@@ -79,7 +79,7 @@ impl Receiver {
             match self.inbox.read(&mut self.wire, self.there.is_none(), &mut desk) {
                 Stop::Drained => return None,
                 Stop::More => {}
-                Stop::Bye => return Some("bye".to_owned()),
+                Stop::Bye(_) => return Some("bye".to_owned()),
                 Stop::Broken(loss, cause) => return Some(format!("{loss:?}: {cause}")),
             }
         }

@@ -18,7 +18,7 @@ use mio::net::TcpStream;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::loan::{Borrower, SLIP_BYTES};
 use skyphos_core::slab::{Payload, Pool, SlabMut};
-use skyphos_core::transport::{Event, Loss};
+use skyphos_core::transport::{Event, Loss, why_of};
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 
 /// Read-ahead while frames are small: 64 KB hold 15 frames of 4 KB or 1,000 headers.
@@ -46,8 +46,8 @@ pub(crate) enum Stop {
     Drained,
     /// The turn is over; there may be more.
     More,
-    /// The peer has said goodbye.
-    Bye,
+    /// The peer has said goodbye, and why if its program failed.
+    Bye(String),
     /// The connection can no longer be used: whether its other end may live, and why.
     Broken(Loss, String),
 }
@@ -211,7 +211,7 @@ impl Inbox {
             return Err(damaged("the checksum of a frame is wrong"));
         }
         match header.kind {
-            FrameKind::Bye => return Err(Stop::Bye),
+            FrameKind::Bye => return Err(Stop::Bye(why_of(&payload))),
             FrameKind::GivenUp => return Err(Stop::Broken(Loss::Silent, GIVEN_UP.to_owned())),
             _ => {}
         }
@@ -232,7 +232,7 @@ fn damaged(what: &str) -> Stop {
 }
 
 /// Throws away what a closing rank is still sent. An error: the connection is broken.
-pub(crate) fn discard(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<()> {
+pub(crate) fn discard(mut stream: impl Read, buffer: &mut [u8]) -> io::Result<()> {
     loop {
         match stream.read(buffer) {
             Ok(0) => return Ok(()),

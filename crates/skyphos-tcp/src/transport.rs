@@ -36,7 +36,7 @@ use mio::{Events, Interest, Poll, Token};
 use skyphos_core::Topology;
 use skyphos_core::frame::{Frame, FrameKind, Header};
 use skyphos_core::slab::{Payload, Pool};
-use skyphos_core::transport::{Event, Loss, Transport, Waker};
+use skyphos_core::transport::{Event, Loss, Transport, Waker, leaving};
 use skyphos_types::Result;
 use std::io::ErrorKind;
 use std::net::Shutdown;
@@ -92,6 +92,8 @@ pub struct Tcp {
     lending: Pool,
     buffer: Box<[u8]>,
     pulse: Pulse,
+    /// Why this rank leaves, if its program has failed.
+    why: String,
     /// Peers had to prove that they have the group's token, or a certificate.
     pub(crate) proven: bool,
     /// Ranks of a host may have memory in common.
@@ -154,6 +156,7 @@ impl Tcp {
             lending: arena.map_or_else(Pool::default, Pool::lending),
             buffer: vec![0; FAR].into(),
             pulse: Pulse::new(heartbeat, size),
+            why: String::new(),
             proven: false,
             shares_memory: true,
         })
@@ -273,7 +276,10 @@ impl Tcp {
                 }
                 (Stop::Drained | Stop::Broken(..), Some((loss, cause)))
                 | (Stop::Broken(loss, cause), None) => lose(peer, from, &cause, loss, events),
-                (Stop::Bye, _) => lose(peer, from, "it has closed its Comm", Loss::Left, events),
+                (Stop::Bye(why), _) => {
+                    let (loss, cause) = leaving(&why);
+                    lose(peer, from, cause, loss, events);
+                }
             }
             peer.unread
         });
@@ -296,11 +302,17 @@ impl Tcp {
         if !peer.outbox.is_empty() {
             peer.write();
         }
-        let Some(wire) = &peer.wire else { return true };
-        let (stream, shared) = (&wire.stream, wire.is_shared());
+        let Some(wire) = &mut peer.wire else { return true };
         // After the peer's own end, a reset shows only as the socket's error.
         let reset = |s: &mio::net::TcpStream| !matches!(s.take_error(), Ok(None));
-        if peer.broken.is_some() || discard(stream, &mut self.buffer).is_err() || reset(stream) {
+        let shared = wire.is_shared();
+        // Two that close at once would wait for each other if neither took what the other still sends.
+        let discarded = match shared {
+            true => discard(&mut *wire, &mut self.buffer),
+            false => discard(&wire.stream, &mut self.buffer),
+        };
+        let stream = &wire.stream;
+        if peer.broken.is_some() || discarded.is_err() || reset(stream) {
             return true;
         }
         if !peer.outbox.is_empty() {
@@ -430,6 +442,10 @@ impl Transport for Tcp {
         }
     }
 
+    fn say_why(&mut self, why: &str) {
+        why.clone_into(&mut self.why);
+    }
+
     fn hold_back(&mut self, bytes: usize) {
         for peer in &mut self.peers {
             peer.outbox.hold_back(bytes);
@@ -488,7 +504,8 @@ impl Transport for Tcp {
     /// is still on its way. Input is read and thrown away meanwhile.
     fn close(&mut self, wait: Duration) -> Result<()> {
         let until = Instant::now() + wait.min(FOR_EVER);
-        let bye = last_word(FrameKind::Bye);
+        let payload = self.pool.copy_of(self.why.as_bytes());
+        let bye = Frame { payload, ..last_word(FrameKind::Bye) };
         let mut open = Vec::new();
         for rank in 0..self.peers.len() {
             if self.peers[rank].wire.is_some() && !self.peers[rank].given_up {

@@ -15,6 +15,7 @@ use skyphos_plan::Profile;
 use skyphos_types::{Error, ReduceOp, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Round from which ranks tell each other their places.
 const PLACES: u32 = 0x1000;
@@ -360,6 +361,22 @@ impl Comm {
             0 => self.node.close(),
             _ => Ok(()),
         }
+    }
+
+    /// [`Comm::close`] at the end of a program: what is under way may end before, for so long at most, for other ranks wait
+    /// for it. `why`: the program has failed, and this is what peers are told.
+    pub fn close_at_exit(&self, most: Duration, why: Option<&str>) -> Result<()> {
+        if self.is_closed() || !self.node.is_ours() {
+            return Ok(());
+        }
+        if why.is_none() {
+            self.node.finish_calls(&self.group, most);
+        }
+        // Other groups of this process may go on.
+        if let Some(why) = why.filter(|_| self.node.open_groups() == 1) {
+            self.node.say_why(why);
+        }
+        self.close()
     }
 
     /// Whether [`Comm::close`] was called.

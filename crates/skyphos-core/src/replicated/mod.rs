@@ -592,6 +592,10 @@ impl Transport for Replicated {
         self.waiting = events;
     }
 
+    fn say_why(&mut self, why: &str) {
+        self.inner.say_why(why);
+    }
+
     fn close(&mut self, wait: Duration) -> Result<()> {
         let begin = self.clock.now();
         let (until, heard) = (begin + wait, begin + wait.min(VOUCH));
