@@ -103,6 +103,11 @@ class Mismatch(SkyphosError):
     'rank 0 is in reduce(op=sum), rank 2 in barrier'
     """
 
+    def __init__(self, message: str = "") -> None:
+        from .objects import in_words
+
+        super().__init__(in_words(message))
+
 
 class BadInput(SkyphosError, ValueError):
     """An argument, a file or a setting that cannot be used as it is.
