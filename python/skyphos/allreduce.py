@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _skyphos as native
-from .arguments import Op, as_array, as_degrees, as_expected, as_name, as_out, as_whole, identity_of, resolve_op
+from .arguments import Op, as_degrees, as_expected, as_name, as_out, as_whole, identity_of, resolve_op
 from .errors import BadInput
 from .explanation import WHY_ARRAY, Told, explanation_of
 from .kinds import is_number, open_vector
@@ -17,7 +17,7 @@ from .python_numbers import reduce_numbers
 from .quantize import Quantize
 from .shuffle.collective import ShuffleCollectives
 from .sparse_vector import SparseVector
-from .truth import as_room, as_sent, result_type, settled
+from .truth import as_room, as_sent, settled
 from .vectors import _arrays, _as_vector, _Parts, _vector
 from .work import perform
 
@@ -153,23 +153,20 @@ class AllreduceCollectives(ShuffleCollectives):
         # What small calls take is mostly looking at arguments: not at those of a plain array.
         if type(x) is np.ndarray and isinstance(op, str) and algorithm == "auto" and split == "quantiles":
             usual = (degrees, dense_threshold, quantize, expected_nnz) == (None, None, None, None)
-            if usual and not (keep_plan or explain or async_op) and (out is None or type(out) is np.ndarray):
-                result = np.empty(x.shape, x.dtype) if out is None else out
+            if usual and not (keep_plan or explain or async_op):
+                # A class made of arrays, masked ones for instance, goes the other way.
+                result: Any = np.empty(x.shape, x.dtype) if out is None else out if type(out) is np.ndarray else None
                 if native.allreduce_plain(self._native, x, result, op):
                     return result
         if is_number(x):
             options = (algorithm, out, degrees, split, dense_threshold, quantize, keep_plan, explain)
             return self._of_numbers(x, op, options, bool(async_op))
+        vector, back, kind, (native_op, identity) = self._opened(x, op)
+        is_array, shape = isinstance(vector, np.ndarray), tuple[int, ...]()
         try:
-            native_op, identity = resolve_op(op)
-            vector, back = open_vector(x)
             settings = _allreduce_settings(
                 algorithm, degrees, split, dense_threshold, quantize, expected_nnz=expected_nnz
             )
-            is_array, shape = isinstance(vector, np.ndarray), tuple[int, ...]()
-            if isinstance(vector, np.ndarray):
-                vector = as_array(vector)
-            kind = result_type(op, vector.dtype)
             if isinstance(vector, np.ndarray) and algorithm in SPARSE_ALGORITHMS:
                 shape, vector = vector.shape, SparseVector.from_dense(vector.reshape(-1), keep_zeros=True)
             if isinstance(vector, np.ndarray):

@@ -192,8 +192,8 @@ class Plan:
         values : array of shape (len(contribute),) or (len(contribute), width)
             One number, or row, for each index of ``contribute``: float16, float32, float64, bfloat16 (of the
             package ``ml_dtypes``), int32, int64, uint8, uint32, uint64 or bool. The same dtype on all ranks. Values of
-            a repeated index are combined. Each operation on 16-bit floats is computed in float32 and rounded to nearest,
-            ties to even.
+            a repeated index are combined. Each operation on 16-bit floats is computed in float32 and rounded to
+            nearest, ties to even.
         op : str or numpy.ufunc, default "sum"
             ``sum``, ``prod``, ``min``, ``max``; ``or``, ``and`` (bits of integers); ``mean`` (sum over the
             group's size), ``mean_present`` (sum over the number of ranks that contribute the index); or a

@@ -2,8 +2,8 @@
 
 A number has no type that ranks could have agreed on: one passes ``0``, another ``1.5``. So ranks tell each other their
 numbers, and each reduces those of all, in the order of ranks: integers exactly, whatever they come to on the way,
-floats in the type that NumPy gives to all of them. Lists of many numbers are described first, then reduced as arrays; where a
-sum of integers might not fit 64 bits it is made of Python's.
+floats in the type that NumPy gives to all of them. Lists of many numbers are described first, then reduced as arrays;
+where a sum of integers might not fit 64 bits it is made of Python's.
 
 Cost: one allgather of 100 to 200 bytes a rank; of a list of more than 256 numbers an allreduce beside.
 """
