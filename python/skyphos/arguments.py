@@ -171,8 +171,10 @@ def as_out(
     """The array for the result: ``out`` if it fits, a new one if it is None."""
     if out is None:
         return np.empty(shape, dtype)
-    if is_masked(out):
-        raise BadInput("out must not be a masked array: its mask would say nothing of the result")
+    if type(out) is not np.ndarray and isinstance(out, np.ndarray):
+        if is_masked(out):
+            raise BadInput("out must not be a masked array: its mask would say nothing of the result")
+        plain_array(out, "out")  # refuses classes that give numbers another meaning
     if not isinstance(out, np.ndarray) or out.dtype != dtype or out.shape != shape:
         found = f"{out.dtype} of shape {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
         raise BadInput(f"out must be a {dtype} array of shape {shape}, not {found}")
@@ -180,7 +182,6 @@ def as_out(
         raise BadInput("out must be a writable, aligned, C-contiguous array")
     if any(np.may_share_memory(out, other) for other in others):
         raise BadInput("out must not share memory with values or indices")
-    plain_array(out, "out")  # refuses classes that give numbers another meaning
     return out
 
 

@@ -128,7 +128,7 @@ def _shows_array(x: Any) -> bool:
 
 def supported(dtype: np.dtype[Any]) -> bool:
     """Whether the native library has values of a type, or of its twin in the other byte order; truth values too."""
-    return dtype.name in _VALUE_TYPES or dtype == np.bool_
+    return dtype.name in _VALUE_TYPES or dtype.kind == "b"
 
 
 def unsupported(array: Array, what: str, kind: str = "array") -> BadInput:

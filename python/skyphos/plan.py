@@ -113,6 +113,7 @@ class Plan:
         self._contribute_len = native.contribute_len
         self._want_len = native.want_len
         self._width = native.width
+        self._fix = f"the plan was configured with width={self._width}: configure(..., width={{}}) takes these"
 
     def __repr__(self) -> str:
         degrees = "x".join(map(str, self.degrees))
@@ -237,14 +238,13 @@ class Plan:
         """
         try:
             native_op, identity = resolve_op(op)
-            fix = f"the plan was configured with width={self._width}: configure(..., width={{}}) takes these"
-            array = as_values(values, self._contribute_len, self._width, "the plan's contribute", fix=fix)
-            kind = result_type(op, array.dtype)
+            array = as_values(values, self._contribute_len, self._width, "the plan's contribute", fix=self._fix)
+            kind = result_type(op, array.dtype) if array.dtype.kind == "b" else array.dtype
             result = as_out(out, (self._want_len, *array.shape[1:]), kind, array)
             if order not in ("rank", "arrival"):
                 raise BadInput(f'order must be "rank" or "arrival", not {order!r}')
         except Exception as error:
             self._comm._fail(error)
-        arrays = as_sent(array, kind), as_room(result)
-        done = self._native.reduce(*arrays, native_op, identity, order == "arrival", bool(async_op))
+        sent, room = (as_sent(array, kind), as_room(result)) if array.dtype.kind == "b" else (array, result)
+        done = self._native.reduce(sent, room, native_op, identity, order == "arrival", bool(async_op))
         return perform(done, async_op, lambda _: settled(result, kind))

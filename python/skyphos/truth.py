@@ -31,7 +31,7 @@ def result_type(op: Op, dtype: np.dtype[Any]) -> np.dtype[Any]:
     >>> result_type("or", np.dtype(bool)), result_type("sum", np.dtype(bool)), result_type("sum", np.dtype("f4"))
     (dtype('bool'), dtype('int64'), dtype('float32'))
     """
-    if dtype != _BOOL:
+    if dtype.kind != "b":
         return dtype
     name = op if isinstance(op, str) else NAMED_UFUNCS.get(op)
     if name in ("or", "and", "min", "max"):
@@ -50,19 +50,19 @@ def result_type(op: Op, dtype: np.dtype[Any]) -> np.dtype[Any]:
 def as_sent(values: Array, result: np.dtype[Any]) -> Array:
     """Values as the native library takes them, where an operation gives ``result``; truth values, where it gives those,
     in the same memory."""
-    if values.dtype != _BOOL:
+    if values.dtype.kind != "b":
         return values
-    return values.view(np.uint8) if result == _BOOL else values.astype(result)
+    return values.view(np.uint8) if result.kind == "b" else values.astype(result)
 
 
 def as_room(out: Array) -> Array:
     """The memory of a result as the native library fills it."""
-    return out.view(np.uint8) if out.dtype == _BOOL else out
+    return out.view(np.uint8) if out.dtype.kind == "b" else out
 
 
 def settled(result: Array, dtype: np.dtype[Any]) -> Array:
     """A result of the native library as truth values, if ``dtype`` says so: in the same memory."""
-    if dtype != _BOOL:
+    if dtype.kind != "b":
         return result
     # A rank that has passed bytes of another value has changed what a truth value may be.
     return np.not_equal(result.view(np.uint8), 0, out=result.view(np.bool_))
