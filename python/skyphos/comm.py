@@ -57,6 +57,15 @@ class Comm(OuterProductCollectives):
         state += ", closed" if self._native.closed else ""
         return f"Comm(rank {self.rank} of {self.size}, {self.transport}{state})"
 
+    def __getattr__(self, name: str) -> Any:
+        """Raises for what there is not, and says what a name of MPI's is here."""
+        from .mpi_names import in_place_of
+
+        here = in_place_of(name)
+        if here is not None and not hasattr(type(self), here.removeprefix("comm.").partition("(")[0].partition(",")[0]):
+            here = None  # this version has none
+        raise AttributeError(f"Comm has no attribute {name!r}{f': here it is {here}' if here else ''}")
+
     def __enter__(self) -> Comm:
         return self
 
