@@ -207,9 +207,7 @@ def local(size: int, *, timeout: float = 300.0, threads: int | None = None, repl
     >>> sky.local(4).run(lambda comm: comm.configure_reduce([comm.rank, 9], [9], np.array([1, 10]), n=10)[0].item())
     [40, 40, 40, 40]
     """
-    size = as_whole(
-        size, f"the size of a group inside one process, which has 1 to {_MOST_LOCAL} ranks,", 1, _MOST_LOCAL
-    )
+    size = as_whole(size, "the number of ranks of a group inside one process", 1, _MOST_LOCAL)
     _check_replication(replication, size, "asked for")
     natives = _skyphos.local(size, timeout, _threads(threads, size), int(replication))
     return LocalGroup([Comm(native) for native in natives])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +11,6 @@ from ..array_input import as_numpy
 from ..errors import BadInput
 from .dist_matrix import DistMatrix
 from .edges import Edges
-
-if TYPE_CHECKING:
-    import networkx
 
 __all__ = ["as_graph"]
 
@@ -77,7 +74,7 @@ def as_graph(graph: Any) -> Edges | DistMatrix:
     )
 
 
-def _of_networkx(graph: networkx.Graph[Any]) -> Edges:
+def _of_networkx(graph: Any) -> Edges:
     """Both directions of an edge without one; a vertex without edges has a loop of no weight."""
     wrong = next((node for node in graph if isinstance(node, bool) or not hasattr(node, "__index__")), None)
     if wrong is not None or any(node < 0 for node in graph):

@@ -29,6 +29,7 @@ from ..errors import BadInput
 from ..together import together
 from .dist_matrix import DistMatrix
 from .edges import Edges, Ids, Weights
+from .graph_input import as_graph
 
 if TYPE_CHECKING:
     from .. import Checkpoint, Comm, Stats
@@ -113,7 +114,7 @@ class PageRank:
 
 def pagerank(
     comm: Comm,
-    graph: Edges | DistMatrix,
+    graph: Any,
     *,
     damping: float = 0.85,
     tol: float = 1e-8,
@@ -130,10 +131,11 @@ def pagerank(
     ----------
     comm : Comm
         The group.
-    graph : Edges or DistMatrix
+    graph : Edges, DistMatrix, array of shape (n, n), SciPy sparse matrix or networkx.Graph
         This rank's share of the edges, from :func:`~skyphos.graph.load` or
         :func:`~skyphos.graph.partition`: then an edge written twice has been merged, as in a
-        ``networkx.DiGraph``. Or an adjacency matrix with A_ij the weight of the edge from j to i, made with
+        ``networkx.DiGraph``. Or a graph as NumPy, SciPy or NetworkX have it, the same on all ranks or a share of its
+        edges (:func:`~skyphos.graph.graph_input.as_graph`). Or an adjacency matrix with A_ij the weight of the edge from j to i, made with
         ``slots=2``.
     damping : float
         Chance of following an edge, from 0 up to, not including, 1.
@@ -175,6 +177,7 @@ def pagerank(
     """
     begin = time.perf_counter()
     together(comm, lambda: check_settings(damping, tol, max_iterations, stop))
+    graph = together(comm, lambda: as_graph(graph))
     together(comm, lambda: _check_weights(graph, personalization))
     adjacency = graph if isinstance(graph, DistMatrix) else adjacency_matrix(comm, graph, degrees)
     count = int(adjacency.total(np.ones(len(adjacency.index))))
