@@ -22,6 +22,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .arguments import as_whole
 from .errors import BadInput
 from .hostlist import first_host, tasks_on_node
 
@@ -224,10 +225,9 @@ class _Environment:
 
 
 def _explicit(env: _Environment, rank: int, world_size: int, rendezvous: str | None, token: str | None) -> Bootstrap:
-    for name, value in (("rank", rank), ("world_size", world_size)):
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise BadInput(f"{name} must be a whole number, not {value!r}")
-    rank, world_size = int(rank), int(world_size)
+    rank, world_size = (
+        as_whole(value, name, -(2**63), 2**64) for name, value in (("rank", rank), ("world_size", world_size))
+    )
     _check_pair(rank, world_size, "rank", "world_size")
     address = _address(env, rendezvous, world_size, 'give rendezvous="host:port"')
     # SKYPHOS_LISTEN_FD is not taken: that socket belongs to the launcher's group, not to this one.

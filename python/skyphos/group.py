@@ -281,6 +281,4 @@ def _named_threads(threads: int | None) -> int | None:
             threads = int(text)
         except ValueError:
             raise BadInput(f"SKYPHOS_THREADS must be a number of threads, not {text!r}") from None
-    if threads is not None and not 1 <= threads <= 4096:
-        raise BadInput(f"threads must be from 1 to 4096, not {threads}")
-    return threads
+    return None if threads is None else as_whole(threads, "threads", 1, 4096)

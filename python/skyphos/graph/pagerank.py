@@ -135,8 +135,8 @@ def pagerank(
         This rank's share of the edges, from :func:`~skyphos.graph.load` or
         :func:`~skyphos.graph.partition`: then an edge written twice has been merged, as in a
         ``networkx.DiGraph``. Or a graph as NumPy, SciPy or NetworkX have it, the same on all ranks or a share of its
-        edges (:func:`~skyphos.graph.graph_input.as_graph`). Or an adjacency matrix with A_ij the weight of the edge from j to i, made with
-        ``slots=2``.
+        edges (:func:`~skyphos.graph.graph_input.as_graph`). Or an adjacency matrix with A_ij the weight of the edge
+        from j to i, made with ``slots=2``.
     damping : float
         Chance of following an edge, from 0 up to, not including, 1.
     tol : float

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arguments import as_values, as_whole
-from ..array_input import as_numpy, refuse_masked
+from ..array_input import as_numpy, refuse_masked, supported
 from ..errors import BadInput
 from ..kinds import open_vector
 from ..packing import untrusted
@@ -160,7 +160,7 @@ class Gatherer:
             raise BadInput(f"values must be {rows} for combine={self._combine.name}: {why}") from None
         if not isinstance(array, np.ndarray):
             raise BadInput(f"values must be an array or a list, not {type(values).__name__}")
-        if array.dtype == object or array.dtype.kind in "SUVM":
+        if array.dtype.kind in "OSUVM" and not supported(array.dtype):
             if self._combine.lists:
                 return None, back
             raise BadInput(f"values must be numbers for combine={self._combine.name}, not of type {array.dtype}")
