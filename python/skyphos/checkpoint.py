@@ -340,7 +340,10 @@ def _array(comm: Comm, name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
 
 def _is_kept(dtype: np.dtype[Any]) -> bool:
     """Whether a file of NumPy's says what type an array is of: of types from elsewhere it says only their size."""
-    return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
+    try:
+        return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
+    except (TypeError, ValueError):
+        return False
 
 
 def _extension_types() -> Any:

@@ -98,7 +98,7 @@ def _shown(x: Any) -> np.ndarray[Any, Any] | None:
     """The array that an object shows to others, without a copy; None if it shows none."""
     if isinstance(x, (np.generic, type)):
         return None
-    if hasattr(x, "__array_interface__"):
+    if hasattr(x, "__array_interface__") or (hasattr(x, "null_count") and hasattr(x, "__array__")):  # Arrow's
         return as_numpy(x, "the array")
     if hasattr(x, "__dlpack__"):
         try:

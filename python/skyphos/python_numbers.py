@@ -245,10 +245,11 @@ def _common(kinds: list[str], op: Op) -> np.dtype[Any] | None:
         dtype = result_type(op, np.dtype(np.bool_))
     elif strong:
         dtype = np.result_type(*strong)
-        if dtype.kind == "f" and all(one.kind in "iub" for one in strong):
-            dtype = None
-        elif dtype.kind in "iub" and "float" in known:
+        whole = all(one.kind in "iub" for one in strong)
+        if whole and "float" in known:
             dtype = np.dtype(np.float64)
+        elif whole and dtype.kind == "f":
+            dtype = None
         elif dtype == np.bool_:
             dtype = None if "int" in known else result_type(op, dtype)
     else:
