@@ -250,4 +250,4 @@ def as_degrees(degrees: Sequence[int] | None) -> list[int] | None:
 
 def as_expected(entries: int | None) -> int | None:
     """A hint of how many entries there will be."""
-    return None if entries is None else as_whole(entries, "expected_nnz, a number of entries,", 0, 2**63 - 1)
+    return None if entries is None else as_whole(entries, "expected_nnz", 0, 2**63 - 1)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from .array_input import supported, unsupported
 from .errors import BadInput
 from .sparse_vector import SparseVector
 
-__all__ = ["open_tensor"]
+if TYPE_CHECKING:
+    import torch
 
-_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+__all__ = ["open_tensor"]
 
 
 def open_tensor(x: torch.Tensor) -> tuple[SparseVector | np.ndarray[Any, Any], Callable[[Any], Any]]:
@@ -29,9 +29,11 @@ def open_tensor(x: torch.Tensor) -> tuple[SparseVector | np.ndarray[Any, Any], C
     >>> x.indices, back(x).layout                                                      # doctest: +SKIP
     (array([0, 4, 8]), torch.sparse_csr)
     """
+    import torch
+
     if x.is_quantized:
         raise BadInput("a quantised tensor: pass .dequantize()")
-    if x.layout in _COMPRESSED:
+    if x.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
         vector, back = _sparse(x.to_sparse_coo())
         blocks = tuple(x.values().shape[-2:]) if x.layout in (torch.sparse_bsr, torch.sparse_bsc) else None
         return vector, lambda result: back(result).to_sparse(layout=x.layout, blocksize=blocks)
@@ -45,6 +47,8 @@ def open_tensor(x: torch.Tensor) -> tuple[SparseVector | np.ndarray[Any, Any], C
 
 def _sparse(x: torch.Tensor) -> tuple[SparseVector, Callable[[SparseVector], torch.Tensor]]:
     """The vector over a COO tensor's sparse dimensions, whose rows are its dense ones."""
+    import torch
+
     dims = x.sparse_dim()
     shape, dense = tuple(x.shape[:dims]), tuple(x.shape[dims:])
     if prod(shape) > 2**63:
@@ -76,6 +80,8 @@ def _sparse(x: torch.Tensor) -> tuple[SparseVector, Callable[[SparseVector], tor
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """A contiguous tensor's memory; of bfloat16 as ml_dtypes has it."""
+    import torch
+
     tensor = tensor.resolve_conj().resolve_neg()
     if tensor.dtype == torch.bfloat16:
         try:
@@ -94,6 +100,8 @@ def _numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def _tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    import torch
+
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
@@ -101,6 +109,8 @@ def _tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
 
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor in the processor's memory; from a GPU through pinned memory, which it writes at the bus's full rate."""
+    import torch
+
     if not tensor.is_cuda:
         return tensor.cpu()
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)

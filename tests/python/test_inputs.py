@@ -1,5 +1,5 @@
-"""Whatever kind of array callers have, in every collective: the right value in the right kind, or an error of all ranks,
-and what was passed is as it was."""
+"""Whatever kind of array callers have, in every collective: the right value in the right kind, or an error of all
+ranks, and what was passed is as it was."""
 
 from __future__ import annotations
 
