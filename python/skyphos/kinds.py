@@ -29,10 +29,10 @@ def is_number(x: Any) -> bool:
 
 
 def is_vector(x: Any) -> bool:
-    """Whether :func:`open_vector` takes it for an array or a vector, whatever is in it. Bytes are an object here."""
+    """Whether :func:`open_vector` takes it for an array or a vector, whatever is in it. Bytes and tables are objects here."""
     if isinstance(x, (np.ndarray, SparseVector)):
         return True
-    if isinstance(x, (np.generic, type, bytes, bytearray)):
+    if isinstance(x, (np.generic, type, bytes, bytearray)) or hasattr(x, "__dataframe__"):
         return False
     if any(hasattr(x, way) for way in ("__array_interface__", "__dlpack__", "__array__")):
         return True

@@ -4,7 +4,7 @@ A rank's object travels as the words of a sparse vector, whose ranks may have as
 moves objects of any sizes, and a rank in a call for arrays or vectors is a :class:`~skyphos.Mismatch`. What is no array
 of numbers is pickled (:mod:`.packing`), and pickles off the loopback need a token.
 
-Cost: that of the collective of vectors with a word for every eight bytes, and one agreement of all ranks that they
+Cost: that of the collective of vectors with an entry for every 64 bytes, and one agreement of all ranks that they
 could read what came.
 """
 
@@ -32,6 +32,9 @@ __all__ = ["OBJECTS", "allgather_bytes", "allgather_objects", "alltoall_objects"
 #: The size of the index space tells these calls from those of users, who have none so large. The first is of objects.
 OBJECTS, NUMBERS = 2**62 + 1, 2**62 + 3
 
+#: Words of an entry: few are lost where an object is short, and a long one has few indices.
+_WIDTH = 8
+
 _NAMES = {OBJECTS: "objects", NUMBERS: "numbers"}
 
 _Words = tuple[npt.NDArray[Any] | None, npt.NDArray[Any], npt.NDArray[Any] | None]
@@ -48,15 +51,19 @@ def in_words(message: str) -> str:
     'rank 1 is in allgather of objects(settings #0)'
     """
     for n, name in _NAMES.items():
-        message = re.sub(rf"\(n={n},( width=1,)? dtype=uint64,? ?", f" of {name}(", message)
+        message = re.sub(rf"\(n={n},( width=\d+,)? dtype=uint64,( width=\d+,)? ?", f" of {name}(", message)
     return message
 
 
 def _words_of(block: Bytes) -> _Words:
-    """Bytes as the entries of a vector."""
-    words = np.zeros(-(-block.size // 8), np.uint64)
-    words.view(np.uint8)[: block.size] = block
-    return np.arange(len(words), dtype=np.uint32), words, None
+    """Bytes as the entries of a vector, of 64 bytes each."""
+    entries = -(-block.size // (8 * _WIDTH))
+    if block.size == 8 * _WIDTH * entries:
+        words = block.view(np.uint64)
+    else:
+        words = np.zeros(_WIDTH * entries, np.uint64)
+        words.view(np.uint8)[: block.size] = block
+    return np.arange(entries, dtype=np.uint32), words, None
 
 
 def _packed(comm: VectorCollectives, x: Any) -> _Words:
@@ -86,8 +93,8 @@ def _read(comm: VectorCollectives, came: Sequence[Any], *, is_agreed: bool) -> l
 def allgather_bytes(
     comm: VectorCollectives, block: Bytes, finish: Callable[[list[Bytes]], Any], *, async_op: bool
 ) -> Any:
-    """What ``finish`` makes of the bytes of all ranks, padded with zeros to a multiple of eight. Collective."""
-    done = native.allgather(comm._native, NUMBERS, 1, _words_of(block), "auto", async_op)
+    """What ``finish`` makes of the bytes of all ranks, padded with zeros to a multiple of 64. Collective."""
+    done = native.allgather(comm._native, NUMBERS, _WIDTH, _words_of(block), "auto", async_op)
     return perform(done, async_op, lambda result: finish([_bytes_of(one) for one in result[0]]))
 
 
@@ -97,7 +104,7 @@ def allgather_objects(comm: VectorCollectives, x: Any, algorithm: str, *, explai
         mine = _packed(comm, x)
     except Exception as error:
         comm._fail(error)
-    done = native.allgather(comm._native, OBJECTS, 1, mine, algorithm, async_op)
+    done = native.allgather(comm._native, OBJECTS, _WIDTH, mine, algorithm, async_op)
 
     def finish(result: Any) -> Any:
         came, told = result
@@ -118,7 +125,7 @@ def gather_objects(comm: VectorCollectives, x: Any, root: int, *, async_op: bool
         mine = _packed(comm, x)
     except Exception as error:
         comm._fail(error)
-    done = native.gather(comm._native, OBJECTS, 1, mine, root, async_op)
+    done = native.gather(comm._native, OBJECTS, _WIDTH, mine, root, async_op)
 
     def finish(came: Any) -> Any:
         objects = _read(comm, came if comm.rank == root else [], is_agreed=not async_op)
@@ -133,7 +140,7 @@ def alltoall_objects(comm: VectorCollectives, xs: Sequence[Any], *, async_op: bo
         mine = [_packed(comm, x) for x in xs]
     except Exception as error:
         comm._fail(error)
-    done = native.alltoall(comm._native, OBJECTS, 1, mine, None, _NO_WORDS, async_op)
+    done = native.alltoall(comm._native, OBJECTS, _WIDTH, mine, None, _NO_WORDS, async_op)
     return perform(done, async_op, lambda came: _read(comm, came, is_agreed=not async_op))
 
 
@@ -143,5 +150,5 @@ def scatter_objects(comm: VectorCollectives, xs: Sequence[Any] | None, root: int
         mine = [_packed(comm, x) for x in xs or ()] if comm.rank == root else []
     except Exception as error:
         comm._fail(error)
-    done = native.alltoall(comm._native, OBJECTS, 1, mine, root, _NO_WORDS, async_op)
+    done = native.alltoall(comm._native, OBJECTS, _WIDTH, mine, root, _NO_WORDS, async_op)
     return perform(done, async_op, lambda came: _read(comm, came, is_agreed=not async_op)[0])
