@@ -29,7 +29,7 @@ def is_number(x: Any) -> bool:
 
 
 def is_vector(x: Any) -> bool:
-    """Whether :func:`open_vector` takes it for an array or a vector, whatever is in it. Bytes and tables are objects here."""
+    """Whether :func:`open_vector` takes it for an array or vector, whatever is in it. Bytes and tables are objects."""
     if isinstance(x, (np.ndarray, SparseVector)):
         return True
     if isinstance(x, (np.generic, type, bytes, bytearray)) or hasattr(x, "__dataframe__"):

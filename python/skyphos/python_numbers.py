@@ -109,7 +109,7 @@ def reduce_numbers(
         comm._fail(error)
 
     def finish(blocks: list[npt.NDArray[np.uint8]]) -> Any:
-        all_given = [_Given(**json.loads(block.tobytes().rstrip(b"\0"))) for block in blocks]
+        all_given = [_read(block) for block in blocks]
         reduced = _reduced(comm, all_given, array, op)
         if call == "reduce_scatter":
             flat = reduced.reshape(-1)
@@ -118,6 +118,13 @@ def reduce_numbers(
         return _like(x, reduced) if root in (-1, comm.rank) else None
 
     return allgather_bytes(comm, block, finish, async_op=async_op)
+
+
+def _read(block: npt.NDArray[np.uint8]) -> _Given:
+    try:
+        return _Given(**json.loads(block.tobytes().rstrip(b"\0")))
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"what came describes no numbers: {error}") from None
 
 
 def _array_of(x: Any, call: str) -> npt.NDArray[Any]:

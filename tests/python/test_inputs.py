@@ -228,6 +228,40 @@ def test_arrays(*, size: int, dtype: Any, shape: tuple[int, ...], flag: str, op:
             )
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    size=st.sampled_from([1, 2, 3]),
+    dtype=st.sampled_from([np.float16, np.float32, np.float64, ml_dtypes.bfloat16, np.bool_, np.int64]),
+    flag=st.sampled_from([*FLAGS, "series"]),
+)
+def test_other_collectives(*, size: int, dtype: Any, flag: str) -> None:
+    def make(rank: int) -> Any:
+        array = drawn(rank, (8,), dtype)
+        return Series(array) if flag == "series" else flagged(array, flag)
+
+    arrays = [drawn(rank, (8,), dtype) for rank in range(size)]
+    for rank, result in enumerate(all_of(size, make, lambda c, x: c.broadcast(x, root=0))):
+        # An object of any kind: what NumPy cannot describe is pickled.
+        kind = make(0)
+        assert rank == 0 or type(result) is type(kind)
+        if flag != "series":
+            assert (
+                result.dtype == kind.dtype and np.ma.getmaskarray(result).tolist() == np.ma.getmaskarray(kind).tolist()
+            )
+            assert np.asarray(result).tolist() == arrays[0].tolist()
+    fits = is_float(dtype) and flag not in ("masked", "units")
+    total = folded(arrays, "sum")
+    for call, want in [
+        (lambda c, x: c.outer_product_sum(x, np.ones(2, dtype)), np.stack([total, total], 1)),
+        (lambda c, x: c.topk_allreduce(x, k=8).to_dense(), total),
+        (lambda c, x: sky.TopK(k=8).allreduce(c, x, dense=True), total),
+    ]:
+        for result in all_of(size, make, call):
+            assert isinstance(result, sky.BadInput) != fits, (result, dtype, flag)
+            if fits:
+                is_same(result, want, np.ndarray)
+
+
 def _agreed(comm: sky.Comm, work: Callable[[], Any]) -> Any:
     """What only one rank may find wrong, before the call: not a collective's own."""
     from skyphos.together import together

@@ -1,5 +1,5 @@
-"""Tensors of all layouts: strided and expanded ones in the collectives of ``torch.distributed``, sparse ones in those of a
-``Comm``."""
+"""Tensors of all layouts: strided and expanded ones in the collectives of ``torch.distributed``, sparse ones in those
+of a ``Comm``."""
 
 from __future__ import annotations
 
