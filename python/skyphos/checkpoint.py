@@ -329,6 +329,8 @@ def _array(comm: Comm, name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
     if not isinstance(name, str):
         raise BadInput(f"rank {comm.rank}: {name!r} names an array and is no str")
     try:
+        if isinstance(value, np.matrix):
+            raise BadInput("a numpy.matrix would come back as an array: pass np.asarray(x)")
         array = as_numpy(value, repr(name))
     except (BadInput, RuntimeError) as error:
         raise BadInput(f"rank {comm.rank}: {name!r} is no array of numbers and cannot be saved: {error}") from None

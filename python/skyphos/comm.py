@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+import numpy as np
 import numpy.typing as npt
 
 from .arguments import (
@@ -200,7 +201,7 @@ class Comm(OuterProductCollectives):
 
         Parameters
         ----------
-        color : int >= 0, or None
+        color : int >= 0, bool, or None
             Ranks with the same color form a group; None: this rank joins none.
         key : int
             Orders the ranks of a group; ties by the rank here.
@@ -219,6 +220,8 @@ class Comm(OuterProductCollectives):
         1
         """
         try:
+            # A truth value is a color too: ranks of which something is true, and the others.
+            color = int(color) if isinstance(color, (bool, np.bool_)) else color
             color = None if color is None else as_whole(color, "color", 0, 2**64 - 1)
             key = as_whole(key, "key", -(2**63), 2**63 - 1)
         except Exception as error:

@@ -10,6 +10,7 @@ import numpy as np
 
 from .array_input import as_numpy, plain_array
 from .errors import BadInput
+from .low_rank import LowRank
 from .scipy_kinds import open_scipy
 from .sparse_vector import SparseVector
 
@@ -32,7 +33,7 @@ def is_vector(x: Any) -> bool:
     """Whether :func:`open_vector` takes it for an array or vector, whatever is in it. Bytes and tables are objects."""
     if isinstance(x, (np.ndarray, SparseVector)):
         return True
-    if isinstance(x, (np.generic, type, bytes, bytearray)) or hasattr(x, "__dataframe__"):
+    if isinstance(x, (np.generic, type, bytes, bytearray, LowRank)) or hasattr(x, "__dataframe__"):
         return False
     if any(hasattr(x, way) for way in ("__array_interface__", "__dlpack__", "__array__")):
         return True
@@ -66,6 +67,8 @@ def open_vector(x: Any, *, rows: bool = False) -> tuple[SparseVector | np.ndarra
         from .torch_kinds import open_tensor
 
         return open_tensor(x)
+    if isinstance(x, LowRank):
+        raise BadInput("a LowRank is no vector: pass .to_dense(), or reduce with comm.outer_product_sum")
     shown = _shown(x)
     if shown is not None:
         return shown, _same

@@ -206,7 +206,7 @@ def _described(x: Any, array: npt.NDArray[Any], op: Op, call: str, root: int, *,
     values = None
     if inline or array.size <= _INLINE:
         values = (array.astype(np.float64) if array.dtype.kind not in "Ob" else array).tolist()
-    name = op if isinstance(op, str) else f"ufunc {op.__name__}"
+    name = op if isinstance(op, str) else NAMED_UFUNCS.get(op, op.__name__)
     return _Given(call, name, root, kind, list(array.shape) if is_list else None, values, most)
 
 

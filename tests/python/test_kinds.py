@@ -236,6 +236,7 @@ def test_numbers_of_python() -> None:
         got = comm.allreduce(np.float32(1.5))
         assert type(got) is np.float32 and got == 3
         assert type(comm.allreduce(np.int32(4) if first else 5)) is (np.int32 if first else int)
+        assert comm.allreduce(4, op=np.add if first else "sum") == 8 and comm.allreduce(4, op=np.gcd) == 4
         assert comm.allreduce(5, async_op=True).wait() == 10
         assert comm.reduce(4, root=1) == (None if first else 8)
         assert comm.allgather(comm.rank) == [0, 1] and comm.gather(1.5) == ([1.5, 1.5] if first else None)
@@ -448,6 +449,30 @@ def test_what_a_matrix_does_not_store_is_absent() -> None:
     on_all(2, body)
 
 
+def test_sparse_truth_values() -> None:
+    def body(comm: sky.Comm) -> None:
+        mask = scipy.sparse.csr_matrix(np.arange(6).reshape(2, 3) % 3 == comm.rank)
+        either = comm.allreduce(mask, op="or")
+        assert type(either) is scipy.sparse.csr_matrix and either.dtype == np.bool_ and either.nnz == 4
+        counts = comm.allreduce(mask)
+        assert counts.dtype == np.int64 and counts.sum() == 4
+        rows = comm.reduce_scatter(mask)
+        assert rows.dtype == np.int64 and rows.toarray()[comm.rank].tolist() == [1, 1, 0] and rows.nnz == 2
+        assert comm.allgather(mask)[1].dtype == np.bool_
+        total, plan, how = comm.allreduce(mask.astype(float), keep_plan=True, explain=True)
+        assert plan.reduce(np.ones(2)).tolist() == [1.0] * 4 and total.nnz == 4 and how.algorithm
+
+    on_all(2, body)
+
+
+def test_factors_are_no_vector() -> None:
+    low = sky.LowRank(np.ones((1, 2)), np.ones((1, 3)))
+    with sky.init() as comm:
+        assert type(comm.allgather(low)[0]) is sky.LowRank
+        with pytest.raises(sky.BadInput, match="to_dense"):
+            comm.allreduce(low)
+
+
 def test_columns_of_pandas() -> None:
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
 
@@ -541,7 +566,6 @@ def test_width_is_that_of_the_values() -> None:
         lambda c, f: c.broadcast("x", root=f(0)),
         lambda c, f: c.reduce(np.ones(1), root=f(1)) is None,
         lambda c, f: c.gather(np.ones(1), root=f(1)) is None,
-        lambda c, f: c.split(f(1), key=f(2)).size,
         lambda c, f: c.topk_allreduce(np.ones(3), k=f(2)).nnz,
         lambda c, f: sky.TopK(k=f(1), bucket=f(4)).compress(np.ones(4)).nnz,
         lambda c, f: c.outer_product_sum(np.ones(2), np.ones(2), algorithm="rabenseifner", grid=(f(1), f(2))).shape,
@@ -561,6 +585,14 @@ def test_counts_may_be_floats_that_are_whole(call: Any) -> None:
             comm.barrier()
 
     on_all(2, body)
+
+
+def test_groups_by_what_is_true() -> None:
+    def body(comm: sky.Comm) -> list[int]:
+        groups = [comm.split(color) for color in (comm.rank == 0, np.bool_(comm.rank == 0), 1.0, comm.rank % 2)]
+        return [group.size for group in groups if group is not None]
+
+    assert on_all(3, body) == [[1, 1, 3, 2], [2, 2, 3, 1], [2, 2, 3, 2]]
 
 
 def test_ranges_say_what_is_wrong() -> None:
@@ -691,6 +723,7 @@ def test_checkpoints_of_what_is_no_array(tmp_path: Path) -> None:
             (sky.SparseVector([1], [1.0], 3), "indices"),
             (scipy.sparse.csr_array(np.eye(2)), "toarray"),
             ([[1], [1, 2]], "ragged"),
+            (np.eye(2).view(np.matrix), "matrix"),
         ):
             with pytest.raises(sky.BadInput, match=words):
                 sky.Checkpoint(tmp_path).save(comm, 1, {"x": value})
