@@ -7,9 +7,10 @@
 ...     plan.reduce(np.array([1.5, 2.5]))
 array([2.5])
 
-Importing this package imports NumPy and nothing else; graphs (:mod:`skyphos.graph`), the launcher
-(:mod:`skyphos.launch`), groups in Ray, Dask and Spark (``sky.ray``, ``sky.dask``, ``sky.spark``) and the command line
-import what they need when they are used.
+Importing this package imports NumPy and nothing else; graphs (``sky.graph``), map-reduce (``sky.mapreduce``), PyTorch
+(``sky.torch``), the launcher (``sky.launch``), groups in Ray, Dask and Spark (``sky.ray``, ``sky.dask``, ``sky.spark``)
+and the command line import what they need when they are used. Collectives are methods of a group: ``comm = sky.init();
+comm.allreduce(x)``.
 """
 
 from __future__ import annotations
@@ -34,6 +35,14 @@ from .topology import Topology
 from .work import Work
 
 if TYPE_CHECKING:
+    from . import bootstrap as bootstrap
+    from . import errors as errors
+    from . import graph as graph
+    from . import launch as launch
+    from . import mapreduce as mapreduce
+    from . import planner as planner
+    from . import shuffle as shuffle
+    from . import torch as torch
     from .checkpoint import Checkpoint, Restored
     from .engines import dask, ray, spark
 
@@ -73,6 +82,19 @@ __all__ = [
 ]
 
 
+#: Modules that come when they are asked for, beside those of engines; not with a star, for some need other packages.
+_MODULES = ("bootstrap", "errors", "graph", "launch", "mapreduce", "planner", "shuffle", "torch")
+
+# Modules of these names hold a part of Comm: who writes `sky.allreduce` means the method, and hears where it is.
+for _name in ("allreduce", "broadcast", "outer_product"):
+    globals().pop(_name, None)
+del _name
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_MODULES, "__version__"])
+
+
 def __getattr__(name: str) -> Any:
     """What few programs use, and takes long to import, comes when it is asked for."""
     if name in ("Checkpoint", "Restored"):
@@ -81,4 +103,10 @@ def __getattr__(name: str) -> Any:
         return getattr(checkpoint, name)
     if name in ("dask", "ray", "spark"):
         return import_module(f".engines.{name}", __name__)
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
+    if not name.startswith("_") and hasattr(Comm, name):
+        arguments = "" if name in ("barrier", "dup", "shrink", "close", "health", "fuse") else "x"
+        call = f"comm.{name}" if isinstance(getattr(Comm, name), property) else f"comm.{name}({arguments})"
+        raise AttributeError(f"{name} is a group's, not the module's: comm = sky.init(); {call}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

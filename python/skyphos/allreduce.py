@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _skyphos as native
-from .arguments import Op, as_array, as_degrees, as_expected, as_name, as_out, as_same, identity_of, resolve_op
+from .arguments import Op, as_degrees, as_expected, as_name, as_out, as_whole, identity_of, resolve_op
 from .errors import BadInput
 from .explanation import WHY_ARRAY, Told, explanation_of
-from .kinds import open_vector
+from .kinds import is_number, open_vector
+from .python_numbers import reduce_numbers
 from .quantize import Quantize
 from .shuffle.collective import ShuffleCollectives
 from .sparse_vector import SparseVector
+from .truth import as_room, as_sent, settled
 from .vectors import _arrays, _as_vector, _Parts, _vector
 from .work import perform
 
@@ -66,8 +67,10 @@ class AllreduceCollectives(ShuffleCollectives):
 
         Parameters
         ----------
-        x : SparseVector, array, SciPy sparse array or torch tensor
-            This rank's vector. All ranks pass the same n, width and dtype; which indices is each one's own affair.
+        x : SparseVector, array, SciPy sparse array, torch tensor, number or list of numbers
+            This rank's vector. All ranks pass the same n, width and dtype; which indices is each one's own affair. A
+            sparse matrix is the vector of its entries. Numbers of Python's and NumPy's, and lists of them, become of a
+            type that holds those of all ranks, integers exactly.
         op : str or ufunc, default "sum"
             As in :meth:`Plan.reduce`.
         algorithm : str, default "auto"
@@ -113,12 +116,14 @@ class AllreduceCollectives(ShuffleCollectives):
         Returns
         -------
         The kind that came in: a SparseVector (sparse or dense inside, as it was reduced), an array, a SciPy sparse
-        array or a tensor. With ``keep_plan`` or ``explain`` a tuple: the result, the plan, the explanation.
+        array or matrix of its format, a tensor of its layout, a number or a list. With ``keep_plan`` or ``explain`` a
+        tuple: the result, the plan, the explanation.
 
         Raises
         ------
         BadInput
-            A vector that makes no sense, an unknown algorithm; what cannot be quantised (integers, NaN, infinity, other
+            A vector that makes no sense, a masked array, an unknown algorithm; a sum of integers of Python's that does
+            not fit 64 bits; what cannot be quantised (integers, NaN, infinity, other
             operations), or not by this algorithm; on all ranks.
         Mismatch
             Ranks passed another n, width, dtype, op or settings.
@@ -149,49 +154,53 @@ class AllreduceCollectives(ShuffleCollectives):
         if type(x) is np.ndarray and isinstance(op, str) and algorithm == "auto" and split == "quantiles":
             usual = (degrees, dense_threshold, quantize, expected_nnz) == (None, None, None, None)
             if usual and not (keep_plan or explain or async_op):
-                result = np.empty(x.shape, x.dtype) if out is None else out
+                # A class made of arrays, masked ones for instance, goes the other way.
+                result: Any = np.empty(x.shape, x.dtype) if out is None else out if type(out) is np.ndarray else None
                 if native.allreduce_plain(self._native, x, result, op):
                     return result
+        if is_number(x):
+            options = (algorithm, out, degrees, split, dense_threshold, quantize, keep_plan, explain)
+            return self._of_numbers(x, op, options, bool(async_op))
+        vector, back, kind, (native_op, identity) = self._opened(x, op)
+        is_array, shape = isinstance(vector, np.ndarray), tuple[int, ...]()
         try:
-            native_op, identity = resolve_op(op)
-            vector, back = open_vector(x)
             settings = _allreduce_settings(
                 algorithm, degrees, split, dense_threshold, quantize, expected_nnz=expected_nnz
             )
-            is_array = isinstance(vector, np.ndarray)
             if isinstance(vector, np.ndarray) and algorithm in SPARSE_ALGORITHMS:
-                vector = SparseVector.from_dense(vector, keep_zeros=True)
+                shape, vector = vector.shape, SparseVector.from_dense(vector.reshape(-1), keep_zeros=True)
             if isinstance(vector, np.ndarray):
-                array = as_array(vector)
-                result = as_out(out, array.size, array.reshape(-1), 1) if out is None else as_same(out, array)
+                array = vector
+                result = as_out(out, array.shape, kind, array)
+                array = as_sent(array, kind)
             elif out is not None:
                 raise BadInput("out= is for dense arrays")
             if keep_plan and (async_op or isinstance(x, np.ndarray)):
                 raise BadInput("keep_plan=True is for sparse vectors, in blocking calls")
-        except Exception as error:
+        except BaseException as error:
             self._fail(error)
         if isinstance(vector, np.ndarray):
-            whole = (array, result, native_op, identity, settings[0], settings[4])
+            whole = (array, as_room(result), native_op, identity, settings[0], settings[4])
             done = native.allreduce_dense(self._native, *whole, bool(async_op))
 
             def finish_array(told: Told) -> Any:
-                reduced = back(result.reshape(array.shape))
+                reduced = back(settled(result, kind))
                 if not explain:
                     return reduced
                 return reduced, explanation_of(algorithm, told, array.size, array.size, is_dense=True, why=WHY_ARRAY)
 
             return perform(done, async_op, finish_array)
-        arrays = _arrays(vector)
+        arrays = _arrays(vector, kind)
         call = (self._native, vector.n, vector.width, arrays, native_op, identity, settings)
         done = native.allreduce(*call, False, bool(explain), bool(async_op))
 
         def finish(result: tuple[_Parts, Told, None]) -> Any:
             parts, told, _ = result
-            reduced = _vector(parts, vector)
+            reduced = _vector(parts, vector, kind)
             absent = identity_of(op, reduced.dtype)
             if prune:
                 reduced = reduced.prune(absent)
-            returned = [back(reduced.to_dense(absent) if is_array else reduced)]
+            returned = [back(reduced.to_dense(absent).reshape(shape) if is_array else reduced)]
             if keep_plan:
                 comm: Any = self  # a Comm, which configures
                 returned.append(comm.configure(vector.indices, reduced.indices, n=vector.n, width=vector.width))
@@ -203,6 +212,13 @@ class AllreduceCollectives(ShuffleCollectives):
             return tuple(returned) if len(returned) > 1 else returned[0]
 
         return perform(done, async_op, finish)
+
+    def _of_numbers(self, x: Any, op: Op, options: tuple[Any, ...], async_op: bool) -> Any:
+        """A number or a list, to which no option applies."""
+        if options != ("auto", None, None, "quantiles", None, None, False, False):
+            message = f"options beside op= are for arrays and vectors: pass np.asarray(x) of {type(x).__name__}"
+            self._fail(BadInput(message))
+        return reduce_numbers(self, x, op, "allreduce", async_op=async_op)
 
     def topk_allreduce(
         self,
@@ -258,15 +274,13 @@ class AllreduceCollectives(ShuffleCollectives):
         array([ 0., -3.,  2.,  0.])
         """
         try:
-            number = index(k)
-            if not 1 <= number < 2**63:
-                raise BadInput(f"k must be at least 1, not {k}")
+            number = as_whole(k, "k", 1, 2**63 - 1)
             if op not in ("sum", "mean"):
                 raise BadInput(f'topk_allreduce takes op "sum" or "mean", not {op!r}')
             vector = _as_vector(open_vector(x)[0])
             if vector.width != 1:
                 raise BadInput(f"topk_allreduce takes one number an index, not rows of {vector.width}")
-        except Exception as error:
+        except BaseException as error:
             self._fail(error)
         done = native.topk_allreduce(self._native, vector.n, _arrays(vector), number, op, bool(async_op))
 
@@ -314,7 +328,5 @@ def _allreduce_settings(
         if threshold != "paper":
             raise BadInput(f'dense_threshold must be a number of entries or "paper", not {threshold!r}')
         return algorithm, layers, split, -2, quantised, expected, shape
-    entries = index(threshold)
-    if not 0 <= entries < 2**63:
-        raise BadInput(f"dense_threshold must not be negative, but is {entries}")
+    entries = as_whole(threshold, "dense_threshold", 0, 2**63 - 1)
     return algorithm, layers, split, entries, quantised, expected, shape

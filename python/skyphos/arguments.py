@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .array_input import as_numpy, is_masked, plain_array, supported, unsupported
 from .errors import BadInput
 
 __all__ = [
@@ -17,18 +19,18 @@ __all__ = [
     "as_degrees",
     "as_expected",
     "as_indices",
+    "as_n",
     "as_name",
     "as_out",
-    "as_same",
+    "as_rank",
     "as_values",
     "as_whole",
     "identity_of",
+    "python_name",
     "resolve_op",
 ]
 
 _INDEX_TYPES = frozenset("iIlLqQ")
-#: bfloat16 is the type of the package ml_dtypes: who has such an array has that package.
-_VALUE_TYPES = frozenset(["bfloat16", "float16", "float32", "float64", "int32", "int64", "uint8", "uint32", "uint64"])
 
 #: The operations that have names.
 NAMES = ("sum", "prod", "min", "max", "or", "and", "mean", "mean_present")
@@ -45,6 +47,9 @@ NAMED_UFUNCS: dict[Any, str] = {
 
 Op = str | Callable[..., Any]
 
+#: Python's own functions that are taken for operations, and the names of these.
+_PYTHONS = {max: "max", min: "min", sum: "sum", any: "or", all: "and"}
+
 
 def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The array if its memory can be used as it is, else a copy."""
@@ -54,18 +59,31 @@ def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def as_indices(indices: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
     """A 1-D contiguous array of int32, int64, uint32 or uint64; other integers become int64."""
-    array = np.asarray(indices)
+    array = indices if type(indices) is np.ndarray else as_numpy(indices, what)
     if array.ndim != 1:
-        raise BadInput(f"{what} must be a 1-D array of indices, not of shape {array.shape}")
-    if array.size == 0 and array.dtype.kind == "f":  # an empty list
+        fix = f": pass [{array}]" if array.ndim == 0 and array.dtype.kind in "iu" else ""
+        raise BadInput(f"{what} must be a 1-D array of indices, not of shape {array.shape}{fix}")
+    if array.size == 0 and array.dtype.kind in "fO":  # an empty list
         return np.empty(0, np.int64)
     if array.dtype.kind not in "iu":
-        raise BadInput(f"{what} must hold integers, not {array.dtype}")
+        raise BadInput(f"{what} must hold integers, not {array.dtype}{_to_integers(array)}")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.char not in _INDEX_TYPES:
         array = array.astype(np.int64)
     return _plain(array)
+
+
+def _to_integers(array: npt.NDArray[Any]) -> str:
+    """How to come to indices from an array of another type."""
+    if array.dtype == np.bool_:
+        return ": np.flatnonzero(mask) has the indices of a mask"
+    if array.dtype.kind == "f":
+        return ": use .astype(np.int64) where they are whole and below 2^53"
+    if array.dtype.kind == "O":
+        kinds = sorted({type(one).__name__ for one in array[:1000]})
+        return " (integers beyond 64 bits)" if kinds == ["int"] else f" ({', '.join(kinds)})"
+    return ""
 
 
 def as_name(name: str, what: str) -> str:
@@ -82,56 +100,87 @@ def as_one_of(name: str, known: Sequence[str], what: str) -> None:
 
 
 def as_whole(value: Any, what: str, least: int, most: int) -> int:
-    """A whole number within bounds."""
+    """A whole number within bounds: an integer, or a float that is whole, such as ``1e9``. No truth value."""
+    number = -1
+    is_whole = not isinstance(value, (bool, np.bool_))
     try:
-        number = index(value)
+        if isinstance(value, (float, np.floating)):
+            is_whole = float(value).is_integer()
+            number = int(value) if is_whole else 0
+        elif is_whole:
+            number = index(value)
     except TypeError:
-        raise BadInput(f"{what} must be a whole number, not {value!r}") from None
+        is_whole = False
+    if not is_whole:
+        raise BadInput(f"{what} must be a whole number, not {value!r}")
     if not least <= number <= most:
-        raise BadInput(f"{what} must be from {least} to {most}, not {number}")
+        bounds = f"from {least} to {_power(most)}"
+        raise BadInput(f"{what} must be {bounds if most < 2**64 else f'at least {least}'}, not {number}")
     return number
 
 
-def as_values(values: npt.ArrayLike, rows: int, width: int, what: str) -> npt.NDArray[Any]:
-    """A contiguous array of ``rows`` values, or of ``rows`` rows of ``width``, of a type that can be reduced."""
-    array = np.asarray(values)
-    if array.dtype == np.bool_:
-        array = array.view(np.uint8)
-    if array.dtype.name not in _VALUE_TYPES or not array.dtype.isnative:
-        known = ", ".join(sorted(_VALUE_TYPES))
-        raise BadInput(f"values must be of one of the types {known}; these are {array.dtype}: use .astype(...)")
+def _power(number: int) -> str:
+    """A bound as people write it."""
+    for most in (63, 64):
+        if number == 2**most:
+            return f"2^{most}"
+        if number == 2**most - 1:
+            return f"2^{most} - 1"
+    return str(number)
+
+
+def as_n(n: Any) -> int:
+    """The size of an index space."""
+    return as_whole(n, "n", 0, 2**63)
+
+
+def as_rank(rank: Any, size: int, what: str = "rank") -> int:
+    """A rank of a group."""
+    number = as_whole(rank, what, -(2**63), 2**63)
+    if not 0 <= number < size:
+        said = f"there is no rank {number}" if what == "rank" else f"{what}={number} is no rank"
+        raise BadInput(f"{said} {'in' if what == 'rank' else 'of'} a group of {size}: ranks are 0 to {size - 1}")
+    return number
+
+
+def as_values(values: npt.ArrayLike, rows: int, width: int, what: str, *, fix: str = "") -> npt.NDArray[Any]:
+    """A contiguous array of ``rows`` values, or of ``rows`` rows of ``width``, of a type that can be reduced, or bool.
+
+    ``fix``: what to do where the width is another.
+    """
+    array = values if type(values) is np.ndarray else as_numpy(values, "values")
+    if not supported(array.dtype):
+        raise unsupported(array, "values")
     if array.shape != (rows, width) and not (width == 1 and array.shape == (rows,)):
         expected = f"({rows},)" if width == 1 else f"({rows}, {width})"
-        raise BadInput(f"values have shape {array.shape}, but {what} has shape {expected}: one row an index")
+        rest = "one row an index" if array.shape[:1] != (rows,) or not fix else fix.format(*array.shape[1:2] or (1,))
+        raise BadInput(f"values have shape {array.shape}, but {what} has shape {expected}: {rest}")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     return _plain(array)
 
 
 def as_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A contiguous array of any shape, of a type that can be reduced."""
+    """A contiguous array of any shape, of a type that can be reduced, or bool."""
     return as_values(array.reshape(-1), array.size, 1, "the array").reshape(array.shape)
 
 
-def as_same(out: npt.NDArray[Any], array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """``out``, if it can take the result of an array of the same shape."""
-    if not isinstance(out, np.ndarray) or out.shape != array.shape:
-        found = f"an array of shape {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
-        raise BadInput(f"out must be an array of shape {array.shape}, not {found}")
-    return as_out(out.reshape(-1), array.size, array.reshape(-1), 1).reshape(array.shape)
-
-
 def as_out(
-    out: npt.NDArray[Any] | None, rows: int, values: npt.NDArray[Any], width: int, *others: npt.NDArray[Any]
+    out: npt.NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any], *others: npt.NDArray[Any]
 ) -> npt.NDArray[Any]:
     """The array for the result: ``out`` if it fits, a new one if it is None."""
-    shape = (rows,) if values.ndim == 1 else (rows, width)
     if out is None:
-        return np.empty(shape, values.dtype)
-    if not isinstance(out, np.ndarray) or out.dtype != values.dtype or out.shape != shape:
+        return np.empty(shape, dtype)
+    if type(out) is not np.ndarray and isinstance(out, np.ndarray):
+        if is_masked(out):
+            raise BadInput("out must not be a masked array: its mask would say nothing of the result")
+        plain_array(out, "out")  # refuses classes that give numbers another meaning
+    if not isinstance(out, np.ndarray) or out.dtype != dtype or out.shape != shape:
         found = f"{out.dtype} of shape {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
-        raise BadInput(f"out must be a {values.dtype} array of shape {shape}, not {found}")
+        raise BadInput(f"out must be a {dtype} array of shape {shape}, not {found}")
     if not (out.flags.c_contiguous and out.flags.aligned and out.flags.writeable):
         raise BadInput("out must be a writable, aligned, C-contiguous array")
-    if any(np.may_share_memory(out, other) for other in (values, *others)):
+    if any(np.may_share_memory(out, other) for other in others):
         raise BadInput("out must not share memory with values or indices")
     return out
 
@@ -150,7 +199,8 @@ def resolve_op(op: Op) -> tuple[Any, Any]:
             raise BadInput(f"unknown operation {op!r}: use one of {', '.join(NAMES)}, or a ufunc with an identity")
         return op, None
     if not isinstance(op, np.ufunc) or op.nin != 2 or op.nout != 1:
-        raise BadInput(f"op must be a name or a binary NumPy ufunc, not {op!r}")
+        name = python_name(op)
+        raise BadInput(f"op must be a name or a binary NumPy ufunc, not {op!r}{f': say {name!r}' if name else ''}")
     if op in NAMED_UFUNCS:
         return NAMED_UFUNCS[op], None
     if op.identity is None:
@@ -158,11 +208,27 @@ def resolve_op(op: Op) -> tuple[Any, Any]:
     return op, np.asarray(op.identity)
 
 
+def python_name(op: Any) -> str | None:
+    """The operation that Python's own ``max``, ``min``, ``sum``, ``any`` or ``all`` is, or one of mpi4py's."""
+    try:
+        known = _PYTHONS.get(op)
+    except TypeError:  # not hashable
+        return None
+    if known is None and type(op).__module__.partition(".")[0] == "mpi4py":
+        mpi = sys.modules["mpi4py.MPI"]
+        names = {"SUM": "sum", "PROD": "prod", "MIN": "min", "MAX": "max"}
+        names |= {"BOR": "or", "LOR": "or", "BAND": "and", "LAND": "and"}
+        known = next((ours for theirs, ours in names.items() if op == getattr(mpi, theirs)), None)
+    return known
+
+
 def identity_of(op: Op, dtype: np.dtype[Any]) -> Any:
     """What an absent index counts as."""
     name = op if isinstance(op, str) else NAMED_UFUNCS.get(op)
     least, most = -np.inf, np.inf  # of floats: also of bfloat16, which is of a kind of its own
-    if dtype.kind in "iu":
+    if dtype == np.bool_:
+        least, most = False, True
+    elif dtype.kind in "iu":
         limits = np.iinfo(dtype)
         least, most = limits.min, limits.max
     known = {"prod": 1, "min": most, "max": least, "and": np.array(-1).astype(dtype)}
@@ -176,22 +242,12 @@ def as_degrees(degrees: Sequence[int] | None) -> list[int] | None:
     if degrees is None:
         return None
     try:
-        layers = [index(d) for d in degrees]
+        given = list(degrees)
     except TypeError:
         raise BadInput(f"degrees must be a list of whole numbers, not {degrees!r}") from None
-    if not all(0 < d < 2**32 for d in layers):
-        raise BadInput(f"degrees must be positive, not {layers}")
-    return layers
+    return [as_whole(degree, "degrees must be positive: each", 1, 2**32 - 1) for degree in given]
 
 
 def as_expected(entries: int | None) -> int | None:
     """A hint of how many entries there will be."""
-    if entries is None:
-        return None
-    try:
-        number = index(entries)
-    except TypeError:
-        raise BadInput(f"expected_nnz must be a whole number of entries, not {entries!r}") from None
-    if not 0 <= number < 2**63:
-        raise BadInput(f"expected_nnz must be a number of entries, not {entries}")
-    return number
+    return None if entries is None else as_whole(entries, "expected_nnz", 0, 2**63 - 1)

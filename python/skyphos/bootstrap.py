@@ -22,10 +22,11 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .arguments import as_whole
 from .errors import BadInput
 from .hostlist import first_host, tasks_on_node
 
-__all__ = ["Bootstrap", "discover", "split_address"]
+__all__ = ["Bootstrap", "discover", "sign_of_job", "split_address"]
 
 # Ports for Slurm jobs: above the well-known ones, below the range from which Linux takes ports for outgoing
 # connections (32768 and up), so that no such connection can hold the port already.
@@ -160,6 +161,41 @@ def split_address(address: str, name: str = "rendezvous") -> tuple[str, int]:
     return bare, _port(port, name)
 
 
+#: What launchers set for each process, that says neither its rank nor how many there are in a way that is known here.
+_RANKS = ("PMIX_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", "MV2_COMM_WORLD_RANK", "ALPS_APP_PE")
+
+#: What batch systems set: how many processes a job is to have.
+_SIZES = ("SLURM_NTASKS", "PBS_NP", "LSB_DJOB_NUMPROC", "FLUX_JOB_SIZE")
+
+#: What says where a group meets, or how many are on this host, but not which rank this is.
+_PARTIAL = ("SKYPHOS_RENDEZVOUS", "MASTER_ADDR", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
+
+
+def sign_of_job(environ: Mapping[str, str] | None = None) -> str | None:
+    """What says that a process is one of several, though :func:`discover` finds it alone; None: nothing does.
+
+    Examples
+    --------
+    >>> from skyphos.bootstrap import sign_of_job
+    >>> sign_of_job({"SLURM_NTASKS": "8"})
+    'SLURM_NTASKS is 8: a launcher starts ranks (srun, mpiexec, skyphos run)'
+    >>> sign_of_job({}) is None
+    True
+    """
+    env = _Environment(os.environ if environ is None else environ)
+    for name in _RANKS:
+        if env.text(name) is not None:
+            return f"{name} is set, by a launcher that is not known here: pass rank=, world_size= and rendezvous="
+    for name in _SIZES:
+        text = env.text(name) or ""
+        if text.isdigit() and int(text) > 1:
+            return f"{name} is {text}: a launcher starts ranks (srun, mpiexec, skyphos run)"
+    for name in _PARTIAL:
+        if env.text(name) is not None:
+            return f"{name} is set: set SKYPHOS_RANK and SKYPHOS_WORLD_SIZE too, or RANK and WORLD_SIZE"
+    return None
+
+
 class _Environment:
     """Reads variables; each error names the variable."""
 
@@ -189,10 +225,9 @@ class _Environment:
 
 
 def _explicit(env: _Environment, rank: int, world_size: int, rendezvous: str | None, token: str | None) -> Bootstrap:
-    for name, value in (("rank", rank), ("world_size", world_size)):
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise BadInput(f"{name} must be a whole number, not {value!r}")
-    rank, world_size = int(rank), int(world_size)
+    rank, world_size = (
+        as_whole(value, name, -(2**63), 2**64) for name, value in (("rank", rank), ("world_size", world_size))
+    )
     _check_pair(rank, world_size, "rank", "world_size")
     address = _address(env, rendezvous, world_size, 'give rendezvous="host:port"')
     # SKYPHOS_LISTEN_FD is not taken: that socket belongs to the launcher's group, not to this one.

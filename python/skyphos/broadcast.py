@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import index
 from typing import Any, Literal, get_args
 
 from . import _skyphos as native
-from .arguments import as_name
+from .arguments import as_name, as_whole
 from .errors import BadInput, PeerLost
 from .packing import Bytes, is_pickle, pack, unpack, untrusted
 from .together import together
@@ -154,11 +153,13 @@ class BroadcastCollectives(VectorCollectives):
             as_name(algorithm, "algorithm")
             if on_loss not in get_args(OnLoss):
                 raise BadInput(f'on_loss={on_loss!r}: "raise" or "continue"')
-            most = None if chunk_bytes is None else index(chunk_bytes)
-            if most is not None and most < 1:
-                raise BadInput(f"chunk_bytes={most}: a chunk has at least a byte")
+            most = (
+                None
+                if chunk_bytes is None
+                else as_whole(chunk_bytes, "chunk_bytes, of a chunk of at least a byte,", 1, 2**63 - 1)
+            )
             parts = self._packed(obj) if self.rank == number else None
-        except Exception as error:
+        except BaseException as error:
             self._fail(error)
         done = native.broadcast(self._native, parts, number, algorithm, most, ack_timeout, bool(async_op))
 

@@ -22,12 +22,15 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .arguments import as_whole
+from .array_input import as_numpy
 from .errors import BadInput, Mismatch, SkyphosError
 from .together import gather_numbers, together
 
@@ -105,10 +108,8 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, every: int = 1) -> None:
-        if isinstance(every, bool) or not hasattr(every, "__index__") or every < 1:
-            raise BadInput(f"every must be a number of iterations, at least 1, not {every!r}")
         try:
-            self.path, self.every = Path(path).expanduser(), int(every)
+            self.path, self.every = Path(path).expanduser(), as_whole(every, "every", 1, 2**64)
         except RuntimeError as error:
             raise BadInput(f"{os.fspath(path)}: {error}") from None
 
@@ -141,7 +142,8 @@ class Checkpoint:
         iteration : int
             Its number, 0 or more, the same on all ranks.
         state : mapping of str to array_like
-            What :meth:`restore` is to give back. Arrays of numbers, of any shape.
+            What :meth:`restore` is to give back. Arrays of numbers, of any shape: of NumPy's types, or of those of the
+            package ``ml_dtypes`` (bfloat16, float8 …). A sparse vector or tensor is saved as its arrays.
 
         Returns
         -------
@@ -202,7 +204,7 @@ class Checkpoint:
             # The last that each rank has below the last one tried; then the least of those, if all have it whole.
             last = max((iteration for iteration in mine if iteration < below), default=-1)
             below = int(gather_numbers(comm, last).min())
-            state = _read(mine.get(below))
+            state = together(comm, partial(_read, mine.get(below)))
             if below < 0 or gather_numbers(comm, int(state is not None)).all():
                 break
         together(comm, lambda: self._refuse_later(comm, below, files))
@@ -327,18 +329,44 @@ def _array(comm: Comm, name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
     if not isinstance(name, str):
         raise BadInput(f"rank {comm.rank}: {name!r} names an array and is no str")
     try:
-        array = np.asarray(value)
-    except (TypeError, ValueError) as error:
+        if isinstance(value, np.matrix):
+            raise BadInput("a numpy.matrix would come back as an array: pass np.asarray(x)")
+        array = as_numpy(value, repr(name))
+    except (BadInput, RuntimeError) as error:
         raise BadInput(f"rank {comm.rank}: {name!r} is no array of numbers and cannot be saved: {error}") from None
-    if array.dtype.hasobject:
-        raise BadInput(f"rank {comm.rank}: {name!r} is no array of numbers and cannot be saved (dtype {array.dtype})")
+    kind = array.dtype
+    if kind.hasobject or (not _is_kept(kind) and not hasattr(_extension_types(), kind.name)):
+        raise BadInput(f"rank {comm.rank}: {name!r} is no array of numbers and cannot be saved (dtype {kind})")
     return array
 
 
+def _is_kept(dtype: np.dtype[Any]) -> bool:
+    """Whether a file of NumPy's says what type an array is of: of types from elsewhere it says only their size."""
+    try:
+        return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
+    except (TypeError, ValueError):
+        return False
+
+
+def _extension_types() -> Any:
+    """The package whose types they are; None: it is not installed."""
+    try:
+        import ml_dtypes
+    except ImportError:
+        return None
+    return ml_dtypes
+
+
 def _numbered(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
-    """Arrays under numbers, and their names as one more: not every name can be one in an archive."""
-    names = np.frombuffer(json.dumps(list(arrays)).encode(), np.uint8)
-    return {"names": names} | {f"array{k}": array for k, array in enumerate(arrays.values())}
+    """Arrays under numbers, and their names as one more: not every name can be one in an archive. Types that a file of
+    NumPy's does not tell are named beside, and their arrays are bytes."""
+    names = {"names": np.frombuffer(json.dumps(list(arrays)).encode(), np.uint8)}
+    types = {str(k): array.dtype.name for k, array in enumerate(arrays.values()) if not _is_kept(array.dtype)}
+    if types:
+        names["types"] = np.frombuffer(json.dumps(types).encode(), np.uint8)
+    for k, array in enumerate(arrays.values()):
+        names[f"array{k}"] = array.view(f"V{array.itemsize}") if str(k) in types else array
+    return names
 
 
 def _checksum(file: IO[bytes]) -> str:
@@ -360,12 +388,30 @@ def _read(paths: list[Path] | None) -> dict[str, npt.NDArray[Any]] | None:
                 file.seek(0)
                 with np.load(file, allow_pickle=False) as arrays:
                     names = json.loads(arrays["names"].tobytes())
-                    return {name: arrays[f"array{k}"] for k, name in enumerate(names)}
+                    types = json.loads(arrays["types"].tobytes()) if "types" in arrays else {}
+                    found = {name: arrays[f"array{k}"] for k, name in enumerate(names)}
+            for k, kind in types.items():
+                found[names[int(k)]] = found[names[int(k)]].view(_extension_type(kind, path))
+            return found
+        except _Unreadable:
+            raise
         except Exception:
             # It was removed meanwhile, or cannot be read; or it is no checkpoint though its name says so, which NumPy
             # tells by errors of all kinds. The others will hear that this rank has none.
             continue
     return None
+
+
+class _Unreadable(BadInput):
+    """A checkpoint that is whole, and cannot be read here: to go on from an earlier one would lose what was done."""
+
+
+def _extension_type(name: str, path: Path) -> np.dtype[Any]:
+    kind = getattr(_extension_types(), name, None)
+    if kind is None:
+        raise _Unreadable(f"{path}: has arrays of {name}, a type of the package ml_dtypes: install it on all ranks")
+    made: np.dtype[Any] = np.dtype(kind)
+    return made
 
 
 def _sync_folder(path: Path) -> None:

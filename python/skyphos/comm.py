@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+import numpy as np
 import numpy.typing as npt
 
-from .arguments import Op, as_degrees, as_expected, as_indices, as_out, as_values, resolve_op
+from .arguments import (
+    Op,
+    as_degrees,
+    as_expected,
+    as_indices,
+    as_n,
+    as_out,
+    as_rank,
+    as_values,
+    as_whole,
+    resolve_op,
+)
+from .array_input import as_numpy
 from .errors import BadInput
 from .exit_handlers import close_failed, close_later
 from .health import Health, health_of
@@ -17,6 +29,7 @@ from .outer_product import OuterProductCollectives
 from .plan import Plan, Stats
 from .planner import Profile, profile_of
 from .topology import Topology
+from .truth import as_room, as_sent, result_type, settled
 from .work import Work, perform
 
 if TYPE_CHECKING:
@@ -46,6 +59,15 @@ class Comm(OuterProductCollectives):
         state = f", replica {self.replica}" if self.replication > 1 else ""
         state += ", closed" if self._native.closed else ""
         return f"Comm(rank {self.rank} of {self.size}, {self.transport}{state})"
+
+    def __getattr__(self, name: str) -> Any:
+        """Raises for what there is not, and says what a name of MPI's is here."""
+        from .mpi_names import in_place_of
+
+        here = in_place_of(name)
+        if here is not None and not hasattr(type(self), here.removeprefix("comm.").partition("(")[0].partition(",")[0]):
+            here = None  # this version has none
+        raise AttributeError(f"Comm has no attribute {name!r}{f': here it is {here}' if here else ''}")
 
     def __enter__(self) -> Comm:
         return self
@@ -155,9 +177,7 @@ class Comm(OuterProductCollectives):
 
     def address(self, rank: int) -> str:
         """Host and address of a rank, for messages to people."""
-        if not 0 <= rank < self.size:
-            raise BadInput(f"there is no rank {rank} in a group of {self.size}")
-        return self._native.address(rank)
+        return self._native.address(as_rank(rank, self.size))
 
     @overload
     def barrier(self, *, async_op: Literal[False] = False) -> None: ...
@@ -181,7 +201,7 @@ class Comm(OuterProductCollectives):
 
         Parameters
         ----------
-        color : int >= 0, or None
+        color : int >= 0, bool, or None
             Ranks with the same color form a group; None: this rank joins none.
         key : int
             Orders the ranks of a group; ties by the rank here.
@@ -200,12 +220,11 @@ class Comm(OuterProductCollectives):
         1
         """
         try:
-            color, key = None if color is None else index(color), index(key)
-            if color is not None and not 0 <= color < 2**64:
-                raise BadInput(f"color must be from 0 to 2^64 - 1, or None, not {color}")
-            if not -(2**63) <= key < 2**63:
-                raise BadInput(f"key must fit 64 bits, and {key} does not")
-        except Exception as error:
+            # A truth value is a color too: ranks of which something is true, and the others.
+            color = int(color) if isinstance(color, (bool, np.bool_)) else color
+            color = None if color is None else as_whole(color, "color", 0, 2**64 - 1)
+            key = as_whole(key, "key", -(2**63), 2**63 - 1)
+        except BaseException as error:
             self._fail(error)
         native = self._native.split(color, key)
         return None if native is None else self._derived(native)
@@ -373,7 +392,7 @@ class Comm(OuterProductCollectives):
         try:
             contribute, want = as_indices(contribute, "contribute"), as_indices(want, "want")
             shared = _shared(n, width, degrees, missing, min_packet=min_packet, expected_nnz=expected_nnz)
-        except Exception as error:
+        except BaseException as error:
             self._fail(error)
 
         def finish(native: _skyphos.Plan) -> Plan:
@@ -393,7 +412,7 @@ class Comm(OuterProductCollectives):
         n: int | None = None,
         op: Op = "sum",
         out: npt.NDArray[Any] | None = None,
-        width: int = 1,
+        width: int | None = None,
         degrees: Sequence[int] | None = None,
         missing: Missing = "error",
         min_packet: float | None = None,
@@ -410,7 +429,7 @@ class Comm(OuterProductCollectives):
         n: int | None = None,
         op: Op = "sum",
         out: npt.NDArray[Any] | None = None,
-        width: int = 1,
+        width: int | None = None,
         degrees: Sequence[int] | None = None,
         missing: Missing = "error",
         min_packet: float | None = None,
@@ -426,7 +445,7 @@ class Comm(OuterProductCollectives):
         n: int | None = None,
         op: Op = "sum",
         out: npt.NDArray[Any] | None = None,
-        width: int = 1,
+        width: int | None = None,
         degrees: Sequence[int] | None = None,
         missing: Missing = "error",
         min_packet: float | None = None,
@@ -437,8 +456,10 @@ class Comm(OuterProductCollectives):
 
         Parameters
         ----------
-        contribute, want, n, width, degrees, missing, min_packet, expected_nnz, async_op
+        contribute, want, n, degrees, missing, min_packet, expected_nnz, async_op
             As in :meth:`configure`.
+        width : int, optional
+            Numbers an index; the same on all ranks. None: as many as a row of ``values`` has.
         values, op, out
             As in :meth:`Plan.reduce`.
 
@@ -460,18 +481,23 @@ class Comm(OuterProductCollectives):
         try:
             native_op, identity = resolve_op(op)
             contribute, want = as_indices(contribute, "contribute"), as_indices(want, "want")
+            rows = as_numpy(values, "values")
+            if width is None:
+                width = max(1, rows.shape[1]) if rows.ndim == 2 else 1
             shared = _shared(n, width, degrees, missing, min_packet=min_packet, expected_nnz=expected_nnz)
-            array = as_values(values, len(contribute), width, "contribute")
-            result = as_out(out, len(want), array, width, contribute, want)
-        except Exception as error:
+            array = as_values(rows, len(contribute), shared[1], "contribute", fix=f"width={width} was given, not {{}}")
+            kind = result_type(op, array.dtype)
+            result = as_out(out, (len(want), *array.shape[1:]), kind, array, contribute, want)
+            array = as_sent(array, kind)
+        except BaseException as error:
             self._fail(error)
         done = self._native.configure_reduce(
-            contribute, want, array, result, native_op, identity, shared, bool(async_op)
+            contribute, want, array, as_room(result), native_op, identity, shared, bool(async_op)
         )
 
         def finish(native: _skyphos.Plan) -> npt.NDArray[Any]:
             self._stats = Stats(*native.stats())
-            return result
+            return settled(result, kind)
 
         return perform(done, async_op, finish)
 
@@ -499,11 +525,7 @@ def _shared(
     expected_nnz: int | None,
 ) -> _Shared:
     """Checks the arguments that all ranks share."""
-    n, width = None if n is None else index(n), index(width)
-    if n is not None and not 0 <= n <= 2**63:
-        raise BadInput(f"n must be from 0 to 2^63, not {n}")
-    if not 1 <= width < 2**32:
-        raise BadInput(f"width must be at least 1, not {width}")
+    n, width = None if n is None else as_n(n), as_whole(width, "width", 1, 2**32 - 1)
     if missing not in ("error", "identity"):
         raise BadInput(f'missing must be "error" or "identity", not {missing!r}')
     layers = as_degrees(degrees)

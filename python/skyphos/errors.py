@@ -119,6 +119,11 @@ class Mismatch(SkyphosError):
     'rank 0 is in reduce(op=sum), rank 2 in barrier'
     """
 
+    def __init__(self, message: str = "") -> None:
+        from .objects import in_words
+
+        super().__init__(in_words(message))
+
 
 class Diverged(SkyphosError):
     """One rank completed a call that another left with an error in the same moment.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .array_input import as_numpy, plain_array, refuse_masked
 from .errors import BadInput
 from .kinds import open_vector
 from .sparse_vector import SparseVector
@@ -51,6 +52,7 @@ class DenseFactors:
                     f"a sum of {rows} by {self.m} numbers of {self.a.dtype} does not fit the memory ({error}): "
                     "scatter=True keeps a rank's rows alone, factors=True the factors"
                 ) from None
+        refuse_masked(out, "out")
         out = out if isinstance(out, np.ndarray) else _memory_of(out)
         if out.dtype != self.a.dtype or out.shape != shape:
             raise BadInput(f"out must be a {self.a.dtype} array of shape {shape}, not {out.dtype} of shape {out.shape}")
@@ -58,6 +60,7 @@ class DenseFactors:
             raise BadInput("out must be a writable, aligned, C-contiguous array")
         if np.may_share_memory(out, self.a) or np.may_share_memory(out, self.b):
             raise BadInput("out must not share memory with the factors")
+        plain_array(out, "out")  # refuses classes that give numbers another meaning
         matrix: npt.NDArray[Any] = out
         return matrix
 
@@ -95,10 +98,11 @@ class Factors:
             return torch.sparse_coo_tensor(
                 places, torch.from_numpy(values), (rows, width), is_coalesced=True, check_invariants=False
             ).to(self.kind.device)
-        from scipy.sparse import csr_array
+        from scipy.sparse import csr_array, csr_matrix, spmatrix
 
         starts = np.searchsorted(at, np.arange(rows + 1))
-        made = csr_array((values, cols, starts), shape=(rows, width))
+        kind: Any = csr_matrix if isinstance(self.kind, spmatrix) else csr_array
+        made = kind((values, cols, starts), shape=(rows, width))
         made.has_canonical_format = True
         return made if isinstance(self.kind, SparseVector) else made.asformat(self.kind.format)
 
@@ -119,12 +123,13 @@ def _is_sparse(x: Any) -> bool:
     return (
         isinstance(x, SparseVector)
         or (scipy_sparse is not None and scipy_sparse.issparse(x))
-        or (torch is not None and isinstance(x, torch.Tensor) and x.is_sparse)
+        or (torch is not None and isinstance(x, torch.Tensor) and x.layout != torch.strided)
     )
 
 
 def open_factors(a: Any, b: Any) -> DenseFactors | Factors:
     """What is in both, checked."""
+    a, b = (as_numpy(x, name) if isinstance(x, (list, tuple)) else x for name, x in (("a", a), ("b", b)))
     if _is_sparse(a) or _is_sparse(b):
         return _sparse(a, b)
     opened = []
@@ -174,6 +179,8 @@ def _entries(x: Any, name: str) -> tuple[npt.NDArray[np.uint64], npt.NDArray[Any
     if scipy_sparse is not None and scipy_sparse.issparse(x):
         if x.ndim not in (1, 2):
             raise BadInput(f"{name} must be of shape (r, n), not {x.shape}")
+        if x.dtype.name not in _TYPES:
+            raise BadInput(f"factors are of {', '.join(_TYPES)}, not {x.dtype}: use .astype(...)")
         csr = x.reshape((1, x.shape[0])).tocsr() if x.ndim == 1 else x.tocsr()
         if not csr.has_canonical_format:
             csr = csr.copy()
@@ -182,7 +189,8 @@ def _entries(x: Any, name: str) -> tuple[npt.NDArray[np.uint64], npt.NDArray[Any
         at = np.repeat(np.arange(rows, dtype=np.uint64), np.diff(csr.indptr))
         return at * np.uint64(width) + csr.indices.astype(np.uint64), csr.data, rows, width
     if _is_sparse(x):  # a tensor
-        tensor = (x.unsqueeze(0) if x.ndim == 1 else x).detach().cpu().coalesce()
+        coo = x if x.is_sparse else x.to_sparse_coo()
+        tensor = (coo.unsqueeze(0) if coo.ndim == 1 else coo).detach().cpu().coalesce()
         if tensor.ndim != 2 or tensor.dense_dim():
             raise BadInput(f"{name} must be a sparse tensor of shape (r, n), not {tuple(x.shape)}")
         rows, width = tensor.shape

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import replace
 
 from . import _skyphos
-from .bootstrap import Bootstrap, discover
+from .arguments import as_whole
+from .bootstrap import Bootstrap, discover, sign_of_job
 from .comm import Comm
 from .errors import BadInput
+from .local_group import LocalGroup
 from .profile_choice import ProfileSource, TopologySource, begin_replicated, begin_with
 from .tls import TLS
 from .tls import files as tls_files
@@ -49,7 +52,7 @@ def init(
 
     The place in the group comes from the arguments, or else from the launcher's environment
     (:func:`skyphos.bootstrap.discover`): ``skyphos run``, ``torchrun``, Slurm, MPI's process managers. Alone it
-    is a group of one.
+    is a group of one; with a warning where something says that it was started with others.
 
     Parameters
     ----------
@@ -141,6 +144,8 @@ def init(
     place = discover(rank=rank, world_size=world_size, rendezvous=rendezvous, token=token)
     if place.launcher not in ("alone", "explicit"):
         _take_place(place)
+    if place.launcher == "alone" and (sign := sign_of_job()) is not None:
+        warnings.warn(f"sky.init() makes a group of one process, though {sign}", stacklevel=2)
     if _listen_fd is not None:  # rank 0 of an engine's group (skyphos.engines) has a socket that listens already
         place = replace(place, listen_fd=_listen_fd)
     if transport == "mpi" or (transport is None and _goes_over_mpi(place, rendezvous)):
@@ -203,31 +208,35 @@ def _take_place(place: Bootstrap) -> None:
     os.environ[_TAKEN] = mine
 
 
-def local(size: int, *, timeout: float = 300.0, threads: int | None = None, replication: int = 1) -> list[Comm]:
+def local(size: int, *, timeout: float = 300.0, threads: int | None = None, replication: int = 1) -> LocalGroup:
     """Make a group inside this process, for tests and notebooks: one Comm a rank.
 
-    Each Comm is used from a thread of its own, since its calls wait for those of the others. With ``replication`` there
-    is a Comm for each of ``size`` processes, so many of them a rank (:func:`init`).
+    Each Comm is used from a thread of its own, since its calls wait for those of the others: called one after the other
+    the first would wait for ever. :meth:`LocalGroup.run` makes those threads. With ``replication`` there is a Comm for
+    each of ``size`` processes, so many of them a rank (:func:`init`).
+
+    Returns
+    -------
+    LocalGroup
+        A list of :class:`Comm`, by rank.
 
     Examples
     --------
     >>> import numpy as np, skyphos as sky
-    >>> from concurrent.futures import ThreadPoolExecutor
-    >>> def body(comm):
-    ...     return comm.configure_reduce([comm.rank, 9], [9], np.array([1, 10]), n=10)[0]
-    >>> with ThreadPoolExecutor(4) as pool:
-    ...     list(pool.map(body, sky.local(4)))
-    [np.int64(40), np.int64(40), np.int64(40), np.int64(40)]
+    >>> sky.local(4).run(lambda comm: comm.configure_reduce([comm.rank, 9], [9], np.array([1, 10]), n=10)[0].item())
+    [40, 40, 40, 40]
     """
-    if not 1 <= size <= _MOST_LOCAL:
-        raise BadInput(f"a group inside one process has 1 to {_MOST_LOCAL} ranks, not {size}")
+    size = as_whole(size, "the number of ranks of a group inside one process", 1, _MOST_LOCAL)
     _check_replication(replication, size, "asked for")
-    return [Comm(native) for native in _skyphos.local(size, timeout, _threads(threads, size), replication)]
+    natives = _skyphos.local(size, timeout, _threads(threads, size), int(replication))
+    return LocalGroup([Comm(native) for native in natives])
 
 
 def _check_replication(replication: int, processes: int, how: str) -> None:
-    if isinstance(replication, bool) or not hasattr(replication, "__index__") or not 1 <= replication < 2**16:
-        raise BadInput(f"replication must be a number of processes a rank, at least 1, not {replication!r}")
+    try:
+        as_whole(replication, "replication", 1, 2**16 - 1)
+    except BadInput:
+        raise BadInput(f"replication must be a number of processes a rank, at least 1, not {replication!r}") from None
     if replication > processes:
         raise BadInput(f"replication={replication} needs as many processes at least; {processes} {how}")
 
@@ -291,6 +300,4 @@ def _named_threads(threads: int | None) -> int | None:
             threads = int(text)
         except ValueError:
             raise BadInput(f"SKYPHOS_THREADS must be a number of threads, not {text!r}") from None
-    if threads is not None and not 1 <= threads <= 4096:
-        raise BadInput(f"threads must be from 1 to 4096, not {threads}")
-    return threads
+    return None if threads is None else as_whole(threads, "threads", 1, 4096)

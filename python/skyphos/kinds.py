@@ -8,69 +8,112 @@ from typing import Any
 
 import numpy as np
 
+from .array_input import as_numpy, plain_array
 from .errors import BadInput
+from .low_rank import LowRank
+from .scipy_kinds import open_scipy
 from .sparse_vector import SparseVector
 
-__all__ = ["open_vector"]
+__all__ = ["is_number", "is_vector", "open_vector"]
+
+#: Kinds that are no arrays, and have numbers: they are reduced one by one (:mod:`skyphos.python_numbers`).
+_NUMBERS = (int, float, complex, bool, list, tuple)
 
 
-def _same(vector: SparseVector) -> Any:
+def _same(vector: Any) -> Any:
     return vector
 
 
-def open_vector(x: Any) -> tuple[SparseVector | np.ndarray[Any, Any], Callable[[Any], Any]]:
+def is_number(x: Any) -> bool:
+    """Whether it is a number of Python's or NumPy's, or a list or tuple, which may hold some."""
+    return type(x) in _NUMBERS or isinstance(x, np.generic)
+
+
+def is_vector(x: Any) -> bool:
+    """Whether :func:`open_vector` takes it for an array or vector, whatever is in it. Bytes and tables are objects."""
+    if isinstance(x, (np.ndarray, SparseVector)):
+        return True
+    if isinstance(x, (np.generic, type, bytes, bytearray, LowRank)) or hasattr(x, "__dataframe__"):
+        return False
+    if any(hasattr(x, way) for way in ("__array_interface__", "__dlpack__", "__array__")):
+        return True
+    scipy_sparse = sys.modules.get("scipy.sparse")
+    if scipy_sparse is not None and scipy_sparse.issparse(x):
+        return True
+    try:
+        memoryview(x)
+    except TypeError:
+        return False
+    return True
+
+
+def open_vector(x: Any, *, rows: bool = False) -> tuple[SparseVector | np.ndarray[Any, Any], Callable[[Any], Any]]:
     """The vector or dense array inside, and what makes the caller's kind of a result.
 
     SparseVector, NumPy, SciPy and torch are known; the last two are not imported here, since an object of theirs
-    means that they have been. Of anything else that shows an array (``__array_interface__``, DLPack, the buffer
-    protocol) the memory is used as it is, and the result is a NumPy array.
+    means that they have been. Of anything else that shows an array (``__array_interface__``, DLPack, ``__array__``, the
+    buffer protocol) the memory is used as it is, and the result is a NumPy array. A sparse matrix is the vector of its
+    entries in C order; with ``rows`` that of its rows.
     """
     if isinstance(x, SparseVector):
         return x, _same
     if isinstance(x, np.ndarray):
-        return x, _same
+        array = plain_array(x, "the array")
+        return array, _as_matrix if isinstance(x, np.matrix) else _same
     scipy_sparse, torch = sys.modules.get("scipy.sparse"), sys.modules.get("torch")
     if scipy_sparse is not None and scipy_sparse.issparse(x):
-        vector = SparseVector.from_scipy(x)
-        form = x.format if x.ndim == 2 else "coo"
-        return vector, lambda result: result.to_scipy().asformat(form)
+        return open_scipy(x, rows=rows)
     if torch is not None and isinstance(x, torch.Tensor):
-        if x.is_sparse:
-            return SparseVector.from_torch(x), lambda result: result.to_torch().to(x.device)
-        array = _on_host(x.detach()).contiguous().numpy()
-        return array, lambda result: torch.from_numpy(result).to(x.device)
-    array = _shown(x)
-    if array is not None:
-        return array, _same
+        from .torch_kinds import open_tensor
+
+        return open_tensor(x)
+    if isinstance(x, LowRank):
+        raise BadInput("a LowRank is no vector: pass .to_dense(), or reduce with comm.outer_product_sum")
+    shown = _shown(x)
+    if shown is not None:
+        return shown, _same
     raise BadInput(
-        "a collective takes a SparseVector, a SciPy sparse array, a torch tensor or what shows an array to NumPy, not "
-        f"{type(x).__name__}"
+        "a collective takes a SparseVector, a SciPy sparse array, a torch tensor, numbers or what shows an array to "
+        f"NumPy, not {type(x).__name__}{_instead(x)}"
     )
+
+
+def _as_matrix(result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """``numpy.matrix`` again, where the result has its two dimensions: the class gives ``*`` another meaning."""
+    return result.view(np.matrix) if result.ndim == 2 else result
+
+
+def _instead(x: Any) -> str:
+    if is_number(x):
+        return ": pass np.asarray(x)"
+    if isinstance(x, dict):
+        return ": comm.allgather and comm.broadcast take any object, comm.shuffle keys and values"
+    if isinstance(x, (set, frozenset)):
+        return ": comm.allgather takes any object; np.array(sorted(x)) is an array"
+    if hasattr(x, "__next__") or isinstance(x, range):
+        return ": pass np.array(list(x))"
+    if x is None:
+        return ": every rank passes something, if only zeros of the others' shape"
+    return ": comm.allgather, comm.gather and comm.broadcast take any object"
 
 
 def _shown(x: Any) -> np.ndarray[Any, Any] | None:
     """The array that an object shows to others, without a copy; None if it shows none."""
-    if isinstance(x, np.generic):
+    if isinstance(x, (np.generic, type)):
         return None
-    if hasattr(x, "__array_interface__"):
-        return np.asarray(x)
+    if hasattr(x, "__array_interface__") or (hasattr(x, "null_count") and hasattr(x, "__array__")):  # Arrow's
+        return as_numpy(x, "the array")
     if hasattr(x, "__dlpack__"):
         try:
             return np.from_dlpack(x)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            raise BadInput(f"{type(x).__name__} cannot be had by DLPack in the processor's memory: {error}") from None
+            if not hasattr(x, "__array__"):
+                raise BadInput(
+                    f"{type(x).__name__} cannot be had by DLPack in the processor's memory: {error}"
+                ) from None
+    if hasattr(x, "__array__"):
+        return as_numpy(x, "the array")
     try:
         return np.asarray(memoryview(x))
     except TypeError:
         return None
-
-
-def _on_host(tensor: Any) -> Any:
-    """A tensor in the processor's memory; from a GPU through pinned memory, which it writes at the bus's full rate."""
-    if not tensor.is_cuda:
-        return tensor.cpu()
-    torch = sys.modules["torch"]
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    host.copy_(tensor, non_blocking=True)
-    torch.cuda.current_stream(tensor.device).synchronize()
-    return host

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _skyphos as native
+from .array_input import refuse_masked
 from .errors import BadInput
 
 __all__ = ["LowRank"]
@@ -54,6 +55,8 @@ class LowRank:
     __array_priority__ = 1000.0
 
     def __init__(self, a: Any, b: Any, scale: float = 1.0) -> None:
+        refuse_masked(a, "a")
+        refuse_masked(b, "b")
         if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[0]:
             raise BadInput(f"factors of shapes {a.shape} and {b.shape} are not K rows each")
         if a.dtype != b.dtype:
@@ -169,6 +172,7 @@ class LowRank:
         array([[2., 2., 2.],
                [2., 2., 2.]])
         """
+        refuse_masked(matrix, "the array that a low-rank matrix is added to")
         if not isinstance(matrix, np.ndarray) or matrix.shape != self.shape:
             found = f"of shape {matrix.shape}" if isinstance(matrix, np.ndarray) else f"but {type(matrix).__name__}"
             raise BadInput(f"{self} adds to an array of shape {self.shape}, not {found}")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import index
 from typing import Any, Literal, get_args
 
 import numpy.typing as npt
 
 from . import _skyphos as native
 from .allreduce import AllreduceCollectives
-from .arguments import as_one_of
+from .arguments import as_one_of, as_whole
 from .errors import BadInput
 from .factors import DenseFactors, Factors, open_factors
 from .low_rank import LowRank
@@ -110,6 +109,13 @@ def _explanation(told: _Told) -> OuterExplanation:
         stages=tuple(Stage(*stage) for stage in stages),
         others=tuple(others),
     )
+
+
+def _grid(grid: tuple[int, int]) -> tuple[int, int]:
+    if not isinstance(grid, (tuple, list)) or len(grid) != 2:
+        raise BadInput(f"grid must be (rows, columns) of blocks, not {grid!r}")
+    rows, columns = (as_whole(count, "grid: each number of blocks", 0, 2**32 - 1) for count in grid)
+    return rows, columns
 
 
 class OuterProductCollectives(AllreduceCollectives):
@@ -216,7 +222,7 @@ class OuterProductCollectives(AllreduceCollectives):
             as_one_of(exchange, get_args(Exchange), "exchange")
             as_one_of(owners, get_args(Owners), "owners")
             pair = open_factors(a, b)
-            blocks = None if grid is None else (index(grid[0]), index(grid[1]))
+            blocks = None if grid is None else _grid(grid)
             whose = None if owners == "all" and blocks is None else owners
             how = None if exchange == "auto" else exchange
             settings = (algorithm, how, whose, blocks, bool(scatter), out is None)
@@ -226,7 +232,7 @@ class OuterProductCollectives(AllreduceCollectives):
             if not factors and isinstance(pair, DenseFactors):
                 rows = len(self.owned_range(pair.n)) if scatter else pair.n
                 matrix = pair.matrix(rows, out)
-        except Exception as error:
+        except BaseException as error:
             self._fail(error)
 
         def told_too(result: Any, told: _Told) -> Any:

@@ -1,8 +1,8 @@
 """Python objects as a few stretches of memory, and back.
 
-Arrays, bytes and SparseVectors are described in JSON and go as they lie in memory. Everything else is pickled, by
-protocol 5: large buffers inside it are handed over beside the pickle, never copied into it, and become the memory of
-what comes out.
+Arrays, bytes and SparseVectors are described in JSON and go as they lie in memory, and so do numbers, text and lists of
+numbers where :func:`pack_plain` is asked. Everything else is pickled, by protocol 5: large buffers inside it are handed
+over beside the pickle, never copied into it, and become the memory of what comes out.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from .errors import BadInput
 from .sparse_vector import SparseVector
 
-__all__ = ["Bytes", "is_pickle", "pack", "unpack", "untrusted"]
+__all__ = ["Bytes", "is_pickle", "joined", "pack", "pack_plain", "parted", "unpack", "untrusted"]
 
 #: A stretch of memory.
 Bytes = npt.NDArray[np.uint8]
@@ -28,6 +29,15 @@ _JSON, _PICKLE = b"J", b"P"
 
 # Kinds of types that are numbers: a name says all of them.
 _NUMBERS = "biufc"
+
+#: What JSON says exactly, and Python reads back as it was.
+_PLAIN = (type(None), bool, int, float, str)
+
+#: Elements of a list that is described in JSON, at most; others of mixed kinds are pickled.
+_MOST_LISTED = 256
+
+#: Parts of a joined stretch begin at multiples of this: what lies in them may be of any type.
+_ALIGN = 64
 
 _HOW = "install what it is made of on all ranks, or send arrays"
 
@@ -64,6 +74,15 @@ def pack(x: Any) -> list[Bytes]:
     return parts + [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
 
 
+def pack_plain(x: Any) -> list[Bytes]:
+    """As :func:`pack`, but numbers, text, None and lists of them are no pickles either: reading them runs no code."""
+    if isinstance(x, np.generic) and x.dtype.kind in _NUMBERS:
+        return _described({"kind": "scalar", "array": _form(np.asarray(x))}, np.asarray(x))
+    if type(x) is list and (array := _numbers_of(x)) is not None:
+        return _described({"kind": "list", "array": _form(array)}, array)
+    return _described({"kind": "plain", "value": x}) if _is_plain_data(x) else pack(x)
+
+
 def is_pickle(parts: list[Bytes]) -> bool:
     """Whether reading it runs code that the sender chose."""
     return parts[0][:1].tobytes() == _PICKLE
@@ -93,29 +112,91 @@ def unpack(parts: list[Bytes]) -> Any:
             raise BadInput(f"an object came that cannot be read here: {error}; {_HOW}") from error
     try:
         told = json.loads(head.tobytes())
-        kind = told["kind"]
-        if kind == "array":
-            return _array(told["array"], held[0])
-        if kind == "sparse":
-            rest = iter(held)
-            indices, values, present = (None if form is None else _array(form, next(rest)) for form in told["arrays"])
-            if values is None:
-                raise ValueError("a vector without values")
-            return SparseVector._of(indices, values, present, told["n"])
-        if kind == "tensor":
-            import torch
-
-            return torch.from_numpy(_array(told["array"], held[0]))
-        return {"bytes": bytes, "bytearray": bytearray}[kind](held[0].data)
+        return _READERS[told["kind"]](told, held)
     except ImportError as error:
         raise BadInput(f"an object came that cannot be read here: {error}; {_HOW}") from error
     except (KeyError, IndexError, StopIteration, TypeError, ValueError) as error:
         raise BadInput(f"what came describes no object: {error!r}") from error
 
 
+def _read_sparse(told: dict[str, Any], held: list[Bytes]) -> SparseVector:
+    rest = iter(held)
+    indices, values, present = (None if form is None else _array(form, next(rest)) for form in told["arrays"])
+    if values is None:
+        raise ValueError("a vector without values")
+    return SparseVector._of(indices, values, present, told["n"])
+
+
+def _read_tensor(told: dict[str, Any], held: list[Bytes]) -> Any:
+    import torch
+
+    return torch.from_numpy(_array(told["array"], held[0]))
+
+
+#: What makes an object of its description and its memory, by kind.
+_READERS: dict[str, Callable[[dict[str, Any], list[Bytes]], Any]] = {
+    "array": lambda told, held: _array(told["array"], held[0]),
+    "scalar": lambda told, held: _array(told["array"], held[0])[()],
+    "list": lambda told, held: _array(told["array"], held[0]).tolist(),
+    "plain": lambda told, held: told["value"],
+    "sparse": _read_sparse,
+    "tensor": _read_tensor,
+    "bytes": lambda told, held: bytes(held[0].data),
+    "bytearray": lambda told, held: bytearray(held[0].data),
+}
+
+
 def _described(told: dict[str, Any], *arrays: npt.NDArray[Any]) -> list[Bytes]:
     head = np.frombuffer(_JSON + json.dumps(told).encode(), np.uint8)
     return [head, *(_bytes_of(array) for array in arrays)]
+
+
+def joined(parts: list[Bytes]) -> Bytes:
+    """Parts one after the other, with their lengths before them."""
+    lengths = np.array([len(parts), *(part.nbytes for part in parts)], np.int64).view(np.uint8)
+    pieces: list[Bytes] = []
+    for part in (lengths, *parts):
+        pieces += [part, np.zeros(-part.nbytes % _ALIGN, np.uint8)]
+    return np.concatenate(pieces)
+
+
+def parted(block: Bytes) -> list[Bytes]:
+    """What was joined."""
+    try:
+        (count,) = block[:8].view(np.int64).tolist()
+        lengths = block[8 : 8 * (count + 1)].view(np.int64).tolist() if 0 <= count < len(block) else []
+        if not lengths or len(lengths) != count or min(lengths) < 0:
+            raise ValueError("no lengths")
+        at, parts = -(-8 * (count + 1) // _ALIGN) * _ALIGN, []
+        for length in lengths:
+            if at + length > len(block):
+                raise ValueError("too short")
+            parts.append(block[at : at + length])
+            at += -(-length // _ALIGN) * _ALIGN
+    except ValueError as error:
+        raise BadInput(f"a block came that makes no sense: {error}") from None
+    return parts
+
+
+def _numbers_of(x: list[Any]) -> npt.NDArray[Any] | None:
+    """A list of floats, or of integers of 64 bits, as an array; None of any other."""
+    kinds = set(map(type, x))
+    if kinds == {float}:
+        return np.array(x, np.float64)
+    if kinds == {int} and min(x) >= -(2**63) and max(x) < 2**63:
+        return np.array(x, np.int64)
+    return None
+
+
+def _is_plain_data(x: Any) -> bool:
+    """Whether it is a number, text or None, or a short list of them."""
+    if type(x) is str:
+        return x.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in x)
+    if type(x) is int:
+        return -(2**63) <= x < 2**64  # Python takes long to read numbers of many digits, and refuses them in the end
+    if type(x) is list:
+        return len(x) <= _MOST_LISTED and all(type(one) is not list and _is_plain_data(one) for one in x)
+    return type(x) in _PLAIN
 
 
 def _is_plain(x: npt.NDArray[Any]) -> bool:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from .arguments import Op, as_out, as_values, resolve_op
 from .errors import BadInput
 from .explanation import PlanExplanation
+from .truth import as_room, as_sent, result_type, settled
 from .work import Work, perform
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class Plan:
         self._contribute_len = native.contribute_len
         self._want_len = native.want_len
         self._width = native.width
+        self._fix = f"the plan was configured with width={self._width}: configure(..., width={{}}) takes these"
 
     def __repr__(self) -> str:
         degrees = "x".join(map(str, self.degrees))
@@ -190,15 +192,15 @@ class Plan:
         ----------
         values : array of shape (len(contribute),) or (len(contribute), width)
             One number, or row, for each index of ``contribute``: float16, float32, float64, bfloat16 (of the
-            package ``ml_dtypes``), int32, int64, uint8, uint32, uint64 or bool (as uint8). The same dtype on all
-            ranks. Values of a repeated index are combined. Each operation on 16-bit floats is computed in
-            float32 and rounded to nearest, ties to even.
+            package ``ml_dtypes``), int32, int64, uint8, uint32, uint64 or bool. The same dtype on all ranks. Values of
+            a repeated index are combined. Each operation on 16-bit floats is computed in float32 and rounded to
+            nearest, ties to even.
         op : str or numpy.ufunc, default "sum"
             ``sum``, ``prod``, ``min``, ``max``; ``or``, ``and`` (bits of integers); ``mean`` (sum over the
             group's size), ``mean_present`` (sum over the number of ranks that contribute the index); or a
-            ufunc with an identity.
+            ufunc with an identity. Of truth values ``sum`` and ``prod`` are int64, the others truth values.
         out : array, optional
-            Where the result goes: the dtype of ``values``, one row for each index of ``want``. Not ``values``.
+            Where the result goes: the dtype of the result, one row for each index of ``want``. Not ``values``.
         order : {"rank", "arrival"}, default "rank"
             Rank: additions in a fixed order, the same bits every time. Arrival: as messages come.
         async_op : bool
@@ -236,11 +238,13 @@ class Plan:
         """
         try:
             native_op, identity = resolve_op(op)
-            array = as_values(values, self._contribute_len, self._width, "the plan's contribute")
-            result = as_out(out, self._want_len, array, self._width)
+            array = as_values(values, self._contribute_len, self._width, "the plan's contribute", fix=self._fix)
+            kind = result_type(op, array.dtype) if array.dtype.kind == "b" else array.dtype
+            result = as_out(out, (self._want_len, *array.shape[1:]), kind, array)
             if order not in ("rank", "arrival"):
                 raise BadInput(f'order must be "rank" or "arrival", not {order!r}')
-        except Exception as error:
+        except BaseException as error:
             self._comm._fail(error)
-        done = self._native.reduce(array, result, native_op, identity, order == "arrival", bool(async_op))
-        return perform(done, async_op, lambda _: result)
+        sent, room = (as_sent(array, kind), as_room(result)) if array.dtype.kind == "b" else (array, result)
+        done = self._native.reduce(sent, room, native_op, identity, order == "arrival", bool(async_op))
+        return perform(done, async_op, lambda _: settled(result, kind))

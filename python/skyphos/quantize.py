@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import index
 from typing import Literal, get_args
 
 from .arguments import as_whole
@@ -74,7 +73,7 @@ class Quantize:
 
     def _native(self) -> tuple[int, int, str, str, int]:
         """For the native library."""
-        return index(self.bits), index(self.bucket), self.where, self.scale, index(self.seed)
+        return int(self.bits), int(self.bucket), self.where, self.scale, int(self.seed)
 
 
 def check_bits(bits: int) -> None:

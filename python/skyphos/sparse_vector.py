@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from operator import index
+import os
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .arguments import NAMED_UFUNCS, as_indices, as_values
+from .arguments import NAMED_UFUNCS, as_indices, as_n, as_values
+from .array_input import as_numpy, refuse_masked
 from .errors import BadInput
 
 if TYPE_CHECKING:
@@ -33,11 +35,12 @@ class SparseVector:
     indices : 1-D array of int32, int64, uint32 or uint64
         Where entries stand, 0 <= index < n, in any order. Sorted distinct ones are taken without a copy.
     values : array of shape (nnz,) or (nnz, width)
-        float32, float64, int32, int64, uint8, uint32, uint64 or bool.
+        float16, float32, float64, bfloat16 (of the package ``ml_dtypes``), int32, int64, uint8, uint32, uint64 or bool.
     n : int
         Size of the index space, up to 2^63.
     op : str, default "sum"
-        How values of a repeated index combine: a name (``sum``, ``prod``, ``min``, ``max``, ``or``, ``and``).
+        How values of a repeated index combine: a name (``sum``, ``prod``, ``min``, ``max``, ``or``, ``and``). Of truth
+        values the sum is whether any is true, as in SciPy's arrays; ``.astype(np.int64)`` counts them.
 
     Raises
     ------
@@ -64,7 +67,9 @@ class SparseVector:
     __slots__ = ("_indices", "_n", "_owned", "_present", "_values")
 
     def __init__(self, indices: npt.ArrayLike, values: npt.ArrayLike, n: int, *, op: str = "sum") -> None:
-        places, self._n, rows = as_indices(indices, "indices"), _check_n(n), np.asarray(values)
+        if op not in _UFUNCS:
+            raise BadInput(f"op must be one of {', '.join(_UFUNCS)}, not {op!r}")
+        places, self._n, rows = as_indices(indices, "indices"), as_n(n), as_numpy(values, "values")
         width = rows.shape[1] if rows.ndim == 2 else 1
         if width == 0:
             raise BadInput("values must have at least one number a row")
@@ -106,7 +111,7 @@ class SparseVector:
         >>> sky.SparseVector.from_dense([0.0, 1.5, 0.0]).indices
         array([1])
         """
-        rows = np.asarray(array)
+        rows = as_numpy(array, "the array")
         if rows.ndim not in (1, 2):
             raise BadInput(f"a vector has 1 or 2 dimensions (rows, width), not {rows.ndim}")
         rows = as_values(rows, len(rows), rows.shape[1] if rows.ndim == 2 else 1, "the array")
@@ -129,13 +134,9 @@ class SparseVector:
         >>> sky.SparseVector.from_scipy(x)
         SparseVector(n=9, nnz=1, float64)
         """
-        if array.ndim == 1:
-            coo = array.tocoo()
-            return cls(coo.coords[0], coo.data, array.shape[0])
-        csr = array.tocsr()
-        csr.sum_duplicates()
-        held = np.flatnonzero(np.diff(csr.indptr))
-        return cls._of(held, csr[held].toarray(), None, array.shape[0])
+        from .scipy_kinds import open_scipy, rows_of_scipy
+
+        return open_scipy(array)[0] if array.ndim == 1 else rows_of_scipy(array)
 
     @classmethod
     def from_torch(cls, tensor: torch.Tensor) -> SparseVector:
@@ -150,15 +151,15 @@ class SparseVector:
         >>> sky.SparseVector.from_torch(torch.sparse_coo_tensor([[1]], [2.0], (4,)))  # doctest: +SKIP
         SparseVector(n=4, nnz=1, float32)
         """
-        if not tensor.is_sparse:
-            return cls.from_dense(tensor.detach().cpu().numpy(), keep_zeros=True)
-        if tensor.sparse_dim() != 1 or tensor.dense_dim() > 1:
+        from .torch_kinds import open_tensor
+
+        if tensor.is_sparse and (tensor.sparse_dim() != 1 or tensor.dense_dim() > 1):
             raise BadInput(
                 f"a sparse tensor needs one sparse and at most one dense dimension, not {tensor.sparse_dim()} and "
                 f"{tensor.dense_dim()}"
             )
-        indices, values = tensor._indices(), tensor._values()
-        return cls(indices[0].detach().cpu().numpy(), values.detach().cpu().numpy(), tensor.shape[0])
+        vector, _ = open_tensor(tensor)
+        return vector if isinstance(vector, SparseVector) else cls.from_dense(vector, keep_zeros=True)
 
     @classmethod
     def from_arrow(
@@ -261,12 +262,31 @@ class SparseVector:
         return self._values if self._present is None else self._values[self.indices]
 
     def to_dense(self, fill: float = 0) -> Array:
-        """Return an array of shape (n,) or (n, width) in which what is absent is ``fill``."""
+        """Return an array of shape (n,) or (n, width) in which what is absent is ``fill``.
+
+        Raises
+        ------
+        BadInput
+            ``fill`` is no number of this type (NaN among integers); the array is larger than this machine's memory.
+        """
+        absent = _fill_of(fill, self.dtype)
+        shape = (self._n, *self._values.shape[1:])
         if self._indices is None and self._present is None:
             return self._values.copy()
-        dense = np.full((self._n, *self._values.shape[1:]), fill, self.dtype)
+        _check_room(shape, self.dtype)
+        try:
+            dense = np.full(shape, absent, self.dtype)
+        except (MemoryError, ValueError) as error:
+            raise _no_room(shape, self.dtype, str(error)) from None
         dense[self.indices] = self.values
         return dense
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """The dense array, of zeros where nothing is held: what ``np.asarray(x)`` returns."""
+        if copy is False:
+            raise ValueError("a SparseVector becomes an array only by a copy")
+        dense = self.to_dense()
+        return dense if dtype is None else dense.astype(dtype, copy=False)
 
     def to_scipy(self) -> scipy.sparse.coo_array | scipy.sparse.csr_array:
         """Return a 1-D ``coo_array``; with rows of numbers a ``csr_array`` of shape (n, width).
@@ -326,17 +346,48 @@ def _column(table: Any, name: str) -> Array:
     return array if width is None else array.reshape(-1, width)
 
 
-def _check_n(n: int) -> int:
-    n = index(n)
-    if not 0 <= n <= 2**63:
-        raise BadInput(f"n must be from 0 to 2^63, not {n}")
-    return n
+def _fill_of(fill: Any, dtype: np.dtype[Any]) -> Any:
+    """What absent rows become, as a number of a type that can hold it."""
+    refuse_masked(fill, "fill")
+    try:
+        (given,) = np.asarray(fill).reshape(-1).tolist()
+        if isinstance(given, (str, bytes)) or given is None or isinstance(given, complex):
+            raise TypeError("no real number")
+        with np.errstate(all="ignore"):
+            made = np.array(given).astype(dtype)[()] if dtype.kind not in "iu" else dtype.type(_whole(given))
+    except (TypeError, ValueError, OverflowError):
+        raise BadInput(f"fill must be a number that {dtype} can hold, not {fill!r}") from None
+    beyond = dtype.kind not in "iub" and np.isfinite(float(given)) and not np.isfinite(float(made))
+    if beyond or (dtype == np.bool_ and given not in (0, 1)):
+        raise BadInput(f"fill must be a number that {dtype} can hold, not {fill!r}")
+    return made
+
+
+def _whole(number: Any) -> int:
+    """A number without a fraction as ``int``."""
+    whole = int(number)
+    if whole != number:
+        raise ValueError("a fraction")
+    return whole
+
+
+def _check_room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Refuse an array that is larger than all memory: making it would end the process."""
+    pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    memory = pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else 2**63
+    if prod(shape) * dtype.itemsize > memory:
+        raise _no_room(shape, dtype, f"this machine has {memory / 1e9:,.0f} GB")
+
+
+def _no_room(shape: tuple[int, ...], dtype: np.dtype[Any], why: str) -> BadInput:
+    size = prod(shape) * dtype.itemsize
+    return BadInput(
+        f"a dense array of {dtype} of shape {shape} takes {size / 1e9:,.0f} GB ({why}): use .indices and .values"
+    )
 
 
 def _sorted(places: Array, rows: Array, op: str) -> tuple[Array, Array]:
     """Sorts by index and combines the values of repeated ones."""
-    if op not in _UFUNCS:
-        raise BadInput(f"op must be one of {', '.join(_UFUNCS)}, not {op!r}")
     order = places.argsort(kind="stable")
     places, rows = places[order], rows[order]
     fresh = np.empty(len(places), bool)
@@ -345,4 +396,7 @@ def _sorted(places: Array, rows: Array, op: str) -> tuple[Array, Array]:
     if fresh.all():
         return places, rows
     starts = np.flatnonzero(fresh)
-    return places[starts], _UFUNCS[op].reduceat(rows, starts, axis=0, dtype=rows.dtype)
+    ufunc: np.ufunc = _UFUNCS[op]
+    if rows.dtype == np.bool_:
+        ufunc = np.logical_and if op in ("prod", "min", "and") else np.logical_or
+    return places[starts], ufunc.reduceat(rows, starts, axis=0, dtype=rows.dtype)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
-from operator import index
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from . import _skyphos as native
 from .allreduce import Algorithm, _allreduce_settings
-from .arguments import Op, as_array, resolve_op
+from .arguments import Op, as_array, as_whole, resolve_op
+from .array_input import as_numpy
 from .errors import BadInput
 from .explanation import Told
 from .kinds import open_vector
@@ -99,10 +100,8 @@ class TopK:
     ) -> None:
         if (k is None) == (threshold is None):
             raise BadInput("give either k or threshold")
-        if k is not None and index(k) < 1:
-            raise BadInput(f"k must be at least 1, not {k}")
-        if bucket is not None and not 1 <= index(bucket) < 2**32:
-            raise BadInput(f"bucket must be from 1 to 2^32 - 1 values, or None, not {bucket}")
+        k = None if k is None else as_whole(k, "k", 1, 2**63 - 1)
+        bucket = None if bucket is None else as_whole(bucket, "bucket", 1, 2**32 - 1)
         if k is not None and bucket is not None and k > bucket:
             raise BadInput(f"k={k} is more than the bucket of {bucket} values: bucket=None chooses k of all")
         if threshold is not None and not threshold >= 0:
@@ -157,7 +156,7 @@ class TopK:
         if self._bits is not None:
             exact, how = picked.copy(), (self._bits, _QUANTISED_TOGETHER, self._seed)
             try:
-                native.topk_quantise(picked, how, (self._steps, index(rank)))
+                native.topk_quantise(picked, how, (self._steps, as_whole(rank, "rank", 0, 2**32 - 1)))
             except BaseException:
                 self._restore(places, exact)
                 raise
@@ -278,14 +277,14 @@ class TopK:
         array([1., 0.])
         """
         try:
-            settings, steps, residual = state["settings"], index(state["steps"]), state["residual"]
+            settings, steps, residual = state["settings"], operator.index(state["steps"]), state["residual"]
         except (KeyError, TypeError) as error:
             raise BadInput(f"this is no state of a TopK: {error!r}") from None
         if settings != self._settings():
             raise BadInput(f"the state is of a TopK with {settings}, this one has {self._settings()}")
         if residual is not None:
-            _check_floats(np.asarray(residual))
-            residual = np.array(residual, order="C")
+            residual = np.array(as_numpy(residual, "residual"), order="C")
+            _check_floats(residual)
         self._steps, self._residual = steps, residual
 
     def _settings(self) -> dict[str, Any]:

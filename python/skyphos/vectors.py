@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from operator import index
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _skyphos as native
-from .arguments import Op, as_array, as_degrees, as_expected, as_name, resolve_op
+from .arguments import Op, as_array, as_degrees, as_expected, as_n, as_name, as_rank, resolve_op
 from .errors import BadInput
 from .explanation import WHY_PARTS, WHY_SCHEDULE, Told, explanation_of
-from .kinds import open_vector
+from .kinds import is_number, is_vector, open_vector
+from .objects import allgather_objects, alltoall_objects, gather_objects, scatter_objects
+from .python_numbers import reduce_numbers
 from .sparse_vector import SparseVector
 from .together import tell
+from .truth import as_room, as_sent, result_type, settled
 from .work import perform
 
 if TYPE_CHECKING:
@@ -54,9 +56,8 @@ class VectorCollectives:
         ...     comm.owned_range(10)
         range(0, 10)
         """
-        rank = self.rank if rank is None else index(rank)
-        if not 0 <= rank < self.size:
-            raise BadInput(f"there is no rank {rank} in a group of {self.size}")
+        rank = self.rank if rank is None else as_rank(rank, self.size)
+        n = as_n(n)
         return range(n * rank // self.size, n * (rank + 1) // self.size)
 
     def reduce_scatter(
@@ -74,7 +75,8 @@ class VectorCollectives:
         Parameters
         ----------
         x, op, async_op
-            As in :meth:`allreduce`.
+            As in :meth:`allreduce`. A sparse matrix of several rows is dealt out by rows, with op ``sum`` or ``mean``,
+            a list of numbers as an array is; a single number has no parts.
         degrees : sequence of int, optional
             Layers of the butterfly for sparse vectors; their product is the group's size. None: those that are
             predicted to take the least time, as for an :meth:`allreduce` by ``auto``. In the first layer ranks that are
@@ -100,22 +102,26 @@ class VectorCollectives:
         """
         try:
             layers, expected = as_degrees(degrees), as_expected(expected_nnz)
-            if _is_dense_kind(x) and (layers or explain):
-                raise BadInput("degrees= and explain= are for sparse vectors")
-        except Exception as error:
+        except BaseException as error:
             self._fail(error)
-        if _is_dense_kind(x):
-            array, back = self._opened_array(x)
-            out = np.empty(len(self.owned_range(array.size)), array.dtype)
-            done = native.reduce_arrays(self._native, array, out, *self._op(op), None, bool(async_op))
-            return perform(done, async_op, lambda _: back(out))
-        vector, back, op_pair = self._opened(x, op)
-        call = (self._native, vector.n, vector.width, _arrays(vector), *op_pair, layers, expected)
+        if is_number(x):
+            if layers or explain:
+                self._fail(BadInput("degrees= and explain= are for sparse vectors"))
+            return reduce_numbers(self, x, op, "reduce_scatter", async_op=bool(async_op))
+        vector, back, kind, op_pair = self._opened(x, op, rows=True)
+        if isinstance(vector, np.ndarray):
+            if layers or explain:
+                self._fail(BadInput("degrees= and explain= are for sparse vectors"))
+            out = np.empty(len(self.owned_range(vector.size)), kind)
+            arrays = as_sent(vector, kind), as_room(out)
+            done = native.reduce_arrays(self._native, *arrays, *op_pair, None, bool(async_op))
+            return perform(done, async_op, lambda _: back(settled(out, kind)))
+        call = (self._native, vector.n, vector.width, _arrays(vector, kind), *op_pair, layers, expected)
         done = native.reduce_scatter(*call, bool(explain), bool(async_op))
 
         def finish(result: tuple[_Parts, tuple[int, int], Told]) -> Any:
             parts, (low, high), told = result
-            part = _vector(parts, vector)
+            part = _vector(parts, vector, kind)
             part._owned = range(low, high)
             returned = back(part)
             if not explain:
@@ -148,27 +154,31 @@ class VectorCollectives:
         SparseVector(n=10, nnz=1, float64)
         """
         number = self._root(root)
-        if _is_dense_kind(x):
-            array, back = self._opened_array(x)
-            out = np.empty(array.shape if self.rank == number else 0, array.dtype)
-            done = native.reduce_arrays(self._native, array, out, *self._op(op), number, bool(async_op))
-            return perform(done, async_op, lambda _: back(out) if self.rank == number else None)
-        vector, back, op_pair = self._opened(x, op)
-        arrays = _arrays(vector)
-        done = native.reduce(self._native, vector.n, vector.width, arrays, *op_pair, number, bool(async_op))
+        if is_number(x):
+            return reduce_numbers(self, x, op, "reduce", root=number, async_op=bool(async_op))
+        vector, back, kind, op_pair = self._opened(x, op)
+        if isinstance(vector, np.ndarray):
+            out = np.empty(vector.shape if self.rank == number else 0, kind)
+            arrays = as_sent(vector, kind), as_room(out)
+            done = native.reduce_arrays(self._native, *arrays, *op_pair, number, bool(async_op))
+            return perform(done, async_op, lambda _: back(settled(out, kind)) if self.rank == number else None)
+        parts = _arrays(vector, kind)
+        done = native.reduce(self._native, vector.n, vector.width, parts, *op_pair, number, bool(async_op))
 
         def finish(parts: _Parts | None) -> Any:
-            return None if parts is None else back(_vector(parts, vector))
+            return None if parts is None else back(_vector(parts, vector, kind))
 
         return perform(done, async_op, finish)
 
     def allgather(self, x: Any, *, algorithm: Schedule = "auto", explain: bool = False, async_op: bool = False) -> Any:
-        """Get the vectors of all ranks. Collective.
+        """Get the vectors or objects of all ranks. Collective.
 
         Parameters
         ----------
-        x : SparseVector, array, SciPy sparse array or torch tensor
-            All ranks pass the same n, width and dtype (arrays: the same shape).
+        x : SparseVector, array, SciPy sparse array, torch tensor, or any other object
+            Of vectors all ranks pass the same n, width and dtype (of arrays the same shape). Other objects, numbers and
+            lists among them, may differ; they are pickled as by :meth:`broadcast`. If one rank has an array and another
+            an object it is a :class:`Mismatch`: ``[array]`` is an object.
         algorithm : str
             ``direct`` (one round), ``ring``, ``recursive_doubling``, ``bruck``, ``neighbour_exchange`` or
             ``dissemination``; the last four move more at a time in fewer messages. ``auto``: ``ring`` for arrays of
@@ -188,8 +198,8 @@ class VectorCollectives:
         --------
         >>> import numpy as np, skyphos as sky
         >>> with sky.init() as comm:
-        ...     comm.allgather(np.array([1.0, 2.0]))
-        array([[1., 2.]])
+        ...     comm.allgather(np.array([1.0, 2.0])), comm.allgather({"rank": comm.rank})
+        (array([[1., 2.]]), [{'rank': 0}])
         """
 
         def told_too(result: Any, told: Told, entries: int, gathered: int, is_dense: bool) -> Any:
@@ -201,13 +211,18 @@ class VectorCollectives:
             as_name(algorithm, "algorithm")
         except BadInput as error:
             self._fail(error)
-        if _is_dense_kind(x):
-            array, back = self._opened_array(x)
-            out = np.empty((self.size, *array.shape), array.dtype)
-            done = native.move_arrays(self._native, "allgather", array, out, 0, algorithm, bool(async_op))
-            return perform(done, async_op, lambda told: told_too(back(out), told, array.size, out.size, True))
-        vector, back, _ = self._opened(x, "sum")
-        done = native.allgather(self._native, vector.n, vector.width, _arrays(vector), algorithm, bool(async_op))
+        if not is_vector(x):
+            return allgather_objects(self, x, algorithm, explain=bool(explain), async_op=bool(async_op))
+        vector, back, kind, _ = self._opened(x)
+        if isinstance(vector, np.ndarray):
+            array, out = vector, np.empty((self.size, *vector.shape), kind)
+            arrays = as_sent(array, kind), as_room(out)
+            done = native.move_arrays(self._native, "allgather", *arrays, 0, algorithm, bool(async_op))
+            return perform(
+                done, async_op, lambda told: told_too(back(settled(out, kind)), told, array.size, out.size, True)
+            )
+        call = (self._native, vector.n, vector.width, _arrays(vector), algorithm, bool(async_op))
+        done = native.allgather(*call)
 
         def finish(result: tuple[list[_Parts], Told]) -> Any:
             all_parts, told = result
@@ -218,7 +233,14 @@ class VectorCollectives:
         return perform(done, async_op, finish)
 
     def gather(self, x: Any, *, root: int = 0, async_op: bool = False) -> Any:
-        """Get the vectors of all ranks on one of them. Collective.
+        """Get the vectors or objects of all ranks on one of them. Collective.
+
+        Parameters
+        ----------
+        x, async_op
+            As in :meth:`allgather`.
+        root : int
+            The rank that gets them.
 
         Returns
         -------
@@ -232,12 +254,14 @@ class VectorCollectives:
         [SparseVector(n=10, nnz=1, float64)]
         """
         root = self._root(root)
-        if _is_dense_kind(x):
-            array, back = self._opened_array(x)
-            out = np.empty((self.size if self.rank == root else 0, *array.shape), array.dtype)
-            done = native.move_arrays(self._native, "gather", array, out, root, "direct", bool(async_op))
-            return perform(done, async_op, lambda _: back(out) if self.rank == root else None)
-        vector, back, _ = self._opened(x, "sum")
+        if not is_vector(x):
+            return gather_objects(self, x, root, async_op=bool(async_op))
+        vector, back, kind, _ = self._opened(x)
+        if isinstance(vector, np.ndarray):
+            out = np.empty((self.size if self.rank == root else 0, *vector.shape), kind)
+            arrays = as_sent(vector, kind), as_room(out)
+            done = native.move_arrays(self._native, "gather", *arrays, root, "direct", bool(async_op))
+            return perform(done, async_op, lambda _: back(settled(out, kind)) if self.rank == root else None)
         done = native.gather(self._native, vector.n, vector.width, _arrays(vector), root, bool(async_op))
 
         def finish(all_parts: list[_Parts]) -> Any:
@@ -246,12 +270,13 @@ class VectorCollectives:
         return perform(done, async_op, finish)
 
     def alltoall(self, xs: Sequence[Any], *, async_op: bool = False) -> Any:
-        """Give each rank a vector of its own; get one from each. Collective.
+        """Give each rank a vector or object of its own; get one from each. Collective.
 
         Parameters
         ----------
         xs : sequence, one vector a rank
-            All of the same kind, n, width and dtype, on all ranks. Arrays best as one, whose first axis is the rank.
+            All of the same kind, n, width and dtype, on all ranks. Arrays best as one, whose first axis is the rank. Or
+            objects that are no vectors, on all ranks, as in :meth:`allgather`.
         async_op : bool
             As in :meth:`allreduce`.
 
@@ -268,31 +293,38 @@ class VectorCollectives:
         """
         try:
             self._check_count(xs)
-            dense = all(_is_dense_kind(x) for x in xs)
+            objects = not isinstance(xs, np.ndarray) and not any(map(is_vector, xs))
+            opened = [] if objects or isinstance(xs, np.ndarray) else [open_vector(x) for x in xs]
+            dense = not objects and all(isinstance(vector, np.ndarray) for vector, _ in opened)
             if dense:
-                stacked, back = _stacked(xs)
+                stacked, back = _stacked(xs, opened)
                 out = np.empty_like(stacked)
-            else:
-                vectors, back = self._alike(xs)
-        except Exception as error:
+            elif not objects:
+                vectors, back = _alike(opened)
+        except BaseException as error:
             self._fail(error)
+        if objects:
+            return alltoall_objects(self, xs, async_op=bool(async_op))
         if dense:
-            done = native.move_arrays(self._native, "alltoall", stacked, out, 0, "direct", bool(async_op))
-            return perform(done, async_op, lambda _: back(out))
+            arrays = as_sent(stacked, stacked.dtype), as_room(out)
+            done = native.move_arrays(self._native, "alltoall", *arrays, 0, "direct", bool(async_op))
+            return perform(done, async_op, lambda _: back(settled(out, out.dtype)))
         first = vectors[0]
-        arrays = [_arrays(vector) for vector in vectors]
-        done = native.alltoall(self._native, first.n, first.width, arrays, None, first._values, bool(async_op))
+        parts = [_arrays(vector) for vector in vectors]
+        like = as_sent(first._values, first.dtype)
+        done = native.alltoall(self._native, first.n, first.width, parts, None, like, bool(async_op))
         return perform(done, async_op, lambda all_parts: [back(_vector(parts, first)) for parts in all_parts])
 
-    def scatter(self, xs: Sequence[Any] | None, like: Any, *, root: int = 0, async_op: bool = False) -> Any:
-        """Give each rank one of ``root``'s vectors. Collective.
+    def scatter(self, xs: Sequence[Any] | None, like: Any = None, *, root: int = 0, async_op: bool = False) -> Any:
+        """Give each rank one of ``root``'s vectors or objects. Collective.
 
         Parameters
         ----------
         xs : sequence, one vector a rank, or None
             On ``root``; what others pass is ignored.
         like : SparseVector, array …
-            On every rank a vector of the same n, width and dtype as those of root (its entries do not matter).
+            On every rank a vector of the same n, width and dtype as those of root (its entries do not matter). None, on
+            all ranks: objects of any kind, as in :meth:`allgather`.
         root : int
             The rank that has the vectors.
         async_op : bool
@@ -306,22 +338,32 @@ class VectorCollectives:
         array([1., 2.])
         """
         root = self._root(root)
-        if _is_dense_kind(like):
-            array, back = self._opened_array(like)
+        if like is None or not is_vector(like):
             try:
-                stacked = self._stacked_like(xs, array) if self.rank == root else np.empty(0, array.dtype)
-            except Exception as error:
+                if self.rank == root:
+                    self._check_count(xs)
+            except BaseException as error:
                 self._fail(error)
-            out = np.empty_like(array)
-            done = native.move_arrays(self._native, "scatter", stacked, out, root, "direct", bool(async_op))
-            return perform(done, async_op, lambda _: back(out))
-        shape, back, _ = self._opened(like, "sum")
+            return scatter_objects(self, xs, root, async_op=bool(async_op))
+        shape, back, kind, _ = self._opened(like)
+        if isinstance(shape, np.ndarray):
+            try:
+                stacked = self._stacked_like(xs, shape) if self.rank == root else np.empty(0, kind)
+            except BaseException as error:
+                self._fail(error)
+            out = np.empty_like(shape)
+            arrays = as_sent(stacked, kind), as_room(out)
+            done = native.move_arrays(self._native, "scatter", *arrays, root, "direct", bool(async_op))
+            return perform(done, async_op, lambda _: back(settled(out, kind)))
         try:
-            vectors = self._alike([*(xs or []), like])[0][:-1] if self.rank == root else []
-        except Exception as error:
+            if self.rank == root:
+                self._check_count(xs)
+            vectors = _alike([open_vector(x) for x in (*(xs or ()), like)])[0][:-1] if self.rank == root else []
+        except BaseException as error:
             self._fail(error)
-        arrays = [_arrays(vector) for vector in vectors]
-        done = native.alltoall(self._native, shape.n, shape.width, arrays, root, shape._values, bool(async_op))
+        parts = [_arrays(vector) for vector in vectors]
+        form = as_sent(shape._values, kind)
+        done = native.alltoall(self._native, shape.n, shape.width, parts, root, form, bool(async_op))
         return perform(done, async_op, lambda all_parts: back(_vector(all_parts[0], shape)))
 
     @contextmanager
@@ -348,45 +390,27 @@ class VectorCollectives:
         finally:
             self._native.release()
 
-    def _opened(self, x: Any, op: Op) -> tuple[SparseVector, Any, tuple[Any, Any]]:
-        """The vector inside, the way back to the caller's kind, and the operation for the native library."""
+    def _opened(
+        self, x: Any, op: Op | None = None, *, rows: bool = False
+    ) -> tuple[SparseVector | npt.NDArray[Any], Any, np.dtype[Any], tuple[Any, Any]]:
+        """The vector or contiguous array inside, the way back to the caller's kind, the type of the result, and the
+        operation for the native library; without one the vector is moved."""
         try:
-            pair = resolve_op(op)
-            vector, back = open_vector(x)
-            return _as_vector(vector), back, pair
-        except Exception as error:
-            self._fail(error)
-
-    def _alike(self, xs: Sequence[Any]) -> tuple[list[SparseVector], Any]:
-        """Vectors that differ only in their entries."""
-        opened = [open_vector(x) for x in xs]
-        vectors = [_as_vector(vector) for vector, _ in opened]
-        for vector in vectors[1:]:
-            first = vectors[0]
-            if (vector.n, vector.width, vector.dtype) != (first.n, first.width, first.dtype):
-                raise BadInput(f"vectors must have the same n, width and dtype: {first} and {vector}")
-        return vectors, opened[0][1]
-
-    def _op(self, op: Op) -> tuple[Any, Any]:
-        """The operation for the native library."""
-        try:
-            return resolve_op(op)
-        except Exception as error:
-            self._fail(error)
-
-    def _opened_array(self, x: Any) -> tuple[npt.NDArray[Any], Any]:
-        """The contiguous array inside, and the way back to the caller's kind."""
-        try:
-            array, back = open_vector(x)
-            assert isinstance(array, np.ndarray)
-            return as_array(array), back
-        except Exception as error:
+            pair = resolve_op("sum" if op is None else op)
+            vector, back = open_vector(x, rows=rows)
+            if isinstance(vector, np.ndarray):
+                vector = as_array(vector)
+            elif rows and vector.width > 1 and not isinstance(x, SparseVector) and op not in ("sum", "mean"):
+                raise BadInput(f"reduce_scatter of a matrix takes op sum or mean, not {op!r}: pass a SparseVector")
+            return vector, back, vector.dtype if op is None else result_type(op, vector.dtype), pair
+        except BaseException as error:
             self._fail(error)
 
     def _stacked_like(self, xs: Sequence[Any] | None, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """One array of those that this rank scatters."""
         self._check_count(xs)
-        stacked, _ = _stacked(xs)
+        opened = [] if isinstance(xs, np.ndarray) else [open_vector(x) for x in xs or ()]
+        stacked, _ = _stacked(xs, opened)
         if (stacked.dtype, stacked.shape[1:]) != (like.dtype, like.shape):
             raise BadInput(
                 f"arrays of {stacked.dtype} of shape {stacked.shape[1:]} where like= is {like.dtype} of {like.shape}"
@@ -394,17 +418,18 @@ class VectorCollectives:
         return stacked
 
     def _check_count(self, xs: Sequence[Any] | None) -> None:
-        """Refuse other than one vector a rank."""
-        if xs is None or len(xs) != self.size:
-            raise BadInput(f"{0 if xs is None else len(xs)} vectors for {self.size} ranks: pass one a rank")
+        """Refuse other than one vector or object a rank."""
+        if xs is None:
+            raise BadInput(f"0 vectors for {self.size} ranks: pass one a rank")
+        if isinstance(xs, (dict, set, frozenset, str, bytes)) or not hasattr(xs, "__getitem__") or _is_single(xs):
+            raise BadInput(f"pass a list of one vector or object a rank, not {type(xs).__name__}")
+        if len(xs) != self.size:
+            raise BadInput(f"{len(xs)} vectors for {self.size} ranks: pass one a rank")
 
     def _root(self, root: int) -> int:
         try:
-            number = index(root)
-            if not 0 <= number < self.size:
-                raise BadInput(f"root={root} is no rank of a group of {self.size}")
-            return number
-        except Exception as error:
+            return as_rank(root, self.size, "root")
+        except BaseException as error:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> NoReturn:
@@ -412,16 +437,27 @@ class VectorCollectives:
         raise tell(cast("Comm", self), error) from None
 
 
-def _is_dense_kind(x: Any) -> bool:
-    """An array or a dense tensor."""
-    return isinstance(x, np.ndarray) or (hasattr(x, "is_sparse") and not x.is_sparse)
+def _is_single(xs: Any) -> bool:
+    """An array of one number, which has no first axis."""
+    return isinstance(xs, np.generic) or (isinstance(xs, np.ndarray) and xs.ndim == 0)
 
 
-def _stacked(xs: Any) -> tuple[npt.NDArray[Any], Any]:
+def _alike(opened: list[Any]) -> tuple[list[SparseVector], Any]:
+    """Vectors that differ only in their entries."""
+    vectors = [_as_vector(vector) for vector, _ in opened]
+    for vector in vectors[1:]:
+        first = vectors[0]
+        if (vector.n, vector.width, vector.dtype) != (first.n, first.width, first.dtype):
+            raise BadInput(f"vectors must have the same n, width and dtype: {first} and {vector}")
+    return vectors, opened[0][1]
+
+
+def _stacked(xs: Any, opened: list[Any]) -> tuple[npt.NDArray[Any], Any]:
     """Arrays of one shape as one contiguous array, and the way back to the caller's kind."""
     if isinstance(xs, np.ndarray):
-        return as_array(xs), lambda array: array
-    opened = [open_vector(x) for x in xs]
+        array, back = open_vector(xs)
+        assert isinstance(array, np.ndarray)
+        return as_array(array), back
     arrays = [np.asarray(array) for array, _ in opened]
     for array in arrays[1:]:
         if (array.dtype, array.shape) != (arrays[0].dtype, arrays[0].shape):
@@ -439,14 +475,16 @@ def _as_vector(vector: SparseVector | npt.NDArray[Any]) -> SparseVector:
     return SparseVector.from_dense(as_array(vector).reshape(-1), keep_zeros=True)
 
 
-def _arrays(vector: SparseVector) -> _Parts:
-    """For the native library."""
-    return vector._indices, vector._values.reshape(-1), vector._present
+def _arrays(vector: SparseVector, kind: np.dtype[Any] | None = None) -> _Parts:
+    """For the native library, where the result is of this type; None: of the vector's."""
+    values = as_sent(vector._values, vector.dtype if kind is None else kind)
+    return vector._indices, values.reshape(-1), vector._present
 
 
-def _vector(parts: _Parts, like: SparseVector) -> SparseVector:
+def _vector(parts: _Parts, like: SparseVector, kind: np.dtype[Any] | None = None) -> SparseVector:
     """From the native library, with the index type and shape of the vector that went in."""
     indices, rows, present = parts
     if indices is not None and like._indices is not None and indices.itemsize == like._indices.itemsize:
         indices = indices.view(like._indices.dtype)
+    rows = settled(rows, like.dtype if kind is None else kind)
     return SparseVector._of(indices, rows.reshape(-1, *like._values.shape[1:]), present, like.n)

@@ -375,7 +375,7 @@ def test_whatever_shows_an_array_is_taken() -> None:
             total = comm.allreduce(x)
             assert type(total) is np.ndarray and (total == comm.size * array).all(), x
         assert (comm.allreduce(b"\1\2", op="max") == [1, 2]).all()
-        for bad in ([1.0, 2.0], "text", 7.0, object(), np.float64(3)):
+        for bad in ("text", object(), {1.0}, None):
             with pytest.raises(sky.BadInput, match="shows an array"):
                 comm.allreduce(bad)
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..array_input import as_numpy, refuse_masked
 from ..errors import BadInput
 from ..together import reduce_number, together
 from .edges import Ids
@@ -192,7 +193,10 @@ class DistMatrix:
         totals : list
             The combined numbers, the same on every rank.
         """
-        dtype = self._check_product(x, numbers, add, multiply, out)
+        try:
+            dtype = self._check_product(x, numbers, add, multiply, out)
+        except BadInput as error:
+            self.comm._fail(error)
         send = self._buffers.get(dtype)
         if send is None:
             send = self._buffers[dtype] = np.empty(self._local.rows + self.slots, dtype)
@@ -280,6 +284,8 @@ class DistMatrix:
                 f"no product over {add!r} and {multiply!r}: add is one of {', '.join(ADD)}; "
                 f"multiply one of {', '.join(MULTIPLY)}"
             )
+        refuse_masked(x, "x")
+        refuse_masked(out, "out")
         if x.shape != self.index.shape:
             raise BadInput(f"x has shape {x.shape}, but A.index on this rank {self.index.shape}")
         if len(numbers) != self.slots:
@@ -315,7 +321,7 @@ def _check(
 ) -> tuple[Ids, Ids, Array | None]:
     checked = []
     for name, ids, side in (("rows", rows, 0), ("columns", columns, 1)):
-        array = np.asarray(ids)
+        array = as_numpy(ids, name)
         if array.size == 0:
             array = array.astype(np.int64)
         if array.ndim != 1 or array.dtype.kind not in "iu":
@@ -324,7 +330,7 @@ def _check(
         if len(array) and (array.min() < 0 or int(array.max()) >= most):
             raise BadInput(f"{name} must be from 0 to {most - 1}; here they run from {array.min()} to {array.max()}")
         checked.append(array.astype(np.int64, copy=False))
-    value = None if values is None else np.asarray(values)
+    value = None if values is None else as_numpy(values, "values")
     lengths = [len(array) for array in checked] + ([] if value is None else [len(value)])
     if len(set(lengths)) != 1 or (value is not None and value.ndim != 1):
         raise BadInput(f"rows, columns and values must have one length, not {lengths}")

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..array_input import refuse_masked
+
 __all__ = ["Edges", "Ids", "Weights"]
 
 _MOST = 2**63 - 1
@@ -56,6 +58,10 @@ class Edges:
     combine: str = "last"
     stored: int = 0
     stated: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("source", "target", "weight"):
+            refuse_masked(getattr(self, name), name)
 
     def __len__(self) -> int:
         return len(self.source)

@@ -29,6 +29,7 @@ from ..errors import BadInput
 from ..together import agree_arguments, collective, together
 from .dist_matrix import DistMatrix
 from .edges import Edges, Ids, Weights
+from .graph_input import as_graph
 
 if TYPE_CHECKING:
     from .. import Checkpoint, Comm, Stats
@@ -114,7 +115,7 @@ class PageRank:
 @collective()
 def pagerank(
     comm: Comm,
-    graph: Edges | DistMatrix,
+    graph: Any,
     *,
     damping: float = 0.85,
     tol: float = 1e-8,
@@ -131,11 +132,12 @@ def pagerank(
     ----------
     comm : Comm
         The group.
-    graph : Edges or DistMatrix
+    graph : Edges, DistMatrix, array of shape (n, n), SciPy sparse matrix or networkx.Graph
         This rank's share of the edges, from :func:`~skyphos.graph.load` or
         :func:`~skyphos.graph.partition`: then an edge written twice has been merged, as in a
-        ``networkx.DiGraph``. Or an adjacency matrix with A_ij the weight of the edge from j to i, made with
-        ``slots=2``.
+        ``networkx.DiGraph``. Or a graph as NumPy, SciPy or NetworkX have it, the same on all ranks or a share of its
+        edges (:func:`~skyphos.graph.graph_input.as_graph`). Or an adjacency matrix with A_ij the weight of the edge
+        from j to i, made with ``slots=2``.
     damping : float
         Chance of following an edge, from 0 up to, not including, 1.
     tol : float
@@ -176,6 +178,7 @@ def pagerank(
     """
     begin = time.perf_counter()
     together(comm, lambda: check_settings(damping, tol, max_iterations, stop))
+    graph = together(comm, lambda: as_graph(graph))
     agree_arguments(
         comm,
         "pagerank",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,3 +27,13 @@ def __getattr__(name: str) -> Any:
     if name in _WHERE:
         return getattr(import_module(_WHERE[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class _Module(ModuleType):
+    """This package, which says what to call where somebody calls it."""
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise AttributeError("shuffle is a group's, not the module's: comm = sky.init(); comm.shuffle(keys, values)")
+
+
+sys.modules[__name__].__class__ = _Module

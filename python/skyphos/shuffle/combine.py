@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..arguments import Op, resolve_op
+from ..arguments import Op, python_name, resolve_op
 from ..errors import BadInput
+from ..truth import result_type
 from .user_code import raised
 
 __all__ = ["Combine", "Function"]
@@ -71,6 +74,7 @@ class Combine:
             return cls(op if isinstance(op, str) else combine.__name__, op=op, identity=identity)  # type: ignore[union-attr]
         if not callable(combine):
             raise BadInput(f'combine is a named operation, "list", "count", a ufunc or a function, not {combine!r}')
+        _check_function(combine)
         return cls(getattr(combine, "__qualname__", type(combine).__name__), function=combine)
 
     def is_exact(self, dtype: str) -> bool:
@@ -82,7 +86,11 @@ class Combine:
         >>> Combine.of("sum").is_exact("int64"), Combine.of("sum").is_exact("float64")
         (True, False)
         """
-        return self.lists or (isinstance(self.op, str) and dtype.startswith(("int", "uint")))
+        return self.lists or (isinstance(self.op, str) and dtype.startswith(("int", "uint", "bool")))
+
+    def type_of(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """The type of what values of a type become: truth values are counted in sums."""
+        return dtype if self.lists or self.op is None else result_type(self.op, dtype)
 
     def merge(self, key: Any, a: Any, b: Any, rank: int) -> Any:
         """What the user's function makes of two values."""
@@ -91,6 +99,23 @@ class Combine:
             return self.function(key, a, b)
         except Exception as error:  # whatever it raises
             raise raised(f"rank {rank}: combine={self.name}", error, f" on key {key!r}") from error
+
+
+def _check_function(combine: Any) -> None:
+    """Refuse what takes no key and two values: it would fail, or compare the key, once a key comes twice."""
+    name = python_name(combine)
+    if name is not None:
+        raise BadInput(f"combine={combine!r} would take the key for a value: say {name!r}")
+    if isinstance(combine, (types.BuiltinFunctionType, type)) or getattr(combine, "__module__", None) == "numpy":
+        raise BadInput(
+            f"combine={combine!r} knows of no key: a function takes (key, a, b), as lambda key, a, b: f(a, b) does"
+        )
+    try:
+        inspect.signature(combine).bind(None, None, None)
+    except TypeError as error:
+        raise BadInput(f"combine={combine!r} must be a function of (key, a, b): {error}") from None
+    except ValueError:
+        pass  # a function in C that does not tell
 
 
 def is_debug(debug: bool | None) -> bool:

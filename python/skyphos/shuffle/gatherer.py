@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import as_values
+from ..arguments import as_values, as_whole
+from ..array_input import as_numpy, refuse_masked, supported
 from ..errors import BadInput
 from ..kinds import open_vector
 from ..packing import untrusted
+from ..truth import as_room, settled
 from .combine import Combine, is_debug
 from .keys import Keys, hashable, listed, open_keys, select
 from .spill import Spill, memory_of_rank
 from .stages import only
-from .stores import ObjectStore, Pair, RowStore, chosen, split_by
+from .stores import ObjectStore, Pair, RowStore, chosen, retype, split_by
 from .survey import Form, row_form
 
 if TYPE_CHECKING:
@@ -65,8 +67,8 @@ class Gatherer:
         self._comm = comm
         self._objects = objects
         self._combine, self._mergeable, self._local = combine, mergeable, local
-        if memory is not None and memory < 1:
-            raise BadInput(f"memory={memory}: bytes that this rank may take for what it gathers")
+        if memory is not None:
+            memory = as_whole(memory, "memory, the bytes that this rank may take for what it gathers,", 1, 2**63 - 1)
         # Replicas do the same, whatever their hosts have.
         self._memory = sys.maxsize if memory is None and comm.replication > 1 else memory
         self._debug = is_debug(debug)
@@ -82,6 +84,8 @@ class Gatherer:
         self._spill = Spill(spill_dir)
         self._lock = threading.Lock()
         self._count = 0
+        #: What a rank gets where none has anything.
+        self._nothing: tuple[Any, Any] = ([], [])
         self._seconds = {"merge": 0.0}
 
     def add(self, keys: Any, values: Any = None, *, task: int = 0) -> None:
@@ -102,8 +106,10 @@ class Gatherer:
         BadInput
             Keys or values that cannot be sent, or are not what came before; what the function raised.
         """
-        if isinstance(keys, (list, tuple)) and not keys:
-            return  # nothing of no kind
+        if _is_nothing(keys):
+            if self._form is None and isinstance(keys, np.ndarray):
+                self._nothing = np.empty(0, np.int64), np.empty(0) if values is None else as_numpy(values, "values")
+            return
         start = perf_counter()
         objects = self._combine.function is not None or self._objects
         rows: npt.NDArray[Any] | None = None
@@ -118,14 +124,19 @@ class Gatherer:
             objects = rows is None
         if objects:
             opened, each = hashable(keys)
+            refuse_masked(values, "values")
+            if not hasattr(values, "__len__") or isinstance(values, (dict, set, str, bytes)):
+                raise BadInput(f"values must be a list or an array, not {type(values).__name__}: pass list(values)")
             if len(values) != len(each):
                 raise BadInput(f"{len(values)} values for {len(each)} keys")
-            form = Form(opened.form, "objects")
+            form = Form(opened.form, "objects", key_signs=opened.signs)
             self._open(form, opened.back, back)
             self._into(self._slot(task, form), each, values)
         else:
             opened = open_keys(keys)
-            form = self._form_of(opened, rows)
+            if rows is not None and rows.dtype == np.bool_:
+                rows = rows.astype(self._combine.type_of(rows.dtype), copy=False)
+            form = self._form_of(opened, rows, _signs_of(values, rows))
             self._open(form, opened.back, back)
             self._add_rows(self._slot(task, form), opened, rows)
         with self._lock:
@@ -135,33 +146,33 @@ class Gatherer:
     def _rows(self, values: Any) -> tuple[npt.NDArray[Any] | None, Callable[[Any], Any]]:
         """Values as numbers, if they are some; None if they are objects to be listed."""
         back: Callable[[Any], Any] = as_it_is
+        refuse_masked(values, "values")
         try:
             if isinstance(values, (list, tuple)):
                 array = np.asarray(values)
             else:
                 array, back = open_vector(values)  # type: ignore[assignment]
         except (BadInput, ValueError, TypeError, OverflowError) as error:
-            if self._combine.lists:
+            if self._combine.lists and not isinstance(values, np.ndarray):
                 return None, back
             why = "ragged rows" if "inhomogeneous" in str(error) else str(error)
             rows = "numbers or rows of as many numbers each"
             raise BadInput(f"values must be {rows} for combine={self._combine.name}: {why}") from None
         if not isinstance(array, np.ndarray):
             raise BadInput(f"values must be an array or a list, not {type(values).__name__}")
-        if array.dtype == object or array.dtype.kind in "SUVM":
+        if array.dtype.kind in "OSUVM" and not supported(array.dtype):
             if self._combine.lists:
                 return None, back
             raise BadInput(f"values must be numbers for combine={self._combine.name}, not of type {array.dtype}")
         as_values(array.reshape(-1)[:1], min(array.size, 1), 1, "values")  # refuses types that it does not know
         return array, back
 
-    def _form_of(self, keys: Keys, rows: npt.NDArray[Any] | None) -> Form:
+    def _form_of(self, keys: Keys, rows: npt.NDArray[Any] | None, signs: str | None) -> Form:
         if rows is None:
-            return Form(keys.form, "int64")
+            return Form(keys.form, "int64", key_signs=keys.signs)
         if rows.ndim == 0 or rows.shape[0] != keys.count:
             raise BadInput(f"values of shape {rows.shape} for {keys.count} keys: one for each, along the first axis")
-        dtype = "uint8" if rows.dtype == np.bool_ else rows.dtype.name
-        return Form(keys.form, dtype, row_form(rows.shape[1:]))
+        return Form(keys.form, rows.dtype.name, row_form(rows.shape[1:]), keys.signs, signs)
 
     def _open(self, form: Form, to_keys: Callable[[Any], Any], to_values: Callable[[Any], Any]) -> None:
         """The first batch says what all are."""
@@ -171,13 +182,18 @@ class Gatherer:
                     raise untrusted("objects would be sent as pickles, which run")
                 self._new_store(form)  # what it refuses is refused before anything is kept
                 self._form, self._back = form, (to_keys, to_values)
-            elif form != self._form:
-                raise BadInput(f"a batch has {form}, those before it had {self._form}: all must have the same")
+            elif form != self._form or form.key_signs != self._form.key_signs:
+                joined = self._form.joined(form)
+                if joined is None or joined.dtype != self._form.dtype:
+                    raise BadInput(f"a batch has {form}, those before it had {self._form}: all must have the same")
+                if joined.keys != self._form.keys:  # integers of lists, which are one type now
+                    self._back = to_keys, self._back[1] if self._back else to_values
+                self._form = joined
 
     def _new_store(self, form: Form, lists: bool = False) -> Any:
         if form.dtype == "objects":
             return ObjectStore(self._combine, self._comm.rank, self._debug, lists)
-        return RowStore(form.strings, form.dtype, form.width, self._combine, lists)
+        return RowStore(form.strings, form.held, form.width, self._combine, lists)
 
     def _new(self, form: Form) -> Any:
         store = self._new_store(form)
@@ -202,7 +218,7 @@ class Gatherer:
         def bytes_of(some: npt.NDArray[Any] | None) -> npt.NDArray[np.uint8] | None:
             if some is None:
                 return None
-            flat = as_values(some.reshape(-1), some.size, 1, "values")
+            flat = as_room(as_values(some.reshape(-1), some.size, 1, "values"))
             return flat.view(np.uint8)
 
         store = self._store(task)
@@ -283,7 +299,20 @@ class Gatherer:
             return np.empty(0, form.keys), np.empty((0, *form.row), form.dtype)
         keys, rows, _ = self._stores[0].take()
         self.close()
-        return np.asarray(default_back(form)(keys)), rows.reshape(-1, *form.row)
+        return np.asarray(default_back(form)(keys)), settled(rows, np.dtype(form.dtype)).reshape(-1, *form.row)
+
+    def _take_form(self, form: Form) -> None:
+        """All ranks have this one, which holds what this rank has: integers of lists are of one type now."""
+        mine = self._form
+        if mine is not None and mine != form:
+            if form.dtype not in (mine.dtype, "objects"):
+                if self._spill.bytes:
+                    why = "are lists of int64 here and of uint64 elsewhere, and some lie in files: pass arrays"
+                    self._comm._fail(BadInput(f"values {why} of one type"))
+                self._stores = {task: retype(store, self._new_here(form)) for task, store in self._stores.items()}
+            if mine.keys != form.keys and self._back is not None:
+                self._back = open_keys([2**63] if form.keys == "uint64" else [-1]).back, self._back[1]
+        self._form = form
 
     def _gathered(self, form: Form, wave: int, waves: int) -> Any:
         """What this rank has of a wave, merged over all its tasks."""
@@ -308,6 +337,22 @@ class Gatherer:
         """Drop what was gathered, and the files."""
         self._stores.clear()
         self._spill.close()
+
+
+def _is_nothing(keys: Any) -> bool:
+    """An empty list, or an empty array that NumPy has made of one: no keys, of no kind."""
+    if isinstance(keys, np.ndarray):
+        return keys.shape == (0,) and keys.dtype.kind in "fO"
+    return isinstance(keys, (list, tuple)) and not keys
+
+
+def _signs_of(values: Any, rows: npt.NDArray[Any] | None) -> str | None:
+    """Of a list of integers, which types hold it; None: it has a type."""
+    if rows is None or not isinstance(values, (list, tuple)) or rows.dtype.name not in ("int64", "uint64"):
+        return None
+    if rows.dtype == np.uint64:
+        return "unsigned" if rows.max(initial=0) >= 2**63 else "any"
+    return "signed" if rows.min(initial=0) < 0 else "any"
 
 
 def as_it_is(x: Any) -> Any:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _skyphos as native
+from ..array_input import as_numpy
 from ..errors import BadInput
 
 __all__ = ["FORMS", "KeyArrays", "Keys", "arrays_of", "as_list", "hashable", "joined", "listed", "open_keys", "select"]
@@ -38,12 +39,15 @@ class Keys:
         How many there are.
     back : callable
         Makes the caller's kind of native arrays: NumPy's, Arrow's or a list.
+    signs : {"any", "signed", "unsigned"} or None
+        Of a list of integers, which has no type: whether int64 or uint64 holds it, or both do. None: it has a type.
     """
 
     form: str
     arrays: KeyArrays
     count: int
     back: Callable[[Any], Any]
+    signs: Literal["any", "signed", "unsigned"] | None = None
 
     def __len__(self) -> int:
         return self.count
@@ -68,30 +72,65 @@ def open_keys(keys: Any) -> Keys:
     arrow = sys.modules.get("pyarrow")
     if arrow is not None and isinstance(keys, (arrow.Array, arrow.ChunkedArray)):
         return _of_arrow(arrow, keys)
-    if isinstance(keys, (list, tuple)) and keys and isinstance(keys[0], (str, bytes)):
-        return _of_list(list(keys))
-    try:
-        array = np.asarray(keys)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise BadInput(f"keys must be integers, str or bytes: {error}") from None
-    if array.ndim != 1:
-        raise BadInput(f"keys must be in one dimension, not of shape {array.shape}")
     is_list = isinstance(keys, (list, tuple))
-    if array.size == 0 and array.dtype.kind not in "iuSU":  # an empty list
+    if is_list and keys and isinstance(keys[0], (str, bytes)):
+        return _of_list(list(keys))
+    if is_list and keys and all(isinstance(key, (int, np.integer)) for key in keys):
+        return _of_listed_integers(keys)
+    if isinstance(keys, (str, bytes)):
+        raise BadInput(f"keys must be a list, not one {type(keys).__name__}: pass [key]")
+    array = as_numpy(keys, "keys")
+    if array.ndim != 1:
+        fix = "[key] is a list of one" if array.ndim == 0 else "rows as keys: [repr(row) for row in keys], or bytes"
+        raise BadInput(f"keys must be in one dimension, not of shape {array.shape}: {fix}")
+    if array.size == 0 and array.dtype.kind not in "iuSUT":  # an empty list
         array = array.astype(np.int64)
+    opened = _of_array(array, is_list)
+    if opened is None:
+        raise BadInput(f"keys must be integers, str or bytes, not {_kinds(keys, array)}{_to_keys(array)}")
+    return opened
+
+
+def _of_array(array: npt.NDArray[Any], is_list: bool) -> Keys | None:
+    """The keys of an array; None: they are none."""
     if array.dtype.kind in "iu":
         return _of_integers(array, is_list)
     if array.dtype.kind in "SU" and not is_list:
         return _of_text(array)
-    if array.dtype == object and all(isinstance(key, (str, bytes)) for key in array):
+    if array.dtype.kind in "OT" and all(isinstance(key, (str, bytes)) for key in array):
         return _of_list(array.tolist())
-    raise BadInput(f"keys must be integers, str or bytes, not {_kinds(keys, array)}")
+    if array.dtype == object and all(isinstance(key, (int, np.integer)) for key in array):
+        return _of_listed_integers(array.tolist())
+    return None
 
 
 def _kinds(keys: Any, array: npt.NDArray[Any]) -> str:
     if array.dtype != object and array.dtype.kind not in "SU":
         return str(array.dtype)
     return " and ".join(sorted({type(key).__name__ for key in keys}))
+
+
+def _to_keys(array: npt.NDArray[Any]) -> str:
+    """How to come to keys from others."""
+    fixes = {"f": ".astype(np.int64) where they are whole", "b": ".astype(np.uint8)", "m": ".view(np.int64)"}
+    fixes |= {"M": ".view(np.int64)", "O": "[repr(key) for key in keys]", "S": "[str(key) for key in keys]"}
+    fixes["U"] = fixes["S"]
+    fix = fixes.get(array.dtype.kind)
+    return f": pass {fix}" if fix else ""
+
+
+def _of_listed_integers(keys: Any) -> Keys:
+    """A list of integers: int64, or uint64 where one is beyond that."""
+    least, most = int(min(keys)), int(max(keys))
+    if least < -(2**63) or most >= 2**64 or (least < 0 and most >= 2**63):
+        wrong = least if least < -(2**63) or most < 2**64 else most
+        raise BadInput(
+            f"keys must be integers, str or bytes, and integers must all fit int64, or all uint64: {wrong} does not go "
+            "with the others: pass [str(key) for key in keys]"
+        )
+    opened = _of_integers(np.array(keys, np.uint64 if most >= 2**63 else np.int64), True)
+    signs: Literal["any", "signed", "unsigned"] = "unsigned" if most >= 2**63 else "signed" if least < 0 else "any"
+    return replace(opened, signs=signs)
 
 
 def _of_integers(array: npt.NDArray[Any], listed: bool) -> Keys:
@@ -108,15 +147,22 @@ def _of_integers(array: npt.NDArray[Any], listed: bool) -> Keys:
 
 
 def _of_list(strings: list[Any]) -> Keys:
-    kind = type(strings[0])
+    kind = str if isinstance(strings[0], str) else bytes
     if not all(type(key) is kind for key in strings):
-        mixed = " and ".join(sorted({type(key).__name__ for key in strings}))
-        raise BadInput(f"keys must be all str or all bytes, not {mixed}")
+        if not all(isinstance(key, kind) for key in strings):
+            mixed = " and ".join(sorted({type(key).__name__ for key in strings}))
+            raise BadInput(f"keys must be all str or all bytes, not {mixed}")
+        strings = [_exactly(kind, key) for key in strings]
     try:
         arrays = native.strings_of(strings)
     except UnicodeEncodeError as error:
         raise BadInput(f"a key is no text that can be sent: {error}") from None
     return Keys(kind.__name__, arrays, len(strings), lambda came: as_list(came, kind is str))
+
+
+def _exactly(kind: type, key: Any) -> Any:
+    """A key of a class made of ``str`` or ``bytes``, NumPy's for example, as one of those."""
+    return str.__str__(key) if kind is str else bytes.__getitem__(key, slice(None))
 
 
 def as_list(arrays: Any, text: bool) -> list[Any]:
@@ -197,7 +243,7 @@ def arrays_of(form: str, keys: list[Any]) -> KeyArrays:
     """Keys one by one as the native library takes them."""
     if form in ("str", "bytes"):
         return native.strings_of(keys)
-    return np.array(keys, np.int64 if form.startswith("i") else np.uint64).view(np.uint64)
+    return np.array([key % 2**64 for key in keys], np.uint64)
 
 
 def select(arrays: KeyArrays, mask: npt.NDArray[np.bool_]) -> KeyArrays:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import Op
+from ..arguments import Op, as_whole
 from ..errors import BadInput
 from ..together import collective, raise_if, together
+from ..truth import settled
 from .combine import Combine, Function
 from .explanation import ShuffleExplanation
 from .gatherer import Gatherer, as_it_is, default_back
@@ -82,10 +83,8 @@ class Shuffle(Gatherer):
             objects=objects,
         )
         self._partition = partition
-        if push_bytes < 0 or fetches < 1 or not 1 <= waves <= PARTS:
-            raise BadInput(
-                f"push_bytes={push_bytes}, fetches={fetches}, waves={waves}: bytes, at least one, and 1 to {PARTS}"
-            )
+        push_bytes = as_whole(push_bytes, "push_bytes", 0, 2**63 - 1)
+        fetches, waves = as_whole(fetches, "fetches", 1, 2**31), as_whole(waves, "waves", 1, PARTS)
         self._host, self._wire = (Link(int(push_bytes), int(fetches)) for _ in range(2))
         self._waves = _power_of_two(waves)
         self._told: dict[str, Any] = {"merged": 0, "keys": 0, "waves": 1}
@@ -122,7 +121,7 @@ class Shuffle(Gatherer):
         """
         waves = list(self._merged())
         if not waves:
-            return [], []
+            return self._nothing
         return self._result(waves[0][0], [merged for _, merged in waves])
 
     def _merged(self) -> Iterator[tuple[Form, Any]]:
@@ -139,6 +138,7 @@ class Shuffle(Gatherer):
             form, waves = agree(comm, self._form, options, self._waves_wanted())
             if form is None:
                 return
+            self._take_form(form)
             self._told["waves"] = waves
             for wave in range(waves):
                 yield form, self._wave(form, wave, waves)
@@ -224,7 +224,7 @@ class Shuffle(Gatherer):
             return to_keys(arrays_of(form.keys, list(whole))), list(whole.values())
         taken = [store.take() for store in stores]
         keys = to_keys(joined([keys for keys, _, _ in taken]))
-        rows = np.concatenate([rows for _, rows, _ in taken]).reshape(-1, *form.row)
+        rows = settled(np.concatenate([rows for _, rows, _ in taken]), np.dtype(form.dtype)).reshape(-1, *form.row)
         if not self._combine.lists:
             return keys, to_values(rows)
         counts = np.concatenate([counts for _, _, counts in taken if counts is not None])

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from .. import _skyphos as native
 from ..errors import BadInput
-from ..packing import Bytes, pack, unpack
+from ..packing import Bytes, joined, pack, parted, unpack
 from .combine import Checker, Combine
 from .keys import KeyArrays, arrays_of
 
@@ -27,9 +27,6 @@ NOWHERE = 2**32 - 1
 Mergeable = Callable[[Any], bool]
 
 _EMPTY = np.empty(0, np.uint8)
-
-# Parts of a block of objects begin at multiples of this: what lies in them may be of any type.
-_ALIGN = 64
 
 
 class Store(Protocol):
@@ -161,11 +158,11 @@ class ObjectStore:
                 keys, values = parts[place]
                 keys.append(key)
                 values.append(value)
-        return [_joined(pack((self.form, self._lists, *part))) if part[0] else _EMPTY for part in parts]
+        return [joined(pack((self.form, self._lists, *part))) if part[0] else _EMPTY for part in parts]
 
     def add_block(self, block: Bytes) -> None:
         if block.size:
-            form, lists, keys, values = unpack(_parts(block))
+            form, lists, keys, values = unpack(parted(block))
             self._add_held(form, dict(zip(keys, values, strict=True)), lists)
 
     def keys(self) -> list[Any]:
@@ -201,11 +198,11 @@ class Pair:
     def blocks(self, to: Places, count: int) -> list[Bytes]:
         cut = len(self.store)
         both = zip(self.store.blocks(to[:cut], count), self.apart.blocks(to[cut:], count), strict=True)
-        return [_joined([first, second]) if first.size or second.size else _EMPTY for first, second in both]
+        return [joined([first, second]) if first.size or second.size else _EMPTY for first, second in both]
 
     def add_block(self, block: Bytes) -> None:
         if block.size:
-            first, second = _parts(block)
+            first, second = parted(block)
             self.store.add_block(first)
             self.apart.add_block(second)
 
@@ -214,6 +211,20 @@ class Pair:
         for block in self.apart.blocks(np.zeros(len(self.apart), np.uint32), 1):
             self.store.add_block(block)
         return self.store
+
+
+def retype(store: Any, new: Any) -> Any:
+    """A store's rows of int64 in a new one of uint64: those of lists whose numbers are so large on another rank."""
+    if isinstance(store, Pair):
+        return Pair(retype(store.store, new.store), retype(store.apart, new.apart))
+    keys, rows, counts = store.take()
+    if counts is not None and isinstance(keys, tuple):
+        each = zip(native.list_of(keys[0], keys[1], False), counts.tolist(), strict=True)
+        keys = native.strings_of([key for key, count in each for _ in range(count)])
+    elif counts is not None:
+        keys = np.repeat(keys, counts.astype(np.int64))
+    new.add(keys, rows.view(np.uint8))
+    return new
 
 
 def split_by(mergeable: Mergeable, keys: Sequence[Any], rank: int) -> npt.NDArray[np.bool_]:
@@ -233,30 +244,3 @@ def split_by(mergeable: Mergeable, keys: Sequence[Any], rank: int) -> npt.NDArra
 def chosen(mask: npt.NDArray[np.bool_], values: Sequence[Any]) -> Sequence[Any]:
     """The values that a mask chooses."""
     return values[mask] if isinstance(values, np.ndarray) else list(compress(values, mask))
-
-
-def _joined(parts: list[Bytes]) -> Bytes:
-    """Parts one after the other, with their lengths before them."""
-    lengths = np.array([len(parts), *(part.nbytes for part in parts)], np.int64).view(np.uint8)
-    pieces: list[Bytes] = []
-    for part in (lengths, *parts):
-        pieces += [part, np.zeros(-part.nbytes % _ALIGN, np.uint8)]
-    return np.concatenate(pieces)
-
-
-def _parts(block: Bytes) -> list[Bytes]:
-    """What was joined."""
-    try:
-        (count,) = block[:8].view(np.int64).tolist()
-        lengths = block[8 : 8 * (count + 1)].view(np.int64).tolist() if 0 <= count < len(block) else []
-        if not lengths or len(lengths) != count or min(lengths) < 0:
-            raise ValueError("no lengths")
-        at, parts = -(-8 * (count + 1) // _ALIGN) * _ALIGN, []
-        for length in lengths:
-            if at + length > len(block):
-                raise ValueError("too short")
-            parts.append(block[at : at + length])
-            at += -(-length // _ALIGN) * _ALIGN
-    except ValueError as error:
-        raise BadInput(f"a block came that makes no sense: {error}") from None
-    return parts

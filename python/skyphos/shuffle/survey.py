@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["Form", "agree"]
 
 #: Types of numbers that rows hold, by the number that ranks tell each other; 0 is objects.
-_DTYPES = ("objects", "float32", "float64", "int32", "int64", "uint8", "uint32", "uint64", "bfloat16", "float16")
+_DTYPES = (
+    "objects",
+    *("float32", "float64", "int32", "int64", "uint8", "uint32", "uint64", "bfloat16", "float16"),
+    "bool",
+)
 
 #: The most axes that a row may have.
 MOST_AXES = 4
@@ -37,11 +41,15 @@ class Form:
         Of the values' numbers; ``objects``.
     row : tuple of int
         The shape of one value.
+    key_signs, value_signs : {"any", "signed", "unsigned"} or None
+        Of lists of integers, which have no type: whether int64 or uint64 holds them, or both do. None: they have one.
     """
 
     keys: str
     dtype: str
     row: tuple[int, ...] = ()
+    key_signs: str | None = field(default=None, compare=False)
+    value_signs: str | None = field(default=None, compare=False)
 
     #: How many numbers say it.
     WORDS: ClassVar[int] = 3 + MOST_AXES
@@ -54,6 +62,19 @@ class Form:
     def width(self) -> int:
         """Numbers of a row."""
         return int(np.prod(self.row, dtype=np.int64))
+
+    @property
+    def held(self) -> str:
+        """The type in which the native table has the numbers."""
+        return "uint8" if self.dtype == "bool" else self.dtype
+
+    def joined(self, other: Form) -> Form | None:
+        """What both are, where types differ only because lists have none; None if they differ."""
+        keys = _common((self.keys, self.key_signs), (other.keys, other.key_signs))
+        dtype = _common((self.dtype, self.value_signs), (other.dtype, other.value_signs))
+        if keys is None or dtype is None or self.row != other.row:
+            return None
+        return Form(keys[0], dtype[0], self.row, keys[1], dtype[1])
 
     @property
     def strings(self) -> bool:
@@ -70,6 +91,31 @@ class Form:
         """What numbers say; None: a rank that has nothing."""
         keys, dtype, axes, *row = words
         return cls(FORMS[keys - 1], _DTYPES[dtype], tuple(row[:axes])) if keys else None
+
+
+#: By the number that ranks tell each other.
+_SIGNS = (None, "any", "signed", "unsigned")
+
+_Type = tuple[str, str | None]
+
+
+def _common(one: _Type, other: _Type) -> _Type | None:
+    """A type of integers that holds what two ranks have, and what lists it then has; None: there is none."""
+    if one == other or (one[0] == other[0] and None not in (one[1], other[1])):
+        strict = one if other[1] == "any" else other
+        return None if {one[1], other[1]} == {"signed", "unsigned"} else strict
+    if one[1] is None:
+        one, other = other, one
+    (name, signs), (theirs, their_signs) = one, other
+    if signs is None:
+        return one if name == theirs else None
+    # A list takes the type of an array that holds it, or of a list with larger numbers.
+    wanted = {"int64": ("any", "signed"), "uint64": ("any", "unsigned")}.get(theirs, ())
+    if signs in wanted and name in ("int64", "uint64"):
+        return other
+    if their_signs == "any" and theirs in ("int64", "uint64") and name in ("int64", "uint64"):
+        return one
+    return None
 
 
 def agree(comm: Comm, form: Form | None, options: dict[str, Any], waves: int) -> tuple[Form | None, int]:
@@ -89,18 +135,28 @@ def agree(comm: Comm, form: Form | None, options: dict[str, Any], waves: int) ->
     """
     if comm.size == 1:
         return form, waves
-    mine = [zlib.crc32(repr(options).encode()), waves, *(form.words() if form else [0] * Form.WORDS)]
+    signs = 4 * _SIGNS.index(form.key_signs) + _SIGNS.index(form.value_signs) if form else 0
+    mine = [zlib.crc32(repr(options).encode()), waves, signs, *(form.words() if form else [0] * Form.WORDS)]
     told = comm.allgather(np.array(mine, np.int64)).tolist()
     if any(checksum != told[0][0] for checksum, *_ in told):
         agree_arguments(comm, "shuffle", **options)  # says which one differs
-    forms = [Form.of_words(words) for _, _, *words in told]
+    forms = [_with_signs(Form.of_words(words), signs) for _, _, signs, *words in told]
     first = next((rank for rank, one in enumerate(forms) if one is not None), None)
     if first is None:
         return None, 1
+    common = forms[first]
     for rank, other in enumerate(forms):
-        if other is not None and other != forms[first]:
+        if other is None or common is None:
+            continue
+        joined = common.joined(other)
+        if joined is None:
             raise Mismatch(f"rank {first} has {forms[first]}, rank {rank} has {other}: all must have the same")
-    return forms[first], max(words[1] for words in told)
+        common = joined
+    return common, max(words[1] for words in told)
+
+
+def _with_signs(form: Form | None, signs: int) -> Form | None:
+    return form and replace(form, key_signs=_SIGNS[signs // 4], value_signs=_SIGNS[signs % 4])
 
 
 def row_form(shape: tuple[int, ...]) -> tuple[int, ...]:

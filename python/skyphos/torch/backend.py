@@ -23,7 +23,17 @@ from .line import Line
 from .messages import Messages
 from .roll import Roll
 from .scratch import Scratch
-from .tensors import as_bytes, as_moved, as_numbers, as_vector, check, fill_sparse, of_array
+from .tensors import (
+    as_bytes,
+    as_moved,
+    as_numbers,
+    as_vector,
+    check,
+    check_written,
+    fill_sparse,
+    is_plain,
+    of_array,
+)
 from .untraced import untraced
 from .work import TorchWork
 
@@ -137,7 +147,7 @@ class SkyphosBackend(Backend):
         """What ``look`` finds in the arguments; if it fails here, the call fails on all ranks."""
         try:
             return look()
-        except Exception as error:
+        except BaseException as error:
             self.comm._fail(error)
 
     def _root(self, opts: Any) -> int:
@@ -189,8 +199,13 @@ class SkyphosBackend(Backend):
                 lambda async_op: reduce_shaped(self.comm, vector, op, tensor.shape, async_op=async_op),
                 lambda reduced: fill_sparse(tensor, reduced),
             )
-        array, op = self._all_or_none(lambda: (as_numbers(tensor), self._op(given, tensor.dtype)))
-        if tensor.is_contiguous() and array.nbytes == tensor.nbytes:
+
+        def look() -> Any:
+            check_written([tensor])
+            return as_numbers(tensor), self._op(given, tensor.dtype)
+
+        array, op = self._all_or_none(look)
+        if is_plain(tensor) and array.nbytes == tensor.nbytes:
             # The result goes where the numbers were: those are read from a copy.
             copy = self._scratch.copy_of(array)
             return (
@@ -218,6 +233,8 @@ class SkyphosBackend(Backend):
 
         def look() -> Any:
             tensor = _only(tensors, "reduce", strided=True)
+            if self.comm.rank == opts.rootRank:
+                check_written([tensor])
             return tensor, as_numbers(tensor), resolve_op(self._op(opts.reduceOp, tensor.dtype))
 
         tensor, array, op = self._all_or_none(look)
@@ -235,6 +252,7 @@ class SkyphosBackend(Backend):
 
         def look() -> Any:
             output = _only(outputs, "reduce_scatter", strided=True)
+            check_written([output])
             parts = self._each(output, inputs, "reduce_scatter")
             mine = parts[self.comm.rank].numel()
             if mine != output.numel():
@@ -260,6 +278,7 @@ class SkyphosBackend(Backend):
 
         def look() -> None:
             check([output, source])
+            check_written([output])
             if source.numel() != output.numel() * self.comm.size:
                 raise BadInput(f"{source.numel()} numbers in, {output.numel()} out of each of {self.comm.size} ranks")
 
@@ -289,10 +308,16 @@ class SkyphosBackend(Backend):
 
     def broadcast(self, tensors: Tensors, opts: Any) -> TorchWork:
         """Give all ranks one rank's tensor."""
-        tensor = self._all_or_none(lambda: _only(tensors, "broadcast", strided=True))
         root = self._root(opts)
         sends = self.comm.rank == root
-        mine = as_moved(tensor.contiguous()) if sends else None
+
+        def look() -> Any:
+            tensor = _only(tensors, "broadcast", strided=True)
+            if not sends:
+                check_written([tensor])
+            return tensor, as_moved(tensor.contiguous()) if sends else None
+
+        tensor, mine = self._all_or_none(look)
 
         def finish(came: Any) -> None:
             if not sends:
@@ -311,6 +336,7 @@ class SkyphosBackend(Backend):
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> TorchWork:
         """Give all ranks the tensors of all."""
         source, parts = self._all_or_none(lambda: self._one_each(inputs, outputs, "allgather"))
+        self._all_or_none(lambda: check_written(parts))
         return self._perform(opts.asyncOp, *self._gathered(parts, source), parts)
 
     def _gathered(self, parts: Tensors, source: torch.Tensor) -> Parts:
@@ -331,6 +357,7 @@ class SkyphosBackend(Backend):
     def _gathered_single(self, output: torch.Tensor, source: torch.Tensor) -> Parts:
         def look() -> Any:
             check([output, source])
+            check_written([output])
             if (output.numel(), output.dtype) != (source.numel() * self.comm.size, source.dtype):
                 raise BadInput(
                     f"{source.numel()} elements of {source.dtype} of each of {self.comm.size} ranks into "
@@ -338,7 +365,7 @@ class SkyphosBackend(Backend):
                 )
             mine = as_moved(source.contiguous())
             # Straight to where it belongs, if that is one stretch, and not what is sent.
-            apart = output.is_contiguous() and not np.may_share_memory(mine, as_moved(output))
+            apart = is_plain(output) and not np.may_share_memory(mine, as_moved(output))
             return mine, as_moved(output) if apart else np.empty(mine.size * self.comm.size, mine.dtype), apart
 
         mine, out, apart = self._all_or_none(look)
@@ -359,6 +386,7 @@ class SkyphosBackend(Backend):
             return source, self._one_each(inputs, outputs, "gather")[1] if receives else []
 
         source, parts = self._all_or_none(look)
+        self._all_or_none(lambda: check_written(parts))
         mine = as_moved(source.contiguous())
         everyone = np.empty((self.comm.size if receives else 0, mine.size), mine.dtype)
         return self._perform(
@@ -374,6 +402,7 @@ class SkyphosBackend(Backend):
 
         def look() -> Any:
             output = _only(outputs, "scatter", strided=True)
+            check_written([output])
             if self.comm.rank != root:
                 return output, _room(output)[:0]
             parts = self._one_each(outputs, inputs, "scatter")[1]
@@ -390,6 +419,7 @@ class SkyphosBackend(Backend):
 
         def look() -> Any:
             check([*outputs, *inputs])
+            check_written(outputs)
             if not len(outputs) == len(inputs) == self.comm.size:
                 raise BadInput(
                     f"all_to_all takes a list of {self.comm.size} tensors and fills as many, not {len(inputs)} and "
@@ -416,11 +446,12 @@ class SkyphosBackend(Backend):
 
         def look() -> Any:
             check([output, source])
+            check_written([output])
             if output.dtype != source.dtype:
                 raise BadInput(f"{source.dtype} in and {output.dtype} out")
             sends, receives = self._row_bytes(source, ins, "in"), self._row_bytes(output, outs, "out")
             mine = as_bytes(source.contiguous())
-            apart = output.is_contiguous() and not np.may_share_memory(mine, as_bytes(output))
+            apart = is_plain(output) and not np.may_share_memory(mine, as_bytes(output))
             return mine, as_bytes(output) if apart else np.empty(output.nbytes, np.uint8), apart, sends, receives
 
         mine, out, apart, sends, receives = self._all_or_none(look)
@@ -462,7 +493,8 @@ class SkyphosBackend(Backend):
     def recv(self, tensors: Tensors, source: int, tag: int) -> TorchWork:
         """Receive a tensor from one rank."""
         tensor = _only(tensors, "recv", strided=True)
-        straight = tensor.is_contiguous()
+        check_written([tensor])
+        straight = is_plain(tensor)
         out = as_moved(tensor) if straight else _room(tensor)
         work = self._messages.receive(self._other(source, tag, "recv"), tag, out)
         return TorchWork(work, lambda _: None if straight else _fill(tensor, out), [tensor], None)

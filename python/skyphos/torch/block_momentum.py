@@ -112,7 +112,7 @@ def block_momentum(
             raise BadInput(f"lr={lr}: above 0")
         if any(one.dtype.is_complex for one in _parameters(optimizer)):
             raise BadInput("complex parameters cannot be averaged so")
-    except Exception as error:
+    except BaseException as error:
         comm._fail(error)
     return BlockMomentum(optimizer, (index(every), float(momentum), float(lr), bool(nesterov)), comm.dup())
 

@@ -13,6 +13,7 @@ buckets overlap each other and the rest of backward.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from operator import index
@@ -96,6 +97,8 @@ class Engine:
         self._is_asked = False
         self._skipped = 0
         self._sent_bytes = self._received_bytes = 0
+        #: Whether the user has heard why nothing is sent.
+        self._has_said = False
 
     # -- What a kind of compression is.
 
@@ -140,7 +143,18 @@ class Engine:
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes that this rank has sent to reduce gradients; with two levels, to other hosts."""
+        """Bytes that this rank has sent to reduce gradients; with two levels, to other hosts.
+
+        With two levels and one host it stays 0, since nothing is compressed: that is said once, as a warning.
+        """
+        levels = self._levels
+        if levels is not None and not levels.compresses and levels.comm.rank == 0 and not self._has_said:
+            self._has_said = True
+            warnings.warn(
+                f"{type(self).__name__}.sent_bytes stays 0: it counts what goes to other hosts, and with levels=2 the "
+                "ranks of one host add up whole gradients in its memory. levels=1 compresses between ranks",
+                stacklevel=2,
+            )
         return self._sent_bytes
 
     @property

@@ -128,7 +128,7 @@ def outer_product(
         chosen = _choose(model, layers, as_whole(rows, "rows", 1, 2**31) * comm.size)
         names = {parameter: name for layer in chosen for name, parameter in layer.weights.items()}
         shapes = [f"{name} of shape {tuple(one.shape)} and {one.dtype}" for one, name in names.items()]
-    except Exception as error:
+    except BaseException as error:
         comm._fail(error)
     agree(comm, [f"op={op!r}", f"nonfinite={nonfinite!r}", *shapes])
     scale = 1.0 / comm.size if op == "mean" else 1.0

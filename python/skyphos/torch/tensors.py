@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ __all__ = [
     "as_numbers",
     "as_vector",
     "check",
+    "check_written",
     "fill_sparse",
+    "is_plain",
     "of_array",
     "of_numbers",
 ]
@@ -40,23 +43,42 @@ def check(tensors: list[torch.Tensor]) -> None:
             raise BadInput(f"a tensor of layout {tensor.layout}: strided and sparse_coo can be moved")
 
 
+def check_written(tensors: Sequence[torch.Tensor]) -> None:
+    """Refuse, before the call, tensors that cannot take a result: several elements are at one place in memory."""
+    for tensor in tensors:
+        if tensor.layout == torch.strided and any(
+            stride == 0 and length > 1 for stride, length in zip(tensor.stride(), tensor.shape, strict=True)
+        ):
+            raise BadInput(
+                f"a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} is expanded, so its elements "
+                "share memory and cannot take a result: pass .clone()"
+            )
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's memory is its elements one after the other: not of conjugate and negative views."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
 def as_bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
-    """The memory of a contiguous tensor."""
+    """The memory of a tensor, where that is its elements one after the other; else that of a copy."""
     if tensor.numel() == 0:
         return np.empty(0, np.uint8)
-    flat: npt.NDArray[np.uint8] = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    flat: npt.NDArray[np.uint8] = plain.reshape(-1).contiguous().view(torch.uint8).numpy()
     return flat
 
 
 def as_moved(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """The memory of a contiguous tensor, as numbers of its type where NumPy has it: ranks then see if theirs differ."""
+    """As :func:`as_bytes`, but as numbers of a tensor's type where NumPy has it: ranks then see if theirs differ."""
     is_number = tensor.dtype in _NUMBERS or tensor.dtype == torch.bfloat16
     return as_numbers(tensor) if is_number else as_bytes(tensor)
 
 
 def as_numbers(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """A flat array that can be reduced: the tensor's memory, where that is in one stretch and its type can be."""
-    flat = tensor.detach().reshape(-1)
+    """A flat array that can be reduced: the tensor's memory, where that is in one stretch and its type can be; else
+    that of a copy, of a column for example, whose elements lie apart."""
+    flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
     if flat.dtype == torch.bfloat16:
         import ml_dtypes  # NumPy's own types have none of 16 bits with 8 of exponent
 

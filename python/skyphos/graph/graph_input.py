@@ -1,0 +1,90 @@
+"""Graphs as other libraries have them, as edges: arrays and sparse matrices of weights, and graphs of NetworkX."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from ..array_input import as_numpy
+from ..errors import BadInput
+from .dist_matrix import DistMatrix
+from .edges import Edges
+
+__all__ = ["as_graph"]
+
+
+def as_graph(graph: Any) -> Edges | DistMatrix:
+    """The edges of a graph that this rank has; an :class:`Edges` or :class:`DistMatrix` as it is.
+
+    Parameters
+    ----------
+    graph : array of shape (n, n), SciPy sparse matrix or networkx.Graph
+        ``graph[i, j]`` is the weight of the edge from i to j, as NetworkX and ``scipy.sparse.csgraph`` have it. All
+        ranks pass the same one, or each a share of the edges: weights of an edge are added, which scales all of them
+        alike where all ranks have all. Vertices of a ``networkx.Graph`` are integers.
+
+    Raises
+    ------
+    BadInput
+        What is no graph; a matrix that is not square; vertices that are no integers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skyphos.graph.graph_input import as_graph
+    >>> edges = as_graph(np.array([[0.0, 2.0], [0.0, 0.0]]))
+    >>> edges.source, edges.target, edges.weight
+    (array([0]), array([1]), array([2.]))
+    """
+    if isinstance(graph, (Edges, DistMatrix)):
+        return graph
+    scipy_sparse, networkx = sys.modules.get("scipy.sparse"), sys.modules.get("networkx")
+    if networkx is not None and isinstance(graph, networkx.Graph):
+        return _of_networkx(graph)
+    if isinstance(graph, (str, bytes)) or hasattr(graph, "__fspath__"):
+        raise BadInput(f"a graph, not the name of a file: pass load(comm, {graph!r})")
+    if scipy_sparse is not None and scipy_sparse.issparse(graph):
+        matrix = graph
+    elif isinstance(graph, np.ndarray) or hasattr(graph, "__array__"):
+        matrix = as_numpy(graph, "a graph")
+    else:
+        raise BadInput(
+            "a graph is Edges, a DistMatrix, a square array, a SciPy sparse matrix or a networkx.Graph, not "
+            f"{type(graph).__name__}"
+        )
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        edges = ": Edges(x[:, 0], x[:, 1]) has the edges of two columns" if matrix.shape[1:] == (2,) else ""
+        raise BadInput(f"a graph needs a square matrix, not one of shape {matrix.shape}{edges}")
+    if matrix.dtype.kind not in "biuf":
+        raise BadInput(f"weights must be real numbers, not {matrix.dtype}")
+    if isinstance(matrix, np.ndarray):
+        source, target = np.nonzero(matrix)
+        weight = matrix[source, target]
+    else:
+        coo = matrix.tocoo()
+        source, target, weight = coo.row, coo.col, coo.data
+    return Edges(
+        source.astype(np.int64),
+        target.astype(np.int64),
+        weight.astype(np.float64),
+        shape=(matrix.shape[0], matrix.shape[0]),
+        combine="sum",
+    )
+
+
+def _of_networkx(graph: Any) -> Edges:
+    """Both directions of an edge without one; a vertex without edges has a loop of no weight."""
+    wrong = next((node for node in graph if isinstance(node, bool) or not hasattr(node, "__index__")), None)
+    if wrong is not None or any(node < 0 for node in graph):
+        name = "a negative integer" if wrong is None else repr(wrong)
+        raise BadInput(f"vertices must be integers from 0, not {name}: networkx.convert_node_labels_to_integers(G)")
+    edges = [
+        (source, target, 1.0 if weight is None else weight) for source, target, weight in graph.edges(data="weight")
+    ]
+    alone = [(node, node, 0.0) for node in graph if graph.degree(node) == 0]
+    rows = np.array([*edges, *alone], np.float64).reshape(-1, 3)
+    ends = np.array([pair[:2] for pair in (*edges, *alone)], np.int64).reshape(-1, 2)
+    made = Edges(ends[:, 0].copy(), ends[:, 1].copy(), rows[:, 2].copy(), combine="sum")
+    return made if graph.is_directed() else made.mirrored()
