@@ -22,8 +22,10 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from . import variables
 from .errors import BadInput
 from .hostlist import first_host, tasks_on_node
+from .settings import whole
 
 __all__ = ["Bootstrap", "discover", "split_address"]
 
@@ -111,6 +113,9 @@ def discover(
     skyphos.errors.BadInput: RANK is set but WORLD_SIZE is not: set both or neither
     """
     env = _Environment(os.environ if environ is None else environ)
+    for name, value in (("rendezvous", rendezvous), ("token", token)):
+        if value is not None and not isinstance(value, str):
+            raise BadInput(f"{name} must be text, not {value!r}")
     token = token or env.text("SKYPHOS_TOKEN")
     if (rank is None) != (world_size is None):
         given, absent = ("rank", "world_size") if world_size is None else ("world_size", "rank")
@@ -167,7 +172,7 @@ class _Environment:
         self._environ = environ
 
     def text(self, name: str) -> str | None:
-        return self._environ.get(name, "").strip() or None
+        return variables.text(name, self._environ)
 
     def first(self, *names: str) -> str | None:
         return next((value for value in map(self.text, names) if value is not None), None)
@@ -189,10 +194,9 @@ class _Environment:
 
 
 def _explicit(env: _Environment, rank: int, world_size: int, rendezvous: str | None, token: str | None) -> Bootstrap:
-    for name, value in (("rank", rank), ("world_size", world_size)):
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise BadInput(f"{name} must be a whole number, not {value!r}")
-    rank, world_size = int(rank), int(world_size)
+    rank, world_size = (
+        whole(value, name, -(2**63), 2**63) for name, value in (("rank", rank), ("world_size", world_size))
+    )
     _check_pair(rank, world_size, "rank", "world_size")
     address = _address(env, rendezvous, world_size, 'give rendezvous="host:port"')
     # SKYPHOS_LISTEN_FD is not taken: that socket belongs to the launcher's group, not to this one.
@@ -331,10 +335,7 @@ def _check_pair(rank: int, size: int, rank_name: str, size_name: str) -> None:
 
 
 def _number(text: str, name: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise BadInput(f"{name} must be a whole number, not {text!r}") from None
+    return variables.parse_whole(text, name)
 
 
 def _port(text: str, name: str) -> int:

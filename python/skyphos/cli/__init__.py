@@ -58,7 +58,7 @@ class _LazyGroup(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 128 + signal.SIGPIPE
         except Exception as error:
-            if os.environ.get("SKYPHOS_DEBUG", "") not in ("", "0"):
+            if _debug():
                 raise
             code = _report(error)
         sys.exit(code if isinstance(code, int) else 0)

@@ -133,6 +133,7 @@ def _one_line(error: SkyphosError) -> str:
 
 def _write(found: Measured, path: str, chart: str | None) -> None:
     """Write the files, each of which appears whole or not at all."""
+    from ..plain_text import encoded
     from ..probe_page import render
     from ..whole_file import replacing
 
@@ -140,7 +141,7 @@ def _write(found: Measured, path: str, chart: str | None) -> None:
         file.write(found.to_json().encode())
     if chart is not None:
         with replacing(chart) as file:
-            file.write(render(found).encode())
+            file.write(encoded(render(found)))
 
 
 def _summary(found: Measured, path: str, chart: str | None) -> str:
