@@ -329,7 +329,7 @@ fn call<T: Real + Magnitude>(
                 2 => (ArrayMove::Alltoall, all.clone(), all),
                 _ => (ArrayMove::Scatter { root }, if at_root { all } else { none() }, block),
             };
-            comm.move_arrays_call(what, values, out)?.map(|_| None)
+            comm.move_arrays_call(what, values, out, None)?.map(|_| None)
         }
         What::ReduceArrays { to_root } => {
             let values = ones::<T>(100, 1);
@@ -340,7 +340,7 @@ fn call<T: Real + Magnitude>(
                 true => 0,
                 false => (bounds[me + 1] - bounds[me]) as usize,
             };
-            comm.reduce_arrays_call(to_root.then_some(root), values, ones::<T>(len, 1), op)?.map(|_| None)
+            comm.reduce_arrays_call(to_root.then_some(root), values, ones::<T>(len, 1), op, None)?.map(|_| None)
         }
         What::Barrier => comm.barrier_call()?.map(|()| None),
         What::Broadcast { route, long, chunk_bytes } => {

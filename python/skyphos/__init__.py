@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from .broadcast import BroadcastExplanation
 from .comm import Comm
-from .errors import BadInput, Mismatch, PeerLost, Refused, SkyphosError, Timeout
+from .errors import BadInput, Diverged, Mismatch, PeerLost, Refused, SkyphosError, Timeout
 from .explanation import Explanation, PlanExplanation
 from .group import init, local
 from .health import Health
@@ -45,6 +45,7 @@ __all__ = [
     "BroadcastExplanation",
     "Checkpoint",
     "Comm",
+    "Diverged",
     "Explanation",
     "Health",
     "LayerVolume",

@@ -84,7 +84,7 @@ _Places = npt.NDArray[np.uint32]
 
 _Quantised = tuple[int, int, str, str, int]
 
-_Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None, int]
+_Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None, list[int] | None]
 
 _Parts = tuple[_Array | None, _Array, _Array | None]
 
@@ -242,6 +242,7 @@ class Comm:
     def shrink(self) -> Comm: ...
     def close(self) -> None: ...
     def fail_call(self, message: str, wire: bytes | None = None) -> Exception: ...
+    def agree_arguments(self, function: str, arguments: list[tuple[str, str]]) -> None: ...
     def configure(
         self,
         contribute: npt.NDArray[np.integer[Any]],

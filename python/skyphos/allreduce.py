@@ -20,7 +20,7 @@ from .sparse_vector import SparseVector
 from .vectors import _arrays, _as_vector, _Parts, _vector
 from .work import perform
 
-__all__ = ["SPARSE_ALGORITHMS", "AllreduceCollectives", "reduce_stamped"]
+__all__ = ["SPARSE_ALGORITHMS", "AllreduceCollectives", "reduce_shaped"]
 
 Algorithm = Literal[
     "auto",
@@ -39,7 +39,7 @@ Split = Literal["quantiles", "even", "hash"]
 _DENSE = frozenset(name for name in get_args(Algorithm) if name.startswith("dense"))
 SPARSE_ALGORITHMS = frozenset(get_args(Algorithm)) - _DENSE - {"auto"}
 _Quantised = tuple[int, int, str, str, int]
-_Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None, int]
+_Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None, list[int] | None]
 
 
 class AllreduceCollectives(ShuffleCollectives):
@@ -280,9 +280,11 @@ class AllreduceCollectives(ShuffleCollectives):
         return perform(done, async_op, finish)
 
 
-def reduce_stamped(comm: AllreduceCollectives, vector: SparseVector, op: Op, stamp: int, *, async_op: bool) -> Any:
-    """Allreduce of a sparse vector whose ranks must pass the same stamp, of 32 bits: else it is a ``Mismatch``."""
-    settings = _allreduce_settings("auto", None, "quantiles", None, None, stamp=stamp)
+def reduce_shaped(
+    comm: AllreduceCollectives, vector: SparseVector, op: Op, shape: Sequence[int], *, async_op: bool
+) -> Any:
+    """Allreduce of a sparse vector made of something of this shape: that it differs by rank is a ``Mismatch``."""
+    settings = _allreduce_settings("auto", None, "quantiles", None, None, shape=list(shape))
     call = (comm._native, vector.n, vector.width, _arrays(vector), *resolve_op(op), settings)
     done = native.allreduce(*call, False, False, async_op)
     return perform(done, async_op, lambda result: _vector(result[0], vector))
@@ -296,9 +298,9 @@ def _allreduce_settings(
     quantize: Quantize | None,
     *,
     expected_nnz: int | None = None,
-    stamp: int = 0,
+    shape: list[int] | None = None,
 ) -> _Settings:
-    """Checks the settings that all ranks share; the native library knows the names. ``stamp``: of what else they do."""
+    """Check the settings that all ranks share; the native library knows the names. ``shape``: of what ``x`` was."""
     as_name(algorithm, "algorithm")
     as_name(split, "split")
     layers = as_degrees(degrees)
@@ -307,12 +309,12 @@ def _allreduce_settings(
     quantised = None if quantize is None else quantize._native()
     expected = as_expected(expected_nnz)
     if threshold is None:
-        return algorithm, layers, split, -1, quantised, expected, stamp
+        return algorithm, layers, split, -1, quantised, expected, shape
     if isinstance(threshold, str):
         if threshold != "paper":
             raise BadInput(f'dense_threshold must be a number of entries or "paper", not {threshold!r}')
-        return algorithm, layers, split, -2, quantised, expected, stamp
+        return algorithm, layers, split, -2, quantised, expected, shape
     entries = index(threshold)
     if not 0 <= entries < 2**63:
         raise BadInput(f"dense_threshold must not be negative, but is {entries}")
-    return algorithm, layers, split, entries, quantised, expected, stamp
+    return algorithm, layers, split, entries, quantised, expected, shape

@@ -15,7 +15,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["BadInput", "Mismatch", "PeerLost", "Refused", "SkyphosError", "Timeout"]
+__all__ = ["BadInput", "Diverged", "Mismatch", "PeerLost", "Refused", "SkyphosError", "Timeout", "text_of"]
+
+
+def text_of(error: BaseException) -> str:
+    """Return what an error says, as text that can be sent, whatever its ``__str__`` does and whatever is in it.
+
+    Examples
+    --------
+    >>> from skyphos.errors import text_of
+    >>> text_of(ValueError("no file 'a\\udcff'"))
+    "no file 'a\\\\udcff'"
+    """
+    try:
+        text = str(error)
+    except BaseException as second:
+        text = f"(no text: its __str__ raised {type(second).__name__})"
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class SkyphosError(Exception):
@@ -101,6 +117,22 @@ class Mismatch(SkyphosError):
     >>> from skyphos.errors import Mismatch
     >>> str(Mismatch("rank 0 is in reduce(op=sum), rank 2 in barrier"))
     'rank 0 is in reduce(op=sum), rank 2 in barrier'
+    """
+
+
+class Diverged(SkyphosError):
+    """One rank completed a call that another left with an error in the same moment.
+
+    A rank that enters a call after a peer has left it with an error raises. Only where both happen within the time that
+    a message takes can one complete the call and the other not. Ranks then no longer agree which calls have succeeded,
+    so every later call of the group raises this on all ranks. Make a new group with :meth:`skyphos.Comm.shrink`, and go
+    on from a state that all ranks share, such as a checkpoint.
+
+    Examples
+    --------
+    >>> from skyphos.errors import Diverged, SkyphosError
+    >>> issubclass(Diverged, SkyphosError)
+    True
     """
 
 

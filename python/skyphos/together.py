@@ -1,24 +1,27 @@
-"""Errors and numbers that all ranks come to alike, made of the configured reduce.
+"""Errors and numbers that all ranks come to alike.
 
-A reduce in which each index has exactly one contributor moves data: its "sum" is that rank's value. So numbers are
-gathered, and an error that one rank found is raised on all.
+An error that one rank finds between two calls is told to the others (:func:`tell`, :func:`collective`), or raised on
+all by a call made for that (:func:`together`). Numbers are gathered by the configured reduce: one in which each index
+has exactly one contributor moves data, for its "sum" is that rank's value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from .errors import BadInput, SkyphosError
+from .errors import BadInput, SkyphosError, text_of
 
 if TYPE_CHECKING:
     from .comm import Comm
 
-__all__ = ["gather_numbers", "raise_if", "reduce_number", "together"]
+__all__ = ["agree_arguments", "collective", "gather_numbers", "raise_if", "reduce_number", "tell", "together"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 # Bytes of an error's message that other ranks get to see.
@@ -84,28 +87,124 @@ def together(comm: Comm, work: Callable[[], T]) -> T:
     ...     together(comm, lambda: 6 * 7)
     42
     """
-    error: Exception | None = None
+    error: BaseException | None = None
     result: T | None = None
     try:
         result = work()
-    except Exception as caught:  # whatever it is, the others must hear of it
+    except BaseException as caught:  # whatever it is, the others must hear of it
         error = caught
     first = reduce_number(comm, comm.size if error is None else comm.rank, op="min")
     if first == comm.size:
         return result  # type: ignore[return-value]
     text = b""
-    if comm.rank == first:
+    if comm.rank == first and error is not None:
         kind = "B" if isinstance(error, BadInput) else "S"
-        said = str(error) if isinstance(error, SkyphosError) else f"rank {first}: {type(error).__name__}: {error}"
+        is_ours = isinstance(error, SkyphosError)
+        said = text_of(error) if is_ours else f"rank {first}: {type(error).__name__}: {text_of(error)}"
         text = (kind + said).encode()[:_MESSAGE]
     letters = np.frombuffer(text, np.uint8)
     places = np.arange(_MESSAGE)
     heard = comm.configure_reduce(places[: len(letters)], places, letters, n=_MESSAGE, missing="identity")
+    if error is not None and not isinstance(error, Exception):
+        raise _told(error)  # Ctrl-C and sys.exit() do here what they do everywhere
     said = heard.tobytes().rstrip(b"\0").decode("utf-8", "replace")
-    raise (BadInput if said[:1] == "B" else SkyphosError)(said[1:]) from error
+    raise _told((BadInput if said[:1] == "B" else SkyphosError)(said[1:])) from error
 
 
-def raise_if(error: Exception | None) -> None:
+def tell(comm: Comm, error: BaseException) -> BaseException:
+    """Make the group's next call fail on all ranks with an error found on this one; return what to raise here.
+
+    An exception of Python's becomes a :class:`BadInput` of the same text; Ctrl-C and ``sys.exit()`` stay what they are.
+    """
+    wire = error._wire if isinstance(error, SkyphosError) else None
+    text, raised = text_of(error), error
+    if not isinstance(error, Exception):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    elif not isinstance(error, SkyphosError):
+        raised = BadInput(text)
+    if comm.size > 1 and not comm._native.closed:
+        comm._native.fail_call(text, wire)
+    return _told(raised)
+
+
+def collective(
+    comm_of: Callable[[Any], Comm] | None = None,
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate what makes several calls: an error that this rank raises between them is raised on all.
+
+    Parameters
+    ----------
+    comm_of : callable, optional
+        From the first argument to the group. None: it is the first argument.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return function(*args, **kwargs)
+            except BaseException as error:
+                if _is_told(error):
+                    raise
+                comm: Any = (args[0] if args else kwargs["comm"]) if comm_of is None else comm_of(args[0])
+                raised = tell(comm, error)
+                if raised is error:
+                    raise
+                raise raised from error
+
+        return call
+
+    return decorate
+
+
+def _told(error: BaseException) -> BaseException:
+    """The error, marked as one that all ranks raise."""
+    error._is_told = True  # type: ignore[attr-defined]
+    return error
+
+
+def _is_told(error: BaseException) -> bool:
+    """Whether all ranks raise it: the native library has raised it, or it was told."""
+    return getattr(error, "_is_told", False) or getattr(error, "_wire", None) is not None
+
+
+def agree_arguments(comm: Comm, function: str, **arguments: Any) -> None:
+    """Raise :class:`Mismatch` on all ranks if they pass other arguments; it names those that differ. Collective.
+
+    Examples
+    --------
+    >>> import skyphos as sky
+    >>> from skyphos.together import agree_arguments
+    >>> with sky.init() as comm:
+    ...     agree_arguments(comm, "pagerank", damping=0.85, tol=1e-8)
+    """
+    if comm.size > 1:
+        comm._native.agree_arguments(function, [(name, _words(value)) for name, value in arguments.items()])
+
+
+# Characters of an argument that other ranks are sent; of what is longer a checksum stands for the rest.
+_LONG = 200
+
+
+def _words(value: Any) -> str:
+    """An argument in words: equal where it is equal."""
+    if isinstance(value, Mapping):
+        value = dict(sorted(value.items(), key=repr))
+    if callable(value):
+        value = getattr(value, "__qualname__", type(value).__name__)
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"a {type(value).__name__}"
+    text = text.encode("utf-8", "backslashreplace").decode()
+    if len(text) <= _LONG:
+        return text
+    from zlib import crc32
+
+    return f"{text[:_LONG]}… ({len(text)} characters, checksum {crc32(text.encode()):08x})"
+
+
+def raise_if(error: BaseException | None) -> None:
     """What :func:`together` runs where the work is done already: it failed, or it did not."""
     if error is not None:
         raise error

@@ -226,7 +226,7 @@ class TopK:
                 quantize = Quantize(self._bits, _QUANTISED_TOGETHER, "input", "max", self._seed)
             settings = _allreduce_settings(algorithm, None, "quantiles", None, quantize)
             places, picked = self._take(array)
-        except Exception as error:
+        except BaseException as error:
             comm._fail(error)
         mine = SparseVector._of(places, picked, None, array.size)
         work = reduce_chosen(

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import index
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _skyphos as native
 from .arguments import Op, as_array, as_degrees, as_expected, as_name, resolve_op
-from .errors import BadInput, SkyphosError
+from .errors import BadInput
 from .explanation import WHY_PARTS, WHY_SCHEDULE, Told, explanation_of
 from .kinds import open_vector
 from .sparse_vector import SparseVector
+from .together import tell
 from .work import perform
 
 if TYPE_CHECKING:
     from . import _skyphos
+    from .comm import Comm
 
 __all__ = ["VectorCollectives"]
 
@@ -405,14 +407,9 @@ class VectorCollectives:
         except Exception as error:
             self._fail(error)
 
-    def _fail(self, error: Exception) -> NoReturn:
+    def _fail(self, error: BaseException) -> NoReturn:
         """Raise an error found before the call could begin, on all ranks."""
-        wire = error._wire if isinstance(error, SkyphosError) else None
-        if wire is None and not isinstance(error, BadInput):
-            error = BadInput(str(error))
-        if self.size > 1 and not self._native.closed:
-            raise self._native.fail_call(str(error), wire) from None
-        raise error from None
+        raise tell(cast("Comm", self), error) from None
 
 
 def _is_dense_kind(x: Any) -> bool:

@@ -130,6 +130,21 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Whether the call, whose part is done here, may end: not while a peer is to say what it called instead.
+    pub(crate) fn may_end(&self) -> Result<bool> {
+        self.node.mail(|m| m.may_end(self.group.comm, self.call))
+    }
+
+    /// Completes when the call may end.
+    pub(crate) async fn wait_to_end(&self) -> Result<()> {
+        std::future::poll_fn(|_| match self.may_end() {
+            Err(error) => Poll::Ready(Err(error)),
+            Ok(true) => Poll::Ready(Ok(())),
+            Ok(false) => Poll::Pending,
+        })
+        .await
+    }
+
     /// What the call has moved so far.
     pub fn traffic(&self) -> Traffic {
         Traffic {

@@ -14,7 +14,7 @@
 //! | 22..24 | origin | of a chunk that is passed on: the process that sent it |
 //! | 24..28 | round | which exchange of the call |
 //! | 28..32 | seq | number of the chunk in its message |
-//! | 32..36 | len | bytes of payload; its highest bit: the payload is lent, and a slip follows in its place ([`crate::loan`]) |
+//! | 32..36 | len | bytes of payload (18 bits); sig.outcomes (13 bits); the highest bit: the payload is lent, and a slip follows in its place ([`crate::loan`]) |
 //! | 36..40 | sig.extra | plan, degrees or root |
 //! | 40..48 | total | bytes of the whole message (`Credit`: bytes consumed; `Vouch`: a checksum; `Abort` of all calls: how many were begun) |
 //! | 48..56 | sig.n | size of the index space |
@@ -31,6 +31,10 @@ const VERSION: u8 = 1;
 
 /// In the last byte of `len`.
 const LENT: u8 = 0x80;
+
+/// Bits of a payload's length, beside those of [`CallSig::outcomes`].
+const LEN_BITS: u32 = 18;
+const OUTCOME_BITS: u32 = 13;
 
 /// Bits of a call's number, and the numbers there are.
 const CALL_BITS: u32 = 48;
@@ -67,14 +71,17 @@ pub enum FrameKind {
     Vouch = 11,
     /// "I am past this call, which all have done their part of": to who did not hear so, in one that losses do not end.
     Past = 12,
+    /// "My arguments of this call, of which you have another hash": the payload has them.
+    Arguments = 13,
 }
 
 impl FrameKind {
     fn from_code(code: u8) -> Option<FrameKind> {
         use FrameKind::*;
         let of_replicas = [Have, PassOn, Passed, Vouch];
-        let mut all =
-            [Data, Credit, Abort, Probe, Present, Bye, GivenUp, Past].into_iter().chain(of_replicas);
+        let mut all = [Data, Credit, Abort, Probe, Present, Bye, GivenUp, Past, Arguments]
+            .into_iter()
+            .chain(of_replicas);
         all.find(|k| *k as u8 == code)
     }
 
@@ -138,6 +145,8 @@ pub enum CallKind {
     Measure = 32,
     /// The exchange of profiles when a group begins.
     Profile = 33,
+    /// Agreement on arguments of something that is made of several calls.
+    Agree = 34,
 }
 
 impl CallKind {
@@ -161,7 +170,8 @@ impl CallKind {
             OuterProduct,
             Message,
         ];
-        let mut all = of_plans.into_iter().chain(reductions).chain(others).chain([Shrink, Measure, Profile]);
+        let mut all =
+            of_plans.into_iter().chain(reductions).chain(others).chain([Shrink, Measure, Profile, Agree]);
         all.find(|k| *k as u8 == code)
     }
 }
@@ -178,12 +188,15 @@ pub struct CallSig {
     pub dtype: u8,
     /// Settings, by kind.
     pub flags: u8,
-    /// Numbers an index.
+    /// Numbers an index; of arrays that are not one-dimensional a hash of their shape.
     pub width: u32,
     /// Size of the index space.
     pub n: u64,
     /// Number of the plan, hash of the degrees …, by kind.
     pub extra: u32,
+    /// A hash of the calls of the group that this rank's program has seen fail, set by the mailbox when the call begins. Ranks
+    /// that saw other calls fail are at different places of their programs, whatever the calls look like.
+    pub outcomes: u16,
 }
 
 impl CallSig {
@@ -194,7 +207,13 @@ impl CallSig {
 
     /// A call without operation, values or index space.
     pub const fn plain(kind: CallKind) -> CallSig {
-        CallSig { kind, op: 0, dtype: 0, flags: 0, width: 0, n: 0, extra: 0 }
+        CallSig { kind, op: 0, dtype: 0, flags: 0, width: 0, n: 0, extra: 0, outcomes: 0 }
+    }
+
+    /// `outcomes` once the program has seen one more call fail, in whatever order.
+    pub(crate) fn outcomes_after(outcomes: u16, failed_call: u64) -> u16 {
+        let mixed = failed_call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - OUTCOME_BITS);
+        outcomes.wrapping_add(mixed as u16) & ((1 << OUTCOME_BITS) - 1)
     }
 }
 
@@ -208,6 +227,41 @@ impl CallSig {
         }
     }
 
+    /// Whether it is the same call with other arguments, of which only the hash is known.
+    pub(crate) fn differs_in_hash(&self, other: &CallSig) -> bool {
+        let (extra, width) = (self.extra, self.width);
+        let hashed = CallSig {
+            extra: if self.has_hash() { extra } else { other.extra },
+            width: if self.is_of_arrays() { width } else { other.width },
+            ..*other
+        };
+        self != other && *self == hashed
+    }
+
+    /// Whether it moves or reduces arrays.
+    fn is_of_arrays(&self) -> bool {
+        use CallKind::*;
+        match self.kind {
+            AllreduceDense | ReduceScatterDense | ReduceToRootDense => true,
+            Allgather | Gather | Alltoall | Scatter | Message => self.flags == CallSig::ARRAYS,
+            _ => false,
+        }
+    }
+
+    /// Whether `extra` is a hash of arguments.
+    fn has_hash(&self) -> bool {
+        use CallKind::*;
+        let reductions =
+            [Allreduce, AllreduceDense, ReduceScatter, ReduceScatterDense, TopkAllreduce, OuterProduct];
+        let others = [Allgather, Alltoall, Configure, ConfigureReduce, Agree];
+        reductions.contains(&self.kind) || others.contains(&self.kind)
+    }
+
+    /// Its text without a hash that says nothing to people.
+    pub(crate) fn without_hash(&self) -> String {
+        self.text(false)
+    }
+
     /// Whether a rank in this call may share it with one in `other`.
     pub fn fits(&self, other: &CallSig) -> bool {
         self == other || self.kind == CallKind::Failed || other.kind == CallKind::Failed
@@ -216,6 +270,12 @@ impl CallSig {
 
 impl std::fmt::Display for CallSig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text(true))
+    }
+}
+
+impl CallSig {
+    fn text(&self, with_hash: bool) -> String {
         let name = match self.kind {
             CallKind::Barrier => "barrier",
             CallKind::Configure => "configure",
@@ -242,48 +302,48 @@ impl std::fmt::Display for CallSig {
             CallKind::Message => "message",
             CallKind::Measure => "probe",
             CallKind::Profile => "init",
+            CallKind::Agree => "settings",
         };
         use CallKind::*;
         let moves = matches!(self.kind, Allgather | Gather | Alltoall | Scatter | Message);
-        write!(f, "{name}{}(", if moves && self.flags == CallSig::ARRAYS { " of arrays" } else { "" })?;
-        let mut comma = "";
-        let mut item = |f: &mut std::fmt::Formatter<'_>, text: String| {
-            let result = write!(f, "{comma}{text}");
-            comma = ", ";
-            result
-        };
+        let mut items: Vec<String> = Vec::new();
         if self.kind == CallKind::Reduce {
-            item(f, format!("plan {}", self.extra))?;
+            items.push(format!("plan {}", self.extra));
         }
-        if self.n > 0 {
-            item(f, format!("n={}", self.n))?;
+        if self.n > 0 && self.kind != Agree {
+            items.push(format!("n={}", self.n));
         }
         if let Some(dtype) = DType::from_code(self.dtype) {
-            item(f, format!("dtype={dtype}"))?;
+            items.push(format!("dtype={dtype}"));
             let op = usize::from(self.op).checked_sub(1).and_then(|k| ReduceOp::NAMED.get(k));
             if !moves && self.kind != OuterProduct {
-                item(f, format!("op={}", op.map_or("custom", |op| op.name())))?;
+                let name = op.map_or_else(|| "custom".to_owned(), |op| op.name().to_owned());
+                // Which one of the caller's: bits of its name's hash.
+                let tag =
+                    if with_hash && op.is_none() { format!(" #{:x}", self.flags) } else { String::new() };
+                items.push(format!("op={name}{tag}"));
             }
         }
         match self.kind {
-            OuterProduct => item(f, format!("m={}", self.width))?,
-            _ if self.width > 1 => item(f, format!("width={}", self.width))?,
+            OuterProduct => items.push(format!("m={}", self.width)),
+            _ if self.is_of_arrays() && with_hash && self.width > 1 => {
+                items.push(format!("shape #{:x}", self.width));
+            }
+            _ if self.is_of_arrays() => {}
+            _ if self.width > 1 => items.push(format!("width={}", self.width)),
             _ => {}
         }
-        if matches!(self.kind, CallKind::Configure | CallKind::ConfigureReduce) {
-            item(f, format!("missing={}", if self.flags & 1 == 0 { "error" } else { "identity" }))?;
-            item(f, format!("degrees #{:x}", self.extra))?;
+        if matches!(self.kind, Configure | ConfigureReduce) {
+            items.push(format!("missing={}", if self.flags & 1 == 0 { "error" } else { "identity" }));
         }
         if matches!(self.kind, ReduceToRoot | ReduceToRootDense | Gather | Scatter | Broadcast) {
-            item(f, format!("root={}", self.extra))?;
+            items.push(format!("root={}", self.extra));
         }
-        if matches!(
-            self.kind,
-            Allreduce | AllreduceDense | ReduceScatter | Allgather | TopkAllreduce | OuterProduct
-        ) {
-            item(f, format!("settings #{:x}", self.extra))?;
+        if with_hash && self.has_hash() {
+            items.push(format!("settings #{:x}", self.extra));
         }
-        f.write_str(")")
+        let arrays = if moves && self.flags == CallSig::ARRAYS { " of arrays" } else { "" };
+        format!("{name}{arrays}({})", items.join(", "))
     }
 }
 
@@ -334,7 +394,8 @@ impl Header {
         b[16..24].copy_from_slice(&(self.call & CALLS | u64::from(self.origin) << CALL_BITS).to_le_bytes());
         b[24..28].copy_from_slice(&self.round.to_le_bytes());
         b[28..32].copy_from_slice(&self.seq.to_le_bytes());
-        b[32..36].copy_from_slice(&(len as u32).to_le_bytes());
+        let len = len as u32 | u32::from(self.sig.outcomes) << LEN_BITS;
+        b[32..36].copy_from_slice(&len.to_le_bytes());
         b[36..40].copy_from_slice(&self.sig.extra.to_le_bytes());
         b[40..48].copy_from_slice(&self.total.to_le_bytes());
         b[48..56].copy_from_slice(&self.sig.n.to_le_bytes());
@@ -371,7 +432,10 @@ impl Header {
             return Err(format!("frame version {}, this build speaks {VERSION}", bytes[2]));
         }
         let kind = FrameKind::from_code(bytes[3]).ok_or_else(|| format!("frame kind {}", bytes[3]))?;
-        let len = u32_at(32) as usize;
+        let (len, rest) = (u32_at(32) as usize & ((1 << LEN_BITS) - 1), u32_at(32) >> LEN_BITS);
+        if rest >> OUTCOME_BITS != 0 {
+            return Err("a frame whose payload is lent where none can be".to_owned());
+        }
         if len > CHUNK_BYTES {
             return Err(format!("frame of {len} bytes, at most {CHUNK_BYTES} allowed"));
         }
@@ -384,6 +448,7 @@ impl Header {
             width: u32_at(56),
             n: u64_at(48),
             extra: u32_at(36),
+            outcomes: rest as u16,
         };
         let header = Header {
             kind,
@@ -436,6 +501,7 @@ mod tests {
             width: 16,
             n: 1 << 62,
             extra: 77,
+            outcomes: 0x1234,
         };
         Header {
             kind: FrameKind::Passed,
@@ -476,8 +542,10 @@ mod tests {
     #[test]
     fn a_claimed_length_is_checked_before_memory_is_reserved() {
         let mut bytes = header().encode(b"");
-        bytes[32..36].copy_from_slice(&u32::MAX.to_le_bytes());
+        bytes[32..36].copy_from_slice(&(u32::MAX >> 1).to_le_bytes());
         assert!(Header::decode(&bytes).unwrap_err().contains("at most"));
+        bytes[32..36].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(Header::decode(&bytes).unwrap_err().contains("lent"));
     }
 
     #[test]

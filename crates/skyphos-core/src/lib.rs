@@ -4,6 +4,7 @@
 //! [`frame`], [`mailbox`](crate::Group), [`node`] (who drives), [`endpoint`] (what a collective
 //! sees), [`collectives::barrier`] (the simplest collective).
 
+pub mod arguments;
 mod both;
 pub mod butterfly;
 pub mod clock;
@@ -25,9 +26,10 @@ pub mod topology;
 pub mod transport;
 pub mod work;
 
+pub use arguments::{Arguments, Named};
 pub use endpoint::{Endpoint, Incoming, Outgoing, Traffic, Vouch};
 pub use mailbox::Group;
-pub use node::{Node, Settings};
+pub use node::{Asked, Node, Settings};
 pub use plan::Plan;
 pub use topology::Topology;
 pub use work::{Call, Steps, Work};

@@ -4,6 +4,7 @@
 //! call is over is dropped (a late duplicate is normal input). Storage is recycled, so that a steady
 //! sequence of calls allocates nothing. Nothing here waits, sends or knows the time.
 
+use crate::arguments::{Arguments, Differences};
 use crate::endpoint::WINDOW_BYTES;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::slab::{CHUNK_BYTES, Payload};
@@ -71,8 +72,13 @@ struct CallBox {
     call: u64,
     /// How this rank called it; `None` until it does.
     own: Option<CallSig>,
-    /// The first other signature seen before this rank entered, and who sent it.
+    /// Arguments of which `own` has a hash.
+    arguments: Arguments,
+    /// The first signatures seen before this rank entered, and who sent them: two, if there were different ones.
     first: Option<(u32, CallSig)>,
+    second: Option<(u32, CallSig)>,
+    /// The error of a peer whose arguments have another hash, until it is known which one differs.
+    disputed: Option<Error>,
     streams: Vec<Stream>,
     /// Round and sender of each stream, in order, and its place: a rank may hear from thousands.
     places: Vec<(u32, u32, u32)>,
@@ -93,7 +99,16 @@ struct CommState {
     next_call: u64,
     /// Calls that ended since ranks had called different things.
     mismatches: u64,
+    /// The last calls that ended with an error here, in ascending order of when they ended.
+    failed_calls: VecDeque<u64>,
+    /// [`CallSig::outcomes`] of the next call.
+    outcomes: u16,
+    /// Set once a peer reports an error in a call that this rank has completed: no later call may succeed.
+    diverged: Option<Error>,
 }
+
+/// How many failed calls a group remembers. A peer reports its own error in such a call at most once, soon after.
+const FAILED_CALLS: usize = 1024;
 
 /// Why a rank takes no part any more in a call that goes on without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,9 +163,14 @@ impl Over {
 /// A reply that the mailbox owes a peer.
 pub(crate) struct Reply {
     pub(crate) to: u32,
-    pub(crate) kind: FrameKind,
-    pub(crate) comm: u64,
-    pub(crate) call: u64,
+    pub(crate) header: Header,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Reply {
+    fn control(to: u32, kind: FrameKind, comm: u64, call: u64) -> Reply {
+        Reply { to, header: Header::control(kind, comm, call), payload: Vec::new() }
+    }
 }
 
 /// See the module's text.
@@ -194,7 +214,14 @@ impl Mailbox {
     }
 
     pub(crate) fn open_comm(&mut self, group: Arc<Group>) {
-        self.comms.push(CommState { group, next_call: 0, mismatches: 0 });
+        self.comms.push(CommState {
+            group,
+            next_call: 0,
+            mismatches: 0,
+            failed_calls: VecDeque::new(),
+            outcomes: 0,
+            diverged: None,
+        });
     }
 
     pub(crate) fn close_comm(&mut self, comm: u64) {
@@ -244,10 +271,14 @@ impl Mailbox {
         Some(self.calls.len() - 1)
     }
 
-    /// This rank enters its next call: its number, or why it cannot succeed.
-    pub(crate) fn begin(&mut self, group: &Arc<Group>, sig: CallSig) -> u64 {
-        let next_call = self.comm(group.comm).expect("group is open").next_call;
-        let call = if sig.kind == CallKind::Shrink { SHRINK_CALL } else { next_call };
+    /// This rank enters its next call: its number, and what its frames say of it.
+    pub(crate) fn begin(&mut self, group: &Arc<Group>, sig: CallSig, arguments: Arguments) -> (u64, CallSig) {
+        let CommState { next_call, outcomes, .. } = *self.comm(group.comm).expect("group is open");
+        let (call, outcomes) = match sig.kind {
+            CallKind::Shrink => (SHRINK_CALL, 0),
+            _ => (next_call, outcomes),
+        };
+        let sig = CallSig { outcomes, ..sig };
         let k = self.box_of(group.comm, call).expect("the next call is not over");
         if call == next_call {
             self.comms.iter_mut().find(|c| c.group.comm == group.comm).expect("open").next_call += 1;
@@ -260,12 +291,13 @@ impl Mailbox {
         let apart: Vec<(u32, Option<Absence>)> =
             over.iter().map(|(rank, over)| (*rank, over.absence(call))).collect();
         let over = over.iter().find(|(_, over)| over.ends(call, sig)).map(|(_, over)| over.error.clone());
+        let diverged = self.comm(group.comm).and_then(|state| state.diverged.clone());
         let b = &mut self.calls[k];
-        b.own = Some(sig);
-        if let Some((peer, theirs)) = b.first
-            && !theirs.fits(&sig)
-        {
-            b.fail(mismatch(me, sig, peer, theirs), false);
+        (b.own, b.arguments) = (Some(sig), arguments);
+        for (peer, theirs) in [b.first, b.second].into_iter().flatten() {
+            if !theirs.fits(&sig) {
+                self.replies.extend(b.disagree((me, sig), (peer, theirs)));
+            }
         }
         if let Some(error) = lost {
             b.fail(error, false);
@@ -273,16 +305,31 @@ impl Mailbox {
         if let Some(error) = over {
             b.fail(error, true);
         }
+        if let Some(error) = diverged.filter(|_| call != SHRINK_CALL) {
+            b.fail(error, false);
+        }
         if sig.outlives_losses() {
             apart.into_iter().for_each(|(rank, why)| why.into_iter().for_each(|why| b.leaves(rank, why)));
         }
-        call
+        (call, sig)
+    }
+
+    /// This rank's program is told that a call has failed: what it does from now on may depend on that. A loss has rules of
+    /// its own, and `shrink` may be tried again.
+    pub(crate) fn see_failure(&mut self, comm: u64, call: u64, error: &Error) {
+        if call == SHRINK_CALL || matches!(error, Error::PeerLost { .. }) {
+            return;
+        }
+        if let Some(state) = self.comms.iter_mut().find(|c| c.group.comm == comm) {
+            state.outcomes = CallSig::outcomes_after(state.outcomes, call);
+        }
     }
 
     /// Why nothing more can be called in a group here, if so. Of losses it knows its own: who has seen one tells all.
     pub(crate) fn why_over(&self, group: &Group) -> Option<Error> {
         let lost = group.ranks.iter().find_map(|rank| self.lost(*rank, None));
-        lost.or_else(|| self.over_in(group).next().map(|(_, over)| over.error.clone()))
+        let over = || self.over_in(group).next().map(|(_, over)| over.error.clone());
+        lost.or_else(over).or_else(|| self.comm(group.comm)?.diverged.clone())
     }
 
     /// Calls of a group that this rank has begun.
@@ -301,6 +348,24 @@ impl Mailbox {
         let groups = self.comms.iter().map(|state| &state.group).filter(|group| group.ranks.contains(&rank));
         for comm in groups.map(|group| group.comm) {
             self.over.entry((comm, rank)).or_insert_with(|| Over { error: error.clone(), begun: None });
+        }
+    }
+
+    /// A peer has left a call with an error. If this rank has completed that call, ranks disagree about its outcome: a
+    /// program that repeats failed calls would from now on pair different calls. So no later call of the group succeeds,
+    /// those included that have begun.
+    fn diverge(&mut self, comm: u64, call: u64, from: u32, error: &Error) {
+        let Some(state) = self.comms.iter_mut().find(|c| c.group.comm == comm) else { return };
+        let me = state.group.ranks[state.group.me as usize];
+        if state.failed_calls.contains(&call) {
+            return;
+        }
+        let cause =
+            format!("rank {from} left call {call} with an error ({error}) just as rank {me} completed it");
+        let error = state.diverged.get_or_insert(Error::Diverged { left: from, right: me, cause });
+        let later = |b: &&mut CallBox| b.comm == comm && b.call > call && b.call != SHRINK_CALL;
+        for b in self.calls.iter_mut().filter(later).filter(|b| b.own.is_some()) {
+            b.fail(error.clone(), false);
         }
     }
 
@@ -389,8 +454,8 @@ impl Mailbox {
         self.addresses.iter().enumerate().map(of).collect()
     }
 
-    /// The call is over here; what still comes for it is dropped.
-    pub(crate) fn end(&mut self, comm: u64, call: u64) {
+    /// The call is over here, completed or failed; what still comes for it is dropped.
+    pub(crate) fn end(&mut self, comm: u64, call: u64, completed: bool) {
         let Some(k) = self.calls.iter().position(|b| b.call == call && b.comm == comm) else { return };
         if call == SHRINK_CALL {
             // It may be entered again, and goes on where it was.
@@ -398,9 +463,12 @@ impl Mailbox {
             return;
         }
         let mut done = self.calls.swap_remove(k);
-        if let Some((Error::Mismatch { .. }, _)) = done.failed {
-            let state = self.comms.iter_mut().find(|c| c.group.comm == comm);
-            state.into_iter().for_each(|state| state.mismatches += 1);
+        if !completed && let Some(state) = self.comms.iter_mut().find(|c| c.group.comm == comm) {
+            state.mismatches += u64::from(matches!(done.failed, Some((Error::Mismatch { .. }, _))));
+            if state.failed_calls.len() == FAILED_CALLS {
+                state.failed_calls.pop_front();
+            }
+            state.failed_calls.push_back(call);
         }
         if let Some((error @ Error::PeerLost { rank, .. }, _)) = &done.failed {
             self.miss(*rank, error);
@@ -413,7 +481,18 @@ impl Mailbox {
         done.credits.clear();
         done.present.clear();
         done.apart.clear();
-        self.spare_calls.push(CallBox { own: None, first: None, failed: None, version: 0, ..done });
+        let (own, first, second, disputed, failed) = (None, None, None, None, None);
+        let arguments = Arguments::None;
+        self.spare_calls.push(CallBox {
+            own,
+            arguments,
+            first,
+            second,
+            disputed,
+            failed,
+            version: 0,
+            ..done
+        });
     }
 
     /// Counts what has happened in a call, or says why it failed (and whether another rank said so).
@@ -448,6 +527,9 @@ impl Mailbox {
         if let Some((error, _)) = &b.failed {
             return Err(error.clone());
         }
+        if b.disputed.is_some() {
+            return Ok(Next::Nothing); // whatever has come, the call will fail
+        }
         if let Ok(place) = b.place_of(from, round) {
             let stream = &mut b.streams[b.places[place].2 as usize];
             if let Some(chunk) = stream.chunks.pop_front() {
@@ -466,6 +548,20 @@ impl Mailbox {
         }
         let b = self.find(comm, call).expect("an open call");
         b.credits.iter().find(|(p, r, _)| (*p, *r) == (peer, round)).map_or(0, |(_, _, bytes)| *bytes)
+    }
+
+    /// The error of a peer that called something else, which has not said yet what. Meanwhile the call does not go on.
+    pub(crate) fn disputed(&mut self, comm: u64, call: u64) -> Option<Error> {
+        self.find(comm, call)?.disputed.clone()
+    }
+
+    /// Whether a call whose part is done here may end: `Err` if it failed, `false` while a peer is to say what it called.
+    pub(crate) fn may_end(&mut self, comm: u64, call: u64) -> Result<bool, Error> {
+        let b = self.find(comm, call).expect("an open call");
+        match &b.failed {
+            Some((error, _)) => Err(error.clone()),
+            None => Ok(b.disputed.is_none()),
+        }
     }
 
     /// Ranks that have answered a probe of this call.
@@ -508,14 +604,14 @@ impl Mailbox {
             let over = self.comm(comm).is_some_and(|c| call < c.next_call) || self.closed.contains(&comm);
             let here = over || self.find(comm, call).is_some_and(|b| b.own.is_some());
             if here {
-                self.replies.push(Reply { to: from, kind: FrameKind::Present, comm, call });
+                self.replies.push(Reply::control(from, FrameKind::Present, comm, call));
             }
             return;
         }
         let Some(k) = self.box_of(comm, call) else {
             // Only who has lost somebody says anything so late.
             if kind == FrameKind::Data && sig.kind != CallKind::Shrink && sig.outlives_losses() {
-                self.replies.push(Reply { to: from, kind: FrameKind::Past, comm, call });
+                self.replies.push(Reply::control(from, FrameKind::Past, comm, call));
             }
             if kind == FrameKind::Abort
                 && let Some(error) = Error::from_wire(frame.payload.as_bytes())
@@ -523,8 +619,9 @@ impl Mailbox {
                 // Where it is a group that this call has agreed on here, that rank will not be in it.
                 let over = Over { error: error.clone(), begun: Some(0) };
                 self.end_calls_of(from, Group::number_after(comm, call), over);
-                if let Error::PeerLost { rank, .. } = error {
-                    self.miss(rank, &error);
+                match error {
+                    Error::PeerLost { rank, .. } => self.miss(rank, &error),
+                    _ => self.diverge(comm, call, from, &error),
                 }
                 self.last_words.insert(from, error);
             }
@@ -539,11 +636,18 @@ impl Mailbox {
             FrameKind::Data => {
                 self.last_words.remove(&from); // it has gone on
                 match (b.own, me) {
-                    (Some(own), Some(me)) if !own.fits(&sig) => b.fail(mismatch(me, own, from, sig), false),
+                    (Some(own), Some(me)) if !own.fits(&sig) => {
+                        self.replies.extend(b.disagree((me, own), (from, sig)));
+                        return;
+                    }
                     (None, _) if b.first.is_none_or(|(_, first)| first == sig) => b.first = Some((from, sig)),
+                    // Which argument differs is known once this rank has entered.
+                    (None, _) if b.first.is_some_and(|(_, first)| first.differs_in_hash(&sig)) => {
+                        b.second = Some((from, sig));
+                    }
                     (None, _) => {
                         let (peer, theirs) = b.first.expect("checked");
-                        b.fail(mismatch(peer, theirs, from, sig), false);
+                        b.fail(mismatch((peer, theirs), (from, sig)), false);
                     }
                     _ => {}
                 }
@@ -584,6 +688,13 @@ impl Mailbox {
                     _ => b.fail(error, true),
                 }
             }
+            FrameKind::Arguments => {
+                if let (Some(own), Some(me)) = (b.own, me) {
+                    let differ = b.arguments.differences(frame.payload.as_bytes());
+                    let error = mismatch_named((me, own), (from, sig), differ);
+                    b.fail(error, false);
+                }
+            }
             FrameKind::Present => b.present.push(from),
             FrameKind::Past => b.leaves(from, Absence::Past),
             // The last are between replicas, below here.
@@ -597,6 +708,24 @@ impl CallBox {
     /// The place of a stream in `places`; `Err` says where it would be.
     fn place_of(&self, from: u32, round: u32) -> Result<usize, usize> {
         self.places.binary_search_by_key(&(round, from), |(round, from, _)| (*round, *from))
+    }
+
+    /// A peer has called something else. If only the hashes of arguments differ it is sent those of this rank, and tells all
+    /// which one it is.
+    fn disagree(&mut self, own: (u32, CallSig), other: (u32, CallSig)) -> Option<Reply> {
+        let error = mismatch(own, other);
+        let payload = self.arguments.to_wire().filter(|_| own.1.differs_in_hash(&other.1));
+        match payload {
+            Some(payload) if self.disputed.is_none() => {
+                self.disputed = Some(error);
+                let header =
+                    Header { sig: own.1, ..Header::control(FrameKind::Arguments, self.comm, self.call) };
+                return Some(Reply { to: other.0, header, payload });
+            }
+            Some(_) => {}
+            None => self.fail(error, false),
+        }
+        None
     }
 
     fn leaves(&mut self, rank: u32, why: Absence) {
@@ -614,11 +743,30 @@ impl CallBox {
     }
 }
 
-fn mismatch(left: u32, left_sig: CallSig, right: u32, right_sig: CallSig) -> Error {
-    let ((left, left_sig), (right, right_sig)) = if left <= right {
-        ((left, left_sig), (right, right_sig))
-    } else {
-        ((right, right_sig), (left, left_sig))
+fn mismatch(one: (u32, CallSig), other: (u32, CallSig)) -> Error {
+    let ((left, left_sig), (right, right_sig)) = if one.0 <= other.0 { (one, other) } else { (other, one) };
+    if left_sig.outcomes != right_sig.outcomes {
+        let cause = "a call failed on one of them just as the other completed it".to_owned();
+        return Error::Diverged { left, right, cause };
+    }
+    let (mut left_call, mut right_call) = (left_sig.without_hash(), right_sig.without_hash());
+    if left_call == right_call {
+        (left_call, right_call) = (left_sig.to_string(), right_sig.to_string());
+    }
+    Error::Mismatch { left, left_call, right, right_call }
+}
+
+/// The same where it is known which arguments differ, in words; none, if it is not what the caller passed.
+fn mismatch_named(one: (u32, CallSig), other: (u32, CallSig), differ: Differences) -> Error {
+    let call = |(rank, sig): (u32, CallSig), function: &str, differ: &str| match (function, differ) {
+        ("", "") => (rank, format!("{sig}, going by other calls before")),
+        ("", _) => (rank, format!("{} with {differ}", sig.without_hash())),
+        (_, "") => (rank, function.to_owned()),
+        (_, _) => (rank, format!("{function}({differ})")),
     };
-    Error::Mismatch { left, left_call: left_sig.to_string(), right, right_call: right_sig.to_string() }
+    let here = call(one, &differ.function, &differ.here);
+    let there = call(other, &differ.other_function, &differ.there);
+    let ((left, left_call), (right, right_call)) =
+        if here.0 <= there.0 { (here, there) } else { (there, here) };
+    Error::Mismatch { left, left_call, right, right_call }
 }

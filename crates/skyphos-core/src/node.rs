@@ -5,11 +5,12 @@
 //! driver leaves. A hand-off between threads would cost more than a small allreduce, so there is a
 //! thread of the node's own only for calls that go on while nobody waits ([`crate::work`]).
 
+use crate::arguments::Arguments;
 use crate::clock::Clock;
 use crate::collectives::broadcast::Regions;
 use crate::endpoint::Endpoint;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
-use crate::mailbox::{Group, Mailbox};
+use crate::mailbox::{Group, Mailbox, Reply};
 use crate::slab::{Payload, Pool};
 use crate::topology::Topology;
 use crate::transport::{Event, Health, Transport, Waker};
@@ -26,6 +27,12 @@ const LOOK_UP: Duration = Duration::from_millis(100);
 /// How long a waiter polls before it sleeps, when the host has a core for every rank. A wake-up
 /// from sleep costs 5 to 50 µs; most waits inside a collective are shorter.
 const SPIN: Duration = Duration::from_micros(30);
+
+/// The longest wait for peers to take the abort of a failed call.
+const HAND_OVER: Duration = Duration::from_millis(50);
+
+/// Polls after which a completed call returns although more is arriving: what comes by then was not there when it completed.
+const MOST_POLLS: u32 = 64;
 
 /// The longest wait for peers to take what was sent when a node closes.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -51,6 +58,21 @@ struct Drive {
     mail: Mailbox,
     driving: bool,
     waiters: usize,
+}
+
+/// A call, and its arguments.
+pub struct Asked(pub CallSig, pub Arguments);
+
+impl From<CallSig> for Asked {
+    fn from(sig: CallSig) -> Asked {
+        Asked(sig, Arguments::None)
+    }
+}
+
+impl From<(CallSig, Arguments)> for Asked {
+    fn from((sig, arguments): (CallSig, Arguments)) -> Asked {
+        Asked(sig, arguments)
+    }
 }
 
 /// See the module's text.
@@ -84,6 +106,7 @@ pub struct Node {
     place: (u32, u32),
     /// Whether a call has the transport's own collectives for itself.
     own_collectives: AtomicBool,
+    quiet_polls: u32,
     /// Calls under way that nobody may be waiting for.
     pub(crate) tasks: Arc<Tasks>,
     /// The process that made the node. A forked child shares its sockets and must leave them alone.
@@ -103,6 +126,7 @@ impl Node {
         let shares_memory = transport.shares_memory() && !virtual_time;
         let place = transport.place();
         let callers_only = transport.is_for_callers_only();
+        let quiet_polls = transport.quiet_polls();
         let cores = std::thread::available_parallelism().map_or(1, |c| c.get());
         let merge_pool = match settings.threads {
             0 => return Err(Error::bad_input("threads must be at least 1")),
@@ -143,6 +167,7 @@ impl Node {
             goes_on,
             place,
             own_collectives: AtomicBool::new(false),
+            quiet_polls,
         });
         if virtual_time || callers_only {
             // A simulated process has one thread; and a thread of ours may not use a transport that is for callers.
@@ -306,10 +331,10 @@ impl Node {
     pub fn call<R>(
         self: &Arc<Node>,
         group: &Arc<Group>,
-        sig: CallSig,
+        asked: impl Into<Asked>,
         body: impl AsyncFnOnce(&Endpoint) -> Result<R>,
     ) -> Result<R> {
-        let ep = self.begin(group, sig);
+        let ep = self.begin(group, asked.into());
         self.run(&ep, body(&ep))
     }
 
@@ -318,16 +343,26 @@ impl Node {
     pub fn prepare<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
         self: &Arc<Node>,
         group: &Arc<Group>,
-        sig: CallSig,
+        asked: impl Into<Asked>,
         waiters_only: bool,
         body: impl FnOnce(Arc<Endpoint>) -> F,
     ) -> Call<R> {
-        let ep = Arc::new(self.begin(group, sig));
-        Call::new(ep.clone(), Box::pin(body(ep)), waiters_only)
+        let ep = Arc::new(self.begin(group, asked.into()));
+        let (body, call) = (body(ep.clone()), ep.clone());
+        let whole = async move {
+            let result = body.await?;
+            ep.wait_to_end().await?;
+            Ok(result)
+        };
+        Call::new(call, Box::pin(whole), waiters_only)
     }
 
-    fn begin(self: &Arc<Node>, group: &Arc<Group>, sig: CallSig) -> Endpoint {
-        let call = self.mail(|m| m.begin(group, sig));
+    fn begin(self: &Arc<Node>, group: &Arc<Group>, Asked(sig, arguments): Asked) -> Endpoint {
+        // Replicas that disagree are found by checksums of what they put in.
+        let arguments = if self.is_replicated() { Arguments::None } else { arguments };
+        let begin = |m: &mut Mailbox| (m.begin(group, sig, arguments), std::mem::take(&mut m.replies));
+        let ((call, sig), replies) = self.mail(begin);
+        self.send_replies(replies);
         Endpoint::new(self.clone(), group.clone(), call, sig)
     }
 
@@ -379,9 +414,83 @@ impl Node {
             self.handed_over(ep).await?;
             Ok(result)
         });
+        let result = result.and_then(|done| self.heed_aborts(ep).map(|()| done));
         leave.outcome = Outcome::of(&result);
+        let failed = matches!(leave.outcome, Outcome::Failed(_));
         drop(leave);
+        if failed {
+            Node::hand_over_abort(ep);
+        }
+        if let Err(error) = &result {
+            self.see_failure(ep, error);
+        }
         result
+    }
+
+    /// This rank's program is told that a call has failed. A replica that fails alone is left behind by its siblings, which go
+    /// on in the call: that is for checksums of what they put in to tell.
+    pub(crate) fn see_failure(&self, ep: &Endpoint, error: &Error) {
+        let (group, call) = ep.place();
+        if !self.is_replicated() {
+            self.mail(|m| m.see_failure(group.comm, call, error));
+        }
+    }
+
+    /// Looks at everything that has arrived before a completed call returns. A peer that has left the call with an error may
+    /// have sent all its data before, and its abort comes after that data: without this a rank that enters late would
+    /// complete a call that has failed.
+    pub(crate) fn heed_aborts(&self, ep: &Endpoint) -> Result<()> {
+        self.file_arrivals();
+        let (group, call) = ep.place();
+        match self.mail(|m| m.look(group.comm, call)) {
+            Err((error, true)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Files all that has arrived so far.
+    fn file_arrivals(&self) {
+        let (mut quiet, mut turns_of_others) = (0, 0);
+        for _ in 0..MOST_POLLS {
+            let mut state = self.state();
+            if !state.driving {
+                state.driving = true;
+                drop(state);
+                quiet = if self.drive(Duration::ZERO) { quiet + 1 } else { 0 };
+                if quiet == self.quiet_polls {
+                    return;
+                }
+                continue;
+            }
+            // Another thread polls: two of its turns, of which the second begins after this one has asked.
+            if turns_of_others == 2 {
+                return;
+            }
+            turns_of_others += 1;
+            (self.waker)();
+            state.waiters += 1;
+            state = self.turn.wait_timeout(state, self.nap()).unwrap_or_else(PoisonError::into_inner).0;
+            state.waiters -= 1;
+        }
+    }
+
+    /// Sends the abort of a call that has failed here, after which nobody may drive the transport for long. What a peer does
+    /// not take at once is left to the node's thread.
+    fn hand_over_abort(ep: &Endpoint) {
+        let (node, (group, _)) = (ep.node(), ep.place());
+        let until = node.now() + HAND_OVER;
+        while !node.is_handed_over(group) {
+            if node.now() >= until {
+                return Node::send_in_background(node);
+            }
+            node.wait_until(|_| false, HAND_OVER / 10);
+        }
+    }
+
+    /// Whether the system has all that was queued for the group.
+    fn is_handed_over(&self, group: &Group) -> bool {
+        let transport = self.transport();
+        group.ranks.iter().all(|rank| *rank == self.rank || transport.backlog(*rank) == 0)
     }
 
     /// Completes when the system has all that was queued for the group. After the call nobody may drive the
@@ -389,14 +498,10 @@ impl Node {
     async fn handed_over(&self, ep: &Endpoint) -> Result<()> {
         std::future::poll_fn(|_| {
             // News that nobody reads would keep this thread from driving.
-            if let Err(error) = ep.catch_up() {
-                return Poll::Ready(Err(error));
-            }
-            let (group, _) = ep.place();
-            let transport = self.transport();
-            match group.ranks.iter().all(|rank| *rank == self.rank || transport.backlog(*rank) == 0) {
-                true => Poll::Ready(Ok(())),
-                false => Poll::Pending,
+            match ep.catch_up().and_then(|()| ep.may_end()) {
+                Err(error) => Poll::Ready(Err(error)),
+                Ok(may_end) if may_end && self.is_handed_over(ep.place().0) => Poll::Ready(Ok(())),
+                Ok(_) => Poll::Pending,
             }
         })
         .await
@@ -406,23 +511,25 @@ impl Node {
     /// The others, whatever they called, get the error too.
     pub fn fail_call(self: &Arc<Node>, group: &Arc<Group>, error: Error) -> Error {
         let sig = CallSig::plain(CallKind::Failed);
-        let ep = self.begin(group, sig);
+        let ep = self.begin(group, sig.into());
         drop(Leave { ep: &ep, outcome: Outcome::Failed(error.clone()) });
+        Node::hand_over_abort(&ep);
+        self.see_failure(&ep, &error);
         error
     }
 
     fn block_on<R>(&self, ep: &Endpoint, future: impl Future<Output = Result<R>>) -> Result<R> {
         let mut future = std::pin::pin!(future);
         let mut context = Context::from_waker(std::task::Waker::noop());
-        let (mut watch, mut asked) = (Watch::new(self), Instant::now());
+        let (mut watch, mut asked) = (Watch::new(self), self.now());
         watch.look(ep)?;
         loop {
             if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
                 return result;
             }
             let quiet = self.wait_until(|mail| ep.has_news(mail), self.nap());
-            if quiet || asked.elapsed() > LOOK_UP {
-                asked = Instant::now();
+            if quiet || self.now().saturating_sub(asked) > LOOK_UP {
+                asked = self.now();
                 if self.interrupted() {
                     return Err(Error::Interrupted);
                 }
@@ -508,10 +615,16 @@ impl Node {
         }
         let replies = std::mem::take(&mut state.mail.replies);
         drop(state);
-        for reply in replies {
-            self.post(reply.to, Header::control(reply.kind, reply.comm, reply.call), Payload::default());
-        }
+        self.send_replies(replies);
         quiet
+    }
+
+    /// Sends what the mailbox owes peers.
+    fn send_replies(&self, replies: Vec<Reply>) {
+        for Reply { to, header, payload } in replies {
+            let payload = if payload.is_empty() { Payload::default() } else { self.pool.copy_of(&payload) };
+            self.post(to, header, payload);
+        }
     }
 
     /// Asks every rank whether it is in the call. One that is inside answers at once, since it drives.
@@ -525,6 +638,9 @@ impl Node {
     /// Nothing has moved for the whole time-out: names those that have not answered.
     fn timed_out(&self, ep: &Endpoint) -> Error {
         let (group, call) = ep.place();
+        if let Some(error) = self.mail(|m| m.disputed(group.comm, call)) {
+            return error;
+        }
         let (present, losses) = self.mail(|m| (m.present(group.comm, call), m.losses(group)));
         // Of one that is lost nobody expects anything: a shrink goes on without.
         let absent = |rank: u32| rank != self.rank && !present.contains(&rank);
@@ -588,8 +704,9 @@ impl Watch {
 
 /// How a call ended on this rank.
 pub(crate) enum Outcome {
-    /// Well, or with an error that every rank comes to.
     Done,
+    /// With an error that every rank comes to by itself.
+    Agreed,
     Failed(Error),
     Panicked,
 }
@@ -597,8 +714,9 @@ pub(crate) enum Outcome {
 impl Outcome {
     pub(crate) fn of<R>(result: &Result<R>) -> Outcome {
         match result {
-            Err(error) if !error.is_agreed() => Outcome::Failed(error.clone()),
-            _ => Outcome::Done,
+            Err(error) if error.is_agreed() => Outcome::Agreed,
+            Err(error) => Outcome::Failed(error.clone()),
+            Ok(_) => Outcome::Done,
         }
     }
 }
@@ -613,8 +731,10 @@ impl Drop for Leave<'_> {
     fn drop(&mut self) {
         let (node, (group, call)) = (self.ep.node(), self.ep.place());
         let said = node.mail(|m| m.look(group.comm, call)).err().filter(|(_, remote)| *remote);
-        let error = match std::mem::replace(&mut self.outcome, Outcome::Done) {
-            Outcome::Done => None,
+        let outcome = std::mem::replace(&mut self.outcome, Outcome::Done);
+        let completed = matches!(outcome, Outcome::Done);
+        let error = match outcome {
+            Outcome::Done | Outcome::Agreed => None,
             // Told on: should this rank go away next, others may see that before they hear from who said it.
             Outcome::Failed(_) | Outcome::Panicked if said.is_some() => said.map(|(error, _)| error),
             Outcome::Failed(error) => Some(error.as_seen_by_others(node.rank)),
@@ -628,7 +748,7 @@ impl Drop for Leave<'_> {
                 node.post(*peer, header, payload.clone());
             }
         }
-        node.mail(|m| m.end(group.comm, call));
+        node.mail(|m| m.end(group.comm, call, completed));
         if node.goes_on {
             node.transport().end(group.comm, call, failed);
         }

@@ -187,6 +187,11 @@ pub trait Transport: Send {
     /// Moves bytes and appends what happened to `events`, waiting at most `wait` for the first. May
     /// return early with none (a signal, a [`Waker`]).
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>);
+    /// Polls in a row that find nothing once all that has arrived has been handed over: more than one where the system moves
+    /// messages only while it is asked.
+    fn quiet_polls(&self) -> u32 {
+        1
+    }
     /// What ends a waiting `poll` from another thread.
     fn waker(&self) -> Waker;
     /// Says goodbye to all peers and hands everything queued to the system, waiting at most `wait`. `Err`: what was found wrong

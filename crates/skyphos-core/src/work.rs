@@ -155,20 +155,25 @@ impl<R> Work<R> {
         let until = timeout.and_then(|t| Instant::now().checked_add(t));
         node.release_held();
         let _waiting = Waiting::enter(&node.tasks);
-        let mut asked = Instant::now();
+        let mut asked = node.now();
         while !is_set() {
             let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return;
             }
             let quiet = node.step_calls(left, Some(flag));
-            if quiet || asked.elapsed() > NAP {
-                asked = Instant::now();
+            if quiet || node.now().saturating_sub(asked) > NAP {
+                asked = node.now();
                 if node.interrupted() {
                     node.interrupt(&self.ep);
                 }
             }
         }
+    }
+
+    /// Whether the call is over, and failed.
+    pub fn has_failed(&self) -> bool {
+        matches!(*lock(&self.slot.result), Some(Err(_)))
     }
 
     /// Waits for the result.
@@ -179,7 +184,11 @@ impl<R> Work<R> {
 
     /// The result, once the call is over and nobody has taken it.
     pub fn take(&self) -> Option<Result<R>> {
-        lock(&self.slot.result).take()
+        let result = lock(&self.slot.result).take();
+        if let Some(Err(error)) = &result {
+            self.ep.node().see_failure(&self.ep, error);
+        }
+        result
     }
 }
 
@@ -233,7 +242,12 @@ impl<R: Send> Step for Task<R> {
             Err(error) => Ok(Poll::Ready(Err(error))),
             Ok(()) => {
                 let poll = || self.future.as_mut().poll(&mut Context::from_waker(&waker));
-                catch_unwind(AssertUnwindSafe(poll))
+                catch_unwind(AssertUnwindSafe(poll)).map(|polled| match polled {
+                    Poll::Ready(Ok(result)) => {
+                        Poll::Ready(self.ep.node().heed_aborts(&self.ep).map(|()| result))
+                    }
+                    other => other,
+                })
             }
         };
         let (result, outcome) = match polled {
@@ -369,6 +383,18 @@ impl Node {
         let failed =
             |e| Error::bad_input(format!("cannot start the thread that a replicated group needs: {e}"));
         Node::start_thread(node).map_err(failed)
+    }
+
+    /// Lets the node's thread send what is still queued here.
+    pub(crate) fn send_in_background(node: &Arc<Node>) {
+        let mut desk = lock(&node.tasks.desk);
+        desk.unsent = true;
+        if !desk.thread {
+            // Without a thread it is sent when this rank calls something else.
+            desk.thread = Node::start_thread(node).is_ok();
+        }
+        drop(desk);
+        node.tasks.bell.notify_all();
     }
 
     /// This thread drives the transport from now on, not the node's.

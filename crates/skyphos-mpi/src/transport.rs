@@ -587,6 +587,10 @@ impl Transport for Mpi {
         }
     }
 
+    fn quiet_polls(&self) -> u32 {
+        2
+    }
+
     fn waker(&self) -> Waker {
         let woken = self.woken.clone();
         Arc::new(move || woken.store(true, Ordering::Release))

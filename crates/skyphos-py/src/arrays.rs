@@ -3,7 +3,7 @@
 use numpy::{PyReadonlyArray1, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use skyphos::{Indices, bf16, f16};
+use skyphos::{Indices, Shape, bf16, f16, shape_of};
 
 /// Runs `$body` with `$values: &[T]` and `$out: &mut [T]` of the type at hand.
 macro_rules! with_values {
@@ -30,6 +30,23 @@ macro_rules! with_values {
     }};
 }
 pub(crate) use with_values;
+
+/// Runs `$body` with the two arrays, of whatever type.
+macro_rules! of_variant {
+    ($arrays:expr, |$values:ident, $out:ident| $body:expr) => {
+        match $arrays {
+            ValueArrays::F32($values, $out) => $body,
+            ValueArrays::F64($values, $out) => $body,
+            ValueArrays::I32($values, $out) => $body,
+            ValueArrays::I64($values, $out) => $body,
+            ValueArrays::U8($values, $out) => $body,
+            ValueArrays::U32($values, $out) => $body,
+            ValueArrays::U64($values, $out) => $body,
+            ValueArrays::BF16($values, $out) => $body,
+            ValueArrays::F16($values, $out) => $body,
+        }
+    };
+}
 
 /// An array of indices, held while a call uses it.
 pub enum IndexArray<'py> {
@@ -93,18 +110,23 @@ impl<'py> ValueArrays<'py> {
     /// The same for arrays that may be used as they are: of one shape, in rows, of a type that NumPy has.
     pub fn plain(values: &Bound<'py, PyAny>, out: &Bound<'py, PyAny>) -> PyResult<ValueArrays<'py>> {
         let arrays = ValueArrays::new(values, out)?;
-        macro_rules! alike {
-            ($($variant:ident),*) => {
-                match &arrays {
-                    $(ValueArrays::$variant(values, out) => values.shape() == out.shape()
-                        && values.is_c_contiguous() && out.is_c_contiguous(),)*
-                }
-            };
-        }
-        match alike!(F32, F64, I32, I64, U8, U32, U64, BF16, F16) {
+        let alike = of_variant!(&arrays, |values, out| {
+            values.shape() == out.shape() && values.is_c_contiguous() && out.is_c_contiguous()
+        });
+        match alike {
             true => Ok(arrays),
             false => Err(PyTypeError::new_err("arrays of different shapes, or not in rows")),
         }
+    }
+
+    /// The shape of the values.
+    pub fn shape(&self) -> Shape {
+        of_variant!(self, |values, _out| shape_of(values.shape()))
+    }
+
+    /// The shape of what is made of them.
+    pub fn shape_of_out(&self) -> Shape {
+        of_variant!(self, |_values, out| shape_of(out.shape()))
     }
 
     fn of_type(values: &Bound<'py, PyAny>, out: &Bound<'py, PyAny>) -> PyResult<ValueArrays<'py>> {

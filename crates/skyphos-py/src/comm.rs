@@ -343,6 +343,16 @@ impl Comm {
         to_py(py, error)
     }
 
+    /// Raises on all ranks if they pass another function or other arguments, and names those that differ.
+    fn agree_arguments(
+        &self,
+        py: Python<'_>,
+        function: &str,
+        arguments: Vec<(String, String)>,
+    ) -> PyResult<()> {
+        py.detach(|| self.comm.agree_arguments(function, arguments)).map_err(|e| to_py(py, e))
+    }
+
     /// `shared`: (n, width, degrees, missing is identity, min_packet, expected_nnz).
     fn configure(
         &self,

@@ -18,6 +18,11 @@ pub fn keep(error: PyErr) {
     });
 }
 
+/// What Python code raised while a call waited, if that was not the end of the call.
+pub fn take_raised() -> Option<PyErr> {
+    RAISED.with(|raised| raised.borrow_mut().take())
+}
+
 /// Runs signal handlers; whether one raised (Ctrl-C).
 pub fn interrupted() -> bool {
     Python::attach(|py| match py.check_signals() {
@@ -40,7 +45,9 @@ pub fn or_fail<T>(py: Python<'_>, comm: &skyphos::Comm, converted: PyResult<T>) 
 
 /// The exception for an error: the one that Python code raised meanwhile, if it did.
 pub fn to_py(py: Python<'_>, error: Error) -> PyErr {
-    if let Some(raised) = RAISED.with(|raised| raised.borrow_mut().take()) {
+    if let Some(raised) = take_raised() {
+        // All ranks hear of it. An exception without attributes is told twice, which does no harm.
+        let _ = raised.value(py).setattr("_is_told", true);
         return raised;
     }
     build(py, &error).unwrap_or_else(|failed| failed)
@@ -61,6 +68,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
             "Timeout"
         }
         Error::Mismatch { .. } => "Mismatch",
+        Error::Diverged { .. } => "Diverged",
         Error::Refused { .. } => "Refused",
         Error::Interrupted => return Ok(PyKeyboardInterrupt::new_err(())),
         _ => "SkyphosError",

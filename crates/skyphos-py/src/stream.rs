@@ -16,18 +16,18 @@ use skyphos::planner::Stage;
 use skyphos::{
     Algorithm, AllreduceOptions, Allreduced, ArrayMove, DType, DenseThreshold, Error, Explanation, Form,
     Gathered, IndexList, ReduceOp, Result, Scattered, Schedule, ScheduleChoice, Source, SparseVec, Split,
-    Traffic, with_element,
+    Traffic, shape_of, with_element,
 };
 
 /// The parts of a vector: indices, values and bitmap; indices are None for a dense one.
 pub(crate) type Parts<'py> = (Option<Bound<'py, PyAny>>, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
 
 /// Settings that all ranks share: algorithm, degrees, split, dense threshold (-1: automatic, -2: the paper's), what
-/// is quantised, entries that the result should have, a stamp of what else must be the same.
-type Settings = (String, Option<Vec<u32>>, String, i64, Option<Quantised>, Option<u64>, u32);
+/// is quantised, entries that the result should have, the shape of what the vector was made of.
+type Settings = (String, Option<Vec<u32>>, String, i64, Option<Quantised>, Option<u64>, Option<Vec<usize>>);
 
 fn options(
-    (algorithm, degrees, split, threshold, quantised, expected_nnz, stamp): Settings,
+    (algorithm, degrees, split, threshold, quantised, expected_nnz, shape): Settings,
 ) -> Result<AllreduceOptions> {
     let split = match split.as_str() {
         "even" => Split::Even,
@@ -53,7 +53,7 @@ fn options(
         quantize,
         tell_sent: false,
         expected_nnz,
-        stamp,
+        shape: shape.and_then(|shape| shape_of(&shape)),
     })
 }
 
@@ -197,9 +197,10 @@ pub fn allreduce_dense(
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let settings = (algorithm, None, "quantiles".to_owned(), -1, quantised, None, 0);
+    let settings = (algorithm, None, "quantiles".to_owned(), -1, quantised, None, None);
     let (op, options) = op_and_options(py, comm, op, identity, settings)?;
     let mut arrays = or_fail(py, comm, ValueArrays::new(values, out))?;
+    let options = AllreduceOptions { shape: arrays.shape(), ..options };
     with_values!(&mut arrays, |numbers, result| {
         let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
         let call = comm.allreduce_dense_call(numbers, result, op, options);
@@ -218,7 +219,8 @@ pub fn allreduce_plain(
 ) -> PyResult<bool> {
     let Ok(op) = ReduceOp::from_name(op) else { return Ok(false) };
     let Ok(mut arrays) = ValueArrays::plain(values, out) else { return Ok(false) };
-    let (comm, options) = (comm.shared(), AllreduceOptions::default());
+    let (comm, shape) = (comm.shared(), arrays.shape());
+    let options = AllreduceOptions { shape, ..AllreduceOptions::default() };
     with_values!(&mut arrays, |numbers, result| {
         py.detach(|| comm.allreduce_dense(numbers, result, &op, &options)).map_err(|e| to_py(py, e))?;
     });
@@ -242,7 +244,7 @@ pub fn reduce_scatter<'py>(
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let settings = ("auto".to_owned(), degrees, "even".to_owned(), -1, None, expected_nnz, 0);
+    let settings = ("auto".to_owned(), degrees, "even".to_owned(), -1, None, expected_nnz, None);
     let (op, options) = op_and_options(py, comm, op, identity, settings)?;
     with_vector!(
         py,
@@ -402,9 +404,12 @@ pub fn move_arrays(
         _ => ArrayMove::Scatter { root },
     };
     let mut arrays = or_fail(py, comm, ValueArrays::new(values, out))?;
+    // Of a scatter each rank has the shape of what comes.
+    let shape =
+        if matches!(what, ArrayMove::Scatter { .. }) { arrays.shape_of_out() } else { arrays.shape() };
     with_values!(&mut arrays, |numbers, result| {
         let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
-        let call = comm.move_arrays_call(what, numbers, result);
+        let call = comm.move_arrays_call(what, numbers, result, shape);
         perform(py, comm, call, async_op, move |py, (_, traffic)| {
             told_of_schedule(&choice, traffic).into_py_any(py)
         })
@@ -449,9 +454,10 @@ pub fn reduce_arrays(
     let comm = comm.shared();
     let op = or_fail(py, comm, reduce_op(op, identity))?;
     let mut arrays = or_fail(py, comm, ValueArrays::new(values, out))?;
+    let shape = arrays.shape();
     with_values!(&mut arrays, |numbers, result| {
         let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
-        let call = comm.reduce_arrays_call(root, numbers, result, op);
+        let call = comm.reduce_arrays_call(root, numbers, result, op, shape);
         perform(py, comm, call, async_op, |py, _| ().into_py_any(py))
     })
 }

@@ -1,6 +1,6 @@
 //! Calls, run at once or left under way.
 
-use crate::errors::to_py;
+use crate::errors::{take_raised, to_py};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use skyphos::{Call, Comm, Result};
@@ -31,9 +31,14 @@ impl Work {
     }
 
     /// Waits at most so many seconds (None: without end); whether the call is over.
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> bool {
+    /// Raises what a signal handler raised meanwhile, unless the call ended by it: then `take` does.
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let timeout = timeout.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX));
-        py.detach(|| self.work.wait_for(timeout))
+        let done = py.detach(|| self.work.wait_for(timeout));
+        match self.work.has_failed() {
+            true => Ok(done),
+            false => take_raised().map_or(Ok(done), Err),
+        }
     }
 
     /// The result, once; raises the call's error.

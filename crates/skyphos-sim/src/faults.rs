@@ -5,7 +5,8 @@
 //! heals before that is a delay: what was held comes then.
 
 use crate::world::{Flying, Kind, World, nanoseconds};
-use rand::RngExt;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::slab::Payload;
 use skyphos_core::transport::{Event, Loss};
@@ -80,6 +81,11 @@ pub enum Fault {
         process: u32,
         /// How many times as long.
         times: f64,
+    },
+    /// The user interrupts a process (Ctrl-C): it leaves the call that it waits in, with an error.
+    Interrupt {
+        /// Which.
+        process: u32,
     },
     /// Bits of a frame are turned on its way: that of [`When::Frame`], or the first that is on its way from the process.
     Corrupt {
@@ -188,6 +194,10 @@ pub(crate) struct Faults {
     /// Connections that are over, by who knows it and of whom.
     down: BTreeSet<(u32, u32)>,
     stopped: Vec<u64>,
+    /// Processes that were interrupted and have not asked since; `None` for those that ignore it.
+    interrupted: Vec<Option<bool>>,
+    /// What decides how much of what has come a poll hands over.
+    polls: Pcg64,
     /// How many times as long work takes, where that is not as planned at first.
     pub(crate) slowed: Vec<(u32, f64)>,
     pub(crate) struck: Vec<Struck>,
@@ -211,6 +221,8 @@ impl Faults {
             again: BTreeSet::new(),
             down: BTreeSet::new(),
             stopped: vec![0; each],
+            interrupted: vec![Some(false); each],
+            polls: Pcg64::seed_from_u64(each as u64),
             slowed: Vec::new(),
             struck: Vec::new(),
             trace: DefaultHasher::new(),
@@ -250,6 +262,25 @@ impl Faults {
 
     pub(crate) fn all_can_join(&self) -> bool {
         self.cuts.is_empty() && self.joining.iter().all(|joining| *joining)
+    }
+
+    /// Whether a process was interrupted since it asked last.
+    pub(crate) fn take_interrupt(&mut self, process: u32) -> bool {
+        self.interrupted[process as usize].as_mut().is_some_and(std::mem::take)
+    }
+
+    /// From now on a process ignores that it is interrupted.
+    pub(crate) fn ignore_interrupts(&mut self, process: u32) {
+        self.interrupted[process as usize] = None;
+    }
+
+    /// How many of the events that have come a poll hands over: at least one. Over MPI it is one message of each peer, over
+    /// sockets what fits a buffer.
+    pub(crate) fn events_of_a_poll(&mut self, come: usize) -> usize {
+        match come {
+            0 | 1 => come,
+            _ => self.polls.random_range(1..=come),
+        }
     }
 
     /// All processes are in a new group.
@@ -356,7 +387,9 @@ impl World {
         let to_of = frame.map(|frame| self.flying(frame).to);
         let concerns = |a: u32, b: u32| match fault {
             Fault::Crash { process, .. } | Fault::CutOff { process, .. } => a == process || b == process,
-            Fault::Stop { process, .. } | Fault::Slow { process, .. } => a == process || b == process,
+            Fault::Stop { process, .. } | Fault::Slow { process, .. } | Fault::Interrupt { process } => {
+                a == process || b == process
+            }
             Fault::Cut { from, to, both, .. } => {
                 let to = to_of.unwrap_or(to);
                 (a, b) == (from, to) || both && (b, a) == (from, to)
@@ -421,6 +454,13 @@ impl World {
             Fault::Stop { process, seconds } => {
                 self.faults().stopped[process as usize] = time + nanoseconds(seconds);
                 vec![]
+            }
+            Fault::Interrupt { process } => {
+                self.faults().interrupted[process as usize]
+                    .as_mut()
+                    .into_iter()
+                    .for_each(|asked| *asked = true);
+                vec![process]
             }
             Fault::Slow { process, times } => {
                 self.faults().slowed.push((process, times));

@@ -28,5 +28,5 @@ pub use costs::Costs;
 pub use distribution::Distribution;
 pub use faults::{Fault, Struck, When};
 pub use network::{Network, Stragglers};
-pub use play::{Outcome, Play, Played, Process};
+pub use play::{Outcome, Play, Played, Process, interrupted};
 pub use record::{Record, Round};

@@ -11,6 +11,7 @@ use crate::world::{MOST_NS, World, nanoseconds};
 use skyphos_core::clock::VirtualClock;
 use skyphos_core::transport::{Loss, Transport};
 use skyphos_types::{Error, Result};
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -56,6 +57,17 @@ pub struct Played<R> {
     pub log: Vec<String>,
 }
 
+thread_local! {
+    /// The process whose turn it is on this thread.
+    static CURRENT: RefCell<Option<(Arc<Shared>, u32)>> = const { RefCell::new(None) };
+}
+
+/// Whether the process whose turn it is was interrupted since this was asked last: for the settings of its node.
+pub fn interrupted() -> bool {
+    let current = CURRENT.with(|current| current.borrow().clone());
+    current.is_some_and(|(shared, process)| shared.world().faults().take_interrupt(process))
+}
+
 /// A process, as its program sees it.
 pub struct Process {
     number: u32,
@@ -78,6 +90,11 @@ impl Process {
     /// Computes for so many seconds, or longer if the process is slow: it looks at nothing that comes meanwhile.
     pub fn work(&mut self, seconds: f64) {
         self.clock.pass(nanoseconds(seconds * self.slowness.get()));
+    }
+
+    /// From now on the process goes on when it is interrupted.
+    pub fn ignore_interrupts(&mut self) {
+        self.shared.world().faults().ignore_interrupts(self.number);
     }
 
     /// Joins the next group of all processes, once all are there; `None` if they are not after so many seconds. Of an
@@ -181,7 +198,10 @@ impl Cluster {
             if turns[number].is_none() && self.shared.world().starts_anew(process) {
                 (turns[number], outcomes[number]) = (start(number), None);
             }
-            let Some(result) = turns[number].as_mut().and_then(Turns::go_on) else { continue };
+            CURRENT.set(Some((self.shared.clone(), process)));
+            let result = turns[number].as_mut().and_then(Turns::go_on);
+            CURRENT.set(None);
+            let Some(result) = result else { continue };
             turns[number] = None;
             let crashed = self.shared.is_crashed(process);
             // What it had not closed is closed.

@@ -71,8 +71,7 @@ impl Sim {
     }
 
     fn take(&self, events: &mut Vec<Event>) {
-        let mut world = self.shared.world();
-        events.extend(std::iter::from_fn(|| world.take(self.rank)));
+        events.extend(self.shared.world().take(self.rank));
     }
 }
 

@@ -240,9 +240,11 @@ impl World {
         }
     }
 
-    /// What has come for a rank.
-    pub(crate) fn take(&mut self, rank: u32) -> Option<Event> {
-        self.inboxes[rank as usize].pop_front()
+    /// What has come for a rank. Where faults are played, some of it, in order: the rest comes with the next polls.
+    pub(crate) fn take(&mut self, rank: u32) -> impl Iterator<Item = Event> + '_ {
+        let inbox = &mut self.inboxes[rank as usize];
+        let count = self.faults.as_mut().map_or(inbox.len(), |faults| faults.events_of_a_poll(inbox.len()));
+        inbox.drain(..count)
     }
 
     /// Lets time go on until a rank is to look for work: which, and when. `None` if nothing will happen any more. `clock`

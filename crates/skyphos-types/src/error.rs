@@ -67,6 +67,20 @@ pub enum Error {
     /// The call was interrupted on this rank (Ctrl-C).
     #[error("interrupted")]
     Interrupted,
+    /// One rank completed a call that another left with an error in the same moment, so that neither could know of the
+    /// other. The group makes no more calls.
+    #[error(
+        "ranks {left} and {right} no longer agree which calls have succeeded: {cause}. Make a new group with shrink(), and go \
+         on from a state that all ranks share (a checkpoint)"
+    )]
+    Diverged {
+        /// One rank.
+        left: u32,
+        /// The other.
+        right: u32,
+        /// What happened.
+        cause: String,
+    },
     /// Indices that are wanted and that no rank contributes. All ranks find this together.
     #[error(
         "{requests} wanted indices are contributed by no rank: {}; contribute them, or pass \
@@ -157,6 +171,9 @@ impl Error {
                 let pairs = examples.iter().flat_map(|(index, rank)| [*index, u64::from(*rank)]);
                 (9, [*requests].into_iter().chain(pairs).collect(), vec![])
             }
+            Error::Diverged { left, right, cause } => {
+                (10, vec![u64::from(*left), u64::from(*right)], vec![cause])
+            }
         };
         let mut out = vec![code];
         out.extend((numbers.len() as u32).to_le_bytes());
@@ -217,6 +234,7 @@ impl Error {
                 requests: *numbers.first()?,
                 examples: numbers[1..].chunks_exact(2).map(|p| (p[0], p[1] as u32)).collect(),
             },
+            10 => Error::Diverged { left: rank(0)?, right: rank(1)?, cause: text(&mut bytes)? },
             _ => return None,
         })
     }
@@ -238,6 +256,7 @@ mod tests {
             Error::Interrupted,
             Error::Corrupt { rank: 2, message: s("crc") },
             Error::Unmet { requests: 3, examples: vec![(1 << 62, 4), (7, 0)] },
+            Error::Diverged { left: 1, right: 0, cause: s("interrupted") },
         ]
     }
 

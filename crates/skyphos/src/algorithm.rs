@@ -1,5 +1,6 @@
 //! The schedules of allreduce, when vectors turn dense, and the settings that all ranks share.
 
+use crate::arguments::{Shape, shape_hash};
 use crate::configure::custom_tag;
 use crate::quantize::QuantizeOptions;
 use skyphos_core::Endpoint;
@@ -156,8 +157,8 @@ pub struct AllreduceOptions {
     pub expected_nnz: Option<u64>,
     /// Whether [`Allreduced::sent`](crate::Allreduced::sent) is wanted on this rank.
     pub tell_sent: bool,
-    /// Anything else that must be the same on all ranks, as the shape of what a vector was made of; 0: nothing.
-    pub stamp: u32,
+    /// Shape of what the vector or array was made of.
+    pub shape: Shape,
 }
 
 impl AllreduceOptions {
@@ -172,17 +173,19 @@ impl AllreduceOptions {
         }
         self.quantize.iter().flat_map(QuantizeOptions::words).for_each(&mut mix);
         self.expected_nnz.iter().for_each(|entries| mix((entries ^ entries >> 32) as u32 ^ 3));
-        if self.stamp != 0 {
-            mix(self.stamp ^ 4);
+        let is_array = kind == CallKind::AllreduceDense;
+        if self.shape.is_some() && !is_array {
+            mix(shape_hash(&self.shape) ^ 4);
         }
+        let width = if is_array { shape_hash(&self.shape) } else { u32::try_from(width).unwrap_or(u32::MAX) };
         CallSig {
-            kind,
             op: op.code(),
             dtype: T::DTYPE as u8,
             flags: custom_tag(op),
-            width: u32::try_from(width).unwrap_or(u32::MAX),
+            width,
             n,
             extra,
+            ..CallSig::plain(kind)
         }
     }
 }

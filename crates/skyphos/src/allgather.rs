@@ -1,13 +1,14 @@
 //! Allgather of sparse vectors: by the schedule that should take the least time for items as large as the last ones.
 
 use crate::Comm;
+use crate::arguments::single;
 use crate::vectors::{Source, decode_all, is_wide, plain};
 use crate::vouch;
 use skyphos_core::collectives::gather::{Item, Schedule, allgather};
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::stream::encode;
-use skyphos_core::{Call, Endpoint, Traffic};
+use skyphos_core::{Arguments, Call, Endpoint, Traffic};
 use skyphos_kernels::stream::{SparseVec, View};
 use skyphos_plan::{Profile, Stage};
 use skyphos_types::{Element, Result};
@@ -129,7 +130,9 @@ impl Comm {
         schedule: Option<Schedule>,
     ) -> Result<Gathered<T>> {
         let (choice, asked, sig) = self.plan_allgather::<T>(n, width, schedule);
-        let call = self.call(sig, async |ep| allgather_on(ep, (n, width), view, choice).await);
+        let call = self.call((sig, schedule_argument(&choice)), async |ep| {
+            allgather_on(ep, (n, width), view, choice).await
+        });
         self.memory.after_items(asked, call, |done| done.item_bytes)
     }
 
@@ -142,12 +145,14 @@ impl Comm {
         schedule: Option<Schedule>,
     ) -> Result<Call<Gathered<T>>> {
         let (choice, _, sig) = self.plan_allgather::<T>(n, width, schedule);
-        self.prepare(
-            sig,
-            None,
-            move |ep| async move { allgather_on(&ep, (n, width), x.view(), choice).await },
-        )
+        self.prepare((sig, schedule_argument(&choice)), None, move |ep| async move {
+            allgather_on(&ep, (n, width), x.view(), choice).await
+        })
     }
+}
+
+fn schedule_argument(choice: &ScheduleChoice) -> Arguments {
+    single("algorithm", choice.schedule.name().to_owned())
 }
 
 async fn allgather_on<T: Element>(

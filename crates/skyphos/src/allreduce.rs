@@ -60,7 +60,7 @@ impl Comm {
         let asked = options.sig::<T>(CallKind::Allreduce, op, n, width);
         let bytes = view.nnz(width) * size_of::<T>();
         let body = async |ep: &Endpoint, basis| allreduce_on(ep, (n, width), view, op, options, basis).await;
-        self.remembered(asked, bytes, body, |done| {
+        self.remembered((asked, options.arguments()), bytes, body, |done| {
             (done.explanation.traffic, done.explanation.choice.as_deref())
         })
     }
@@ -75,7 +75,7 @@ impl Comm {
         options: AllreduceOptions,
     ) -> Result<Call<Allreduced<T>>> {
         let (basis, sig) = self.basis(options.sig::<T>(CallKind::Allreduce, &op, n, width));
-        self.prepare(sig, Some(&op.clone()), move |ep| async move {
+        self.prepare((sig, options.arguments()), Some(&op.clone()), move |ep| async move {
             allreduce_on(&ep, (n, width), x.view(), &op, &options, basis).await.map(|(done, _)| done)
         })
     }
@@ -89,7 +89,9 @@ impl Comm {
         options: &AllreduceOptions,
     ) -> Result<()> {
         let sig = options.sig::<T>(CallKind::AllreduceDense, op, values.len() as u64, 1);
-        self.call(sig, async |ep| allreduce_dense_on(ep, values, out, op, options).await.map(drop))
+        self.call((sig, options.arguments()), async |ep| {
+            allreduce_dense_on(ep, values, out, op, options).await.map(drop)
+        })
     }
 
     /// [`Comm::allreduce_dense`] that can go on by itself; gives `out` back, and what it did.
@@ -101,7 +103,7 @@ impl Comm {
         options: AllreduceOptions,
     ) -> Result<Call<(Out, Explanation)>> {
         let sig = options.sig::<T>(CallKind::AllreduceDense, &op, values.as_ref().len() as u64, 1);
-        self.prepare(sig, Some(&op.clone()), move |ep| async move {
+        self.prepare((sig, options.arguments()), Some(&op.clone()), move |ep| async move {
             let algorithm = allreduce_dense_on(&ep, values.as_ref(), out.as_mut(), &op, &options).await?;
             let (degrees, dense_threshold) = (Vec::new(), 0.0);
             let explanation =

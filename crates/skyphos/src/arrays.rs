@@ -2,6 +2,7 @@
 
 use crate::Comm;
 use crate::algorithm::{Algorithm, choose_dense};
+use crate::arguments::{Shape, of_arrays, shape_hash};
 use crate::configure::custom_tag;
 use crate::vectors::check_root;
 use crate::vouch;
@@ -13,7 +14,7 @@ use skyphos_core::collectives::gather::{
     scatter_arrays,
 };
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::{Call, Endpoint, Traffic};
+use skyphos_core::{Arguments, Call, Endpoint, Traffic};
 use skyphos_kernels::split_ranges;
 use skyphos_types::{Element, Error, ReduceOp, Result};
 
@@ -39,7 +40,7 @@ pub enum ArrayMove {
 }
 
 impl ArrayMove {
-    fn sig<T: Element>(self, size: u32, values: usize, out: usize) -> CallSig {
+    fn sig<T: Element>(self, size: u32, values: usize, out: usize, shape: &Shape) -> CallSig {
         let (kind, block, extra) = match self {
             ArrayMove::Allgather(schedule) => (CallKind::Allgather, values, schedule as u32),
             ArrayMove::Gather { root } => (CallKind::Gather, values, root),
@@ -48,7 +49,16 @@ impl ArrayMove {
             ArrayMove::Message => (CallKind::Message, values + out, 0),
         };
         let dtype = T::DTYPE as u8;
-        CallSig { kind, op: 0, dtype, flags: CallSig::ARRAYS, width: 1, n: block as u64, extra }
+        let plain = CallSig::plain(kind);
+        CallSig { dtype, flags: CallSig::ARRAYS, width: shape_hash(shape), n: block as u64, extra, ..plain }
+    }
+
+    fn arguments(self, shape: Shape) -> Arguments {
+        let others = match self {
+            ArrayMove::Allgather(schedule) => vec![("algorithm".to_owned(), schedule.name().to_owned())],
+            _ => vec![],
+        };
+        of_arrays(shape, others)
     }
 
     /// Refuses arrays of which one is not as long as the other makes it.
@@ -115,13 +125,13 @@ async fn reduce_on<T: Element>(
     }
 }
 
-fn reduce_sig<T: Element>(root: Option<u32>, values: usize, op: &ReduceOp) -> CallSig {
+fn reduce_sig<T: Element>(root: Option<u32>, values: usize, op: &ReduceOp, shape: &Shape) -> CallSig {
     let (kind, extra) = match root {
         None => (CallKind::ReduceScatterDense, 0),
         Some(root) => (CallKind::ReduceToRootDense, root),
     };
-    let (n, flags) = (values as u64, custom_tag(op));
-    CallSig { kind, op: op.code(), dtype: T::DTYPE as u8, flags, width: 1, n, extra }
+    let (n, flags, width) = (values as u64, custom_tag(op), shape_hash(shape));
+    CallSig { op: op.code(), dtype: T::DTYPE as u8, flags, width, n, extra, ..CallSig::plain(kind) }
 }
 
 impl Comm {
@@ -134,20 +144,21 @@ impl Comm {
         out: &mut [T],
         op: &ReduceOp,
     ) -> Result<()> {
-        let sig = reduce_sig::<T>(root, values.len(), op);
-        self.call(sig, async |ep| reduce_on(ep, root, values, out, op).await)
+        let sig = reduce_sig::<T>(root, values.len(), op, &None);
+        self.call((sig, of_arrays(None, vec![])), async |ep| reduce_on(ep, root, values, out, op).await)
     }
 
-    /// [`Comm::reduce_arrays`] that can go on by itself; gives `out` back.
+    /// [`Comm::reduce_arrays`] of arrays of one shape that can go on by itself; gives `out` back.
     pub fn reduce_arrays_call<T: Element, Out: AsMut<[T]> + Send + 'static>(
         &self,
         root: Option<u32>,
         values: impl AsRef<[T]> + Send + 'static,
         mut out: Out,
         op: ReduceOp,
+        shape: Shape,
     ) -> Result<Call<Out>> {
-        let sig = reduce_sig::<T>(root, values.as_ref().len(), &op);
-        self.prepare(sig, Some(&op.clone()), move |ep| async move {
+        let sig = reduce_sig::<T>(root, values.as_ref().len(), &op, &shape);
+        self.prepare((sig, of_arrays(shape, vec![])), Some(&op.clone()), move |ep| async move {
             reduce_on(&ep, root, values.as_ref(), out.as_mut(), &op).await?;
             Ok(out)
         })
@@ -155,19 +166,20 @@ impl Comm {
 
     /// Moves blocks of arrays between all ranks. Collective; blocks have the same length on all ranks.
     pub fn move_arrays<T: Element>(&self, what: ArrayMove, values: &[T], out: &mut [T]) -> Result<()> {
-        let sig = what.sig::<T>(self.size(), values.len(), out.len());
-        self.call(sig, async |ep| move_on(ep, what, values, out).await)
+        let sig = what.sig::<T>(self.size(), values.len(), out.len(), &None);
+        self.call((sig, what.arguments(None)), async |ep| move_on(ep, what, values, out).await)
     }
 
-    /// [`Comm::move_arrays`] that can go on by itself; gives `out` back, and what moved.
+    /// [`Comm::move_arrays`] of arrays of one shape that can go on by itself; gives `out` back, and what moved.
     pub fn move_arrays_call<T: Element, Out: AsMut<[T]> + Send + 'static>(
         &self,
         what: ArrayMove,
         values: impl AsRef<[T]> + Send + 'static,
         mut out: Out,
+        shape: Shape,
     ) -> Result<Call<(Out, Traffic)>> {
-        let sig = what.sig::<T>(self.size(), values.as_ref().len(), out.as_mut().len());
-        self.prepare(sig, None, move |ep| async move {
+        let sig = what.sig::<T>(self.size(), values.as_ref().len(), out.as_mut().len(), &shape);
+        self.prepare((sig, what.arguments(shape)), None, move |ep| async move {
             move_on(&ep, what, values.as_ref(), out.as_mut()).await?;
             Ok((out, ep.traffic()))
         })

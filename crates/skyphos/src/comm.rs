@@ -10,7 +10,7 @@ use skyphos_core::collectives::gather::scatter_arrays;
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::local::local_group;
 use skyphos_core::transport::Transport;
-use skyphos_core::{Call, Endpoint, Group, Node, Settings, Topology};
+use skyphos_core::{Asked, Call, Endpoint, Group, Node, Settings, Topology};
 use skyphos_plan::Profile;
 use skyphos_types::{Error, ReduceOp, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -270,21 +270,25 @@ impl Comm {
     }
 
     /// Runs one collective.
-    pub(crate) fn call<R>(&self, sig: CallSig, body: impl AsyncFnOnce(&Endpoint) -> Result<R>) -> Result<R> {
+    pub(crate) fn call<R>(
+        &self,
+        asked: impl Into<Asked>,
+        body: impl AsyncFnOnce(&Endpoint) -> Result<R>,
+    ) -> Result<R> {
         self.check_usable()?;
-        self.node.call(&self.group, sig, body)
+        self.node.call(&self.group, asked, body)
     }
 
     /// Makes a collective call that can go on by itself. `op`'s code runs only on threads that wait.
     pub(crate) fn prepare<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
         &self,
-        sig: CallSig,
+        asked: impl Into<Asked>,
         op: Option<&ReduceOp>,
         body: impl FnOnce(Arc<Endpoint>) -> F,
     ) -> Result<Call<R>> {
         self.check_usable()?;
         let waiters_only = matches!(op, Some(ReduceOp::Custom(_)));
-        Ok(self.node.prepare(&self.group, sig, waiters_only, body))
+        Ok(self.node.prepare(&self.group, asked, waiters_only, body))
     }
 
     /// From now on non-blocking calls wait for [`Comm::release`] (or until somebody waits for one), so that the

@@ -64,13 +64,11 @@ impl ConfigureOptions {
         extra ^= self.min_packet_bytes.map_or(0, |bytes| (bytes.to_bits() >> 32) as u32 | 1);
         extra ^= self.expected_nnz.map_or(0, |nnz| (nnz ^ nnz >> 32) as u32 | 1).rotate_left(7);
         CallSig {
-            kind,
-            op: 0,
-            dtype: 0,
             flags: u8::from(self.missing == Missing::Identity),
             width: u32::try_from(self.width).unwrap_or(u32::MAX),
             n: self.n.unwrap_or(0),
             extra,
+            ..CallSig::plain(kind)
         }
     }
 
@@ -91,7 +89,7 @@ impl Comm {
         options: &ConfigureOptions,
     ) -> Result<Plan> {
         let (contribute, want, seen) = (contribute.into(), want.into(), *self.observed());
-        self.call(options.sig(CallKind::Configure), async |ep| {
+        self.call((options.sig(CallKind::Configure), options.arguments()), async |ep| {
             let request = request::<f64>(ep, [contribute, want], &[], options, seen).await?;
             configure::configure(ep, request).await
         })
@@ -100,7 +98,7 @@ impl Comm {
     /// [`Comm::configure`] that can go on by itself.
     pub fn configure_call(&self, sets: impl IndexSets, options: ConfigureOptions) -> Result<Call<Plan>> {
         let seen = *self.observed();
-        self.prepare(options.sig(CallKind::Configure), None, move |ep| async move {
+        self.prepare((options.sig(CallKind::Configure), options.arguments()), None, move |ep| async move {
             let lists = [sets.contribute(), sets.want()];
             let request = request::<f64>(&ep, lists, &[], &options, seen).await?;
             configure::configure(&ep, request).await
@@ -159,7 +157,7 @@ impl Comm {
         options: &ConfigureOptions,
     ) -> Result<Plan> {
         let (contribute, want, seen) = (contribute.into(), want.into(), *self.observed());
-        self.call(options.sig_with::<T>(op), async |ep| {
+        self.call((options.sig_with::<T>(op), options.arguments()), async |ep| {
             let request = request(ep, [contribute, want], values, options, seen).await?;
             configure::configure_reduce(ep, request, values, out, op).await
         })
@@ -175,24 +173,28 @@ impl Comm {
         options: ConfigureOptions,
     ) -> Result<Call<(Plan, Out)>> {
         let seen = *self.observed();
-        self.prepare(options.sig_with::<T>(&op), Some(&op.clone()), move |ep| async move {
-            let (lists, values, row) = ([sets.contribute(), sets.want()], values.as_ref(), out.as_mut());
-            let request = request(&ep, lists, values, &options, seen).await?;
-            let plan = configure::configure_reduce(&ep, request, values, row, &op).await?;
-            Ok((plan, out))
-        })
+        self.prepare(
+            (options.sig_with::<T>(&op), options.arguments()),
+            Some(&op.clone()),
+            move |ep| async move {
+                let (lists, values, row) = ([sets.contribute(), sets.want()], values.as_ref(), out.as_mut());
+                let request = request(&ep, lists, values, &options, seen).await?;
+                let plan = configure::configure_reduce(&ep, request, values, row, &op).await?;
+                Ok((plan, out))
+            },
+        )
     }
 }
 
 fn reduce_sig<T: Element>(n: u64, width: usize, id: u32, op: &ReduceOp) -> CallSig {
     CallSig {
-        kind: CallKind::Reduce,
         op: op.code(),
         dtype: T::DTYPE as u8,
         flags: custom_tag(op),
         width: width as u32,
         n,
         extra: id,
+        ..CallSig::plain(CallKind::Reduce)
     }
 }
 

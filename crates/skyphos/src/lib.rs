@@ -17,6 +17,7 @@
 mod algorithm;
 mod allgather;
 mod allreduce;
+mod arguments;
 mod arrays;
 mod as_dense;
 mod blocks;
@@ -25,7 +26,6 @@ mod choose;
 mod comm;
 mod configure;
 mod corrections;
-
 mod decide;
 mod degrees;
 mod explain;
@@ -70,6 +70,7 @@ pub mod fuzzing {
 pub use algorithm::{Algorithm, AllreduceOptions, DenseThreshold};
 pub use allgather::{Gathered, ScheduleChoice};
 pub use allreduce::Allreduced;
+pub use arguments::{Shape, shape_of};
 pub use arrays::ArrayMove;
 pub use blocks::{BlockExchange, ComingBlocks};
 pub use broadcast::{BroadcastOptions, Broadcasted};
@@ -95,7 +96,7 @@ pub use skyphos_core::collectives::reduce::Order;
 pub use skyphos_core::plan::{Considered, Plan, Stats, Volume};
 pub use skyphos_core::stream::Split;
 pub use skyphos_core::transport::{Health, Loss, Transport};
-pub use skyphos_core::{Call, Node, Settings, Topology, Traffic, Work};
+pub use skyphos_core::{Call, Named, Node, Settings, Topology, Traffic, Work};
 pub use skyphos_kernels::keyed;
 pub use skyphos_kernels::product;
 pub use skyphos_kernels::stream::{Form, IndexList, SparseVec, View};

@@ -62,7 +62,7 @@ impl Comm {
         let body =
             async |ep: &Endpoint, basis| reduce_scatter_on(ep, (n, width), view, op, options, basis).await;
         // Predictions of parts say nothing of those of whole vectors.
-        self.remembered(asked, bytes, body, |done| (done.explanation.traffic, None))
+        self.remembered((asked, options.arguments()), bytes, body, |done| (done.explanation.traffic, None))
     }
 
     /// [`Comm::reduce_scatter_and_tell`] that can go on by itself.
@@ -75,7 +75,7 @@ impl Comm {
         options: AllreduceOptions,
     ) -> Result<Call<Scattered<T>>> {
         let (basis, sig) = self.basis(options.sig::<T>(CallKind::ReduceScatter, &op, n, width));
-        self.prepare(sig, Some(&op.clone()), move |ep| async move {
+        self.prepare((sig, options.arguments()), Some(&op.clone()), move |ep| async move {
             reduce_scatter_on(&ep, (n, width), x.view(), &op, &options, basis).await.map(|(done, _)| done)
         })
     }

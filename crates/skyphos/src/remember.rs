@@ -6,7 +6,7 @@ use crate::decide::Basis;
 use crate::memory::{Memory, Recalled, Told};
 use crate::observe::Stopwatch;
 use skyphos_core::frame::CallSig;
-use skyphos_core::{Endpoint, Traffic};
+use skyphos_core::{Arguments, Endpoint, Traffic};
 use skyphos_types::Result;
 
 /// Calls of less are not watched closely: that would take longer than they tell.
@@ -28,14 +28,14 @@ impl Comm {
     /// Runs a call that takes so many bytes of values. `shows` says what of it tells of network and predictions.
     pub(crate) fn remembered<R>(
         &self,
-        asked: CallSig,
+        (asked, arguments): (CallSig, Arguments),
         bytes: usize,
         body: impl AsyncFnOnce(&Endpoint, Basis) -> Result<(R, Told)>,
         shows: impl Fn(&R) -> (Traffic, Option<&Choice>),
     ) -> Result<R> {
         let (basis, sig) = self.basis(asked);
         let watch = Stopwatch::start(bytes >= WATCHED_BYTES);
-        let call = self.call(sig, async |ep| body(ep, basis).await);
+        let call = self.call((sig, arguments), async |ep| body(ep, basis).await);
         let seen = watch.stop();
         let done = self.memory.after(asked, call?, seen.seconds);
         let (traffic, choice) = shows(&done);

@@ -3,6 +3,7 @@
 use crate::Comm;
 use crate::algorithm::AllreduceOptions;
 use crate::allreduce::terms;
+use crate::arguments::single;
 use crate::vectors::Source;
 use crate::vouch;
 use skyphos_core::collectives::allreduce::butterfly::Parts;
@@ -38,7 +39,9 @@ impl Comm {
         k: u64,
         op: &ReduceOp,
     ) -> Result<TopkSum<T>> {
-        self.call(sig::<T>(n, k, op), async |ep| topk_allreduce_on(ep, n, view, k, op).await)
+        self.call((sig::<T>(n, k, op), single("k", k.to_string())), async |ep| {
+            topk_allreduce_on(ep, n, view, k, op).await
+        })
     }
 
     /// [`Comm::topk_allreduce`] that can go on by itself.
@@ -50,7 +53,9 @@ impl Comm {
         op: ReduceOp,
     ) -> Result<Call<TopkSum<T>>> {
         let sig = sig::<T>(n, k, &op);
-        self.prepare(sig, None, move |ep| async move { topk_allreduce_on(&ep, n, x.view(), k, &op).await })
+        self.prepare((sig, single("k", k.to_string())), None, move |ep| async move {
+            topk_allreduce_on(&ep, n, x.view(), k, &op).await
+        })
     }
 }
 

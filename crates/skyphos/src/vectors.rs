@@ -19,7 +19,7 @@ use skyphos_types::{Element, Error, ReduceOp, Result};
 /// A call without an operation.
 pub(crate) fn plain<T: Element>(kind: CallKind, n: u64, width: usize, extra: u32) -> CallSig {
     let width = u32::try_from(width).unwrap_or(u32::MAX);
-    CallSig { kind, op: 0, dtype: T::DTYPE as u8, flags: 0, width, n, extra }
+    CallSig { dtype: T::DTYPE as u8, width, n, extra, ..CallSig::plain(kind) }
 }
 
 /// Refuses a root that is no rank.

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ..errors import BadInput
-from ..together import reduce_number, together
+from ..together import agree_arguments, collective, reduce_number, together
 from .edges import Edges
 from .partition import partition
 from .readers import check_stored, read_edges
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["load"]
 
 
+@collective()
 def load(
     comm: Comm,
     path: str | os.PathLike[str],
@@ -64,6 +65,7 @@ def load(
     ...     len(load(comm, file))
     2
     """
+    agree_arguments(comm, "load", partition_by=partition_by, weights=weights, undirected=undirected, seed=seed)
     edges = together(comm, lambda: read_edges(path, part=comm.rank, parts=comm.size, weights=weights))
     stored = reduce_number(comm, edges.stored)
     check_stored(path, stored, edges.stated)

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadInput
-from ..together import together
+from ..together import agree_arguments, collective, together
 from .dist_matrix import DistMatrix
 from .edges import Edges, Ids, Weights
 
@@ -111,6 +111,7 @@ class PageRank:
         return len(self.residuals)
 
 
+@collective()
 def pagerank(
     comm: Comm,
     graph: Edges | DistMatrix,
@@ -175,6 +176,19 @@ def pagerank(
     """
     begin = time.perf_counter()
     together(comm, lambda: check_settings(damping, tol, max_iterations, stop))
+    agree_arguments(
+        comm,
+        "pagerank",
+        graph=type(graph).__name__,
+        damping=float(damping),
+        tol=float(tol),
+        max_iterations=max_iterations,
+        personalization=personalization,
+        stop=stop,
+        degrees=None if degrees is None else list(degrees),
+        checkpoint=checkpoint is not None,
+        every=None if checkpoint is None else checkpoint.every,
+    )
     together(comm, lambda: _check_weights(graph, personalization))
     adjacency = graph if isinstance(graph, DistMatrix) else adjacency_matrix(comm, graph, degrees)
     count = int(adjacency.total(np.ones(len(adjacency.index))))
@@ -231,6 +245,7 @@ def pagerank(
     )
 
 
+@collective()
 def adjacency_matrix(comm: Comm, edges: Edges, degrees: Sequence[int] | None = None) -> DistMatrix:
     """Return the matrix with A_ij the weight of the edge from j to i, ready for :func:`pagerank`. Collective.
 

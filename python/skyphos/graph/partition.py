@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadInput
+from ..together import agree_arguments, collective
 from .edges import Edges, Ids
 from .exchange import gather_table, move
 
@@ -42,6 +43,7 @@ _SAMPLES = 1024
 _SLACK = 1.02
 
 
+@collective()
 def partition(comm: Comm, edges: Edges, method: str = "random", *, seed: int = 0) -> Edges:
     """Move edges to the ranks that are to hold them, and merge duplicates there.
 
@@ -75,6 +77,7 @@ def partition(comm: Comm, edges: Edges, method: str = "random", *, seed: int = 0
     ...     len(partition(comm, Edges(np.array([0, 0, 1]), np.array([1, 1, 0]))))
     2
     """
+    agree_arguments(comm, "partition", method=method, seed=seed)
     if method not in PARTITIONS:
         raise BadInput(f"partition must be one of {', '.join(PARTITIONS)}, not {method!r}")
     if comm.size == 1:

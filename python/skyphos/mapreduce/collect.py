@@ -28,7 +28,7 @@ def to_root(comm: Comm, keys: Any, results: Any) -> tuple[Any, Any]:
     )
     try:
         shuffle.add(keys, results)
-    except Exception as error:
+    except BaseException as error:
         comm._fail(error)
     keys, values = shuffle.result()
     return keys, values if numbers else [one for (one,) in values]

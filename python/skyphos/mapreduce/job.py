@@ -17,7 +17,8 @@ from ..shuffle import Shuffle
 from ..shuffle.combine import Combine, Function
 from ..shuffle.keys import listed
 from ..shuffle.user_code import raised
-from ..together import gather_numbers, raise_if, together
+from ..together import agree_arguments, gather_numbers, raise_if, together
+from ..together import collective as _collective
 from .collect import to_root
 from .loaders import Loader
 from .saves import Saves
@@ -150,8 +151,21 @@ class MapReduce:
                 raise BadInput(f"threads={threads}, reducers={reducers}: at least one")
             at_once = max(1, (os.cpu_count() or 1) // len(comm._stages.here)) if threads is None else threads
             self._tasks = Tasks(partitions, loader, at_once, schedule)
-        except Exception as error:
+        except BaseException as error:
             comm._fail(error)
+        agree_arguments(
+            comm,
+            "MapReduce",
+            map=map,
+            reduce=reduce,
+            combine=combine,
+            merge=merge,
+            reducers=reducers,
+            schedule=schedule,
+            collective=collective,
+            checkpoint=checkpoint is not None,
+            on_loss=on_loss,
+        )
         self._reducers = reducers
         self._on_loss, self._collective = on_loss, collective
         self._saves = None if checkpoint is None else Saves(checkpoint, self._told())
@@ -162,6 +176,7 @@ class MapReduce:
         self._is_everywhere = False
         self._is_dealt = False
 
+    @_collective(lambda job: job.comm)
     def run(self, state: Any = None) -> Any:
         """One iteration. Collective.
 
@@ -177,6 +192,7 @@ class MapReduce:
         """
         return self.iterate(state, iterations=1)
 
+    @_collective(lambda job: job.comm)
     def iterate(
         self,
         state: Any = None,
@@ -200,6 +216,7 @@ class MapReduce:
         object
             As :meth:`run`, of the last iteration.
         """
+        agree_arguments(self.comm, "MapReduce.iterate", iterations=iterations, until=until)
         self._state, self._done, self._root, self._is_everywhere = state, 0, 0, False
         found = self._saves.restore(self.comm) if self._saves is not None else None
         if found is not None:
@@ -217,6 +234,7 @@ class MapReduce:
             self.iterations.append(told)
         return self._everywhere() if self._combine is not None else result
 
+    @_collective(lambda job: job.comm)
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write a page that shows what took how long, on which rank, and what went on beside what. Collective.
 
@@ -349,7 +367,8 @@ class MapReduce:
     ) -> bool:
         """The next state, made on all ranks alike, and whether it is enough, as rank 0 finds."""
         comm = self.comm
-        enough, seen, failed = False, 0, None
+        enough, seen = False, 0
+        failed: BaseException | None = None
         try:
             assert self._combine is not None
             self._state = self._combine(keys, results)
@@ -357,6 +376,8 @@ class MapReduce:
             seen = print_of(self._state) if comm.size > 1 else 0
         except Exception as error:  # whatever it raises
             failed = raised(f"rank {comm.rank}: combine", error)
+        except BaseException as error:
+            failed = error
         told = comm.allgather(np.array([failed is not None, enough, seen], np.int64))
         if told[:, 0].any():
             together(comm, lambda: raise_if(failed))

@@ -101,7 +101,7 @@ def run_scheduled(
             runner.wait(board.quickest)
             try:
                 status = runner.tell()
-            except Exception as error:  # what a task raised
+            except BaseException as error:  # what a task raised
                 comm._fail(error)
             heard = comm.allreduce(board.words(me, status), op="max", algorithm="recursive_doubling")
             try:
@@ -111,7 +111,7 @@ def run_scheduled(
                     elif me in late:
                         runner.drop(task)
                         kept.drop(task)
-            except Exception as error:  # a disk that is full, where what counts goes to a file
+            except BaseException as error:  # a disk that is full, where what counts goes to a file
                 comm._fail(error)
             if board.is_complete:
                 return Scheduled(board.owner, runner.taken, runner.copied)

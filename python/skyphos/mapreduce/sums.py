@@ -8,6 +8,7 @@ and does all of it in one nested butterfly at whose end everybody has the result
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import Mismatch
-from ..packing import is_pickle, pack
+from ..packing import pack
 from ..shuffle.combine import Combine
 from ..shuffle.survey import Form
 from ..sparse_vector import SparseVector
@@ -122,9 +123,7 @@ def _degrees(comm: Comm) -> list[int]:
 
 
 def print_of(state: Any) -> int:
-    """A checksum of the arrays in a state, and of the state itself where it is one.
-
-    What pickles say beside may differ where it is the same, by the order of a set for instance.
+    """A checksum of a state: the same for equal states, in whatever order a set or a dictionary has what is in it.
 
     Examples
     --------
@@ -132,12 +131,53 @@ def print_of(state: Any) -> int:
     >>> from skyphos.mapreduce.sums import print_of
     >>> print_of(np.arange(3)) == print_of(np.arange(3)), print_of(np.arange(3)) == print_of(np.arange(4))
     (True, False)
+    >>> print_of({"a": 1.0, "b": {2, 3}}) == print_of({"b": {3, 2}, "a": 1.0}), print_of(1.0) == print_of(2.0)
+    (True, False)
     """
-    parts = pack(state)
-    seen = 0
-    for part in parts[1:] if is_pickle(parts) else parts:
-        seen = zlib.crc32(part.data, seen)
-    return seen
+    return _print_of(state, set())
+
+
+def _print_of(x: Any, above: set[int]) -> int:
+    """The same of a part of it; ``above`` are the objects that it is in."""
+    if id(x) in above:
+        return 1  # a circle: what is in it was looked at
+    leaf = _leaf(x)
+    if leaf is not None:
+        return zlib.crc32(leaf, _crc(type(x).__name__))
+    above = above | {id(x)}
+    if isinstance(x, (dict, set, frozenset)):
+        each = x.items() if isinstance(x, dict) else ((one, None) for one in x)
+        # Summed up: the order does not count.
+        return (len(x) + sum(_print_of(tuple(pair), above) for pair in each)) & 0xFFFF_FFFF
+    parts = x if isinstance(x, (list, tuple)) else _made_of(x)
+    return _crc(f"{type(x).__qualname__} {[_print_of(part, above) for part in parts]}")
+
+
+def _leaf(x: Any) -> bytes | None:
+    """What has no parts, as bytes; None of anything else."""
+    if x is None or isinstance(x, (bool, int, float, complex, str)):
+        return repr(x).encode("utf-8", "surrogatepass")
+    if isinstance(x, (bytes, bytearray)):
+        return bytes(x)
+    if isinstance(x, (np.ndarray, np.generic)) and not np.asarray(x).dtype.hasobject:
+        array = np.asarray(x)
+        return f"{array.dtype} {array.shape}".encode() + np.ascontiguousarray(array).tobytes()
+    if callable(x) and hasattr(x, "__qualname__"):
+        return f"{x.__module__}.{x.__qualname__}".encode()
+    return None
+
+
+def _made_of(x: Any) -> list[Any]:
+    """What an object is made of, as pickles say it; nothing, of one that cannot be pickled."""
+    try:
+        _, *parts = x.__reduce_ex__(4)
+        return [list(part) if isinstance(part, Iterator) else part for part in parts]
+    except Exception:
+        return []
+
+
+def _crc(text: str) -> int:
+    return zlib.crc32(text.encode("utf-8", "surrogatepass"))
 
 
 def check_same(prints: npt.NDArray[np.int64]) -> None:

@@ -199,7 +199,7 @@ class Tasks:
             return
         try:
             self._run_static(task)
-        except Exception as error:
+        except BaseException as error:
             comm._fail(error)
 
     def _run_static(self, task: Callable[[int], None]) -> None:

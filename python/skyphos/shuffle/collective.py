@@ -134,7 +134,7 @@ class ShuffleCollectives(BroadcastCollectives):
                 debug=debug,
             )
             shuffle.add(keys, values)
-        except Exception as error:
+        except BaseException as error:
             self._fail(error)
         result = shuffle.result()
         return (*result, shuffle.explanation()) if explain else result

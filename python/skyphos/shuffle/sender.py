@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..arguments import Op
 from ..errors import BadInput
-from ..together import raise_if, together
+from ..together import collective, raise_if, together
 from .combine import Combine, Function
 from .explanation import ShuffleExplanation
 from .gatherer import Gatherer, as_it_is, default_back
@@ -96,7 +96,7 @@ class Shuffle(Gatherer):
         """Whether what happens to one rank's values may fail on it alone."""
         return self._combine.function is not None or callable(self._combine.op) or self._mergeable is not None
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         self.close()
         self._comm._fail(error)
 
@@ -111,6 +111,7 @@ class Shuffle(Gatherer):
         for form, merged in self._merged():
             yield self._result(form, [merged])
 
+    @collective(lambda shuffle: shuffle._comm)
     def result(self) -> tuple[Any, Any]:
         """All that this rank owns, once it is there. Collective.
 
@@ -126,9 +127,14 @@ class Shuffle(Gatherer):
 
     def _merged(self) -> Iterator[tuple[Form, Any]]:
         comm = self._comm
-        options = f"combine={self._combine.name}, local_reduction={self._local}"
-        options += f", push_bytes={self._wire.push_bytes}, fetches={self._wire.fetches}"
-        options += f", mergeable={self._mergeable is not None}, partition={self._partition is not None}"
+        options = {
+            "combine": self._combine.name,
+            "local_reduction": self._local,
+            "push_bytes": self._wire.push_bytes,
+            "fetches": self._wire.fetches,
+            "mergeable": self._mergeable is not None,
+            "partition": self._partition is not None,
+        }
         try:
             form, waves = agree(comm, self._form, options, self._waves_wanted())
             if form is None:
@@ -156,7 +162,7 @@ class Shuffle(Gatherer):
             else:
                 self._told["merged"] = self._count
             owners = self._owners(form, store)
-        except Exception as error:
+        except BaseException as error:
             self._fail(error)
         start = self._lap("merge", start)
         if self._local is True and stages.has_hosts:
@@ -178,7 +184,7 @@ class Shuffle(Gatherer):
         """Run a stage; where it runs code of the user's, which may fail on one rank alone, it fails on all."""
         if not self._runs_user_code:
             return stage()
-        failed: Exception | None = None
+        failed: BaseException | None = None
         try:
             store = stage()
         except BadInput as error:

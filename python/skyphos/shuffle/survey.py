@@ -5,15 +5,16 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ..errors import BadInput, Mismatch
+from ..together import agree_arguments
 from .keys import FORMS
 
 if TYPE_CHECKING:
-    from ..vectors import VectorCollectives
+    from ..comm import Comm
 
 __all__ = ["Form", "agree"]
 
@@ -71,15 +72,15 @@ class Form:
         return cls(FORMS[keys - 1], _DTYPES[dtype], tuple(row[:axes])) if keys else None
 
 
-def agree(comm: VectorCollectives, form: Form | None, options: str, waves: int) -> tuple[Form | None, int]:
+def agree(comm: Comm, form: Form | None, options: dict[str, Any], waves: int) -> tuple[Form | None, int]:
     """What keys and values all ranks have, and in how many waves they go: as many as one of them needs.
 
     Parameters
     ----------
     form : Form or None
         What this rank has; None: nothing.
-    options : str
-        What all must have said alike.
+    options : dict
+        Arguments by name that must be the same on all ranks.
 
     Raises
     ------
@@ -88,11 +89,10 @@ def agree(comm: VectorCollectives, form: Form | None, options: str, waves: int) 
     """
     if comm.size == 1:
         return form, waves
-    mine = [zlib.crc32(options.encode()), waves, *(form.words() if form else [0] * Form.WORDS)]
+    mine = [zlib.crc32(repr(options).encode()), waves, *(form.words() if form else [0] * Form.WORDS)]
     told = comm.allgather(np.array(mine, np.int64)).tolist()
-    for rank, (sum_, *_) in enumerate(told):
-        if sum_ != told[0][0]:
-            raise Mismatch(f"rank 0 and rank {rank} are in shuffles with different options; this one's are {options}")
+    if any(checksum != told[0][0] for checksum, *_ in told):
+        agree_arguments(comm, "shuffle", **options)  # says which one differs
     forms = [Form.of_words(words) for _, _, *words in told]
     first = next((rank for rank, one in enumerate(forms) if one is not None), None)
     if first is None:

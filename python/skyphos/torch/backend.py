@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import ReduceOp
 
 from .. import _skyphos as native
-from ..allreduce import reduce_stamped
+from ..allreduce import reduce_shaped
 from ..arguments import resolve_op
 from ..comm import Comm
 from ..errors import BadInput
@@ -23,7 +23,7 @@ from .line import Line
 from .messages import Messages
 from .roll import Roll
 from .scratch import Scratch
-from .tensors import as_bytes, as_moved, as_numbers, as_vector, check, fill_sparse, of_array, stamp_of
+from .tensors import as_bytes, as_moved, as_numbers, as_vector, check, fill_sparse, of_array
 from .untraced import untraced
 from .work import TorchWork
 
@@ -186,7 +186,7 @@ class SkyphosBackend(Backend):
 
             vector, op = self._all_or_none(look_at_sparse)
             return (
-                lambda async_op: reduce_stamped(self.comm, vector, op, stamp_of(tensor), async_op=async_op),
+                lambda async_op: reduce_shaped(self.comm, vector, op, tensor.shape, async_op=async_op),
                 lambda reduced: fill_sparse(tensor, reduced),
             )
         array, op = self._all_or_none(lambda: (as_numbers(tensor), self._op(given, tensor.dtype)))

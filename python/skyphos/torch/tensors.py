@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ __all__ = [
     "fill_sparse",
     "of_array",
     "of_numbers",
-    "stamp_of",
 ]
 
 #: What is reduced as another type: sums wrap around as they do in the narrow one once they are cut to it.
@@ -54,11 +52,6 @@ def as_moved(tensor: torch.Tensor) -> npt.NDArray[Any]:
     """The memory of a contiguous tensor, as numbers of its type where NumPy has it: ranks then see if theirs differ."""
     is_number = tensor.dtype in _NUMBERS or tensor.dtype == torch.bfloat16
     return as_numbers(tensor) if is_number else as_bytes(tensor)
-
-
-def stamp_of(tensor: torch.Tensor) -> int:
-    """Of a sparse tensor's shape, for a vector does not tell 4 by 6 places from 6 by 4."""
-    return zlib.crc32(repr(tuple(tensor.shape)).encode())
 
 
 def as_numbers(tensor: torch.Tensor) -> npt.NDArray[Any]:

@@ -74,7 +74,9 @@ impl Comm {
         let seen = *self.observed();
         let watch = Stopwatch::start(size_of_val(own.a) >= WATCHED_BYTES);
         let sig = options.sig::<T>(shape, false);
-        let sum = self.call(sig, async |ep| sum_on(ep, shape, own, out, options, seen).await)?;
+        let sum = self.call((sig, options.arguments(false)), async |ep| {
+            sum_on(ep, shape, own, out, options, seen).await
+        })?;
         self.observed().note(&watch.stop(), sum.traffic, None);
         Ok(sum)
     }
@@ -88,7 +90,7 @@ impl Comm {
         options: OuterOptions,
     ) -> Result<Call<(Out, OuterSum)>> {
         let seen = *self.observed();
-        self.prepare(options.sig::<T>(shape, false), None, move |ep| async move {
+        self.prepare((options.sig::<T>(shape, false), options.arguments(false)), None, move |ep| async move {
             let own = Pairs { a: a.as_ref(), b: b.as_ref() };
             let sum = sum_on(&ep, shape, own, out.as_mut(), &options, seen).await?;
             Ok((out, sum))
@@ -103,7 +105,7 @@ impl Comm {
         options: OuterOptions,
     ) -> Result<Call<GatheredPairs<T>>> {
         let seen = *self.observed();
-        self.prepare(options.sig::<T>(shape, true), None, move |ep| async move {
+        self.prepare((options.sig::<T>(shape, true), options.arguments(true)), None, move |ep| async move {
             let own = Pairs { a: a.as_ref(), b: b.as_ref() };
             gather_on(&ep, shape, own, &options, seen).await
         })

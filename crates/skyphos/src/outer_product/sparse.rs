@@ -75,9 +75,11 @@ impl Comm {
         options: OuterOptions,
     ) -> Result<Call<SparseOuterSum<T>>> {
         let seen = *self.observed();
-        self.prepare(sig::<T>(&options, shape, false), None, move |ep| async move {
-            sum_on(&ep, shape, own.pairs(), &options, seen).await
-        })
+        self.prepare(
+            (sig::<T>(&options, shape, false), options.arguments(false)),
+            None,
+            move |ep| async move { sum_on(&ep, shape, own.pairs(), &options, seen).await },
+        )
     }
 
     /// The factors of all ranks instead of their product. Collective.
@@ -88,7 +90,7 @@ impl Comm {
         options: OuterOptions,
     ) -> Result<Call<GatheredSparsePairs<T>>> {
         let seen = *self.observed();
-        self.prepare(sig::<T>(&options, shape, true), None, move |ep| async move {
+        self.prepare((sig::<T>(&options, shape, true), options.arguments(true)), None, move |ep| async move {
             gather_on(&ep, shape, own.pairs(), &options, seen).await
         })
     }

@@ -34,8 +34,7 @@ pub fn near(size: u32) -> Vec<Comm> {
 
 /// Over sockets, encrypted.
 pub fn tls(size: u32) -> Vec<Comm> {
-    let transports = connected(size, Some(certificates::shared()), false);
-    on_each(transports, |_, transport| Comm::over(transport, settings()).unwrap())
+    on_each(tls_transports(size), |_, transport| Comm::over(transport, settings()).unwrap())
 }
 
 /// Groups of `size` ranks that are two processes each.
@@ -76,6 +75,10 @@ pub fn tcp_transports(size: u32) -> Vec<Box<dyn Transport>> {
 
 pub fn near_transports(size: u32) -> Vec<Box<dyn Transport>> {
     connected(size, None, true)
+}
+
+pub fn tls_transports(size: u32) -> Vec<Box<dyn Transport>> {
+    connected(size, Some(certificates::shared()), false)
 }
 
 fn connected(size: u32, tls: Option<TlsFiles>, shared_memory: bool) -> Vec<Box<dyn Transport>> {

@@ -1,8 +1,8 @@
 //! What must come of a play, whatever goes wrong in it.
 
 use crate::common::programs::ALL;
-use crate::life::{Left, Life, Lives, oracle};
-use crate::scenario::{HEARTBEAT_S, Scenario, Then};
+use crate::life::{Left, Life, Lives, Try, oracle};
+use crate::scenario::{Before, HEARTBEAT_S, Scenario, Then};
 use skyphos::Error;
 use skyphos_sim::{Fault, Outcome};
 use std::collections::BTreeSet;
@@ -56,7 +56,67 @@ pub fn check(scenario: &Scenario, lives: &Lives) -> Result<(), String> {
         };
         checked.map_err(|what| format!("process {process}: {what}"))?;
     }
+    if scenario.then == Then::Repeat {
+        check_repeated(scenario, lives)?;
+    }
     check_shrunk(&facts, lives)
+}
+
+/// Nanoseconds within which a message comes, where nothing is lost, and a rank that was stopped goes on.
+fn delivery_ns(scenario: &Scenario) -> u64 {
+    ((0.5 + held_up_s(scenario)) * 1e9) as u64
+}
+
+/// Where programs repeat calls that raise: who enters a call after another has left it with an error raises, and in the end all
+/// have all results, or all know that they disagree.
+fn check_repeated(scenario: &Scenario, lives: &Lives) -> Result<(), String> {
+    let done = lives.outcomes.iter().map(|outcome| match outcome {
+        Outcome::Done(life) => Ok(life),
+        other => Err(format!("nobody was lost, and yet {other:?}")),
+    });
+    let all: Vec<&Life> = done.collect::<Result<_, _>>()?;
+    if all.iter().any(|life| !life.began) {
+        return Ok(()); // it was interrupted while the group began
+    }
+    let most = all.iter().map(|life| life.tries.len()).max().unwrap_or(0);
+    for k in 0..most {
+        let tries = || (0..).zip(&all).filter_map(|(process, life)| Some((process, life.tries.get(k)?)));
+        for (first, left) in tries().filter(|(_, one)| one.error.is_some()) {
+            let late = |other: &Try| other.entered > left.left + delivery_ns(scenario);
+            if let Some((process, _)) =
+                tries().find(|(_, other): &(u32, &Try)| late(other) && other.error.is_none())
+            {
+                let error = &left.error;
+                return Err(format!(
+                    "process {process} has a result of try {k}, which process {first} had left before: {error:?}"
+                ));
+            }
+        }
+    }
+    // Who has a last call that another was interrupted in may have left the group before the other repeats it.
+    let has_all =
+        |life: &Life| life.results.len() == scenario.steps.len() && life.results.iter().all(Result::is_ok);
+    let anyone_left = all.iter().any(|life| has_all(life));
+    let ended = |life: &Life| match life.results.last() {
+        Some(Err(Error::PeerLost { .. })) => anyone_left,
+        last => matches!(last, Some(Err(Error::Diverged { .. }))),
+    };
+    if all.iter().any(|life| ended(life)) {
+        return match all.iter().position(|life| !ended(life) && !has_all(life)) {
+            None => Ok(()),
+            Some(process) => Err(format!("process {process} does not know that ranks disagree")),
+        };
+    }
+    let steps = |life: &Life| life.tries.iter().map(|one| one.step).collect::<Vec<_>>();
+    match all.iter().position(|life| steps(life) != steps(all[0])) {
+        None => Ok(()),
+        Some(process) => {
+            let (first, other) = (steps(all[0]), steps(all[process]));
+            Err(format!(
+                "processes 0 and {process} made other calls, and all went well: {first:?} and {other:?}"
+            ))
+        }
+    }
 }
 
 /// Whether nobody is silent and lives.
@@ -77,6 +137,11 @@ fn held_up_s(scenario: &Scenario) -> f64 {
             }
             Fault::Slow { times, .. } => slow *= times,
             _ => {}
+        }
+    }
+    for (.., before) in &scenario.before {
+        if let Before::Late(seconds) = before {
+            waits += seconds;
         }
     }
     // What a slow process does in a play: its messages to all others in each call, among them a word to each sibling.
@@ -109,10 +174,13 @@ fn check_life(facts: &Facts, life: &Life, process: u32) -> Result<(), String> {
         (0..scenario.processes).any(|process| process % ranks == rank && !facts.touched.contains(&process))
     };
     let is_touched = facts.touched.contains(&process);
-    if facts.all_began && !is_touched && (0..ranks).all(lives_on) {
+    if facts.all_began && scenario.then != Then::Repeat && !is_touched && (0..ranks).all(lives_on) {
         return Err(format!("each rank has a process that lives, and yet: {error}"));
     }
     match error {
+        Error::Interrupted | Error::Aborted { .. } if scenario.then == Then::Repeat && !life.began => Ok(()),
+        // More of them is known of all together.
+        Error::Diverged { .. } | Error::PeerLost { .. } if scenario.then == Then::Repeat => Ok(()),
         // Who is parted from the others cannot know that it is alone, and names whom it misses.
         Error::PeerLost { .. } if is_touched => Ok(()),
         // Or one that has left since it had lost somebody.

@@ -1,7 +1,7 @@
 //! What each process does in a play, and what it has then.
 
 use crate::common::programs::{ALL, N};
-use crate::scenario::{HEARTBEAT_S, Scenario, Then};
+use crate::scenario::{Before, HEARTBEAT_S, Scenario, Then};
 use skyphos::{AllreduceOptions, Comm, Error, IndexList, ReduceOp, Replication, Result, Settings, SparseVec};
 use skyphos_sim::{Cluster, Outcome, Play, Played, Process};
 use std::collections::HashMap;
@@ -26,7 +26,22 @@ pub struct Life {
     /// When all that was over, in nanoseconds, and how long it took to leave the group then.
     pub over: u64,
     pub leaving: u64,
+    /// Every try of a step where programs repeat those that raise.
+    pub tries: Vec<Try>,
 }
+
+/// One call of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Try {
+    pub step: usize,
+    /// Nanoseconds.
+    pub entered: u64,
+    pub left: u64,
+    pub error: Option<Error>,
+}
+
+/// More calls of a step than interrupts and errors can spoil.
+const MOST_TRIES: usize = 20;
 
 /// Who goes on after a shrink, and what they have together.
 pub type Left = (Vec<u32>, Result<Vec<u64>>);
@@ -56,9 +71,12 @@ fn live(process: &mut Process, scenario: &Scenario) -> Life {
 
 /// A group from beginning to end.
 fn in_group(process: &mut Process, scenario: &Scenario) -> Life {
-    let mut life = Life { began: true, results: vec![], left: None, over: 0, leaving: 0 };
+    let mut life = Life { began: true, results: vec![], left: None, over: 0, leaving: 0, tries: vec![] };
     let Some(transport) = process.join(PATIENCE_S) else { return life };
-    let settings = Settings { timeout: Duration::from_secs_f64(HANG_S), ..Settings::default() };
+    let timeout = Duration::from_secs_f64(HANG_S);
+    let repeats = scenario.then == Then::Repeat;
+    let interrupted: Option<fn() -> bool> = if repeats { Some(skyphos_sim::interrupted) } else { None };
+    let settings = Settings { timeout, interrupted, ..Settings::default() };
     let comm = match scenario.each {
         1 => Comm::over(transport, settings),
         each => {
@@ -76,19 +94,61 @@ fn in_group(process: &mut Process, scenario: &Scenario) -> Life {
             return life;
         }
     };
-    for (program, count) in &scenario.steps {
+    if repeats {
+        repeat(process, scenario, &comm, &mut life);
+        process.ignore_interrupts();
+    }
+    for (program, count) in scenario.steps.iter().filter(|_| !repeats) {
         life.results.push(ALL[*program].1(&comm, *count));
         if life.results.last().is_some_and(Result::is_err) {
             break;
         }
     }
-    if scenario.then == Then::Shrink && scenario.each == 1 && life.results.iter().any(Result::is_err) {
+    let shrinks = scenario.then == Then::Shrink && scenario.each == 1 || repeats;
+    if shrinks && life.results.iter().any(Result::is_err) {
         life.left = Some(shrink(&comm));
     }
     life.over = process.now();
     drop(comm);
     life.leaving = process.now() - life.over;
     life
+}
+
+/// Makes each step until it succeeds, or nothing more can.
+fn repeat(process: &mut Process, scenario: &Scenario, comm: &Comm, life: &mut Life) {
+    for (step, (program, count)) in scenario.steps.iter().enumerate() {
+        let here = process.number();
+        let mut before = scenario.before.iter().filter(|(of, at, _)| (*of, *at) == (here, step));
+        for number in 0.. {
+            let mut fails = false;
+            match before.next().map(|(.., before)| before) {
+                Some(Before::Late(seconds)) => process.work(*seconds),
+                Some(Before::Error) => fails = true,
+                None => {}
+            }
+            // What the user interrupts between two calls is the program's own affair.
+            skyphos_sim::interrupted();
+            let entered = process.now();
+            let result = match fails {
+                true => Err(comm.fail_call(Error::bad_input("no such file"))),
+                false => ALL[*program].1(comm, *count),
+            };
+            let error = result.as_ref().err().cloned();
+            let is_last = match &error {
+                None => true,
+                Some(Error::Diverged { .. } | Error::PeerLost { .. } | Error::Timeout { .. }) => true,
+                Some(_) => number == MOST_TRIES,
+            };
+            life.tries.push(Try { step, entered, left: process.now(), error });
+            if is_last {
+                life.results.push(result);
+                break;
+            }
+        }
+        if life.results.last().is_some_and(Result::is_err) {
+            return;
+        }
+    }
 }
 
 /// Goes on with those that are left.

@@ -18,6 +18,18 @@ pub enum Then {
     Shrink,
     /// All, started anew or not, join again and begin from the start.
     Rejoin,
+    /// They make the call again that raised, as a program does that outlives Ctrl-C; if ranks disagree which calls have
+    /// succeeded, they go on in a group of their own.
+    Repeat,
+}
+
+/// What a process does before it enters a step, for the first time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Before {
+    /// It computes for so many seconds: the others are in the call already, or have left it.
+    Late(f64),
+    /// It finds an error, and makes the call fail on all ranks.
+    Error,
 }
 
 #[derive(Clone, Debug)]
@@ -31,14 +43,16 @@ pub struct Scenario {
     pub steps: Vec<(usize, usize)>,
     pub faults: Vec<(When, Fault)>,
     pub then: Then,
+    /// Process, step, and what happens there.
+    pub before: Vec<(u32, usize, Before)>,
 }
 
 impl Scenario {
     /// Calls on some ranks, undisturbed.
     pub fn quiet(ranks: u32, each: u32, steps: Vec<(usize, usize)>) -> Scenario {
         let network = Network::new(ranks * each, 1e9, 20e-6);
-        let (faults, then) = (vec![], Then::Leave);
-        Scenario { seed: 0, processes: ranks * each, each, network, steps, faults, then }
+        let (faults, then, before) = (vec![], Then::Leave, vec![]);
+        Scenario { seed: 0, processes: ranks * each, each, network, steps, faults, then, before }
     }
 
     pub fn ranks(&self) -> u32 {
@@ -80,7 +94,56 @@ impl Scenario {
             slow += u32::from(matches!(fault, Fault::Slow { .. }));
             slow <= 1 || !matches!(fault, Fault::Slow { .. })
         });
-        Scenario { seed, processes, each, network, steps, faults, then }
+        let scenario = Scenario { seed, processes, each, network, steps, faults, then, before: vec![] };
+        // Parts of a group that know nothing of each other may well see different calls fail.
+        if apart.random_bool(0.25) && ALL[scenario.steps[0].0].0 != "split" {
+            scenario.interrupted(&mut apart)
+        } else {
+            scenario
+        }
+    }
+
+    /// Nobody is lost; but ranks come late, find errors before they enter, and are interrupted: before, while and after
+    /// others enter. All steps are the same program, each of another size, so that a step that is taken for another shows.
+    fn interrupted(self, random: &mut Pcg64) -> Scenario {
+        let (program, count) = self.steps[0];
+        let steps: Vec<_> = (0..random.random_range(2..=4)).map(|k| (program, count.min(700) + k)).collect();
+        let process = |random: &mut Pcg64| random.random_range(0..self.processes);
+        let mut before: Vec<_> = (0..random.random_range(1..=4))
+            .map(|_| {
+                let seconds = 10f64.powf(random.random_range(-5.0..0.5));
+                (process(random), random.random_range(0..steps.len()), Before::Late(seconds))
+            })
+            .collect();
+        // Two ranks come within moments of each other, and of an interrupt: who is first is chance.
+        let whole: f64 =
+            before.iter().map(|(.., late)| if let Before::Late(s) = late { *s } else { 0.0 }).sum();
+        // That fails one call: not a program that begins several before it waits for the first.
+        if random.random_bool(0.3) && ALL[program].0 != "under way" {
+            before.push((process(random), random.random_range(0..steps.len()), Before::Error));
+        }
+        let mut faults: Vec<_> = (0..random.random_range(1..=4))
+            .map(|_| {
+                let of = process(random);
+                let when = match random.random_range(0..3) {
+                    0 => When::Frame {
+                        of: process(random),
+                        number: 2f64.powf(random.random_range(0.0..8.0)) as u64 - 1,
+                    },
+                    1 => When::At(whole * random.random_range(0.0..1.2)),
+                    _ => When::At(10f64.powf(random.random_range(-4.0..0.0))),
+                };
+                (when, Fault::Interrupt { process: of })
+            })
+            .collect();
+        if random.random_bool(0.2) {
+            let when = When::Frame { of: process(random), number: random.random_range(0..60) };
+            faults.push((
+                when,
+                Fault::Stop { process: process(random), seconds: random.random_range(0.0..2.0) },
+            ));
+        }
+        Scenario { each: 1, steps, faults, then: Then::Repeat, before, ..self }
     }
 }
 

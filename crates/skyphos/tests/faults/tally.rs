@@ -2,8 +2,9 @@
 
 use crate::check::check;
 use crate::life::{Life, Lives, play};
-use crate::scenario::Scenario;
+use crate::scenario::{Before, Scenario};
 use serde::{Deserialize, Serialize};
+use skyphos::Error;
 use skyphos_sim::{Fault, Outcome};
 use std::collections::BTreeMap;
 
@@ -15,6 +16,11 @@ pub struct Tally {
     pub sizes: BTreeMap<u32, u64>,
     /// By kind of fault: how many struck, and how many of them at a frame on its way.
     pub struck: BTreeMap<String, (u64, u64)>,
+    /// What processes did before they entered a call, where they repeat calls that raise.
+    pub before: BTreeMap<String, u64>,
+    /// Calls that were repeated, and those that ended since ranks no longer agreed which calls had succeeded.
+    pub repeated: u64,
+    pub diverged: u64,
     /// How processes ended.
     pub ends: BTreeMap<String, u64>,
     /// Calls that gave the right result.
@@ -35,9 +41,9 @@ impl Tally {
         tally.sizes.insert(scenario.processes, 1);
         tally.count(scenario, &lives);
         if let Err(what) = check(scenario, &lives) {
-            let Scenario { seed, processes, each, then, faults, .. } = scenario;
+            let Scenario { seed, processes, each, then, faults, before, .. } = scenario;
             tally.wrong.push(format!(
-                "seed {seed}: {what}\n  {processes} processes, {each} a rank, {then:?}: {faults:?}"
+                "seed {seed}: {what}\n  {processes} processes, {each} a rank, {then:?}: {faults:?} {before:?}"
             ));
         }
         tally
@@ -48,7 +54,21 @@ impl Tally {
             let counts = self.struck.entry(name(&scenario.faults[struck.number].1).to_owned()).or_default();
             (counts.0, counts.1) = (counts.0 + 1, counts.1 + u64::from(struck.in_flight));
         }
+        for (.., before) in &scenario.before {
+            let name = match before {
+                Before::Late(_) => "late entry",
+                Before::Error => "error before entry",
+            };
+            *self.before.entry(name.to_owned()).or_default() += 1;
+        }
         for outcome in &lives.outcomes {
+            if let Outcome::Done(life) = outcome {
+                let failed = |which: fn(&Error) -> bool| {
+                    life.tries.iter().filter_map(|one| one.error.as_ref()).filter(|e| which(e)).count() as u64
+                };
+                self.repeated += failed(|error| !matches!(error, Error::Diverged { .. }));
+                self.diverged += failed(|error| matches!(error, Error::Diverged { .. }));
+            }
             let how = match outcome {
                 Outcome::Crashed => "crashed",
                 Outcome::Panicked(_) => "panicked",
@@ -71,6 +91,9 @@ impl Tally {
             (counts.0, counts.1) = (counts.0 + all, counts.1 + in_flight);
         }
         other.ends.into_iter().for_each(|(how, count)| *self.ends.entry(how).or_default() += count);
+        other.before.into_iter().for_each(|(name, count)| *self.before.entry(name).or_default() += count);
+        self.repeated += other.repeated;
+        self.diverged += other.diverged;
         self.right += other.right;
         self.shrunk += other.shrunk;
         self.seconds += other.seconds;
@@ -110,6 +133,7 @@ fn name(fault: &Fault) -> &'static str {
         Fault::Stop { .. } => "stopped process",
         Fault::Slow { .. } => "slow host",
         Fault::Corrupt { .. } => "corrupted frame",
+        Fault::Interrupt { .. } => "interrupt",
     }
 }
 
@@ -131,6 +155,14 @@ impl std::fmt::Display for Tally {
         for (kind, (all, in_flight)) in &self.struck {
             writeln!(f, "  {all:9} {kind} ({in_flight})")?;
         }
+        for (name, count) in &self.before {
+            writeln!(f, "  {count:9} {name}")?;
+        }
+        writeln!(
+            f,
+            "{} calls repeated, {} ended a group whose ranks disagreed",
+            self.repeated, self.diverged
+        )?;
         writeln!(f, "processes ended with:")?;
         for (how, count) in &self.ends {
             writeln!(f, "  {count:9} {how}")?;

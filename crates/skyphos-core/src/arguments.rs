@@ -1,0 +1,139 @@
+//! The arguments of a call that all ranks must agree on, by name: for the error of ranks that do not.
+//!
+//! A frame carries a hash of them ([`CallSig::extra`](crate::frame::CallSig)). A rank that receives another hash sends its
+//! arguments to that peer, and the peer, which has both, tells all ranks which one differs. Text is made only then.
+
+use std::sync::Arc;
+
+/// Names and values.
+pub type Named = Vec<(String, String)>;
+
+/// See the module's text.
+#[derive(Clone, Default)]
+pub enum Arguments {
+    /// The call has none beside those that its frames carry in full.
+    #[default]
+    None,
+    /// The usual ones, which cost nothing to keep.
+    Usual(fn() -> Named),
+    /// Others.
+    Given(Arc<dyn Fn() -> Named + Send + Sync>),
+}
+
+/// Bytes of a message with arguments: it fits one frame.
+const MOST_BYTES: usize = 32 * 1024;
+
+impl Arguments {
+    /// Other than the usual ones.
+    pub fn given(named: impl Fn() -> Named + Send + Sync + 'static) -> Arguments {
+        Arguments::Given(Arc::new(named))
+    }
+
+    fn named(&self) -> Option<Named> {
+        match self {
+            Arguments::None => None,
+            Arguments::Usual(named) => Some(named()),
+            Arguments::Given(named) => Some(named()),
+        }
+    }
+
+    /// As bytes for a peer, each name and value after its length; `None` if there are none.
+    pub(crate) fn to_wire(&self) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        for (name, value) in self.named()? {
+            if out.len() + name.len() + value.len() + 8 > MOST_BYTES {
+                break;
+            }
+            for text in [name, value] {
+                out.extend((text.len() as u32).to_le_bytes());
+                out.extend(text.as_bytes());
+            }
+        }
+        Some(out)
+    }
+
+    /// Those that differ from a peer's.
+    pub(crate) fn differences(&self, theirs: &[u8]) -> Differences {
+        let (ours, theirs) = (self.named().unwrap_or_default(), from_wire(theirs));
+        let value = |all: &Named, name: &str| {
+            all.iter()
+                .find(|(other, _)| other == name)
+                .map_or("(none)".to_owned(), |(_, value)| value.clone())
+        };
+        let function =
+            |all: &Named| all.iter().find(|(name, _)| name == FUNCTION).map(|(_, value)| value.clone());
+        let mut differ = Differences {
+            function: function(&ours).unwrap_or_default(),
+            other_function: function(&theirs).unwrap_or_default(),
+            ..Differences::default()
+        };
+        let (mut here, mut there) = (Vec::new(), Vec::new());
+        let names =
+            ours.iter().chain(theirs.iter().filter(|(name, _)| !ours.iter().any(|(own, _)| own == name)));
+        for (name, _) in names.filter(|(name, _)| name != FUNCTION) {
+            let (own, other) = (value(&ours, name), value(&theirs, name));
+            if own != other {
+                here.push(format!("{name}={own}"));
+                there.push(format!("{name}={other}"));
+            }
+        }
+        (differ.here, differ.there) = (here.join(", "), there.join(", "));
+        differ
+    }
+}
+
+/// Name under which the function stands among its arguments, where the call does not say it.
+pub const FUNCTION: &str = "function";
+
+/// What differs, in words: which arguments, and of what function if the call does not say so. Empty if none does.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Differences {
+    pub(crate) function: String,
+    pub(crate) here: String,
+    pub(crate) other_function: String,
+    pub(crate) there: String,
+}
+
+/// What [`Arguments::to_wire`] wrote, as far as it makes sense.
+fn from_wire(bytes: &[u8]) -> Named {
+    fn text(bytes: &mut &[u8]) -> Option<String> {
+        let (len, rest) = bytes.split_first_chunk::<4>()?;
+        let (text, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+        *bytes = rest;
+        Some(String::from_utf8_lossy(text).into_owned())
+    }
+    let (mut bytes, mut all) = (bytes, Named::new());
+    while let (Some(name), Some(value)) = (text(&mut bytes), text(&mut bytes)) {
+        all.push((name, value));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(pairs: &'static [(&str, &str)]) -> Arguments {
+        let owned = |(name, value): &(&str, &str)| (name.to_string(), value.to_string());
+        Arguments::given(move || pairs.iter().map(owned).collect())
+    }
+
+    #[test]
+    fn what_differs_is_named_with_both_values() {
+        let ours = of(&[("algorithm", "ring"), ("split", "even"), ("k", "3")]);
+        let theirs = of(&[("split", "even"), ("algorithm", "auto"), ("shape", "(2, 3)")]).to_wire().unwrap();
+        let differ = ours.differences(&theirs);
+        assert_eq!(differ.here, "algorithm=ring, k=3, shape=(none)");
+        assert_eq!(differ.there, "algorithm=auto, k=(none), shape=(2, 3)");
+        assert_eq!(ours.differences(&ours.to_wire().unwrap()), Differences::default());
+    }
+
+    #[test]
+    fn any_bytes_are_harmless() {
+        let bytes = of(&[("a", "1"), ("b", "2")]).to_wire().unwrap();
+        for cut in 0..bytes.len() {
+            assert!(from_wire(&bytes[..cut]).len() < 2);
+        }
+        assert!(from_wire(&[255; 40]).is_empty());
+    }
+}
