@@ -291,6 +291,8 @@ def _address(env: _Environment, rendezvous: str | None, world_size: int, how: st
         split_address(address, "SKYPHOS_RENDEZVOUS")
         return address
     host, port = env.text("MASTER_ADDR"), env.text("MASTER_PORT")
+    if host is not None and host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
     if host is None and port is None:
         if world_size == 1:
             return None

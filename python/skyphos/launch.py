@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .errors import BadInput
+from .settings import real, whole
+from .streams import fill_gaps
 from .supervise import Supervisor, Tell
 
 __all__ = ["Place", "command_line", "cores", "rank_environment", "run_local", "start_ranks"]
@@ -113,8 +115,10 @@ def run_local(
     >>> run_local([sys.executable, "-c", "raise SystemExit(3)"], 2, prefix=False)
     3
     """
+    n, grace_s = whole(n, "n", -(2**63), 2**16), real(grace_s, "grace_s", 0.0)
     if n < 1:
         raise BadInput(f"a group has at least one rank, not {n}")
+    fill_gaps()  # before the socket, which must not become stdin
     # A queue for every rank at once: all of them connect in the same moment.
     with (
         socket.create_server(("127.0.0.1", 0), backlog=max(128, n)) as listener,
@@ -149,7 +153,7 @@ def start_ranks(
             pass_fds = (listener.fileno(),)
         # A background process group that reads a terminal is stopped by the kernel, so a terminal is not
         # passed.
-        reads = rank == 0 and listener is not None and sys.stdin is not None and not sys.stdin.isatty()
+        reads = rank == 0 and listener is not None and _has_input()
         group.start(
             command,
             variables,
@@ -158,6 +162,7 @@ def start_ranks(
             pipes=prefix,
             stdin=None if reads else subprocess.DEVNULL,
             pass_fds=pass_fds,
+            mark=("SKYPHOS_TOKEN", "SKYPHOS_RANK"),
         )
 
 
@@ -227,6 +232,11 @@ def command_line(
     if program is None:
         raise BadInput(f"{target}: no such program (a Python file must end in .py; a module needs -m)")
     return [program, *arguments]
+
+
+def _has_input() -> bool:
+    """Whether stdin is something other than a terminal or nothing."""
+    return sys.stdin is not None and not sys.stdin.closed and not sys.stdin.isatty()
 
 
 def cores() -> int:

@@ -16,6 +16,7 @@ import click
 from .. import bootstrap, launch
 from ..errors import BadInput, SkyphosError
 from ..together import reduce_number, together
+from . import shared_options
 
 if TYPE_CHECKING:
     from .. import Checkpoint, Comm
@@ -82,7 +83,7 @@ class Settings:
 
 @click.command("pagerank")
 @click.argument("graph")
-@click.option("-n", "n", type=click.IntRange(min=1), help="Local processes. Default: one for each core.")
+@shared_options.processes("Local processes. Default: one for each core.")
 @click.option(
     "--partition",
     type=click.Choice(["random", "greedy", "row"]),
