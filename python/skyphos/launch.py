@@ -10,12 +10,14 @@ For machines of a host file see :mod:`.launch_hosts`.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from .errors import BadInput
@@ -147,10 +149,11 @@ def start_ranks(
         if prefix:
             # Lines shall come when they are printed, not when 8 KB of them are there.
             variables.setdefault("PYTHONUNBUFFERED", "1")
-        pass_fds: tuple[int, ...] = ()
+        # Rank 0 reads what a shell gave as <(command).
+        pass_fds = _open_descriptors(command) if rank == 0 else ()
         if rank == 0 and listener is not None and place.world_size > 1:
             variables["SKYPHOS_LISTEN_FD"] = str(listener.fileno())
-            pass_fds = (listener.fileno(),)
+            pass_fds = (*pass_fds, listener.fileno())
         # A background process group that reads a terminal is stopped by the kernel, so a terminal is not
         # passed.
         reads = rank == 0 and listener is not None and _has_input()
@@ -232,6 +235,18 @@ def command_line(
     if program is None:
         raise BadInput(f"{target}: no such program (a Python file must end in .py; a module needs -m)")
     return [program, *arguments]
+
+
+def _open_descriptors(command: Sequence[str]) -> tuple[int, ...]:
+    """Open descriptors that arguments name, such as ``/dev/fd/63``."""
+    found = []
+    for argument in command:
+        named = re.search(r"(?:^|=)/(?:dev|proc/self)/fd/(\d{1,9})$", argument)
+        if named is not None and int(named[1]) > 2:
+            with suppress(OSError):
+                os.fstat(int(named[1]))
+                found.append(int(named[1]))
+    return tuple(dict.fromkeys(found))
 
 
 def _has_input() -> bool:
