@@ -82,6 +82,9 @@ def partition(comm: Comm, edges: Edges, method: str = "random", *, seed: int = 0
     agree_arguments(comm, "partition", method=method, seed=seed)
     if method not in PARTITIONS:
         raise BadInput(f"partition must be one of {', '.join(PARTITIONS)}, not {method!r}")
+    if min(edges.source.min(initial=0), edges.target.min(initial=0)) < 0:
+        least = min(edges.source.min(), edges.target.min())
+        raise BadInput(f"an edge names vertex {least}: ids are not negative")
     if comm.size == 1:
         return edges.merged()
     if method == "random":
