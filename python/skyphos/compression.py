@@ -154,7 +154,9 @@ def decompressed(stored: BinaryIO, kind: str, path: str) -> BinaryIO:
         import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 
         # It has no lines of its own.
-        return cast(BinaryIO, io.BufferedReader(cast(Any, pa.CompressedInputStream(pa.PythonFile(stored, "r"), "zstd"))))
+        return cast(
+            BinaryIO, io.BufferedReader(cast(Any, pa.CompressedInputStream(pa.PythonFile(stored, "r"), "zstd")))
+        )
     raise BadInput(f"{path}: to read Zstandard takes a package: pip install zstandard")
 
 

@@ -20,7 +20,9 @@ __all__ = ["parse_hostfile"]
 
 _USER = r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?"
 _NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?"
-_HOST = re.compile(rf"(?P<user>{_USER})(?:(?P<name>{_NAME})|\[(?P<inside>[0-9A-Fa-f:.]+(?:%\w+)?)\])(?::(?P<slots>\d+))?")
+_HOST = re.compile(
+    rf"(?P<user>{_USER})(?:(?P<name>{_NAME})|\[(?P<inside>[0-9A-Fa-f:.]+(?:%\w+)?)\])(?::(?P<slots>\d+))?"
+)
 _COUNT = re.compile(r"(?P<name>slots|max_slots|max-slots)=(?P<count>[1-9]\d{0,8})")
 
 

@@ -94,12 +94,19 @@ def command(
     if arguments[:1] == ("--",):
         arguments = arguments[1:]
     elif not ctx.meta[_SEPARATED]:
-        _check_order(ctx, target, arguments, module=module, counted=any(given is not None for given in (n, per_node, hostfile)))
+        _check_order(
+            ctx, target, arguments, module=module, counted=any(given is not None for given in (n, per_node, hostfile))
+        )
     argv = launch.command_line(target, arguments, module=module, python=python)
     if hostfile is None:
         sys.exit(
             launch.run_local(
-                argv, n or per_node or launch.cores(), prefix=prefix, grace_s=grace, keep_going=keep_going, tell="failed"
+                argv,
+                n or per_node or launch.cores(),
+                prefix=prefix,
+                grace_s=grace,
+                keep_going=keep_going,
+                tell="failed",
             )
         )
     hosts = launch_hosts.parse_hostfile(hostfile)
@@ -121,9 +128,7 @@ def command(
     )
 
 
-def _check_order(
-    ctx: click.Context, target: str, arguments: Sequence[str], *, module: bool, counted: bool
-) -> None:
+def _check_order(ctx: click.Context, target: str, arguments: Sequence[str], *, module: bool, counted: bool) -> None:
     """Refuse an option of ours behind the target, which would not have it.
 
     Programs have options of their own by the same names (``head -n``, ``python -m``): behind one, only a number of

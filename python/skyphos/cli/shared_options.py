@@ -9,7 +9,17 @@ import click
 
 from ..planner import MOST_ROW_BYTES
 
-__all__ = ["HOSTFILE_NAMES", "PROCESSES_NAMES", "alpha", "chart", "density", "hostfile", "processes", "row_bytes", "seconds"]
+__all__ = [
+    "HOSTFILE_NAMES",
+    "PROCESSES_NAMES",
+    "alpha",
+    "chart",
+    "density",
+    "hostfile",
+    "processes",
+    "row_bytes",
+    "seconds",
+]
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

@@ -19,11 +19,27 @@ __all__ = ["Columns", "Roles", "roles_by_name"]
 _ENDS = ("", "id", "node", "nodeid", "vertex", "vertexid")
 _SOURCES = ("source", "src", "from", "start", "origin", "u", "row", "sender", "citing", "follower")
 _TARGETS = ("target", "dst", "dest", "destination", "to", "end", "v", "col", "column", "receiver", "cited", "followee")
-_FIRSTS, _SECONDS = ("node1", "id1", "vertex1", "nodeid1", "v1", "n1"), ("node2", "id2", "vertex2", "nodeid2", "v2", "n2")
+_FIRSTS, _SECONDS = (
+    ("node1", "id1", "vertex1", "nodeid1", "v1", "n1"),
+    ("node2", "id2", "vertex2", "nodeid2", "v2", "n2"),
+)
 _SOURCE_NAMES = frozenset(name + end for name in _SOURCES for end in _ENDS) | frozenset(_FIRSTS)
 _TARGET_NAMES = frozenset(name + end for name in _TARGETS for end in _ENDS) | frozenset(_SECONDS)
 _WEIGHT_NAMES = frozenset(
-    ("weight", "weights", "w", "value", "val", "edgeweight", "strength", "capacity", "cost", "distance", "amount", "count")
+    (
+        "weight",
+        "weights",
+        "w",
+        "value",
+        "val",
+        "edgeweight",
+        "strength",
+        "capacity",
+        "cost",
+        "distance",
+        "amount",
+        "count",
+    )
 )
 # Columns that are there and are no weights: numbers of edges, labels, times.
 _OTHERS = frozenset(
@@ -105,7 +121,9 @@ def _number(name: str, names: Sequence[str] | None, count: int, where: str) -> i
         if len(places) == 1:
             return places[0]
         if places:
-            raise BadInput(f"{where}: {len(places)} columns are called {name}: {_listed(names)}; say its number, from 1")
+            raise BadInput(
+                f"{where}: {len(places)} columns are called {name}: {_listed(names)}; say its number, from 1"
+            )
     if name.isascii() and name.isdigit() and 1 <= int(name) <= count:
         return int(name) - 1
     listed = f"{count} columns without names" if names is None else f"the columns {_listed(names)}"

@@ -332,9 +332,7 @@ class _Personalization:
         return np.multiply(self._p, factor, out=self._buffer)
 
 
-def check_settings(
-    damping: float, tol: float, max_iterations: int, stop: str = "total"
-) -> tuple[float, float, int]:
+def check_settings(damping: float, tol: float, max_iterations: int, stop: str = "total") -> tuple[float, float, int]:
     """Damping, tolerance and iterations as numbers; raise BadInput unless :func:`pagerank` takes these and ``stop``."""
     damping, tol = real(damping, "damping"), real(tol, "tol")
     if not 0.0 <= damping < 1.0:

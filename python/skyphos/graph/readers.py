@@ -233,7 +233,9 @@ def _read_npz(path: str, part: int, parts: int, weights: bool) -> Edges:
         except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise BadInput(f"{path}: not a matrix written by scipy.sparse.save_npz: {error}") from None
     if len(matrix.shape) != 2:
-        raise BadInput(f"{path}: an array of {len(matrix.shape)} dimension(s), {matrix.shape}: a graph is a matrix, of 2")
+        raise BadInput(
+            f"{path}: an array of {len(matrix.shape)} dimension(s), {matrix.shape}: a graph is a matrix, of 2"
+        )
     cut = slice(matrix.nnz * part // parts, matrix.nnz * (part + 1) // parts)
     weight = None
     if weights:

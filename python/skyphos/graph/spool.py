@@ -80,7 +80,9 @@ def shared(comm: Comm, path: str) -> Iterator[str]:
     """
     with ExitStack() as stack:
         mine = together(comm, lambda: stack.enter_context(spooled(path)) if comm.rank == 0 else "")
-        name = os.fsdecode(bytes(comm.broadcast(np.frombuffer(os.fsencode(mine), np.uint8) if comm.rank == 0 else None)))
+        name = os.fsdecode(
+            bytes(comm.broadcast(np.frombuffer(os.fsencode(mine), np.uint8) if comm.rank == 0 else None))
+        )
         together(comm, lambda: _check_seen(comm, name, path))
         yield name
 

@@ -277,7 +277,9 @@ def _regular(text: bytes, layout: Layout) -> bytes:
     text = re.sub(rb"[ \t]+", b" ", text)
     text = re.sub(rb"(?m)^ | ?\r?$", b"", text)
     if layout.separator in _STRONG:
-        return text.replace(b" " + layout.separator, layout.separator).replace(layout.separator + b" ", layout.separator)
+        return text.replace(b" " + layout.separator, layout.separator).replace(
+            layout.separator + b" ", layout.separator
+        )
     text = text.replace(b" ,", b",").replace(b", ", b",")
     return text.replace(b",", layout.separator).replace(b" ", layout.separator)
 
