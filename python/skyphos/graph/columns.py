@@ -109,7 +109,7 @@ class Columns:
 
     def are_numbers(self) -> bool:
         """Whether all may be numbers of columns."""
-        return all(name is None or name.isascii() and name.isdigit() for name in self._all())
+        return all(name is None or (name.isascii() and name.isdigit()) for name in self._all())
 
     def _all(self) -> tuple[str, str, str | None]:
         return self.source, self.target, self.weight

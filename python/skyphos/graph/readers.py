@@ -21,11 +21,11 @@ import numpy as np
 
 from ..compression import HEAD_BYTES, bare_name, binary_kind
 from ..errors import BadInput
+from ..settings import truth, whole
 from . import spool
 from .columns import Columns, Roles, roles_by_name
 from .edges import Edges
 from .files import open_binary
-from ..settings import truth, whole
 from .matrix_market import expand, read_head
 from .text import BOM, SEPARATORS, Layout, fields_of, numbered_lines, open_text, read_share
 

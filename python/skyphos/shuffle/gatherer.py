@@ -16,6 +16,7 @@ from ..arguments import as_values
 from ..errors import BadInput
 from ..kinds import open_vector
 from ..packing import untrusted
+from ..units import as_bytes
 from .combine import Combine, is_debug
 from .keys import Keys, hashable, listed, open_keys, select
 from .spill import Spill, memory_of_rank
@@ -40,7 +41,7 @@ class Gatherer:
         Which keys' values may be merged here.
     local : bool or "process"
         Whether any may.
-    memory : int, optional
+    memory : int or str, optional
         Bytes that all of it may take; None: by what the host has.
     spill_dir : path, optional
         Where files are.
@@ -57,7 +58,7 @@ class Gatherer:
         *,
         mergeable: Callable[[Any], bool] | None,
         local: bool | Literal["process"],
-        memory: int | None,
+        memory: int | str | None,
         spill_dir: str | os.PathLike[str] | None,
         debug: bool | None,
         objects: bool,
@@ -65,8 +66,7 @@ class Gatherer:
         self._comm = comm
         self._objects = objects
         self._combine, self._mergeable, self._local = combine, mergeable, local
-        if memory is not None and memory < 1:
-            raise BadInput(f"memory={memory}: bytes that this rank may take for what it gathers")
+        memory = None if memory is None else as_bytes(memory, "memory")
         # Replicas do the same, whatever their hosts have.
         self._memory = sys.maxsize if memory is None and comm.replication > 1 else memory
         self._debug = is_debug(debug)

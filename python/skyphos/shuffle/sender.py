@@ -13,7 +13,9 @@ import numpy.typing as npt
 
 from ..arguments import Op
 from ..errors import BadInput
+from ..settings import whole
 from ..together import collective, raise_if, together
+from ..units import as_bytes
 from .combine import Combine, Function
 from .explanation import ShuffleExplanation
 from .gatherer import Gatherer, as_it_is, default_back
@@ -63,7 +65,7 @@ class Shuffle(Gatherer):
         push_bytes: int = 1 << 16,
         fetches: int = 4,
         waves: int = 1,
-        memory: int | None = None,
+        memory: int | str | None = None,
         spill_dir: str | os.PathLike[str] | None = None,
         debug: bool | None = None,
         objects: bool = False,
@@ -82,11 +84,9 @@ class Shuffle(Gatherer):
             objects=objects,
         )
         self._partition = partition
-        if push_bytes < 0 or fetches < 1 or not 1 <= waves <= PARTS:
-            raise BadInput(
-                f"push_bytes={push_bytes}, fetches={fetches}, waves={waves}: bytes, at least one, and 1 to {PARTS}"
-            )
-        self._host, self._wire = (Link(int(push_bytes), int(fetches)) for _ in range(2))
+        push_bytes, fetches = as_bytes(push_bytes, "push_bytes", 0), whole(fetches, "fetches", 1, 2**31)
+        waves = whole(waves, "waves", 1, PARTS)
+        self._host, self._wire = (Link(push_bytes, fetches) for _ in range(2))
         self._waves = _power_of_two(waves)
         self._told: dict[str, Any] = {"merged": 0, "keys": 0, "waves": 1}
         self._seconds |= {"host": 0.0, "owners": 0.0}
