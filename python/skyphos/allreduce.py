@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _skyphos as native
-from .arguments import Op, as_degrees, as_expected, as_name, as_out, as_whole, identity_of, resolve_op
+from .arguments import Op, as_degrees, as_expected, as_name, as_out, identity_of, resolve_op
 from .errors import BadInput
 from .explanation import WHY_ARRAY, Told, explanation_of
 from .kinds import is_number, open_vector
 from .python_numbers import reduce_numbers
 from .quantize import Quantize
+from .settings import whole
 from .shuffle.collective import ShuffleCollectives
 from .sparse_vector import SparseVector
 from .truth import as_room, as_sent, settled
@@ -274,7 +275,7 @@ class AllreduceCollectives(ShuffleCollectives):
         array([ 0., -3.,  2.,  0.])
         """
         try:
-            number = as_whole(k, "k", 1, 2**63 - 1)
+            number = whole(k, "k", 1, 2**63 - 1)
             if op not in ("sum", "mean"):
                 raise BadInput(f'topk_allreduce takes op "sum" or "mean", not {op!r}')
             vector = _as_vector(open_vector(x)[0])
@@ -328,5 +329,5 @@ def _allreduce_settings(
         if threshold != "paper":
             raise BadInput(f'dense_threshold must be a number of entries or "paper", not {threshold!r}')
         return algorithm, layers, split, -2, quantised, expected, shape
-    entries = as_whole(threshold, "dense_threshold", 0, 2**63 - 1)
+    entries = whole(threshold, "dense_threshold", 0, 2**63 - 1)
     return algorithm, layers, split, entries, quantised, expected, shape

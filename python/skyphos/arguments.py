@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from .array_input import as_numpy, is_masked, plain_array, supported, unsupported
 from .errors import BadInput
+from .settings import whole
 
 __all__ = [
     "NAMED_UFUNCS",
@@ -24,7 +24,6 @@ __all__ = [
     "as_out",
     "as_rank",
     "as_values",
-    "as_whole",
     "identity_of",
     "python_name",
     "resolve_op",
@@ -99,44 +98,14 @@ def as_one_of(name: str, known: Sequence[str], what: str) -> None:
         raise BadInput(f"{what}={name!r}: one of {', '.join(known)}")
 
 
-def as_whole(value: Any, what: str, least: int, most: int) -> int:
-    """A whole number within bounds: an integer, or a float that is whole, such as ``1e9``. No truth value."""
-    number = -1
-    is_whole = not isinstance(value, (bool, np.bool_))
-    try:
-        if isinstance(value, (float, np.floating)):
-            is_whole = float(value).is_integer()
-            number = int(value) if is_whole else 0
-        elif is_whole:
-            number = index(value)
-    except TypeError:
-        is_whole = False
-    if not is_whole:
-        raise BadInput(f"{what} must be a whole number, not {value!r}")
-    if not least <= number <= most:
-        bounds = f"from {least} to {_power(most)}"
-        raise BadInput(f"{what} must be {bounds if most < 2**64 else f'at least {least}'}, not {number}")
-    return number
-
-
-def _power(number: int) -> str:
-    """A bound as people write it."""
-    for most in (63, 64):
-        if number == 2**most:
-            return f"2^{most}"
-        if number == 2**most - 1:
-            return f"2^{most} - 1"
-    return str(number)
-
-
 def as_n(n: Any) -> int:
     """The size of an index space."""
-    return as_whole(n, "n", 0, 2**63)
+    return whole(n, "n", 0, 2**63)
 
 
 def as_rank(rank: Any, size: int, what: str = "rank") -> int:
     """A rank of a group."""
-    number = as_whole(rank, what, -(2**63), 2**63)
+    number = whole(rank, what, -(2**63), 2**63)
     if not 0 <= number < size:
         said = f"there is no rank {number}" if what == "rank" else f"{what}={number} is no rank"
         raise BadInput(f"{said} {'in' if what == 'rank' else 'of'} a group of {size}: ranks are 0 to {size - 1}")
@@ -245,9 +214,9 @@ def as_degrees(degrees: Sequence[int] | None) -> list[int] | None:
         given = list(degrees)
     except TypeError:
         raise BadInput(f"degrees must be a list of whole numbers, not {degrees!r}") from None
-    return [as_whole(degree, "degrees must be positive: each", 1, 2**32 - 1) for degree in given]
+    return [whole(degree, "degrees must be positive: each", 1, 2**32 - 1) for degree in given]
 
 
 def as_expected(entries: int | None) -> int | None:
     """A hint of how many entries there will be."""
-    return None if entries is None else as_whole(entries, "expected_nnz", 0, 2**63 - 1)
+    return None if entries is None else whole(entries, "expected_nnz", 0, 2**63 - 1)

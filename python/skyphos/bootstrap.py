@@ -22,9 +22,10 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .arguments import as_whole
+from . import variables
 from .errors import BadInput
 from .hostlist import first_host, tasks_on_node
+from .settings import whole
 
 __all__ = ["Bootstrap", "discover", "sign_of_job", "split_address"]
 
@@ -112,6 +113,9 @@ def discover(
     skyphos.errors.BadInput: RANK is set but WORLD_SIZE is not: set both or neither
     """
     env = _Environment(os.environ if environ is None else environ)
+    for name, value in (("rendezvous", rendezvous), ("token", token)):
+        if value is not None and not isinstance(value, str):
+            raise BadInput(f"{name} must be text, not {value!r}")
     token = token or env.text("SKYPHOS_TOKEN")
     if (rank is None) != (world_size is None):
         given, absent = ("rank", "world_size") if world_size is None else ("world_size", "rank")
@@ -203,7 +207,7 @@ class _Environment:
         self._environ = environ
 
     def text(self, name: str) -> str | None:
-        return self._environ.get(name, "").strip() or None
+        return variables.text(name, self._environ)
 
     def first(self, *names: str) -> str | None:
         return next((value for value in map(self.text, names) if value is not None), None)
@@ -226,7 +230,7 @@ class _Environment:
 
 def _explicit(env: _Environment, rank: int, world_size: int, rendezvous: str | None, token: str | None) -> Bootstrap:
     rank, world_size = (
-        as_whole(value, name, -(2**63), 2**64) for name, value in (("rank", rank), ("world_size", world_size))
+        whole(value, name, -(2**63), 2**63) for name, value in (("rank", rank), ("world_size", world_size))
     )
     _check_pair(rank, world_size, "rank", "world_size")
     address = _address(env, rendezvous, world_size, 'give rendezvous="host:port"')
@@ -322,6 +326,8 @@ def _address(env: _Environment, rendezvous: str | None, world_size: int, how: st
         split_address(address, "SKYPHOS_RENDEZVOUS")
         return address
     host, port = env.text("MASTER_ADDR"), env.text("MASTER_PORT")
+    if host is not None and host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
     if host is None and port is None:
         if world_size == 1:
             return None
@@ -366,10 +372,7 @@ def _check_pair(rank: int, size: int, rank_name: str, size_name: str) -> None:
 
 
 def _number(text: str, name: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise BadInput(f"{name} must be a whole number, not {text!r}") from None
+    return variables.parse_whole(text, name)
 
 
 def _port(text: str, name: str) -> int:

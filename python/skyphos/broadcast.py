@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from . import _skyphos as native
-from .arguments import as_name, as_whole
+from .arguments import as_name
 from .errors import BadInput, PeerLost
 from .packing import Bytes, is_pickle, pack, unpack, untrusted
+from .settings import whole
 from .together import together
 from .vectors import VectorCollectives
 from .work import perform
@@ -156,7 +157,7 @@ class BroadcastCollectives(VectorCollectives):
             most = (
                 None
                 if chunk_bytes is None
-                else as_whole(chunk_bytes, "chunk_bytes, of a chunk of at least a byte,", 1, 2**63 - 1)
+                else whole(chunk_bytes, "chunk_bytes, of a chunk of at least a byte,", 1, 2**63 - 1)
             )
             parts = self._packed(obj) if self.rank == number else None
         except BaseException as error:

@@ -29,7 +29,6 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .arguments import as_whole
 from .array_input import as_numpy
 from .errors import BadInput, Mismatch, SkyphosError
 from .together import gather_numbers, together
@@ -109,7 +108,7 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike[str], *, every: int = 1) -> None:
         try:
-            self.path, self.every = Path(path).expanduser(), as_whole(every, "every", 1, 2**64)
+            self.path, self.every = Path(path).expanduser()(every, "every", 1, 2**64)
         except RuntimeError as error:
             raise BadInput(f"{os.fspath(path)}: {error}") from None
 

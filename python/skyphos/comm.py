@@ -18,7 +18,6 @@ from .arguments import (
     as_out,
     as_rank,
     as_values,
-    as_whole,
     resolve_op,
 )
 from .array_input import as_numpy
@@ -28,6 +27,7 @@ from .health import Health, health_of
 from .outer_product import OuterProductCollectives
 from .plan import Plan, Stats
 from .planner import Profile, profile_of
+from .settings import whole
 from .topology import Topology
 from .truth import as_room, as_sent, result_type, settled
 from .work import Work, perform
@@ -222,8 +222,8 @@ class Comm(OuterProductCollectives):
         try:
             # A truth value is a color too: ranks of which something is true, and the others.
             color = int(color) if isinstance(color, (bool, np.bool_)) else color
-            color = None if color is None else as_whole(color, "color", 0, 2**64 - 1)
-            key = as_whole(key, "key", -(2**63), 2**63 - 1)
+            color = None if color is None else whole(color, "color", 0, 2**64 - 1)
+            key = whole(key, "key", -(2**63), 2**63 - 1)
         except BaseException as error:
             self._fail(error)
         native = self._native.split(color, key)
@@ -525,7 +525,7 @@ def _shared(
     expected_nnz: int | None,
 ) -> _Shared:
     """Checks the arguments that all ranks share."""
-    n, width = None if n is None else as_n(n), as_whole(width, "width", 1, 2**32 - 1)
+    n, width = None if n is None else as_n(n)(width, "width", 1, 2**32 - 1)
     if missing not in ("error", "identity"):
         raise BadInput(f'missing must be "error" or "identity", not {missing!r}')
     layers = as_degrees(degrees)

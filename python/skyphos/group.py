@@ -6,13 +6,13 @@ import os
 import warnings
 from dataclasses import replace
 
-from . import _skyphos
-from .arguments import as_whole
+from . import _skyphos, variables
 from .bootstrap import Bootstrap, discover, sign_of_job
 from .comm import Comm
 from .errors import BadInput
 from .local_group import LocalGroup
 from .profile_choice import ProfileSource, TopologySource, begin_replicated, begin_with
+from .settings import real, truth, whole
 from .tls import TLS
 from .tls import files as tls_files
 
@@ -22,6 +22,9 @@ __all__ = ["init", "local"]
 _BEGIN = ("SKYPHOS_PROFILE", "SKYPHOS_ADAPT", "SKYPHOS_TOPOLOGY")
 
 _HEARTBEAT_S = 10.0
+
+# Whether this process has been told of variables whose names are misspelt.
+_warned: list[bool] = []
 
 # Each rank of an in-process group needs a thread of the caller's.
 _MOST_LOCAL = 4096
@@ -141,11 +144,17 @@ def init(
     """
     if transport not in (None, "tcp", "mpi"):
         raise BadInput(f'transport must be "tcp" or "mpi", not {transport!r}')
+    timeout, heartbeat = real(timeout, "timeout"), real(heartbeat, "heartbeat")
+    socket_buffer = None if socket_buffer is None else whole(socket_buffer, "socket_buffer", 1, 2**31 - 1)
+    if congestion_control is not None and not isinstance(congestion_control, str):
+        raise BadInput(f"congestion_control must be a name in text, not {congestion_control!r}")
+    share_hosts = truth(share_hosts, "share_hosts")
+    shared_memory = _shares_memory(shared_memory)
+    replication = _replication(replication)
     place = discover(rank=rank, world_size=world_size, rendezvous=rendezvous, token=token)
-    if place.launcher not in ("alone", "explicit"):
-        _take_place(place)
     if place.launcher == "alone" and (sign := sign_of_job()) is not None:
         warnings.warn(f"sky.init() makes a group of one process, though {sign}", stacklevel=2)
+    _take_place(place)
     if _listen_fd is not None:  # rank 0 of an engine's group (skyphos.engines) has a socket that listens already
         place = replace(place, listen_fd=_listen_fd)
     if transport == "mpi" or (transport is None and _goes_over_mpi(place, rendezvous)):
@@ -153,6 +162,7 @@ def init(
         return over_mpi(None, place, timeout=timeout, threads=threads, begin=(profile, adapt, topology))
     threads = _threads(threads, place.local_size)
     _check_replication(replication, place.world_size, "started")
+    _warn_of_variables(place)
     certificates = tls_files(tls)
     if place.world_size == 1:
         sockets = (None, socket_buffer, congestion_control, heartbeat, certificates)
@@ -160,7 +170,7 @@ def init(
             # Nobody to talk to, but settings that larger groups refuse are refused here too.
             _skyphos.connect_tcp(0, 1, "", None, timeout, threads, *sockets, (1, False), False)
         alone = _skyphos.local(1, timeout, threads, 1)[0]
-        named = any(given is not None for given in (profile, adapt, topology, *map(os.environ.get, _BEGIN)))
+        named = any(given is not None for given in (profile, adapt, topology, *map(variables.text, _BEGIN)))
         return Comm(begin_with(alone, profile, adapt, topology) if named else alone)
     if place.launcher == "torchrun" and rendezvous is None:
         from .engines import torchrun
@@ -183,12 +193,19 @@ def init(
         congestion_control,
         heartbeat,
         certificates,
-        (int(replication), bool(share_hosts)),
-        _shares_memory(shared_memory),
+        (replication, share_hosts),
+        shared_memory,
     )
     if replication > 1:
-        return Comm(begin_replicated(connected, (replication, bool(share_hosts)), profile, topology))
+        return Comm(begin_replicated(connected, (replication, share_hosts), profile, topology))
     return Comm(begin_with(connected.group(), profile, adapt, topology))
+
+
+def _warn_of_variables(place: Bootstrap) -> None:
+    """Say once, on rank 0, which variables look like settings and are none."""
+    if place.rank == 0 and not _warned:
+        _warned.append(True)
+        variables.warn_of_typing_errors()
 
 
 # The process that has taken the place which the launcher's variables name: a child of it inherits them.
@@ -197,6 +214,8 @@ _TAKEN = "SKYPHOS_TAKEN"
 
 def _take_place(place: Bootstrap) -> None:
     """Refuse the place of a process that has started this one: the group has only one process there."""
+    if place.launcher in ("alone", "explicit"):
+        return
     taken = os.environ.get(_TAKEN)
     mine = f"{place.launcher} {place.rank} {place.rendezvous} {os.getpid()}"
     if taken is not None and taken != mine and taken.rsplit(" ", 1)[0] == mine.rsplit(" ", 1)[0]:
@@ -226,23 +245,27 @@ def local(size: int, *, timeout: float = 300.0, threads: int | None = None, repl
     >>> sky.local(4).run(lambda comm: comm.configure_reduce([comm.rank, 9], [9], np.array([1, 10]), n=10)[0].item())
     [40, 40, 40, 40]
     """
-    size = as_whole(size, "the number of ranks of a group inside one process", 1, _MOST_LOCAL)
+    size = whole(size, "the number of ranks of a group inside one process", 1, _MOST_LOCAL)
+    timeout, replication = real(timeout, "timeout"), _replication(replication)
     _check_replication(replication, size, "asked for")
     natives = _skyphos.local(size, timeout, _threads(threads, size), int(replication))
     return LocalGroup([Comm(native) for native in natives])
 
 
-def _check_replication(replication: int, processes: int, how: str) -> None:
+def _replication(replication: int) -> int:
     try:
-        as_whole(replication, "replication", 1, 2**16 - 1)
+        return whole(replication, "replication", 1, 2**16 - 1)
     except BadInput:
         raise BadInput(f"replication must be a number of processes a rank, at least 1, not {replication!r}") from None
+
+
+def _check_replication(replication: int, processes: int, how: str) -> None:
     if replication > processes:
         raise BadInput(f"replication={replication} needs as many processes at least; {processes} {how}")
 
 
 def _goes_over_mpi(place: Bootstrap, rendezvous: str | None) -> bool:
-    if place.launcher not in ("mpi", "slurm") or rendezvous is not None or os.environ.get("SKYPHOS_RENDEZVOUS"):
+    if place.launcher not in ("mpi", "slurm") or rendezvous is not None or variables.text("SKYPHOS_RENDEZVOUS"):
         return False
     from . import mpi
 
@@ -281,7 +304,8 @@ def _check_over_mpi(place: Bootstrap, rank: int | None, replication: int, tls: T
 
 
 def _shares_memory(asked: bool | None) -> bool:
-    return os.environ.get("SKYPHOS_SHARED_MEMORY", "") != "0" if asked is None else bool(asked)
+    named = variables.flag("SKYPHOS_SHARED_MEMORY") if asked is None else truth(asked, "shared_memory")
+    return named is not False
 
 
 def _threads(threads: int | None, local_size: int) -> int:
@@ -294,10 +318,6 @@ def _threads(threads: int | None, local_size: int) -> int:
 
 
 def _named_threads(threads: int | None) -> int | None:
-    text = os.environ.get("SKYPHOS_THREADS", "")
-    if threads is None and text:
-        try:
-            threads = int(text)
-        except ValueError:
-            raise BadInput(f"SKYPHOS_THREADS must be a number of threads, not {text!r}") from None
-    return None if threads is None else as_whole(threads, "threads", 1, 4096)
+    named = variables.whole_number("SKYPHOS_THREADS") if threads is None else threads
+    what = "SKYPHOS_THREADS" if threads is None else "threads"
+    return None if named is None else whole(named, what, 1, 4096)

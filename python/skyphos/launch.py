@@ -10,16 +10,20 @@ For machines of a host file see :mod:`.launch_hosts`.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from . import failures
 from .errors import BadInput
+from .settings import real, whole
+from .streams import fill_gaps
 from .supervise import Supervisor, Tell
 
 __all__ = ["Place", "command_line", "cores", "rank_environment", "run_local", "start_ranks"]
@@ -116,8 +120,10 @@ def run_local(
     >>> run_local([sys.executable, "-c", "raise SystemExit(3)"], 2, prefix=False)
     3
     """
+    n, grace_s = whole(n, "n", -(2**63), 2**16), real(grace_s, "grace_s", 0.0)
     if n < 1:
         raise BadInput(f"a group has at least one rank, not {n}")
+    fill_gaps()  # before the socket, which must not become stdin
     # A queue for every rank at once: all of them connect in the same moment.
     with (
         socket.create_server(("127.0.0.1", 0), backlog=max(128, n)) as listener,
@@ -147,13 +153,14 @@ def start_ranks(
             # Lines shall come when they are printed, not when 8 KB of them are there.
             variables.setdefault("PYTHONUNBUFFERED", "1")
             variables[failures.VARIABLE] = group.failure_word
-        pass_fds: tuple[int, ...] = ()
+        # Rank 0 reads what a shell gave as <(command).
+        pass_fds = _open_descriptors(command) if rank == 0 else ()
         if rank == 0 and listener is not None and place.world_size > 1:
             variables["SKYPHOS_LISTEN_FD"] = str(listener.fileno())
-            pass_fds = (listener.fileno(),)
+            pass_fds = (*pass_fds, listener.fileno())
         # A background process group that reads a terminal is stopped by the kernel, so a terminal is not
         # passed.
-        reads = rank == 0 and listener is not None and sys.stdin is not None and not sys.stdin.isatty()
+        reads = rank == 0 and listener is not None and _has_input()
         group.start(
             command,
             variables,
@@ -162,6 +169,7 @@ def start_ranks(
             pipes=prefix,
             stdin=None if reads else subprocess.DEVNULL,
             pass_fds=pass_fds,
+            mark=("SKYPHOS_TOKEN", "SKYPHOS_RANK"),
         )
 
 
@@ -231,6 +239,23 @@ def command_line(
     if program is None:
         raise BadInput(f"{target}: no such program (a Python file must end in .py; a module needs -m)")
     return [program, *arguments]
+
+
+def _open_descriptors(command: Sequence[str]) -> tuple[int, ...]:
+    """Open descriptors that arguments name, such as ``/dev/fd/63``."""
+    found = []
+    for argument in command:
+        named = re.search(r"(?:^|=)/(?:dev|proc/self)/fd/(\d{1,9})$", argument)
+        if named is not None and int(named[1]) > 2:
+            with suppress(OSError):
+                os.fstat(int(named[1]))
+                found.append(int(named[1]))
+    return tuple(dict.fromkeys(found))
+
+
+def _has_input() -> bool:
+    """Whether stdin is something other than a terminal or nothing."""
+    return sys.stdin is not None and not sys.stdin.closed and not sys.stdin.isatty()
 
 
 def cores() -> int:

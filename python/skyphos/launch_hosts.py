@@ -34,6 +34,7 @@ from typing import Any, BinaryIO, cast
 from .endings import Ending
 from .errors import BadInput
 from .failures import Failure
+from .hostfile import parse_hostfile
 from .launch import Place, start_ranks
 from .supervise import Child, Supervisor, Tell
 
@@ -41,7 +42,8 @@ __all__ = ["SSH", "parse_hostfile", "place_ranks", "run_hosts"]
 
 # What of the launcher's environment goes to other hosts; more by name with ``-x``.
 _FORWARDED = re.compile(
-    r"SKYPHOS_DEBUG|SKYPHOS_PROFILE|SKYPHOS_ADAPT|SKYPHOS_TLS_\w+|PYTHONPATH|OMP_\w+|MKL_\w+|OPENBLAS_\w+"
+    r"SKYPHOS_(DEBUG|PROFILE|ADAPT|TOPOLOGY|THREADS|SHARED_MEMORY|LIBMPI|TLS_\w+)"
+    r"|PYTHONPATH|OMP_\w+|MKL_\w+|OPENBLAS_\w+"
 )
 _LISTENS = b"skyphos-listens "
 # Before what an agent tells in its ranks' output; then a job's own word, so that no rank says it by chance.
@@ -49,48 +51,6 @@ _TELLS = b"skyphos-tells-"
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 # The usual command; BatchMode: a question would wait for an answer on the line to the agent.
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20")
-
-
-def parse_hostfile(path: str) -> list[tuple[str, int]]:
-    """Read a host file: lines of ``host [slots=N]``, ``#`` begins a comment.
-
-    Returns
-    -------
-    list of (str, int)
-        Hosts in order and how many ranks each takes (1 unless it says); a host that is named twice adds up.
-
-    Raises
-    ------
-    BadInput
-        If the file cannot be read or a line is none of these; names the line.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from skyphos.launch_hosts import parse_hostfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = pathlib.Path(folder, "hosts")
-    ...     _ = file.write_text("a slots=4\\n# spare\\nb\\n")
-    ...     parse_hostfile(str(file))
-    [('a', 4), ('b', 1)]
-    """
-    try:
-        with open(path, encoding="utf-8") as lines:
-            text = lines.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    slots: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        match = re.fullmatch(r"slots=([1-9]\d*)", words[1]) if len(words) == 2 else None
-        if words[0].startswith("-") or len(words) > 2 or (len(words) == 2 and match is None):
-            raise BadInput(f"{path}, line {number}: not 'host' or 'host slots=N': {line.strip()!r}")
-        slots[words[0]] = slots.get(words[0], 0) + (int(match[1]) if match else 1)
-    if not slots:
-        raise BadInput(f"{path}: names no host")
-    return list(slots.items())
 
 
 def place_ranks(hosts: Sequence[tuple[str, int]], n: int | None) -> list[tuple[str, int, int]]:
@@ -159,8 +119,8 @@ def run_hosts(
     env : mapping, optional
         The launcher's environment; default ``os.environ``.
     export : sequence of str
-        Names of variables that go to the hosts, besides ``SKYPHOS_PROFILE``, ``SKYPHOS_ADAPT``,
-        ``SKYPHOS_TLS_*``, ``PYTHONPATH``, ``OMP_*``, ``MKL_*`` and ``OPENBLAS_*``.
+        Names of variables that go to the hosts, besides ``SKYPHOS_*`` (but for a rank's own),
+        ``PYTHONPATH``, ``OMP_*``, ``MKL_*`` and ``OPENBLAS_*``.
     prefix : bool
         Whether to put ``[rank]`` before each line of output.
     ssh : sequence of str
@@ -238,7 +198,7 @@ class _Agents(Supervisor):
         if self._rendezvous is None:
             # Local ranks can use the loopback only if nobody comes from outside.
             alone = local and all(other in _LOCAL for other, _, _ in self._waiting)
-            part["host"] = "127.0.0.1" if alone else socket.gethostname() if local else host
+            part["host"] = "127.0.0.1" if alone else socket.gethostname() if local else host.rpartition("@")[2]
         self._send(child, self._job | part)
 
     def deliver(self, child: Child, to: int, lines: bytes) -> None:
@@ -305,7 +265,7 @@ class _Host(Supervisor):
         self.watch(0, self._hear)
 
     def tell_launcher(self, told: dict[str, Any]) -> None:
-        self._write(sys.stdout.fileno(), self._word + json.dumps(told).encode() + b"\n")
+        self._write(self._stdout, self._word + json.dumps(told).encode() + b"\n")
 
     def child_ended(self, child: Child) -> None:
         super().child_ended(child)
@@ -347,8 +307,14 @@ def _agent_main() -> int:
     rendezvous = job["rendezvous"]
     if rendezvous is None:
         loopback = job["host"] == "127.0.0.1"
-        listener = socket.create_server(("127.0.0.1" if loopback else "", 0), backlog=max(128, job["world_size"]))
-        rendezvous = f"{job['host']}:{listener.getsockname()[1]}"
+        is_v6 = ":" in job["host"]
+        listener = socket.create_server(
+            ("127.0.0.1" if loopback else "", 0),
+            family=socket.AF_INET6 if is_v6 else socket.AF_INET,
+            backlog=max(128, job["world_size"]),
+        )
+        port = listener.getsockname()[1]
+        rendezvous = f"[{job['host']}]:{port}" if is_v6 else f"{job['host']}:{port}"
         sys.stdout.buffer.write(_LISTENS + rendezvous.encode() + b"\n")
         sys.stdout.buffer.flush()
     place = Place(job["world_size"], job["first_rank"], job["count"], rendezvous, job["token"])

@@ -9,11 +9,12 @@ import numpy.typing as npt
 
 from . import _skyphos as native
 from .allreduce import AllreduceCollectives
-from .arguments import as_one_of, as_whole
+from .arguments import as_one_of
 from .errors import BadInput
 from .factors import DenseFactors, Factors, open_factors
 from .low_rank import LowRank
 from .planner import Stage
+from .settings import whole
 from .work import perform
 
 __all__ = ["OuterExplanation", "OuterProductCollectives"]
@@ -114,7 +115,7 @@ def _explanation(told: _Told) -> OuterExplanation:
 def _grid(grid: tuple[int, int]) -> tuple[int, int]:
     if not isinstance(grid, (tuple, list)) or len(grid) != 2:
         raise BadInput(f"grid must be (rows, columns) of blocks, not {grid!r}")
-    rows, columns = (as_whole(count, "grid: each number of blocks", 0, 2**32 - 1) for count in grid)
+    rows, columns = (whole(count, "grid: each number of blocks", 0, 2**32 - 1) for count in grid)
     return rows, columns
 
 

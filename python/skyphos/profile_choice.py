@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from . import _skyphos as native
+from . import variables
 from .errors import BadInput, SkyphosError
 from .planner import Profile, read_profile, read_text
 
@@ -87,7 +88,7 @@ def begin_with(
     ------
     BadInput
         Rank 0's arguments, or the files that SKYPHOS_PROFILE and SKYPHOS_TOPOLOGY name, make no sense; SKYPHOS_ADAPT is
-        neither 0 nor 1; on all ranks.
+        no truth value; on all ranks.
     """
     begin = _Begin()
     numbers: tuple[list[int], list[int]] | None = None
@@ -129,10 +130,7 @@ def begin_replicated(
 
 def _adapt() -> bool:
     """Whether rank 0's environment lets ``auto`` learn from calls."""
-    named = os.environ.get("SKYPHOS_ADAPT", "").strip()
-    if named not in ("", "0", "1"):
-        raise BadInput(f"SKYPHOS_ADAPT must be 0 or 1, not {named!r}")
-    return named != "0"
+    return variables.flag("SKYPHOS_ADAPT") is not False
 
 
 def _find(
@@ -154,7 +152,7 @@ def _find_profile(
 ) -> tuple[Profile | None, Measured | None]:
     """The profile, and what was measured beside it."""
     if asked is None:
-        named = os.environ.get("SKYPHOS_PROFILE", "").strip()
+        named = variables.text("SKYPHOS_PROFILE") or ""
         if named.lower() == "none":
             return None, None
         if not named:
@@ -182,7 +180,7 @@ def _find_topology(
     from .topology import Topology
 
     if asked is None:
-        named = os.environ.get("SKYPHOS_TOPOLOGY", "").strip()
+        named = variables.text("SKYPHOS_TOPOLOGY") or ""
         if named.lower() == "none":
             return None
         asked = named or None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from .arguments import as_whole
 from .errors import BadInput
+from .settings import whole
 
 __all__ = ["Quantize"]
 
@@ -65,7 +65,7 @@ class Quantize:
 
     def __post_init__(self) -> None:
         check_bits(self.bits)
-        as_whole(self.bucket, "bucket", 1, 2**24)
+        whole(self.bucket, "bucket", 1, 2**24)
         for name, value, known in (("where", self.where, Where), ("scale", self.scale, Scale)):
             if value not in get_args(known):
                 raise BadInput(f"{name} must be one of {', '.join(get_args(known))}, not {value!r}")
@@ -84,4 +84,4 @@ def check_bits(bits: int) -> None:
 
 def check_seed(seed: int) -> None:
     """Refuses what is no seed."""
-    as_whole(seed, "seed", 0, 2**64 - 1)
+    whole(seed, "seed", 0, 2**64 - 1)

@@ -6,10 +6,10 @@ grace SIGKILL. It is one loop over file descriptors in one thread, woken by pipe
 and nothing to wait for in vain.
 
 Children are process groups of their own, so that Ctrl-C at a terminal reaches them once, through the launcher, and
-so that a child can be ended together with what it started. On Linux the kernel kills a child whose launcher died,
-even by SIGKILL (``PR_SET_PDEATHSIG``, set between fork and exec: it costs nothing, where a small Python process in
-between would cost each rank the start of an interpreter, 15 ms of CPU). Elsewhere, or for what a child started in
-turn, that guarantee is missing.
+so that a child can be ended together with what it started (:mod:`.leftovers`). On Linux the kernel kills a child
+whose launcher died, even by SIGKILL (``PR_SET_PDEATHSIG``, set between fork and exec: it costs nothing, where a small
+Python process in between would cost each rank the start of an interpreter, 15 ms of CPU). Elsewhere, or for what a
+child started in turn, that guarantee is missing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import math
 import os
 import secrets
 import select
@@ -31,9 +32,12 @@ from functools import partial
 from types import FrameType, TracebackType
 from typing import IO, TYPE_CHECKING, Literal
 
+from . import leftovers
 from .endings import Ending, group_status
 from .errors import BadInput
 from .failures import Failure
+from .plain_text import encoded
+from .streams import descriptor_of, fill_gaps
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -49,12 +53,14 @@ _FORWARDED = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2)
 # A line without end is passed on in pieces of this size, so that no child can fill the launcher's memory.
 _LONGEST_LINE = 1 << 16
 _DRAIN_S = 1.0
+#: Seconds from one look at what ended children have left behind to the next.
+_LOOK_S = 0.02
 
 #: Seconds that children have to end by themselves after one has failed, before they are sent SIGTERM.
 _LAST_WORDS_S = 1.0
 
 
-@dataclass
+@dataclass(eq=False)
 class Child:
     """One child process, which it is in messages to people, and the lines that it has begun."""
 
@@ -63,6 +69,12 @@ class Child:
     process: subprocess.Popen[bytes]
     begun: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     has_ended: bool = False
+    #: ``NAME=value`` in its environment, by which what it starts is known.
+    mark: tuple[bytes, ...] = ()
+
+    @property
+    def origin(self) -> leftovers.Origin:
+        return leftovers.Origin(self.process.pid, self.mark)
 
 
 class Supervisor:
@@ -102,8 +114,15 @@ class Supervisor:
         self._failures: list[tuple[str, str, Failure]] = []
         # The first that ended the group, whether others were left then, and what a user might do.
         self._first_end: tuple[Ending, bool, str] | None = None
+        # Children that have ended, whose own children are to end too, and when these are killed.
+        self._rest: dict[Child, float] = {}
+        self._give_up_at: float | None = None
 
     def __enter__(self) -> Self:
+        # A closed stream's number must not become that of a pipe.
+        fill_gaps()
+        self._reaped_before = leftovers.adopt(True)
+        self._stdout, self._stderr = descriptor_of(sys.stdout, 1), descriptor_of(sys.stderr, 2)
         # Signals arrive as bytes in a pipe that the loop watches, so no handler runs at a bad moment.
         self._wake_read, self._wake_write = os.pipe()
         for end in (self._wake_read, self._wake_write):
@@ -121,12 +140,16 @@ class Supervisor:
             self.signal_child(child, signal.SIGKILL)
         for child in self.children:
             child.process.wait()
+        if kind is not None:
+            self._end_rest(self.children, signal.SIGKILL)
+        for child in self.children:
             for stream in (child.process.stdin, child.process.stdout, child.process.stderr):
                 if stream is not None:
                     stream.close()
         for number, handler in self._handlers_before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup_before)
+        leftovers.adopt(self._reaped_before)
         self._selector.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
@@ -141,6 +164,7 @@ class Supervisor:
         pipes: bool = True,
         stdin: int | IO[bytes] | None = subprocess.DEVNULL,
         pass_fds: Sequence[int] = (),
+        mark: Sequence[str] = (),
     ) -> Child:
         """Start a child.
 
@@ -160,6 +184,9 @@ class Supervisor:
             What it reads.
         pass_fds : sequence of int
             File descriptors that it keeps.
+        mark : sequence of str
+            Names of variables whose values no other child has: what has them in its environment was started by this
+            one, and ends with it if it fails.
 
         Raises
         ------
@@ -180,11 +207,11 @@ class Supervisor:
             )
         except OSError as error:
             raise BadInput(f"cannot run {argv[0]}: {error.strerror}") from None
-        child = Child(label, who, process)
+        child = Child(label, who, process, mark=tuple(os.fsencode(f"{name}={env[name]}") for name in mark))
         self.children.append(child)
-        for stream, to in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+        for stream, to in ((process.stdout, self._stdout), (process.stderr, self._stderr)):
             if stream is not None:
-                self.watch(stream.fileno(), partial(self._pass_on, child, to.fileno()))
+                self.watch(stream.fileno(), partial(self._pass_on, child, to))
         return child
 
     def watch(self, fd: int, ready: Callable[[int], bool]) -> None:
@@ -205,8 +232,10 @@ class Supervisor:
             0 if all children returned 0; else 128 + the signal that the launcher was sent; else the code of the
             first child that failed, or what :func:`.group_status` says of children that were to go on.
         """
-        while self.alive():
+        while self._unnoted() or self._rest:
             due = [at for at in (self._term_at, self._kill_at) if at is not None]
+            # Nothing tells of the end of processes that are not our own children.
+            due += [time.monotonic() + _LOOK_S] if self._rest else []
             timeout = max(0.0, min(due) - time.monotonic()) if due else None
             for key, _ in self._selector.select(timeout):
                 key.data(key.fd)
@@ -216,7 +245,7 @@ class Supervisor:
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self.end_all(signal.SIGKILL)
                 self._kill_at = None
-        self._note_ended()  # children that ended between the two looks
+            self._look_at_rest()
         self._drain()
         self._tell_cause()
         failed = self._failed or any(ending.status for ending in self._endings)
@@ -231,6 +260,7 @@ class Supervisor:
             self.signal_child(child, number)
         self._term_at = None
         self._kill_at = time.monotonic() + (0.0 if number == signal.SIGKILL else self._grace_s)
+        self._rest = {child: min(at, self._kill_at) for child, at in self._rest.items()}
 
     def signal_child(self, child: Child, number: int) -> None:
         """Send a signal to a child and what it started."""
@@ -243,6 +273,9 @@ class Supervisor:
 
     def left(self) -> bool:
         """Whether there is anyone whose end has not been noted."""
+        return self._unnoted()
+
+    def _unnoted(self) -> bool:
         return any(not child.has_ended for child in self.children)
 
     def _note_ended(self) -> None:
@@ -251,9 +284,33 @@ class Supervisor:
         for child in sorted(ended, key=lambda child: child.process.returncode >= 0):
             child.has_ended = True
             self._drain_one(child)  # its last words come first
-            if child.process.returncode:
-                self.signal_child(child, signal.SIGTERM)  # what it started may still be there
+            if child.process.returncode or self._ends_all:
+                # What it started may still be there.
+                self._end_rest([child], signal.SIGTERM)
+                self._rest[child] = time.monotonic() + self._grace_s
             self.child_ended(child)
+
+    def _end_rest(self, children: Sequence[Child], number: int) -> None:
+        """Send a signal to what ended children have started."""
+        origins = [child.origin for child in children]
+        leftovers.send(number, origins, leftovers.find(origins))
+
+    def _look_at_rest(self) -> None:
+        """Forget children of whose own nothing is left; kill what is left after the grace."""
+        if not self._rest:
+            return
+        found = leftovers.find([child.origin for child in self._rest])
+        for child, kill_at in list(self._rest.items()):
+            if child.origin not in found:
+                del self._rest[child]
+            elif time.monotonic() >= kill_at:
+                leftovers.send(signal.SIGKILL, [child.origin], found)
+                # What cannot be killed, since the system does not let it, is not waited for.
+                self._rest[child] = math.inf
+                self._give_up_at = self._give_up_at or time.monotonic() + _DRAIN_S
+        if self._give_up_at is not None and time.monotonic() >= self._give_up_at:
+            self._rest = {child: at for child, at in self._rest.items() if at < math.inf}
+            self._give_up_at = None
 
     def child_ended(self, child: Child) -> None:
         """Take in the end of a child, once, when all that it wrote has been passed on."""
@@ -319,7 +376,7 @@ class Supervisor:
             self._say(f"{label}{line}")
 
     def _say(self, line: str) -> None:
-        self._write(sys.stderr.fileno(), line.encode("utf-8", "backslashreplace") + b"\n")
+        self._write(self._stderr, encoded(line) + b"\n")
 
     def _without_failures(self, child: Child, lines: bytes) -> bytes:
         """A child's lines without those that are for the supervisor."""
@@ -385,7 +442,7 @@ class Supervisor:
 
     def deliver(self, child: Child, to: int, lines: bytes) -> None:
         """Write a child's lines to stdout or stderr, its label before each."""
-        label = child.label.encode()
+        label = encoded(child.label)
         self._write(to, b"".join(label + line for line in lines.splitlines(keepends=True)))
 
     def _write(self, to: int, data: bytes) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Union
 
+from . import variables
 from .errors import BadInput
 
 __all__ = ["TLS"]
@@ -70,8 +71,7 @@ def files(tls: TLS | None, environ: Mapping[str, str] | None = None) -> tuple[st
 all three, or none for a group without encryption
     """
     if tls is None:
-        env = os.environ if environ is None else environ
-        named = [env.get(name, "") for name in _VARIABLES]
+        named = [variables.text(name, environ) or "" for name in _VARIABLES]
         if not any(named):
             return None
         if not all(named):

@@ -11,12 +11,13 @@ import numpy.typing as npt
 
 from . import _skyphos as native
 from .allreduce import Algorithm, _allreduce_settings
-from .arguments import Op, as_array, as_whole, resolve_op
+from .arguments import Op, as_array, resolve_op
 from .array_input import as_numpy
 from .errors import BadInput
 from .explanation import Told
 from .kinds import open_vector
 from .quantize import Quantize, check_bits, check_seed
+from .settings import whole
 from .sparse_vector import SparseVector
 from .vectors import _arrays, _Parts, _vector
 from .work import perform
@@ -100,8 +101,8 @@ class TopK:
     ) -> None:
         if (k is None) == (threshold is None):
             raise BadInput("give either k or threshold")
-        k = None if k is None else as_whole(k, "k", 1, 2**63 - 1)
-        bucket = None if bucket is None else as_whole(bucket, "bucket", 1, 2**32 - 1)
+        k = None if k is None else whole(k, "k", 1, 2**63 - 1)
+        bucket = None if bucket is None else whole(bucket, "bucket", 1, 2**32 - 1)
         if k is not None and bucket is not None and k > bucket:
             raise BadInput(f"k={k} is more than the bucket of {bucket} values: bucket=None chooses k of all")
         if threshold is not None and not threshold >= 0:
@@ -156,7 +157,7 @@ class TopK:
         if self._bits is not None:
             exact, how = picked.copy(), (self._bits, _QUANTISED_TOGETHER, self._seed)
             try:
-                native.topk_quantise(picked, how, (self._steps, as_whole(rank, "rank", 0, 2**32 - 1)))
+                native.topk_quantise(picked, how, (self._steps(rank, "rank", 0, 2**32 - 1)))
             except BaseException:
                 self._restore(places, exact)
                 raise

@@ -195,3 +195,89 @@ def test_a_matrix_can_be_given() -> None:
     assert all(abs(found[vertex] - expected[vertex]) < 1e-9 for vertex in expected)
     errors = errors_on_ranks(2, lambda comm: pagerank(comm, DistMatrix(comm, [0], [1])))
     assert all("slots=2" in str(error) for error in errors)
+
+
+@given(
+    exponents=st.lists(st.integers(-323, 308), min_size=3, max_size=12),
+    size=st.integers(1, 3),
+    data=st.data(),
+)
+@settings(deadline=None, max_examples=60)
+def test_weights_and_personalisation_of_any_size_give_ranks_that_sum_to_1(
+    exponents: list, size: int, data: st.DataObject
+) -> None:
+    vertices = st.integers(0, 4)
+    rows = [(data.draw(vertices), data.draw(vertices), float(f"1.5e{e}")) for e in exponents]
+    weights = st.one_of(st.none(), st.just(1e308), st.just(5e-324), st.floats(0, 1e308))
+    given = {vertex: weight for vertex in range(6) if (weight := data.draw(weights)) is not None}
+    there = {vertex for row in rows for vertex in row[:2]}
+    options: dict[str, Any] = {}
+    if any(weight > 0 for vertex, weight in given.items() if vertex in there):
+        options["personalization"] = given
+    found = combined(rank_rows(rows, size, True, max_iterations=50, tol=1e-10, **options))
+    assert abs(sum(found.values()) - 1) < 1e-9
+    assert all(0 <= rank <= 1 + 1e-12 for rank in found.values())
+
+
+def test_only_the_ratio_of_weights_counts() -> None:
+    rows = [(0, 1, 1.0), (0, 2, 3.0), (1, 0, 1.0), (2, 1, 2.0)]
+    expected = combined(rank_rows(rows, 2, True))
+    for factor in (1e307, 1e-323, 5e-310):
+        found = combined(rank_rows([(s, t, w * factor) for s, t, w in rows], 2, True))
+        ratio = 1e-9 if factor != 1e-323 else 0.2  # of so small numbers not much is left
+        assert all(abs(found[vertex] - expected[vertex]) < ratio for vertex in expected)
+    half = combined(rank_rows(rows, 2, True, personalization={0: 1e308, 1: 1e308}))
+    even = combined(rank_rows(rows, 2, True, personalization={0: 1, 1: 1}))
+    assert all(abs(half[vertex] - even[vertex]) < 1e-12 for vertex in even)
+
+
+@pytest.mark.parametrize("weight", [np.inf, -np.inf, np.nan, -1.0])
+def test_a_weight_that_cannot_be_is_named_with_its_edge(weight: float) -> None:
+    def of_edges(comm: sky.Comm) -> None:
+        pagerank(comm, Edges([0, 3], [1, 5], [1.0, weight if comm.rank else 1.0], base=1))
+
+    def of_matrix(comm: sky.Comm) -> None:
+        rows, columns = ([1], [0]) if comm.rank == 0 else ([0, 0], [1, 3])
+        pagerank(comm, DistMatrix(comm, rows, columns, [1.0, weight][: len(rows)], slots=2))
+
+    for error in errors_on_ranks(2, of_edges):
+        assert isinstance(error, BadInput) and re.search("edge 4 -> 6 has weight", str(error))
+    for error in errors_on_ranks(2, of_matrix):
+        assert isinstance(error, BadInput) and re.search("from 3 to 0: PageRank needs", str(error))
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"max_iterations": 2.5}, "max_iterations must be a whole number, not 2.5"),
+        ({"max_iterations": "3"}, "max_iterations must be a whole number"),
+        ({"max_iterations": True}, "max_iterations must be a whole number"),
+        ({"damping": "0.5"}, "damping must be a number"),
+        ({"damping": float("inf")}, "damping"),
+        ({"tol": None}, "tol must be a number"),
+        ({"stop": None}, "stop must be"),
+        ({"personalization": [1.0]}, "personalization must map"),
+        ({"personalization": {"a": 1.0}}, "personalization: a vertex must be a whole number, not 'a'"),
+        ({"personalization": {0.5: 1.0}}, "a vertex must be a whole number"),
+        ({"personalization": {0: float("nan")}}, "vertex 0 has weight nan"),
+        ({"personalization": {0: float("inf")}}, "vertex 0 has weight inf"),
+        ({"personalization": {0: "x"}}, "vertex 0 has weight 'x'"),
+        ({"personalization": {0: 1, "0": 2}}, "vertex 0 is given twice"),
+        ({"personalization": {2**64: 1}}, "must be from"),
+    ],
+)
+def test_settings_that_are_not_understood(options: dict, why: str) -> None:
+    for error in errors_on_ranks(2, lambda comm: pagerank(comm, EDGE, **options)):
+        assert isinstance(error, BadInput) and re.search(why, str(error)), error
+
+
+def test_settings_of_other_types_are_honoured_where_they_are_plain() -> None:
+    rows = [(0, 1, 1.0), (1, 2, 1.0), (2, 0, 1.0), (0, 2, 1.0)]
+    expected = combined(rank_rows(rows, 2, False, max_iterations=4, tol=0, personalization={1: 1.0}))
+    for options in ({"max_iterations": 4.0}, {"max_iterations": np.int32(4)}, {"damping": np.float32(0.85)}):
+        given = {"max_iterations": 4, "tol": 0, "personalization": {"1": 1}} | options
+        found = combined(rank_rows(rows, 2, False, **given))
+        assert all(abs(found[vertex] - expected[vertex]) < 1e-6 for vertex in expected)
+    for graph in (None, "edges.txt", 5):
+        for error in errors_on_ranks(2, lambda comm, graph=graph: pagerank(comm, graph)):  # type: ignore[arg-type]
+            assert isinstance(error, BadInput) and "graph must be Edges" in str(error)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import importlib.util
 import io
+import lzma
+import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
 import scipy.io
 import scipy.sparse
@@ -400,3 +407,182 @@ def test_an_address_is_read_as_a_local_file(
 def test_an_address_of_no_known_kind_says_so() -> None:
     with pytest.raises(BadInput, match=r"nowhere://at/all\.txt: .*nowhere"):
         read_edges("nowhere://at/all.txt")
+
+
+PACKERS = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "lzma": lambda data: lzma.compress(data, format=lzma.FORMAT_ALONE),
+    "zst": lambda data: pyarrow.compress(data, codec="zstd", asbytes=True),
+}
+LINES = "".join(f"{k} {k + 1}\n" for k in range(3000)).encode()
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_compressed_files_in_shares(folder: Path, ending: str) -> None:
+    packed = PACKERS[ending](LINES[:9000] if ending == "lzma" else LINES)
+    if ending != "lzma":
+        packed = PACKERS[ending](LINES[:5000]) + PACKERS[ending](LINES[5000:])  # two members, as of pigz or pbzip2
+    expected = pairs(read_edges(write(folder, "plain.txt", LINES[:9000] if ending == "lzma" else LINES)))
+    for name in (f"a.txt.{ending}", f"A.TXT.{ending.upper()}", "no-ending"):
+        if name == "no-ending" and ending == "lzma":
+            continue  # nothing but the name tells
+        file = folder / name
+        file.write_bytes(packed)
+        for parts in (1, 4):
+            shares = [read_edges(file, part=part, parts=parts) for part in range(parts)]
+            assert [pair for share in shares for pair in pairs(share)] == expected
+    broken = folder / f"broken.txt.{ending}"
+    broken.write_bytes(packed[:-9])
+    with pytest.raises(BadInput, match=rf"broken\.txt\.{ending}: "):
+        read_edges(broken)
+
+
+def test_a_package_that_is_missing_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if sys.version_info >= (3, 14):
+        pytest.skip("Python has Zstandard itself")
+    (folder / "z.txt.zst").write_bytes(PACKERS["zst"](LINES))
+    monkeypatch.setattr("skyphos.compression._has", lambda package: False)
+    with pytest.raises(BadInput, match=r"z\.txt\.zst: to read Zstandard takes a package: pip install zstandard"):
+        read_edges(folder / "z.txt.zst")
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("name", ["l.mtx", "l.txt", "l.csv"])
+def test_byte_order_marks_indented_comments_and_line_ends(folder: Path, name: str, end: bytes, mark: bytes) -> None:
+    matrix = [b"%%MatrixMarket matrix coordinate real general", b"  % sizes", b"900 900 600"] if name == "l.mtx" else []
+    lines = [*matrix, b"  % a comment", *(b"%d %d 0.5" % (k, k + 1) for k in range(1, 601))]
+    file = folder / name
+    file.write_bytes(mark + end.join(lines) + end)
+    base = int(name == "l.mtx")
+    for parts in (1, 5):
+        shares = [read_edges(file, part=part, parts=parts) for part in range(parts)]
+        found = [pair for share in shares for pair in pairs(share)]
+        assert found == [(k - base, k + 1 - base) for k in range(1, 601)]
+        assert all(share.weight is not None and (share.weight == 0.5).all() for share in shares)
+    bad = end.join([*lines, b"7 x 1"])
+    file.write_bytes(mark + bad)
+    with pytest.raises(BadInput, match=f"line {len(lines) + 1}: not an edge: '7 x 1'"):
+        for part in range(3):
+            read_edges(file, part=part, parts=3)
+
+
+def test_what_begins_as_matrix_market_is_read_as_that(folder: Path) -> None:
+    """Read as a list of edges its head would be comments, and its sizes an edge."""
+    text = "%%MatrixMarket matrix coordinate pattern general\n3 3 1\n1 2\n"
+    for name in ("m.txt", "m", "m.csv", "m.txt.gz"):
+        assert pairs(read_edges(write(folder, name, text))) == [(0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("a.zip", b"PK\x03\x04....", "a zip archive"),
+        ("a.npy", b"\x93NUMPY\x01\x00", r"a NumPy array \(\.npy\)"),
+        ("a.parquet", b"PAR1...", "a Parquet file"),
+        ("a.h5", b"\x89HDF\r\n\x1a\n", "an HDF5 file"),
+        ("a.png", b"\x89PNG\r\n\x1a\n", "a PNG picture"),
+        ("a.csv", "1,2\n".encode("utf-16"), "UTF-16"),
+        ("a.tar", bytes(257) + b"ustar\x00" + bytes(300), "a tar archive"),
+        ("a.lz4", b"\x04\x22\x4d\x18..", "LZ4"),
+        ("a.pickle", b"\x80\x04\x95\x00", "a pickle"),
+    ],
+)
+def test_other_kinds_of_files_are_named(folder: Path, name: str, content: bytes, what: str) -> None:
+    (folder / name).write_bytes(content)
+    with pytest.raises(BadInput, match=rf"{name}: .*{what}"):
+        read_edges(folder / name)
+
+
+def test_an_array_of_one_dimension_is_no_graph(folder: Path) -> None:
+    scipy.sparse.save_npz(folder / "one.npz", scipy.sparse.coo_array(np.array([1.0, 0, 2])))
+    with pytest.raises(BadInput, match=r"one\.npz: an array of 1 dimension"):
+        read_edges(folder / "one.npz")
+
+
+@pytest.mark.parametrize("bad", ["1_000 2", "1 1_000", "1 2 1_0", "１ 2", "1 2 1_0.5"])
+def test_numbers_are_those_of_the_format(folder: Path, bad: str) -> None:
+    weighted = bad.count(" ") == 2
+    good = "1 2 3\n" if weighted else "1 2\n"
+    for content, line in ((f"{bad}\n", 1), (f"{good}{bad}\n", 2)):
+        with pytest.raises(BadInput, match=f"line {line}: not an edge"):
+            read_edges(write(folder, "under.txt", content))
+
+
+def test_a_fifo_is_read_once_by_rank_0(tmp_path: Path) -> None:
+    for content, expected in (
+        (b"1 2\n2 7\n", [(1, 2), (2, 7)]),
+        (gzip.compress(b"source,target\n1,2\n"), [(1, 2)]),
+        (b"%%MatrixMarket matrix coordinate pattern general\n3 3 1\n1 2\n", [(0, 1)]),
+    ):
+        fifo = tmp_path / "pipe"
+        os.mkfifo(fifo)
+        writer = threading.Thread(target=fifo.write_bytes, args=(content,))
+        writer.start()
+        shares = on_ranks(3, lambda comm, fifo=fifo: load(comm, fifo))
+        writer.join()
+        assert sorted(pair for share in shares for pair in pairs(share)) == expected
+        fifo.unlink()
+
+
+def test_a_fifo_names_its_bad_line(tmp_path: Path) -> None:
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    writer = threading.Thread(target=fifo.write_bytes, args=(b"1 2\n2 x\n",))
+    writer.start()
+    errors = errors_on_ranks(2, lambda comm: load(comm, fifo))
+    writer.join()
+    assert {str(error) for error in errors} == {f"{fifo}, line 2: not an edge: '2 x': 'x' is not a vertex id"}
+    with pytest.raises(BadInput, match="once, not in shares"):
+        read_edges(fifo, part=0, parts=2)
+
+
+def test_stdin(tmp_path: Path) -> None:
+    code = "from skyphos.graph import read_edges; print(read_edges('-').target.tolist())"
+    done = subprocess.run([sys.executable, "-c", code], input="1 2\n2 3\n", capture_output=True, text=True, check=True)
+    assert done.stdout == "[2, 3]\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"partition_by": "columns"}, "partition_by must be one of random"),
+        ({"partition_by": 3}, "partition_by must be one of random"),
+        ({"weights": "no"}, "weights must be True or False"),
+        ({"undirected": "yes"}, "undirected must be True or False"),
+        ({"seed": 1.5}, "seed must be a whole number"),
+        ({"columns": 3}, "columns must be text or a mapping"),
+    ],
+)
+def test_settings_that_are_not_understood(folder: Path, options: dict, why: str) -> None:
+    file = write(folder, "ok.txt", "1 2\n")
+    for error in errors_on_ranks(2, lambda comm: load(comm, file, **options)):
+        assert isinstance(error, BadInput) and why in str(error)
+    with pytest.raises(BadInput, match="path must be the name of a file"):
+        read_edges(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "weight", "why"),
+    [
+        ([0], ["a"], None, "target must be ids"),
+        ([0], [1, 2], None, "one length"),
+        ([0.5], [1], None, "whole numbers"),
+        ([[0]], [[1]], None, "one dimension"),
+        (np.ma.array([0, 1], mask=[1, 0]), [0, 1], None, "masked"),
+        ([0], [1], ["x"], "weight must be numbers"),
+        ([0], [1], np.ma.array([1.0], mask=[1]), "masked"),
+        (np.array([2**63], np.uint64), [1], None, "above 2\\^63 - 1"),
+    ],
+)
+def test_edges_that_are_none(source: object, target: object, weight: object, why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        Edges(source, target, weight)  # type: ignore[arg-type]
+
+
+def test_edges_of_lists_and_whole_floats() -> None:
+    edges = Edges([0, 1], np.array([1.0, 2.0]), [1, 2])  # type: ignore[arg-type]
+    assert (edges.source.dtype, edges.target.dtype, edges.weight.dtype) == (np.int64, np.int64, np.float64)  # type: ignore[union-attr]
+    assert pairs(edges) == [(0, 1), (1, 2)]

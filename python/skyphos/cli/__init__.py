@@ -16,6 +16,8 @@ from typing import Any
 import click
 
 from .. import __version__
+from ..streams import prepare
+from ..variables import flag
 
 __all__ = ["main"]
 
@@ -48,7 +50,10 @@ class _LazyGroup(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run; whatever goes wrong ends in one line and an exit code."""
+        prepare()
+        debug = False
         try:
+            debug = flag("SKYPHOS_DEBUG") is True
             code = super().main(*args, **(kwargs | {"standalone_mode": False}))
             sys.stdout.flush()
         except (click.Abort, KeyboardInterrupt):
@@ -58,7 +63,7 @@ class _LazyGroup(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 128 + signal.SIGPIPE
         except Exception as error:
-            if os.environ.get("SKYPHOS_DEBUG", "") not in ("", "0"):
+            if debug:
                 raise
             code = _report(error)
         sys.exit(code if isinstance(code, int) else 0)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import BadInput
 from ..graph.edges import Ids, Weights
+from ..whole_file import is_special
 
 __all__ = ["PAGES", "check_writable", "table", "write_ranks"]
 
@@ -22,17 +23,25 @@ PAGES = (".html", ".htm")
 def check_writable(path: str, kinds: Sequence[str] = _KINDS) -> None:
     """Raise BadInput now if a result could not be written there later.
 
+    A FIFO or a device without an ending gets the first of ``kinds``.
+
     Examples
     --------
     >>> from skyphos.cli.output import check_writable
     >>> check_writable("ranks.csv")
     """
-    folder = os.path.dirname(path) or "."
-    if os.path.splitext(path)[1].lower() not in kinds:
+    target = os.path.realpath(path) if os.path.islink(path) else path
+    folder = os.path.dirname(target) or "."
+    kind = os.path.splitext(path)[1].lower()
+    special = is_special(path) and not os.path.isdir(path)
+    if kind not in kinds and not (special and not kind):
         raise BadInput(f"{path}: the name must end in {', '.join(kinds)}")
+    if special:
+        return
     if not os.path.isdir(folder):
         raise BadInput(f"{path}: there is no folder {folder}")
-    if not os.access(folder, os.W_OK) or os.path.isdir(path):
+    place = target if os.path.exists(target) else folder
+    if not os.access(place, os.W_OK) or os.path.isdir(path):
         raise BadInput(f"{path}: cannot be written")
 
 

@@ -15,7 +15,9 @@ import click
 
 from .. import bootstrap, launch
 from ..errors import BadInput, SkyphosError
+from ..plain_text import encoded
 from ..together import reduce_number, together
+from . import shared_options
 
 if TYPE_CHECKING:
     from .. import Checkpoint, Comm
@@ -40,6 +42,7 @@ class Settings:
     report: str | None
     undirected: bool
     weights: bool
+    columns: str | None
     seed: int
     checkpoint: str | None
     checkpoint_every: int
@@ -57,7 +60,7 @@ class Settings:
         ]
         given += ["--checkpoint-every", str(self.checkpoint_every)]
         named = [("--degrees", self.degrees), ("--out", self.out), ("--report", self.report)]
-        for name, value in (*named, ("--checkpoint", self.checkpoint)):
+        for name, value in (*named, ("--checkpoint", self.checkpoint), ("--columns", self.columns)):
             given += [] if value is None else [name, value]
         given += ["--undirected"] if self.undirected else []
         given += [] if self.weights else ["--unweighted"]
@@ -82,7 +85,7 @@ class Settings:
 
 @click.command("pagerank")
 @click.argument("graph")
-@click.option("-n", "n", type=click.IntRange(min=1), help="Local processes. Default: one for each core.")
+@shared_options.processes("Local processes. Default: one for each core.")
 @click.option(
     "--partition",
     type=click.Choice(["random", "greedy", "row"]),
@@ -107,8 +110,13 @@ class Settings:
 @click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, help="Vertices to show.")
 @click.option("--out", metavar="FILE", help="Write all vertices: .csv, .npy or .parquet.")
 @click.option("--report", metavar="FILE", help="Write a report: .html.")
-@click.option("--undirected", is_flag=True, help="The file has each edge once for both directions.")
+@click.option("--undirected", is_flag=True, help="Edges are for both directions; the file has them once, or both ways.")
 @click.option("--unweighted", is_flag=True, help="Ignore a third column, or a matrix's values.")
+@click.option(
+    "--columns",
+    metavar="source=A,target=B,weight=C",
+    help="Which columns are what: names in the first line, or numbers from 1. Default: names that are known.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random partition.")
 @click.option("--checkpoint", metavar="FOLDER", help="Save iterations there, and go on after the last one that is.")
 @click.option(
@@ -122,8 +130,8 @@ def command(*, n: int | None, unweighted: bool, **options: object) -> None:
     """Rank the vertices of GRAPH with PageRank.
 
     GRAPH is a file with an edge a line (SNAP, CSV), MatrixMarket (.mtx) or SciPy (.npz); text may be
-    compressed (.gz). Alone it starts its own local processes; under `skyphos run`, torchrun, srun or
-    mpiexec it joins theirs.
+    compressed (.gz, .bz2, .xz, .zst). `-` is stdin. Alone it starts its own local processes; under `skyphos run`,
+    torchrun, srun or mpiexec it joins theirs.
 
     \b
     skyphos pagerank -n 4 graph.txt --out ranks.csv --report report.html
@@ -151,8 +159,10 @@ def _check(settings: Settings, n: int) -> None:
     absent = [name for name in ("scipy", "pyarrow") if importlib.util.find_spec(name) is None]
     if absent:
         raise SkyphosError(f"this needs {' and '.join(absent)}: pip install 'skyphos[graph]'")
+    from ..graph.columns import Columns
     from ..graph.files import open_binary
     from ..graph.pagerank import check_settings
+    from ..graph.spool import is_stream
 
     check_settings(settings.damping, settings.tol, settings.max_iterations)
     layers = settings.layers()
@@ -161,8 +171,12 @@ def _check(settings: Settings, n: int) -> None:
         product *= degree
     if product != n:
         raise BadInput(f"--degrees {settings.degrees} multiply to {product}, but there are {n} ranks")
-    with open_binary(settings.graph, packed=True):
-        pass
+    Columns.of(settings.columns)
+    if not is_stream(settings.graph):
+        with open_binary(settings.graph, packed=True):
+            pass
+    elif settings.graph == "-" and bootstrap.discover().rank == 0 and (sys.stdin is None or sys.stdin.isatty()):
+        raise BadInput("-: stdin is a terminal, or closed: send the graph there, as in `cat graph.txt | skyphos …`")
     if settings.out is not None:
         check_writable(settings.out)
     if settings.report is not None:
@@ -195,6 +209,7 @@ def _run(settings: Settings) -> None:
             settings.graph,
             partition_by=settings.partition,
             weights=settings.weights,
+            columns=settings.columns,
             undirected=settings.undirected,
             seed=settings.seed,
         )
@@ -249,6 +264,6 @@ def _write(comm: Comm, settings: Settings, result: PageRank, summary: Summary, b
                 write_ranks(files.enter_context(replacing(out)), out, vertices[order] + base, ranks[order])
             if report is not None:
                 page = summary.page(os.path.basename(settings.graph), settings.tol)
-                files.enter_context(replacing(report)).write(page.encode())
+                files.enter_context(replacing(report)).write(encoded(page))
 
     together(comm, lambda: write() if comm.rank == 0 else None)

@@ -12,6 +12,7 @@ import click
 from ..errors import BadInput
 from ..outlook import Assumed, Collective, Outlook, assume, foretell, layers, rank_words
 from ..page import human_bytes, human_seconds
+from ..plain_text import encoded
 from ..planner import Prediction, Profile
 from ..whole_file import replacing
 from . import shared_options
@@ -112,7 +113,7 @@ def command(
         from ..plan_page import render
 
         with replacing(chart) as file:
-            file.write(render(seen).encode())
+            file.write(encoded(render(seen)))
     if as_json:
         click.echo(json.dumps(seen.record(), indent=2))
     else:

@@ -12,6 +12,7 @@ from .. import bootstrap, launch, launch_hosts
 from ..errors import BadInput, PeerLost, SkyphosError, Timeout
 from ..profile_choice import default_path
 from ..profile_file import Measured
+from . import shared_options
 
 __all__ = ["command"]
 
@@ -19,10 +20,8 @@ _AGAIN = "a probe needs all ranks: see what ended it, then probe again"
 
 
 @click.command("probe")
-@click.option(
-    "-n", "n", type=click.IntRange(min=2), help="Ranks. Default: cores, at least 2; or the host file's slots."
-)
-@click.option("--hostfile", type=click.Path(dir_okay=False), help="Lines of 'host [slots=N]'; ranks start over ssh.")
+@shared_options.processes("Ranks. Default: cores, at least 2; or the host file's slots.", least=2)
+@shared_options.hostfile
 @click.option("--output", metavar="PROFILE.json", help=f"Where rank 0 writes the profile. Default: {default_path()}.")
 @click.option("--chart", metavar="FILE.html", help="Draw a page.")
 @click.option(
@@ -133,6 +132,7 @@ def _one_line(error: SkyphosError) -> str:
 
 def _write(found: Measured, path: str, chart: str | None) -> None:
     """Write the files, each of which appears whole or not at all."""
+    from ..plain_text import encoded
     from ..probe_page import render
     from ..whole_file import replacing
 
@@ -140,7 +140,7 @@ def _write(found: Measured, path: str, chart: str | None) -> None:
         file.write(found.to_json().encode())
     if chart is not None:
         with replacing(chart) as file:
-            file.write(render(found).encode())
+            file.write(encoded(render(found)))
 
 
 def _summary(found: Measured, path: str, chart: str | None) -> str:

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Sequence
 
 import click
 
 from .. import launch, launch_hosts
+from ..errors import BadInput
+from . import shared_options
 
 __all__ = ["command"]
 
+_PER_NODE_NAMES = ("--nproc-per-node", "--nproc_per_node")
 
-@click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("-n", "n", type=click.IntRange(min=1), help="Processes. Default: cores, or the host file's slots.")
-@click.option("--hostfile", type=click.Path(dir_okay=False), help="Lines of 'host [slots=N]'; ranks start over ssh.")
+#: Set where ``--`` stands before the target.
+_SEPARATED = "skyphos.run.separated"
+
+
+class _Run(click.Command):
+    """Remembers whether ``--`` separates our options from the target."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            found, _, _ = self.make_parser(ctx).parse_args(list(args))
+            given = found.get("arguments")
+            behind = 1 + (len(given) if isinstance(given, tuple) else 0)
+            ctx.meta[_SEPARATED] = args[:-behind][-1:] == ["--"]
+        return super().parse_args(ctx, args)
+
+
+@click.command("run", cls=_Run, context_settings={"allow_interspersed_args": False})
+@shared_options.processes("Processes. Default: cores, or the host file's slots.")
+@click.option(*_PER_NODE_NAMES, "per_node", type=click.IntRange(min=1), help="Or processes of each host.")
+@shared_options.hostfile
 @click.option("-m", "module", is_flag=True, help="TARGET is a Python module.")
 @click.option("--prefix/--no-prefix", default=True, help="Put '[rank] ' before each line of output. Default: do.")
 @click.option("-x", "export", multiple=True, metavar="NAME", help="Send this variable to the hosts; repeatable.")
@@ -29,9 +51,12 @@ __all__ = ["command"]
 @click.option("--keep-going", is_flag=True, help="Processes that die do not end the others: see above.")
 @click.argument("target")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
 def command(
+    ctx: click.Context,
     *,
     n: int | None,
+    per_node: int | None,
     hostfile: str | None,
     module: bool,
     prefix: bool,
@@ -48,6 +73,9 @@ def command(
     TARGET is a Python file (ends in .py), a module with -m, or a program. Its exit code is passed on; when
     one rank fails, the others are ended, and a line says which one it was.
 
+    Options of `skyphos run` stand before TARGET, those of TARGET behind it. One that both might have, such as -n, is
+    refused behind a Python file or module, unless -- stands before it: directly behind TARGET, or before TARGET.
+
     With --keep-going the others go on, as a group does that has replicas (init(replication=2)) or that shrinks
     (comm.shrink()). A line tells of each that fails. The exit code is 0 if one process or more ended with 0 and all
     others died: killed by a signal, or lost with their host. Else it is that of the first that ended by itself with
@@ -55,17 +83,35 @@ def command(
 
     \b
     skyphos run -n 4 train.py --epochs 3
+    skyphos run -n 4 train.py -- -n 100
     skyphos run -n 4 -m mypackage.train
     skyphos run --hostfile hosts -n 16 skyphos pagerank graph.txt
     """
+    if n is not None and per_node is not None:
+        raise BadInput("-n is the number of all processes, --nproc-per-node that of each host: say one of them")
+    if target.startswith("-") and not ctx.meta[_SEPARATED]:
+        raise BadInput(f"{target}: no such option of skyphos run")
+    if arguments[:1] == ("--",):
+        arguments = arguments[1:]
+    elif not ctx.meta[_SEPARATED]:
+        _check_order(
+            ctx, target, arguments, module=module, counted=any(given is not None for given in (n, per_node, hostfile))
+        )
     argv = launch.command_line(target, arguments, module=module, python=python)
     if hostfile is None:
         sys.exit(
             launch.run_local(
-                argv, n or launch.cores(), prefix=prefix, grace_s=grace, keep_going=keep_going, tell="failed"
+                argv,
+                n or per_node or launch.cores(),
+                prefix=prefix,
+                grace_s=grace,
+                keep_going=keep_going,
+                tell="failed",
             )
         )
     hosts = launch_hosts.parse_hostfile(hostfile)
+    if per_node is not None:
+        hosts = [(host, per_node) for host, _ in hosts]
     sys.exit(
         launch_hosts.run_hosts(
             argv,
@@ -80,3 +126,42 @@ def command(
             tell="failed",
         )
     )
+
+
+def _check_order(ctx: click.Context, target: str, arguments: Sequence[str], *, module: bool, counted: bool) -> None:
+    """Refuse an option of ours behind the target, which would not have it.
+
+    Programs have options of their own by the same names (``head -n``, ``python -m``): behind one, only a number of
+    processes is refused, and only where there is none before it.
+    """
+    ours = {name: param for param in ctx.command.params for name in (*param.opts, *param.secondary_opts)}
+    if not module and not target.endswith(".py"):
+        names = (*shared_options.PROCESSES_NAMES, *_PER_NODE_NAMES, *shared_options.HOSTFILE_NAMES)
+        ours = {} if counted else {name: ours[name] for name in names}
+    for place, argument in enumerate(arguments):
+        if argument == "--":
+            return
+        name, equals, _ = argument.partition("=")
+        param = ours.get(name if name.startswith("--") else argument)
+        if not isinstance(param, click.Option) or not argument.startswith("-"):
+            continue
+        takes = 1 if equals or param.is_flag else 2
+        option, others = arguments[place : place + takes], (*arguments[:place], *arguments[place + takes :])
+        begin, what = ["skyphos", "run"], [*(["-m"] if module else []), target]
+        right = [*begin, *_given(ctx, param), *option, *what, *others]
+        hand = [*begin, *_given(ctx), *what, "--", *arguments]
+        raise BadInput(
+            f"{argument} stands behind {target}, where it goes to that: write `{shlex.join(right)}`, or leave "
+            f"{argument} out; to hand it on, `{shlex.join(hand)}`"
+        )
+
+
+def _given(ctx: click.Context, but: click.Option | None = None) -> list[str]:
+    """How many processes were asked for, and on which hosts, as arguments."""
+    named = {"n": "-n", "per_node": "--nproc-per-node", "hostfile": "--hostfile"}
+    return [
+        word
+        for name, option in named.items()
+        if (but is None or name != but.name) and ctx.params.get(name) is not None
+        for word in (option, str(ctx.params[name]))
+    ]

@@ -9,9 +9,36 @@ import click
 
 from ..planner import MOST_ROW_BYTES
 
-__all__ = ["alpha", "chart", "density", "row_bytes", "seconds"]
+__all__ = [
+    "HOSTFILE_NAMES",
+    "PROCESSES_NAMES",
+    "alpha",
+    "chart",
+    "density",
+    "hostfile",
+    "processes",
+    "row_bytes",
+    "seconds",
+]
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+#: As mpiexec, torchrun and others spell them.
+PROCESSES_NAMES = ("-n", "-np", "--np", "--nproc")
+HOSTFILE_NAMES = ("--hostfile", "-hostfile", "--machinefile", "-machinefile")
+
+hostfile: _Decorator = click.option(
+    *HOSTFILE_NAMES,
+    "hostfile",
+    type=click.Path(dir_okay=False),
+    help="Lines of 'host', 'host:N' or 'host slots=N'; ranks start over ssh.",
+)
+
+
+def processes(words: str, least: int = 1) -> _Decorator:
+    """How many processes to start."""
+    return click.option(*PROCESSES_NAMES, "n", type=click.IntRange(min=least), help=words)
+
 
 density: _Decorator = click.option("--density", type=float, default=None, help="Share of the indices that a rank has.")
 

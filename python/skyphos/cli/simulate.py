@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from ..errors import BadInput
 from ..outlook import rank_words
 from ..page import human_bytes, human_seconds
+from ..plain_text import encoded
 from ..planner import Profile
 from ..simulate import LOOKED_AT, Network, Phase, Simulation, collectives, simulate
 from ..simulate_page import data_words, phase_words, render
@@ -168,10 +169,10 @@ def command(
     )
     if chart is not None:
         with replacing(chart) as file:
-            file.write(render(network, n, count, found, row_bytes=row_bytes).encode())
+            file.write(encoded(render(network, n, count, found, row_bytes=row_bytes)))
     if trace is not None:
         with replacing(trace) as file:
-            file.write(found.phases[-1].trace.encode())
+            file.write(encoded(found.phases[-1].trace))
     if as_json:
         click.echo(json.dumps([_record(phase) for phase in found.phases], indent=2))
         return

@@ -10,7 +10,7 @@ __all__ = ["command"]
 
 
 @click.command("split")
-@click.argument("data")
+@click.argument("data", nargs=-1, required=True)
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.option("--partitions", "-p", type=click.IntRange(1), required=True, help="How many.")
 @click.option(
@@ -18,23 +18,27 @@ __all__ = ["command"]
 )
 @click.option("--hosts", metavar="A,B,C", help="Hosts that partitions are to be on, if these share no file system.")
 @click.option("--replicas", type=click.IntRange(1), default=1, show_default=True, help="Hosts of each partition.")
-def command(*, data: str, folder: str, partitions: int, format: str | None, hosts: str | None, replicas: int) -> None:
+def command(
+    *, data: tuple[str, ...], folder: str, partitions: int, format: str | None, hosts: str | None, replicas: int
+) -> None:
     """Cut DATA into even partitions, and list them in FOLDER/partitions.json.
 
-    DATA is text (cut at ends of lines), .npy, Parquet, HDF5 or NetCDF (of the last two, FILE:NAME is a dataset of
-    several; their parts are .npy). A map-reduce job reads FOLDER/partitions.json.
+    DATA is text (cut at ends of lines; also .gz, .bz2, .xz or .zst, whose parts are plain), .npy, Parquet, HDF5 or
+    NetCDF (of the last two, FILE:NAME is a dataset of several; their parts are .npy). Several files are cut one by one,
+    each into its share of the partitions. A map-reduce job reads FOLDER/partitions.json.
 
     \b
     skyphos split points.npy parts --partitions 32
+    skyphos split january.txt.gz february.txt.gz parts --partitions 32
     skyphos split book.txt parts --partitions 8 --hosts n1,n2,n3,n4 --replicas 2
     """
     from ..mapreduce import split
     from ..page import human_bytes
 
-    names = [name.strip() for name in hosts.split(",")] if hosts else []
+    names = [] if hosts is None else [name.strip() for name in hosts.split(",")]
     if not all(names):
         raise BadInput("--hosts: an empty name")
-    parts = split(data, folder, partitions, format=format, hosts=names, replicas=replicas)
+    parts = split(list(data), folder, partitions, format=format, hosts=names, replicas=replicas)
     sizes = sorted(part.bytes for part in parts)
     each = f"{human_bytes(sizes[0])} to {human_bytes(sizes[-1])} each"
     click.echo(

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import socket
 import time
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from .. import variables
 from ..errors import BadInput, PeerLost, SkyphosError
 from ..group import init
 
@@ -184,7 +184,7 @@ def take_part(
     ``cpus`` are those that the engine gave this worker, ``dumps`` its way to pickle.
     """
     settings = dict(place.settings)
-    if not os.environ.get("SKYPHOS_THREADS"):
+    if variables.text("SKYPHOS_THREADS") is None:
         # Else a rank would take the whole host for its own.
         settings.setdefault("threads", max(1, int(cpus)))
     try:

@@ -19,6 +19,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from .. import variables
 from ..errors import Timeout
 from ._store import meet as meet_through
 
@@ -58,7 +59,7 @@ def meet(place: Bootstrap, timeout: float) -> Bootstrap:
     >>> meet(Bootstrap(rank=0, world_size=2, rendezvous="127.0.0.1:7000"), 1.0).rendezvous
     '127.0.0.1:7000'
     """
-    named = os.environ.get("SKYPHOS_RENDEZVOUS", "").strip()
+    named = variables.text("SKYPHOS_RENDEZVOUS")
     if named or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return place
     try:

@@ -14,7 +14,7 @@ one configure.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -111,6 +111,7 @@ class DistMatrix:
         self.nnz = len(row)
         my_rows, local_row = _compact(row, shape[0])
         my_columns, local_column = _compact(column, shape[1])
+        self._my_rows = my_rows
         square = shape[0] == shape[1]
         mine = self._owned_rows(my_rows, my_columns if square else None, every_vertex and square)
         self.index: Ids = _union(my_columns, mine) if square else my_columns
@@ -219,6 +220,15 @@ class DistMatrix:
         sums = np.bincount(local.columns, weights=local.values, minlength=len(self.index)).astype(np.float64)
         return self.comm.configure_reduce(self.index, self.index, sums, n=max(1, self.shape[1]))
 
+    def column_maxima(self) -> Array:
+        """Return the largest entry of each column over all ranks, aligned with ``index``; 1 where all are 0 or less."""
+        local = self._local
+        most = np.zeros(len(self.index))
+        np.maximum.at(most, local.columns, 1.0 if local.values is None else local.values)
+        most = self.comm.configure_reduce(self.index, self.index, most, n=max(1, self.shape[1]), op="max")
+        most[most <= 0.0] = 1.0
+        return most
+
     def divide_columns(self, divisors: Array) -> DistMatrix:
         """Return A diag(divisors)^-1: entry (i, j) divided by the divisor at j. Not collective.
 
@@ -236,10 +246,14 @@ class DistMatrix:
         divided._buffers = {}
         return divided
 
-    def lowest_value(self) -> float:
-        """Return the lowest value of this rank's entries; 1 where it has none."""
-        values = self._local.values
-        return 1.0 if values is None else float(values.min(initial=1))
+    def first_entry(self, which: Callable[[Array], Array]) -> tuple[int, int, Any] | None:
+        """Return row, column and value of this rank's first entry that ``which`` picks out of their values."""
+        local = self._local
+        found = [] if local.values is None else np.flatnonzero(which(local.values))
+        if not len(found):
+            return None
+        row = int(np.searchsorted(local.starts, found[0], side="right")) - 1
+        return int(self._my_rows[row]), int(self.index[local.columns[found[0]]]), local.values[found[0]]
 
     def total(self, x: Array) -> float:
         """Return the sum over all vertices of a vector aligned with ``row_index``. Collective."""
@@ -331,8 +345,12 @@ def _check(
             raise BadInput(f"{name} must be from 0 to {most - 1}; here they run from {array.min()} to {array.max()}")
         checked.append(array.astype(np.int64, copy=False))
     value = None if values is None else as_numpy(values, "values")
+    if value is not None and value.dtype.kind not in "biuf":
+        raise BadInput(f"values must be real numbers or truth values, and are of type {value.dtype}")
+    if value is not None and value.ndim != 1:
+        raise BadInput(f"values must be in one dimension, not of shape {value.shape}")
     lengths = [len(array) for array in checked] + ([] if value is None else [len(value)])
-    if len(set(lengths)) != 1 or (value is not None and value.ndim != 1):
+    if len(set(lengths)) != 1:
         raise BadInput(f"rows, columns and values must have one length, not {lengths}")
     if shape is not None and not 0 <= max(shape) <= _MOST - slots:
         raise BadInput(f"a matrix of shape {shape} is too large: 2^63 - {slots} rows at most")

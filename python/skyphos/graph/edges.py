@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..array_input import refuse_masked
+from ..errors import BadInput
 
 __all__ = ["Edges", "Ids", "Weights"]
 
@@ -62,6 +63,15 @@ class Edges:
     def __post_init__(self) -> None:
         for name in ("source", "target", "weight"):
             refuse_masked(getattr(self, name), name)
+        for name in ("source", "target"):
+            object.__setattr__(self, name, _ids(getattr(self, name), name))
+        if self.weight is not None:
+            object.__setattr__(self, "weight", _weights(self.weight))
+        lengths = [len(self.source), len(self.target)] + ([] if self.weight is None else [len(self.weight)])
+        if len(set(lengths)) != 1:
+            raise BadInput(f"source, target and weight must have one length, not {lengths}")
+        if self.combine not in ("last", "sum"):
+            raise BadInput(f'combine must be "last" or "sum", not {self.combine!r}')
 
     def __len__(self) -> int:
         return len(self.source)
@@ -143,3 +153,32 @@ class Edges:
             return summed
         last: Weights = in_order[np.append(starts[1:], len(key)) - 1]
         return last
+
+
+def _ids(given: Any, name: str) -> Ids:
+    """Ids as int64, those that are written as whole floats too."""
+    if isinstance(given, np.ndarray) and given.dtype == np.int64 and given.ndim == 1 and type(given) is np.ndarray:
+        return given
+    if np.ma.isMaskedArray(given):
+        raise BadInput(f"{name} is a masked array: take its .compressed() edges, or .filled() ids")
+    array = np.asarray(given)
+    if array.size == 0 and array.ndim == 1:
+        return np.empty(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iuf":
+        raise BadInput(f"{name} must be ids of vertices in one dimension, not {array.dtype} of shape {array.shape}")
+    if array.dtype.kind == "f" and not (np.isfinite(array) & (array == np.floor(array)) & (abs(array) < 2**53)).all():
+        raise BadInput(f"{name} must be ids, which are whole numbers, and holds others, of type {array.dtype}")
+    if array.dtype.kind == "u" and array.max() > _MOST:
+        raise BadInput(f"{name} holds the id {array.max()}, which is above 2^63 - 1")
+    return array.astype(np.int64)
+
+
+def _weights(given: Any) -> Weights:
+    if isinstance(given, np.ndarray) and given.dtype == np.float64 and given.ndim == 1 and type(given) is np.ndarray:
+        return given
+    if np.ma.isMaskedArray(given):
+        raise BadInput("weight is a masked array: take the .compressed() edges, or .filled() weights")
+    array = np.asarray(given)
+    if array.ndim != 1 or array.dtype.kind not in "biuf":
+        raise BadInput(f"weight must be numbers in one dimension, not {array.dtype} of shape {array.shape}")
+    return array.astype(np.float64)

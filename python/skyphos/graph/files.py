@@ -2,31 +2,31 @@
 
 A name with a scheme (``s3://bucket/graph.txt.gz``, ``hdfs://host/graph.mtx``) is opened by fsspec where that is
 installed, which finds the package for the scheme (s3fs, gcsfs, …), else by pyarrow, which brings S3, GCS and HDFS
-itself. Each rank reads its own share, as of a local file; credentials are those that these packages find.
+itself. Each rank reads its own share, as of a local file; credentials are those that these packages find. What is
+compressed is decompressed on the way (:mod:`skyphos.compression`).
 """
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
 import io
 import os
 import re
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
+from ..compression import ERRORS, HEAD_BYTES, compression_of, decompressed
 from ..errors import BadInput
 
-__all__ = ["open_binary", "size_of"]
+__all__ = ["compressed", "open_binary", "size_of"]
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
 @contextmanager
 def open_binary(path: str, *, packed: bool = False) -> Iterator[BinaryIO]:
-    """Open a file, decompressed if it ends in .gz (unless ``packed``); problems become :class:`BadInput` in one line.
+    """Open a file, decompressed where it is compressed (unless ``packed``); problems become :class:`BadInput`.
 
     Examples
     --------
@@ -38,11 +38,29 @@ def open_binary(path: str, *, packed: bool = False) -> Iterator[BinaryIO]:
     skyphos.errors.BadInput: nowhere.txt: No such file or directory
     """
     with _named(path), _open(path) as stored:
-        if path.endswith(".gz") and not packed:
-            with gzip.open(stored, "rb") as text:
-                yield cast(BinaryIO, text)
-        else:
+        kind = None if packed else _compression(path, stored)
+        if kind is None:
             yield stored
+            return
+        try:
+            with decompressed(stored, kind, path) as text:
+                yield text
+        except ERRORS as error:
+            raise BadInput(f"{path}: not a whole {kind} file: {error}") from None
+
+
+def compressed(path: str) -> str | None:
+    """How a file is compressed, by its name or first bytes; None: it is not."""
+    with open_binary(path, packed=True) as stored:
+        return _compression(path, stored)
+
+
+def _compression(path: str, stored: BinaryIO) -> str | None:
+    kind = compression_of(path)
+    if kind is None:
+        kind = compression_of(path, stored.read(HEAD_BYTES))
+        stored.seek(0)
+    return kind
 
 
 def size_of(path: str) -> int:
@@ -76,8 +94,6 @@ def _open(path: str) -> BinaryIO:
 def _named(path: str) -> Iterator[None]:
     try:
         yield
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise BadInput(f"{path}: not a whole gzip file: {error}") from None
     except BadInput:
         raise
     except (OSError, ImportError, ValueError) as error:

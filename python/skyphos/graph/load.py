@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..errors import BadInput
+from ..settings import truth, whole
 from ..together import agree_arguments, collective, reduce_number, together
+from . import spool
+from .columns import Columns
 from .edges import Edges
-from .partition import partition
-from .readers import check_stored, read_edges
+from .partition import PARTITIONS, partition, weighted_alike
+from .readers import as_path, check_stored, read_file
+from .undirected import both_ways
 
 if TYPE_CHECKING:
     from .. import Comm
@@ -24,6 +29,7 @@ def load(
     *,
     partition_by: str = "random",
     weights: bool = True,
+    columns: str | Mapping[str, str | int] | None = None,
     undirected: bool = False,
     seed: int = 0,
 ) -> Edges:
@@ -34,13 +40,17 @@ def load(
     comm : Comm
         The group. Each rank reads the file itself, so it must be there on every host.
     path : path
-        See :func:`~skyphos.graph.read_edges` for the formats.
+        See :func:`~skyphos.graph.read_edges` for the formats. Of ``-`` (stdin) and pipes rank 0 alone reads all, for
+        the ranks of its host.
     partition_by : {"random", "greedy", "row"}
         See :func:`~skyphos.graph.partition`.
     weights : bool
         Whether a third column, or a matrix's values, are weights.
+    columns : str or mapping, optional
+        Which columns are what, as for :func:`~skyphos.graph.read_edges`.
     undirected : bool
-        Whether the file has each edge once for both directions.
+        Whether an edge is one for both directions. The file may have it once or both ways, as a symmetric matrix has:
+        the last weight counts (:mod:`skyphos.graph.undirected`), as in a ``networkx.Graph``.
     seed : int
         For the hashes of the partition.
 
@@ -65,10 +75,29 @@ def load(
     ...     len(load(comm, file))
     2
     """
-    agree_arguments(comm, "load", partition_by=partition_by, weights=weights, undirected=undirected, seed=seed)
-    edges = together(comm, lambda: read_edges(path, part=comm.rank, parts=comm.size, weights=weights))
+    name, named = as_path(path), Columns.of(columns)
+    weights, undirected = truth(weights, "weights"), truth(undirected, "undirected")
+    seed = whole(seed, "seed", -(2**63), 2**64 - 1)
+    if partition_by not in PARTITIONS:
+        raise BadInput(f"partition_by must be one of {', '.join(PARTITIONS)}, not {partition_by!r}")
+    agree_arguments(
+        comm, "load", partition_by=partition_by, weights=weights, columns=named, undirected=undirected, seed=seed
+    )
+    if reduce_number(comm, int(comm.rank == 0 and spool.is_stream(name)), "max"):
+        with spool.shared(comm, name) as file:
+            edges = together(
+                comm,
+                lambda: read_file(file, comm.rank, comm.size, weights, named, shown=name, of_stream=True),
+            )
+    else:
+        edges = together(comm, lambda: read_file(name, comm.rank, comm.size, weights, named))
     stored = reduce_number(comm, edges.stored)
-    check_stored(path, stored, edges.stated)
+    check_stored(name, stored, edges.stated)
     if stored == 0 and edges.shape is None:
-        raise BadInput(f"{os.fspath(path)}: holds no edge")
-    return partition(comm, edges.mirrored() if undirected else edges, partition_by, seed=seed)
+        raise BadInput(f"{name}: holds no edge")
+    if undirected:
+        edges = both_ways(comm, edges, seed)
+        if partition_by == "random" or comm.size == 1:
+            return edges
+        edges = weighted_alike(comm, edges)
+    return partition(comm, edges, partition_by, seed=seed)

@@ -13,8 +13,7 @@ import numpy as np
 
 from ..errors import BadInput
 from .edges import Edges
-from .files import open_binary
-from .text import Layout, numbered_lines
+from .text import Layout, numbered_lines, open_text
 
 __all__ = ["MatrixHead", "expand", "read_head"]
 
@@ -37,7 +36,7 @@ def read_head(path: str, weights: bool) -> MatrixHead:
     Parameters
     ----------
     path : str
-        A ``.mtx`` or ``.mtx.gz`` file in coordinate form; real, integer or pattern; general, symmetric or
+        A ``.mtx`` file, compressed or not, in coordinate form; real, integer or pattern; general, symmetric or
         skew-symmetric.
     weights : bool
         Whether the values, if there are any, are to be read.
@@ -48,19 +47,16 @@ def read_head(path: str, weights: bool) -> MatrixHead:
         If it is another kind of MatrixMarket file, or none; names the line.
     """
     field = symmetry = ""
-    with open_binary(path) as stream:
-        for number, start, line in numbered_lines(stream):  # noqa: B007 (start is used behind the loop)
+    with open_text(path) as stream:
+        for number, _, body, line in numbered_lines(stream):  # noqa: B007 (body is used behind the loop)
             where = f"{path}, line {number}"
             if number == 1:
                 field, symmetry = _banner(line, where)
-            elif line.strip() and not line.startswith(b"%"):
+            elif line.strip() and not line.lstrip().startswith(b"%"):
                 rows, columns, entries = _sizes(line, where)
                 break
         else:
             raise BadInput(f"{path}: ends before the line of sizes, so it is no whole MatrixMarket file")
-        # The rest of the size line is its line end: read to learn where the first entry begins.
-        stream.seek(start)
-        body = start + len(stream.readline())
     if symmetry != "general" and rows != columns:
         _bad(where, f"a {symmetry} matrix of {rows} rows and {columns} columns")
     layout = Layout(

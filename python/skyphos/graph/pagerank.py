@@ -17,6 +17,7 @@ Cost of an iteration: the product (see :mod:`.dist_matrix`) and five passes over
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadInput
-from ..together import agree_arguments, collective, together
+from ..settings import real, whole
+from ..together import agree_arguments, collective, reduce_number, together
 from .dist_matrix import DistMatrix
 from .edges import Edges, Ids, Weights
 from .graph_input import as_graph
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
 __all__ = ["PageRank", "TimeSplit", "adjacency_matrix", "pagerank"]
 
 _SLOTS = 2  # dangling mass, change
+_NEEDS = "PageRank needs weights that are finite and not negative"
+# Sums of weights between which quotients keep all their digits.
+_SMALLEST, _LARGEST = 1e-280, 1e300
 
 
 @dataclass
@@ -146,7 +151,7 @@ def pagerank(
         Stop after so many iterations in any case.
     personalization : mapping of int to float, optional
         Weight of vertices at which a walk starts anew; others have 0. The same on all ranks. Vertices that
-        the graph does not have are ignored. Default: all alike.
+        the graph does not have are ignored. Ids may be given in text (``"1"``), as JSON has them. Default: all alike.
     stop : {"total", "per_vertex"}
         ``"per_vertex"`` multiplies ``tol`` by the number of vertices: the rule of networkx, which is looser.
     callback : callable, optional
@@ -163,8 +168,9 @@ def pagerank(
     Raises
     ------
     BadInput
-        On all ranks, if a setting is out of range, a weight is negative, there is no vertex, or no vertex
-        has a personalisation weight; if a checkpoint is of another graph or other settings, or cannot be written.
+        On all ranks, if a setting is out of range, a weight is negative, infinite or NaN, there is no vertex, or no
+        vertex has a personalisation weight; if a checkpoint is of another graph or other settings, or cannot be
+        written.
 
     Examples
     --------
@@ -177,14 +183,16 @@ def pagerank(
     array([0.486, 0.464, 0.05 ])
     """
     begin = time.perf_counter()
-    together(comm, lambda: check_settings(damping, tol, max_iterations, stop))
     graph = together(comm, lambda: as_graph(graph))
+    checked = together(comm, lambda: check_settings(damping, tol, max_iterations, stop))
+    damping, tol, max_iterations = checked
+    personalization = together(comm, lambda: _vertices(personalization))
     agree_arguments(
         comm,
         "pagerank",
         graph=type(graph).__name__,
-        damping=float(damping),
-        tol=float(tol),
+        damping=damping,
+        tol=tol,
         max_iterations=max_iterations,
         personalization=personalization,
         stop=stop,
@@ -192,12 +200,16 @@ def pagerank(
         checkpoint=checkpoint is not None,
         every=None if checkpoint is None else checkpoint.every,
     )
-    together(comm, lambda: _check_weights(graph, personalization))
+    together(comm, lambda: _check_weights(graph))
     adjacency = graph if isinstance(graph, DistMatrix) else adjacency_matrix(comm, graph, degrees)
     count = int(adjacency.total(np.ones(len(adjacency.index))))
     if count == 0:
         raise BadInput("the graph has no vertex")
     sums = adjacency.column_sums()
+    if _are_extreme(adjacency, sums):
+        # Sums overflow, or are so small that a quotient would be rounded: scale each column by its largest weight.
+        adjacency = adjacency.divide_columns(adjacency.column_maxima())
+        sums = adjacency.column_sums()
     dangling = np.flatnonzero((sums == 0.0) & adjacency.owned)
     # The damping goes into the matrix, which saves a pass over the vector in each iteration. Columns that
     # sum to zero, and all of them without damping, are divided by infinity.
@@ -303,11 +315,14 @@ class _Personalization:
             return
         p = np.zeros(len(matrix.index))
         ids = np.array(sorted(weights), dtype=np.int64)
-        given = np.array([weights[id_] for id_ in ids.tolist()])
+        given = np.array([weights[id_] for id_ in ids.tolist()], np.float64)
         at = np.searchsorted(matrix.index, ids)
         here = at < len(p)
         here[here] = matrix.index[at[here]] == ids[here]
         p[at[here]] = given[here]
+        # By the largest first: a sum of huge ones would be infinite.
+        largest = reduce_number(matrix.comm, float(p.max(initial=0.0)), "max", np.float64)
+        p /= largest or 1.0
         total = matrix.total(p)
         if total == 0.0:
             raise BadInput("personalization: no vertex of the graph has a weight")
@@ -321,30 +336,69 @@ class _Personalization:
         return np.multiply(self._p, factor, out=self._buffer)
 
 
-def check_settings(damping: float, tol: float, max_iterations: int, stop: str = "total") -> None:
-    """Raise BadInput unless :func:`pagerank` takes these."""
+def check_settings(damping: float, tol: float, max_iterations: int, stop: str = "total") -> tuple[float, float, int]:
+    """Damping, tolerance and iterations as numbers; raise BadInput unless :func:`pagerank` takes these and ``stop``."""
+    damping, tol = real(damping, "damping"), real(tol, "tol")
     if not 0.0 <= damping < 1.0:
         raise BadInput(f"damping must be from 0 up to, not including, 1, not {damping}")
     if not tol >= 0.0:
         raise BadInput(f"tol must not be negative, but is {tol}")
+    max_iterations = whole(max_iterations, "max_iterations", -(2**63), 2**63 - 1)
     if max_iterations < 1:
         raise BadInput(f"max_iterations must be at least 1, not {max_iterations}")
-    if stop not in ("total", "per_vertex"):
+    if not isinstance(stop, str) or stop not in ("total", "per_vertex"):
         raise BadInput(f"stop must be total or per_vertex, not {stop!r}")
+    return damping, tol, max_iterations
 
 
-def _check_weights(graph: Edges | DistMatrix, personalization: Mapping[int, float] | None) -> None:
-    for vertex, weight in (personalization or {}).items():
-        if not 0.0 <= weight < np.inf:
-            raise BadInput(f"personalization: vertex {vertex} has weight {weight}; weights are finite, not negative")
+def _vertices(personalization: Mapping[Any, Any] | None) -> dict[int, float] | None:
+    """The personalisation by vertices' numbers, which may have been given in text."""
+    if personalization is None:
+        return None
+    if not hasattr(personalization, "items"):
+        raise BadInput(f"personalization must map vertices to weights, and is of type {type(personalization).__name__}")
+    found: dict[int, float] = {}
+    for key, weight in personalization.items():
+        text = key.strip() if isinstance(key, str) else None
+        if text is not None and re.fullmatch(r"[+-]?[0-9]{1,30}", text):
+            text = int(text)
+        vertex = whole(key if text is None else text, "personalization: a vertex", -(2**63), 2**63 - 1)
+        try:
+            number = real(weight, "")
+        except BadInput:
+            number = np.nan
+        if not 0.0 <= number < np.inf:
+            raise BadInput(f"personalization: vertex {vertex} has weight {weight!r}; weights are finite, not negative")
+        if vertex in found:
+            raise BadInput(f"personalization: vertex {vertex} is given twice")
+        found[vertex] = number
+    return found
+
+
+def _check_weights(graph: Edges | DistMatrix) -> None:
     if isinstance(graph, DistMatrix):
         if graph.slots != _SLOTS or graph.shape[0] != graph.shape[1]:
             raise BadInput(f"PageRank needs a square matrix made with slots={_SLOTS}")
-        lowest = graph.lowest_value()
-    else:
-        lowest = 1.0 if graph.weight is None else float(graph.weight.min(initial=1.0))
-    if not lowest >= 0.0:
-        raise BadInput(f"an edge has weight {lowest}: PageRank needs weights that are not negative")
+        odd = graph.first_entry(lambda values: ~((values >= 0) & (values < np.inf)))
+        if odd is not None:
+            row, column, value = odd
+            raise BadInput(f"the matrix has weight {value} from {column} to {row}: {_NEEDS}")
+        return
+    if not isinstance(graph, Edges):
+        raise BadInput(f"graph must be Edges (skyphos.graph.load) or a DistMatrix, not {type(graph).__name__}")
+    if graph.weight is None:
+        return
+    wrong = np.flatnonzero(~((graph.weight >= 0.0) & (graph.weight < np.inf)))
+    if len(wrong):
+        at = wrong[0]
+        source, target = graph.source[at] + graph.base, graph.target[at] + graph.base
+        raise BadInput(f"edge {source} -> {target} has weight {graph.weight[at]:g}: {_NEEDS}")
+
+
+def _are_extreme(matrix: DistMatrix, sums: Weights) -> bool:
+    """Whether the sum of a column, on any rank, is infinite or loses digits."""
+    extreme = bool(((sums > _LARGEST) | ((sums != 0.0) & (sums < _SMALLEST))).any())
+    return bool(reduce_number(matrix.comm, int(extreme), "max"))
 
 
 class _Saved:

@@ -23,14 +23,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadInput
-from ..together import agree_arguments, collective
+from ..settings import whole
+from ..together import agree_arguments, collective, reduce_number
 from .edges import Edges, Ids
 from .exchange import gather_table, move
 
 if TYPE_CHECKING:
     from .. import Comm
 
-__all__ = ["PARTITIONS", "partition"]
+__all__ = ["PARTITIONS", "partition", "random_owners", "send", "weighted_alike"]
 
 PARTITIONS = ("random", "greedy", "row")
 
@@ -77,19 +78,30 @@ def partition(comm: Comm, edges: Edges, method: str = "random", *, seed: int = 0
     ...     len(partition(comm, Edges(np.array([0, 0, 1]), np.array([1, 1, 0]))))
     2
     """
+    seed = whole(seed, "seed", -(2**63), 2**64 - 1)
     agree_arguments(comm, "partition", method=method, seed=seed)
     if method not in PARTITIONS:
         raise BadInput(f"partition must be one of {', '.join(PARTITIONS)}, not {method!r}")
+    if min(edges.source.min(initial=0), edges.target.min(initial=0)) < 0:
+        least = min(edges.source.min(), edges.target.min())
+        raise BadInput(f"an edge names vertex {least}: ids are not negative")
     if comm.size == 1:
         return edges.merged()
     if method == "random":
-        return _send(comm, edges, random_owners(edges, comm.size, seed)).merged()
+        return send(comm, edges, random_owners(edges, comm.size, seed)).merged()
     if method == "row":
-        return _send(comm, edges, _range_owners(comm, edges.target)).merged()
+        return send(comm, edges, _range_owners(comm, edges.target)).merged()
     # All edges out of a vertex to one rank first, neighbouring ids together: what greedy then knows of a
     # vertex is most of what there is to know.
-    edges = _send(comm, edges, _range_owners(comm, edges.source)).merged()
-    return _send(comm, edges, greedy_owners(edges, comm.size))
+    edges = weighted_alike(comm, send(comm, edges, _range_owners(comm, edges.source)).merged())
+    return send(comm, edges, greedy_owners(edges, comm.size))
+
+
+def weighted_alike(comm: Comm, edges: Edges) -> Edges:
+    """The same edges, with weights of one where other ranks' have weights: of counted duplicates. Collective."""
+    if not reduce_number(comm, int(edges.weight is not None), "max") or edges.weight is not None:
+        return edges
+    return replace(edges, weight=np.ones(len(edges)))
 
 
 def random_owners(edges: Edges, parts: int, seed: int = 0) -> Ids:
@@ -194,7 +206,8 @@ def _range_owners(comm: Comm, ids: Ids) -> Ids:
     return np.searchsorted(cuts, ids, side="left")
 
 
-def _send(comm: Comm, edges: Edges, owners: Ids) -> Edges:
+def send(comm: Comm, edges: Edges, owners: Ids) -> Edges:
+    """Move edges to their owners; each rank has them in the order of ranks, and of each rank's share. Collective."""
     columns = [edges.source, edges.target]
     if edges.weight is not None:
         columns.append(edges.weight.view(np.int64))

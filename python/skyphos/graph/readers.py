@@ -2,10 +2,10 @@
 
 :func:`read_edges` reads a whole file, or one of several shares of it that make up the whole. What kind a
 file is follows from its name: ``.mtx`` is MatrixMarket, ``.npz`` SciPy, everything else text with an edge a
-line (``.csv`` and ``.tsv`` may begin with a line of names). ``.gz`` behind any of the text formats is
-decompressed on the way.
+line (``.csv`` and ``.tsv`` may begin with a line of names: :mod:`.columns`). A file that begins as MatrixMarket does is
+read as such, whatever its name. Text compressed by gzip, bzip2, xz or Zstandard is decompressed on the way.
 
-Cost of a share: a plain text file, its bytes and one line; ``.gz``, decompressing all bytes up to its end;
+Cost of a share: a plain text file, its bytes and one line; compressed, decompressing all bytes up to its end;
 ``.npz``, loading the whole matrix, for SciPy's format cannot be cut.
 """
 
@@ -14,37 +14,51 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from ..compression import HEAD_BYTES, bare_name, binary_kind
 from ..errors import BadInput
+from ..settings import truth, whole
+from . import spool
+from .columns import Columns, Roles, roles_by_name
 from .edges import Edges
 from .files import open_binary
 from .matrix_market import expand, read_head
-from .text import Layout, numbered_lines, read_share
+from .text import BOM, SEPARATORS, Layout, fields_of, numbered_lines, open_text, read_share
 
 __all__ = ["check_stored", "read_edges"]
 
-_SOURCE_NAMES = ("source", "src", "from", "fromnodeid", "node_1", "node1", "id_1", "id1", "u", "head")
-_TARGET_NAMES = ("target", "dst", "to", "tonodeid", "node_2", "node2", "id_2", "id2", "v", "tail")
-_WEIGHT_NAMES = ("weight", "value", "w")
+_BANNER = b"%%matrixmarket"
+_NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
-def read_edges(path: str | os.PathLike[str], *, part: int = 0, parts: int = 1, weights: bool = True) -> Edges:
+def read_edges(
+    path: str | os.PathLike[str],
+    *,
+    part: int = 0,
+    parts: int = 1,
+    weights: bool = True,
+    columns: str | Mapping[str, str | int] | None = None,
+) -> Edges:
     """Read a graph, or one share of it.
 
     Parameters
     ----------
     path : path
         The file, or an address that fsspec or pyarrow know (``s3://bucket/graph.txt.gz``). Edge lists may hold
-        comments (``#`` or ``%``), blank lines, either kind of line end, gaps in the ids, and tabs, blanks or commas
-        between the columns.
+        comments (``#`` or ``%``), blank lines, any kind of line end, gaps in the ids, and tabs, blanks, commas,
+        semicolons or bars between the columns. ``-`` is stdin; it, FIFOs and other pipes are read once, as a whole.
     part, parts : int
         Read share ``part`` of ``parts``. The shares in order are the file in order, each line in one of them.
     weights : bool
         Whether to read a third column (or the values of a matrix) as weights.
+    columns : str or mapping, optional
+        Which columns are what, ``"source=a,target=b,weight=c"`` or a mapping of the same: names in the first line, or
+        numbers from 1 as ``cut -f`` counts. Without ``weight`` there are none. Default: by names that are known, of
+        lines without names the first two and, if there are three, the third.
 
     Returns
     -------
@@ -55,7 +69,8 @@ def read_edges(path: str | os.PathLike[str], *, part: int = 0, parts: int = 1, w
     ------
     BadInput
         If the file is missing or holds no edge, or a line is not an edge (names file and line number), or
-        an id is negative or above 2^63 - 1.
+        an id is negative or above 2^63 - 1; if names do not tell which columns are source, target and weight (lists
+        them); if the file is of another kind (names it).
 
     Examples
     --------
@@ -68,22 +83,73 @@ def read_edges(path: str | os.PathLike[str], *, part: int = 0, parts: int = 1, w
     >>> edges.source, edges.target
     (array([1, 2]), array([2, 7]))
     """
-    name = os.fspath(path)
-    if not 0 <= part < parts:
+    name = as_path(path)
+    parts = whole(parts, "parts", 1, 2**63)
+    if not 0 <= whole(part, "part", -(2**63), 2**63) < parts:
         raise BadInput(f"part must be from 0 to parts - 1 = {parts - 1}, not {part}")
-    bare = name[:-3] if name.endswith(".gz") else name
-    kind = os.path.splitext(bare)[1].lower()
-    if kind == ".npz":
-        edges = _read_npz(name, part, parts, weights)
-    elif kind == ".mtx":
-        edges = _read_mtx(name, part, parts, weights)
-    else:
-        layout = _sniff(name, weights, may_have_names=kind in (".csv", ".tsv"))
-        edges = read_share(name, layout, part, parts)
-        edges = replace(edges, stored=len(edges))
-    if parts == 1:
-        check_stored(name, edges.stored, edges.stated)
+    named = Columns.of(columns)
+    if spool.is_stream(name):
+        if parts > 1:
+            raise BadInput(f"{name}: a pipe can be read once, not in shares: load() shares out what rank 0 reads")
+        with spool.spooled(name) as file:
+            return read_file(file, part, parts, truth(weights, "weights"), named, shown=name, of_stream=True)
+    return read_file(name, part, parts, truth(weights, "weights"), named)
+
+
+def read_file(
+    path: str,
+    part: int,
+    parts: int,
+    weights: bool,
+    columns: Columns | None,
+    *,
+    shown: str | None = None,
+    of_stream: bool = False,
+) -> Edges:
+    """As :func:`read_edges`, of a file. What came from a stream is named as that, and told by what it holds."""
+    try:
+        with open_binary(path) as stream:
+            head = stream.read(HEAD_BYTES)
+        kind = _kind(path, head, of_stream=of_stream)
+        if columns is not None and kind in (".npz", ".mtx"):
+            raise BadInput(f"{path}: a matrix has rows and columns, none that columns= could name: leave it out")
+        if kind == ".npz":
+            edges = _read_npz(path, part, parts, weights)
+        elif kind == ".mtx":
+            edges = _read_mtx(path, part, parts, weights)
+        else:
+            names = kind in (".csv", ".tsv") or of_stream or (columns is not None and not columns.are_numbers())
+            layout = _sniff(path, weights, columns, may_have_names=names)
+            edges = read_share(path, layout, part, parts)
+            edges = replace(edges, stored=len(edges))
+        if parts == 1:
+            check_stored(path, edges.stored, edges.stated)
+    except BadInput as error:
+        if shown is None:
+            raise
+        raise BadInput(str(error).replace(path, shown)) from None
     return edges
+
+
+def as_path(path: str | os.PathLike[str]) -> str:
+    """The name of a file, as text."""
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        raise BadInput(f"path must be the name of a file, not {path!r}") from None
+
+
+def _kind(path: str, head: bytes, *, of_stream: bool) -> str:
+    """How a file is read: the ending of its name, but what it holds goes before."""
+    kind = os.path.splitext(bare_name(path))[1].lower()
+    if head.removeprefix(BOM)[: len(_BANNER)].lower() == _BANNER:
+        return ".mtx"
+    binary = binary_kind(head)
+    if kind == ".npz" or (of_stream and binary == "a zip archive"):
+        return ".npz"
+    if binary is not None and kind != ".mtx":
+        raise BadInput(f"{path}: {binary}, which is no graph: edge lists (.txt, .csv, .tsv), .mtx and .npz are read")
+    return kind
 
 
 def check_stored(path: str | os.PathLike[str], stored: int, stated: int | None) -> None:
@@ -105,40 +171,56 @@ def _read_mtx(path: str, part: int, parts: int, weights: bool) -> Edges:
     return replace(expand(edges, head.symmetry), combine="sum", stored=stored, stated=head.entries)
 
 
-def _sniff(path: str, weights: bool, may_have_names: bool) -> Layout:
+def _sniff(path: str, weights: bool, columns: Columns | None, *, may_have_names: bool) -> Layout:
     """Learn the layout of an edge list from its first line that is no comment."""
-    with open_binary(path) as stream:
-        for number, start, line in numbered_lines(stream):
-            mark = 3 if number == 1 and line.startswith(b"\xef\xbb\xbf") else 0  # a byte order mark
-            text = line[mark:].strip()
+    names_at = ""
+    with open_text(path) as stream:
+        layout: Layout | None = None
+        for number, start, after, line in numbered_lines(stream):
+            text = line.strip()
             if not text or text[:1] in (b"#", b"%"):
                 continue
-            separator = b"," if b"," in text else b"\t" if b"\t" in text else b" "
-            fields = re.split(rb"[ \t]*,[ \t]*|[ \t]+", text)
-            if may_have_names and not re.fullmatch(rb"[+-]?[0-9]+", fields[0].strip(b'"')):
-                stream.seek(start)
-                body = start + len(stream.readline())
-                return _from_names(f"{path}, line {number}", text, separator, body, weights=weights)
-            weight = 2 if weights and len(fields) == 3 else None
+            if layout is not None:
+                return layout  # a line of edges follows the names
+            separator = next(mark for mark in (*SEPARATORS, b"") if mark in text) or b" "
+            quoted = may_have_names and b'"' in text
+            fields = fields_of(text, separator, quoted)
+            where = f"{path}, line {number}"
+            if may_have_names and _are_names(fields, columns):
+                names = [field.decode("utf-8", "replace") for field in fields]
+                if len(names) < 2:
+                    raise BadInput(f"{where}: names only {len(names)} column: an edge needs two")
+                if columns is not None:
+                    roles = columns.find(names, len(names), where)
+                else:
+                    roles = roles_by_name(names, where, weights=weights)
+                layout = _layout(after, separator, len(names), roles, weights=weights, quoted=True)
+                names_at = f", line {number}: names columns, but no line follows: the file"
+                continue
+            if columns is not None:
+                if not columns.are_numbers():
+                    raise BadInput(f"{where}: holds no names of columns, so columns must be numbers from 1")
+                roles = columns.find(None, len(fields), where)
+                return _layout(start, separator, len(fields), roles, weights=weights, quoted=quoted)
             # A line with another number of columns will be named by the parser, line number and all.
-            return Layout(start + mark, separator, 3 if len(fields) == 3 else 2, weight=weight)
-    raise BadInput(f"{path}: holds no edge")
+            roles = Roles(0, 1, 2 if len(fields) == 3 else None)
+            return _layout(start, separator, 3 if len(fields) == 3 else 2, roles, weights=weights, quoted=quoted)
+    raise BadInput(f"{path}{names_at or ':'} holds no edge")
 
 
-def _from_names(where: str, line: bytes, separator: bytes, body: int, *, weights: bool) -> Layout:
-    """The layout of a CSV file, from its line of names."""
-    names = [field.strip().strip('"').lower() for field in line.decode("utf-8", "replace").split(separator.decode())]
-    if len(names) < 2:
-        raise BadInput(f"{where}: names only {len(names)} column: an edge needs two")
-    source, target = _find(names, _SOURCE_NAMES), _find(names, _TARGET_NAMES)
-    if source is None or target is None:
-        source, target = 0, 1
-    weight = _find(names, _WEIGHT_NAMES) if weights else None
-    return Layout(body, separator, len(names), source, target, weight, quoted=True)
+def _layout(body: int, separator: bytes, count: int, roles: Roles, *, weights: bool, quoted: bool) -> Layout:
+    weight = roles.weight if weights else None
+    return Layout(body, separator, count, roles.source, roles.target, weight, quoted=quoted)
 
 
-def _find(names: Sequence[str], known: Sequence[str]) -> int | None:
-    return next((k for k, name in enumerate(names) if name in known), None)
+def _are_names(fields: Sequence[bytes], columns: Columns | None) -> bool:
+    """Whether a first line names columns: it holds no number, or all names that were asked for."""
+    if not any(_NUMBER.fullmatch(field) for field in fields):
+        return True
+    if columns is None or columns.are_numbers():
+        return False
+    names = {field.decode("utf-8", "replace").lower() for field in fields}
+    return {columns.source.lower(), columns.target.lower()} <= names
 
 
 def _read_npz(path: str, part: int, parts: int, weights: bool) -> Edges:
@@ -150,6 +232,10 @@ def _read_npz(path: str, part: int, parts: int, weights: bool) -> Edges:
             matrix = scipy.sparse.coo_array(scipy.sparse.load_npz(file))
         except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise BadInput(f"{path}: not a matrix written by scipy.sparse.save_npz: {error}") from None
+    if len(matrix.shape) != 2:
+        raise BadInput(
+            f"{path}: an array of {len(matrix.shape)} dimension(s), {matrix.shape}: a graph is a matrix, of 2"
+        )
     cut = slice(matrix.nnz * part // parts, matrix.nnz * (part + 1) // parts)
     weight = None
     if weights:

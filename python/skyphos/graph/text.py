@@ -1,8 +1,8 @@
 """Edges in lines of text: one rank's share of a file, parsed fast, and the exact line where it cannot be.
 
 A line belongs to the share in which its first byte lies, so shares that meet at any byte hold each line
-once. A plain file is read from the share's first byte on. A ``.gz`` file has to be decompressed up to the
-share's end, but only the share is kept and parsed.
+once. A plain file is read from the share's first byte on. A compressed one has to be decompressed up to
+the share's end, but only the share is kept and parsed. Lines end in LF, CR LF or, throughout the file, CR alone.
 
 Three ways to parse, each tried when the one before gives up: pyarrow's CSV reader on the bytes as they are;
 the same after runs of blanks, comments inside the file and mixed separators are made regular; and line by
@@ -13,25 +13,37 @@ last one alone defines what an edge is; the others may only be faster.
 from __future__ import annotations
 
 import csv
-import gzip
+import io
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn, cast
 
 import numpy as np
 
 from ..errors import BadInput
 from .edges import Edges, Ids, Weights
-from .files import open_binary, size_of
+from .files import compressed, open_binary, size_of
 
-__all__ = ["Layout", "numbered_lines", "read_share"]
+__all__ = ["BOM", "SEPARATORS", "Layout", "fields_of", "numbered_lines", "open_text", "read_share"]
 
 _CHUNK = 1 << 20
 _MAX_ID = 2**63 - 1
 # The longest line of which we ask whether it is an edge: a file without line ends is no edge list.
 _LONGEST_LINE = 1 << 16
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
+# As pyarrow reads numbers: no 1_000, no 0x1F, no digits but ASCII's.
+_REAL = re.compile(rb"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+# Bytes of a file's beginning by which it is told how its lines end.
+_HEAD = 1 << 16
+
+#: A byte order mark, as Windows writes it before text in UTF-8.
+BOM = b"\xef\xbb\xbf"
+#: What may stand between columns: the first of these that a line holds. Blanks beside one are none of it.
+SEPARATORS = (b";", b"|", b",", b"\t", b" ")
+# Those beside which no other separates: a comma is then part of a field.
+_STRONG = (b";", b"|")
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,7 @@ class Layout:
     body : int
         Byte at which the first line of edges begins.
     separator : bytes
-        Tab, blank or comma.
+        One of :data:`SEPARATORS`.
     columns : int
         Columns in each line.
     source, target : int
@@ -75,7 +87,7 @@ def read_share(path: str, layout: Layout, part: int, parts: int) -> Edges:
     Parameters
     ----------
     path : str
-        The file; decompressed on the fly if its name ends in ``.gz``.
+        The file; decompressed on the fly.
     layout : Layout
         What its lines hold.
     part, parts : int
@@ -91,12 +103,13 @@ def read_share(path: str, layout: Layout, part: int, parts: int) -> Edges:
     BadInput
         If a line is not an edge: names file and line.
     """
-    size = _text_size(path)
+    packed = compressed(path)
+    size = _text_size(path, packed)
     low = layout.body + (size - layout.body) * part // parts
     # The last share has no end: the size of a compressed file's text may be an estimate.
     high = None if part == parts - 1 else layout.body + (size - layout.body) * (part + 1) // parts
-    with open_binary(path) as stream:
-        text, lines_before = _cut(stream, low, high, layout.body)
+    with open_text(path) as stream:
+        text, lines_before = _cut(stream, low, high, layout.body, sought=packed is None)
     # pyarrow would take 0x1F for a number.
     regular = b"0x" not in text and b"0X" not in text
     columns = _parse_fast(text, layout, threads=parts == 1) if regular else None
@@ -112,27 +125,63 @@ def read_share(path: str, layout: Layout, part: int, parts: int) -> Edges:
     return Edges(source, target, weight, layout.shape, layout.base)
 
 
-def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (line number from 1, byte at which it begins, line without its end) of a binary stream.
+class _CarriageReturns(io.RawIOBase):
+    """A stream of text whose lines end in CR, with LF in their place; bytes stay where they are."""
+
+    def __init__(self, text: BinaryIO) -> None:
+        self._text = text
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._text.seekable()
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        return self._text.seek(offset, whence)
+
+    def readinto(self, buffer: Any, /) -> int:
+        data = self._text.read(len(buffer)).replace(b"\r", b"\n")
+        buffer[: len(data)] = data
+        return len(data)
+
+
+@contextmanager
+def open_text(path: str) -> Iterator[BinaryIO]:
+    """Open a file of lines, decompressed, each line ending in LF (CR LF where the file has that)."""
+    with open_binary(path) as text:
+        head = text.read(_HEAD)
+    with open_binary(path) as text:
+        if b"\r" in head and b"\n" not in head:
+            yield cast(BinaryIO, io.BufferedReader(cast(Any, _CarriageReturns(text))))
+        else:
+            yield text
+
+
+def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, int, int, bytes]]:
+    """Yield (line number from 1, bytes at which it begins and at which the next does, line without its end).
+
+    A byte order mark is no part of the first line.
 
     Examples
     --------
     >>> import io
     >>> from skyphos.graph.text import numbered_lines
     >>> list(numbered_lines(io.BytesIO(b"a\\r\\nb")))
-    [(1, 0, b'a'), (2, 3, b'b')]
+    [(1, 0, 3, b'a'), (2, 3, 4, b'b')]
     """
     number, start = 1, 0
     while line := stream.readline(_LONGEST_LINE):
-        yield number, start, line.rstrip(b"\r\n")
+        mark = len(BOM) if number == 1 and line.startswith(BOM) else 0
+        yield number, start + mark, start + len(line), line[mark:].rstrip(b"\r\n")
         number, start = number + 1, start + len(line)
 
 
-def _text_size(path: str) -> int:
-    """Bytes of text in a file; of a .gz file an estimate that all ranks share."""
+def _text_size(path: str, packed: str | None) -> int:
+    """Bytes of text in a file; of a compressed file an estimate that all ranks share."""
     size = size_of(path)
-    if not path.endswith(".gz"):
-        return size
+    if packed != "gzip":
+        return size if packed is None else 4 * size
     with open_binary(path, packed=True) as stream:
         stream.seek(max(0, size - 4))
         last = int.from_bytes(stream.read(4), "little")
@@ -140,13 +189,13 @@ def _text_size(path: str) -> int:
     return last if last > size else 4 * size
 
 
-def _cut(stream: BinaryIO, low: int, high: int | None, body: int) -> tuple[bytes, int | None]:
+def _cut(stream: BinaryIO, low: int, high: int | None, body: int, *, sought: bool) -> tuple[bytes, int | None]:
     """The lines whose first byte lies in [low, high), and the number of lines before them where it is
     free."""
     # Step to the byte before the share, then over the rest of the line that it is in.
     skip = low - 1 if low > body else low
     position, lines = 0, 0
-    if isinstance(stream, gzip.GzipFile):
+    if not sought:
         while position < skip and (chunk := stream.read(min(_CHUNK, skip - position))):
             position, lines = position + len(chunk), lines + chunk.count(b"\n")
     else:
@@ -163,13 +212,13 @@ def _cut(stream: BinaryIO, low: int, high: int | None, body: int) -> tuple[bytes
         position += len(chunk)
     if pieces and not pieces[-1].endswith(b"\n"):
         pieces.append(stream.readline())
-    return b"".join(pieces), lines if isinstance(stream, gzip.GzipFile) else None
+    return b"".join(pieces), None if sought else lines
 
 
 def _count_lines(path: str, text: bytes, low: int, body: int) -> int:
     """Lines before a share of a plain file: read again, but only after something went wrong."""
     lines = 0
-    with open_binary(path) as stream:
+    with open_text(path) as stream:
         left = low - 1 if low > body else low
         while left > 0 and (chunk := stream.read(min(_CHUNK, left))):
             left, lines = left - len(chunk), lines + chunk.count(b"\n")
@@ -227,6 +276,10 @@ def _regular(text: bytes, layout: Layout) -> bytes:
         return text
     text = re.sub(rb"[ \t]+", b" ", text)
     text = re.sub(rb"(?m)^ | ?\r?$", b"", text)
+    if layout.separator in _STRONG:
+        return text.replace(b" " + layout.separator, layout.separator).replace(
+            layout.separator + b" ", layout.separator
+        )
     text = text.replace(b" ,", b",").replace(b", ", b",")
     return text.replace(b",", layout.separator).replace(b" ", layout.separator)
 
@@ -240,7 +293,7 @@ def _parse_slow(text: bytes, layout: Layout, path: str, lines_before: int) -> tu
             continue
         where = f"{path}, line {number}"
         try:
-            fields = _fields(line, layout)
+            fields = fields_of(line, layout.separator, layout.quoted)
         except csv.Error as error:
             _not_an_edge(where, line, str(error))
         if len(fields) != layout.columns:
@@ -255,10 +308,20 @@ def _parse_slow(text: bytes, layout: Layout, path: str, lines_before: int) -> tu
     return source_ids, target_ids, weights
 
 
-def _fields(line: bytes, layout: Layout) -> list[bytes]:
-    if layout.quoted:
-        reader = csv.reader([line.decode("utf-8", "replace")], delimiter=layout.separator.decode())
-        return [field.strip().encode() for field in next(reader)]
+def fields_of(line: bytes, separator: bytes, quoted: bool) -> list[bytes]:
+    """The columns of a line.
+
+    Examples
+    --------
+    >>> from skyphos.graph.text import fields_of
+    >>> fields_of(b"1, 2\\t0.5", b",", False), fields_of(b'"a;b";2', b";", True), fields_of(b"1;0,5", b";", False)
+    ([b'1', b'2', b'0.5'], [b'a;b', b'2'], [b'1', b'0,5'])
+    """
+    if quoted:
+        reader = csv.reader([line.decode("utf-8", "surrogateescape")], delimiter=separator.decode())
+        return [field.strip().encode("utf-8", "surrogateescape") for field in next(reader, [])]
+    if separator in _STRONG:
+        return [field.strip() for field in line.split(separator)]
     return re.split(rb"[ \t]*,[ \t]*|[ \t]+", line)
 
 
@@ -277,10 +340,7 @@ def _id(field: bytes, layout: Layout, side: int, where: str, line: bytes) -> int
 
 
 def _weight(field: bytes, where: str, line: bytes) -> float:
-    try:
-        value = float(field)
-    except ValueError:
-        value = float("nan")
+    value = float(field) if _REAL.fullmatch(field) else float("nan")
     if not np.isfinite(value):
         _not_an_edge(where, line, f"weight {_show(field)} is not a finite number")
     return value

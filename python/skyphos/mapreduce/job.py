@@ -13,6 +13,7 @@ import numpy as np
 from ..arguments import Op, as_one_of
 from ..checkpoint import Checkpoint
 from ..errors import BadInput, PeerLost
+from ..settings import whole
 from ..shuffle import Shuffle
 from ..shuffle.combine import Combine, Function
 from ..shuffle.keys import listed
@@ -147,6 +148,11 @@ class MapReduce:
             is_named = self._reduce is None and isinstance(Combine.of(self._merge).op, str)
             if collective == "allreduce" and (combine is None or not is_named):
                 raise BadInput('collective="allreduce" takes a named operation as reduce, and combine')
+            for what, function in (("map", map), ("combine", combine)):
+                if not callable(function) and (what == "map" or function is not None):
+                    raise BadInput(f"{what} must be a function, not {function!r}")
+            threads = None if threads is None else whole(threads, "threads", -(2**31), 4096)
+            reducers = None if reducers is None else whole(reducers, "reducers", -(2**31), 2**31)
             if (threads is not None and threads < 1) or (reducers is not None and reducers < 1):
                 raise BadInput(f"threads={threads}, reducers={reducers}: at least one")
             at_once = max(1, (os.cpu_count() or 1) // len(comm._stages.here)) if threads is None else threads
@@ -216,6 +222,9 @@ class MapReduce:
         object
             As :meth:`run`, of the last iteration.
         """
+        iterations = whole(iterations, "iterations", 0, 2**63 - 1)
+        if until is not None and not callable(until):
+            raise BadInput(f"until must be a function, not {until!r}")
         agree_arguments(self.comm, "MapReduce.iterate", iterations=iterations, until=until)
         self._state, self._done, self._root, self._is_everywhere = state, 0, 0, False
         found = self._saves.restore(self.comm) if self._saves is not None else None

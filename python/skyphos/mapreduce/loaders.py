@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Protocol
 
 import numpy as np
 
+from ..compression import ERRORS, HEAD_BYTES, binary_kind, compression_of, decompressed, looks_binary
 from ..errors import BadInput
 
-__all__ = ["LOADERS", "Loader", "format_of", "loader_of"]
+__all__ = ["LOADERS", "Loader", "check_text", "format_of", "loader_of"]
+
+# Bytes of a file by which it is told whether it is text.
+_HEAD = 1 << 16
 
 
 class Loader(Protocol):
@@ -33,7 +39,7 @@ class Loader(Protocol):
 
 
 class Text:
-    """Lines of text, as bytes. Files are cut at ends of lines, so that each has about as many bytes."""
+    """Lines of text, as bytes, also compressed. Files are cut at ends of lines, each with about as many bytes."""
 
     suffix = ".txt"
 
@@ -42,8 +48,8 @@ class Text:
             return _lines(text)
 
     def load(self, path: str) -> bytes:
-        with _errors(path):
-            return Path(path).read_bytes()
+        with _mapped(path) as text:
+            return bytes(text)
 
     def cut(self, path: str, ends: Sequence[int], targets: Sequence[str]) -> list[int]:
         # Even by bytes, not by lines: a row's end is where a share of the bytes is over.
@@ -74,6 +80,9 @@ class Npy:
 
     def _open(self, path: str) -> Any:
         with _errors(path):
+            with open(path, "rb") as file:
+                if not file.read(6).startswith((b"\x93NUMPY", b"PK")):
+                    raise ValueError("no NumPy array (.npy)")
             array = np.load(path, mmap_mode="r", allow_pickle=False)
             if not isinstance(array, np.ndarray) or array.ndim == 0:
                 raise ValueError("no array with rows")
@@ -253,12 +262,48 @@ def _lines(text: Any) -> int:
     return ends + int(len(array) > 0 and array[-1] != 10)
 
 
+def check_text(path: str, *, strictly: bool) -> None:
+    """Raise BadInput if a file is known to be no text, compressed or not; ``strictly``: or looks so.
+
+    Control characters may be in what a caller calls text, but nobody means lines by a file without a word of it.
+    """
+    with _errors(path), _text(path) as text:
+        head = text.read(_HEAD)
+    what, hint = binary_kind(head), ""
+    if what is None and strictly and looks_binary(head):
+        what = "binary: it holds control characters that no text has"
+        hint = '; format="text" (--format text) takes it all the same'
+    if what is not None:
+        raise BadInput(f"{path}: {what}, which has no lines; formats are {', '.join(LOADERS)}{hint}")
+
+
+@contextmanager
+def _text(path: str) -> Iterator[Any]:
+    """A file of text, decompressed, open."""
+    with open(path, "rb") as stored:
+        kind = compression_of(path, stored.read(HEAD_BYTES))
+        stored.seek(0)
+        if kind is None:
+            yield stored
+            return
+        try:
+            with decompressed(stored, kind, path) as text:
+                yield text
+        except ERRORS as error:
+            raise ValueError(f"not a whole {kind} file: {error}") from None
+
+
 @contextmanager
 def _mapped(path: str) -> Iterator[Any]:
-    """A file's bytes."""
-    with _errors(path):
-        file = open(path, "rb")  # noqa: SIM115  # closed below
-    with file:
+    """A file's bytes, decompressed to a temporary file if they are compressed."""
+    with ExitStack() as stack:
+        with _errors(path):
+            file = stack.enter_context(open(path, "rb"))
+            if compression_of(path, file.read(HEAD_BYTES)) is not None:
+                file = stack.enter_context(TemporaryFile())
+                with _text(path) as text:
+                    shutil.copyfileobj(text, file, 1 << 20)
+                file.flush()
         size = os.fstat(file.fileno()).st_size
         if size == 0:
             yield b""

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import BadInput
 from ..page import FAINT, LINE, STYLE, bar, human_bytes, human_seconds, stroke, svg, text
+from ..plain_text import encoded
 from ..whole_file import replacing
 from .collect import to_root
 from .timing import MOVING, STAGES, Iteration
@@ -91,7 +92,7 @@ def write(path: str, found: Gathered | None) -> None:
     assert found is not None
     try:
         with replacing(path) as file:
-            file.write(render(found).encode())
+            file.write(encoded(render(found)))
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or error}") from None
 

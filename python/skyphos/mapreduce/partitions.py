@@ -136,10 +136,14 @@ class Partitions:
             A file is gone, or is not of that format.
         """
         from ..graph.files import size_of
-        from .loaders import loader_of
+        from .loaders import check_text, loader_of
 
         loader = loader_of(format)
+        if isinstance(files, str | os.PathLike):
+            raise BadInput(f"files must be a sequence of files, not the one name {files!r}: [{files!r}]")
         paths = [os.path.abspath(os.fspath(file)) for file in files]
+        for path in paths if format == "text" else ():
+            check_text(path, strictly=False)
         return cls(format, [Partition(k, path, loader.rows(path), size_of(path)) for k, path in enumerate(paths)])
 
 

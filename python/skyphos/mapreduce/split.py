@@ -7,31 +7,38 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import BadInput
-from .loaders import format_of, loader_of
+from ..graph.spool import is_stream
+from ..settings import whole
+from .loaders import Loader, check_text, format_of, loader_of
 from .partitions import Partition, Partitions
 
 __all__ = ["split"]
 
 
+Paths = str | os.PathLike[str]
+
+
 def split(
-    data: str | os.PathLike[str],
-    folder: str | os.PathLike[str],
+    data: Paths | Sequence[Paths],
+    folder: Paths,
     partitions: int,
     *,
     format: str | None = None,
     hosts: Sequence[str] = (),
     replicas: int = 1,
 ) -> Partitions:
-    """Cut a file into even partitions.
+    """Cut files into even partitions.
 
     Parameters
     ----------
-    data : path
-        Text, ``.npy``, Parquet, HDF5 or NetCDF; of the last two ``FILE:NAME`` is a dataset or variable of several.
+    data : path or sequence of paths
+        Text (also compressed), ``.npy``, Parquet, HDF5 or NetCDF; of the last two ``FILE:NAME`` is a dataset or
+        variable of several. Several files, of one format, are one after the other; no partition is of two of them.
     folder : path
         Gets the partitions and ``partitions.json``, which lists them (:class:`Partitions`).
     partitions : int
-        How many. Text is cut at ends of lines, all else between rows; shares differ by one row (text: one line).
+        How many. Text is cut at ends of lines, all else between rows; shares differ by one row (text: one line). Each
+        of several files gets its share of them by rows (text: by bytes), and one at least.
     format : str, optional
         ``text``, ``npy``, ``parquet``, ``hdf5`` or ``netcdf``; None: by the name.
     hosts : sequence of str
@@ -47,7 +54,7 @@ def split(
     Raises
     ------
     BadInput
-        There is no such file, it is damaged, or has fewer rows than there are to be partitions.
+        There is no such file, it is damaged or of no known kind, or has fewer rows than there are to be partitions.
 
     Examples
     --------
@@ -58,17 +65,27 @@ def split(
     >>> np.save(folder + "/x.npy", np.arange(10))
     >>> [part.rows for part in split(folder + "/x.npy", folder + "/parts", 4, hosts=["n1", "n2", "n3"], replicas=2)]
     [2, 3, 2, 3]
+    >>> [part.rows for part in split([folder + "/x.npy"] * 2, folder + "/more", 3)]
+    [5, 5, 10]
     """
-    path = os.fspath(data)
-    kind = format_of(path) if format is None else format
-    loader = loader_of(kind)
+    paths = [os.fspath(data)] if isinstance(data, str | os.PathLike) else [os.fspath(one) for one in data]
+    loader = _loader(paths, format)
+    partitions, replicas = (
+        whole(partitions, "partitions", -(2**63), 2**31),
+        whole(replicas, "replicas", -(2**63), 2**31),
+    )
     if partitions < 1:
         raise BadInput(f"partitions={partitions}: at least one")
+    if isinstance(hosts, str):
+        raise BadInput(f"hosts must be a sequence of names, not the text {hosts!r}")
+    if not hosts and replicas != 1:
+        raise BadInput(
+            f"replicas={replicas} (--replicas) are of hosts, and none are named: hosts= (--hosts) names them"
+        )
     if hosts and not 1 <= replicas <= len(set(hosts)):
         raise BadInput(f"replicas={replicas} on {len(set(hosts))} hosts: at least one, each on a host of its own")
-    rows = loader.rows(path)
-    if rows < partitions:
-        raise BadInput(f"{path}: {rows} rows cannot be cut into {partitions} partitions")
+    rows = [loader.rows(path) for path in paths]
+    counts = _shares(paths, rows, partitions)
     place = Path(folder).absolute()
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -77,8 +94,11 @@ def split(
     digits = max(5, len(str(partitions - 1)))
     names = [place / f"part-{number:0{digits}}{loader.suffix}" for number in range(partitions)]
     unfinished = [str(name.with_name(f".{name.name}.{os.getpid()}")) for name in names]
+    cut: list[int] = []
     try:
-        counts = loader.cut(path, [rows * (number + 1) // partitions for number in range(partitions)], unfinished)
+        for path, held, count in zip(paths, rows, counts, strict=True):
+            ends = [held * (number + 1) // count for number in range(count)]
+            cut += loader.cut(path, ends, unfinished[len(cut) : len(cut) + count])
         for new, name in zip(unfinished, names, strict=True):
             os.replace(new, name)
     finally:
@@ -90,7 +110,43 @@ def split(
         return tuple(known[(number + k) % len(known)] for k in range(replicas)) if known else ()
 
     kept = {".npy": "npy", ".txt": "text", ".parquet": "parquet"}[loader.suffix]
-    parts = [Partition(k, str(name), counts[k], name.stat().st_size, on(k)) for k, name in enumerate(names)]
+    parts = [Partition(k, str(name), cut[k], name.stat().st_size, on(k)) for k, name in enumerate(names)]
     result = Partitions(kept, parts)
     result.save(place / "partitions.json")
     return result
+
+
+def _loader(paths: Sequence[str], format: str | None) -> Loader:
+    """What reads the files; BadInput if one is known to be of another kind."""
+    if not paths:
+        raise BadInput("no file to split is named")
+    kinds = {path: format_of(path) if format is None else format for path in paths}
+    if len(set(kinds.values())) > 1:
+        told = ", ".join(f"{path} ({kind})" for path, kind in kinds.items())
+        raise BadInput(f"files of several formats cannot be cut alike: {told}")
+    for path in paths:
+        if is_stream(path):
+            raise BadInput(f"{path}: a pipe, which cannot be cut: save it to a file first")
+    kind = kinds[paths[0]]
+    loader = loader_of(kind)
+    if kind == "text":
+        for path in paths:
+            check_text(path, strictly=format is None)
+    return loader
+
+
+def _shares(paths: Sequence[str], rows: Sequence[int], partitions: int) -> list[int]:
+    """Partitions of each file: by its rows, one at least, and no more than it has rows."""
+    if len(paths) > partitions:
+        raise BadInput(f"{len(paths)} files cannot be cut into {partitions} partitions, for none is of two files")
+    counts = [1] * len(paths)
+    for path, held in zip(paths, rows, strict=True):
+        if held == 0:
+            raise BadInput(f"{path}: 0 rows cannot be cut into partitions")
+    if sum(rows) < partitions:
+        raise BadInput(f"{', '.join(paths)}: {sum(rows)} rows cannot be cut into {partitions} partitions")
+    for _ in range(partitions - len(paths)):
+        # The next goes to the file whose partitions are largest.
+        free = [k for k in range(len(paths)) if counts[k] < rows[k]]
+        counts[max(free, key=lambda k: rows[k] / counts[k])] += 1
+    return counts

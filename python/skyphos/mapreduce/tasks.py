@@ -58,6 +58,8 @@ class Tasks:
             given = Partitions.load(given)
         self._parts = given if isinstance(given, Partitions) else None
         self._loader = loader_of(loader or given.format) if isinstance(given, Partitions) else None
+        if not isinstance(given, Partitions) and not isinstance(given, Iterable):
+            raise BadInput(f"partitions must be a partition file or this rank's data in a sequence, not {given!r}")
         self._own = [] if isinstance(given, Partitions) else list(given)
         self._threads, self._schedule = threads, schedule
         as_one_of(schedule, get_args(Schedule), "schedule")

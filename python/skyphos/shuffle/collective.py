@@ -43,7 +43,7 @@ class ShuffleCollectives(BroadcastCollectives):
         local_reduction: bool | Literal["process"] = True,
         push_bytes: int = 1 << 16,
         fetches: int = 4,
-        memory: int | None = None,
+        memory: int | str | None = None,
         spill_dir: str | os.PathLike[str] | None = None,
         debug: bool | None = None,
         explain: bool = False,
@@ -77,10 +77,10 @@ class ShuffleCollectives(BroadcastCollectives):
         push_bytes, fetches : int
             Blocks of up to ``push_bytes`` are sent at once; longer ones are announced, and ``fetches`` of them are
             asked for at a time, so that a slow rank holds back nobody but who sends to it.
-        memory : int, optional
-            Bytes that this rank may take for what it gathers. What is more goes to Arrow IPC files in ``spill_dir``
-            (with pyarrow), and travels in as many waves as it takes. None: a quarter of this rank's share of the
-            host's free memory; with replicas, all.
+        memory : int or str, optional
+            Bytes (or ``"1GB"``) that this rank may take for what it gathers. What is more goes to Arrow IPC files in
+            ``spill_dir`` (with pyarrow), and travels in as many waves as it takes. None: a quarter of this rank's share
+            of the host's free memory; with replicas, all.
         spill_dir : path, optional
             Where those files are, without a name; None: the system's place for such files.
         debug : bool, optional

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import as_values, as_whole
+from ..arguments import as_values
 from ..array_input import as_numpy, refuse_masked, supported
 from ..errors import BadInput
 from ..kinds import open_vector
 from ..packing import untrusted
 from ..truth import as_room, settled
+from ..units import as_bytes
 from .combine import Combine, is_debug
 from .keys import Keys, hashable, listed, open_keys, select
 from .spill import Spill, memory_of_rank
@@ -42,7 +43,7 @@ class Gatherer:
         Which keys' values may be merged here.
     local : bool or "process"
         Whether any may.
-    memory : int, optional
+    memory : int or str, optional
         Bytes that all of it may take; None: by what the host has.
     spill_dir : path, optional
         Where files are.
@@ -59,7 +60,7 @@ class Gatherer:
         *,
         mergeable: Callable[[Any], bool] | None,
         local: bool | Literal["process"],
-        memory: int | None,
+        memory: int | str | None,
         spill_dir: str | os.PathLike[str] | None,
         debug: bool | None,
         objects: bool,
@@ -67,8 +68,7 @@ class Gatherer:
         self._comm = comm
         self._objects = objects
         self._combine, self._mergeable, self._local = combine, mergeable, local
-        if memory is not None:
-            memory = as_whole(memory, "memory, the bytes that this rank may take for what it gathers,", 1, 2**63 - 1)
+        memory = None if memory is None else as_bytes(memory, "memory")
         # Replicas do the same, whatever their hosts have.
         self._memory = sys.maxsize if memory is None and comm.replication > 1 else memory
         self._debug = is_debug(debug)

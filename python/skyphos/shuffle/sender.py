@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import Op, as_whole
+from ..arguments import Op
 from ..errors import BadInput
+from ..settings import whole
 from ..together import collective, raise_if, together
 from ..truth import settled
+from ..units import as_bytes
 from .combine import Combine, Function
 from .explanation import ShuffleExplanation
 from .gatherer import Gatherer, as_it_is, default_back
@@ -64,7 +66,7 @@ class Shuffle(Gatherer):
         push_bytes: int = 1 << 16,
         fetches: int = 4,
         waves: int = 1,
-        memory: int | None = None,
+        memory: int | str | None = None,
         spill_dir: str | os.PathLike[str] | None = None,
         debug: bool | None = None,
         objects: bool = False,
@@ -83,9 +85,9 @@ class Shuffle(Gatherer):
             objects=objects,
         )
         self._partition = partition
-        push_bytes = as_whole(push_bytes, "push_bytes", 0, 2**63 - 1)
-        fetches, waves = as_whole(fetches, "fetches", 1, 2**31), as_whole(waves, "waves", 1, PARTS)
-        self._host, self._wire = (Link(int(push_bytes), int(fetches)) for _ in range(2))
+        push_bytes, fetches = as_bytes(push_bytes, "push_bytes", 0), whole(fetches, "fetches", 1, 2**31)
+        waves = whole(waves, "waves", 1, PARTS)
+        self._host, self._wire = (Link(push_bytes, fetches) for _ in range(2))
         self._waves = _power_of_two(waves)
         self._told: dict[str, Any] = {"merged": 0, "keys": 0, "waves": 1}
         self._seconds |= {"host": 0.0, "owners": 0.0}

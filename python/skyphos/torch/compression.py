@@ -9,9 +9,10 @@ from typing import Any, Literal
 import torch
 
 from ..allreduce import SPARSE_ALGORITHMS
-from ..arguments import as_one_of, as_whole
+from ..arguments import as_one_of
 from ..errors import BadInput
 from ..quantize import Quantize, check_seed
+from ..settings import whole
 from ..topk import check_feedback
 from .engine import Engine
 from .layout import Layout
@@ -120,10 +121,10 @@ class TopK(Engine):
         grad_scaler: Any = None,
         process_group: Any = None,
     ) -> None:
-        bucket = as_whole(bucket, "bucket", 1, 2**32 - 1)
+        bucket = whole(bucket, "bucket", 1, 2**32 - 1)
         for number in k.values() if isinstance(k, Mapping) else [k]:
             if number is not None or not isinstance(k, Mapping):
-                as_whole(number, "k, of a bucket's values,", 1, bucket)
+                whole(number, "k, of a bucket's values,", 1, bucket)
         for pattern in [*(k if isinstance(k, Mapping) else ()), *check_choice(layers)]:
             if not isinstance(pattern, str):
                 raise BadInput(f"k= and layers= go by patterns of names, in text, not by {pattern!r}")
@@ -132,8 +133,8 @@ class TopK(Engine):
             isinstance(momentum_correction, int | float) and 0 < momentum_correction < 1
         ):
             raise BadInput(f"momentum_correction must be between 0 and 1, not {momentum_correction!r}")
-        as_whole(warmup, "warmup", 0, 2**63)
-        as_whole(dense_below, "dense_below", 0, 2**63)
+        whole(warmup, "warmup", 0, 2**63)
+        whole(dense_below, "dense_below", 0, 2**63)
         as_one_of(algorithm, ("auto", *sorted(SPARSE_ALGORITHMS)), "algorithm")
         check_seed(seed)
         super().__init__(levels, nonfinite, grad_scaler, process_group)

@@ -1,0 +1,192 @@
+"""Which columns of an edge list are source, target and weight: by names that programs give them, or by the user.
+
+Names are compared without case, blanks and punctuation, so ``Source ID``, ``source_id`` and ``sourceId`` are one. Known
+are those of NetworkX and Gephi (Source, Target, Weight), igraph (from, to), Spark's GraphFrames and cuGraph (src, dst),
+Neo4j's exports (:START_ID, :END_ID; _start, _end), SNAP (FromNodeId, node_1, id_1) and matrices (row, col, value).
+Columns that cannot be told are never guessed: the error lists what was found and the setting that names them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import BadInput
+
+__all__ = ["Columns", "Roles", "roles_by_name"]
+
+_ENDS = ("", "id", "node", "nodeid", "vertex", "vertexid")
+_SOURCES = ("source", "src", "from", "start", "origin", "u", "row", "sender", "citing", "follower")
+_TARGETS = ("target", "dst", "dest", "destination", "to", "end", "v", "col", "column", "receiver", "cited", "followee")
+_FIRSTS, _SECONDS = (
+    ("node1", "id1", "vertex1", "nodeid1", "v1", "n1"),
+    ("node2", "id2", "vertex2", "nodeid2", "v2", "n2"),
+)
+_SOURCE_NAMES = frozenset(name + end for name in _SOURCES for end in _ENDS) | frozenset(_FIRSTS)
+_TARGET_NAMES = frozenset(name + end for name in _TARGETS for end in _ENDS) | frozenset(_SECONDS)
+_WEIGHT_NAMES = frozenset(
+    (
+        "weight",
+        "weights",
+        "w",
+        "value",
+        "val",
+        "edgeweight",
+        "strength",
+        "capacity",
+        "cost",
+        "distance",
+        "amount",
+        "count",
+    )
+)
+# Columns that are there and are no weights: numbers of edges, labels, times.
+_OTHERS = frozenset(
+    ("", "id", "edgeid", "index", "unnamed", "key", "label", "type", "relation", "relationship", "reltype", "edgetype")
+) | frozenset(("timeset", "time", "timestamp", "date", "datetime", "year", "name", "color", "colour", "directed"))
+_ROLES = ("source", "target", "weight")
+_HINT = "name them: --columns source=…,target=…,weight=… (columns= in Python)"
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Numbers of the columns, from 0."""
+
+    source: int
+    target: int
+    weight: int | None = None
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a user says of the columns: a name of the file's first line, or a number from 1, as ``cut -f`` counts."""
+
+    source: str
+    target: str
+    weight: str | None = None
+
+    @classmethod
+    def of(cls, given: str | Mapping[str, str | int] | Columns | None) -> Columns | None:
+        """Read ``source=a,target=b,weight=c``, or a mapping of the same.
+
+        Examples
+        --------
+        >>> from skyphos.graph.columns import Columns
+        >>> Columns.of("source=a, target=b"), Columns.of({"source": 1, "target": 3, "weight": "w"})
+        (Columns(source='a', target='b', weight=None), Columns(source='1', target='3', weight='w'))
+        """
+        if given is None or isinstance(given, Columns):
+            return given
+        pairs: list[tuple[str, str]] = []
+        if isinstance(given, str):
+            for part in given.split(","):
+                role, equals, name = part.partition("=")
+                if not equals:
+                    raise BadInput(f"columns {given!r}: {part!r} is no role=column: write source=…,target=…,weight=…")
+                pairs.append((role.strip().lower(), name.strip()))
+        elif isinstance(given, Mapping):
+            pairs = [(str(role), str(name)) for role, name in given.items()]
+        else:
+            raise BadInput(f"columns must be text or a mapping, such as source=…,target=…,weight=…, not {given!r}")
+        named = dict(pairs)
+        for role, name in pairs:
+            if role not in _ROLES or not name:
+                raise BadInput(f"columns: {role}={name}: the roles are source, target and weight, each of a column")
+        if len(named) != len(pairs) or not {"source", "target"} <= named.keys():
+            raise BadInput(f"columns {given!r}: names source and target once each, and weight at most once")
+        return cls(**named)
+
+    def find(self, names: Sequence[str] | None, count: int, where: str) -> Roles:
+        """The numbers of the columns in a file of ``count`` with these names, if its first line names them."""
+        found = [None if name is None else _number(name, names, count, where) for name in self._all()]
+        used = [number for number in found if number is not None]
+        if len(set(used)) != len(used):
+            raise BadInput(f"{where}: source, target and weight are three columns, not one twice")
+        source, target, weight = found
+        assert source is not None and target is not None
+        return Roles(source, target, weight)
+
+    def are_numbers(self) -> bool:
+        """Whether all may be numbers of columns."""
+        return all(name is None or (name.isascii() and name.isdigit()) for name in self._all())
+
+    def _all(self) -> tuple[str, str, str | None]:
+        return self.source, self.target, self.weight
+
+
+def _number(name: str, names: Sequence[str] | None, count: int, where: str) -> int:
+    for alike in (str, str.lower):
+        places = [place for place, known in enumerate(names or ()) if alike(known) == alike(name)]
+        if len(places) == 1:
+            return places[0]
+        if places:
+            raise BadInput(
+                f"{where}: {len(places)} columns are called {name}: {_listed(names)}; say its number, from 1"
+            )
+    if name.isascii() and name.isdigit() and 1 <= int(name) <= count:
+        return int(name) - 1
+    listed = f"{count} columns without names" if names is None else f"the columns {_listed(names)}"
+    raise BadInput(f"{where}: no column {name!r} among {listed}")
+
+
+def roles_by_name(names: Sequence[str], where: str, *, weights: bool) -> Roles:
+    """The columns that known names tell.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The file's first line.
+    where : str
+        File and line, for errors.
+    weights : bool
+        Whether weights are wanted.
+
+    Raises
+    ------
+    BadInput
+        Names that do not tell which column is what, or a further one that may be a weight.
+
+    Examples
+    --------
+    >>> from skyphos.graph.columns import roles_by_name
+    >>> roles_by_name(["Id", "Target", "Source", "Weight"], "e.csv, line 1", weights=True)
+    Roles(source=2, target=1, weight=3)
+    """
+    plain = [_plain(name) for name in names]
+    source, target = (_only(plain, known) for known in (_SOURCE_NAMES, _TARGET_NAMES))
+    if source is None or target is None:
+        # Two columns of unknown names can only be an edge, as without names; unless a name says otherwise.
+        others = _WEIGHT_NAMES | _OTHERS - {"name", "label", "id"}
+        told = plain[0] in _TARGET_NAMES or plain[-1] in _SOURCE_NAMES or any(name in others for name in plain)
+        if len(names) != 2 or told:
+            raise BadInput(f"{where}: which column is source, which target? They are {_listed(names)}; {_HINT}")
+        return Roles(0, 1)
+    if not weights:
+        return Roles(source, target)
+    weight = plain.index("weight") if plain.count("weight") == 1 else _only(plain, _WEIGHT_NAMES)
+    left = [name for place, name in enumerate(names) if place not in (source, target) and plain[place] not in _OTHERS]
+    if weight is None and left:
+        raise BadInput(
+            f"{where}: is {' or '.join(map(repr, left))} the weight? The columns are {_listed(names)}; {_HINT}; leave "
+            "weight out, or say --unweighted (weights=False), for none"
+        )
+    return Roles(source, target, weight)
+
+
+def _plain(name: str) -> str:
+    """A name without case, punctuation, Neo4j's types (``weight:float``) and spaces of ids (``:START_ID(Person)``)."""
+    name = re.sub(r"\(.*\)$", "", name.strip())
+    if not name.startswith(":"):
+        name = name.partition(":")[0]
+    return re.sub(r"[\W_]+", "", name).lower()
+
+
+def _only(plain: Sequence[str], known: frozenset[str]) -> int | None:
+    """The one column of a known name; None if there is none, or several."""
+    places = [place for place, name in enumerate(plain) if name in known]
+    return places[0] if len(places) == 1 else None
+
+
+def _listed(names: Sequence[str] | None) -> str:
+    return ", ".join(repr(name) for name in names or ())
