@@ -130,8 +130,8 @@ def command(*, n: int | None, unweighted: bool, **options: object) -> None:
     """Rank the vertices of GRAPH with PageRank.
 
     GRAPH is a file with an edge a line (SNAP, CSV), MatrixMarket (.mtx) or SciPy (.npz); text may be
-    compressed (.gz, .bz2, .xz, .zst). `-` is stdin. Alone it starts its own local processes; under `skyphos run`, torchrun, srun or
-    mpiexec it joins theirs.
+    compressed (.gz, .bz2, .xz, .zst). `-` is stdin. Alone it starts its own local
+    processes; under `skyphos run`, torchrun, srun or mpiexec it joins theirs.
 
     \b
     skyphos pagerank -n 4 graph.txt --out ranks.csv --report report.html
@@ -162,7 +162,7 @@ def _check(settings: Settings, n: int) -> None:
     from ..graph.columns import Columns
     from ..graph.files import open_binary
     from ..graph.pagerank import check_settings
-    from ..graph.spool import is_stream
+    from ..spool import is_stream
 
     check_settings(settings.damping, settings.tol, settings.max_iterations)
     layers = settings.layers()

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import BadInput
-from ..graph.spool import is_stream
 from ..settings import whole
+from ..spool import is_stream
 from .loaders import Loader, check_text, format_of, loader_of
 from .partitions import Partition, Partitions
 
@@ -32,8 +32,8 @@ def split(
     Parameters
     ----------
     data : path or sequence of paths
-        Text (also compressed), ``.npy``, Parquet, HDF5 or NetCDF; of the last two ``FILE:NAME`` is a dataset or variable
-        of several. Several files, of one format, are one after the other; no partition is of two of them.
+        Text (also compressed), ``.npy``, Parquet, HDF5 or NetCDF; of the last two ``FILE:NAME`` is a dataset or
+        variable of several. Several files, of one format, are one after the other; no partition is of two of them.
     folder : path
         Gets the partitions and ``partitions.json``, which lists them (:class:`Partitions`).
     partitions : int
