@@ -3,7 +3,7 @@
 A line is one host, in the words of any of these; ``#`` begins a comment:
 
 - ``node1`` (one rank), ``node1:4`` (MPICH, Hydra), ``[2001:db8::7]:4``;
-- ``node1 slots=4 max_slots=8`` (Open MPI; ``max_slots`` says how many may share the slots, which are not exceeded here);
+- ``node1 slots=4 max_slots=8`` (Open MPI; ``max_slots`` says how many may share them, and slots are not exceeded here);
 - ``user@node1``, as ssh takes it.
 
 Everything else is refused with its line: a setting that is not understood must not become a host's name.

@@ -1,7 +1,7 @@
 """Text that any stream, page or message can carry: characters that cannot be encoded are degraded, never an error.
 
-File names on Linux are bytes; Python holds those that are no UTF-8 as lone surrogates, which no encoding takes. They are
-shown as ``\\xff``. Terminals and pipes may have an encoding that lacks ``…`` or ``≈``: they get the nearest ASCII.
+File names on Linux are bytes; Python holds those that are no UTF-8 as lone surrogates, which no encoding takes. They
+are shown as ``\\xff``. Terminals and pipes may have an encoding that lacks ``…`` or ``≈``: they get the nearest ASCII.
 """
 
 from __future__ import annotations

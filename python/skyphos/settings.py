@@ -1,7 +1,7 @@
 """Numbers that users give as settings: honoured where their value is plain, else refused by name.
 
-``10.0`` and ``np.int64(10)`` are ten. ``2.5`` is no count, ``True`` no number, and a text is what it says in a file or on
-a command line, never in an argument.
+``10.0`` and ``np.int64(10)`` are ten. ``2.5`` is no count, ``True`` no number, and a text is what it says in a file or
+on a command line, never in an argument.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def whole(value: Any, what: str, least: int, most: int) -> int:
     skyphos.errors.BadInput: max_iterations must be a whole number, not 2.5
     """
     value = _scalar(value)
-    is_whole = isinstance(value, Integral) or (isinstance(value, Real) and math.isfinite(value) and value == int(value))
+    is_whole = isinstance(value, Integral) or (
+        isinstance(value, Real) and math.isfinite(value) and value == math.floor(value)
+    )
     if isinstance(value, bool | np.bool_) or not is_whole:
         raise BadInput(f"{what} must be a whole number, not {value!r}")
     number = int(value)

@@ -140,7 +140,9 @@ def test_columns_that_are_named(folder: Path, columns: str | dict, expected: tup
         file = write(folder, "a,b,c\n1,2,3\n", name)
         assert rows(read_edges(file, columns=columns)) == [expected]
         assert [
-            row for share in on_ranks(2, lambda comm: load(comm, file, columns=columns)) for row in rows(share)
+            row
+            for share in on_ranks(2, lambda comm, file=file: load(comm, file, columns=columns))
+            for row in rows(share)
         ] == [expected]
     assert rows(read_edges(write(folder, "1 2 0.5 1600\n", "n.txt"), columns="source=2,target=1,weight=3")) == [
         (2, 1, 0.5)

@@ -506,9 +506,9 @@ def test_an_array_of_one_dimension_is_no_graph(folder: Path) -> None:
 def test_numbers_are_those_of_the_format(folder: Path, bad: str) -> None:
     weighted = bad.count(" ") == 2
     good = "1 2 3\n" if weighted else "1 2\n"
-    for text, line in ((f"{bad}\n", 1), (f"{good}{bad}\n", 2)):
+    for content, line in ((f"{bad}\n", 1), (f"{good}{bad}\n", 2)):
         with pytest.raises(BadInput, match=f"line {line}: not an edge"):
-            read_edges(write(folder, "under.txt", text))
+            read_edges(write(folder, "under.txt", content))
 
 
 def test_a_fifo_is_read_once_by_rank_0(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ class DistMatrix:
         return self.comm.configure_reduce(self.index, self.index, sums, n=max(1, self.shape[1]))
 
     def column_maxima(self) -> Array:
-        """Return the largest entry of each column over all ranks, aligned with ``index``; one where all are 0 or less."""
+        """Return the largest entry of each column over all ranks, aligned with ``index``; one where none is above 0."""
         local = self._local
         most = np.zeros(len(self.index))
         np.maximum.at(most, local.columns, 1.0 if local.values is None else local.values)
@@ -245,8 +245,10 @@ class DistMatrix:
     def first_entry(self, which: Callable[[Array], Array]) -> tuple[int, int, Any] | None:
         """Return row, column and value of this rank's first entry that ``which`` picks out of their values."""
         local = self._local
-        found = [] if local.values is None else np.flatnonzero(which(local.values))
-        if not len(found):
+        if local.values is None:
+            return None
+        found = np.flatnonzero(which(local.values))
+        if len(found) == 0:
             return None
         row = int(np.searchsorted(local.starts, found[0], side="right")) - 1
         return int(self._my_rows[row]), int(self.index[local.columns[found[0]]]), local.values[found[0]]
