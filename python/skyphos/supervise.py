@@ -6,10 +6,10 @@ grace SIGKILL. It is one loop over file descriptors in one thread, woken by pipe
 and nothing to wait for in vain.
 
 Children are process groups of their own, so that Ctrl-C at a terminal reaches them once, through the launcher, and
-so that a child can be ended together with what it started (:mod:`.leftovers`). On Linux the kernel kills a child whose launcher
-died, even by SIGKILL (``PR_SET_PDEATHSIG``, set between fork and exec: it costs nothing, where a small Python process in
-between would cost each rank the start of an interpreter, 15 ms of CPU). Elsewhere, or for what a child started in
-turn, that guarantee is missing.
+so that a child can be ended together with what it started (:mod:`.leftovers`). On Linux the kernel kills a child
+whose launcher died, even by SIGKILL (``PR_SET_PDEATHSIG``, set between fork and exec: it costs nothing, where a small
+Python process in between would cost each rank the start of an interpreter, 15 ms of CPU). Elsewhere, or for what a
+child started in turn, that guarantee is missing.
 """
 
 from __future__ import annotations

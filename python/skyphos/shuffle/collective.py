@@ -79,8 +79,8 @@ class ShuffleCollectives(BroadcastCollectives):
             asked for at a time, so that a slow rank holds back nobody but who sends to it.
         memory : int or str, optional
             Bytes (or ``"1GB"``) that this rank may take for what it gathers. What is more goes to Arrow IPC files in
-            ``spill_dir`` (with pyarrow), and travels in as many waves as it takes. None: a quarter of this rank's share of the
-            host's free memory; with replicas, all.
+            ``spill_dir`` (with pyarrow), and travels in as many waves as it takes. None: a quarter of this rank's
+            share of the host's free memory; with replicas, all.
         spill_dir : path, optional
             Where those files are, without a name; None: the system's place for such files.
         debug : bool, optional
