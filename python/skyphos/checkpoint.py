@@ -108,7 +108,7 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike[str], *, every: int = 1) -> None:
         try:
-            self.path, self.every = Path(path).expanduser()(every, "every", 1, 2**64)
+            self.path, self.every = Path(path).expanduser(), whole(every, "every", 1, 2**64)
         except RuntimeError as error:
             raise BadInput(f"{os.fspath(path)}: {error}") from None
 

@@ -525,7 +525,7 @@ def _shared(
     expected_nnz: int | None,
 ) -> _Shared:
     """Checks the arguments that all ranks share."""
-    n, width = None if n is None else as_n(n)(width, "width", 1, 2**32 - 1)
+    n, width = None if n is None else as_n(n), whole(width, "width", 1, 2**32 - 1)
     if missing not in ("error", "identity"):
         raise BadInput(f'missing must be "error" or "identity", not {missing!r}')
     layers = as_degrees(degrees)

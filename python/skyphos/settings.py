@@ -36,9 +36,9 @@ def whole(value: Any, what: str, least: int, most: int) -> int:
         if isinstance(value, bool | np.bool_):
             raise TypeError
         if isinstance(value, Real) and not isinstance(value, Integral):
-            if not (math.isfinite(value) and value == int(value)):
+            if not (math.isfinite(value) and value == math.floor(value)):
                 raise TypeError
-            value = int(value)
+            value = math.floor(value)
         number = index(value)
     except TypeError:
         raise BadInput(f"{what} must be a whole number, not {value!r}") from None

@@ -1,7 +1,7 @@
 """Graphs from stdin and pipes: read once, to a temporary file that all ranks of the host then read.
 
-``-`` is stdin; ``/dev/stdin``, ``/dev/fd/63`` (a shell's ``<(zcat g.gz)``), FIFOs and sockets are pipes. The bytes of a
-pipe are there once and cannot be sought in, while a reader looks at a file's beginning first and each rank reads a
+``-`` is stdin; ``/dev/stdin``, ``/dev/fd/63`` (a shell's ``<(zcat g.gz)``), FIFOs and sockets are pipes. The bytes of
+a pipe are there once and cannot be sought in, while a reader looks at a file's beginning first and each rank reads a
 share of its own. So rank 0 alone reads the pipe.
 """
 
@@ -23,7 +23,7 @@ from .errors import BadInput
 from .together import together
 
 if TYPE_CHECKING:
-    from . import Comm
+    from .comm import Comm
 
 __all__ = ["is_stream", "shared", "spooled"]
 
@@ -35,7 +35,7 @@ def is_stream(path: str) -> bool:
 
     Examples
     --------
-    >>> from skyphos.graph.spool import is_stream
+    >>> from skyphos.spool import is_stream
     >>> is_stream("-"), is_stream("/dev/fd/63"), is_stream("edges.txt")
     (True, True, False)
     """
@@ -90,8 +90,8 @@ def shared(comm: Comm, path: str) -> Iterator[str]:
 def _check_seen(comm: Comm, name: str, path: str) -> None:
     if not os.path.exists(name):
         raise BadInput(
-            f"{path}: rank {comm.rank} is on another host than rank 0, which alone reads what is piped: save the graph "
-            "to a file that all hosts have"
+            f"{path}: rank {comm.rank} is on another host than rank 0, which alone reads what is piped: save the "
+            "graph to a file that all hosts have"
         )
 
 

@@ -157,7 +157,7 @@ class TopK:
         if self._bits is not None:
             exact, how = picked.copy(), (self._bits, _QUANTISED_TOGETHER, self._seed)
             try:
-                native.topk_quantise(picked, how, (self._steps(rank, "rank", 0, 2**32 - 1)))
+                native.topk_quantise(picked, how, (self._steps, whole(rank, "rank", 0, 2**32 - 1)))
             except BaseException:
                 self._restore(places, exact)
                 raise

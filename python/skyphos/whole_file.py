@@ -55,7 +55,7 @@ def replacing(path: str) -> Iterator[BinaryIO]:
         before = _stat(target) if number is None else None
         if before is not None and stat.S_ISREG(before.st_mode) and not os.access(target, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        file = None
+        file: BinaryIO | None = None
         if number is None and (before is None or stat.S_ISREG(before.st_mode)):
             folder, name = os.path.split(target)
             temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}")
@@ -71,13 +71,14 @@ def replacing(path: str) -> Iterator[BinaryIO]:
             if before is not None:
                 _make_alike(file.fileno(), before)
             os.fsync(file.fileno())
+        assert temporary is not None
         try:
             os.replace(temporary, target)
         except OSError as error:
             if before is None or error.errno not in _IN_PLACE:
                 raise
             with open(temporary, "rb") as whole:
-                _copy(whole, target, None)
+                _copy(cast(BinaryIO, whole), target, None)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or error}") from None
     finally:

@@ -162,7 +162,7 @@ def _check(settings: Settings, n: int) -> None:
     from ..graph.columns import Columns
     from ..graph.files import open_binary
     from ..graph.pagerank import check_settings
-    from ..graph.spool import is_stream
+    from ..spool import is_stream
 
     check_settings(settings.damping, settings.tol, settings.max_iterations)
     layers = settings.layers()

@@ -249,8 +249,10 @@ class DistMatrix:
     def first_entry(self, which: Callable[[Array], Array]) -> tuple[int, int, Any] | None:
         """Return row, column and value of this rank's first entry that ``which`` picks out of their values."""
         local = self._local
-        found = [] if local.values is None else np.flatnonzero(which(local.values))
-        if not len(found):
+        if local.values is None:
+            return None
+        found = np.flatnonzero(which(local.values))
+        if len(found) == 0:
             return None
         row = int(np.searchsorted(local.starts, found[0], side="right")) - 1
         return int(self._my_rows[row]), int(self.index[local.columns[found[0]]]), local.values[found[0]]

@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from .. import spool
 from ..errors import BadInput
 from ..settings import truth, whole
 from ..together import agree_arguments, collective, reduce_number, together
-from . import spool
 from .columns import Columns
 from .edges import Edges
 from .partition import PARTITIONS, partition, weighted_alike

@@ -359,10 +359,8 @@ def _vertices(personalization: Mapping[Any, Any] | None) -> dict[int, float] | N
         raise BadInput(f"personalization must map vertices to weights, and is of type {type(personalization).__name__}")
     found: dict[int, float] = {}
     for key, weight in personalization.items():
-        text = key.strip() if isinstance(key, str) else None
-        if text is not None and re.fullmatch(r"[+-]?[0-9]{1,30}", text):
-            text = int(text)
-        vertex = whole(key if text is None else text, "personalization: a vertex", -(2**63), 2**63 - 1)
+        is_text = isinstance(key, str) and re.fullmatch(r"[+-]?[0-9]{1,30}", key.strip())
+        vertex = whole(int(key) if is_text else key, "personalization: a vertex", -(2**63), 2**63 - 1)
         try:
             number = real(weight, "")
         except BadInput:

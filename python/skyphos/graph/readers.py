@@ -19,10 +19,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from .. import spool
 from ..compression import HEAD_BYTES, bare_name, binary_kind
 from ..errors import BadInput
 from ..settings import truth, whole
-from . import spool
 from .columns import Columns, Roles, roles_by_name
 from .edges import Edges
 from .files import open_binary

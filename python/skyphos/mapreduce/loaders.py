@@ -298,7 +298,7 @@ def _mapped(path: str) -> Iterator[Any]:
     """A file's bytes, decompressed to a temporary file if they are compressed."""
     with ExitStack() as stack:
         with _errors(path):
-            file = stack.enter_context(open(path, "rb"))
+            file: Any = stack.enter_context(open(path, "rb"))
             if compression_of(path, file.read(HEAD_BYTES)) is not None:
                 file = stack.enter_context(TemporaryFile())
                 with _text(path) as text:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import BadInput
-from ..graph.spool import is_stream
 from ..settings import whole
+from ..spool import is_stream
 from .loaders import Loader, check_text, format_of, loader_of
 from .partitions import Partition, Partitions
 

@@ -125,7 +125,7 @@ def outer_product(
     try:
         as_one_of(op, get_args(Op), "op")
         as_one_of(nonfinite, ("raise", "skip", "pass"), "nonfinite")
-        chosen = _choose(model, layers(rows, "rows", 1, 2**31) * comm.size)
+        chosen = _choose(model, layers, whole(rows, "rows", 1, 2**31) * comm.size)
         names = {parameter: name for layer in chosen for name, parameter in layer.weights.items()}
         shapes = [f"{name} of shape {tuple(one.shape)} and {one.dtype}" for one, name in names.items()]
     except BaseException as error:
