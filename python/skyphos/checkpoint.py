@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from .array_input import as_numpy
 from .errors import BadInput, Mismatch, SkyphosError
+from .settings import whole
 from .together import gather_numbers, together
 
 if TYPE_CHECKING:

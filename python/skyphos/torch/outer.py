@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..arguments import as_one_of
 from ..errors import BadInput
+from ..settings import whole
 from .alike import agree, spread
 from .group_comm import comm_of
 from .guard import guarded
