@@ -28,12 +28,14 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The native half of the Python package.
 #[pymodule]
 mod _skyphos {
+    use numpy::PyArrayMethods;
     use pyo3::prelude::*;
 
     /// NumPy's functions are looked up now: when the interpreter shuts down they cannot be, and objects may still call.
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        numpy::PyArray1::<u8>::zeros(module.py(), 0, false);
+        let array = numpy::PyArray1::<u8>::zeros(module.py(), 0, false);
+        drop(array.readonly());
         Ok(())
     }
 
