@@ -111,7 +111,7 @@ faults:
 	SKYPHOS_FAULT_SEEDS=$${SEEDS:-500000} SKYPHOS_FAULT_FILE=$(CURDIR)/target/faults.json \
 		cargo test --quiet --release -p skyphos --test faults campaign -- --ignored --nocapture
 
-# Whether that finds bugs: 20 are planted, one by one (docs/faults.md). PLANTED="03 17": those alone.
+# Whether that finds bugs: 23 are planted, one by one (docs/faults.md). PLANTED="03 17": those alone.
 faults-planted:
 	$(PYTHON) crates/skyphos/tests/faults/planted/run.py $(PLANTED)
 
