@@ -259,3 +259,96 @@ def test_version_and_help() -> None:
 def test_unknown_command() -> None:
     done = skyphos("bogus")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("how", ["-", "/dev/stdin", "pipe"])
+def test_a_graph_from_stdin(graph: Path, tmp_path: Path, n: int, how: str) -> None:
+    out = tmp_path / "ranks.csv"
+    command = [*SKYPHOS, "pagerank", "-" if how == "pipe" else how, "-n", str(n), *TIGHT, "--out", str(out)]
+    with open(graph, "rb") as file:
+        given = {"input": file.read()} if how == "pipe" else {"stdin": file}
+        done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False, **given)  # type: ignore[call-overload]
+    assert done.returncode == 0, done.stderr
+    assert_equal(read_csv(out), ranks_by_networkx())
+
+
+@pytest.mark.parametrize("launcher", [[], ["run", "-n", "3", "--", sys.executable, "-m", "skyphos.cli"]])
+def test_a_graph_from_a_shell_command(graph: Path, tmp_path: Path, launcher: list[str]) -> None:
+    out = tmp_path / "ranks.csv"
+    command = [*SKYPHOS, *launcher, "pagerank", *TIGHT, "--out", str(out), *([] if launcher else ["-n", "3"])]
+    shell = f'exec "$@" <(gzip -c {graph})'
+    done = subprocess.run(["bash", "-c", shell, "bash", *command], capture_output=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert_equal(read_csv(out), ranks_by_networkx())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [("1 2\n2 x\n", "-, line 2: not an edge"), ("", "-: holds no edge"), (None, "-: stdin is a terminal, or closed")],
+)
+def test_a_graph_from_stdin_that_is_none(given: str | None, said: str) -> None:
+    command = [*SKYPHOS, "pagerank", "-", "-n", "2"]
+    if given is None:
+        command = ["sh", "-c", 'exec "$@" <&-', "sh", *command]
+    done = subprocess.run(command, input=given or "", capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("skyphos: ")]
+    assert (done.returncode, len(lines)) == (2, 1) and said in lines[0]
+
+
+def test_columns_that_are_named(tmp_path: Path) -> None:
+    file, out = tmp_path / "e.csv", tmp_path / "ranks.csv"
+    file.write_text("kind,a,b,score\nx,1,2,3\ny,2,1,1\nz,1,3,1\n")
+    unnamed = skyphos("pagerank", file, "-n", 2)
+    assert (
+        unnamed.returncode == 2
+        and "'kind', 'a', 'b', 'score'" in unnamed.stderr
+        and "--columns source=" in unnamed.stderr
+    )
+    done = skyphos("pagerank", file, "-n", 2, *TIGHT, "--out", out, "--columns", "source=a,target=b,weight=score")
+    assert done.returncode == 0, done.stderr
+    weighted = networkx.DiGraph()
+    weighted.add_weighted_edges_from([(1, 2, 3.0), (2, 1, 1.0), (1, 3, 1.0)])
+    assert_equal(read_csv(out), networkx.pagerank(weighted, tol=1e-15, max_iter=2000))
+    wrong = skyphos("pagerank", file, "-n", 2, "--columns", "a,b")
+    assert wrong.returncode == 2 and "no role=column" in wrong.stderr
+
+
+def test_results_through_a_link(graph: Path, tmp_path: Path) -> None:
+    target, link = tmp_path / "target.csv", tmp_path / "link.csv"
+    target.touch(0o664)
+    target.chmod(0o664)
+    link.symlink_to("target.csv")
+    assert skyphos("pagerank", graph, "-n", 2, *TIGHT, "--out", link).returncode == 0
+    assert link.is_symlink() and target.stat().st_mode & 0o777 == 0o664
+    assert_equal(read_csv(target), ranks_by_networkx())
+
+
+def test_results_to_stdout(graph: Path) -> None:
+    for n in (1, 2):
+        done = skyphos("pagerank", graph, "-n", n, "--out", "/dev/stdout")
+        assert done.returncode == 0 and done.stdout.startswith("vertex,rank\n1,0.") and "\nvertices 5 " in done.stdout
+
+
+def test_names_that_are_no_utf_8(graph: Path, tmp_path: Path) -> None:
+    """An error in it comes at once on all ranks, and a report shows it."""
+    folder = os.fsencode(tmp_path)
+    good, bad, report = folder + b"/raw\xff.txt", folder + b"/bad\xff.txt", folder + b"/raw\xff.html"
+    with open(good, "wb") as file:
+        file.write(graph.read_bytes())
+    with open(bad, "wb") as file:
+        file.write(b"1 2\n2 x\n")
+    for arguments, code in (
+        ([bad], 2),
+        ([good, "--report", report], 0),
+        ([good, "--checkpoint", folder + b"/\xfe"], 0),
+    ):
+        command = [*SKYPHOS, "pagerank", "-n", "2", *arguments]
+        done = subprocess.run(command, capture_output=True, check=False, timeout=LIMIT_S)
+        assert done.returncode == code, done.stderr
+        assert b"Unicode" not in done.stderr and b"Traceback" not in done.stderr
+        assert code == 0 or b"line 2: not an edge: '2 x'" in done.stderr
+    with open(report, "rb") as file:
+        assert b"raw\\xff.txt" in file.read()
+    missing = subprocess.run([*SKYPHOS, "pagerank", folder + b"/no\xff.txt"], capture_output=True, check=False)
+    assert missing.returncode == 2 and b"No such file" in missing.stderr and missing.stderr.count(b"\n") == 1

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import itertools
 import json
+import lzma
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.io import netcdf_file
 
+import skyphos as sky
 from skyphos.cli import split as split_command
 from skyphos.errors import BadInput
-from skyphos.mapreduce import Partition, Partitions, assign, split
+from skyphos.mapreduce import MapReduce, Partition, Partitions, assign, split
 from skyphos.mapreduce.fetch import plan
 from skyphos.mapreduce.loaders import LOADERS, loader_of
 
@@ -225,3 +230,153 @@ def test_what_only_others_have_is_sent_once(data: st.DataObject, hosts: list[str
         if part.number in sent:
             one = sent[part.number]
             assert hosts[one.source] in part.hosts and one.target == target
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda data: bytes(pa.compress(data, codec="zstd", asbytes=True)),
+}
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_compressed_text_is_cut_as_text(tmp_path: Path, ending: str) -> None:
+    plain, packed = Path(text(tmp_path / "a.txt")), tmp_path / f"a.txt{ending.upper()}"
+    packed.write_bytes(PACKERS[ending](plain.read_bytes()))
+    expected = split(plain, tmp_path / "plain", 5)
+    found = split(packed, tmp_path / "packed", 5)
+    assert [part.rows for part in found] == [part.rows for part in expected]
+    assert [Path(part.path).read_bytes() for part in found] == [Path(part.path).read_bytes() for part in expected]
+    # As partitions they stay as they are, and are read as text.
+    (part,) = Partitions.of_files([packed], "text").parts
+    assert (part.rows, part.bytes) == (103, packed.stat().st_size)
+    assert loader_of("text").load(part.path) == plain.read_bytes()
+    packed.write_bytes(packed.read_bytes()[:-7])
+    with pytest.raises(BadInput, match=rf"a\.txt{ending.upper()}: "):
+        split(packed, tmp_path / "broken", 2)
+    assert not (tmp_path / "broken" / "partitions.json").exists()
+
+
+def no_text(path: Path) -> dict[str, bytes]:
+    np.savez(path / "a.npz", x=ROWS)
+    np.save(path / "b.npy", ROWS)
+    return {
+        "a.npz": (path / "a.npz").read_bytes(),
+        "npy without its ending": (path / "b.npy").read_bytes(),
+        "a.zip": b"PK\x03\x04" + bytes(100),
+        "a.png": b"\x89PNG\r\n\x1a\n" + bytes(100),
+        "a.txt": "line 1\nline 2\n".encode("utf-16"),
+        "a.pickle": pickle.dumps({"a": 1}, protocol=5),
+        "a.tar": bytes(257) + b"ustar\x00" + bytes(200),
+        "a.npy.gz": gzip.compress((path / "b.npy").read_bytes()),
+        "a.bin": bytes(range(256)) * 40,
+        "a.exe": b"\x7fELF" + bytes(64),
+    }
+
+
+def test_what_is_no_text_is_refused_by_name(tmp_path: Path) -> None:
+    for name, content in no_text(tmp_path).items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(BadInput, match=rf"{name}: .*which has no lines; formats are text, npy"):
+            split(tmp_path / name, tmp_path / "parts", 2)
+        assert not (tmp_path / "parts").exists()
+        if name != "a.bin":  # known by its first bytes, whatever it is called
+            for made in (
+                lambda name=name: split(tmp_path / name, tmp_path / "parts", 2, format="text"),
+                lambda name=name: Partitions.of_files([tmp_path / name], "text"),
+            ):
+                with pytest.raises(BadInput, match="which has no lines"):
+                    made()
+    assert sum(part.bytes for part in split(tmp_path / "a.bin", tmp_path / "parts", 2, format="text")) == 256 * 40
+    with pytest.raises(BadInput, match=r"no NumPy array"):
+        split(tmp_path / "a.bin", tmp_path / "more", 2, format="npy")
+
+
+@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6), more=st.integers(0, 30))
+@settings(deadline=None, max_examples=60)
+def test_several_files_are_cut_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], more: int
+) -> None:
+    folder = tmp_path_factory.mktemp("several")
+    count = min(len(sizes) + more, sum(sizes))
+    first, files = 0, []
+    for k, size in enumerate(sizes):
+        np.save(folder / f"{k}.npy", np.arange(first, first + size))
+        files.append(folder / f"{k}.npy")
+        first += size
+    parts = split(files, folder / "parts", count)
+    assert len(parts) == count and parts.rows == sum(sizes) and min(part.rows for part in parts) >= 1
+    assert np.concatenate([np.load(part.path) for part in parts]).tolist() == list(range(first))
+    if len(set(sizes)) == 1:  # shares are then as even as rows let them be
+        assert max(part.rows for part in parts) <= -(-sizes[0] // (count // len(sizes)))
+
+
+def test_several_files_at_the_command_line(tmp_path: Path) -> None:
+    for name, lines in (("a.txt", "1\n2\n3\n"), ("b.txt", "4\n5"), ("c.txt.gz", "6\n7\n")):
+        data = lines.encode()
+        (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    files = [str(tmp_path / name) for name in ("a.txt", "b.txt", "c.txt.gz")]
+    done = CliRunner().invoke(split_command.command, [*files, str(tmp_path / "parts"), "-p", "4"])
+    assert done.exit_code == 0, done.output
+    parts = Partitions.load(tmp_path / "parts" / "partitions.json")
+    assert b"".join(Path(part.path).read_bytes() for part in parts) == b"1\n2\n3\n4\n56\n7\n"
+    assert (len(parts), parts.rows) == (4, 7)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"replicas": 2}, r"replicas=2 \(--replicas\) are of hosts, and none are named"),
+        ({"replicas": 3, "hosts": ["a", "b"]}, "replicas=3 on 2 hosts"),
+        ({"replicas": 1.5}, "replicas must be a whole number"),
+        ({"partitions": "4"}, "partitions must be a whole number"),
+        ({"partitions": 2.5}, "partitions must be a whole number"),
+        ({"hosts": "n1,n2"}, "hosts must be a sequence"),
+        ({"data": []}, "no file to split"),
+        ({"data": ["a.txt", "x.npy"]}, "several formats"),
+        ({"data": ["a.txt", "a.txt", "a.txt"], "partitions": 2}, "3 files cannot be cut into 2 partitions"),
+        ({"data": ["a.txt", "empty.txt"]}, r"empty\.txt: 0 rows"),
+        ({"data": "/dev/stdin"}, "a pipe, which cannot be cut"),
+    ],
+)
+def test_settings_that_make_no_sense(
+    tmp_path: Path, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("1\n2\n3\n4\n")
+    (tmp_path / "empty.txt").touch()
+    np.save(tmp_path / "x.npy", ROWS)
+    with pytest.raises(BadInput, match=said):
+        split(**({"data": "a.txt", "folder": "parts", "partitions": 3} | options))
+    assert len(split("a.txt", "parts", 2.0)) == 2  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="a sequence of files"):
+        Partitions.of_files("a.txt", "text")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"threads": "two"}, "threads must be a whole number"),
+        ({"threads": 1.5}, "threads must be a whole number"),
+        ({"reducers": "a"}, "reducers must be a whole number"),
+        ({"map": None}, "map must be a function"),
+        ({"combine": 3}, "combine must be a function"),
+        ({"partitions": 7}, "partitions must be a partition file or"),
+        ({"schedule": 3}, "schedule"),
+        ({"iterations": 2.5}, "iterations must be a whole number"),
+        ({"iterations": "many"}, "iterations must be a whole number"),
+        ({"iterations": -1}, "iterations must be from 0"),
+        ({"until": 5}, "until must be a function"),
+    ],
+)
+def test_settings_of_a_job(options: dict[str, Any], said: str) -> None:
+    how = {name: options[name] for name in ("iterations", "until") if name in options}
+    job = {"map": lambda data, state: ([1], [1.0]), "partitions": ["a"]} | {
+        k: v for k, v in options.items() if k not in how
+    }
+    with sky.init() as comm, pytest.raises(BadInput, match=said):
+        MapReduce(comm, **job).iterate(**({"iterations": 1} | how))
+    with sky.init() as comm:
+        done = MapReduce(comm, map=lambda data, state: ([1], [1.0]), partitions=["a"], threads=1.0, reducers=2.0)  # type: ignore[arg-type]
+        assert done.iterate(iterations=2.0)[1].tolist() == [1.0]  # type: ignore[arg-type]
