@@ -154,7 +154,9 @@ def _check(left: Any, right: Any, pairs: int, others: int) -> None:
 
 
 def _rows(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-    """Contiguous rows; a vector is one."""
+    """Contiguous rows in the machine's byte order; a vector is one."""
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if array.ndim not in (1, 2):
         raise BadInput(f"{name} must be of shape (r, n), or (n,) for one pair, not {array.shape}")
     rows = array.reshape(1, -1) if array.ndim == 1 else array

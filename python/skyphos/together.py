@@ -100,7 +100,7 @@ def together(comm: Comm, work: Callable[[], T]) -> T:
     if comm.rank == first and error is not None:
         kind = "B" if isinstance(error, BadInput) else "S"
         is_ours = isinstance(error, SkyphosError)
-        said = text_of(error) if is_ours else f"rank {first}: {type(error).__name__}: {text_of(error)}"
+        said = text_of(error) if is_ours else f"rank {first}: {_named(error)}"
         text = (kind + said).encode()[:_MESSAGE]
     letters = np.frombuffer(text, np.uint8)
     places = np.arange(_MESSAGE)
@@ -119,7 +119,7 @@ def tell(comm: Comm, error: BaseException) -> BaseException:
     wire = error._wire if isinstance(error, SkyphosError) else None
     text, raised = text_of(error), error
     if not isinstance(error, Exception):
-        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        text = _named(error)
     elif not isinstance(error, SkyphosError):
         raised = BadInput(text)
     if comm.size > 1 and not comm._native.closed:
@@ -155,6 +155,12 @@ def collective(
         return call
 
     return decorate
+
+
+def _named(error: BaseException) -> str:
+    """Class and text."""
+    text = text_of(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _told(error: BaseException) -> BaseException:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_mpi import needs_mpi, run
 
 import skyphos as sky
 from conftest import Processes, on_all
@@ -18,6 +17,7 @@ from skyphos.graph import Edges, pagerank
 from skyphos.mapreduce import MapReduce
 from skyphos.mapreduce.sums import print_of
 from skyphos.together import agree_arguments, collective, tell, together
+from test_mpi import needs_mpi, run
 
 # Rank 0 is interrupted while it waits for the others, which enter once it has left. Who raises makes the step again.
 LATE = """
@@ -126,7 +126,7 @@ def test_whatever_a_rank_raises_all_raise_at_once(error: BaseException, told: st
         calls = [
             lambda: together(comm, lambda: fail(comm)),
             lambda: comm.broadcast(Sent(comm.rank), root=1),
-            lambda: comm.shuffle([1, 1], [1, 2], combine=lambda a, b: fail(comm) or max(a, b)),
+            lambda: comm.shuffle([1, 1], [1, 2], combine=lambda key, a, b: fail(comm) or max(a, b)),
             lambda: comm.shuffle([1, 2], [1, 2], partition=lambda keys, ranks: fail(comm) or np.zeros(len(keys), int)),
             lambda: MapReduce(comm, map=lambda data, state: fail(comm) or ([0], [1.0]), partitions=["a"]).run(),
             lambda: MapReduce(
@@ -267,7 +267,7 @@ if comm.rank == 1:
     script = "import skyphos as sky; sky.init()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     say(done.returncode, done.stderr.strip().splitlines()[-1])
-    script = "import skyphos as sky; print(sky.init(rank=0, world_size=1, rendezvous='127.0.0.1:0').size)"
+    script = "import skyphos as sky; print(sky.init(rank=0, world_size=1, rendezvous='127.0.0.1:1').size)"
     say(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.strip())
 comm.barrier()
 """

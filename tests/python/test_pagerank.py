@@ -280,4 +280,4 @@ def test_settings_of_other_types_are_honoured_where_they_are_plain() -> None:
         assert all(abs(found[vertex] - expected[vertex]) < 1e-6 for vertex in expected)
     for graph in (None, "edges.txt", 5):
         for error in errors_on_ranks(2, lambda comm, graph=graph: pagerank(comm, graph)):  # type: ignore[arg-type]
-            assert isinstance(error, BadInput) and "graph must be Edges" in str(error)
+            assert isinstance(error, BadInput) and "a graph is Edges, " in str(error)

@@ -135,8 +135,7 @@ impl Transport for Local {
 
     fn close(&mut self, _wait: Duration) -> Result<()> {
         let why = std::mem::take(&mut self.why);
-        let (loss, cause) = leaving(&why);
-        self.leave(loss, cause);
+        self.leave(Loss::Left, leaving(&why));
         Ok(())
     }
 }

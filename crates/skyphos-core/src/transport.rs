@@ -86,12 +86,10 @@ pub fn why_of(payload: &Payload) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(WHY_BYTES)]).into_owned()
 }
 
-/// How a rank is lost that has said goodbye, with the reason that it gave, and what its peers are told.
-pub fn leaving(why: &str) -> (Loss, &str) {
-    match why {
-        "" => (Loss::Left, "it has closed its Comm"),
-        why => (Loss::Ended, why),
-    }
+/// What the peers are told of a rank that has said goodbye, with the reason that it gave. It has done its part in the calls
+/// before: whoever needs no more of it goes on.
+pub fn leaving(why: &str) -> &str {
+    if why.is_empty() { "it has closed its Comm" } else { why }
 }
 
 /// Ends a [`Transport::poll`] that is waiting in another thread.

@@ -413,7 +413,7 @@ impl Mpi {
         let why = why_of(&frame.payload);
         let (loss, cause) = match frame.header.call {
             ENDS => (Loss::Ended, "its process ended without closing its Comm"),
-            _ => leaving(&why),
+            _ => (Loss::Left, leaving(&why)),
         };
         events.push(Event::PeerDown { rank: from, cause: cause.to_owned(), loss });
     }

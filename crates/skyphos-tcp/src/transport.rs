@@ -276,10 +276,7 @@ impl Tcp {
                 }
                 (Stop::Drained | Stop::Broken(..), Some((loss, cause)))
                 | (Stop::Broken(loss, cause), None) => lose(peer, from, &cause, loss, events),
-                (Stop::Bye(why), _) => {
-                    let (loss, cause) = leaving(&why);
-                    lose(peer, from, cause, loss, events);
-                }
+                (Stop::Bye(why), _) => lose(peer, from, leaving(&why), Loss::Left, events),
             }
             peer.unread
         });
