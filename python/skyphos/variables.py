@@ -21,6 +21,7 @@ _TRUE, _FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
 KNOWN = (
     "SKYPHOS_ADAPT",
     "SKYPHOS_DEBUG",
+    "SKYPHOS_FAILURE_WORD",
     "SKYPHOS_LIBMPI",
     "SKYPHOS_LISTEN_FD",
     "SKYPHOS_LOCAL_RANK",
@@ -29,6 +30,7 @@ KNOWN = (
     "SKYPHOS_RANK",
     "SKYPHOS_RENDEZVOUS",
     "SKYPHOS_SHARED_MEMORY",
+    "SKYPHOS_TAKEN",
     "SKYPHOS_THREADS",
     "SKYPHOS_TLS_AUTHORITY",
     "SKYPHOS_TLS_CERTIFICATE",
