@@ -21,6 +21,18 @@ def nearest(points: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.nda
     return distances.argmin(1), np.column_stack([points, np.ones(len(points))])
 
 
+def spread(points: np.ndarray, count: int) -> np.ndarray:
+    """First centres, far apart: k-means++ (Arthur and Vassilvitskii, 2007), each the best of a few draws."""
+    random = np.random.default_rng(0)
+    centres, squares = points[random.integers(len(points), size=1)], np.inf
+    while len(centres) < count:
+        squares = np.minimum(squares, ((points - centres[-1]) ** 2).sum(1))  # to the nearest centre so far
+        drawn = points[random.choice(len(points), 2 + int(np.log(count)), p=squares / squares.sum())]
+        left = [np.minimum(squares, ((points - one) ** 2).sum(1)).sum() for one in drawn]
+        centres = np.vstack([centres, drawn[np.argmin(left)]])
+    return centres
+
+
 def means(keys: np.ndarray, sums: np.ndarray) -> np.ndarray:
     """The next centres. Clusters that no point is nearest to are dropped."""
     order = keys.argsort()
@@ -40,7 +52,7 @@ with sky.init() as comm, tempfile.TemporaryDirectory() as folder:
     parts = Partitions.load(given) if given else comm.broadcast(drawn(Path(folder)) if comm.rank == 0 else None)
     count = int(sys.argv[2]) if len(sys.argv) > 2 else 9
     job = MapReduce(comm, map=nearest, reduce="sum", combine=means, partitions=parts)
-    first = np.load(parts.parts[0].path)[:count] if comm.rank == 0 else None
+    first = spread(np.load(parts.parts[0].path)[:10_000], count) if comm.rank == 0 else None
     centres = job.iterate(first, iterations=100, until=lambda a, b: a.shape == b.shape and bool(np.allclose(a, b)))
     if comm.rank == 0:
         print(np.array2string(centres[:10], precision=2, suppress_small=True))

@@ -10,8 +10,11 @@ import sys
 from collections.abc import Iterator
 
 import skyphos as sky
+from skyphos.bootstrap import discover
 from skyphos.mapreduce import MapReduce
 from skyphos.shuffle import words
+
+USAGE = "usage: word_count.py PARTITIONS.json, which `skyphos split README.md parts --partitions 8` makes in parts/"
 
 
 def all_words(text: bytes, state: None) -> Iterator[tuple]:
@@ -24,6 +27,10 @@ def most_frequent(keys: list[bytes], counts) -> list[tuple[str, int]]:
     best = sorted(zip(counts.tolist(), keys, strict=True), reverse=True)[:10]
     return [(word.decode(errors="replace"), count) for count, word in best]
 
+
+if len(sys.argv) != 2:
+    # Every rank ends alike; rank 0 speaks for them.
+    sys.exit(USAGE if discover().rank == 0 else 2)
 
 with sky.init() as comm:
     job = MapReduce(comm, map=all_words, reduce="count", combine=most_frequent, partitions=sys.argv[1])

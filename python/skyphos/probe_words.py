@@ -9,7 +9,10 @@ from .planner import Profile
 from .profile_file import Measured
 from .topology import scattered
 
-__all__ = ["host_names", "micro", "summary", "together"]
+__all__ = ["half_rate", "host_names", "micro", "summary", "together", "transport"]
+
+#: How far rounds of measuring may lie apart to be one number.
+_ALIKE = 1.2
 
 
 def micro(seconds: float) -> str:
@@ -40,6 +43,21 @@ def host_names(found: Measured) -> list[str]:
     """Names of the hosts; with their addresses where names repeat."""
     names = [host.name for host in found.hosts]
     return [f"{h.name} {h.address}" if names.count(h.name) > 1 else h.name for h in found.hosts]
+
+
+def transport(found: Measured) -> str:
+    """What carries messages, within a host and between hosts."""
+    if not found.shared_memory:
+        return found.transport
+    return "shared memory" if len(found.hosts) == 1 else f"{found.transport}, within a host shared memory"
+
+
+def half_rate(found: Measured) -> str:
+    """The size at half of the best rate; where rounds of measuring differ by more than a fifth, from least to most."""
+    low, high = found.half_rate_low_bytes, found.half_rate_high_bytes
+    if high <= _ALIKE * low:
+        return human_bytes(found.half_rate_bytes)
+    return f"{human_bytes(low)} to {human_bytes(high)}, as rounds differ"
 
 
 def _around(profile: Profile) -> str:
@@ -75,7 +93,7 @@ def summary(found: Measured) -> str:
     hosts, racks = len(found.hosts), len(topology.racks)
     where = f"{hosts} host{'s' * (hosts > 1)}" + (f" in {racks} racks" if racks > 1 else "")
     lines = [
-        ("ranks", f"{found.ranks} on {where}, over {found.transport}"),
+        ("ranks", f"{found.ranks} on {where}, over {transport(found)}"),
         ("latency of a pair", f"{micro(least)} to {micro(most)}; {together(profile)}"),
         ("rate of a pair", f"{human_bytes(slow)}/s to {human_bytes(fast)}/s, a stream one way"),
         (
@@ -83,7 +101,7 @@ def summary(found: Measured) -> str:
             f"{human_bytes(profile.rate)}/s each way, all at once{_around(profile)}; a stream alone "
             f"{human_bytes(1 / loggp.G_s)}/s",
         ),
-        ("half of the best rate", f"at messages of {human_bytes(found.half_rate_bytes)}"),
+        ("half of the best rate", f"at messages of {half_rate(found)}"),
         (
             "LogGP",
             f"L {micro(loggp.L_s)}, o_s {micro(loggp.o_s_s)}, o_r {micro(loggp.o_r_s)}, g {micro(loggp.g_s)}, "

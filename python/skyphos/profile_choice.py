@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from . import _skyphos as native
 from . import variables
-from .errors import BadInput, SkyphosError
+from .errors import BadInput, SkyphosError, text_of
 from .planner import Profile, read_profile, read_text
 
 # What reads files is imported where there is one: most programs begin without.
@@ -97,9 +97,9 @@ def begin_with(
             begin = _find(comm, profile, adapt, topology)
             numbers = None if begin.topology is None else begin.topology.numbers()
         except SkyphosError as error:
-            raise comm.fail_call(str(error)) from None
+            raise comm.fail_call(text_of(error)) from None
         except Exception as error:  # a warning that is an error here, or whatever a file system says
-            comm.fail_call(f"rank 0 cannot take its profile or topology: {error}")
+            comm.fail_call(f"rank 0 cannot take its profile or topology: {text_of(error)}")
             raise
     return native.begin_with(comm, begin.profile, begin.adapt, numbers)
 
@@ -123,7 +123,8 @@ def begin_replicated(
             begin = _find(connected, profile, False, topology)
         except Exception as caught:  # all must hear of it, whatever it is
             known = isinstance(caught, SkyphosError)
-            error = str(caught) if known else f"rank 0 cannot take its profile or topology: {caught}"
+            said = text_of(caught)
+            error = said if known else f"rank 0 cannot take its profile or topology: {said}"
     numbers = None if begin.topology is None else begin.topology.numbers()
     return connected.replicated(*replication, begin.profile, numbers, error)
 

@@ -68,7 +68,13 @@ class Measured:
     curve : list of Point
         Time against size, ascending.
     half_rate_bytes : float
-        Least size that is moved at half of the best rate (*Kylix*: the minimum efficient packet).
+        Least size that is moved at half of the best rate (*Kylix*: the minimum efficient packet): the median of rounds
+        of measuring it.
+    half_rate_low_bytes, half_rate_high_bytes : float
+        The least and the largest that a round came to. They differ where ranks of a host now poll for a message and now
+        sleep until it comes, which takes a tenth of the time, or where the machine does other work.
+    shared_memory : bool
+        Whether ranks of a host exchange through memory that they share, whatever is between hosts.
     incast : list of (int, float)
         How many send to one rank at once, and the bytes a second that they reach together.
     machine : dict
@@ -85,6 +91,9 @@ class Measured:
     loggp: LogGP
     curve: list[Point]
     half_rate_bytes: float
+    half_rate_low_bytes: float
+    half_rate_high_bytes: float
+    shared_memory: bool
     incast: list[tuple[int, float]]
     machine: dict[str, float]
 
@@ -156,6 +165,14 @@ class Measured:
             loggp=LogGP(**{field.name: loggp.number(field.name) for field in fields(LogGP)}),
             curve=curve,
             half_rate_bytes=at.number("half_rate_bytes"),
+            # Files of earlier versions have neither these nor the next.
+            half_rate_low_bytes=at.number(
+                "half_rate_low_bytes" if "half_rate_low_bytes" in found else "half_rate_bytes"
+            ),
+            half_rate_high_bytes=at.number(
+                "half_rate_high_bytes" if "half_rate_high_bytes" in found else "half_rate_bytes"
+            ),
+            shared_memory=at.truth("shared_memory") if "shared_memory" in found else False,
             incast=[(step.whole("senders"), step.number("rate")) for step in at.parts("incast")],
             machine={key: machine.number(key) for key in machine.names()},
         )
@@ -196,6 +213,9 @@ class _Reader:
 
     def text(self, key: str) -> str:
         return str(self._get(key, lambda v: isinstance(v, str), "a text"))
+
+    def truth(self, key: str) -> bool:
+        return bool(self._get(key, lambda v: isinstance(v, bool), "true or false"))
 
     def number(self, key: str | int) -> float:
         return float(self._get(key, _is_number, "a number of at least 0"))

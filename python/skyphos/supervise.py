@@ -207,6 +207,8 @@ class Supervisor:
             )
         except OSError as error:
             raise BadInput(f"cannot run {argv[0]}: {error.strerror}") from None
+        except (TypeError, ValueError) as error:  # arguments or variables that are no text, or hold a byte 0
+            raise BadInput(f"cannot run {argv[0]!r}: its arguments and variables must be text: {error}") from None
         child = Child(label, who, process, mark=tuple(os.fsencode(f"{name}={env[name]}") for name in mark))
         self.children.append(child)
         for stream, to in ((process.stdout, self._stdout), (process.stderr, self._stderr)):

@@ -111,6 +111,7 @@ def warn_of_typing_errors(environ: Mapping[str, str] | None = None) -> None:
     >>> import warnings
     >>> from skyphos.variables import warn_of_typing_errors
     >>> with warnings.catch_warnings(record=True) as heard:
+    ...     warnings.simplefilter("always")
     ...     warn_of_typing_errors({"SKYPHOS_SHARED_MEMROY": "0"})
     >>> print(heard[0].message)
     SKYPHOS_SHARED_MEMROY has no effect: is SKYPHOS_SHARED_MEMORY meant?

@@ -492,3 +492,26 @@ def test_placing_ranks() -> None:
     for n in (0, 6):
         with pytest.raises(BadInput, match="slots for 1 to 5"):
             launch_hosts.place_ranks([("a", 2), ("b", 3)], n)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"n": "2"}, "n must be a whole number"),
+        ({"n": 1.5}, "n must be a whole number"),
+        ({"n": 0}, "at least one rank"),
+        ({"n": 1, "grace_s": "long"}, "grace_s must be a number"),
+        ({"n": 1, "grace_s": float("nan")}, "grace_s must be a number"),
+        ({"n": 1, "grace_s": -1}, "grace_s must be at least 0"),
+        ({"n": 1, "env": {"A": 1}}, "must be text"),
+        ({"n": 1, "command": [sys.executable, "a\0b"]}, "must be text"),
+    ],
+)
+def test_arguments_of_run_local(options: dict, why: str) -> None:
+    given = {"command": [sys.executable, "-c", "pass"]} | options
+    with pytest.raises(BadInput, match=why):
+        launch.run_local(given.pop("command"), given.pop("n"), **given)
+    assert launch.run_local([sys.executable, "-c", "pass"], 1.0, grace_s=1) == 0  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="n must be a whole number"):
+        launch_hosts.place_ranks([("a", 4)], "2")  # type: ignore[arg-type]
+    assert launch_hosts.place_ranks([("a", 4)], 2.0) == [("a", 0, 2)]  # type: ignore[arg-type]

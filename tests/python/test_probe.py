@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import pathlib
@@ -236,3 +237,33 @@ def test_fits() -> None:
     assert (start, slope) == (pytest.approx(50e-6), pytest.approx(1e-9))
     assert line([1, 2, 3], [3.0, 2.0, 1.0])[1] == 0 and line([1, 2, 3], [0.5, 2.0, 3.5])[0] == 0
     assert incast_share([1], [5.0]) == 0 and incast_share([1, 2], [5.0, 6.0]) == 0
+
+
+def test_rounds_that_differ_are_an_interval(found: Measured) -> None:
+    alike = replace(found, half_rate_bytes=100e3, half_rate_low_bytes=95e3, half_rate_high_bytes=110e3)
+    assert "half of the best rate  at messages of 100 kB\n" in summary(alike)
+    differ = replace(alike, half_rate_low_bytes=12e3)
+    assert "half of the best rate  at messages of 12.0 kB to 110 kB, as rounds differ\n" in summary(differ)
+    assert found.half_rate_low_bytes <= found.half_rate_bytes <= found.half_rate_high_bytes
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="told by /proc")
+@pytest.mark.parametrize(("shared", "said"), [("1", "over shared memory"), ("0", "over tcp")])
+def test_what_carries_messages_is_said(tmp_path: pathlib.Path, shared: str, said: str) -> None:
+    env = os.environ | {"SKYPHOS_SHARED_MEMORY": shared}
+    out, _ = done(cli("probe", "-np", "2", "--seconds", "0.5", "--output", str(tmp_path / "p.json"), env=env))
+    assert f"2 on 1 host, {said}\n" in out
+    assert Measured.load(tmp_path / "p.json").shared_memory == (said != "over tcp")
+
+
+def test_profiles_of_earlier_versions_are_read(found: Measured, tmp_path: pathlib.Path) -> None:
+    told = json.loads(found.to_json())
+    for name in ("half_rate_low_bytes", "half_rate_high_bytes", "shared_memory"):
+        del told[name]
+    (tmp_path / "old.json").write_text(json.dumps(told))
+    read = Measured.load(tmp_path / "old.json")
+    assert read.half_rate_low_bytes == read.half_rate_high_bytes == found.half_rate_bytes and not read.shared_memory
+    told["shared_memory"] = "yes"
+    (tmp_path / "old.json").write_text(json.dumps(told))
+    with pytest.raises(sky.BadInput, match="shared_memory must be true or false"):
+        Measured.load(tmp_path / "old.json")

@@ -42,3 +42,22 @@ def test_scrambling_only_renames() -> None:
 def test_bad_arguments(arguments: dict) -> None:
     with pytest.raises(BadInput):
         rmat(**({"scale": 4} | arguments))
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"scale": 2.5}, "scale must be a whole number"),
+        ({"scale": "10"}, "scale must be a whole number"),
+        ({"scale": 5, "edge_factor": None}, "edge_factor must be a whole number"),
+        ({"scale": 5, "seed": -1}, "seed must be at least 0"),
+        ({"scale": 5, "a": "x"}, "a must be a number"),
+        ({"scale": 5, "a": float("nan")}, "a must be a number"),
+        ({"scale": 5, "scramble": "no"}, "scramble must be True or False"),
+        ({"scale": 5, "parts": 1.5}, "parts must be a whole number"),
+    ],
+)
+def test_settings_that_are_not_understood(options: dict, why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        rmat(**options)
+    assert len(rmat(5.0, np.int64(2))) == 64  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadInput
+from ..settings import real, truth, whole
 from .edges import Edges, Ids
 
 __all__ = ["rmat"]
@@ -66,6 +67,11 @@ def rmat(
     >>> len(edges), int(edges.source.max()) < 1024
     (8192, True)
     """
+    wide = (-(2**63), 2**63 - 1)
+    scale, edge_factor = whole(scale, "scale", *wide), whole(edge_factor, "edge_factor", *wide)
+    part, parts, seed = whole(part, "part", *wide), whole(parts, "parts", *wide), whole(seed, "seed", 0, 2**128)
+    a, b, c = real(a, "a"), real(b, "b"), real(c, "c")
+    scramble = truth(scramble, "scramble")
     if not 1 <= scale <= 40 or edge_factor < 1 or not 0 <= part < parts:
         raise BadInput(f"no R-MAT graph of scale {scale}, edge factor {edge_factor}, part {part} of {parts}")
     if min(a, b, c) < 0 or a + b + c > 1:

