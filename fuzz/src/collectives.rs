@@ -340,7 +340,8 @@ fn call<T: Real + Magnitude>(
                 true => 0,
                 false => (bounds[me + 1] - bounds[me]) as usize,
             };
-            comm.reduce_arrays_call(to_root.then_some(root), values, ones::<T>(len, 1), op, None)?.map(|_| None)
+            comm.reduce_arrays_call(to_root.then_some(root), values, ones::<T>(len, 1), op, None)?
+                .map(|_| None)
         }
         What::Barrier => comm.barrier_call()?.map(|()| None),
         What::Broadcast { route, long, chunk_bytes } => {

@@ -36,8 +36,9 @@ _INSTEAD = {
 
 def is_masked(x: Any) -> bool:
     """Whether it is a masked array, or ``numpy.ma.masked``."""
-    masked = sys.modules.get("numpy.ma")  # imported by whoever made one
-    return masked is not None and isinstance(x, masked.MaskedArray)
+    # Whoever made one has imported the module. Another thread may just be doing so.
+    kind = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    return kind is not None and isinstance(x, kind)
 
 
 def refuse_masked(x: Any, what: str) -> None:

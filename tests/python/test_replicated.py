@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -133,8 +134,10 @@ def test_other_data_in_the_last_call_is_found_when_the_group_closes(size: int) -
 
 def test_an_error_in_a_group_is_not_hidden_by_what_closing_it_finds() -> None:
     def body(comm: sky.Comm) -> None:
+        # Where what has arrived by then tells of the other data, the call itself raises.
         with pytest.raises(ZeroDivisionError), comm:
-            comm.allreduce(np.array([float(comm.replica)]))
+            with suppress(SkyphosError):
+                comm.allreduce(np.array([float(comm.replica)]))
             raise ZeroDivisionError
 
     on_processes(2, 2, body)

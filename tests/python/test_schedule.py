@@ -342,6 +342,7 @@ def test_a_rank_is_killed(schedule: str, processes: Processes, tmp_path: Path) -
     lines = processes.lines(3, JOB, **common, DIES_AT={1: "3"})
     assert lines.pop(1)[0] == ""
     for out, err in lines:
+        assert out, err
         centres = np.frombuffer(bytes.fromhex(out.split()[0]))
         assert np.allclose(centres.reshape(4, 2), plain(6)), err
         assert out.split()[-1] == "2"

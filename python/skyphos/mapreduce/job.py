@@ -162,10 +162,10 @@ class MapReduce:
         agree_arguments(
             comm,
             "MapReduce",
-            map=map,
-            reduce=reduce,
-            combine=combine,
-            merge=merge,
+            # Functions may differ by rank, as long as what they do fits together.
+            reduce="a function" if self._reduce is not None else Combine.of(reduce).name,
+            combine=combine is not None,
+            merge=None if merge is None else Combine.of(merge).name,
             reducers=reducers,
             schedule=schedule,
             collective=collective,
@@ -225,7 +225,7 @@ class MapReduce:
         iterations = whole(iterations, "iterations", 0, 2**63 - 1)
         if until is not None and not callable(until):
             raise BadInput(f"until must be a function, not {until!r}")
-        agree_arguments(self.comm, "MapReduce.iterate", iterations=iterations, until=until)
+        agree_arguments(self.comm, "MapReduce.iterate", iterations=iterations, until=until is not None)
         self._state, self._done, self._root, self._is_everywhere = state, 0, 0, False
         found = self._saves.restore(self.comm) if self._saves is not None else None
         if found is not None:
