@@ -14,7 +14,6 @@
 
 use crate::sockets::{loss_of, lost};
 use crate::wire::Wire;
-use mio::net::TcpStream;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::loan::{Borrower, SLIP_BYTES};
 use skyphos_core::slab::{Payload, Pool, SlabMut};
