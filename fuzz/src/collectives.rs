@@ -254,7 +254,7 @@ fn call<T: Real + Magnitude>(
             quantize,
             expected_nnz: None,
             tell_sent: quantize.is_some(),
-            stamp: 0,
+            shape: None,
         }
     };
     let configure = |error: bool, n_known: bool| ConfigureOptions {
