@@ -168,11 +168,19 @@ fn damage_closes_the_connection_and_says_so() {
         b"GET / HTTP/1.1\r\nHost: example.org\r\nAccept: text/html,text/plain\r\n\r\n".to_vec(),
         "not a Skyphos frame",
     )];
-    for (at, what) in
-        [(2, "version"), (3, "kind"), (35, "at most"), (60, "call kind"), (10, "checksum"), (500, "checksum")]
-    {
+    let bits = [
+        (2, 0x40, "version"),
+        (3, 0x40, "kind"),
+        (34, 0x02, "at most"),
+        (35, 0x80, "lent where none can be"),
+        (60, 0x40, "call kind"),
+        (10, 0x40, "checksum"),
+        (35, 0x40, "checksum"),
+        (500, 0x40, "checksum"),
+    ];
+    for (at, bit, what) in bits {
         let mut bytes = good.clone();
-        bytes[at] ^= 0x40;
+        bytes[at] ^= bit;
         cases.push((bytes, what));
     }
     for (bytes, what) in cases {
