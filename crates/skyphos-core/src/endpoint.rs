@@ -6,15 +6,16 @@
 //! awaits. Dropping any of these leaves nothing behind: what still comes is dropped with the call.
 
 use crate::clock::Effort;
-use crate::frame::{CallSig, FrameKind, Header};
-use crate::mailbox::{Absence, Group, Mailbox, Next};
+use crate::frame::{CallKind, CallSig, FrameKind, Header};
+use crate::mailbox::{Absence, Filter, Group, Mailbox, MessageId, Next};
 use crate::node::Node;
+use crate::point_to_point::Status;
 use crate::slab::{Message, MessageMut, Payload, SlabMut};
 use crate::topology::Topology;
 use crate::transport::Loss;
 use skyphos_types::{DType, Error, ReduceOp, Result};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ pub struct Endpoint {
     group: Arc<Group>,
     call: u64,
     sig: CallSig,
+    /// Of a point-to-point call: the message, once it is known.
+    message: OnceLock<MessageId>,
     seen: AtomicU64,
     sent_bytes: AtomicU64,
     sent_frames: AtomicU64,
@@ -63,8 +66,99 @@ pub struct Traffic {
 
 impl Endpoint {
     pub(crate) fn new(node: Arc<Node>, group: Arc<Group>, call: u64, sig: CallSig) -> Endpoint {
-        let (sent_bytes, sent_frames, received_bytes) = Default::default();
-        Endpoint { node, group, call, sig, seen: AtomicU64::new(0), sent_bytes, sent_frames, received_bytes }
+        let (seen, sent_bytes, sent_frames, received_bytes) = Default::default();
+        let message = OnceLock::new();
+        Endpoint { node, group, call, sig, message, seen, sent_bytes, sent_frames, received_bytes }
+    }
+
+    /// The same of a point-to-point call.
+    pub(crate) fn of_message(self, id: MessageId) -> Endpoint {
+        self.message.get_or_init(|| id);
+        self
+    }
+
+    /// Whether the call is point-to-point.
+    pub(crate) fn is_message(&self) -> bool {
+        self.sig.kind == CallKind::PointToPoint
+    }
+
+    /// How others know the call: its group and number, or those of the message.
+    pub(crate) fn wire(&self) -> Option<(u64, u64)> {
+        match self.is_message() {
+            true => self.message.get().map(|id| (id.pair, id.count)),
+            false => Some((self.group.comm, self.call)),
+        }
+    }
+
+    /// The other ranks in the call, in the transport. Of a receive there is none before it has a message; a message may be from
+    /// this rank, or to it.
+    pub(crate) fn others(&self) -> impl Iterator<Item = u32> {
+        let (me, is_message) = (self.node.rank(), self.is_message());
+        let all = self.group.ranks.iter().copied().filter(move |rank| !is_message && *rank != me);
+        all.chain(self.message.get().map(|id| id.peer))
+    }
+
+    /// The ranks that the call waits for, in the transport.
+    pub(crate) fn awaited(&self) -> Vec<u32> {
+        match self.filter().filter(|_| self.message.get().is_none()) {
+            Some(Filter { source: Some(source), .. }) => vec![source],
+            Some(Filter { source: None, .. }) => {
+                self.group.ranks.iter().copied().filter(|rank| *rank != self.node.rank()).collect()
+            }
+            None => self.others().collect(),
+        }
+    }
+
+    /// What a receive or probe takes.
+    fn filter(&self) -> Option<Filter> {
+        let takes = self.is_message() && self.sig.flags != CallSig::SENDS;
+        takes.then(|| Filter::of(&self.group, self.sig))
+    }
+
+    /// Completes when a receive has a message. `Err`: none can come.
+    pub(crate) async fn message_met(&self) -> Result<Status> {
+        let filter = self.filter().expect("a receive");
+        loop {
+            let taken = self.node.mail(|m| match m.take_message(self.group.comm, self.call) {
+                Some(envelope) => Ok(Some(envelope)),
+                None => m.why_none_comes(&self.group, filter, self.sig).map_or(Ok(None), Err),
+            })?;
+            if let Some(envelope) = taken {
+                self.message.get_or_init(|| envelope.id);
+                return Ok(Status::of(&self.group, envelope));
+            }
+            self.progress().await?;
+        }
+    }
+
+    /// Completes when there is a message that a receive would take, which stays where it is.
+    pub(crate) async fn message_seen(&self) -> Result<Status> {
+        let filter = self.filter().expect("a probe");
+        loop {
+            let seen = self.node.mail(|m| match m.peek(self.group.comm, filter) {
+                Some(envelope) => Ok(Some(envelope)),
+                None => m.why_none_comes(&self.group, filter, self.sig).map_or(Ok(None), Err),
+            })?;
+            if let Some(envelope) = seen {
+                return Ok(Status::of(&self.group, envelope));
+            }
+            self.progress().await?;
+        }
+    }
+
+    /// Whether a rank of the group makes no more calls.
+    pub(crate) fn is_lost(&self, rank: u32) -> bool {
+        self.node.mail(|m| m.lost(self.world_rank(rank), None)).is_some()
+    }
+
+    /// A control frame of the call, for whoever is in it too.
+    pub(crate) fn control(&self, kind: FrameKind) -> Header {
+        let (comm, call) = self.wire().expect("somebody is there");
+        let header = Header::control(kind, comm, call);
+        match self.is_message() {
+            true => Header { sig: CallSig { flags: self.sig.flags & !CallSig::ANY_TAG, ..self.sig }, ..header },
+            false => header,
+        }
     }
 
     /// This process's rank in the group.
@@ -305,7 +399,8 @@ impl Endpoint {
         let mut vouch = Vouch(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme));
         vouch.bytes(self.sig.with_hashes().as_bytes());
         put_in(&mut vouch);
-        self.node.transport().vouch(self.group.comm, self.call, vouch.0.finalize());
+        let (comm, call) = self.wire().expect("a call that puts something in");
+        self.node.transport().vouch(comm, call, vouch.0.finalize());
     }
 
     /// Whether the transport has an allreduce of its own for these ranks and such numbers. The same on all ranks.
@@ -321,7 +416,7 @@ impl Endpoint {
     }
 
     fn header(&self, round: u32, seq: u32, total: u64) -> Header {
-        let (comm, call, sig) = (self.group.comm, self.call, self.sig);
+        let ((comm, call), sig) = (self.wire().expect("a call that sends"), self.sig);
         Header { kind: FrameKind::Data, comm, call, origin: 0, round, seq, total, sig }
     }
 
@@ -492,6 +587,11 @@ impl Incoming {
         Incoming { from, round, total: None, consumed: 0, credited: 0 }
     }
 
+    /// Its sender.
+    pub fn from(&self) -> u32 {
+        self.from
+    }
+
     /// Whether all of it has been taken.
     pub fn done(&self) -> bool {
         self.total == Some(self.consumed)
@@ -529,7 +629,7 @@ impl Incoming {
         // Credits matter only to messages larger than the window, and a quarter of it at a time.
         if total > WINDOW_BYTES && self.consumed - self.credited >= WINDOW_BYTES / 4 && !self.done() {
             self.credited = self.consumed;
-            let mut header = Header::control(FrameKind::Credit, ep.group.comm, ep.call);
+            let mut header = ep.control(FrameKind::Credit);
             header.round = self.round;
             header.total = self.consumed;
             ep.node.post(peer, header, Payload::default());

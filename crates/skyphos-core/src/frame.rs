@@ -9,15 +9,15 @@
 //! | 2 | version | 1 |
 //! | 3 | kind | [`FrameKind`] |
 //! | 4..8 | crc | checksum |
-//! | 8..16 | comm | which group |
-//! | 16..22 | call | number of the collective call in that group |
+//! | 8..16 | comm | which group; of a message from one rank to another the ordered pair of them |
+//! | 16..22 | call | number of the collective call in that group, or of the pair's message |
 //! | 22..24 | origin | of a chunk that is passed on: the process that sent it |
 //! | 24..28 | round | which exchange of the call |
 //! | 28..32 | seq | number of the chunk in its message |
 //! | 32..36 | len | bytes of payload (18 bits); sig.outcomes (13 bits); the highest bit: the payload is lent, and a slip follows in its place ([`crate::loan`]) |
-//! | 36..40 | sig.extra | plan, degrees or root |
+//! | 36..40 | sig.extra | plan, degrees, root or tag |
 //! | 40..48 | total | bytes of the whole message (`Credit`: bytes consumed; `Vouch`: a checksum; `Abort` of all calls: how many were begun) |
-//! | 48..56 | sig.n | size of the index space |
+//! | 48..56 | sig.n | size of the index space; of a message its group |
 //! | 56..60 | sig.width | numbers an index |
 //! | 60..64 | sig.kind, op, dtype, flags | the call |
 
@@ -141,6 +141,8 @@ pub enum CallKind {
     OuterProduct = 22,
     /// An array from one rank of two to the other.
     Message = 23,
+    /// A message from one rank to another: `send`, `recv` or `probe`.
+    PointToPoint = 24,
     /// A measurement of `skyphos probe`.
     Measure = 32,
     /// The exchange of profiles when a group begins.
@@ -169,6 +171,7 @@ impl CallKind {
             ExchangeBlocks,
             OuterProduct,
             Message,
+            PointToPoint,
         ];
         let mut all =
             of_plans.into_iter().chain(reductions).chain(others).chain([Shrink, Measure, Profile, Agree]);
@@ -204,6 +207,16 @@ impl CallSig {
     pub const ARRAYS: u8 = 1;
     /// Flag of [`CallKind::Broadcast`]: those who are left bring it to an end without who is lost.
     pub const HEALS: u8 = 0x80;
+    /// Flags of [`CallKind::PointToPoint`], in frames: from which end of the message they are.
+    pub const SENDS: u8 = 1;
+    /// See [`CallSig::SENDS`].
+    pub const RECEIVES: u8 = 2;
+    /// The same of a rank that waits until a message is there; it sends no frame.
+    pub const PROBES: u8 = 4;
+    /// A receive or probe that takes any tag.
+    pub const ANY_TAG: u8 = 8;
+    /// In [`CallSig::width`] of a receive or probe that takes messages from any rank.
+    pub const ANY_SOURCE: u32 = u32::MAX;
 
     /// A call without operation, values or index space.
     pub const fn plain(kind: CallKind) -> CallSig {
@@ -303,6 +316,7 @@ impl CallSig {
             CallKind::Measure => "probe",
             CallKind::Profile => "init",
             CallKind::Agree => "settings",
+            CallKind::PointToPoint => return self.text_of_message(),
         };
         use CallKind::*;
         let moves = matches!(self.kind, Allgather | Gather | Alltoall | Scatter | Message);
@@ -344,6 +358,27 @@ impl CallSig {
         }
         let arrays = if moves && self.flags == CallSig::ARRAYS { " of arrays" } else { "" };
         format!("{name}{arrays}({})", items.join(", "))
+    }
+}
+
+impl CallSig {
+    /// A point-to-point call: to or from `rank`, with a tag; `None`: any. `role` is one of `SENDS`, `RECEIVES` and `PROBES`.
+    pub fn of_message(comm: u64, role: u8, rank: Option<u32>, tag: Option<u32>) -> CallSig {
+        let flags = role | if tag.is_none() { CallSig::ANY_TAG } else { 0 };
+        let (width, extra) = (rank.unwrap_or(CallSig::ANY_SOURCE), tag.unwrap_or(0));
+        CallSig { flags, width, n: comm, extra, ..CallSig::plain(CallKind::PointToPoint) }
+    }
+
+    fn text_of_message(&self) -> String {
+        let (name, end) = match self.flags & !CallSig::ANY_TAG {
+            CallSig::SENDS => ("send", "dest"),
+            CallSig::RECEIVES => ("recv", "source"),
+            _ => ("probe", "source"),
+        };
+        let any = |is_any: bool, number: u32| if is_any { "any".to_owned() } else { number.to_string() };
+        let rank = any(self.width == CallSig::ANY_SOURCE, self.width);
+        let tag = any(self.flags & CallSig::ANY_TAG != 0, self.extra);
+        format!("{name}({end}={rank}, tag={tag})")
     }
 }
 

@@ -18,6 +18,7 @@ mod mailbox;
 pub mod memory;
 pub mod node;
 pub mod plan;
+pub mod point_to_point;
 pub mod replicated;
 pub mod slab;
 pub mod stream;

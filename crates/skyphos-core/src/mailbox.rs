@@ -4,6 +4,11 @@
 //! call is over is dropped (a late duplicate is normal input). Storage is recycled, so that a steady
 //! sequence of calls allocates nothing. Nothing here waits, sends or knows the time.
 
+mod messages;
+
+pub(crate) use messages::{Envelope, Filter, MessageId};
+
+use self::messages::{Messages, Post, is_pair};
 use crate::arguments::{Arguments, Differences};
 use crate::endpoint::WINDOW_BYTES;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
@@ -92,6 +97,13 @@ struct CallBox {
     apart: Vec<(u32, Absence)>,
     /// Counts everything that happened here; a waiter compares it.
     version: u64,
+    /// What it is, if it is point-to-point.
+    post: Option<Post>,
+    /// The message that is sent or received here, once that is known.
+    message: Option<MessageId>,
+    /// The message that a receive has got, and whether it has begun to take it.
+    envelope: Option<Envelope>,
+    has_taken: bool,
 }
 
 struct CommState {
@@ -188,6 +200,9 @@ pub(crate) struct Mailbox {
     over: BTreeMap<(u64, u32), Over>,
     /// Why a peer left a call that was already over here: the reason, should it go away next.
     last_words: BTreeMap<u32, Error>,
+    messages: Messages,
+    /// This rank in the transport.
+    me: u32,
     pub(crate) replies: Vec<Reply>,
 }
 
@@ -198,7 +213,7 @@ pub(crate) enum Next {
 }
 
 impl Mailbox {
-    pub(crate) fn new(addresses: Arc<[String]>) -> Mailbox {
+    pub(crate) fn new(me: u32, addresses: Arc<[String]>) -> Mailbox {
         Mailbox {
             calls: Vec::new(),
             spare_calls: Vec::new(),
@@ -208,6 +223,8 @@ impl Mailbox {
             down: BTreeMap::new(),
             over: BTreeMap::new(),
             last_words: BTreeMap::new(),
+            messages: Messages::default(),
+            me,
             addresses,
             replies: Vec::new(),
         }
@@ -225,7 +242,8 @@ impl Mailbox {
     }
 
     pub(crate) fn close_comm(&mut self, comm: u64) {
-        let me = self.comm(comm).map_or(0, |c| c.group.ranks[c.group.me as usize]);
+        let me = self.me;
+        self.close_messages(comm);
         self.comms.retain(|c| c.group.comm != comm);
         self.over.retain(|(of, _), _| *of != comm);
         self.calls.retain(|b| b.comm != comm || b.own.is_some());
@@ -378,6 +396,11 @@ impl Mailbox {
         if self.comm(comm).is_some_and(|state| state.group.ranks.contains(&from)) {
             for b in self.calls.iter_mut().filter(|b| b.comm == comm && b.call != SHRINK_CALL) {
                 match b.own {
+                    Some(_) if b.post.is_some() => {
+                        if b.needs_of_message(from) {
+                            b.fail(over.error.clone(), true);
+                        }
+                    }
                     Some(sig) if over.ends(b.call, sig) => b.fail(over.error.clone(), true),
                     Some(sig) if sig.outlives_losses() => {
                         over.absence(b.call).into_iter().for_each(|why| b.leaves(from, why));
@@ -463,14 +486,20 @@ impl Mailbox {
             return;
         }
         let mut done = self.calls.swap_remove(k);
-        if !completed && let Some(state) = self.comms.iter_mut().find(|c| c.group.comm == comm) {
+        let is_post = done.post.is_some();
+        if is_post {
+            self.end_post(&mut done);
+        }
+        if !completed && !is_post && let Some(state) = self.comms.iter_mut().find(|c| c.group.comm == comm) {
             state.mismatches += u64::from(matches!(done.failed, Some((Error::Mismatch { .. }, _))));
             if state.failed_calls.len() == FAILED_CALLS {
                 state.failed_calls.pop_front();
             }
             state.failed_calls.push_back(call);
         }
-        if let Some((error @ Error::PeerLost { rank, .. }, _)) = &done.failed {
+        if let Some((error @ Error::PeerLost { rank, .. }, _)) = &done.failed
+            && !is_post
+        {
             self.miss(*rank, error);
         }
         for mut stream in done.streams.drain(..) {
@@ -491,6 +520,10 @@ impl Mailbox {
             disputed,
             failed,
             version: 0,
+            post: None,
+            message: None,
+            envelope: None,
+            has_taken: false,
             ..done
         });
     }
@@ -585,7 +618,11 @@ impl Mailbox {
                 for k in 0..self.calls.len() {
                     let b = &self.calls[k];
                     let Some(sig) = b.own else { continue };
-                    let member = self.comm(b.comm).is_some_and(|c| c.group.ranks.contains(&rank));
+                    let member = match b.post {
+                        // What a receive has got, or may get from others, still counts.
+                        Some(_) => b.is_send() && b.needs_of_message(rank),
+                        None => self.comm(b.comm).is_some_and(|c| c.group.ranks.contains(&rank)),
+                    };
                     let lost =
                         if member && self.down[&rank].ends(sig) { self.lost(rank, Some(sig)) } else { None };
                     let b = &mut self.calls[k];
@@ -600,6 +637,9 @@ impl Mailbox {
 
     fn deliver_frame(&mut self, from: u32, frame: Frame) {
         let Header { comm, call, round, seq, total, sig, kind, .. } = frame.header;
+        if is_pair(comm) {
+            return self.deliver_message(from, frame);
+        }
         if kind == FrameKind::Probe {
             let over = self.comm(comm).is_some_and(|c| call < c.next_call) || self.closed.contains(&comm);
             let here = over || self.find(comm, call).is_some_and(|b| b.own.is_some());
@@ -675,10 +715,7 @@ impl Mailbox {
                 stream.next_seq += 1;
                 stream.chunks.push_back(frame.payload);
             }
-            FrameKind::Credit => match b.credits.iter_mut().find(|(p, r, _)| (*p, *r) == (from, round)) {
-                Some((_, _, bytes)) => *bytes = (*bytes).max(total),
-                None => b.credits.push((from, round, total)),
-            },
+            FrameKind::Credit => b.take_credit(from, round, total),
             FrameKind::Abort => {
                 let error = Error::from_wire(frame.payload.as_bytes())
                     .unwrap_or(Error::Aborted { rank: from, cause: "it did not say why".to_owned() });
@@ -726,6 +763,13 @@ impl CallBox {
             None => self.fail(error, false),
         }
         None
+    }
+
+    fn take_credit(&mut self, from: u32, round: u32, consumed: u64) {
+        match self.credits.iter_mut().find(|(p, r, _)| (*p, *r) == (from, round)) {
+            Some((_, _, bytes)) => *bytes = (*bytes).max(consumed),
+            None => self.credits.push((from, round, consumed)),
+        }
     }
 
     fn leaves(&mut self, rank: u32, why: Absence) {

@@ -10,7 +10,8 @@ use crate::clock::Clock;
 use crate::collectives::broadcast::Regions;
 use crate::endpoint::Endpoint;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
-use crate::mailbox::{Group, Mailbox, Reply};
+use crate::mailbox::{Filter, Group, Mailbox, Reply};
+use crate::point_to_point::Status;
 use crate::slab::{Payload, Pool};
 use crate::topology::Topology;
 use crate::transport::{Event, Health, Transport, Waker};
@@ -142,6 +143,7 @@ impl Node {
                     .map_err(|e| Error::bad_input(format!("cannot start {threads} merge threads: {e}")))?,
             ),
         };
+        let mail = Mailbox::new(transport.rank(), addresses.clone());
         let node = Arc::new(Node {
             rank: transport.rank(),
             size,
@@ -149,7 +151,7 @@ impl Node {
             ranks_on_host,
             waker: transport.waker(),
             knocking: AtomicUsize::new(0),
-            state: Mutex::new(Drive { mail: Mailbox::new(addresses.clone()), driving: false, waiters: 0 }),
+            state: Mutex::new(Drive { mail, driving: false, waiters: 0 }),
             addresses,
             topology: transport.topology(),
             chunk_bytes: transport.chunk_bytes(),
@@ -262,7 +264,12 @@ impl Node {
     }
 
     pub(crate) fn post(&self, to: u32, header: Header, payload: Payload) {
-        self.transport().post(to, Frame { header, payload });
+        let frame = Frame { header, payload };
+        if to == self.rank {
+            self.mail(|m| m.deliver(Event::Frame { from: to, frame }));
+            return self.rouse();
+        }
+        self.transport().post(to, frame);
     }
 
     pub(crate) fn backlog(&self, to: u32) -> usize {
@@ -371,6 +378,50 @@ impl Node {
         Call::new(call, Box::pin(whole), waiters_only)
     }
 
+    /// A message to a rank of the group, or a receive or probe ([`CallSig::of_message`]).
+    pub fn prepare_message<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
+        self: &Arc<Node>,
+        group: &Arc<Group>,
+        sig: CallSig,
+        body: impl FnOnce(Arc<Endpoint>) -> F,
+    ) -> Call<R> {
+        let ep = Arc::new(self.begin_message(group, sig));
+        Call::new(ep.clone(), Box::pin(body(ep)), false)
+    }
+
+    /// The first message that a probe would find now.
+    pub fn look_for_message(&self, group: &Group, sig: CallSig) -> Result<Option<Status>> {
+        self.file_arrivals();
+        let filter = Filter::of(group, sig);
+        self.mail(|m| match m.peek(group.comm, filter) {
+            Some(envelope) => Ok(Some(Status::of(group, envelope))),
+            None if m.may_be_lost(group, filter) => m.why_none_comes(group, filter, sig).map_or(Ok(None), Err),
+            None => Ok(None),
+        })
+    }
+
+    fn begin_message(self: &Arc<Node>, group: &Arc<Group>, sig: CallSig) -> Endpoint {
+        let of = |call| Endpoint::new(self.clone(), group.clone(), call, sig);
+        if sig.flags == CallSig::SENDS {
+            let to = group.ranks[sig.width as usize];
+            let (call, id) = self.mail(|m| m.begin_send(group, to, sig));
+            return of(call).of_message(id);
+        }
+        of(self.mail(|m| match sig.flags & CallSig::PROBES {
+            0 => m.begin_receive(group, sig),
+            _ => m.begin_probe(group, sig),
+        }))
+    }
+
+    /// In place of a message to a rank: it receives this error.
+    pub fn fail_message(self: &Arc<Node>, group: &Arc<Group>, to: u32, tag: u32, error: Error) -> Error {
+        let sig = CallSig::of_message(group.comm, CallSig::SENDS, Some(to), Some(tag));
+        let ep = self.begin_message(group, sig);
+        drop(Leave { ep: &ep, outcome: Outcome::Failed(error.clone()) });
+        Node::hand_over_abort(&ep);
+        error
+    }
+
     fn begin(self: &Arc<Node>, group: &Arc<Group>, Asked(sig, arguments): Asked) -> Endpoint {
         // Replicas that disagree are found by checksums of what they put in.
         let arguments = if self.is_replicated() { Arguments::None } else { arguments };
@@ -445,7 +496,7 @@ impl Node {
     /// on in the call: that is for checksums of what they put in to tell.
     pub(crate) fn see_failure(&self, ep: &Endpoint, error: &Error) {
         let (group, call) = ep.place();
-        if !self.is_replicated() {
+        if !self.is_replicated() && !ep.is_message() {
             self.mail(|m| m.see_failure(group.comm, call, error));
         }
     }
@@ -454,6 +505,9 @@ impl Node {
     /// have sent all its data before, and its abort comes after that data: without this a rank that enters late would
     /// complete a call that has failed.
     pub(crate) fn heed_aborts(&self, ep: &Endpoint) -> Result<()> {
+        if ep.is_message() {
+            return Ok(()); // what is received is all there; what is sent may be received or not
+        }
         self.file_arrivals();
         let (group, call) = ep.place();
         match self.mail(|m| m.look(group.comm, call)) {
@@ -491,9 +545,9 @@ impl Node {
     /// Sends the abort of a call that has failed here, after which nobody may drive the transport for long. What a peer does
     /// not take at once is left to the node's thread.
     fn hand_over_abort(ep: &Endpoint) {
-        let (node, (group, _)) = (ep.node(), ep.place());
+        let node = ep.node();
         let until = node.now() + HAND_OVER;
-        while !node.is_handed_over(group) {
+        while !node.is_handed_over(ep) {
             if node.now() >= until {
                 return Node::send_in_background(node);
             }
@@ -501,20 +555,23 @@ impl Node {
         }
     }
 
-    /// Whether the system has all that was queued for the group.
-    fn is_handed_over(&self, group: &Group) -> bool {
+    /// Whether the system has all that was queued for the ranks of the call.
+    fn is_handed_over(&self, ep: &Endpoint) -> bool {
         let transport = self.transport();
-        group.ranks.iter().all(|rank| *rank == self.rank || transport.backlog(*rank) == 0)
+        ep.others().all(|rank| rank == self.rank || transport.backlog(rank) == 0)
     }
 
     /// Completes when the system has all that was queued for the group. After the call nobody may drive the
     /// transport for long, and the peers must not wait for what is still here.
     async fn handed_over(&self, ep: &Endpoint) -> Result<()> {
+        if ep.is_message() && ep.sig().flags != CallSig::SENDS {
+            return Ok(()); // it has sent nothing, and its sender may be busy with something else
+        }
         std::future::poll_fn(|_| {
             // News that nobody reads would keep this thread from driving.
             match ep.catch_up().and_then(|()| ep.may_end()) {
                 Err(error) => Poll::Ready(Err(error)),
-                Ok(may_end) if may_end && self.is_handed_over(ep.place().0) => Poll::Ready(Ok(())),
+                Ok(may_end) if may_end && self.is_handed_over(ep) => Poll::Ready(Ok(())),
                 Ok(_) => Poll::Pending,
             }
         })
@@ -643,9 +700,8 @@ impl Node {
 
     /// Asks every rank whether it is in the call. One that is inside answers at once, since it drives.
     fn ask_who_is_here(&self, ep: &Endpoint) {
-        let (group, call) = ep.place();
-        for peer in group.ranks.iter().filter(|r| **r != self.rank) {
-            self.post(*peer, Header::control(FrameKind::Probe, group.comm, call), Payload::default());
+        for peer in ep.others() {
+            self.post(peer, ep.control(FrameKind::Probe), Payload::default());
         }
     }
 
@@ -657,7 +713,8 @@ impl Node {
         }
         let (present, losses) = self.mail(|m| (m.present(group.comm, call), m.losses(group)));
         // Of one that is lost nobody expects anything: a shrink goes on without.
-        let absent = |rank: u32| rank != self.rank && !present.contains(&rank);
+        let awaited = ep.awaited();
+        let absent = |rank: u32| awaited.contains(&rank) && !present.contains(&rank);
         let each = group.ranks.iter().zip(&losses);
         let missing =
             each.filter(|(rank, loss)| loss.is_none() && absent(**rank)).map(|(rank, _)| *rank).collect();
@@ -757,14 +814,15 @@ impl Drop for Leave<'_> {
         let failed = error.is_some();
         if let Some(error) = error {
             let payload = node.pool.copy_of(&error.to_wire());
-            let header = Header::control(FrameKind::Abort, group.comm, call);
-            for peer in group.ranks.iter().filter(|r| **r != node.rank) {
-                node.post(*peer, header, payload.clone());
+            for peer in self.ep.others() {
+                node.post(peer, self.ep.control(FrameKind::Abort), payload.clone());
             }
         }
         node.mail(|m| m.end(group.comm, call, completed));
-        if node.goes_on {
-            node.transport().end(group.comm, call, failed);
+        if node.goes_on
+            && let Some((comm, call)) = self.ep.wire()
+        {
+            node.transport().end(comm, call, failed);
         }
     }
 }

@@ -252,13 +252,17 @@ impl Comm {
         self.node.address(self.group.ranks[rank as usize])
     }
 
+    pub(crate) fn group(&self) -> &Arc<Group> {
+        &self.group
+    }
+
     /// The node under the group.
     pub fn node(&self) -> &Arc<Node> {
         &self.node
     }
 
     /// Refuses a Comm that is closed, or that a fork copied: the sockets are the parent's.
-    fn check_usable(&self) -> Result<()> {
+    pub(crate) fn check_usable(&self) -> Result<()> {
         if self.is_closed() {
             return Err(Error::bad_input(format!("rank {}: this Comm is closed", self.rank())));
         }

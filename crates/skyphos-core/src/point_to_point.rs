@@ -1,0 +1,191 @@
+//! A message from one rank to another, in several parts: what it is, then what it holds.
+//!
+//! ```text
+//! send:     number of parts, their lengths, the parts, as one stream
+//! receive:  wait until a message fits;  read the lengths;  copy each part to where it goes, as it comes
+//! ```
+//!
+//! A message of up to [`WINDOW_BYTES`](crate::endpoint::WINDOW_BYTES) goes out whether or not its receiver is there; the rest of
+//! a larger one waits for it. Cost: α + β bytes; the data is copied once on each side.
+
+use crate::endpoint::{Endpoint, Incoming, Outgoing, WINDOW_BYTES};
+use crate::mailbox::{Envelope, Group};
+use crate::slab::Payload;
+use skyphos_types::Result;
+
+/// The only exchange of a message.
+const ROUND: u32 = 0;
+
+/// Parts of a message, at most.
+const MOST_PARTS: u64 = 1 << 20;
+
+/// Bytes of a number.
+const WORD: usize = size_of::<u64>();
+
+/// What is known of a message before it is received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Its sender.
+    pub source: u32,
+    /// Its tag.
+    pub tag: u32,
+    /// Bytes of all its parts and their lengths.
+    pub bytes: u64,
+}
+
+impl Status {
+    pub(crate) fn of(group: &Group, envelope: Envelope) -> Status {
+        let place = group.ranks.iter().position(|rank| *rank == envelope.id.peer);
+        let source = place.expect("messages of a group are from its ranks") as u32;
+        Status { source, tag: envelope.tag, bytes: envelope.total }
+    }
+}
+
+/// Memory for the second part of a message whose first is a given one.
+pub struct ReceiveInto<M> {
+    /// What the first part must be.
+    pub first: Vec<u8>,
+    /// Where the second goes, if it is as long.
+    pub memory: M,
+}
+
+/// A message that has come.
+pub struct ReceivedMessage<M> {
+    /// Where it is from.
+    pub status: Status,
+    /// Its parts, without one that is in the memory for it.
+    pub parts: Vec<Vec<u8>>,
+    /// That memory, if it holds the second part.
+    pub memory: Option<M>,
+}
+
+/// Sends parts to a rank of the group, in a call that is a send to it.
+pub async fn send(ep: &Endpoint, dest: u32, parts: &[impl AsRef<[u8]>]) -> Result<()> {
+    let lengths = parts.iter().map(|part| part.as_ref().len() as u64);
+    let table: Vec<u8> = [parts.len() as u64].into_iter().chain(lengths).flat_map(u64::to_le_bytes).collect();
+    let mut pieces = vec![&table[..]];
+    pieces.extend(parts.iter().map(AsRef::as_ref));
+    ep.vouch(|vouch| pieces.iter().for_each(|piece| vouch.bytes(piece)));
+    let total: usize = pieces.iter().map(|piece| piece.len()).sum();
+    let mut out = Outgoing::new(dest, ROUND, total as u64);
+    let mut pieces = pieces.into_iter();
+    let mut piece = pieces.next().unwrap_or_default();
+    loop {
+        while let Some(range) = out.next_range(ep, 1) {
+            let mut chunk = ep.chunk(range.len());
+            let mut rest = chunk.as_bytes_mut();
+            while !rest.is_empty() {
+                while piece.is_empty() {
+                    piece = pieces.next().expect("as many bytes as were counted");
+                }
+                let len = piece.len().min(rest.len());
+                let (here, after) = piece.split_at(len);
+                let (to, left) = rest.split_at_mut(len);
+                to.copy_from_slice(here);
+                (piece, rest) = (after, left);
+            }
+            out.push(ep, chunk);
+        }
+        if out.done() {
+            return Ok(());
+        }
+        if ep.is_lost(dest) {
+            return Err(ep.lost(dest));
+        }
+        ep.progress().await?;
+    }
+}
+
+/// Receives the message that a receive gets; where `room` is for what it is, its second part goes there.
+pub async fn receive<M: AsMut<[u8]>>(ep: &Endpoint, mut room: Option<ReceiveInto<M>>) -> Result<ReceivedMessage<M>> {
+    let status = ep.message_met().await?;
+    let Status { source, bytes, .. } = status;
+    let mut stream = Stream { incoming: Incoming::new(source, ROUND), chunk: Payload::default(), at: 0 };
+    let mut number = [0; WORD];
+    stream.read(ep, &mut number).await?;
+    let count = u64::from_le_bytes(number);
+    let nonsense = || ep.corrupt(source, &format!("a message of {bytes} bytes and {count} parts"));
+    if count > MOST_PARTS {
+        return Err(nonsense());
+    }
+    let mut rest = bytes.checked_sub(WORD as u64 * (1 + count)).ok_or_else(nonsense)?;
+    let mut lengths = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        stream.read(ep, &mut number).await?;
+        let len = u64::from_le_bytes(number);
+        rest = rest
+            .checked_sub(len)
+            .ok_or_else(|| ep.corrupt(source, &format!("parts of more than the {bytes} bytes of their message")))?;
+        lengths.push(len);
+    }
+    if rest != 0 {
+        return Err(ep.corrupt(source, &format!("{rest} bytes behind the parts of a message of {bytes}")));
+    }
+    let mut parts: Vec<Vec<u8>> = Vec::with_capacity(lengths.len());
+    let mut memory = None;
+    for (place, len) in lengths.iter().enumerate() {
+        let fits = |room: &mut ReceiveInto<M>| {
+            place == 1 && lengths.len() == 2 && room.first == parts[0] && room.memory.as_mut().len() as u64 == *len
+        };
+        if let Some(mut room) = room.take_if(fits) {
+            stream.read(ep, room.memory.as_mut()).await?;
+            memory = Some(room.memory);
+        } else {
+            parts.push(stream.read_part(ep, *len).await?);
+        }
+    }
+    Ok(ReceivedMessage { status, parts, memory })
+}
+
+/// Waits until there is a message that a receive would get.
+pub async fn probe(ep: &Endpoint) -> Result<Status> {
+    ep.message_seen().await
+}
+
+/// A message as one stretch of bytes.
+struct Stream {
+    incoming: Incoming,
+    chunk: Payload,
+    /// Bytes of the chunk that were read.
+    at: usize,
+}
+
+impl Stream {
+    /// What has come and was not read: something.
+    async fn next(&mut self, ep: &Endpoint) -> Result<&[u8]> {
+        while self.at == self.chunk.len() {
+            match self.incoming.next(ep)? {
+                Some(chunk) => (self.chunk, self.at) = (chunk, 0),
+                None if self.incoming.done() => {
+                    let (from, bytes) = (self.incoming.from(), self.incoming.total());
+                    return Err(ep.corrupt(from, &format!("a message of {bytes} bytes that ends within its parts")));
+                }
+                None => ep.progress().await?,
+            }
+        }
+        Ok(&self.chunk.as_bytes()[self.at..])
+    }
+
+    async fn read(&mut self, ep: &Endpoint, mut to: &mut [u8]) -> Result<()> {
+        while !to.is_empty() {
+            let here = self.next(ep).await?;
+            let len = here.len().min(to.len());
+            let (now, later) = to.split_at_mut(len);
+            now.copy_from_slice(&here[..len]);
+            (self.at, to) = (self.at + len, later);
+        }
+        Ok(())
+    }
+
+    /// The next part. Its claimed length is believed only so far; room for more is made as it comes.
+    async fn read_part(&mut self, ep: &Endpoint, len: u64) -> Result<Vec<u8>> {
+        let mut part = Vec::with_capacity(len.min(WINDOW_BYTES) as usize);
+        while (part.len() as u64) < len {
+            let here = self.next(ep).await?;
+            let more = here.len().min(usize::try_from(len - part.len() as u64).unwrap_or(usize::MAX));
+            part.extend_from_slice(&here[..more]);
+            self.at += more;
+        }
+        Ok(part)
+    }
+}

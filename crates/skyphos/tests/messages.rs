@@ -1,0 +1,263 @@
+//! Point-to-point: what a receive gets, in which order, and what becomes of it when a rank fails.
+
+mod common;
+
+use common::settings;
+use proptest::prelude::*;
+use skyphos::{Comm, Error, ReceiveInto, ReceivedMessage, Status};
+
+type Got = ReceivedMessage<Vec<u8>>;
+
+fn send(comm: &Comm, dest: u32, tag: u32, bytes: &[u8]) -> Result<(), Error> {
+    comm.send_call(dest, tag, vec![bytes.to_vec()])?.run()
+}
+
+fn receive(comm: &Comm, source: Option<u32>, tag: Option<u32>) -> Result<Got, Error> {
+    comm.receive_call(source, tag, None)?.run()
+}
+
+#[test]
+fn parts_come_as_they_were_sent() {
+    let sizes: [&[usize]; 6] = [&[], &[0], &[1], &[3, 0, 5], &[20, 300_000], &[10, 20_000_000, 7]];
+    let part = |k: usize, len: usize| (0..len).map(|b| (b * 7 + k) as u8).collect::<Vec<u8>>();
+    let parts_of = |lens: &[usize]| lens.iter().enumerate().map(|(k, len)| part(k, *len)).collect::<Vec<_>>();
+    Comm::local(2, &settings()).unwrap().map_ranks(|comm| {
+        for (tag, lens) in sizes.iter().enumerate() {
+            let parts = parts_of(lens);
+            if comm.rank() == 0 {
+                comm.send_call(1, tag as u32, parts).unwrap().run().unwrap();
+                continue;
+            }
+            let got = receive(&comm, Some(0), Some(tag as u32)).unwrap();
+            let bytes = 8 * (1 + lens.len() as u64) + lens.iter().sum::<usize>() as u64;
+            assert_eq!(got.status, Status { source: 0, tag: tag as u32, bytes });
+            assert!(got.parts == parts && got.memory.is_none(), "{lens:?}");
+        }
+    });
+}
+
+#[test]
+fn the_second_part_goes_where_it_is_told_if_the_first_is_what_is_told() {
+    Comm::local(2, &settings()).unwrap().map_ranks(|comm| {
+        let into = |first: &[u8], len: usize| ReceiveInto { first: first.to_vec(), memory: vec![0; len] };
+        if comm.rank() == 0 {
+            for _ in 0..4 {
+                comm.send_call(1, 0, vec![b"array".to_vec(), vec![7; 1000]]).unwrap().run().unwrap();
+            }
+            return;
+        }
+        let get = |room| comm.receive_call(Some(0), None, room).unwrap().run().unwrap();
+        let there = get(Some(into(b"array", 1000)));
+        assert_eq!((there.parts, there.memory), (vec![b"array".to_vec()], Some(vec![7; 1000])));
+        for room in [None, Some(into(b"vector", 1000)), Some(into(b"array", 999))] {
+            let here = get(room);
+            assert_eq!((here.parts, here.memory), (vec![b"array".to_vec(), vec![7; 1000]], None));
+        }
+    });
+}
+
+#[test]
+fn a_rank_may_send_to_itself() {
+    let comm = Comm::local(1, &settings()).unwrap().into_vec().remove(0);
+    send(&comm, 0, 3, b"mine").unwrap();
+    assert_eq!(comm.probe_now(None, None).unwrap().unwrap().tag, 3);
+    assert_eq!(receive(&comm, Some(0), None).unwrap().parts, [b"mine"]);
+    // One that is larger than the window, both ways at once.
+    let big = vec![9; 20 << 20];
+    let sending = comm.send_call(0, 0, vec![big.clone()]).unwrap().start();
+    assert!(receive(&comm, None, None).unwrap().parts == [big]);
+    sending.wait().unwrap();
+    let error = comm.fail_send(0, 5, Error::bad_input("no such thing")).to_string();
+    assert_eq!(error, "no such thing");
+    let got = receive(&comm, Some(0), Some(5)).map(|_| ()).unwrap_err().to_string();
+    assert_eq!(got, "rank 0: no such thing");
+}
+
+#[test]
+fn probes_see_and_take_nothing() {
+    Comm::local(2, &settings()).unwrap().map_ranks(|comm| {
+        if comm.rank() == 1 {
+            let seen = comm.probe_call(None, Some(8)).unwrap().run().unwrap();
+            assert_eq!((seen.source, seen.tag, seen.bytes), (0, 8, 8 + 8 + 3));
+            assert_eq!(comm.probe_now(Some(0), None).unwrap().unwrap().tag, 7, "the first one");
+            assert_eq!(comm.probe_now(Some(1), None).unwrap(), None);
+            assert_eq!(receive(&comm, Some(0), Some(8)).unwrap().parts, [b"two"]);
+            assert_eq!(comm.probe_now(None, Some(8)).unwrap(), None, "whether or not rank 0 has left");
+            assert_eq!(receive(&comm, None, None).unwrap().parts, [b"one"]);
+            return;
+        }
+        send(&comm, 1, 7, b"one").unwrap();
+        send(&comm, 1, 8, b"two").unwrap();
+    });
+}
+
+#[test]
+fn bad_arguments_are_refused_here() {
+    let comm = Comm::local(1, &settings()).unwrap().into_vec().remove(0);
+    let texts = [
+        send(&comm, 1, 0, b"").unwrap_err().to_string(),
+        receive(&comm, Some(4), None).map(|_| ()).unwrap_err().to_string(),
+        comm.probe_now(Some(1), None).unwrap_err().to_string(),
+    ];
+    assert_eq!(
+        texts,
+        [
+            "dest=1: a group of 1 has ranks 0 to 0",
+            "source=4: a group of 1 has ranks 0 to 0",
+            "source=1: a group of 1 has ranks 0 to 0"
+        ]
+    );
+}
+
+#[test]
+fn what_nobody_sends_or_takes_ends_with_the_time_out_that_names_who_did_not_come() {
+    let settings = skyphos::Settings { timeout: std::time::Duration::from_millis(300), ..settings() };
+    let texts = Comm::local(3, &settings).unwrap().map_ranks(|comm| {
+        let error = match comm.rank() {
+            0 => receive(&comm, Some(1), Some(4)).map(|_| ()).unwrap_err(),
+            1 => comm.send_call(2, 9, vec![vec![0; 30 << 20]]).unwrap().run().unwrap_err(),
+            _ => receive(&comm, None, Some(5)).map(|_| ()).unwrap_err(),
+        };
+        // Nobody leaves before all have given up.
+        std::thread::sleep(std::time::Duration::from_millis(600));
+        error.to_string()
+    });
+    let wants = [
+        "in recv(source=1, tag=4): rank 1 did not come",
+        "in send(dest=2, tag=9): rank 2 did not come",
+        "in recv(source=any, tag=5): ranks 0, 1 did not come",
+    ];
+    for (text, want) in texts.iter().zip(wants) {
+        assert!(text.ends_with(want), "{text} / {want}");
+    }
+}
+
+#[test]
+fn a_receive_that_gave_up_leaves_its_message_to_the_next() {
+    let settings = skyphos::Settings { timeout: std::time::Duration::from_millis(200), ..settings() };
+    Comm::local(2, &settings).unwrap().map_ranks(|comm| {
+        if comm.rank() == 0 {
+            let error = receive(&comm, Some(1), None).map(|_| ()).unwrap_err();
+            assert!(matches!(error, Error::Timeout { .. }), "{error}");
+            send(&comm, 1, 0, b"go").unwrap();
+            assert_eq!(receive(&comm, Some(1), None).unwrap().parts, [b"late"]);
+            return comm.barrier().unwrap(); // a receive that failed is nobody else's affair
+        }
+        while comm.probe_now(Some(0), None).unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        receive(&comm, Some(0), None).unwrap();
+        send(&comm, 0, 0, b"late").unwrap();
+        comm.barrier().unwrap();
+    });
+}
+
+#[test]
+fn who_closes_is_lost_once_what_it_had_sent_is_taken() {
+    Comm::local(3, &settings()).unwrap().map_ranks(|comm| match comm.rank() {
+        0 => send(&comm, 1, 1, b"last").unwrap(),
+        1 => {
+            // Only when all others have left can nothing come from any.
+            assert_eq!(receive(&comm, Some(0), None).unwrap().parts, [b"last"]);
+            let error = receive(&comm, Some(0), None).map(|_| ()).unwrap_err();
+            assert!(matches!(&error, Error::PeerLost { rank: 0, .. }), "{error}");
+            assert!(error.to_string().contains("this rank was in recv(source=0, tag=any)"), "{error}");
+            let error = send(&comm, 0, 0, b"").unwrap_err();
+            assert!(matches!(&error, Error::PeerLost { rank: 0, .. }), "{error}");
+            send(&comm, 2, 0, b"still here").unwrap();
+            assert_eq!(receive(&comm, None, None).unwrap().parts, [b"answer"]);
+            let error = receive(&comm, None, None).map(|_| ()).unwrap_err();
+            assert!(matches!(&error, Error::PeerLost { .. }), "{error}");
+        }
+        _ => {
+            assert_eq!(receive(&comm, Some(1), None).unwrap().parts, [b"still here"]);
+            send(&comm, 1, 0, b"answer").unwrap();
+        }
+    });
+}
+
+#[test]
+fn messages_and_collectives_do_not_touch_each_other() {
+    Comm::local(3, &settings()).unwrap().map_ranks(|comm| {
+        let (me, size) = (comm.rank(), comm.size());
+        let sub = comm.split(Some(0), -i64::from(me)).unwrap().unwrap();
+        for step in 0..20u32 {
+            let next = (me + 1) % size;
+            let receiving = comm.receive_call::<Vec<u8>>(Some((me + 2) % size), Some(step), None).unwrap().start();
+            send(&comm, next, step, &[me as u8; 5]).unwrap();
+            send(&sub, sub.rank(), step, b"sub").unwrap();
+            comm.barrier().unwrap();
+            assert_eq!(receiving.wait().unwrap().parts, [vec![((me + 2) % size) as u8; 5]]);
+            assert_eq!(receive(&sub, None, None).unwrap().parts, [b"sub"]);
+        }
+    });
+}
+
+/// What rank 0 does in a program of messages: sends to it are made by the others in order.
+#[derive(Clone, Debug)]
+struct Take {
+    source: Option<u32>,
+    tag: Option<u32>,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// Each receive gets the first message of each sender that fits, whatever the receives are that came before.
+    #[test]
+    fn receives_get_the_first_that_fits(
+        sent in proptest::collection::vec((1u32..4, 0u32..3, 0usize..4), 1..40),
+        order in proptest::collection::vec(any::<proptest::sample::Index>(), 40),
+        wild in proptest::collection::vec((any::<bool>(), any::<bool>()), 40),
+        early in any::<bool>(),
+    ) {
+        let lens = [0usize, 10, 3000, 300_000];
+        // Each message is asked for once, by what fits it; with wildcards another may come in its place.
+        let mut left: Vec<usize> = (0..sent.len()).collect();
+        let mut takes = Vec::new();
+        for (pick, (any_source, any_tag)) in order.iter().zip(&wild).take(sent.len()) {
+            let (source, tag, _) = sent[left.swap_remove(pick.index(left.len()))];
+            takes.push(Take { source: (!any_source).then_some(source), tag: (!any_tag).then_some(tag) });
+        }
+        // Named receives first: then a wildcard never takes what a later one needs.
+        takes.sort_by_key(|take| (take.source.is_none() || take.tag.is_none(), take.source.is_none() && take.tag.is_none()));
+        let takes = takes.into_iter().filter(|take| take.source.is_some() == take.tag.is_some()).collect::<Vec<_>>();
+        let results = Comm::local(4, &settings()).unwrap().map_ranks(|comm| {
+            if comm.rank() > 0 {
+                for (k, (_, tag, len)) in sent.iter().enumerate().filter(|(_, s)| s.0 == comm.rank()) {
+                    let mut bytes = vec![k as u8; lens[*len]];
+                    bytes.push(k as u8);
+                    send(&comm, 0, *tag, &bytes).unwrap();
+                }
+                comm.barrier().unwrap();
+                return Vec::new();
+            }
+            let get = |take: &Take| comm.receive_call::<Vec<u8>>(take.source, take.tag, None).unwrap();
+            let got: Vec<Got> = match early {
+                true => {
+                    let works: Vec<_> = takes.iter().map(|take| get(take).start()).collect();
+                    comm.barrier().unwrap();
+                    works.into_iter().map(|work| work.wait().unwrap()).collect()
+                }
+                false => {
+                    comm.barrier().unwrap();
+                    takes.iter().map(|take| get(take).run().unwrap()).collect()
+                }
+            };
+            got.into_iter().map(|got| (got.status, got.parts)).collect()
+        });
+        let mut open: Vec<usize> = (0..sent.len()).collect();
+        for (take, (status, parts)) in takes.iter().zip(&results[0]) {
+            let k = usize::from(*parts[0].last().unwrap());
+            let (source, tag, len) = sent[k];
+            prop_assert_eq!((status.source, status.tag), (source, tag));
+            prop_assert_eq!(parts[0].len(), lens[len] + 1);
+            prop_assert!(take.source.is_none_or(|s| s == source) && take.tag.is_none_or(|t| t == tag));
+            let first = open.iter().find(|j| {
+                sent[**j].0 == source && take.tag.is_none_or(|t| t == sent[**j].1)
+            });
+            prop_assert_eq!(first, Some(&k), "the first of its sender that fits");
+            open.retain(|j| *j != k);
+        }
+    }
+}
