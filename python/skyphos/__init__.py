@@ -27,6 +27,7 @@ from .health import Health
 from .low_rank import LowRank
 from .outer_product import OuterExplanation
 from .plan import LayerVolume, Plan, Stats
+from .point_to_point import Status
 from .quantize import Quantize
 from .sparse_vector import SparseVector
 from .tls import TLS
@@ -70,6 +71,7 @@ __all__ = [
     "SkyphosError",
     "SparseVector",
     "Stats",
+    "Status",
     "Timeout",
     "TopK",
     "Topology",

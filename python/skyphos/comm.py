@@ -27,6 +27,7 @@ from .health import Health, health_of
 from .outer_product import OuterProductCollectives
 from .plan import Plan, Stats
 from .planner import Profile, profile_of
+from .point_to_point import PointToPoint
 from .settings import whole
 from .topology import Topology
 from .truth import as_room, as_sent, result_type, settled
@@ -41,11 +42,11 @@ Missing = Literal["error", "identity"]
 _Shared = tuple[int | None, int, list[int] | None, bool, float | None, int | None]
 
 
-class Comm(OuterProductCollectives):
+class Comm(OuterProductCollectives, PointToPoint):
     """A group of ranks: made by :func:`skyphos.init`, :func:`skyphos.local` or :meth:`split`.
 
-    All methods but the properties and :meth:`close` are collective: every rank calls the same ones in the same
-    order. An error on one rank is raised on all. Every collective but :meth:`split` takes ``async_op=True`` and then
+    All methods but the properties, :meth:`close` and messages from one rank to another (:meth:`send`, :meth:`recv`,
+    :meth:`probe` and their like) are collective: every rank calls the same ones in the same order. An error on one rank is raised on all. Every collective but :meth:`split` takes ``async_op=True`` and then
     returns a :class:`Work`; making the call is what counts for the order. Calls on one Comm from several threads take
     turns in no particular order, so give each thread a group of its own. A context manager closes the group at its end.
     """

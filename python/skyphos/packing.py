@@ -19,7 +19,18 @@ import numpy.typing as npt
 from .errors import BadInput
 from .sparse_vector import SparseVector
 
-__all__ = ["Bytes", "is_pickle", "joined", "pack", "pack_plain", "parted", "unpack", "untrusted"]
+__all__ = [
+    "Bytes",
+    "array_bytes",
+    "described_array",
+    "is_pickle",
+    "joined",
+    "pack",
+    "pack_plain",
+    "parted",
+    "unpack",
+    "untrusted",
+]
 
 #: A stretch of memory.
 Bytes = npt.NDArray[np.uint8]
@@ -72,6 +83,11 @@ def pack(x: Any) -> list[Bytes]:
         raise BadInput(f"{type(x).__name__} cannot be sent, for it cannot be pickled: {error}") from error
     parts = [np.frombuffer(_PICKLE + pickled, np.uint8)]
     return parts + [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+
+
+def described_array(x: npt.NDArray[Any]) -> bytes | None:
+    """What the first part of an array says; None if it would be pickled."""
+    return _told({"kind": "array", "array": _form(x)}) if type(x) is np.ndarray and _is_plain(x) else None
 
 
 def pack_plain(x: Any) -> list[Bytes]:
@@ -147,8 +163,11 @@ _READERS: dict[str, Callable[[dict[str, Any], list[Bytes]], Any]] = {
 
 
 def _described(told: dict[str, Any], *arrays: npt.NDArray[Any]) -> list[Bytes]:
-    head = np.frombuffer(_JSON + json.dumps(told).encode(), np.uint8)
-    return [head, *(_bytes_of(array) for array in arrays)]
+    return [np.frombuffer(_told(told), np.uint8), *(array_bytes(array) for array in arrays)]
+
+
+def _told(told: dict[str, Any]) -> bytes:
+    return _JSON + json.dumps(told).encode()
 
 
 def joined(parts: list[Bytes]) -> Bytes:
@@ -216,7 +235,7 @@ def _form(x: npt.NDArray[Any]) -> list[Any]:
     return [x.dtype.str, list(x.shape), not x.flags.c_contiguous and x.flags.f_contiguous]
 
 
-def _bytes_of(x: npt.NDArray[Any]) -> Bytes:
+def array_bytes(x: npt.NDArray[Any]) -> Bytes:
     """An array's memory, in the order in which it lies there if that has no gaps."""
     flat = x.reshape(-1, order="F") if x.flags.f_contiguous and not x.flags.c_contiguous else x.reshape(-1)
     return np.ascontiguousarray(flat).view(np.uint8)

@@ -19,7 +19,7 @@ from .errors import BadInput, SkyphosError, text_of
 if TYPE_CHECKING:
     from .comm import Comm
 
-__all__ = ["agree_arguments", "collective", "gather_numbers", "raise_if", "reduce_number", "tell", "together"]
+__all__ = ["agree_arguments", "collective", "gather_numbers", "in_words_for_peers", "raise_if", "reduce_number", "tell", "together"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -116,15 +116,21 @@ def tell(comm: Comm, error: BaseException) -> BaseException:
 
     An exception of Python's becomes a :class:`BadInput` of the same text; Ctrl-C and ``sys.exit()`` stay what they are.
     """
+    wire, text, raised = in_words_for_peers(error)
+    if comm.size > 1 and not comm._native.closed:
+        comm._native.fail_call(text, wire)
+    return _told(raised)
+
+
+def in_words_for_peers(error: BaseException) -> tuple[bytes | None, str, BaseException]:
+    """What other ranks are told of an error: the native library's bytes of it, or a text; and what to raise here."""
     wire = error._wire if isinstance(error, SkyphosError) else None
     text, raised = text_of(error), error
     if not isinstance(error, Exception):
         text = _named(error)
     elif not isinstance(error, SkyphosError):
         raised = BadInput(text)
-    if comm.size > 1 and not comm._native.closed:
-        comm._native.fail_call(text, wire)
-    return _told(raised)
+    return wire, text, raised
 
 
 def collective(

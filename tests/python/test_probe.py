@@ -75,7 +75,7 @@ def test_the_command_measures_writes_and_draws(tmp_path: pathlib.Path) -> None:
 def test_it_takes_part_in_a_group_that_runs(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "p.json"
     probing = ["run", "-n", "2", "--no-prefix", "skyphos", "probe", "--output", str(path)]
-    out, _ = done(cli(*probing, "--seconds", "0.5", "--json"))
+    out, _ = done(cli(*probing, "--seconds", "2", "--json"))
     assert out == path.read_text() and Measured.from_text(out, "stdout").ranks == 2
     place = {"SKYPHOS_RANK": "0", "SKYPHOS_WORLD_SIZE": "2", "SKYPHOS_RENDEZVOUS": "127.0.0.1:1"}
     for more, word in ((["-n", "3"], "leave -n out"), (["--hostfile", "h"], "leave it out")):
@@ -86,13 +86,13 @@ def test_it_takes_part_in_a_group_that_runs(tmp_path: pathlib.Path) -> None:
 def test_hosts_of_a_file(tmp_path: pathlib.Path) -> None:
     hosts, path = tmp_path / "hosts", tmp_path / "p.json"
     hosts.write_text("localhost slots=2\n")
-    done(cli("probe", "--hostfile", str(hosts), "--seconds", "0.5", "--output", str(path)))
+    done(cli("probe", "--hostfile", str(hosts), "--seconds", "2", "--output", str(path)))
     assert Measured.load(path).ranks == 2
 
 
 def test_the_users_own_place(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "deep" / "config"))
-    done(cli("probe", "-n", "2", "--seconds", "0.5"))
+    done(cli("probe", "-n", "2", "--seconds", "2"))
     assert Measured.load(default_path()).ranks == 2
     assert default_path().startswith(str(tmp_path))
 

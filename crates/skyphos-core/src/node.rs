@@ -605,7 +605,8 @@ impl Node {
                     return Err(Error::Interrupted);
                 }
             }
-            if self.tasks.any_for_waiters() {
+            // In a replicated group the node's thread has stepped back for this one.
+            if self.goes_on || self.tasks.any_for_waiters() {
                 self.poll_calls(false);
             }
             watch.look(ep)?;

@@ -7,6 +7,7 @@ mod broadcast;
 mod comm;
 mod errors;
 mod keyed;
+mod messages;
 mod op;
 mod outer_product;
 mod owned;
@@ -47,6 +48,8 @@ mod _skyphos {
     use crate::comm::{Comm, Connected, connect_mpi, connect_tcp, local, mpi_end, mpi_is_there};
     #[pymodule_export]
     use crate::keyed::{KeyTable, key_places, list_of, strings_of, words_of};
+    #[pymodule_export]
+    use crate::messages::{fail_send, probe, probe_now, recv, send};
     #[pymodule_export]
     use crate::outer_product::{
         add_product, outer_factors, outer_product_sum, sparse_outer_factors, sparse_outer_product_sum,

@@ -234,7 +234,7 @@ impl Mailbox {
         b.streams.push(stream);
         b.version += 1;
         if let Some(error) = failed {
-            b.fail(error, true);
+            b.fail_message(error, true);
         }
     }
 
@@ -417,15 +417,21 @@ impl CallBox {
             FrameKind::Data => match self.streams.last_mut() {
                 Some(stream) => {
                     if let Err(error) = stream.push(from, &header, frame) {
-                        self.fail(error, false);
+                        self.fail_message(error, false);
                     }
                 }
                 None => self.fail(Error::Corrupt { rank: from, message: "a message came back".to_owned() }, false),
             },
             FrameKind::Credit => self.take_credit(from, header.round, header.total),
-            FrameKind::Abort => self.fail(error_of(from, &frame), true),
+            FrameKind::Abort => self.fail_message(error_of(from, &frame), true),
             _ => {}
         }
+    }
+
+    /// The message has failed, so no other receive will get it.
+    fn fail_message(&mut self, error: Error, remote: bool) {
+        self.has_taken = true;
+        self.fail(error, remote);
     }
 }
 
