@@ -146,9 +146,10 @@ impl Endpoint {
         }
     }
 
-    /// Whether a rank of the group makes no more calls.
-    pub(crate) fn is_lost(&self, rank: u32) -> bool {
-        self.node.mail(|m| m.lost(self.world_rank(rank), None)).is_some()
+    /// `Err` if a rank that is sent to takes no more.
+    pub(crate) fn check_taken(&self, rank: u32) -> Result<()> {
+        let (world, is_replicated) = (self.world_rank(rank), self.node.is_replicated());
+        self.node.mail(|m| m.why_not_taken(world, self.sig, is_replicated)).map_or(Ok(()), Err)
     }
 
     /// A control frame of the call, for whoever is in it too.

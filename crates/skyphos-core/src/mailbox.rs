@@ -345,7 +345,10 @@ impl Mailbox {
 
     /// Why nothing more can be called in a group here, if so. Of losses it knows its own: who has seen one tells all.
     pub(crate) fn why_over(&self, group: &Group) -> Option<Error> {
-        let lost = group.ranks.iter().find_map(|rank| self.lost(*rank, None));
+        // One that has left in order is seldom the cause.
+        let has_left = |rank: &u32| self.down.get(rank).is_some_and(|down| down.loss == Loss::Left);
+        let (left, others): (Vec<u32>, Vec<u32>) = group.ranks.iter().partition(|rank| has_left(rank));
+        let lost = others.into_iter().chain(left).find_map(|rank| self.lost(rank, None));
         let over = || self.over_in(group).next().map(|(_, over)| over.error.clone());
         lost.or_else(over).or_else(|| self.comm(group.comm)?.diverged.clone())
     }

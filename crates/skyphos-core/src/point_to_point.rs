@@ -71,6 +71,7 @@ pub async fn send(ep: &Endpoint, dest: u32, parts: &[impl AsRef<[u8]>]) -> Resul
     let mut pieces = pieces.into_iter();
     let mut piece = pieces.next().unwrap_or_default();
     loop {
+        ep.check_taken(dest)?;
         while let Some(range) = out.next_range(ep, 1) {
             let mut chunk = ep.chunk(range.len());
             let mut rest = chunk.as_bytes_mut();
@@ -88,9 +89,6 @@ pub async fn send(ep: &Endpoint, dest: u32, parts: &[impl AsRef<[u8]>]) -> Resul
         }
         if out.done() {
             return Ok(());
-        }
-        if ep.is_lost(dest) {
-            return Err(ep.lost(dest));
         }
         ep.progress().await?;
     }

@@ -120,8 +120,32 @@ fn exchange_blocks(comm: &Comm, count: usize) -> Result<Vec<u64>> {
     exchange.finish().map(|_| words)
 }
 
+/// Two messages around the ring, received in the other order, and one from each rank to the last.
+fn messages(comm: &Comm, count: usize) -> Result<Vec<u64>> {
+    let (me, size) = (comm.rank(), comm.size());
+    let (next, before, last) = ((me + 1) % size, (me + size - 1) % size, size - 1);
+    let bytes = |tag: u32| bytemuck::cast_slice(&array(me + tag, 30 * count * tag as usize)).to_vec();
+    let coming: Vec<_> = [2, 1]
+        .into_iter()
+        .map(|tag| Ok(comm.receive_call::<Vec<u8>>(Some(before), Some(tag), None)?.start()))
+        .collect::<Result<_>>()?;
+    for tag in [1, 2] {
+        comm.send_call::<Vec<u8>>(next, tag, vec![bytes(tag), vec![]])?.run()?;
+    }
+    comm.send_call(last, 3, vec![bytes(1)])?.run()?;
+    let mut came = coming.into_iter().map(|work| work.wait()).collect::<Result<Vec<_>>>()?;
+    for from in (0..size).filter(|_| me == last) {
+        came.push(comm.receive_call(Some(from), None, None)?.run()?);
+    }
+    let words = came.iter().flat_map(|message| {
+        let words = message.parts[0].chunks(8).map(|word| u64::from_le_bytes(word.try_into().expect("words")));
+        [u64::from(message.status.source), u64::from(message.status.tag)].into_iter().chain(words)
+    });
+    Ok(words.collect())
+}
+
 /// All of them; `count` is how much each rank has.
-pub const ALL: [Program; 30] = [
+pub const ALL: [Program; 31] = [
     ("barrier", |comm, _| comm.barrier().map(|()| vec![])),
     ("auto", |comm, count| allreduce(comm, count, Algorithm::Auto, None)),
     ("recursive_doubling", |comm, count| allreduce(comm, count, Algorithm::RecursiveDoubling, None)),
@@ -199,6 +223,7 @@ pub const ALL: [Program; 30] = [
     ("broadcast binomial", |comm, count| broadcast(comm, count, Some(Route::Binomial))),
     ("broadcast scatter_allgather", |comm, count| broadcast(comm, count, Some(Route::ScatterAllgather))),
     ("exchange_blocks", exchange_blocks),
+    ("messages", messages),
     ("under way", |comm, count| {
         let calls: Vec<_> = (0..3)
             .map(|k| {
