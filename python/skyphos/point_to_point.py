@@ -107,7 +107,8 @@ class PointToPoint:
 
     def isend(self, x: Any, dest: int, tag: int = 0) -> Work[None]:
         """Begin to :meth:`send` an object, which must not be changed before the :class:`Work` is done."""
-        return self._send(x, dest, tag, async_op=True)
+        work: Work[None] = self._send(x, dest, tag, async_op=True)
+        return work
 
     def recv(
         self,
@@ -266,10 +267,9 @@ class PointToPoint:
             told, parts, is_in_out = came
             if is_pickle(parts) and not self._native.trusted:
                 raise BadInput("a pickle came in a group that has proved no token")
-            if is_in_out:
-                received = out
-            else:
-                received = unpack(parts) if out is None else _put(unpack(parts), out, told, self.rank)
+            received = out if is_in_out else unpack(parts)
+            if out is not None and not is_in_out:
+                received = _put(received, out, told, self.rank)
             return (received, Status(*told)) if return_status else received
 
         return perform(done, async_op, finish)

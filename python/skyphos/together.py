@@ -19,7 +19,16 @@ from .errors import BadInput, SkyphosError, text_of
 if TYPE_CHECKING:
     from .comm import Comm
 
-__all__ = ["agree_arguments", "collective", "gather_numbers", "in_words_for_peers", "raise_if", "reduce_number", "tell", "together"]
+__all__ = [
+    "agree_arguments",
+    "collective",
+    "gather_numbers",
+    "in_words_for_peers",
+    "raise_if",
+    "reduce_number",
+    "tell",
+    "together",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -157,7 +157,9 @@ impl Endpoint {
         let (comm, call) = self.wire().expect("somebody is there");
         let header = Header::control(kind, comm, call);
         match self.is_message() {
-            true => Header { sig: CallSig { flags: self.sig.flags & !CallSig::ANY_TAG, ..self.sig }, ..header },
+            true => {
+                Header { sig: CallSig { flags: self.sig.flags & !CallSig::ANY_TAG, ..self.sig }, ..header }
+            }
             false => header,
         }
     }

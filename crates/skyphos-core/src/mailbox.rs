@@ -399,11 +399,8 @@ impl Mailbox {
         if self.comm(comm).is_some_and(|state| state.group.ranks.contains(&from)) {
             for b in self.calls.iter_mut().filter(|b| b.comm == comm && b.call != SHRINK_CALL) {
                 match b.own {
-                    Some(_) if b.post.is_some() => {
-                        if b.needs_of_message(from) {
-                            b.fail(over.error.clone(), true);
-                        }
-                    }
+                    Some(_) if b.needs_of_message(from) => b.fail(over.error.clone(), true),
+                    Some(_) if b.post.is_some() => {}
                     Some(sig) if over.ends(b.call, sig) => b.fail(over.error.clone(), true),
                     Some(sig) if sig.outlives_losses() => {
                         over.absence(b.call).into_iter().for_each(|why| b.leaves(from, why));
@@ -493,7 +490,10 @@ impl Mailbox {
         if is_post {
             self.end_post(&mut done);
         }
-        if !completed && !is_post && let Some(state) = self.comms.iter_mut().find(|c| c.group.comm == comm) {
+        if !completed
+            && !is_post
+            && let Some(state) = self.comms.iter_mut().find(|c| c.group.comm == comm)
+        {
             state.mismatches += u64::from(matches!(done.failed, Some((Error::Mismatch { .. }, _))));
             if state.failed_calls.len() == FAILED_CALLS {
                 state.failed_calls.pop_front();

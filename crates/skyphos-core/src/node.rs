@@ -395,7 +395,9 @@ impl Node {
         let filter = Filter::of(group, sig);
         self.mail(|m| match m.peek(group.comm, filter) {
             Some(envelope) => Ok(Some(Status::of(group, envelope))),
-            None if m.may_be_lost(group, filter) => m.why_none_comes(group, filter, sig).map_or(Ok(None), Err),
+            None if m.may_be_lost(group, filter) => {
+                m.why_none_comes(group, filter, sig).map_or(Ok(None), Err)
+            }
             None => Ok(None),
         })
     }

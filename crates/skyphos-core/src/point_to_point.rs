@@ -95,7 +95,10 @@ pub async fn send(ep: &Endpoint, dest: u32, parts: &[impl AsRef<[u8]>]) -> Resul
 }
 
 /// Receives the message that a receive gets; where `room` is for what it is, its second part goes there.
-pub async fn receive<M: AsMut<[u8]>>(ep: &Endpoint, mut room: Option<ReceiveInto<M>>) -> Result<ReceivedMessage<M>> {
+pub async fn receive<M: AsMut<[u8]>>(
+    ep: &Endpoint,
+    mut room: Option<ReceiveInto<M>>,
+) -> Result<ReceivedMessage<M>> {
     let status = ep.message_met().await?;
     let Status { source, bytes, .. } = status;
     let mut stream = Stream { incoming: Incoming::new(source, ROUND), chunk: Payload::default(), at: 0 };
@@ -111,9 +114,9 @@ pub async fn receive<M: AsMut<[u8]>>(ep: &Endpoint, mut room: Option<ReceiveInto
     for _ in 0..count {
         stream.read(ep, &mut number).await?;
         let len = u64::from_le_bytes(number);
-        rest = rest
-            .checked_sub(len)
-            .ok_or_else(|| ep.corrupt(source, &format!("parts of more than the {bytes} bytes of their message")))?;
+        rest = rest.checked_sub(len).ok_or_else(|| {
+            ep.corrupt(source, &format!("parts of more than the {bytes} bytes of their message"))
+        })?;
         lengths.push(len);
     }
     if rest != 0 {
@@ -123,7 +126,10 @@ pub async fn receive<M: AsMut<[u8]>>(ep: &Endpoint, mut room: Option<ReceiveInto
     let mut memory = None;
     for (place, len) in lengths.iter().enumerate() {
         let fits = |room: &mut ReceiveInto<M>| {
-            place == 1 && lengths.len() == 2 && room.first == parts[0] && room.memory.as_mut().len() as u64 == *len
+            place == 1
+                && lengths.len() == 2
+                && room.first == parts[0]
+                && room.memory.as_mut().len() as u64 == *len
         };
         if let Some(mut room) = room.take_if(fits) {
             stream.read(ep, room.memory.as_mut()).await?;
@@ -156,7 +162,9 @@ impl Stream {
                 Some(chunk) => (self.chunk, self.at) = (chunk, 0),
                 None if self.incoming.done() => {
                     let (from, bytes) = (self.incoming.from(), self.incoming.total());
-                    return Err(ep.corrupt(from, &format!("a message of {bytes} bytes that ends within its parts")));
+                    return Err(
+                        ep.corrupt(from, &format!("a message of {bytes} bytes that ends within its parts"))
+                    );
                 }
                 None => ep.progress().await?,
             }

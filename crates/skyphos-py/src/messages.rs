@@ -81,12 +81,7 @@ pub fn recv<'py>(
 
 /// Waits for a message that `recv` would get: source, tag and bytes.
 #[pyfunction]
-pub fn probe(
-    py: Python<'_>,
-    comm: &Comm,
-    source: Option<u32>,
-    tag: Option<u32>,
-) -> PyResult<Py<PyAny>> {
+pub fn probe(py: Python<'_>, comm: &Comm, source: Option<u32>, tag: Option<u32>) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     perform(py, comm, comm.probe_call(source, tag), false, |py, status| told(status).into_py_any(py))
 }

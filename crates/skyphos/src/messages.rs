@@ -3,7 +3,7 @@
 use crate::Comm;
 use skyphos_core::Call;
 use skyphos_core::frame::CallSig;
-use skyphos_core::point_to_point::{ReceivedMessage, ReceiveInto, Status, probe, receive, send};
+use skyphos_core::point_to_point::{ReceiveInto, ReceivedMessage, Status, probe, receive, send};
 use skyphos_types::{Error, Result};
 
 impl Comm {
@@ -21,7 +21,11 @@ impl Comm {
         self.check_usable()?;
         self.check_member("dest", dest)?;
         let sig = CallSig::of_message(self.number(), CallSig::SENDS, Some(dest), Some(tag));
-        Ok(self.node().prepare_message(self.group(), sig, move |ep| async move { send(&ep, dest, &parts).await }))
+        Ok(self.node().prepare_message(
+            self.group(),
+            sig,
+            move |ep| async move { send(&ep, dest, &parts).await },
+        ))
     }
 
     /// Receives the first message that fits; `None`: from any rank, with any tag. If its first part is the one of `room`, and
@@ -88,9 +92,11 @@ impl Comm {
     fn check_member(&self, name: &str, rank: u32) -> Result<()> {
         match rank < self.size() {
             true => Ok(()),
-            false => {
-                Err(Error::bad_input(format!("{name}={rank}: a group of {} has ranks 0 to {}", self.size(), self.size() - 1)))
-            }
+            false => Err(Error::bad_input(format!(
+                "{name}={rank}: a group of {} has ranks 0 to {}",
+                self.size(),
+                self.size() - 1
+            ))),
         }
     }
 }

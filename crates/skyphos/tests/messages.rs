@@ -2,9 +2,19 @@
 
 mod common;
 
-use common::settings;
+use common::{MakeGroup, local, near, on_all, settings, tcp, tls};
 use proptest::prelude::*;
 use skyphos::{Comm, Error, ReceiveInto, ReceivedMessage, Status};
+
+const TRANSPORTS: [(&str, MakeGroup); 4] = [("local", local), ("tcp", tcp), ("near", near), ("tls", tls)];
+
+/// Runs something on all ranks of a group of each transport.
+fn everywhere(size: u32, body: impl Fn(&Comm) + Sync) {
+    for (name, make) in TRANSPORTS {
+        println!("over {name}");
+        on_all(make(size), &body);
+    }
+}
 
 type Got = ReceivedMessage<Vec<u8>>;
 
@@ -21,14 +31,14 @@ fn parts_come_as_they_were_sent() {
     let sizes: [&[usize]; 6] = [&[], &[0], &[1], &[3, 0, 5], &[20, 300_000], &[10, 20_000_000, 7]];
     let part = |k: usize, len: usize| (0..len).map(|b| (b * 7 + k) as u8).collect::<Vec<u8>>();
     let parts_of = |lens: &[usize]| lens.iter().enumerate().map(|(k, len)| part(k, *len)).collect::<Vec<_>>();
-    Comm::local(2, &settings()).unwrap().map_ranks(|comm| {
+    everywhere(2, |comm| {
         for (tag, lens) in sizes.iter().enumerate() {
             let parts = parts_of(lens);
             if comm.rank() == 0 {
                 comm.send_call(1, tag as u32, parts).unwrap().run().unwrap();
                 continue;
             }
-            let got = receive(&comm, Some(0), Some(tag as u32)).unwrap();
+            let got = receive(comm, Some(0), Some(tag as u32)).unwrap();
             let bytes = 8 * (1 + lens.len() as u64) + lens.iter().sum::<usize>() as u64;
             assert_eq!(got.status, Status { source: 0, tag: tag as u32, bytes });
             assert!(got.parts == parts && got.memory.is_none(), "{lens:?}");
@@ -38,7 +48,7 @@ fn parts_come_as_they_were_sent() {
 
 #[test]
 fn the_second_part_goes_where_it_is_told_if_the_first_is_what_is_told() {
-    Comm::local(2, &settings()).unwrap().map_ranks(|comm| {
+    everywhere(2, |comm| {
         let into = |first: &[u8], len: usize| ReceiveInto { first: first.to_vec(), memory: vec![0; len] };
         if comm.rank() == 0 {
             for _ in 0..4 {
@@ -75,19 +85,19 @@ fn a_rank_may_send_to_itself() {
 
 #[test]
 fn probes_see_and_take_nothing() {
-    Comm::local(2, &settings()).unwrap().map_ranks(|comm| {
+    everywhere(2, |comm| {
         if comm.rank() == 1 {
             let seen = comm.probe_call(None, Some(8)).unwrap().run().unwrap();
             assert_eq!((seen.source, seen.tag, seen.bytes), (0, 8, 8 + 8 + 3));
             assert_eq!(comm.probe_now(Some(0), None).unwrap().unwrap().tag, 7, "the first one");
             assert_eq!(comm.probe_now(Some(1), None).unwrap(), None);
-            assert_eq!(receive(&comm, Some(0), Some(8)).unwrap().parts, [b"two"]);
+            assert_eq!(receive(comm, Some(0), Some(8)).unwrap().parts, [b"two"]);
             assert_eq!(comm.probe_now(None, Some(8)).unwrap(), None, "whether or not rank 0 has left");
-            assert_eq!(receive(&comm, None, None).unwrap().parts, [b"one"]);
+            assert_eq!(receive(comm, None, None).unwrap().parts, [b"one"]);
             return;
         }
-        send(&comm, 1, 7, b"one").unwrap();
-        send(&comm, 1, 8, b"two").unwrap();
+        send(comm, 1, 7, b"one").unwrap();
+        send(comm, 1, 8, b"two").unwrap();
     });
 }
 
@@ -154,37 +164,38 @@ fn a_receive_that_gave_up_leaves_its_message_to_the_next() {
 
 #[test]
 fn who_closes_is_lost_once_what_it_had_sent_is_taken() {
-    Comm::local(3, &settings()).unwrap().map_ranks(|comm| match comm.rank() {
-        0 => send(&comm, 1, 1, b"last").unwrap(),
+    everywhere(3, |comm| match comm.rank() {
+        0 => send(comm, 1, 1, b"last").unwrap(),
         1 => {
             // Only when all others have left can nothing come from any.
-            assert_eq!(receive(&comm, Some(0), None).unwrap().parts, [b"last"]);
-            let error = receive(&comm, Some(0), None).map(|_| ()).unwrap_err();
+            assert_eq!(receive(comm, Some(0), None).unwrap().parts, [b"last"]);
+            let error = receive(comm, Some(0), None).map(|_| ()).unwrap_err();
             assert!(matches!(&error, Error::PeerLost { rank: 0, .. }), "{error}");
             assert!(error.to_string().contains("this rank was in recv(source=0, tag=any)"), "{error}");
-            let error = send(&comm, 0, 0, b"").unwrap_err();
+            let error = send(comm, 0, 0, b"").unwrap_err();
             assert!(matches!(&error, Error::PeerLost { rank: 0, .. }), "{error}");
-            send(&comm, 2, 0, b"still here").unwrap();
-            assert_eq!(receive(&comm, None, None).unwrap().parts, [b"answer"]);
-            let error = receive(&comm, None, None).map(|_| ()).unwrap_err();
+            send(comm, 2, 0, b"still here").unwrap();
+            assert_eq!(receive(comm, None, None).unwrap().parts, [b"answer"]);
+            let error = receive(comm, None, None).map(|_| ()).unwrap_err();
             assert!(matches!(&error, Error::PeerLost { .. }), "{error}");
         }
         _ => {
-            assert_eq!(receive(&comm, Some(1), None).unwrap().parts, [b"still here"]);
-            send(&comm, 1, 0, b"answer").unwrap();
+            assert_eq!(receive(comm, Some(1), None).unwrap().parts, [b"still here"]);
+            send(comm, 1, 0, b"answer").unwrap();
         }
     });
 }
 
 #[test]
 fn messages_and_collectives_do_not_touch_each_other() {
-    Comm::local(3, &settings()).unwrap().map_ranks(|comm| {
+    everywhere(3, |comm| {
         let (me, size) = (comm.rank(), comm.size());
         let sub = comm.split(Some(0), -i64::from(me)).unwrap().unwrap();
         for step in 0..20u32 {
             let next = (me + 1) % size;
-            let receiving = comm.receive_call::<Vec<u8>>(Some((me + 2) % size), Some(step), None).unwrap().start();
-            send(&comm, next, step, &[me as u8; 5]).unwrap();
+            let receiving =
+                comm.receive_call::<Vec<u8>>(Some((me + 2) % size), Some(step), None).unwrap().start();
+            send(comm, next, step, &[me as u8; 5]).unwrap();
             send(&sub, sub.rank(), step, b"sub").unwrap();
             comm.barrier().unwrap();
             assert_eq!(receiving.wait().unwrap().parts, [vec![((me + 2) % size) as u8; 5]]);
@@ -210,6 +221,7 @@ proptest! {
         order in proptest::collection::vec(any::<proptest::sample::Index>(), 40),
         wild in proptest::collection::vec((any::<bool>(), any::<bool>()), 40),
         early in any::<bool>(),
+        transport in 0..TRANSPORTS.len(),
     ) {
         let lens = [0usize, 10, 3000, 300_000];
         // Each message is asked for once, by what fits it; with wildcards another may come in its place.
@@ -222,12 +234,12 @@ proptest! {
         // Named receives first: then a wildcard never takes what a later one needs.
         takes.sort_by_key(|take| (take.source.is_none() || take.tag.is_none(), take.source.is_none() && take.tag.is_none()));
         let takes = takes.into_iter().filter(|take| take.source.is_some() == take.tag.is_some()).collect::<Vec<_>>();
-        let results = Comm::local(4, &settings()).unwrap().map_ranks(|comm| {
+        let results = on_all(TRANSPORTS[transport].1(4), |comm| {
             if comm.rank() > 0 {
                 for (k, (_, tag, len)) in sent.iter().enumerate().filter(|(_, s)| s.0 == comm.rank()) {
                     let mut bytes = vec![k as u8; lens[*len]];
                     bytes.push(k as u8);
-                    send(&comm, 0, *tag, &bytes).unwrap();
+                    send(comm, 0, *tag, &bytes).unwrap();
                 }
                 comm.barrier().unwrap();
                 return Vec::new();

@@ -10,8 +10,8 @@
 //! - A message that nobody waits for stays here, up to the sender's window.
 
 use super::{CallBox, Group, Mailbox, Reply, Stream};
-use crate::slab::Payload;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
+use crate::slab::Payload;
 use crate::transport::Loss;
 use skyphos_types::Error;
 use std::collections::{BTreeMap, VecDeque};
@@ -130,7 +130,8 @@ impl Stream {
     fn push(&mut self, from: u32, header: &Header, frame: Frame) -> Result<(), Error> {
         if header.seq != self.next_seq || header.total != self.total {
             let (seq, total, next, due) = (header.seq, header.total, self.next_seq, self.total);
-            let message = format!("chunk {seq} of a message of {total} bytes where chunk {next} of {due} was due");
+            let message =
+                format!("chunk {seq} of a message of {total} bytes where chunk {next} of {due} was due");
             return Err(Error::Corrupt { rank: from, message });
         }
         self.next_seq += 1;
@@ -146,7 +147,8 @@ impl Mailbox {
         self.messages.next_local += 1;
         let mut fresh = self.spare_calls.pop().unwrap_or_default();
         (fresh.comm, fresh.call, fresh.own, fresh.post) = (group.comm, call, Some(sig), Some(post));
-        let over = self.over_in(group).find(|(rank, _)| post.needs(*rank)).map(|(_, over)| over.error.clone());
+        let over =
+            self.over_in(group).find(|(rank, _)| post.needs(*rank)).map(|(_, over)| over.error.clone());
         let diverged = self.comm(group.comm).and_then(|state| state.diverged.clone());
         if let Some(error) = over {
             fresh.fail(error, true);
@@ -301,9 +303,8 @@ impl Mailbox {
             let Some(place) = early.iter().position(is_due) else { return };
             let arrival = early.swap_remove(place);
             *next += 1;
-            let goes_on = |call: u64| {
-                calls.iter().any(|b| (b.comm, b.call) == (group, call) && b.failed.is_none())
-            };
+            let goes_on =
+                |call: u64| calls.iter().any(|b| (b.comm, b.call) == (group, call) && b.failed.is_none());
             let fits = |(of, call, filter): &(u64, u64, Filter)| {
                 *of == group && filter.takes(from, arrival.envelope.tag) && goes_on(*call)
             };
@@ -324,12 +325,14 @@ impl Mailbox {
     /// The sender of a message asks whether it is being received, or its receiver whether it is being sent.
     fn say_whether_present(&mut self, from: u32, header: &Header) {
         let (pair, count, group) = (header.comm, header.call, header.sig.n);
-        let is_it = |arrival: &&Arrival| (arrival.envelope.id.pair, arrival.envelope.id.count) == (pair, count);
+        let is_it =
+            |arrival: &&Arrival| (arrival.envelope.id.pair, arrival.envelope.id.count) == (pair, count);
         let begun = match header.sig.flags == CallSig::SENDS {
             true => self.messages.came.get(&(group, from)),
             false => self.messages.sent.get(&(group, from)),
         };
-        let is_here = begun.is_some_and(|begun| count < *begun) && !self.messages.arrivals.iter().any(|a| is_it(&a));
+        let is_here =
+            begun.is_some_and(|begun| count < *begun) && !self.messages.arrivals.iter().any(|a| is_it(&a));
         if is_here {
             self.replies.push(Reply::about(from, FrameKind::Present, header));
         }
@@ -391,7 +394,8 @@ impl Reply {
     /// An answer from the other end of a message.
     fn about(to: u32, kind: FrameKind, asked: &Header) -> Reply {
         let flags = if asked.sig.flags == CallSig::SENDS { CallSig::RECEIVES } else { CallSig::SENDS };
-        let header = Header { sig: CallSig { flags, ..asked.sig }, ..Header::control(kind, asked.comm, asked.call) };
+        let header =
+            Header { sig: CallSig { flags, ..asked.sig }, ..Header::control(kind, asked.comm, asked.call) };
         Reply { to, header, payload: Vec::new() }
     }
 }
@@ -424,7 +428,9 @@ impl CallBox {
                         self.fail_message(error, false);
                     }
                 }
-                None => self.fail(Error::Corrupt { rank: from, message: "a message came back".to_owned() }, false),
+                None => {
+                    self.fail(Error::Corrupt { rank: from, message: "a message came back".to_owned() }, false)
+                }
             },
             FrameKind::Credit => self.take_credit(from, header.round, header.total),
             FrameKind::Abort => self.fail_message(error_of(from, &frame), true),

@@ -138,7 +138,8 @@ fn messages(comm: &Comm, count: usize) -> Result<Vec<u64>> {
         came.push(comm.receive_call(Some(from), None, None)?.run()?);
     }
     let words = came.iter().flat_map(|message| {
-        let words = message.parts[0].chunks(8).map(|word| u64::from_le_bytes(word.try_into().expect("words")));
+        let words =
+            message.parts[0].chunks(8).map(|word| u64::from_le_bytes(word.try_into().expect("words")));
         [u64::from(message.status.source), u64::from(message.status.tag)].into_iter().chain(words)
     });
     Ok(words.collect())

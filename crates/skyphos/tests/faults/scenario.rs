@@ -97,11 +97,7 @@ impl Scenario {
         let scenario = Scenario { seed, processes, each, network, steps, faults, then, before: vec![] };
         // Parts of a group that know nothing of each other may well see different calls fail; and so may the ends of a message.
         let is_of_all = !["split", "messages"].contains(&ALL[scenario.steps[0].0].0);
-        if apart.random_bool(0.25) && is_of_all {
-            scenario.interrupted(&mut apart)
-        } else {
-            scenario
-        }
+        if apart.random_bool(0.25) && is_of_all { scenario.interrupted(&mut apart) } else { scenario }
     }
 
     /// Nobody is lost; but ranks come late, find errors before they enter, and are interrupted: before, while and after
