@@ -47,9 +47,9 @@ class Comm(OuterProductCollectives, PointToPoint):
 
     All methods but the properties, :meth:`close` and messages from one rank to another (:meth:`send`, :meth:`recv`,
     :meth:`probe` and their like) are collective: every rank calls the same ones in the same order. An error on one rank
-    is raised on all. Every collective but :meth:`split` takes ``async_op=True`` and then returns a :class:`Work`; making
-    the call is what counts for the order. Calls on one Comm from several threads take turns in no particular order, so
-    give each thread a group of its own. A context manager closes the group at its end.
+    is raised on all. Every collective but :meth:`split` takes ``async_op=True`` and then returns a :class:`Work`;
+    making the call is what counts for the order. Calls on one Comm from several threads take turns in no particular
+    order, so give each thread a group of its own. A context manager closes the group at its end.
     """
 
     def __init__(self, native: _skyphos.Comm) -> None:
