@@ -10,6 +10,7 @@ from .errors import BadInput, Timeout
 
 if TYPE_CHECKING:
     from . import _skyphos
+    from .in_thread import InThread
 
 __all__ = ["Work", "perform"]
 
@@ -35,7 +36,7 @@ class Work(Generic[T]):
     """
 
     def __init__(
-        self, native: _skyphos.Work, finish: Callable[[Any], T], failed: Callable[[], None] | None = None
+        self, native: _skyphos.Work | InThread, finish: Callable[[Any], T], failed: Callable[[], None] | None = None
     ) -> None:
         self._native = native
         self._failed = failed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 import skyphos as sky
 from conftest import Processes, on_all
-from skyphos.errors import BadInput, Mismatch
+from skyphos.errors import BadInput, Mismatch, SkyphosError
 from skyphos.shuffle import Shuffle, words
 from skyphos.shuffle.stages import Stages
 
@@ -515,3 +516,42 @@ def test_words_of_no_text() -> None:
     for wrong in (7, None, "\ud800", [b"a"]):
         with pytest.raises(sky.BadInput, match="words are those of bytes or str"):
             words(wrong)
+
+
+def test_shuffles_under_way_beside_other_calls() -> None:
+    def body(comm: sky.Comm) -> Any:
+        keys = np.arange(2_000) * (comm.rank + 1) % 997
+        works = [comm.shuffle(keys + k, np.ones(2_000), async_op=True) for k in range(3)]
+        total = comm.allreduce(1.0)
+        waited = [work.wait() for work in reversed(works)]
+        at_once = [comm.shuffle(keys + k, np.ones(2_000)) for k in reversed(range(3))]
+        pairs = [pair for both in zip(waited, at_once, strict=True) for pair in zip(*both, strict=True)]
+        same = all(np.array_equal(a, b) for a, b in pairs)
+        return total, same, "shuffle" in repr(works[0]) and works[0].done(), len(works[0].wait()[0])
+
+    for total, same, done, keys in on_all(3, body):
+        assert total == 3.0 and same and done and keys > 0
+
+
+def test_an_error_of_a_shuffle_under_way_is_that_of_its_work_on_all_ranks() -> None:
+    def body(comm: sky.Comm) -> str:
+        values = np.ones(3) if comm.rank else np.ones(2)
+        work = comm.shuffle([1, 2, 3], values, async_op=True)
+        assert comm.allreduce(1) == 2
+        assert isinstance(work.exception(), BadInput)
+        with pytest.raises(BadInput) as error:
+            work.wait()
+        return str(error.value)
+
+    zero, one = on_all(2, body)
+    assert "2" in zero and one.startswith("rank 0: ")
+
+
+def test_a_shuffle_that_nobody_waits_for_ends_with_its_group() -> None:
+    def body(comm: sky.Comm) -> Any:
+        if comm.rank == 1:
+            time.sleep(0.05)
+        return comm.shuffle([1], [1], async_op=True)
+
+    works = on_all(2, body)
+    assert all(work.exception(timeout=20) is None or isinstance(work.exception(), SkyphosError) for work in works)

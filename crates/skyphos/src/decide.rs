@@ -28,9 +28,6 @@ const ROUNDS: [u32; 2] = [3, 2];
 /// The link is another one than was thought when it carries so many times as much, or as little.
 const ANOTHER_LINK: f64 = 1.5;
 
-/// The one that was settled on is doubted when calls take so much longer than they did then.
-const DOUBTFUL: f64 = 1.5;
-
 /// Arrays that are made because of a hint alone, nobody having been asked, are at most this large.
 const BELIEVED_BYTES: u64 = 64 << 20;
 
@@ -103,9 +100,10 @@ pub(crate) async fn decide<T: Element>(
             profile: grounds.profile,
             corrections: grounds.corrections,
         };
+        let rounds = tried.as_ref().map_or(0, |tried| tried.rounds + 1);
         tried
             .and_then(|tried| settle(&data, tried, &grounds.took, || worth_a_try(&data, op, options, true)))
-            .unwrap_or_else(|| Next::begin(worth_a_try(&data, op, options, !basis.seen.is_fixed())))
+            .unwrap_or_else(|| Next::begin(worth_a_try(&data, op, options, !basis.seen.is_fixed()), rounds))
     };
     let believed = options.expected_nnz.filter(|_| !asked_before && basis.seen.starts_alike());
     let by_hint = believed.and_then(|entries| {
@@ -115,7 +113,7 @@ pub(crate) async fn decide<T: Element>(
         let fits = n.saturating_mul((width * size_of::<T>()) as u64) <= BELIEVED_BYTES;
         (fits || next.choices.iter().all(|choice| !choice.algorithm.is_dense())).then_some((grounds, next))
     });
-    let (grounds, Next { choices, took, settled_s, rounds }) = match by_hint {
+    let (grounds, Next { choices, took, rounds }) = match by_hint {
         Some(both) => both,
         None => {
             let grounds = Grounds::asked(ep, view, width, n, basis.seen, tried.as_ref()).await?;
@@ -144,7 +142,7 @@ pub(crate) async fn decide<T: Element>(
     let known = ways[0].clone();
     let entries = (!grounds.hinted).then(|| grounds.curve.entries(f64::from(ep.size())) as u64);
     let hint = options.expected_nnz.filter(|_| grounds.hinted);
-    let next = Tried { here: nothing(ways.len()), ways, took, settled_s, rounds };
+    let next = Tried { here: nothing(ways.len()), ways, took, rounds };
     let learned = Learned { next, hint };
     Ok(Decided { known, learned: Some(learned), entries })
 }
@@ -209,33 +207,33 @@ impl Grounds {
 struct Next {
     choices: Vec<Choice>,
     took: Vec<f64>,
-    settled_s: Option<f64>,
     rounds: u32,
 }
 
 impl Next {
-    fn begin(choices: Vec<Choice>) -> Next {
-        Next { took: vec![f64::INFINITY; choices.len()], choices, settled_s: None, rounds: 0 }
+    fn begin(choices: Vec<Choice>, rounds: u32) -> Next {
+        Next { took: vec![f64::INFINITY; choices.len()], choices, rounds }
     }
 }
 
 /// What comes after tries: the best are tried again unless one was clearly better, and in the end all ranks settle on the
-/// one that took the least time. `None` where there is nothing to go by. `now`: what the last round took the slowest rank.
-/// `anew`: what would be tried if nothing had been.
+/// one that took the least time, and stay with it whatever later calls take: another way adds in another order. `None` where
+/// there is nothing to go by, or what was chosen unseen is to be chosen by what calls have shown since. `now`: what the last
+/// round took the slowest rank. `anew`: what would be tried if nothing had been.
 fn settle(data: &Data<'_>, tried: Tried, now: &[f64], anew: impl FnOnce() -> Vec<Choice>) -> Option<Next> {
-    let Tried { ways, took, settled_s, rounds, .. } = tried;
+    let Tried { ways, took, rounds, .. } = tried;
     let took: Vec<f64> = took.iter().zip(now).map(|(before, now)| before.min(*now)).collect();
     let mut order: Vec<usize> = (0..ways.len()).collect();
     order.sort_by(|a, b| took[*a].total_cmp(&took[*b]));
-    let best_s = order.first().map(|best| took[*best]).filter(|s| s.is_finite())?;
-    let only_s = match (&ways[..], settled_s) {
-        ([_], None) => return None,
-        ([_], Some(before)) if now[0] > DOUBTFUL * before => return None,
-        ([_], settled_s) => settled_s,
-        _ => None,
-    };
+    if ways.len() == 1 && rounds == 0 {
+        return None;
+    }
+    let best_s = took[*order.first()?];
+    if ways.len() > 1 && !best_s.is_finite() {
+        return None;
+    }
     let close = order.iter().take_while(|way| took[**way] <= WORTH_ANOTHER_TRY * best_s).count();
-    let more_rounds = rounds + 1 < ROUNDS[usize::from(!is_short(best_s))];
+    let more_rounds = ways.len() > 1 && rounds + 1 < ROUNDS[usize::from(!is_short(best_s))];
     let left = if more_rounds { close.min(AGAIN) } else { 1 };
     let before = ways[order[0]].choice.as_ref();
     let said = |way: &usize| (ways[*way].algorithm, ways[*way].degrees.clone(), took[*way]);
@@ -260,8 +258,7 @@ fn settle(data: &Data<'_>, tried: Tried, now: &[f64], anew: impl FnOnce() -> Vec
         choices.extend(better.take(MOST_WAYS - left).map(|one| Choice { tried: out.clone(), ..one }));
         took.resize(choices.len(), f64::INFINITY);
     }
-    let settled_s = (choices.len() == 1).then(|| only_s.unwrap_or(best_s));
-    Some(Next { choices, took, settled_s, rounds: rounds + 1 })
+    Some(Next { choices, took, rounds: rounds + 1 })
 }
 
 /// The algorithm that should be best, and, if `more`, those that are worth a try beside it, for what is asked.

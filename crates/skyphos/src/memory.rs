@@ -78,8 +78,6 @@ pub(crate) struct Tried {
     pub(crate) here: Vec<[f64; MOST_TRIES]>,
     /// The least seconds of rounds before, each those of the slowest rank; infinite where there was none.
     pub(crate) took: Vec<f64>,
-    /// What the only way took all ranks when it was settled on.
-    pub(crate) settled_s: Option<f64>,
     /// Rounds of tries before this one.
     pub(crate) rounds: u32,
 }
@@ -88,7 +86,7 @@ impl Tried {
     /// Nothing yet.
     pub(crate) fn begin(ways: Vec<Known>) -> Tried {
         let took = vec![f64::INFINITY; ways.len()];
-        Tried { here: nothing(ways.len()), ways, took, settled_s: None, rounds: 0 }
+        Tried { here: nothing(ways.len()), ways, took, rounds: 0 }
     }
 }
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ..arguments import Op
 from ..broadcast import BroadcastCollectives
+from ..in_thread import InThread
+from ..work import Work
 
 if TYPE_CHECKING:
     from ..comm import Comm
@@ -47,6 +49,7 @@ class ShuffleCollectives(BroadcastCollectives):
         spill_dir: str | os.PathLike[str] | None = None,
         debug: bool | None = None,
         explain: bool = False,
+        async_op: bool = False,
     ) -> Any:
         """Bring values to the owners of their keys, those of equal keys merged on the way. Collective.
 
@@ -88,6 +91,9 @@ class ShuffleCollectives(BroadcastCollectives):
             ``python -X dev``.
         explain : bool
             Also return a :class:`~skyphos.shuffle.ShuffleExplanation`.
+        async_op : bool
+            Return a :class:`Work`, whose wait returns the result. The shuffle goes on on a thread, where functions that
+            were passed are called, and in a group of its own (:meth:`dup`), for which all ranks come together first.
 
         Returns
         -------
@@ -120,6 +126,29 @@ class ShuffleCollectives(BroadcastCollectives):
         """
         from .sender import Shuffle  # here, since few programs shuffle, and it takes long to import
 
+        if async_op:
+            group = cast("Comm", self).dup()
+
+            def run() -> Any:
+                try:
+                    return group.shuffle(
+                        keys,
+                        values,
+                        combine,
+                        partition=partition,
+                        mergeable=mergeable,
+                        local_reduction=local_reduction,
+                        push_bytes=push_bytes,
+                        fetches=fetches,
+                        memory=memory,
+                        spill_dir=spill_dir,
+                        debug=debug,
+                        explain=explain,
+                    )
+                finally:
+                    group.close()
+
+            return Work(InThread("shuffle", run), lambda result: result)
         try:
             shuffle = Shuffle(
                 cast("Comm", self),
