@@ -1,4 +1,4 @@
-"""A call of several collectives that goes on while its caller does something else: on a thread, in a group of its own."""
+"""A call of several collectives that goes on while its caller does something else: on a thread, in its own group."""
 
 from __future__ import annotations
 

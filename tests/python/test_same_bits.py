@@ -1,4 +1,4 @@
-"""The same input gives the same bits: in every run where choices are fixed, elsewhere after the first calls of a run."""
+"""The same input gives the same bits: in every run where choices are fixed, elsewhere after the first calls."""
 
 from __future__ import annotations
 
