@@ -91,9 +91,9 @@ def init(
         warns once. A group of one takes only what is named.
     adapt : bool, optional
         Whether ``algorithm="auto"`` learns from calls: where several algorithms should take about as long, the first
-        calls try them in turn, and the others go by the one that took least. False: it goes by data and profile
-        alone, so that each run of a program adds up in the same order. Rank 0's counts for all ranks. Default: True,
-        or False where SKYPHOS_ADAPT is ``0``.
+        25 calls of a kind at most try them in turn, and the others go by the one that took least, as long as the data
+        stays as large. False: it goes by data and profile alone, so each run of a program adds in the same order.
+        Rank 0's counts for all ranks. Default: True, or False where SKYPHOS_ADAPT is ``0``.
     topology : Topology, path or re.Pattern, optional
         Which ranks share a host, and which hosts a rack, for layers of butterflies and the order of broadcasts:
         :class:`skyphos.Topology`, a file of hosts and their racks (:meth:`skyphos.Topology.load`), what ``skyphos

@@ -327,7 +327,8 @@ def test_results_through_a_link(graph: Path, tmp_path: Path) -> None:
 def test_results_to_stdout(graph: Path) -> None:
     for n in (1, 2):
         done = skyphos("pagerank", graph, "-n", n, "--out", "/dev/stdout")
-        assert done.returncode == 0 and done.stdout.startswith("vertex,rank\n1,0.") and "\nvertices 5 " in done.stdout
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("vertex,rank\n1,0.") and "\nvertices 5 " in done.stdout
 
 
 def test_names_that_are_no_utf_8(graph: Path, tmp_path: Path) -> None:

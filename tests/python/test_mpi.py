@@ -202,3 +202,26 @@ def test_what_mpi_cannot_do_is_refused(tmp_path: Path) -> None:
         sky.init(transport="mpi", tls=sky.TLS(tmp_path / "a", tmp_path / "b", tmp_path / "c"))
     with pytest.raises(sky.BadInput, match='"tcp" or "mpi"'):
         sky.init(transport="infiniband")
+
+
+FINALIZED = """
+from mpi4py import MPI
+import skyphos as sky
+
+comm = sky.Comm.from_mpi4py(MPI.COMM_WORLD)
+comm.allreduce(1)
+work = comm.irecv(tag=3)
+MPI.Finalize()
+for call in (lambda: comm.allreduce(1), comm.barrier, lambda: comm.send(1, 1 - comm.rank), work.wait):
+    try:
+        call()
+    except sky.PeerLost as error:
+        print("finalised" if "MPI was finalised while this Comm was open: close it before" in str(error) else error)
+comm.close()
+"""
+
+
+@needs_mpi
+def test_a_comm_that_is_open_when_mpi_is_finalised_says_so() -> None:
+    done = run(2, FINALIZED)
+    assert done.returncode == 0 and done.stdout.split() == ["finalised"] * 8, (done.stdout, done.stderr)

@@ -418,6 +418,14 @@ impl Mpi {
         events.push(Event::PeerDown { rank: from, cause: cause.to_owned(), loss });
     }
 
+    /// Whether anything goes: not where the program has finalised MPI, which ends a process that calls it afterwards.
+    fn goes(&mut self) -> bool {
+        if self.broken.is_none() && !self.library.is_usable() {
+            self.broken = Some("MPI was finalised while this Comm was open: close it before MPI_Finalize".to_owned());
+        }
+        self.broken.is_none()
+    }
+
     /// Tells once that nothing goes any more.
     fn tell_if_broken(&mut self, events: &mut Vec<Event>) {
         let Some(why) = self.broken.clone().filter(|_| !std::mem::replace(&mut self.told, true)) else {
@@ -524,7 +532,7 @@ impl Transport for Mpi {
 
     fn post(&mut self, to: u32, frame: Frame) {
         debug_assert!(frame.payload.len() <= CHUNK_BYTES);
-        if self.broken.is_some() {
+        if !self.goes() {
             return;
         }
         let bytes = HEADER_BYTES + frame.payload.len();
@@ -551,7 +559,7 @@ impl Transport for Mpi {
 
     fn begin_allreduce(&mut self, header: Header, op: &ReduceOp, dtype: DType, mut part: SlabMut) {
         let (number, op) = self.library.reduction(op, dtype).expect("what has_allreduce says there is");
-        if self.broken.is_some() {
+        if !self.goes() {
             return;
         }
         let (mut request, count) = (Box::<Handle>::default(), part.len() / dtype.size());
@@ -578,6 +586,7 @@ impl Transport for Mpi {
         let mut idle = Idle::new();
         loop {
             for _ in 0..if wait.is_zero() { 1 } else { ROUNDS } {
+                self.goes();
                 self.round(events);
                 self.tell_if_broken(events);
                 if events.len() > before || self.woken.swap(false, Ordering::AcqRel) {
