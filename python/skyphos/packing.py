@@ -219,8 +219,8 @@ def _is_plain_data(x: Any) -> bool:
 
 
 def _is_plain(x: npt.NDArray[Any]) -> bool:
-    """Whether an array is numbers, and a name says of which type."""
-    return x.dtype.kind in _NUMBERS and x.dtype.isnative
+    """Whether an array is numbers, and a name says of which type and in which order of bytes."""
+    return x.dtype.kind in _NUMBERS
 
 
 def _is_plain_tensor(x: Any) -> bool:
