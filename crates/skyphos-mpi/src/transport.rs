@@ -421,7 +421,8 @@ impl Mpi {
     /// Whether anything goes: not where the program has finalised MPI, which ends a process that calls it afterwards.
     fn goes(&mut self) -> bool {
         if self.broken.is_none() && !self.library.is_usable() {
-            self.broken = Some("MPI was finalised while this Comm was open: close it before MPI_Finalize".to_owned());
+            self.broken =
+                Some("MPI was finalised while this Comm was open: close it before MPI_Finalize".to_owned());
         }
         self.broken.is_none()
     }
