@@ -144,7 +144,7 @@ fn what_nobody_sends_or_takes_ends_with_the_time_out_that_names_who_did_not_come
 
 #[test]
 fn a_receive_that_gave_up_leaves_its_message_to_the_next() {
-    let settings = skyphos::Settings { timeout: std::time::Duration::from_millis(200), ..settings() };
+    let settings = skyphos::Settings { timeout: std::time::Duration::from_millis(1000), ..settings() };
     Comm::local(2, &settings).unwrap().map_ranks(|comm| {
         if comm.rank() == 0 {
             let error = receive(&comm, Some(1), None).map(|_| ()).unwrap_err();
