@@ -81,13 +81,55 @@ def wrong_messages() -> None:
     for bad in (rank, size):
         with pytest.raises((ValueError, RuntimeError)):
             dist.group.WORLD.send([torch.ones(1)], bad, 0)
-    with pytest.raises(ValueError, match="name it"):
-        dist.recv(torch.ones(1))
     if rank == 0:
         dist.send(torch.ones(3), 1, tag=9)
+        dist.send(torch.ones(4, dtype=torch.int32), 1, tag=9)
+        dist.send(torch.ones(4), 1, tag=9)
     if rank == 1:
-        with pytest.raises(Exception, match=r"n=3, .*n=4, "):
-            dist.recv(torch.ones(4), 0, tag=9)
+        came = torch.zeros(4)
+        with pytest.raises(Exception, match=r"rank 0 sent 3 elements of torch.float32 with tag 9.* 4 elements"):
+            dist.recv(came, 0, tag=9)
+        with pytest.raises(Exception, match=r"sent 4 elements of torch.int32 .* receives 4 elements of torch.float32"):
+            dist.recv(came, tag=9)
+        dist.recv(came, tag=9)
+        assert came.eq(1).all()
+    dist.barrier()
+
+
+def any_source(length: int) -> None:
+    """The sender is known, and messages of each come in their order; those of a named sender or other tag stay."""
+    rank, size = me()
+    mine = torch.full((length,), float(rank))
+    if rank:
+        dist.send(mine + 100, 0, tag=3)
+        for k in range(3):
+            dist.send(mine + 10 * k, 0)
+    else:
+        named = torch.empty(length)
+        dist.recv(named, size - 1)
+        assert named.eq(size - 1).all()
+        counts = {other: int(other == size - 1) for other in range(1, size)}
+        columns = torch.zeros(length, 2)
+        for step in range(3 * (size - 1) - 1):
+            if step % 2:
+                sender = dist.recv(columns[:, 1])
+            else:
+                work = dist.irecv(columns[:, 1])
+                work.wait()
+                sender = work._source_rank()
+            assert columns[:, 1].eq(sender + 10 * counts[sender]).all() and not columns[:, 0].any()
+            counts[sender] += 1
+        assert set(counts.values()) == {3}
+        assert sorted(dist.recv(named, tag=3) for _ in range(size - 1)) == list(range(1, size))
+        with pytest.raises(RuntimeError, match="sourceRank"):
+            dist.all_reduce(named[:0], async_op=True)._source_rank()
+    if rank:
+        dist.all_reduce(mine[:0])
+    group = dist.new_group([size - 1, 0])
+    if rank == size - 1:
+        dist.send(mine, 0, group=group)
+    elif rank == 0:
+        assert dist.recv(named, group=group) == size - 1
     dist.barrier()
 
 
@@ -212,6 +254,12 @@ def test_batches(ranks: Callable[[int], Ranks], size: int) -> None:
 
 def test_strided(ranks: Callable[[int], Ranks]) -> None:
     ranks(2).run(strided)
+
+
+@pytest.mark.parametrize("length", [1, 100_000])
+@pytest.mark.parametrize("size", [2, 4])
+def test_any_source(ranks: Callable[[int], Ranks], size: int, length: int) -> None:
+    ranks(size).run(any_source, length)
 
 
 def test_wrong_messages(ranks: Callable[[int], Ranks]) -> None:

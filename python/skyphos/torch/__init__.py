@@ -44,6 +44,7 @@ from .hooks import qsgd_hook, topk_hook
 from .meeting import create
 from .optimizer import DistributedOptimizer
 from .outer import guard, no_sync, outer_product
+from .source_rank import teach
 
 __all__ = [
     "QSGD",
@@ -73,6 +74,7 @@ def register() -> None:
     >>> dist.is_backend_available("skyphos")
     True
     """
+    teach()
     if "SKYPHOS" not in torch.distributed.Backend._plugins:
         torch.distributed.Backend.register_backend("skyphos", create, extended_api=True, devices=["cpu"])
 

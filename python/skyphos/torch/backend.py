@@ -115,9 +115,9 @@ class SkyphosBackend(Backend):
         super().__init__(comm.rank, comm.size)
         self.comm = comm
         self._line = Line("skyphos-futures")
-        self._messages = Messages(comm)
+        self._messages = Messages(comm, "messages")
         self._scratch = Scratch()
-        self._roll = Roll(comm, self._messages)
+        self._roll = Roll(comm)
         keep(self)
 
     # What PyTorch asks of a backend made in Python, and answers itself without end unless that does.
@@ -487,30 +487,40 @@ class SkyphosBackend(Backend):
     def send(self, tensors: Tensors, to: int, tag: int) -> TorchWork:
         """Send a tensor to one rank. It is over once the bytes are handed over: up to 8 MB without the receiver."""
         tensor = _only(tensors, "send", strided=True)
-        work = self._messages.send(self._other(to, tag, "send"), tag, as_moved(tensor.contiguous()))
+        self._check_message(to, tag, "send")
+        work = self._messages.send(to, tag, _described(tensor), as_moved(tensor.contiguous()))
         return TorchWork(work, lambda _: None, [tensor], None)
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> TorchWork:
         """Receive a tensor from one rank."""
+        self._check_message(source, tag, "recv")
+        return self._received(tensors, source, tag)
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> TorchWork:
+        """Receive a tensor from any other rank; ``source_rank`` of the work is that."""
+        self._check_message(None, tag, "recv")
+        return self._received(tensors, None, tag)
+
+    def _received(self, tensors: Tensors, source: int | None, tag: int) -> TorchWork:
         tensor = _only(tensors, "recv", strided=True)
         check_written([tensor])
         straight = is_plain(tensor)
         out = as_moved(tensor) if straight else _room(tensor)
-        work = self._messages.receive(self._other(source, tag, "recv"), tag, out)
-        return TorchWork(work, lambda _: None if straight else _fill(tensor, out), [tensor], None)
+        call = self._messages.receive(source, tag, _described(tensor), out)
 
-    def _other(self, rank: int, tag: int, what: str) -> int:
-        if not 0 <= rank < self.comm.size or rank == self.comm.rank:
+        def finish(sender: int) -> None:
+            work.source = sender
+            if not straight:
+                _fill(tensor, out)
+
+        work = TorchWork(call, finish, [tensor], None)
+        return work
+
+    def _check_message(self, rank: int | None, tag: int, what: str) -> None:
+        if rank is not None and (not 0 <= rank < self.comm.size or rank == self.comm.rank):
             raise BadInput(f"rank {self.comm.rank}: {what} names rank {rank}: another one of {self.comm.size}")
         if not 0 <= tag < 1 << 32:
             raise BadInput(f"rank {self.comm.rank}: {what} with tag {tag}: from 0 to 2^32 - 1")
-        return rank
-
-    def recv_anysource(self, tensors: Tensors, tag: int) -> TorchWork:
-        """Refused: PyTorch could not tell whose message it was."""
-        raise BadInput(
-            "recv without src: a backend made in Python cannot tell torch.distributed which rank it came from; name it"
-        )
 
     def barrier(self, opts: Any) -> TorchWork:
         """Wait until all ranks are here."""
@@ -599,6 +609,7 @@ class SkyphosBackend(Backend):
         let_go(self)
         self._line.close()
         self._messages.close()
+        self._roll.close()
         self.comm.close()
 
     def abort(self) -> None:
@@ -630,6 +641,11 @@ def _seconds(timeout: timedelta) -> float | None:
     """Those of torch's time-out; None where it says none."""
     seconds = timeout.total_seconds()
     return seconds if seconds > 0 else None
+
+
+def _described(tensor: torch.Tensor) -> str:
+    """What the other end of a message must have, too."""
+    return f"{tensor.numel()} elements of {tensor.dtype}"
 
 
 def _room(tensor: torch.Tensor) -> npt.NDArray[Any]:

@@ -1,9 +1,8 @@
-"""Messages between two ranks: calls of a group of those two and a tag, which both make without a word."""
+"""Messages from one rank to another, as bytes with a description."""
 
 from __future__ import annotations
 
 import hashlib
-import threading
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,12 @@ import numpy.typing as npt
 
 from .. import _skyphos as native
 from ..comm import Comm
+from ..errors import Mismatch
 from ..work import Work, perform
 
 __all__ = ["Messages", "group_name"]
 
-#: Groups of two are named by their tag; those of a process group's ranks by more than any tag says.
+#: Names of groups are above those of tags.
 _TAGS = 1 << 32
 
 
@@ -32,41 +32,38 @@ def group_name(text: str) -> int:
 
 
 class Messages:
-    """The groups of two that messages of a :class:`Comm` have needed so far: one for each direction and tag.
+    """Messages among the ranks of a :class:`Comm`, in a group of their own, so that none of others can be taken for them.
 
-    Messages of one sender, receiver and tag arrive in the order in which they were sent, those of others in any.
+    Those of one sender and tag arrive in the order in which they were sent.
     """
 
-    def __init__(self, comm: Comm) -> None:
-        self._comm = comm
-        self._groups: dict[tuple[int, int, int], native.Comm] = {}
-        self._lock = threading.Lock()
+    def __init__(self, comm: Comm, name: str) -> None:
+        self._rank = comm.rank
+        self._group = comm._native.group_of(list(range(comm.size)), group_name(name))
 
-    def between(self, source: int, to: int, tag: int) -> native.Comm:
-        """The group of these two, one of which is this rank."""
-        with self._lock:
-            group = self._groups.get((source, to, tag))
-            if group is None:
-                group = self._comm._native.group_of([source, to], tag)
-                self._groups[source, to, tag] = group
-            return group
+    def send(self, to: int, tag: int, what: str, mine: npt.NDArray[Any]) -> Work[None]:
+        """Begin to send an array and what it is, in words. It is over once the bytes are handed over."""
+        parts = [np.frombuffer(what.encode(), np.uint8), mine.view(np.uint8)]
+        work: Work[None] = perform(native.send(self._group, to, tag, parts, True), True, lambda _: None)
+        return work
 
-    def send(self, to: int, tag: int, mine: npt.NDArray[np.uint8]) -> Work[Any]:
-        """Begin to send bytes. It is over once they are handed over."""
-        return _moved(self.between(self._comm.rank, to, tag), mine, mine[:0].copy())
+    def receive(self, source: int | None, tag: int, what: str, out: npt.NDArray[Any]) -> Work[int]:
+        """Begin to receive what ``out`` has room for, of one rank or (None) of any; the work gives that rank.
 
-    def receive(self, source: int, tag: int, out: npt.NDArray[np.uint8]) -> Work[Any]:
-        """Begin to receive as many bytes as there is room for."""
-        return _moved(self.between(source, self._comm.rank, tag), out[:0].copy(), out)
+        The work ends with ``Mismatch`` if the message is another thing than ``what``.
+        """
+
+        def finish(came: Any) -> int:
+            (sender, _, _), parts, is_in_out = came
+            if not is_in_out:
+                sent = parts[0].tobytes().decode()
+                raise Mismatch(f"rank {sender} sent {sent} with tag {tag}, and rank {self._rank} receives {what}")
+            return int(sender)
+
+        received = native.recv(self._group, source, tag, what.encode(), out.view(np.uint8), True)
+        work: Work[int] = perform(received, True, finish)
+        return work
 
     def close(self) -> None:
-        """Leave them all."""
-        with self._lock:
-            for group in self._groups.values():
-                group.close()
-            self._groups.clear()
-
-
-def _moved(group: native.Comm, mine: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> Work[Any]:
-    work: Work[Any] = perform(native.move_arrays(group, "message", mine, out, 0, "direct", True), True, lambda _: None)
-    return work
+        """Leave the group."""
+        self._group.close()

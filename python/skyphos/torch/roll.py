@@ -11,12 +11,12 @@ import numpy.typing as npt
 from ..comm import Comm
 from ..errors import Timeout
 from ..work import Work
-from .messages import Messages, group_name
+from .messages import Messages
 
 __all__ = ["Roll"]
 
 _CALL = "monitored_barrier"
-_TAG = group_name(_CALL)
+_TAG = 0
 _Words = npt.NDArray[np.int64]
 
 
@@ -27,8 +27,8 @@ class Roll:
     time-out tells it, and here it is left aside.
     """
 
-    def __init__(self, comm: Comm, messages: Messages) -> None:
-        self._comm, self._messages = comm, messages
+    def __init__(self, comm: Comm) -> None:
+        self._comm, self._messages = comm, Messages(comm, _CALL)
         self._number = 0
         #: Words that are awaited still, since an earlier barrier.
         self._awaited: dict[int, tuple[Work[Any], _Words]] = {}
@@ -77,7 +77,7 @@ class Roll:
         return [rank for rank in range(1, self._comm.size) if answer[rank]]
 
     def _send(self, to: int, words: _Words) -> None:
-        self._messages.send(to, _TAG, words.view(np.uint8)).wait()
+        self._messages.send(to, _TAG, _described(words), words).wait()
 
     def _receive(self, rank: int, length: int, until: float | None) -> _Words | None:
         """The words of a rank in this barrier; None, if they do not come in time."""
@@ -96,7 +96,15 @@ class Roll:
 
     def _await(self, rank: int, length: int) -> tuple[Work[Any], _Words]:
         words = np.empty(length, np.int64)
-        return self._messages.receive(rank, _TAG, words.view(np.uint8)), words
+        return self._messages.receive(rank, _TAG, _described(words), words), words
+
+    def close(self) -> None:
+        """Leave the group of its messages."""
+        self._messages.close()
+
+
+def _described(words: _Words) -> str:
+    return f"{len(words)} words"
 
 
 def _after(seconds: float | None) -> float | None:

@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import Work as C10dWork
 from ..errors import Timeout
 from .beside import begin
 from .line import Answer, Line
+from .source_rank import found
 from .untraced import untraced
 
 __all__ = ["TorchWork"]
@@ -44,6 +45,11 @@ class TorchWork(C10dWork):
     line : Line or None
         Waits for the call where somebody asks for its future. None: a thread of its own, for a call that may end before
         those that began before it, as messages do.
+
+    Attributes
+    ----------
+    source : int or None
+        Of a receive that has ended: who sent it.
     """
 
     def __init__(
@@ -59,6 +65,7 @@ class TorchWork(C10dWork):
         self._over = call is None
         self._error: BaseException | None = None
         self._answer: Answer | None = None
+        self.source: int | None = None
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
         """Wait until the caller's tensors hold the result; raises what the call ended with."""
@@ -70,6 +77,8 @@ class TorchWork(C10dWork):
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the tensors of the result, or of the error."""
+        if found(self):
+            return torch.futures.Future()
         with self._lock:
             known = self._answer
             answer = self._answer = known or Answer()
