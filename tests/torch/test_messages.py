@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -133,6 +134,28 @@ def any_source(length: int) -> None:
     dist.barrier()
 
 
+def completed() -> None:
+    """``is_completed`` does not wait, and what has come is in the tensor once it says so."""
+    rank, _ = me()
+    if rank == 0:
+        column = torch.zeros(3, 2)
+        work = dist.irecv(column[:, 0])
+        assert not work.is_completed()
+        dist.send(torch.ones(1), 1)
+        until = time.monotonic() + 30
+        while not work.is_completed() and time.monotonic() < until:
+            time.sleep(0.001)
+        assert work.is_completed() and column[:, 0].tolist() == [1, 2, 3] and work._source_rank() == 1
+    else:
+        dist.recv(torch.zeros(1), 0)
+        work = dist.isend(torch.tensor([1.0, 2.0, 3.0]), 0)
+        work.wait()
+        assert work.is_completed()
+    work = dist.all_reduce(torch.ones(2), async_op=True)
+    work.wait()
+    assert work.is_completed()
+
+
 def part(source: int, to: int) -> Any:
     return drawn(100 * source + to, (3 * source + 5 * to) % 7)
 
@@ -254,6 +277,10 @@ def test_batches(ranks: Callable[[int], Ranks], size: int) -> None:
 
 def test_strided(ranks: Callable[[int], Ranks]) -> None:
     ranks(2).run(strided)
+
+
+def test_completed(ranks: Callable[[int], Ranks]) -> None:
+    ranks(2).run(completed)
 
 
 @pytest.mark.parametrize("length", [1, 100_000])

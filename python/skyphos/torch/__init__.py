@@ -44,7 +44,7 @@ from .hooks import qsgd_hook, topk_hook
 from .meeting import create
 from .optimizer import DistributedOptimizer
 from .outer import guard, no_sync, outer_product
-from .source_rank import teach
+from .queries import teach
 
 __all__ = [
     "QSGD",

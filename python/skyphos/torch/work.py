@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import Work as C10dWork
 from ..errors import Timeout
 from .beside import begin
 from .line import Answer, Line
-from .source_rank import found
+from .queries import found
 from .untraced import untraced
 
 __all__ = ["TorchWork"]
@@ -31,8 +31,8 @@ class _Waits(Protocol):
 class TorchWork(C10dWork):
     """One call.
 
-    ``torch.distributed`` hands callers a C++ object that asks this one to wait, and for its future. ``is_completed`` it
-    answers itself, with False: ``get_future().done()`` says how it is.
+    ``torch.distributed`` hands callers a C++ object that asks this one to wait, and for its future; the rest it asks by way
+    of :mod:`skyphos.torch.queries`.
 
     Parameters
     ----------
@@ -74,6 +74,20 @@ class TorchWork(C10dWork):
         if self._error is not None:
             raise self._error
         return True
+
+    def is_completed(self) -> bool:
+        """Whether the call is over, and the caller's tensors hold the result if it went well. Does not wait."""
+        if not self._over and self._call is not None and self._call.done():
+            self._settle(None)
+        return self._over
+
+    def is_success(self) -> bool:
+        """Whether it is over and went well."""
+        return self.is_completed() and self._error is None
+
+    def source_rank(self) -> int | None:
+        """Who sent it; None where nothing has been received."""
+        return self.source
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the tensors of the result, or of the error."""
