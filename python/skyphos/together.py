@@ -120,14 +120,16 @@ def together(comm: Comm, work: Callable[[], T]) -> T:
     raise _told((BadInput if said[:1] == "B" else SkyphosError)(said[1:])) from error
 
 
-def tell(comm: Comm, error: BaseException) -> BaseException:
+def tell(comm: Comm, error: BaseException, *, goes_on: bool = False) -> BaseException:
     """Make the group's next call fail on all ranks with an error found on this one; return what to raise here.
 
     An exception of Python's becomes a :class:`BadInput` of the same text; Ctrl-C and ``sys.exit()`` stay what they are.
+    ``goes_on``: the program makes the same calls afterwards as on ranks where this call is under way, which have not
+    heard of its error yet.
     """
     wire, text, raised = in_words_for_peers(error)
     if comm.size > 1 and not comm._native.closed:
-        comm._native.fail_call(text, wire)
+        comm._native.fail_call(text, wire, goes_on)
     return _told(raised)
 
 

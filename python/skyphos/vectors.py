@@ -432,9 +432,9 @@ class VectorCollectives:
         except BaseException as error:
             self._fail(error)
 
-    def _fail(self, error: BaseException) -> NoReturn:
-        """Raise an error found before the call could begin, on all ranks."""
-        raise tell(cast("Comm", self), error) from None
+    def _fail(self, error: BaseException, *, goes_on: bool = False) -> NoReturn:
+        """Raise an error found before the call could begin, on all ranks. ``goes_on``: see :func:`tell`."""
+        raise tell(cast("Comm", self), error, goes_on=goes_on) from None
 
 
 def _is_single(xs: Any) -> bool:

@@ -1,6 +1,6 @@
-"""PyTorch's generic distributed suite for one backend and one number of ranks; :mod:`run` starts it in a process of its own.
+"""PyTorch's generic distributed suite for one backend and one number of ranks; :mod:`run` starts it as a process.
 
-The suite chooses tests by the name of the backend, and tests do things by it that others could do as well. So it is told a
+The suite chooses tests by the name of the backend, and tests do things by it that others could do as well. So it gets a
 name here that is equal to that of Gloo, or MPI, but stays the backend's own where groups are made.
 """
 
@@ -91,7 +91,8 @@ class Record(unittest.TextTestResult):
 if __name__ == "__main__":
     import suite
 
-    _results = open(sys.argv[1], "a")  # noqa: SIM115: until the process ends
     names = [name for name in unittest.TestLoader().getTestCaseNames(suite.Generic) if sys.argv[2] in name]
-    found = unittest.TextTestRunner(resultclass=Record, verbosity=2).run(unittest.TestSuite(map(suite.Generic, names)))
-    sys.exit(not found.wasSuccessful())
+    tests = unittest.TestSuite(map(suite.Generic, names))
+    with open(sys.argv[1], "a") as _results:
+        ended = unittest.TextTestRunner(resultclass=Record, verbosity=2).run(tests)
+    sys.exit(not ended.wasSuccessful())

@@ -21,6 +21,7 @@
 //! | 56..60 | sig.width | numbers an index |
 //! | 60..64 | sig.kind, op, dtype, flags | the call |
 
+use crate::mailbox::OUTCOME_BITS;
 use crate::slab::{CHUNK_BYTES, Payload};
 use skyphos_types::{DType, ReduceOp};
 
@@ -34,7 +35,6 @@ const LENT: u8 = 0x80;
 
 /// Bits of a payload's length, beside those of [`CallSig::outcomes`].
 const LEN_BITS: u32 = 18;
-const OUTCOME_BITS: u32 = 13;
 
 /// Bits of a call's number, and the numbers there are.
 const CALL_BITS: u32 = 48;
@@ -73,13 +73,16 @@ pub enum FrameKind {
     Past = 12,
     /// "My arguments of this call, of which you have another hash": the payload has them.
     Arguments = 13,
+    /// "This is what my program knows of the calls before, of which you have another hash": the payload has it. Round 0 asks for
+    /// the receiver's, round 1 is the answer.
+    Outcomes = 14,
 }
 
 impl FrameKind {
     fn from_code(code: u8) -> Option<FrameKind> {
         use FrameKind::*;
         let of_replicas = [Have, PassOn, Passed, Vouch];
-        let mut all = [Data, Credit, Abort, Probe, Present, Bye, GivenUp, Past, Arguments]
+        let mut all = [Data, Credit, Abort, Probe, Present, Bye, GivenUp, Past, Arguments, Outcomes]
             .into_iter()
             .chain(of_replicas);
         all.find(|k| *k as u8 == code)
@@ -198,7 +201,7 @@ pub struct CallSig {
     /// Number of the plan, hash of the degrees …, by kind.
     pub extra: u32,
     /// A hash of the calls of the group that this rank's program has seen fail, set by the mailbox when the call begins. Ranks
-    /// that saw other calls fail are at different places of their programs, whatever the calls look like.
+    /// that saw other calls fail may be at different places of their programs, whatever the calls look like.
     pub outcomes: u16,
 }
 
@@ -223,10 +226,9 @@ impl CallSig {
         CallSig { kind, op: 0, dtype: 0, flags: 0, width: 0, n: 0, extra: 0, outcomes: 0 }
     }
 
-    /// `outcomes` once the program has seen one more call fail, in whatever order.
-    pub(crate) fn outcomes_after(outcomes: u16, failed_call: u64) -> u16 {
-        let mixed = failed_call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - OUTCOME_BITS);
-        outcomes.wrapping_add(mixed as u16) & ((1 << OUTCOME_BITS) - 1)
+    /// Whether it is the same call, whatever their programs have seen fail before.
+    pub(crate) fn is_call_of(&self, other: &CallSig) -> bool {
+        *self == CallSig { outcomes: self.outcomes, ..*other }
     }
 }
 
@@ -248,7 +250,7 @@ impl CallSig {
             width: if self.is_of_arrays() { width } else { other.width },
             ..*other
         };
-        self != other && *self == hashed
+        !self.is_call_of(other) && self.is_call_of(&hashed)
     }
 
     /// Whether it moves or reduces arrays.
@@ -277,7 +279,7 @@ impl CallSig {
 
     /// Whether a rank in this call may share it with one in `other`.
     pub fn fits(&self, other: &CallSig) -> bool {
-        self == other || self.kind == CallKind::Failed || other.kind == CallKind::Failed
+        self.is_call_of(other) || self.kind == CallKind::Failed || other.kind == CallKind::Failed
     }
 }
 

@@ -5,10 +5,13 @@
 //! sequence of calls allocates nothing. Nothing here waits, sends or knows the time.
 
 mod messages;
+mod outcomes;
 
 pub(crate) use messages::{Envelope, Filter, MessageId};
+pub(crate) use outcomes::HASH_BITS as OUTCOME_BITS;
 
 use self::messages::{Messages, Post, is_pair};
+use self::outcomes::Outcomes;
 use crate::arguments::{Arguments, Differences};
 use crate::endpoint::WINDOW_BYTES;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
@@ -84,6 +87,11 @@ struct CallBox {
     second: Option<(u32, CallSig)>,
     /// The error of a peer whose arguments have another hash, until it is known which one differs.
     disputed: Option<Error>,
+    /// Peers whose frames say that their programs have seen other calls fail, and whether it is known that this fits.
+    doubts: Vec<(u32, bool)>,
+    /// Those who said so before this rank entered, if it is not what `first` says, and the [`Outcomes`] that came before.
+    early: Vec<(u32, u16)>,
+    early_outcomes: Vec<(u32, Payload)>,
     streams: Vec<Stream>,
     /// Round and sender of each stream, in order, and its place: a rank may hear from thousands.
     places: Vec<(u32, u32, u32)>,
@@ -113,8 +121,8 @@ struct CommState {
     mismatches: u64,
     /// The last calls that ended with an error here, in ascending order of when they ended.
     failed_calls: VecDeque<u64>,
-    /// [`CallSig::outcomes`] of the next call.
-    outcomes: u16,
+    /// What the program knows of calls before.
+    outcomes: Outcomes,
     /// Set once a peer reports an error in a call that this rank has completed: no later call may succeed.
     diverged: Option<Error>,
 }
@@ -236,7 +244,7 @@ impl Mailbox {
             next_call: 0,
             mismatches: 0,
             failed_calls: VecDeque::new(),
-            outcomes: 0,
+            outcomes: Outcomes::default(),
             diverged: None,
         });
     }
@@ -291,15 +299,17 @@ impl Mailbox {
 
     /// This rank enters its next call: its number, and what its frames say of it.
     pub(crate) fn begin(&mut self, group: &Arc<Group>, sig: CallSig, arguments: Arguments) -> (u64, CallSig) {
-        let CommState { next_call, outcomes, .. } = *self.comm(group.comm).expect("group is open");
+        let CommState { next_call, ref outcomes, .. } = *self.comm(group.comm).expect("group is open");
         let (call, outcomes) = match sig.kind {
             CallKind::Shrink => (SHRINK_CALL, 0),
-            _ => (next_call, outcomes),
+            _ => (next_call, outcomes.hash()),
         };
         let sig = CallSig { outcomes, ..sig };
         let k = self.box_of(group.comm, call).expect("the next call is not over");
         if call == next_call {
-            self.comms.iter_mut().find(|c| c.group.comm == group.comm).expect("open").next_call += 1;
+            let state = self.comms.iter_mut().find(|c| c.group.comm == group.comm).expect("open");
+            state.next_call += 1;
+            state.outcomes.begin(call);
         }
         let broken = self.down.iter().find(|(rank, down)| down.ends(sig) && group.ranks.contains(rank));
         let lost = broken.and_then(|(rank, _)| self.lost(*rank, Some(sig)));
@@ -314,9 +324,10 @@ impl Mailbox {
         (b.own, b.arguments) = (Some(sig), arguments);
         for (peer, theirs) in [b.first, b.second].into_iter().flatten() {
             if !theirs.fits(&sig) {
-                self.replies.extend(b.disagree((me, sig), (peer, theirs)));
+                self.disagree(k, (me, sig), (peer, theirs));
             }
         }
+        let b = &mut self.calls[k];
         if let Some(error) = lost {
             b.fail(error, false);
         }
@@ -329,17 +340,130 @@ impl Mailbox {
         if sig.outlives_losses() {
             apart.into_iter().for_each(|(rank, why)| why.into_iter().for_each(|why| b.leaves(rank, why)));
         }
+        self.doubt_all(k, sig);
         (call, sig)
     }
 
+    /// What the program knows of the calls of a group.
+    fn outcomes_of(&mut self, comm: u64) -> Option<&mut Outcomes> {
+        self.comms.iter_mut().find(|c| c.group.comm == comm).map(|state| &mut state.outcomes)
+    }
+
     /// This rank's program is told that a call has failed: what it does from now on may depend on that. A loss has rules of
-    /// its own, and `shrink` may be tried again.
-    pub(crate) fn see_failure(&mut self, comm: u64, call: u64, error: &Error) {
-        if call == SHRINK_CALL || matches!(error, Error::PeerLost { .. }) {
+    /// its own, and `shrink` may be tried again. `at_once`: before it was under way.
+    pub(crate) fn see_failure(&mut self, comm: u64, call: u64, error: &Error, at_once: bool) {
+        let begun = self.begun(comm);
+        let Some(outcomes) = self.outcomes_of(comm).filter(|_| call != SHRINK_CALL) else { return };
+        match error {
+            Error::PeerLost { .. } => outcomes.forget(call),
+            _ => outcomes.fail(call, begun, at_once),
+        }
+    }
+
+    /// This rank's program is told that a call went well.
+    pub(crate) fn see_success(&mut self, comm: u64, call: u64) {
+        self.outcomes_of(comm).into_iter().for_each(|outcomes| outcomes.succeed(call));
+    }
+
+    /// Nobody will be told how a call ends.
+    pub(crate) fn see_nothing(&mut self, comm: u64, call: u64) {
+        self.outcomes_of(comm).into_iter().for_each(|outcomes| outcomes.forget(call));
+    }
+
+    /// A peer has called something else: it is at another place of its program, or its program is another one.
+    fn disagree(&mut self, k: usize, own: (u32, CallSig), other: (u32, CallSig)) {
+        let b = &mut self.calls[k];
+        if own.1.outcomes == other.1.outcomes {
+            let reply = b.disagree(own, other);
+            return self.replies.extend(reply);
+        }
+        b.disputed.get_or_insert(mismatch(own, other));
+        self.doubt(k, other.0);
+    }
+
+    /// This rank enters a call: looks at what has come for it from programs that have seen other calls fail.
+    fn doubt_all(&mut self, k: usize, own: CallSig) {
+        let b = &mut self.calls[k];
+        let Some((_, first)) = b.first else { return };
+        let early = std::mem::take(&mut b.early);
+        if early.is_empty() && first.outcomes == own.outcomes {
             return;
         }
-        if let Some(state) = self.comms.iter_mut().find(|c| c.group.comm == comm) {
-            state.outcomes = CallSig::outcomes_after(state.outcomes, call);
+        let said =
+            |peer: u32| early.iter().find(|(one, _)| *one == peer).map_or(first.outcomes, |(_, said)| *said);
+        let mut peers: Vec<u32> = b.places.iter().map(|(_, from, _)| *from).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        peers.retain(|peer| said(*peer) != own.outcomes);
+        let known = std::mem::take(&mut b.early_outcomes);
+        for peer in peers {
+            self.doubt(k, peer);
+        }
+        for (peer, outcomes) in known {
+            self.hear_outcomes(k, peer, outcomes.as_bytes(), true);
+        }
+    }
+
+    /// A peer's program has seen other calls fail than this one: asks which.
+    fn doubt(&mut self, k: usize, peer: u32) {
+        let b = &mut self.calls[k];
+        if !b.doubts.iter().any(|(one, _)| *one == peer) {
+            b.doubts.push((peer, false));
+            let (comm, call) = (b.comm, b.call);
+            self.tell_outcomes(peer, comm, call, 0);
+        }
+    }
+
+    /// Sends a peer what this rank's program knows.
+    fn tell_outcomes(&mut self, peer: u32, comm: u64, call: u64, round: u32) {
+        let Some(outcomes) = self.outcomes_of(comm) else { return };
+        let payload = outcomes.to_wire();
+        let header = Header { round, ..Header::control(FrameKind::Outcomes, comm, call) };
+        self.replies.push(Reply { to: peer, header, payload });
+    }
+
+    /// A peer says what its program knows of the calls before one that this rank is in.
+    fn hear_outcomes(&mut self, k: usize, peer: u32, bytes: &[u8], asks: bool) {
+        let (comm, call) = (self.calls[k].comm, self.calls[k].call);
+        let Some(own) = self.outcomes_of(comm) else { return };
+        let error = match Outcomes::from_wire(bytes) {
+            Some(theirs) if own.fit(&theirs, call) => None,
+            Some(_) => Some(self.differs_from(comm, peer)),
+            None => Some(Error::Corrupt { rank: peer, message: "outcomes that make no sense".to_owned() }),
+        };
+        let b = &mut self.calls[k];
+        match b.doubts.iter_mut().find(|(one, _)| *one == peer) {
+            Some((_, is_settled)) => *is_settled = true,
+            None => b.doubts.push((peer, true)),
+        }
+        b.version += 1;
+        if let Some(error) = error {
+            b.fail(error.clone(), false);
+            self.part(comm, call, &error);
+        } else if let Some(error) =
+            b.disputed.clone().filter(|_| !b.doubts.iter().any(|(_, is_settled)| !is_settled))
+        {
+            b.fail(error, false);
+        }
+        if asks {
+            self.tell_outcomes(peer, comm, call, 1);
+        }
+    }
+
+    /// The error of two ranks whose programs do not know the same.
+    fn differs_from(&self, comm: u64, peer: u32) -> Error {
+        let me = self.comm(comm).map_or(self.me, |state| state.group.ranks[state.group.me as usize]);
+        diverged(me, peer)
+    }
+
+    /// A peer that says no more has not said what its program knows of the calls before.
+    fn doubt_for_good(&mut self, peer: u32, comm: Option<u64>) {
+        for k in 0..self.calls.len() {
+            let b = &self.calls[k];
+            if comm.is_none_or(|comm| comm == b.comm) && b.doubts.contains(&(peer, false)) {
+                let error = self.differs_from(b.comm, peer);
+                self.calls[k].fail(error, false);
+            }
         }
     }
 
@@ -383,7 +507,13 @@ impl Mailbox {
         }
         let cause =
             format!("rank {from} left call {call} with an error ({error}) just as rank {me} completed it");
-        let error = state.diverged.get_or_insert(Error::Diverged { left: from, right: me, cause });
+        self.part(comm, call, &Error::Diverged { left: from, right: me, cause });
+    }
+
+    /// After a call that has ended with [`Error::Diverged`] no later one of the group succeeds.
+    fn part(&mut self, comm: u64, call: u64, error: &Error) {
+        let Some(state) = self.comms.iter_mut().find(|c| c.group.comm == comm) else { return };
+        let error = state.diverged.get_or_insert(error.clone());
         let later = |b: &&mut CallBox| b.comm == comm && b.call > call && b.call != SHRINK_CALL;
         for b in self.calls.iter_mut().filter(later).filter(|b| b.own.is_some()) {
             b.fail(error.clone(), false);
@@ -396,6 +526,7 @@ impl Mailbox {
         if self.closed.contains(&comm) {
             return;
         }
+        self.doubt_for_good(from, Some(comm));
         if self.comm(comm).is_some_and(|state| state.group.ranks.contains(&from)) {
             for b in self.calls.iter_mut().filter(|b| b.comm == comm && b.call != SHRINK_CALL) {
                 match b.own {
@@ -513,6 +644,9 @@ impl Mailbox {
         done.credits.clear();
         done.present.clear();
         done.apart.clear();
+        done.doubts.clear();
+        done.early.clear();
+        done.early_outcomes.clear();
         let (own, first, second, disputed, failed) = (None, None, None, None, None);
         let arguments = Arguments::None;
         self.spare_calls.push(CallBox {
@@ -563,8 +697,8 @@ impl Mailbox {
         if let Some((error, _)) = &b.failed {
             return Err(error.clone());
         }
-        if b.disputed.is_some() {
-            return Ok(Next::Nothing); // whatever has come, the call will fail
+        if b.waits_for_word() {
+            return Ok(Next::Nothing); // whatever has come, the call may fail
         }
         if let Ok(place) = b.place_of(from, round) {
             let stream = &mut b.streams[b.places[place].2 as usize];
@@ -596,7 +730,7 @@ impl Mailbox {
         let b = self.find(comm, call).expect("an open call");
         match &b.failed {
             Some((error, _)) => Err(error.clone()),
-            None => Ok(b.disputed.is_none()),
+            None => Ok(!b.waits_for_word()),
         }
     }
 
@@ -618,6 +752,7 @@ impl Mailbox {
             }
             Event::PeerDown { rank, cause, loss } => {
                 self.down.insert(rank, Down { cause, loss });
+                self.doubt_for_good(rank, None);
                 for k in 0..self.calls.len() {
                     let b = &self.calls[k];
                     let Some(sig) = b.own else { continue };
@@ -651,6 +786,22 @@ impl Mailbox {
             }
             return;
         }
+        if kind == FrameKind::Outcomes {
+            let asks = round == 0;
+            match self.box_of(comm, call) {
+                Some(k) if self.calls[k].own.is_some() => {
+                    self.hear_outcomes(k, from, frame.payload.as_bytes(), asks)
+                }
+                Some(k) => {
+                    let early = &mut self.calls[k].early_outcomes;
+                    early.retain(|(peer, _)| *peer != from);
+                    early.push((from, frame.payload));
+                }
+                None if asks => self.tell_outcomes(from, comm, call, 1),
+                None => {}
+            }
+            return;
+        }
         let Some(k) = self.box_of(comm, call) else {
             // Only who has lost somebody says anything so late.
             if kind == FrameKind::Data && sig.kind != CallKind::Shrink && sig.outlives_losses() {
@@ -664,6 +815,7 @@ impl Mailbox {
                 self.end_calls_of(from, Group::number_after(comm, call), over);
                 match error {
                     Error::PeerLost { rank, .. } => self.miss(rank, &error),
+                    Error::Diverged { .. } => self.part(comm, call, &error),
                     _ => self.diverge(comm, call, from, &error),
                 }
                 self.last_words.insert(from, error);
@@ -680,10 +832,16 @@ impl Mailbox {
                 self.last_words.remove(&from); // it has gone on
                 match (b.own, me) {
                     (Some(own), Some(me)) if !own.fits(&sig) => {
-                        self.replies.extend(b.disagree((me, own), (from, sig)));
-                        return;
+                        return self.disagree(k, (me, own), (from, sig));
+                    }
+                    (Some(own), _) if own.outcomes != sig.outcomes && own.is_call_of(&sig) => {
+                        self.doubt(k, from);
                     }
                     (None, _) if b.first.is_none_or(|(_, first)| first == sig) => b.first = Some((from, sig)),
+                    (None, _) if b.first.is_some_and(|(_, first)| first.is_call_of(&sig)) => {
+                        b.early.retain(|(peer, _)| *peer != from);
+                        b.early.push((from, sig.outcomes));
+                    }
                     // Which argument differs is known once this rank has entered.
                     (None, _) if b.first.is_some_and(|(_, first)| first.differs_in_hash(&sig)) => {
                         b.second = Some((from, sig));
@@ -694,6 +852,7 @@ impl Mailbox {
                     }
                     _ => {}
                 }
+                let b = &mut self.calls[k];
                 let stream = match b.place_of(from, round) {
                     Ok(place) => &mut b.streams[b.places[place].2 as usize],
                     Err(place) => {
@@ -725,7 +884,12 @@ impl Mailbox {
                 match call {
                     // Each rank has a time-out of its own there, and may try again.
                     SHRINK_CALL => self.end_calls_of(from, comm, Over { error, begun: Some(total) }),
-                    _ => b.fail(error, true),
+                    _ => {
+                        b.fail(error.clone(), true);
+                        if matches!(error, Error::Diverged { .. }) {
+                            self.part(comm, call, &error);
+                        }
+                    }
                 }
             }
             FrameKind::Arguments => {
@@ -738,7 +902,7 @@ impl Mailbox {
             FrameKind::Present => b.present.push(from),
             FrameKind::Past => b.leaves(from, Absence::Past),
             // The last are between replicas, below here.
-            FrameKind::Probe | FrameKind::Bye | FrameKind::GivenUp => {}
+            FrameKind::Probe | FrameKind::Bye | FrameKind::GivenUp | FrameKind::Outcomes => {}
             FrameKind::Have | FrameKind::PassOn | FrameKind::Passed | FrameKind::Vouch => {}
         }
     }
@@ -750,8 +914,8 @@ impl CallBox {
         self.places.binary_search_by_key(&(round, from), |(round, from, _)| (*round, *from))
     }
 
-    /// A peer has called something else. If only the hashes of arguments differ it is sent those of this rank, and tells all
-    /// which one it is.
+    /// A peer has called something else, and its program has seen the same calls fail. If only the hashes of arguments differ
+    /// it is sent those of this rank, and tells all which one it is.
     fn disagree(&mut self, own: (u32, CallSig), other: (u32, CallSig)) -> Option<Reply> {
         let error = mismatch(own, other);
         let payload = self.arguments.to_wire().filter(|_| own.1.differs_in_hash(&other.1));
@@ -766,6 +930,11 @@ impl CallBox {
             None => self.fail(error, false),
         }
         None
+    }
+
+    /// Whether a peer is to say first why it has called something else, or seen other calls fail.
+    fn waits_for_word(&self) -> bool {
+        self.disputed.is_some() || self.doubts.iter().any(|(_, is_settled)| !is_settled)
     }
 
     fn take_credit(&mut self, from: u32, round: u32, consumed: u64) {
@@ -790,12 +959,13 @@ impl CallBox {
     }
 }
 
+fn diverged(one: u32, other: u32) -> Error {
+    let cause = "a call failed on one of them just as the other completed it".to_owned();
+    Error::Diverged { left: one.min(other), right: one.max(other), cause }
+}
+
 fn mismatch(one: (u32, CallSig), other: (u32, CallSig)) -> Error {
     let ((left, left_sig), (right, right_sig)) = if one.0 <= other.0 { (one, other) } else { (other, one) };
-    if left_sig.outcomes != right_sig.outcomes {
-        let cause = "a call failed on one of them just as the other completed it".to_owned();
-        return Error::Diverged { left, right, cause };
-    }
     let (mut left_call, mut right_call) = (left_sig.to_string(), right_sig.to_string());
     if left_call == right_call {
         (left_call, right_call) = (left_sig.with_hashes(), right_sig.with_hashes());

@@ -419,7 +419,7 @@ impl Node {
     pub fn fail_message(self: &Arc<Node>, group: &Arc<Group>, to: u32, tag: u32, error: Error) -> Error {
         let sig = CallSig::of_message(group.comm, CallSig::SENDS, Some(to), Some(tag));
         let ep = self.begin_message(group, sig);
-        drop(Leave { ep: &ep, outcome: Outcome::Failed(error.clone()) });
+        drop(Leave { ep: &ep, outcome: Outcome::Failed(error.clone()), is_told: true });
         Node::hand_over_abort(&ep);
         error
     }
@@ -475,7 +475,7 @@ impl Node {
         ep.node().release_held();
         let _waiting = self.goes_on.then(|| self.step_in());
         // Even if the body panics the others must not wait for this rank.
-        let mut leave = Leave { ep, outcome: Outcome::Panicked };
+        let mut leave = Leave { ep, outcome: Outcome::Panicked, is_told: false };
         let result = self.block_on(ep, async {
             let result = body.await?;
             self.handed_over(ep).await?;
@@ -483,23 +483,42 @@ impl Node {
         });
         let result = result.and_then(|done| self.heed_aborts(ep).map(|()| done));
         leave.outcome = Outcome::of(&result);
+        leave.is_told = true;
         let failed = matches!(leave.outcome, Outcome::Failed(_));
         drop(leave);
         if failed {
             Node::hand_over_abort(ep);
         }
         if let Err(error) = &result {
-            self.see_failure(ep, error);
+            self.see_failure(ep, error, false);
         }
         result
     }
 
-    /// This rank's program is told that a call has failed. A replica that fails alone is left behind by its siblings, which go
-    /// on in the call: that is for checksums of what they put in to tell.
-    pub(crate) fn see_failure(&self, ep: &Endpoint, error: &Error) {
+    /// This rank's program is told that a call has failed, `at_once` if before it was under way. A replica that fails alone is
+    /// left behind by its siblings, which go on in the call: that is for checksums of what they put in to tell.
+    pub(crate) fn see_failure(&self, ep: &Endpoint, error: &Error, at_once: bool) {
         let (group, call) = ep.place();
-        if !self.is_replicated() && !ep.is_message() {
-            self.mail(|m| m.see_failure(group.comm, call, error));
+        match ep.is_message() {
+            true => {}
+            false if self.is_replicated() => self.see_nothing(ep),
+            false => self.mail(|m| m.see_failure(group.comm, call, error, at_once)),
+        }
+    }
+
+    /// This rank's program is told that a call went well.
+    pub(crate) fn see_success(&self, ep: &Endpoint) {
+        let (group, call) = ep.place();
+        if !ep.is_message() {
+            self.mail(|m| m.see_success(group.comm, call));
+        }
+    }
+
+    /// Nobody asks how a call ends.
+    pub(crate) fn see_nothing(&self, ep: &Endpoint) {
+        let (group, call) = ep.place();
+        if !ep.is_message() {
+            self.mail(|m| m.see_nothing(group.comm, call));
         }
     }
 
@@ -580,14 +599,14 @@ impl Node {
         .await
     }
 
-    /// Takes part in the group's next call only to say that it failed on this rank before it began.
-    /// The others, whatever they called, get the error too.
-    pub fn fail_call(self: &Arc<Node>, group: &Arc<Group>, error: Error) -> Error {
+    /// Takes part in the group's next call only to say that it failed on this rank before it began. The others, whatever they
+    /// called, get the error too. `goes_on`: this rank makes the same calls after it as those who have not heard of it yet.
+    pub fn fail_call(self: &Arc<Node>, group: &Arc<Group>, error: Error, goes_on: bool) -> Error {
         let sig = CallSig::plain(CallKind::Failed);
         let ep = self.begin(group, sig.into());
-        drop(Leave { ep: &ep, outcome: Outcome::Failed(error.clone()) });
+        drop(Leave { ep: &ep, outcome: Outcome::Failed(error.clone()), is_told: true });
         Node::hand_over_abort(&ep);
-        self.see_failure(&ep, &error);
+        self.see_failure(&ep, &error, !goes_on);
         error
     }
 
@@ -799,6 +818,8 @@ impl Outcome {
 pub(crate) struct Leave<'a> {
     pub(crate) ep: &'a Endpoint,
     pub(crate) outcome: Outcome,
+    /// Whether the program is told by this, as by a blocking call.
+    pub(crate) is_told: bool,
 }
 
 impl Drop for Leave<'_> {
@@ -821,7 +842,12 @@ impl Drop for Leave<'_> {
                 node.post(peer, self.ep.control(FrameKind::Abort), payload.clone());
             }
         }
-        node.mail(|m| m.end(group.comm, call, completed));
+        node.mail(|m| {
+            m.end(group.comm, call, completed);
+            if completed && self.is_told {
+                m.see_success(group.comm, call);
+            }
+        });
         if node.goes_on
             && let Some((comm, call)) = self.ep.wire()
         {

@@ -105,7 +105,8 @@ impl<R> Drop for Call<R> {
     fn drop(&mut self) {
         if self.future.is_some() {
             let error = Error::bad_input("a call was made and dropped before it ran");
-            drop(Leave { ep: &self.ep, outcome: Outcome::Failed(error) });
+            drop(Leave { ep: &self.ep, outcome: Outcome::Failed(error), is_told: false });
+            self.ep.node().see_nothing(&self.ep);
         }
     }
 }
@@ -185,10 +186,21 @@ impl<R> Work<R> {
     /// The result, once the call is over and nobody has taken it.
     pub fn take(&self) -> Option<Result<R>> {
         let result = lock(&self.slot.result).take();
-        if let Some(Err(error)) = &result {
-            self.ep.node().see_failure(&self.ep, error);
+        match &result {
+            Some(Ok(_)) => self.ep.node().see_success(&self.ep),
+            Some(Err(error)) => self.ep.node().see_failure(&self.ep, error, false),
+            None => {}
         }
         result
+    }
+}
+
+impl<R> Drop for Work<R> {
+    fn drop(&mut self) {
+        let was_taken = self.is_done() && lock(&self.slot.result).is_none();
+        if !was_taken {
+            self.ep.node().see_nothing(&self.ep);
+        }
     }
 }
 
@@ -258,7 +270,7 @@ impl<R: Send> Step for Task<R> {
             }
             Err(_) => (Err(self.ep.node().panicked()), Outcome::Panicked),
         };
-        drop(Leave { ep: &self.ep, outcome });
+        drop(Leave { ep: &self.ep, outcome, is_told: false });
         *lock(&self.slot.result) = Some(result);
         self.slot.ready.store(true, Ordering::Release);
         true

@@ -343,11 +343,15 @@ impl Comm {
     }
 
     /// Makes the group's next call fail on all ranks with an error found on this one: of the library itself (what an
-    /// exception of ours has as `wire`), or in words.
-    #[pyo3(signature = (message, wire=None))]
-    fn fail_call(&self, py: Python<'_>, message: &str, wire: Option<&[u8]>) -> PyErr {
+    /// exception of ours has as `wire`), or in words. `goes_on`: this rank makes the same calls afterwards as those who have
+    /// not heard of it yet.
+    #[pyo3(signature = (message, wire=None, goes_on=false))]
+    fn fail_call(&self, py: Python<'_>, message: &str, wire: Option<&[u8]>, goes_on: bool) -> PyErr {
         let error = wire.and_then(Error::from_wire).unwrap_or_else(|| Error::bad_input(message));
-        let error = py.detach(|| self.comm.fail_call(error));
+        let error = py.detach(|| match goes_on {
+            true => self.comm.fail_call_and_go_on(error),
+            false => self.comm.fail_call(error),
+        });
         to_py(py, error)
     }
 

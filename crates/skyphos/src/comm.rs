@@ -310,8 +310,18 @@ impl Comm {
     /// Leaves the next call with an error that this rank found before it could enter: the others, who
     /// are in the call or will come to it, raise it too.
     pub fn fail_call(&self, error: Error) -> Error {
+        self.fail(error, false)
+    }
+
+    /// The same for a program that makes the same calls afterwards as ranks that have not heard of it yet, because theirs is
+    /// under way.
+    pub fn fail_call_and_go_on(&self, error: Error) -> Error {
+        self.fail(error, true)
+    }
+
+    fn fail(&self, error: Error, goes_on: bool) -> Error {
         match self.check_usable() {
-            Ok(()) => self.node.fail_call(&self.group, error),
+            Ok(()) => self.node.fail_call(&self.group, error, goes_on),
             Err(_) => error, // there is no group to tell
         }
     }

@@ -339,11 +339,9 @@ class Engine:
         idle = [pattern for pattern in self._patterns() if not self._names.fitting(pattern)]
         if idle:
             some = ", ".join(map(repr, idle))
-            levels.comm._fail(
-                BadInput(f"k= or layers= have {some}, which fits the name of no parameter with a gradient")
-            )
+            self._fail(BadInput(f"k= or layers= have {some}, which fits the name of no parameter with a gradient"))
         if (left := self._held.left()) is not None:
-            levels.comm._fail(BadInput(left))
+            self._fail(BadInput(left))
         levels.comm.barrier()  # in which ranks meet the error of one whose state is another
         self._has_looked = True
 
@@ -356,8 +354,7 @@ class Engine:
             some = ", ".join(f"{self._names[one]} ({one.dtype})" for one in odd[:4]) or str(vector.dtype)
             problem = f"gradients of {some}: the hooks take float16, bfloat16, float32 and float64"
         if problem is not None:
-            assert self._levels is not None
-            self._levels.comm._fail(BadInput(problem))
+            self._fail(BadInput(problem))
 
     def _layout(self, number: int, parameters: list[torch.Tensor], vector: torch.Tensor, levels: Levels) -> Layout:
         key = tuple((self._names[parameter], parameter.numel()) for parameter in parameters)
@@ -371,7 +368,7 @@ class Engine:
         if length != vector.numel():
             problem = f"a bucket of {vector.numel()} values, for parameters of {length}"
         if problem is not None:
-            levels.comm._fail(BadInput(problem))
+            self._fail(BadInput(problem))
         done = f"{self._steps} steps done{', as of a loaded state' * self._held.is_loaded}"
         said = [f"{layer.name} of {layer.stop - layer.start} values with k={layer.k}" for layer in layers]
         agree(levels.comm, [done, str(vector.dtype), *said])
@@ -577,6 +574,11 @@ class Engine:
         """Whether ranks make a sparse allreduce for a vector; what travels whole is another call."""
         return self._nonfinite != "raise" or any(layer.k is not None for layer in layout.layers)
 
+    def _fail(self, error: Exception) -> NoReturn:
+        """An error on all ranks, in the next call of all of them. The step's other calls are made all the same."""
+        assert self._levels is not None
+        self._levels.comm._fail(error, goes_on=True)
+
     def _fail_all(self, layout: Layout, error: Exception) -> NoReturn:
         """An error on all ranks, in each of the calls that they make for this vector."""
         assert self._levels is not None
@@ -584,7 +586,7 @@ class Engine:
         if across is not None:
             for _ in range(self._sends_chosen(layout) + bool(layout.dense)):
                 with suppress(SkyphosError):
-                    across._fail(error)
+                    across._fail(error, goes_on=True)
         raise error
 
     def _end_step(self, step: int) -> None:
@@ -614,7 +616,7 @@ class Engine:
         if self._nonfinite != "raise":
             vector = marked(vector, is_odd=odd is not None)
         elif odd is not None:
-            levels.comm._fail(BadInput(f"rank {levels.comm.rank}: {words_of_row(name, gradient, odd)}"))
+            self._fail(BadInput(f"rank {levels.comm.rank}: {words_of_row(name, gradient, odd)}"))
         work = levels.comm.allreduce(vector, op="mean", explain=True, async_op=True)
 
         def write(into: torch.Tensor) -> None:

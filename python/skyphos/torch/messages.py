@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .. import _skyphos as native
 from ..comm import Comm
 from ..errors import Mismatch
-from ..work import Work, perform
+from ..work import Work
 
 __all__ = ["Messages", "group_name"]
 
@@ -32,7 +32,7 @@ def group_name(text: str) -> int:
 
 
 class Messages:
-    """Messages among the ranks of a :class:`Comm`, in a group of their own, so that none of others can be taken for them.
+    """Messages among the ranks of a :class:`Comm`, in a group of their own: none of others can be taken for them.
 
     Those of one sender and tag arrive in the order in which they were sent.
     """
@@ -44,8 +44,7 @@ class Messages:
     def send(self, to: int, tag: int, what: str, mine: npt.NDArray[Any]) -> Work[None]:
         """Begin to send an array and what it is, in words. It is over once the bytes are handed over."""
         parts = [np.frombuffer(what.encode(), np.uint8), mine.view(np.uint8)]
-        work: Work[None] = perform(native.send(self._group, to, tag, parts, True), True, lambda _: None)
-        return work
+        return Work(native.send(self._group, to, tag, parts, True), lambda _: None)
 
     def receive(self, source: int | None, tag: int, what: str, out: npt.NDArray[Any]) -> Work[int]:
         """Begin to receive what ``out`` has room for, of one rank or (None) of any; the work gives that rank.
@@ -60,9 +59,7 @@ class Messages:
                 raise Mismatch(f"rank {sender} sent {sent} with tag {tag}, and rank {self._rank} receives {what}")
             return int(sender)
 
-        received = native.recv(self._group, source, tag, what.encode(), out.view(np.uint8), True)
-        work: Work[int] = perform(received, True, finish)
-        return work
+        return Work(native.recv(self._group, source, tag, what.encode(), out.view(np.uint8), True), finish)
 
     def close(self) -> None:
         """Leave the group."""

@@ -177,7 +177,8 @@ class _Backward:
         try:
             a, b = weight.take(self.rows.pop(weight), exchange.accumulated)
             if exchange.nonfinite == "raise" and not (_finite(a) and _finite(b)):
-                comm._fail(BadInput(f"rank {comm.rank}: factors of the gradient of {weight.name} are not finite"))
+                odd = BadInput(f"rank {comm.rank}: factors of the gradient of {weight.name} are not finite")
+                comm._fail(odd, goes_on=True)
             if a.dtype in _WIDE and exchange.scale != 1.0:
                 a = a * exchange.scale
             out = torch.empty(weight.parameter.shape, dtype=a.dtype)

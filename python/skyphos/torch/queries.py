@@ -1,8 +1,8 @@
 """``source_rank``, ``is_completed`` and ``is_success`` of calls of the backend skyphos.
 
-``torch.distributed`` hands its callers a C++ object for each call. That object passes ``wait`` and ``get_future`` on to a
-backend made in Python, and answers everything else itself: a call is never completed, and nobody sent it. :func:`teach`
-mends that. PyTorch's own answer stands for the calls of other backends; those of this one are found by ``get_future``.
+``torch.distributed`` hands its callers a C++ object for each call. That object passes ``wait`` and ``get_future`` on to
+a backend made in Python, and answers everything else itself: a call is never completed, and nobody sent it.
+:func:`teach` lets it ask the call, which is found by ``get_future``. Calls of other backends are answered as before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Call(Protocol):
 
     def is_completed(self) -> bool: ...
     def is_success(self) -> bool: ...
-    def source_rank(self) -> int | None: ...
+    def came_from(self) -> int | None: ...
 
 
 class _Search(threading.local):
@@ -51,8 +51,8 @@ def teach() -> None:
 
 
 _QUERIES: dict[str, Callable[[_Call], Any]] = {
-    "source_rank": lambda call: call.source_rank(),
-    "_source_rank": lambda call: call.source_rank(),
+    "source_rank": lambda call: call.came_from(),
+    "_source_rank": lambda call: call.came_from(),
     "is_completed": lambda call: call.is_completed(),
     "is_success": lambda call: call.is_success(),
 }

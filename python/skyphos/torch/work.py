@@ -31,8 +31,8 @@ class _Waits(Protocol):
 class TorchWork(C10dWork):
     """One call.
 
-    ``torch.distributed`` hands callers a C++ object that asks this one to wait, and for its future; the rest it asks by way
-    of :mod:`skyphos.torch.queries`.
+    ``torch.distributed`` hands callers a C++ object that asks this one to wait, and for its future; the rest it asks by
+    way of :mod:`skyphos.torch.queries`.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class TorchWork(C10dWork):
         """Whether it is over and went well."""
         return self.is_completed() and self._error is None
 
-    def source_rank(self) -> int | None:
+    def came_from(self) -> int | None:
         """Who sent it; None where nothing has been received."""
         return self.source
 

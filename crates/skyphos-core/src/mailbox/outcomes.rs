@@ -1,0 +1,224 @@
+//! How the calls of a group ended, as far as this rank's program has been told, and whether a peer's program can have been
+//! told the same.
+//!
+//! Ranks whose programs have seen other calls fail may be at different places, whatever their calls look like. Each frame
+//! carries a hash of the failures that its sender's program knows ([`CallSig::outcomes`]). Where hashes differ, that need not
+//! mean anything: a call under way fails on one rank before the others have waited for it. So both ranks send each other
+//! their [`Outcomes`], and the call goes on only if these fit.
+
+use std::collections::VecDeque;
+
+/// Failures and untold calls that are remembered, of a group; a peer asks soon after.
+const REMEMBERED: usize = 1024;
+
+/// Bits of [`Outcomes::hash`].
+pub(crate) const HASH_BITS: u32 = 13;
+
+/// A call that the program knows has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Failure {
+    call: u64,
+    /// Calls that the program had begun when it was told.
+    told_at: u64,
+    /// It was told at once, before the call was under way, and may have left out what it would have called next.
+    at_once: bool,
+}
+
+/// What a program knows of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    Succeeded,
+    Failed(Failure),
+    /// It is under way, or nobody has asked how it ended.
+    Untold,
+}
+
+/// See the module's text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcomes {
+    failures: VecDeque<Failure>,
+    /// Calls of whose end the program has not been told, in ascending order.
+    untold: Vec<u64>,
+    /// Calls of whose end it never will be: nobody has the `Work` any more, or the error was a loss, which has its own rules.
+    never: VecDeque<u64>,
+    /// Of calls before this one nothing is remembered.
+    since: u64,
+    hash: u16,
+}
+
+impl Outcomes {
+    /// The same on all ranks whose programs know of the same failures.
+    pub(crate) fn hash(&self) -> u16 {
+        self.hash
+    }
+
+    /// The program makes a call.
+    pub(crate) fn begin(&mut self, call: u64) {
+        self.untold.push(call);
+    }
+
+    /// The program is told that a call went well.
+    pub(crate) fn succeed(&mut self, call: u64) {
+        if let Some(place) = self.untold.iter().rposition(|one| *one == call) {
+            self.untold.remove(place);
+        }
+    }
+
+    /// The program is told that a call has failed, when it has begun `begun`.
+    pub(crate) fn fail(&mut self, call: u64, begun: u64, at_once: bool) {
+        self.succeed(call);
+        if self.failures.iter().any(|failure| failure.call == call) {
+            return;
+        }
+        if self.failures.len() == REMEMBERED {
+            let oldest = self.failures.pop_front().expect("it is full");
+            self.since = self.since.max(oldest.call + 1);
+        }
+        self.failures.push_back(Failure { call, told_at: begun, at_once });
+        let mixed = call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - HASH_BITS);
+        self.hash = self.hash.wrapping_add(mixed as u16) & ((1 << HASH_BITS) - 1);
+    }
+
+    /// The program will not be told how a call ends.
+    pub(crate) fn forget(&mut self, call: u64) {
+        self.succeed(call);
+        if self.never.len() == REMEMBERED {
+            let oldest = self.never.pop_front().expect("it is full");
+            self.since = self.since.max(oldest + 1);
+        }
+        self.never.push_back(call);
+    }
+
+    fn of(&self, call: u64) -> Known {
+        if let Some(failure) = self.failures.iter().find(|failure| failure.call == call) {
+            return Known::Failed(*failure);
+        }
+        match call < self.since || self.untold.contains(&call) || self.never.contains(&call) {
+            true => Known::Untold,
+            false => Known::Succeeded,
+        }
+    }
+
+    /// Whether programs that know this and that can be at the same place when they make a call.
+    pub(crate) fn fit(&self, other: &Outcomes, call: u64) -> bool {
+        let explained = |one: &Outcomes, by: &Outcomes| {
+            one.failures.iter().filter(|failure| failure.call < call).all(|failure| {
+                match by.of(failure.call) {
+                    Known::Failed(theirs) => !failure.at_once || theirs.told_at <= call,
+                    // It was not told and went on; the other program was, and may not have.
+                    Known::Untold => !failure.at_once || failure.call < by.since,
+                    Known::Succeeded => false,
+                }
+            })
+        };
+        explained(self, other) && explained(other, self)
+    }
+
+    /// As bytes for a peer; they fit one frame.
+    pub(crate) fn to_wire(&self) -> Vec<u8> {
+        let mut untold: Vec<u64> = self.never.iter().chain(&self.untold).copied().collect();
+        untold.sort_unstable();
+        let cut = untold.len().saturating_sub(2 * REMEMBERED);
+        let since = if cut > 0 { self.since.max(untold[cut - 1] + 1) } else { self.since };
+        let mut out = Vec::new();
+        out.extend(since.to_le_bytes());
+        out.extend((self.failures.len() as u64).to_le_bytes());
+        for failure in &self.failures {
+            out.extend(failure.call.to_le_bytes());
+            out.extend((failure.told_at << 1 | u64::from(failure.at_once)).to_le_bytes());
+        }
+        untold[cut..].iter().for_each(|call| out.extend(call.to_le_bytes()));
+        out
+    }
+
+    /// What [`Outcomes::to_wire`] wrote.
+    pub(crate) fn from_wire(bytes: &[u8]) -> Option<Outcomes> {
+        if !bytes.len().is_multiple_of(8) {
+            return None;
+        }
+        let mut words =
+            bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
+        let (since, count) = (words.next()?, words.next()?);
+        let mut failures = VecDeque::new();
+        for _ in 0..count {
+            let (call, told) = (words.next()?, words.next()?);
+            failures.push_back(Failure { call, told_at: told >> 1, at_once: told & 1 == 1 });
+        }
+        Some(Outcomes { failures, untold: words.collect(), never: VecDeque::new(), since, hash: 0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both ranks have begun calls 0 to 4, and have been told that all but the last went well.
+    fn pair() -> (Outcomes, Outcomes) {
+        let mut one = Outcomes::default();
+        (0..5).for_each(|call| one.begin(call));
+        (0..4).for_each(|call| one.succeed(call));
+        (one.clone(), one)
+    }
+
+    fn fit(one: &Outcomes, other: &Outcomes, call: u64) -> bool {
+        let sent = |outcomes: &Outcomes| Outcomes::from_wire(&outcomes.to_wire()).unwrap();
+        let found = one.fit(&sent(other), call);
+        assert_eq!(found, other.fit(&sent(one), call), "both find the same");
+        found
+    }
+
+    #[test]
+    fn a_failure_that_the_other_takes_for_a_success_does_not_fit() {
+        let (mut one, mut other) = pair();
+        one.fail(4, 5, false);
+        assert_ne!(one.hash(), other.hash());
+        assert!(fit(&one, &other, 5), "the other has not asked yet");
+        other.succeed(4);
+        assert!(!fit(&one, &other, 5));
+        assert!(fit(&one, &other, 4), "what came before it is not concerned");
+    }
+
+    #[test]
+    fn one_that_raised_at_once_fits_only_who_was_told_before_it_went_on() {
+        let (mut one, mut other) = pair();
+        one.fail(4, 5, true);
+        assert!(!fit(&one, &other, 5), "it makes call 5 without having been told");
+        let mut late = other.clone();
+        late.begin(5);
+        late.fail(4, 6, false);
+        assert!(!fit(&one, &late, 5), "it was told after call 5");
+        assert!(fit(&one, &late, 6));
+        other.fail(4, 5, false);
+        assert!(fit(&one, &other, 5));
+        assert_eq!(one.hash(), other.hash());
+    }
+
+    #[test]
+    fn who_drops_its_work_is_never_told() {
+        let (mut one, mut other) = pair();
+        one.fail(4, 5, false);
+        other.forget(4);
+        assert!(fit(&one, &other, 5));
+    }
+
+    #[test]
+    fn what_is_too_old_to_be_remembered_fits() {
+        let (mut one, mut other) = pair();
+        for call in 5..5 + 2 * REMEMBERED as u64 {
+            for outcomes in [&mut one, &mut other] {
+                outcomes.begin(call);
+                outcomes.fail(call, call + 1, true);
+            }
+        }
+        assert_eq!(one.failures.len(), REMEMBERED);
+        assert!(fit(&one, &other, 5 + 2 * REMEMBERED as u64));
+        assert!(one.to_wire().len() < crate::slab::CHUNK_BYTES);
+    }
+
+    #[test]
+    fn nonsense_is_none() {
+        for bytes in [&[][..], &[0; 8], &[1; 16], &[0; 17]] {
+            assert_eq!(Outcomes::from_wire(bytes), None);
+        }
+    }
+}
