@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name 'Cargo.toml') Cargo.toml
 
-.PHONY: build demo test test-rust test-fuzz test-python test-torch test-engines slurm hadoop lint fuzz bench lab figures faults faults-planted clean
+.PHONY: build demo test test-rust test-fuzz test-python test-torch test-torch-suite test-engines slurm hadoop lint fuzz bench lab figures faults faults-planted clean
 
 # The environment with a release build of the package in it.
 build: $(VENV)/.built
@@ -47,6 +47,15 @@ test-torch: build
 
 $(VENV)/.torch: $(VENV)/.built
 	$(BIN)/maturin develop --release --quiet --extras graph,dev,torch,examples
+	@touch $@
+
+# PyTorch's generic suite of distributed tests, with Skyphos and with Gloo, for groups of 3 and 4. RANKS="3 8": others.
+test-torch-suite: build
+	@$(MAKE) --no-print-directory $(VENV)/.torch-suite
+	$(BIN)/python tests/torch_suite/run.py --ranks $${RANKS:-3 4}
+
+$(VENV)/.torch-suite: $(VENV)/.built
+	$(BIN)/maturin develop --release --quiet --extras graph,dev,torch,torch-suite
 	@touch $@
 
 # Launchers and engines (docs/engines.md), the real ones. The first time it installs them: a download of 6 GB, PyTorch most of it.

@@ -328,9 +328,9 @@ def _address(env: _Environment, rendezvous: str | None, world_size: int, how: st
     host, port = env.text("MASTER_ADDR"), env.text("MASTER_PORT")
     if host is not None and host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
+    if world_size == 1 and (host is None or port is None):
+        return None  # it meets nobody
     if host is None and port is None:
-        if world_size == 1:
-            return None
         raise BadInput(f"{world_size} ranks but no place to meet: {how}")
     if host is None or port is None:
         here, absent = ("MASTER_ADDR", "MASTER_PORT") if port is None else ("MASTER_PORT", "MASTER_ADDR")

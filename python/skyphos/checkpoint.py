@@ -108,8 +108,9 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, every: int = 1) -> None:
+        self.every = whole(every, "every", 1, 2**64)
         try:
-            self.path, self.every = Path(path).expanduser(), whole(every, "every", 1, 2**64)
+            self.path = Path(path).expanduser()
         except RuntimeError as error:
             raise BadInput(f"{os.fspath(path)}: {error}") from None
 

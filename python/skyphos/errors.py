@@ -34,8 +34,11 @@ def text_of(error: BaseException) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-class SkyphosError(Exception):
+class SkyphosError(RuntimeError):
     """Base of every error that Skyphos raises on purpose.
+
+    It is a ``RuntimeError``, as the errors of mpi4py and ``torch.distributed`` are: code that handles theirs handles it
+    too.
 
     Examples
     --------

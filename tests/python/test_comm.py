@@ -315,7 +315,7 @@ def test_a_time_out_comes_on_time() -> None:
     def body(comm: sky.Comm) -> float:
         start = time.monotonic()
         if comm.rank == 0:
-            with pytest.raises(sky.Timeout, match=r"after 2.0 s in barrier\(\): rank 1 did not come"):
+            with pytest.raises(sky.Timeout, match=r"within the timeout of 2.0 s in barrier\(\): rank 1 did not come"):
                 comm.barrier()
         return time.monotonic() - start
 

@@ -127,7 +127,7 @@ def comes_late() -> None:
         store.wait([f"gave up {other}" for other in range(late)])
     with pytest.raises(sky.errors.Timeout) as caught:
         dist.monitored_barrier(group, timeout=soon)
-    expected = "rank 0 does not answer" if rank == late else f"rank {late} did not come"
+    expected = "from rank 0: it does not answer" if rank == late else f"Rank {late} failed to pass monitoredBarrier"
     assert expected in str(caught.value) and caught.value.missing == ((0,) if rank == late else (late,))
     store.set(f"gave up {rank}", "")
     dist.monitored_barrier(group, timeout=timedelta(seconds=60))

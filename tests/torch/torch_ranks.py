@@ -53,13 +53,13 @@ def serve(pipe: Connection, rank: int, size: int, port: int, backend: str) -> No
 class Ranks:
     """A group of processes."""
 
-    def __init__(self, size: int, backend: str = "skyphos") -> None:
+    def __init__(self, size: int, backend: str = "skyphos", *, daemon: bool = True) -> None:
         self.size = size
         context, port = multiprocessing.get_context("spawn"), free_port()
         self._pipes, self.processes = [], []
         for rank in range(size):
             mine, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(theirs, rank, size, port, backend), daemon=True)
+            process = context.Process(target=serve, args=(theirs, rank, size, port, backend), daemon=daemon)
             process.start()
             theirs.close()
             self._pipes.append(mine)

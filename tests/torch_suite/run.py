@@ -17,7 +17,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 #: Tests that pass with Gloo and need not with Skyphos, and why.
-EXCEPTIONS: dict[str, str] = {}
+EXCEPTIONS = {
+    "test_ddp_logging_data_cpu": "PyTorch itself calls all backends made in Python 'custom' there",
+}
 
 
 def start(backend: str, ranks: int, pattern: str, chosen_as: str, folder: Path) -> subprocess.Popen[bytes]:

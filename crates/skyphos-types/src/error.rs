@@ -29,7 +29,7 @@ pub enum Error {
         cause: String,
     },
     /// The group's time-out passed.
-    #[error("time-out after {:.1} s in {call}: {}", after.as_secs_f64(), missing_text(missing))]
+    #[error("no progress within the timeout of {:.1} s in {call}: {}", after.as_secs_f64(), missing_text(missing))]
     Timeout {
         /// Ranks that did not come.
         missing: Vec<u32>,

@@ -533,7 +533,7 @@ class SkyphosBackend(Backend):
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
         """Wait until all ranks are here; the error says which are not, all of them in any case."""
-        self._roll.call(_seconds(opts.timeout))
+        self._roll.call(_seconds(opts.timeout), wait_all_ranks)
 
     # -- What all of these share.
 
@@ -638,9 +638,9 @@ def _only(tensors: Tensors, what: str, *, strided: bool = False) -> torch.Tensor
 
 
 def _seconds(timeout: timedelta) -> float | None:
-    """Those of torch's time-out; None where it says none."""
+    """Those of torch's time-out; None where it says none, by a negative one."""
     seconds = timeout.total_seconds()
-    return seconds if seconds > 0 else None
+    return seconds if seconds >= 0 else None
 
 
 def _described(tensor: torch.Tensor) -> str:

@@ -1,9 +1,9 @@
-"""``monitored_barrier``: a barrier that says who is missing."""
+"""``monitored_barrier``: a barrier that says who is missing. Errors begin as Gloo's do, which scripts look for."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +33,8 @@ class Roll:
         #: Words that are awaited still, since an earlier barrier.
         self._awaited: dict[int, tuple[Work[Any], _Words]] = {}
 
-    def call(self, seconds: float | None) -> None:
-        """Return on all ranks once all are here. Collective.
+    def call(self, seconds: float | None, wait_all_ranks: bool) -> None:
+        """Return on all ranks once all are here. Collective. ``wait_all_ranks`` is how the error counts the missing.
 
         Raises
         ------
@@ -44,16 +44,18 @@ class Roll:
         self._number += 1
         missing = self._come(seconds) if self._comm.rank else self._count(seconds)
         if missing:
-            who = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
-            raise Timeout(
-                f"rank {self._comm.rank}: {who} did not come to monitored_barrier within {seconds} s",
-                missing=tuple(missing),
-                call=_CALL,
-            )
+            first = missing if wait_all_ranks else missing[:1]
+            cause = f"{_ranks(first)} failed to pass monitoredBarrier"
+            if len(first) < len(missing):
+                cause += f", nor did {_ranks(missing[1:]).lower()}"
+            self._time_out(cause, seconds, missing)
 
     def _count(self, seconds: float | None) -> list[int]:
         """Rank 0: who does not come."""
         until, others = _after(seconds), range(1, self._comm.size)
+        # All at once: one that does not come uses up the time of those after it.
+        for rank in others:
+            self._expect(rank, 1)
         missing = [rank for rank in others if self._receive(rank, 1, until) is None]
         answer = np.zeros(self._comm.size, np.int64)
         answer[0] = self._number
@@ -68,13 +70,19 @@ class Roll:
         # Rank 0 may come by the time-out later, and answers by another one after that.
         answer = self._receive(0, self._comm.size, _after(None if seconds is None else 2 * seconds))
         if answer is None:
-            raise Timeout(
-                f"rank {self._comm.rank}: rank 0 does not answer in monitored_barrier within twice {seconds} s: it is "
-                "not here, or gave up before this rank came",
-                missing=(0,),
-                call=_CALL,
-            )
+            self._time_out("it does not answer, so it is not here, or gave up before this rank came", seconds, [0])
         return [rank for rank in range(1, self._comm.size) if answer[rank]]
+
+    def _time_out(self, cause: str, seconds: float | None, missing: list[int]) -> NoReturn:
+        me = f"Rank {self._comm.rank}"
+        if self._comm.rank == 0:
+            text = f"{me} timed out in monitoredBarrier after {seconds} s: {cause}"
+        else:
+            text = (
+                f"{me} successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
+                f"rank 0: {cause} (timeout: {seconds} s)"
+            )
+        raise Timeout(text, missing=tuple(missing), call=_CALL)
 
     def _send(self, to: int, words: _Words) -> None:
         self._messages.send(to, _TAG, _described(words), words).wait()
@@ -82,8 +90,7 @@ class Roll:
     def _receive(self, rank: int, length: int, until: float | None) -> _Words | None:
         """The words of a rank in this barrier; None, if they do not come in time."""
         while True:
-            work, words = self._awaited.get(rank) or self._await(rank, length)
-            self._awaited[rank] = work, words
+            work, words = self._expect(rank, length)
             try:
                 work.wait(None if until is None else max(0.0, until - time.monotonic()))
             except Timeout:
@@ -94,13 +101,20 @@ class Roll:
             if words[0] == self._number:
                 return words
 
-    def _await(self, rank: int, length: int) -> tuple[Work[Any], _Words]:
-        words = np.empty(length, np.int64)
-        return self._messages.receive(rank, _TAG, _described(words), words), words
+    def _expect(self, rank: int, length: int) -> tuple[Work[Any], _Words]:
+        """The word that a rank sends next, which may be awaited since an earlier barrier."""
+        if rank not in self._awaited:
+            words = np.empty(length, np.int64)
+            self._awaited[rank] = self._messages.receive(rank, _TAG, _described(words), words), words
+        return self._awaited[rank]
 
     def close(self) -> None:
         """Leave the group of its messages."""
         self._messages.close()
+
+
+def _ranks(some: list[int]) -> str:
+    return f"Rank{'s' * (len(some) > 1)} {', '.join(map(str, some))}"
 
 
 def _described(words: _Words) -> str:
