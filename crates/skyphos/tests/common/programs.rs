@@ -225,15 +225,27 @@ pub const ALL: [Program; 31] = [
     ("broadcast scatter_allgather", |comm, count| broadcast(comm, count, Some(Route::ScatterAllgather))),
     ("exchange_blocks", exchange_blocks),
     ("messages", messages),
-    ("under way", |comm, count| {
-        let calls: Vec<_> = (0..3)
-            .map(|k| {
-                let mine = vector(comm.rank(), k, count);
-                comm.allreduce_call(N, 1, mine, ReduceOp::Sum, AllreduceOptions::default()).map(|c| c.start())
-            })
-            .collect::<Result<_>>()?;
-        let sums: Vec<SparseVec<f64>> =
-            calls.into_iter().rev().map(|work| work.wait().map(|done| done.sum)).collect::<Result<_>>()?;
-        Ok(words(&sums))
-    }),
+    (UNDER_WAY, |comm, count| under_way(comm, count, 0)),
 ];
+
+/// The name of the program of several calls under way.
+pub const UNDER_WAY: &str = "under way";
+
+/// Sums under way at once, without the first few.
+fn under_way(comm: &Comm, count: usize, without: u64) -> Result<Vec<u64>> {
+    let calls: Vec<_> = (without..3)
+        .map(|k| {
+            let mine = vector(comm.rank(), k, count);
+            comm.allreduce_call(N, 1, mine, ReduceOp::Sum, AllreduceOptions::default()).map(|c| c.start())
+        })
+        .collect::<Result<_>>()?;
+    let sums: Vec<SparseVec<f64>> =
+        calls.into_iter().rev().map(|work| work.wait().map(|done| done.sum)).collect::<Result<_>>()?;
+    Ok(words(&sums))
+}
+
+/// The same on a rank that fails the first call before it begins there, and makes the others all the same.
+pub fn under_way_but_the_first(comm: &Comm, count: usize, error: Error) -> Result<Vec<u64>> {
+    let error = comm.fail_call_and_go_on(error);
+    under_way(comm, count, 1).and(Err(error))
+}

@@ -115,8 +115,7 @@ impl Scenario {
         // Two ranks come within moments of each other, and of an interrupt: who is first is chance.
         let whole: f64 =
             before.iter().map(|(.., late)| if let Before::Late(s) = late { *s } else { 0.0 }).sum();
-        // That fails one call: not a program that begins several before it waits for the first.
-        if random.random_bool(0.3) && ALL[program].0 != "under way" {
+        if random.random_bool(0.3) {
             before.push((process(random), random.random_range(0..steps.len()), Before::Error));
         }
         let mut faults: Vec<_> = (0..random.random_range(1..=4))
