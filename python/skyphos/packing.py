@@ -11,6 +11,7 @@ import json
 import pickle
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def pack(x: Any) -> list[Bytes]:
     """
     torch = sys.modules.get("torch")
     if type(x) is np.ndarray and _is_plain(x):
-        return _described({"kind": "array", "array": _form(x)}, x)
+        return [_head_of_array(*_form(x)), array_bytes(x)]
     if type(x) is SparseVector:
         arrays = [x._indices, x._values, x._present]
         forms = [None if array is None else _form(array) for array in arrays]
@@ -87,7 +88,7 @@ def pack(x: Any) -> list[Bytes]:
 
 def described_array(x: npt.NDArray[Any]) -> bytes | None:
     """What the first part of an array says; None if it would be pickled."""
-    return _told({"kind": "array", "array": _form(x)}) if type(x) is np.ndarray and _is_plain(x) else None
+    return _head_of_array(*_form(x)).tobytes() if type(x) is np.ndarray and _is_plain(x) else None
 
 
 def pack_plain(x: Any) -> list[Bytes]:
@@ -127,7 +128,9 @@ def unpack(parts: list[Bytes]) -> Any:
         except Exception as error:  # a class that is not here, say
             raise BadInput(f"an object came that cannot be read here: {error}; {_HOW}") from error
     try:
-        told = json.loads(head.tobytes())
+        text = head.tobytes()
+        is_kept = text.startswith(_OF_ARRAY) and len(text) < _MOST_KEPT
+        told = _read_head_of_array(text) if is_kept else json.loads(text)
         return _READERS[told["kind"]](told, held)
     except ImportError as error:
         raise BadInput(f"an object came that cannot be read here: {error}; {_HOW}") from error
@@ -168,6 +171,23 @@ def _described(told: dict[str, Any], *arrays: npt.NDArray[Any]) -> list[Bytes]:
 
 def _told(told: dict[str, Any]) -> bytes:
     return _JSON + json.dumps(told).encode()
+
+
+#: How the description of an array begins, and how long those are that are kept once they have been read.
+_OF_ARRAY, _MOST_KEPT = b'{"kind": "array"', 512
+
+
+@lru_cache(maxsize=256)
+def _head_of_array(dtype: str, shape: tuple[int, ...], by_columns: bool) -> Bytes:
+    """The description of an array. Programs send arrays of few types and shapes, most of them again and again."""
+    return np.frombuffer(_told({"kind": "array", "array": [dtype, shape, by_columns]}), np.uint8)
+
+
+@lru_cache(maxsize=256)
+def _read_head_of_array(text: bytes) -> dict[str, Any]:
+    """What the description of an array says. Nobody changes it."""
+    told: dict[str, Any] = json.loads(text)
+    return told
 
 
 def joined(parts: list[Bytes]) -> Bytes:
@@ -230,13 +250,15 @@ def _is_plain_tensor(x: Any) -> bool:
     return str(x.dtype) not in ("torch.bfloat16", "torch.complex32") and not str(x.dtype).startswith("torch.float8")
 
 
-def _form(x: npt.NDArray[Any]) -> list[Any]:
+def _form(x: npt.NDArray[Any]) -> tuple[str, tuple[int, ...], bool]:
     """Type, shape, and whether columns lie together."""
-    return [x.dtype.str, list(x.shape), not x.flags.c_contiguous and x.flags.f_contiguous]
+    return x.dtype.str, x.shape, not x.flags.c_contiguous and x.flags.f_contiguous
 
 
 def array_bytes(x: npt.NDArray[Any]) -> Bytes:
     """An array's memory, in the order in which it lies there if that has no gaps."""
+    if x.flags.c_contiguous:
+        return x.reshape(-1).view(np.uint8)
     flat = x.reshape(-1, order="F") if x.flags.f_contiguous and not x.flags.c_contiguous else x.reshape(-1)
     return np.ascontiguousarray(flat).view(np.uint8)
 

@@ -224,3 +224,32 @@ comm.close()
 def test_a_comm_that_is_open_when_mpi_is_finalised_says_so() -> None:
     done = run(2, FINALIZED)
     assert done.returncode == 0 and done.stdout.count("finalised") == 6, (done.stdout, done.stderr)
+
+
+FINALIZED_UNDER_WAY = """
+import numpy as np
+from mpi4py import MPI
+import skyphos as sky
+
+comm = sky.Comm.from_mpi4py(MPI.COMM_WORLD)
+calls = [comm.allreduce(np.ones(n), async_op=True) for n in (1, 1000, 1_000_000)] if comm.rank != LATE else []
+calls.append(comm.irecv(source=1 - comm.rank))
+MPI.Finalize()
+for call in calls:
+    try:
+        call.wait()
+        print("done")
+    except sky.PeerLost as error:
+        print("finalised" if "MPI was finalised while this Comm was open: close it before" in str(error) else error)
+comm.close()
+"""
+
+
+@needs_mpi
+@pytest.mark.parametrize("late", [0, 5], ids=["one rank alone in calls", "both in calls"])
+def test_calls_under_way_when_mpi_is_finalised_say_so(late: int) -> None:
+    for _ in range(5):
+        done = run(2, FINALIZED_UNDER_WAY.replace("LATE", str(late)))
+        ended = done.stdout.count("finalised") + done.stdout.count("done")
+        assert done.returncode == 0 and ended == (8 if late else 5), (done.stdout, done.stderr)
+        assert done.stdout.count("finalised") >= 2, "nobody sends what both receive"

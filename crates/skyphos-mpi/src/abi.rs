@@ -30,6 +30,8 @@ pub enum Abi {
 pub struct Constants {
     /// `MPI_COMM_WORLD`.
     pub comm_world: Handle,
+    /// `MPI_COMM_SELF`.
+    pub comm_self: Handle,
     /// `MPI_COMM_NULL`.
     pub comm_null: Handle,
     /// `MPI_BYTE`.
@@ -64,6 +66,7 @@ impl Abi {
         Some(match self {
             Abi::Standard => Constants {
                 comm_world: 0x101,
+                comm_self: 0x102,
                 comm_null: 0x100,
                 byte: 0x247,
                 errors_return: 0x143,
@@ -74,6 +77,7 @@ impl Abi {
             },
             Abi::Mpich => Constants {
                 comm_world: 0x4400_0000,
+                comm_self: 0x4400_0001,
                 comm_null: 0x0400_0000,
                 byte: 0x4c00_010d,
                 errors_return: 0x5400_0001,
@@ -84,6 +88,7 @@ impl Abi {
             },
             Abi::OpenMpi => Constants {
                 comm_world: address(library, "ompi_mpi_comm_world")?,
+                comm_self: address(library, "ompi_mpi_comm_self")?,
                 comm_null: address(library, "ompi_mpi_comm_null")?,
                 byte: address(library, "ompi_mpi_byte")?,
                 errors_return: address(library, "ompi_mpi_errors_return")?,

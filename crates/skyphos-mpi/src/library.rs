@@ -9,7 +9,7 @@ use skyphos_types::{DType, Error, ReduceOp, Result};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 /// Names under which libraries are known to the system's loader: the standard ABI's, MPICH's, Open MPI's.
 const NAMES: [&str; 4] = ["libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so.12", "libmpi.so.40"];
@@ -44,6 +44,12 @@ macro_rules! functions {
     };
 }
 
+/// A function that MPI calls when it copies an attribute of a communicator, and when it deletes one.
+pub type CopyAttribute =
+    unsafe extern "C" fn(Handle, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_int) -> c_int;
+/// See [`CopyAttribute`].
+pub type DeleteAttribute = unsafe extern "C" fn(Handle, c_int, *mut c_void, *mut c_void) -> c_int;
+
 functions! {
     initialized = "MPI_Initialized" (*mut c_int);
     finalized = "MPI_Finalized" (*mut c_int);
@@ -54,6 +60,8 @@ functions! {
     comm_size = "MPI_Comm_size" (Handle, *mut c_int);
     comm_idup = "MPI_Comm_idup" (Handle, *mut Handle, *mut Handle);
     comm_free = "MPI_Comm_free" (*mut Handle);
+    comm_create_keyval = "MPI_Comm_create_keyval" (CopyAttribute, DeleteAttribute, *mut c_int, *mut c_void);
+    comm_set_attr = "MPI_Comm_set_attr" (Handle, c_int, *mut c_void);
     comm_set_errhandler = "MPI_Comm_set_errhandler" (Handle, Handle);
     isend = "MPI_Isend" (*const c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
     irecv = "MPI_Irecv" (*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
@@ -93,6 +101,30 @@ pub struct Library {
 
 /// The process's library, once there is one.
 static OPEN: Mutex<Option<&'static Library>> = Mutex::new(None);
+
+/// Whether MPI ends, or has ended. Whoever calls a function of it that is not allowed then holds this, to read.
+static HAS_ENDED: RwLock<bool> = RwLock::new(false);
+
+/// MPI begins to end. `MPI_Finalize` first deletes the attributes of `MPI_COMM_SELF` (MPI 4.1, 11.2.4), so that another thread of
+/// ours that is in MPI leaves it before.
+unsafe extern "C" fn ends(_: Handle, _: c_int, _: *mut c_void, _: *mut c_void) -> c_int {
+    *HAS_ENDED.write().unwrap_or_else(PoisonError::into_inner) = true;
+    0
+}
+
+/// Nobody duplicates `MPI_COMM_SELF` with this attribute.
+unsafe extern "C" fn copies_none(
+    _: Handle,
+    _: c_int,
+    _: *mut c_void,
+    _: *mut c_void,
+    _: *mut c_void,
+    flag: *mut c_int,
+) -> c_int {
+    // SAFETY: MPI's own.
+    unsafe { *flag = 0 };
+    0
+}
 
 impl Library {
     /// The library of this process: one that is there already, the one that the environment names, or the first that is found
@@ -210,7 +242,23 @@ impl Library {
         };
         self.check(code, "MPI_Init_thread").map_err(Error::bad_input)?;
         self.multiple = level >= self.is.thread_multiple;
-        Ok(())
+        self.hear_of_its_end()
+    }
+
+    fn hear_of_its_end(&self) -> Result<()> {
+        let (mut key, none) = (0, std::ptr::null_mut());
+        // SAFETY: both functions live as long as the process.
+        let code = unsafe { (self.call.comm_create_keyval)(copies_none, ends, &mut key, none) };
+        self.check(code, "MPI_Comm_create_keyval").map_err(Error::bad_input)?;
+        // SAFETY: the attribute is a null pointer, which nobody follows.
+        let code = unsafe { (self.call.comm_set_attr)(self.is.comm_self, key, none) };
+        self.check(code, "MPI_Comm_set_attr").map_err(Error::bad_input)
+    }
+
+    /// A leave to call MPI, which does not end while this is held; `None` if it ends, or has ended.
+    pub(crate) fn pass(&self) -> Option<RwLockReadGuard<'static, bool>> {
+        let pass = HAS_ENDED.read().unwrap_or_else(PoisonError::into_inner);
+        (!*pass).then_some(pass)
     }
 
     fn flag(&self, ask: unsafe extern "C" fn(*mut c_int) -> c_int) -> bool {

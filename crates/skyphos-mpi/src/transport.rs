@@ -22,8 +22,8 @@ use skyphos_core::transport::{Event, Loss, Transport, Waker, leaving, why_of};
 use skyphos_types::{DType, Error, ReduceOp, Result};
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 /// What payloads that follow a header are sent as.
@@ -418,13 +418,15 @@ impl Mpi {
         events.push(Event::PeerDown { rank: from, cause: cause.to_owned(), loss });
     }
 
-    /// Whether anything goes: not where the program has finalised MPI, which ends a process that calls it afterwards.
-    fn goes(&mut self) -> bool {
-        if self.broken.is_none() && !self.library.is_usable() {
-            self.broken =
-                Some("MPI was finalised while this Comm was open: close it before MPI_Finalize".to_owned());
+    /// A leave to call MPI; `None` if nothing goes any more. MPI ends a process that calls it after the program has finalised it.
+    fn pass(&mut self) -> Option<RwLockReadGuard<'static, bool>> {
+        let pass = self.library.pass();
+        if pass.is_none() {
+            self.broken.get_or_insert_with(|| {
+                "MPI was finalised while this Comm was open: close it before MPI_Finalize".to_owned()
+            });
         }
-        self.broken.is_none()
+        pass.filter(|_| self.broken.is_none())
     }
 
     /// Tells once that nothing goes any more.
@@ -463,20 +465,26 @@ impl Mpi {
             !gone || backlog > 0
         };
         while self.broken.is_none() && others.iter().any(|peer| left(self, *peer)) && Instant::now() < end {
+            let pass = self.pass();
             self.round(&mut events);
+            drop(pass);
             match events.is_empty() {
                 true => idle.pause(Duration::MAX),
                 false => idle = Idle::new(),
             }
             events.clear();
         }
+        let pass = self.library.pass();
         let complete = self.broken.is_none() && !others.iter().any(|peer| left(self, *peer));
         let complete = complete && self.reducing.is_empty();
-        self.inbox.close();
-        if complete {
+        if pass.is_some() {
+            self.inbox.close();
+        }
+        if complete && pass.is_some() {
             // SAFETY: nothing of it is under way.
             unsafe { (self.library.call.comm_free)(&mut self.comm) };
         }
+        drop(pass);
         self.forget();
     }
 
@@ -533,9 +541,7 @@ impl Transport for Mpi {
 
     fn post(&mut self, to: u32, frame: Frame) {
         debug_assert!(frame.payload.len() <= CHUNK_BYTES);
-        if !self.goes() {
-            return;
-        }
+        let Some(_pass) = self.pass() else { return };
         let bytes = HEADER_BYTES + frame.payload.len();
         let peer = &self.peers[to as usize];
         if peer.queue.is_empty() && peer.sending.len() < UNDER_WAY {
@@ -560,9 +566,7 @@ impl Transport for Mpi {
 
     fn begin_allreduce(&mut self, header: Header, op: &ReduceOp, dtype: DType, mut part: SlabMut) {
         let (number, op) = self.library.reduction(op, dtype).expect("what has_allreduce says there is");
-        if !self.goes() {
-            return;
-        }
+        let Some(_pass) = self.pass() else { return };
         let (mut request, count) = (Box::<Handle>::default(), part.len() / dtype.size());
         // SAFETY: the buffer is kept until the request is complete, or is leaked; it holds so many numbers.
         let code = unsafe {
@@ -587,8 +591,9 @@ impl Transport for Mpi {
         let mut idle = Idle::new();
         loop {
             for _ in 0..if wait.is_zero() { 1 } else { ROUNDS } {
-                self.goes();
+                let pass = self.pass();
                 self.round(events);
+                drop(pass);
                 self.tell_if_broken(events);
                 if events.len() > before || self.woken.swap(false, Ordering::AcqRel) {
                     return;

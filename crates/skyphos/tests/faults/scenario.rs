@@ -108,7 +108,11 @@ impl Scenario {
         let process = |random: &mut Pcg64| random.random_range(0..self.processes);
         let mut before: Vec<_> = (0..random.random_range(1..=4))
             .map(|_| {
-                let seconds = 10f64.powf(random.random_range(-5.0..0.5));
+                // Within moments of each other, or long after whatever the others said has arrived.
+                let seconds = match random.random_bool(0.4) {
+                    true => random.random_range(0.6..3.0),
+                    false => 10f64.powf(random.random_range(-5.0..0.0)),
+                };
                 (process(random), random.random_range(0..steps.len()), Before::Late(seconds))
             })
             .collect();
