@@ -40,6 +40,7 @@ __all__ = [
     "local",
     "move_arrays",
     "mpi_end",
+    "mpi_prepare_end",
     "mpi_is_there",
     "outer_factors",
     "outer_product_sum",
@@ -206,6 +207,7 @@ def connect_mpi(
 ) -> Connected: ...
 def mpi_is_there(places: list[str]) -> bool: ...
 def mpi_end() -> None: ...
+def mpi_prepare_end() -> None: ...
 
 @final
 class Connected:

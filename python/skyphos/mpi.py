@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import importlib.util
 import os
 import shutil
@@ -54,7 +55,23 @@ def handle_of(comm: Any) -> int:
         raise BadInput(f"from_mpi4py takes an mpi4py.MPI.Intracomm, not {type(comm).__name__}")
     if comm == module.COMM_NULL:
         raise BadInput("from_mpi4py was given MPI.COMM_NULL: this process is not in that communicator")
+    _leave_before_it_ends(module)
     return int(module._handleof(comm))
+
+
+def _leave_before_it_ends(module: Any) -> None:
+    """Let ``MPI.Finalize`` wait until no thread of ours is in MPI, which it does not survive."""
+    theirs = module.Finalize
+    if hasattr(theirs, "__wrapped__"):
+        return
+
+    @functools.wraps(theirs)
+    def finalize() -> None:
+        _skyphos.mpi_prepare_end()
+        theirs()
+
+    finalize.__wrapped__ = theirs  # type: ignore[attr-defined]
+    module.Finalize = finalize
 
 
 def connect(comm: int | None, launched: int | None, timeout: float, threads: int | None) -> _skyphos.Connected:

@@ -108,7 +108,7 @@ static HAS_ENDED: RwLock<bool> = RwLock::new(false);
 /// MPI begins to end. `MPI_Finalize` first deletes the attributes of `MPI_COMM_SELF` (MPI 4.1, 11.2.4), so that another thread of
 /// ours that is in MPI leaves it before.
 unsafe extern "C" fn ends(_: Handle, _: c_int, _: *mut c_void, _: *mut c_void) -> c_int {
-    *HAS_ENDED.write().unwrap_or_else(PoisonError::into_inner) = true;
+    Library::prepare_end();
     0
 }
 
@@ -173,6 +173,12 @@ impl Library {
             unsafe { (library.call.finalize)() };
         }
         library.is_some()
+    }
+
+    /// Somebody else is about to end MPI: transports that are open make no call from here on. `MPI_Finalize` itself tells them too
+    /// late where it takes the process for one of a single thread from its first line on, as MPICH does.
+    pub fn prepare_end() {
+        *HAS_ENDED.write().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
     fn new(shared: &Shared, place: String) -> Result<Library> {

@@ -119,6 +119,12 @@ pub fn mpi_end(py: Python<'_>) {
     py.detach(skyphos::mpi::Library::end);
 }
 
+/// Somebody else is about to end MPI: from here on nothing is called in it.
+#[pyfunction]
+pub fn mpi_prepare_end(py: Python<'_>) {
+    py.detach(skyphos::mpi::Library::prepare_end);
+}
+
 /// Processes that are connected, and no group yet.
 #[pyclass(module = "skyphos._skyphos", frozen)]
 pub struct Connected {

@@ -45,7 +45,9 @@ mod _skyphos {
     #[pymodule_export]
     use crate::broadcast::broadcast;
     #[pymodule_export]
-    use crate::comm::{Comm, Connected, connect_mpi, connect_tcp, local, mpi_end, mpi_is_there};
+    use crate::comm::{
+        Comm, Connected, connect_mpi, connect_tcp, local, mpi_end, mpi_is_there, mpi_prepare_end,
+    };
     #[pymodule_export]
     use crate::keyed::{KeyTable, key_places, list_of, strings_of, words_of};
     #[pymodule_export]
