@@ -64,7 +64,7 @@ pub fn check(scenario: &Scenario, lives: &Lives) -> Result<(), String> {
 
 /// Nanoseconds within which a message comes, where nothing is lost, and a rank that was stopped goes on.
 fn delivery_ns(scenario: &Scenario) -> u64 {
-    ((0.5 + held_up_s(scenario)) * 1e9) as u64
+    ((0.5 + held_up_by_faults_s(scenario)) * 1e9) as u64
 }
 
 /// Where programs repeat calls that raise: who enters a call after another has left it with an error raises, and in the end all
@@ -126,6 +126,15 @@ fn all_crashes(scenario: &Scenario) -> bool {
 
 /// Seconds by which faults hold others up that they do not end.
 fn held_up_s(scenario: &Scenario) -> f64 {
+    let late = scenario.before.iter().map(|(.., before)| match before {
+        Before::Late(seconds) => *seconds,
+        Before::Error => 0.0,
+    });
+    held_up_by_faults_s(scenario) + late.sum::<f64>()
+}
+
+/// The same without what ranks do before they enter, which holds up no message.
+fn held_up_by_faults_s(scenario: &Scenario) -> f64 {
     let (mut waits, mut slow) = (0.0, 1.0);
     for (_, fault) in &scenario.faults {
         match fault {
@@ -137,11 +146,6 @@ fn held_up_s(scenario: &Scenario) -> f64 {
             }
             Fault::Slow { times, .. } => slow *= times,
             _ => {}
-        }
-    }
-    for (.., before) in &scenario.before {
-        if let Before::Late(seconds) = before {
-            waits += seconds;
         }
     }
     // What a slow process does in a play: its messages to all others in each call, among them a word to each sibling.
