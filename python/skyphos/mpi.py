@@ -70,7 +70,6 @@ def _leave_before_it_ends(module: Any) -> None:
         _skyphos.mpi_prepare_end()
         theirs()
 
-    finalize.__wrapped__ = theirs  # type: ignore[attr-defined]
     module.Finalize = finalize
 
 
