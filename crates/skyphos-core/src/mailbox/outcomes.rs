@@ -38,7 +38,7 @@ enum Known {
 pub(crate) struct Outcomes {
     failures: VecDeque<Failure>,
     /// Calls of whose end the program has not been told, in ascending order.
-    untold: Vec<u64>,
+    untold: VecDeque<u64>,
     /// Calls of whose end it never will be: nobody has the `Work` any more, or the error was a loss, which has its own rules.
     never: VecDeque<u64>,
     /// Of calls before this one nothing is remembered.
@@ -54,12 +54,12 @@ impl Outcomes {
 
     /// The program makes a call.
     pub(crate) fn begin(&mut self, call: u64) {
-        self.untold.push(call);
+        self.untold.push_back(call);
     }
 
     /// The program is told that a call went well.
     pub(crate) fn succeed(&mut self, call: u64) {
-        if let Some(place) = self.untold.iter().rposition(|one| *one == call) {
+        if let Ok(place) = self.untold.binary_search(&call) {
             self.untold.remove(place);
         }
     }
