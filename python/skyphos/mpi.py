@@ -55,12 +55,14 @@ def handle_of(comm: Any) -> int:
         raise BadInput(f"from_mpi4py takes an mpi4py.MPI.Intracomm, not {type(comm).__name__}")
     if comm == module.COMM_NULL:
         raise BadInput("from_mpi4py was given MPI.COMM_NULL: this process is not in that communicator")
-    _leave_before_it_ends(module)
     return int(module._handleof(comm))
 
 
-def _leave_before_it_ends(module: Any) -> None:
-    """Let ``MPI.Finalize`` wait until no thread of ours is in MPI, which it does not survive."""
+def _leave_before_it_ends() -> None:
+    """Let mpi4py's ``MPI.Finalize`` wait until no thread of ours is in MPI, which it does not survive."""
+    module = sys.modules.get("mpi4py.MPI")
+    if module is None:
+        return
     theirs = module.Finalize
     if hasattr(theirs, "__wrapped__"):
         return
@@ -70,13 +72,14 @@ def _leave_before_it_ends(module: Any) -> None:
         _skyphos.mpi_prepare_end()
         theirs()
 
-    module.Finalize = finalize
+    module.Finalize = finalize  # type: ignore[attr-defined]
 
 
 def connect(comm: int | None, launched: int | None, timeout: float, threads: int | None) -> _skyphos.Connected:
     """Join a group of an MPI communicator's processes, or of all of them; MPI begins here if nobody has begun it."""
     atexit.unregister(_end)
     atexit.register(_end)
+    _leave_before_it_ends()
     return _skyphos.connect_mpi(comm, launched, _places(), timeout, threads)
 
 

@@ -87,7 +87,8 @@ def compare(folder: Path, ranks: int, seconds: float) -> int:
     )
     for name in missed:
         found = ours.get(name, {"outcome": "did not run", "why": "the suite ended before it"})
-        told = EXCEPTIONS.get(name) or (found["why"].strip().splitlines() or [""])[-1]
+        errors = [line for line in found["why"].splitlines() if "Error" in line] or [found["why"]]
+        told = EXCEPTIONS.get(name) or errors[-1]
         print(f"  {'exception' if name in EXCEPTIONS else 'FAILED'}: {name}: {found['outcome']}: {told}")
     for name in failed:
         print(f"  fails with both: {name}")

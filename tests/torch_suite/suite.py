@@ -58,7 +58,7 @@ def _process(target: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 class Generic(generic.TestDistBackend, generic.DistributedTest._DistTestBase):
-    """All of PyTorch's tests. Ranks are forked from a process that has imported torch already: 10 times faster."""
+    """All of PyTorch's tests. Ranks are forked from a process that has imported torch already."""
 
     def setUp(self) -> None:
         super().setUp()

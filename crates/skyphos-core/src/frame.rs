@@ -21,7 +21,6 @@
 //! | 56..60 | sig.width | numbers an index |
 //! | 60..64 | sig.kind, op, dtype, flags | the call |
 
-use crate::mailbox::OUTCOME_BITS;
 use crate::slab::{CHUNK_BYTES, Payload};
 use skyphos_types::{DType, ReduceOp};
 
@@ -35,6 +34,7 @@ const LENT: u8 = 0x80;
 
 /// Bits of a payload's length, beside those of [`CallSig::outcomes`].
 const LEN_BITS: u32 = 18;
+pub(crate) const OUTCOME_BITS: u32 = 13;
 
 /// Bits of a call's number, and the numbers there are.
 const CALL_BITS: u32 = 48;

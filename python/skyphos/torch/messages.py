@@ -15,12 +15,9 @@ from ..work import Work
 
 __all__ = ["Messages", "group_name"]
 
-#: Names of groups are above those of tags.
-_TAGS = 1 << 32
-
 
 def group_name(text: str) -> int:
-    """A number of 63 bits for a group's name, beyond those of tags.
+    """A number of 63 bits for a group's name.
 
     Examples
     --------
@@ -28,7 +25,7 @@ def group_name(text: str) -> int:
     >>> group_name("1") == group_name("1") != group_name("2")
     True
     """
-    return _TAGS + int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") % (1 << 63)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") % (1 << 63)
 
 
 class Messages:

@@ -20,9 +20,10 @@ __all__ = ["found", "teach"]
 class _Call(Protocol):
     """What is asked."""
 
+    source: int | None
+
     def is_completed(self) -> bool: ...
     def is_success(self) -> bool: ...
-    def came_from(self) -> int | None: ...
 
 
 class _Search(threading.local):
@@ -51,8 +52,8 @@ def teach() -> None:
 
 
 _QUERIES: dict[str, Callable[[_Call], Any]] = {
-    "source_rank": lambda call: call.came_from(),
-    "_source_rank": lambda call: call.came_from(),
+    "source_rank": lambda call: call.source,
+    "_source_rank": lambda call: call.source,
     "is_completed": lambda call: call.is_completed(),
     "is_success": lambda call: call.is_success(),
 }

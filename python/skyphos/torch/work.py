@@ -85,10 +85,6 @@ class TorchWork(C10dWork):
         """Whether it is over and went well."""
         return self.is_completed() and self._error is None
 
-    def came_from(self) -> int | None:
-        """Who sent it; None where nothing has been received."""
-        return self.source
-
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the tensors of the result, or of the error."""
         if found(self):

@@ -6,13 +6,11 @@
 //! mean anything: a call under way fails on one rank before the others have waited for it. So both ranks send each other
 //! their [`Outcomes`], and the call goes on only if these fit.
 
+use crate::frame::OUTCOME_BITS;
 use std::collections::VecDeque;
 
 /// Failures and untold calls that are remembered, of a group; a peer asks soon after.
 const REMEMBERED: usize = 1024;
-
-/// Bits of [`Outcomes::hash`].
-pub(crate) const HASH_BITS: u32 = 13;
 
 /// A call that the program knows has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +57,10 @@ impl Outcomes {
 
     /// The program is told that a call went well.
     pub(crate) fn succeed(&mut self, call: u64) {
+        self.settle(call);
+    }
+
+    fn settle(&mut self, call: u64) {
         if let Ok(place) = self.untold.binary_search(&call) {
             self.untold.remove(place);
         }
@@ -66,7 +68,7 @@ impl Outcomes {
 
     /// The program is told that a call has failed, when it has begun `begun`.
     pub(crate) fn fail(&mut self, call: u64, begun: u64, at_once: bool) {
-        self.succeed(call);
+        self.settle(call);
         if self.failures.iter().any(|failure| failure.call == call) {
             return;
         }
@@ -75,13 +77,13 @@ impl Outcomes {
             self.since = self.since.max(oldest.call + 1);
         }
         self.failures.push_back(Failure { call, told_at: begun, at_once });
-        let mixed = call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - HASH_BITS);
-        self.hash = self.hash.wrapping_add(mixed as u16) & ((1 << HASH_BITS) - 1);
+        let mixed = call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - OUTCOME_BITS);
+        self.hash = self.hash.wrapping_add(mixed as u16) & ((1 << OUTCOME_BITS) - 1);
     }
 
     /// The program will not be told how a call ends.
     pub(crate) fn forget(&mut self, call: u64) {
-        self.succeed(call);
+        self.settle(call);
         if self.never.len() == REMEMBERED {
             let oldest = self.never.pop_front().expect("it is full");
             self.since = self.since.max(oldest + 1);
