@@ -87,9 +87,15 @@ impl Process {
         self.clock.at()
     }
 
-    /// Computes for so many seconds, or longer if the process is slow: it looks at nothing that comes meanwhile.
+    /// Computes for so many seconds, or longer if the process is slow: it looks at nothing that comes meanwhile. All of that is
+    /// there when it looks next.
     pub fn work(&mut self, seconds: f64) {
         self.clock.pass(nanoseconds(seconds * self.slowness.get()));
+        let until = self.clock.at();
+        while self.shared.world().has_more_before(until) {
+            self.shared.world().wake(self.number, until);
+            park();
+        }
     }
 
     /// From now on the process goes on when it is interrupted.

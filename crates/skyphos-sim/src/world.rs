@@ -247,6 +247,11 @@ impl World {
         inbox.drain(..count)
     }
 
+    /// Whether anything is still to happen before a moment.
+    pub(crate) fn has_more_before(&self, time: u64) -> bool {
+        self.events.peek().is_some_and(|Reverse((next, ..))| *next < time)
+    }
+
     /// Lets time go on until a rank is to look for work: which, and when. `None` if nothing will happen any more. `clock`
     /// says how far a rank has come: while it works it does not look.
     pub(crate) fn run(&mut self, clock: impl Fn(u32) -> u64) -> Option<(u32, u64)> {
