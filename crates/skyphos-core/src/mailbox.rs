@@ -250,14 +250,17 @@ impl Mailbox {
     }
 
     pub(crate) fn close_comm(&mut self, comm: u64) {
-        let me = self.me;
+        let cause = "its Comm was closed before the call had ended".to_owned();
+        let closed = Error::Aborted { rank: self.me, cause };
+        // Where nothing more could be called, the reason for that is the cause.
+        let group = self.comm(comm).map(|state| state.group.clone());
+        let error = group.and_then(|group| self.why_over(&group)).unwrap_or(closed);
         self.close_messages(comm);
         self.comms.retain(|c| c.group.comm != comm);
         self.over.retain(|(of, _), _| *of != comm);
         self.calls.retain(|b| b.comm != comm || b.own.is_some());
         for b in self.calls.iter_mut().filter(|b| b.comm == comm) {
-            let cause = "its Comm was closed by another thread".to_owned();
-            b.fail(Error::Aborted { rank: me, cause }, false);
+            b.fail(error.clone(), false);
         }
         self.closed.push(comm);
     }
@@ -346,12 +349,13 @@ impl Mailbox {
 
     /// Why nothing more can be called in a group here, if so. Of losses it knows its own: who has seen one tells all.
     pub(crate) fn why_over(&self, group: &Group) -> Option<Error> {
-        // One that has left in order is seldom the cause.
         let has_left = |rank: &u32| self.down.get(rank).is_some_and(|down| down.loss == Loss::Left);
         let (left, others): (Vec<u32>, Vec<u32>) = group.ranks.iter().partition(|rank| has_left(rank));
-        let lost = others.into_iter().chain(left).find_map(|rank| self.lost(rank, None));
+        let first = |ranks: Vec<u32>| ranks.into_iter().find_map(|rank| self.lost(rank, None));
         let over = || self.over_in(group).next().map(|(_, over)| over.error.clone());
-        lost.or_else(over).or_else(|| self.comm(group.comm)?.diverged.clone())
+        let diverged = || self.comm(group.comm)?.diverged.clone();
+        // One that has left in order is seldom the cause.
+        first(others).or_else(over).or_else(diverged).or_else(|| first(left))
     }
 
     /// Calls of a group that this rank has begun.

@@ -112,9 +112,11 @@ impl Tally {
         0
     }
 
-    /// Faults that struck, and those of them at a frame on its way.
+    /// Faults that struck, and those of them at a frame on its way. Interrupts are not counted: they strike ranks, which may
+    /// wait for one that computes.
     pub fn faults(&self) -> (u64, u64) {
-        self.struck.values().fold((0, 0), |(all, in_flight), counts| (all + counts.0, in_flight + counts.1))
+        let of_network = self.struck.iter().filter(|(name, _)| *name != "interrupt");
+        of_network.fold((0, 0), |(all, in_flight), (_, counts)| (all + counts.0, in_flight + counts.1))
     }
 }
 
@@ -149,7 +151,7 @@ impl std::fmt::Display for Tally {
         )?;
         writeln!(
             f,
-            "{all} faults, {:.1} % of them at frames on their way:",
+            "{all} faults beside interrupts, {:.1} % of them at frames on their way:",
             100.0 * in_flight as f64 / all.max(1) as f64
         )?;
         for (kind, (all, in_flight)) in &self.struck {
