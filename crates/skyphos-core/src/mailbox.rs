@@ -7,6 +7,8 @@
 mod doubts;
 mod messages;
 mod outcomes;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use messages::{Envelope, Filter, MessageId};
 

@@ -1,0 +1,69 @@
+//! What calls of a group end with once ranks are lost or have left.
+
+use super::{Group, Mailbox};
+use crate::arguments::Arguments;
+use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
+use crate::slab::{Payload, Pool};
+use crate::transport::{Event, Loss};
+use skyphos_types::Error;
+use std::sync::Arc;
+
+const COMM: u64 = 7;
+
+/// Rank 0 of three, which has begun two barriers.
+fn in_two_calls() -> (Mailbox, Arc<Group>) {
+    let mut mail = Mailbox::new(0, (0..3).map(|rank| format!("host {rank}")).collect());
+    let group = Arc::new(Group::new(COMM, vec![0, 1, 2], 0));
+    mail.open_comm(group.clone());
+    for call in 0..2 {
+        let begun = mail.begin(&group, CallSig::plain(CallKind::Barrier), Arguments::None);
+        assert_eq!(begun.0, call);
+    }
+    (mail, group)
+}
+
+fn error_of(mail: &mut Mailbox, call: u64) -> Option<String> {
+    mail.look(COMM, call).err().map(|(error, _)| error.to_string())
+}
+
+/// Rank 2 says that it has lost rank 1, in call 1; this rank takes the error of that call.
+fn hear_of_loss(mail: &mut Mailbox) {
+    let cause = "its process was killed".to_owned();
+    let lost = Error::PeerLost { rank: 1, address: "host 1".to_owned(), cause };
+    let payload: Payload = Pool::default().copy_of(&lost.to_wire());
+    let header = Header::control(FrameKind::Abort, COMM, 1);
+    mail.deliver(Event::Frame { from: 2, frame: Frame { header, payload } });
+    assert!(error_of(mail, 1).unwrap().contains("killed"));
+    mail.end(COMM, 1, false);
+}
+
+fn leave_in_order(mail: &mut Mailbox, rank: u32) {
+    mail.deliver(Event::PeerDown { rank, cause: "it has left".to_owned(), loss: Loss::Left });
+}
+
+#[test]
+fn calls_under_way_when_a_comm_closes_end_with_the_loss_before() {
+    let (mut mail, _) = in_two_calls();
+    hear_of_loss(&mut mail);
+    assert_eq!(error_of(&mut mail, 0), None, "it may still end well");
+    mail.close_comm(COMM);
+    let error = error_of(&mut mail, 0).unwrap();
+    assert!(error.contains("rank 1") && error.contains("killed"), "{error}");
+}
+
+#[test]
+fn calls_under_way_when_a_comm_closes_say_so_if_nobody_is_lost() {
+    let (mut mail, _) = in_two_calls();
+    mail.close_comm(COMM);
+    let error = error_of(&mut mail, 0).unwrap();
+    assert!(error.contains("closed before the call had ended"), "{error}");
+}
+
+#[test]
+fn a_loss_that_others_told_of_comes_before_who_has_left_in_order() {
+    let (mut mail, group) = in_two_calls();
+    leave_in_order(&mut mail, 2);
+    assert!(mail.why_over(&group).unwrap().to_string().contains("rank 2"));
+    hear_of_loss(&mut mail);
+    assert!(mail.why_over(&group).unwrap().to_string().contains("rank 1"));
+}
