@@ -18,10 +18,11 @@ from .arguments import (
     as_out,
     as_rank,
     as_values,
+    of_untyped,
     resolve_op,
 )
 from .array_input import as_numpy
-from .errors import BadInput
+from .errors import BadInput, Mismatch
 from .exit_handlers import close_failed, close_later
 from .health import Health, health_of
 from .outer_product import OuterProductCollectives
@@ -493,9 +494,11 @@ class Comm(OuterProductCollectives, PointToPoint):
             array = as_sent(array, kind)
         except BaseException as error:
             self._fail(error)
-        done = self._native.configure_reduce(
-            contribute, want, array, as_room(result), native_op, identity, shared, bool(async_op)
-        )
+        call = (contribute, want, array, as_room(result), native_op, identity, shared, bool(async_op))
+        try:
+            done = self._native.configure_reduce(*call)
+        except Mismatch as error:
+            raise of_untyped(error, values, array) from None
 
         def finish(native: _skyphos.Plan) -> npt.NDArray[Any]:
             self._stats = Stats(*native.stats())

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy.typing as npt
 
-from .arguments import Op, as_out, as_values, resolve_op
-from .errors import BadInput
+from .arguments import Op, as_out, as_values, of_untyped, resolve_op
+from .errors import BadInput, Mismatch
 from .explanation import PlanExplanation
 from .truth import as_room, as_sent, result_type, settled
 from .work import Work, perform
@@ -246,5 +246,8 @@ class Plan:
         except BaseException as error:
             self._comm._fail(error)
         sent, room = (as_sent(array, kind), as_room(result)) if array.dtype.kind == "b" else (array, result)
-        done = self._native.reduce(sent, room, native_op, identity, order == "arrival", bool(async_op))
+        try:
+            done = self._native.reduce(sent, room, native_op, identity, order == "arrival", bool(async_op))
+        except Mismatch as error:
+            raise of_untyped(error, values, array) from None
         return perform(done, async_op, lambda _: settled(result, kind))
