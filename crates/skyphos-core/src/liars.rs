@@ -3,10 +3,11 @@
 use crate::collectives::allreduce::dense::with_bitmap;
 use crate::collectives::configure::{Missing, Request, configure};
 use crate::collectives::reduce::{DOWN, UP};
+use crate::collectives::survey;
 use crate::collectives::topk_allreduce::topk_allreduce;
 use crate::frame::{CallKind, CallSig};
 use crate::local::local_group;
-use crate::stream::{Assembler, Terms, survey};
+use crate::stream::{Assembler, Terms};
 use crate::{Endpoint, Group, Node, Settings};
 use skyphos_kernels::stream::{Shape, View};
 use skyphos_kernels::{BlockHash, Indices};

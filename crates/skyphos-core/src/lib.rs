@@ -4,6 +4,7 @@
 //! [`frame`], [`mailbox`](crate::Group), [`node`] (who drives), [`endpoint`] (what a collective
 //! sees), [`collectives::barrier`] (the simplest collective).
 
+pub mod arena;
 pub mod arguments;
 mod both;
 pub mod butterfly;

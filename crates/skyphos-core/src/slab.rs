@@ -4,7 +4,7 @@
 //! broadcast, replicas) and read. When the last owner drops it, the buffer and its reference count
 //! return to the pool together, so that a steady exchange allocates nothing.
 
-use crate::loan::{Arena, Borrowed, Cut};
+use crate::arena::{Arena, Borrowed, Cut, Line};
 use bytemuck::{Pod, Zeroable};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -17,11 +17,6 @@ const CAPACITIES: [usize; 4] = [4 * 1024, 16 * 1024, 48 * 1024, CHUNK_BYTES];
 
 /// What the pool keeps for reuse at most, in bytes; more is given back to the system.
 const KEEP_BYTES: usize = 64 << 20;
-
-/// One cache line; buffers are made of these, so that any number type is aligned in them.
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C, align(64))]
-pub(crate) struct Line([u8; 64]);
 
 /// A growable byte vector whose data is aligned to a cache line.
 #[derive(Clone, Default)]

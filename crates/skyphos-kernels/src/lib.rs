@@ -13,6 +13,7 @@ mod block;
 mod codec;
 mod fold;
 mod hash;
+mod index;
 pub mod keyed;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
@@ -35,10 +36,11 @@ pub use block::{BLOCK_BITS, BLOCK_SIZE, Block, IndexSet, count_indices, split_ra
 pub use codec::{Encoding, decode, encoded_bytes};
 pub use fold::{fold_all, fold_rows, gather_rows, scatter_rows};
 pub use hash::BlockHash;
+pub use index::{Index, Indices};
 pub use merge::{Entries, merge};
 pub use permutation::Permutation;
 pub use pieces::Pieces;
-pub use prepare::{Index, Indices, Prepared, prepare};
+pub use prepare::{Prepared, prepare};
 pub use quantise::{Draw, Quantize, Scale, dequantise, dequantise_and_add, quantise, quantised_bytes};
 pub use sketch::{sketch, union_of};
 pub use topk::{

@@ -29,7 +29,8 @@ mod codes;
 mod random;
 
 use crate::simd::{self, Level};
-use codes::{bytes_of, levels_of, padded};
+use codes::{BLOCK, bytes_of, levels_of, padded};
+pub use random::Draw;
 use random::Key;
 use skyphos_types::{Error, Real, Result};
 
@@ -100,22 +101,8 @@ impl Quantize {
     }
 }
 
-/// Which random numbers: those of other calls, ranks or buckets are independent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Draw {
-    /// Number of the call.
-    pub call: u64,
-    /// Logical rank: the same on all replicas.
-    pub rank: u32,
-    /// Number of the first bucket, for a part of a longer vector.
-    pub first_bucket: u64,
-}
-
 /// Bytes of a bucket's scale.
 const HEAD: usize = 4;
-
-/// Values that are worked on at once; their codes fill whole bytes at any number of bits.
-const BLOCK: usize = 64;
 
 /// Accumulators of the sum of squares. Part of the result's definition, so the same on all processors.
 const SUMS: usize = 16;

@@ -1,7 +1,7 @@
 //! The blocks of ascending indices, as they stand in the user's array.
 
 use crate::block::BLOCK_BITS;
-use crate::prepare::Index;
+use crate::index::Index;
 use crate::simd;
 
 /// Runs of indices of the same block.

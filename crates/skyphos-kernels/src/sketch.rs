@@ -4,7 +4,7 @@
 //! The k least hashes of a union are among those of its sets, and the k-th of them says how densely hashes lie, so how
 //! many indices there are: (k - 1) / h_k, to 1/√k or so. A set with fewer than k indices is held whole.
 
-use crate::prepare::{Index, Indices};
+use crate::index::{Index, Indices};
 use crate::{simd, with_indices};
 
 /// The `k` least distinct hashes of a set, in order.

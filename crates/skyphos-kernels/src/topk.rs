@@ -22,15 +22,19 @@ mod avx512;
 mod bucket;
 mod feedback;
 mod loops;
+mod magnitude;
 mod room;
+mod slots;
 
 use crate::simd::{self, Level};
 pub use feedback::{Incoming, Layer, put_back, quantise_in_place, take_layers, take_topk_of_sum};
+pub use magnitude::Magnitude;
 
 use bucket::{append_buckets, take_buckets};
-use loops::{Loops, Number, with_loops};
+use loops::{Loops, with_loops};
+use magnitude::{Number, kth_of_all};
 use room::Room;
-use skyphos_types::{Error, Real, Result, bf16, f16};
+use skyphos_types::{Error, Result};
 
 /// Which values to choose.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,55 +53,6 @@ pub enum Select<T> {
     },
     /// All of at least this magnitude.
     AtLeast(T),
-}
-
-/// A number with a magnitude that orders as an integer.
-pub trait Magnitude: Real {
-    /// The integer; never negative.
-    type Key: Number;
-    /// The bits without the sign.
-    fn magnitude(self) -> Self::Key;
-
-    /// The upper 16 bits of the magnitude, still in order.
-    #[inline(always)]
-    fn upper(self) -> i16 {
-        (self.magnitude().into() >> Self::LOWER_BITS) as i16
-    }
-
-    /// Bits below the upper 16.
-    const LOWER_BITS: usize = (size_of::<Self>() - 2) * 8;
-}
-
-impl Magnitude for f32 {
-    type Key = i32;
-    #[inline(always)]
-    fn magnitude(self) -> i32 {
-        self.abs().to_bits() as i32
-    }
-}
-
-impl Magnitude for f64 {
-    type Key = i64;
-    #[inline(always)]
-    fn magnitude(self) -> i64 {
-        self.abs().to_bits() as i64
-    }
-}
-
-impl Magnitude for bf16 {
-    type Key = i32;
-    #[inline(always)]
-    fn magnitude(self) -> i32 {
-        i32::from(self.to_bits() & 0x7fff)
-    }
-}
-
-impl Magnitude for f16 {
-    type Key = i32;
-    #[inline(always)]
-    fn magnitude(self) -> i32 {
-        i32::from(self.to_bits() & 0x7fff)
-    }
 }
 
 /// Replaces `indices` and `picked` by the positions of the chosen values, ascending, and the values.
@@ -249,12 +204,6 @@ fn whole<T: Magnitude>(level: Level, values: &[T], k: usize, room: &mut Room<'_,
             room.picked.push(*v);
         }
     }
-}
-
-/// The k-th largest magnitude, by selection among all.
-fn kth_of_all<T: Magnitude>(values: &[T], k: usize) -> Option<T::Key> {
-    let mut keys: Vec<T::Key> = values.iter().map(|v| v.magnitude()).collect();
-    (k <= keys.len()).then(|| *keys.select_nth_unstable_by(k - 1, |a, b| b.cmp(a)).1)
 }
 
 /// The place of the i-th of the sample among `many`: scattered, so that no period of the data is met.

@@ -103,7 +103,7 @@ impl Prediction {
 const SEGMENT_BYTES: f64 = 32.0 * 1024.0;
 
 /// Bytes of what each of so many ranks tells all others of its vector: entries, samples, a sketch, and what calls have
-/// shown. As many of each as `said_of_each` in `skyphos_core::stream::survey` has.
+/// shown. As many of each as `said_of_each` in `skyphos_core::collectives::survey` has.
 fn survey_bytes(ranks: u32) -> f64 {
     let each = (4096 / ranks.max(1)).clamp(16, 64);
     8.0 * f64::from(42 + 2 * each)

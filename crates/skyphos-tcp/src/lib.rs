@@ -83,7 +83,7 @@ struct Formed {
     seats: Vec<message::Seat>,
     wires: Vec<Option<wire::Idle>>,
     /// Memory that other ranks of the host have open.
-    arena: Option<std::sync::Arc<skyphos_core::loan::Arena>>,
+    arena: Option<std::sync::Arc<skyphos_core::arena::Arena>>,
 }
 
 impl Formed {

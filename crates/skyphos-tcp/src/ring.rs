@@ -14,7 +14,8 @@
 //!
 //! What the other process writes is believed no more than what comes of a socket: counters that make no sense end the connection.
 
-use skyphos_core::loan::{Arena, Borrower, Lender, SLOTS};
+use skyphos_core::arena::{Arena, SLOTS};
+use skyphos_core::loan::{Borrower, Lender};
 use skyphos_core::memory::{Backing, HEAD_BYTES, Map, Mark};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::sync::Arc;

@@ -17,7 +17,7 @@ use crate::ring::{self, Rings};
 use crate::wire::Wire;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
-use skyphos_core::loan::{ARENA_BYTES, Arena};
+use skyphos_core::arena::{ARENA_BYTES, Arena};
 use skyphos_core::memory::{Backing, Mark};
 use skyphos_types::{Error, Result};
 use std::io::{self, ErrorKind, IoSlice, Read};

@@ -4,9 +4,9 @@ use crate::arguments::{Shape, shape_hash};
 use crate::configure::custom_tag;
 use crate::quantize::QuantizeOptions;
 use skyphos_core::Endpoint;
+use skyphos_core::collectives::Split;
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::slab::CHUNK_BYTES;
-use skyphos_core::stream::Split;
 use skyphos_types::{DType, Element, Error, ReduceOp, Result};
 
 /// A schedule of allreduce.

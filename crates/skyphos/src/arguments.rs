@@ -3,10 +3,10 @@
 use crate::outer_product::OuterOptions;
 use crate::{AllreduceOptions, Comm, ConfigureOptions, DenseThreshold, QuantizeOptions};
 use skyphos_core::arguments::FUNCTION;
+use skyphos_core::collectives::Split;
 use skyphos_core::collectives::barrier::barrier;
 use skyphos_core::collectives::outer_product::Level;
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::stream::Split;
 use skyphos_core::{Arguments, Named};
 use skyphos_kernels::Scale;
 use skyphos_types::Result;

@@ -4,7 +4,7 @@
 //! byte. So a correction is remembered with the seconds that were predicted, and counts the less the farther it is.
 
 use crate::algorithm::Algorithm;
-use skyphos_core::stream::largest;
+use skyphos_core::collectives::largest;
 
 /// Calls that are remembered, here and in what [`crate::observe`] keeps: their median minds no single one that was disturbed.
 const LAST: usize = 5;

@@ -6,7 +6,7 @@ use crate::corrections::Corrections;
 use crate::memory::{Known, Learned, MOST_TRIES, MOST_WAYS, Recalled, Tried, is_short, nothing};
 use crate::observe::{Observed, agreed};
 use skyphos_core::Endpoint;
-use skyphos_core::stream::{Split, Survey, bounds, largest, survey};
+use skyphos_core::collectives::{Split, Survey, bounds, largest, survey};
 use skyphos_kernels::stream::View;
 use skyphos_plan::{Profile, Union};
 use skyphos_types::{Element, Error, ReduceOp, Result};

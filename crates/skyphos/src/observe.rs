@@ -6,7 +6,7 @@ use crate::algorithm::Algorithm;
 use crate::choose::Choice;
 use crate::corrections::{Calls, Corrections, Last};
 use skyphos_core::Traffic;
-use skyphos_core::stream::{largest, median};
+use skyphos_core::collectives::{largest, median};
 use skyphos_plan::Profile;
 use std::time::Instant;
 

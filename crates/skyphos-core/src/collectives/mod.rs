@@ -15,5 +15,11 @@ pub mod reduce_to_root;
 mod rows;
 pub mod sets;
 pub mod shrink;
+mod split;
+mod survey;
 pub mod topk_allreduce;
 mod transfer;
+mod weights;
+
+pub use split::{Split, bounds};
+pub use survey::{Survey, cut, largest, median, survey};

@@ -19,9 +19,10 @@
 use crate::butterfly::layers_by_rank;
 use crate::collectives::allgather::{allgather_counts, allgather_numbers};
 use crate::collectives::allreduce::butterfly::{Reduced, allgather_parts, reduce_scatter};
+use crate::collectives::cut;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
-use crate::stream::{Assembler, Part, Terms, cut, encode, exchange};
+use crate::stream::{Assembler, Part, Terms, encode, exchange};
 use skyphos_kernels::Magnitude;
 use skyphos_kernels::stream::{Form, IndexList, View};
 use skyphos_types::Result;

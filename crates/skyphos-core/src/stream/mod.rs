@@ -6,14 +6,12 @@ mod part;
 mod place;
 mod quantised;
 mod segments;
-mod split;
-mod survey;
+mod terms;
 
 pub use assemble::Assembler;
 pub use exchange::{Stream, exchange, send};
-pub use part::{Part, Terms, exchange_and_fold, fold_failed, fold_segment};
+pub use part::{Part, exchange_and_fold, fold_failed, fold_segment};
 pub use place::exchange_and_place;
 pub use quantised::{PART_BUCKETS, Precision, QuantisedInput, RESULT_BUCKETS, check_finite, open};
 pub use segments::{SEGMENT_BYTES, Segments, encode};
-pub use split::{Split, bounds};
-pub use survey::{Survey, cut, largest, median, survey};
+pub use terms::Terms;

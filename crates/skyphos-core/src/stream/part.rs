@@ -4,25 +4,13 @@ use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::exchange::{Receiver, Stream, exchange_streams};
-use crate::stream::quantised::{Precision, open};
+use crate::stream::quantised::{Precision, RESULT_BUCKETS, open, quantised, refused};
 use crate::stream::segments::{SEGMENT_BYTES, Segments, segments_of};
+use crate::stream::terms::Terms;
 use skyphos_kernels::stream::{
-    Collector, Fold, FoldError, Form, Shape, View, entries, set_bits_between, stream_entries,
+    Collector, Fold, FoldError, Form, View, entries, set_bits_between, stream_entries,
 };
 use skyphos_types::{Element, Error, ReduceOp, Result};
-
-/// What all ranks agree on in a reduction of streams.
-#[derive(Clone, Copy)]
-pub struct Terms<'a> {
-    /// The operation.
-    pub op: &'a ReduceOp,
-    /// Rows of the whole vector.
-    pub n: u64,
-    /// How parts and results are stored.
-    pub shape: Shape,
-    /// What is quantised, if anything.
-    pub precision: Option<Precision<'a>>,
-}
 
 /// The entries of `lo..hi`.
 pub struct Part<T> {
@@ -48,6 +36,18 @@ impl<T: Element> Part<T> {
     /// The segments of the entries of `lo..hi`.
     pub fn encode<'a>(&'a self, ep: &'a Endpoint, width: usize, lo: u64, hi: u64) -> Segments<'a> {
         segments_of(ep, self.view(), width, self.lo, lo, hi, SEGMENT_BYTES)
+    }
+
+    /// The segments of this part once it is reduced, as every rank receives them: quantised if results are.
+    pub fn encode_result<'a>(&'a self, ep: &'a Endpoint, terms: &Terms<'_>) -> Result<Segments<'a>> {
+        match terms.precision.filter(|precision| precision.result) {
+            Some(Precision { codec, .. }) => {
+                quantised(ep, codec, self.view(), self.lo, (self.lo, self.hi), RESULT_BUCKETS)
+                    .map(Segments::from)
+                    .map_err(|bad| refused("the result", &bad))
+            }
+            None => Ok(self.encode(ep, terms.shape.width, self.lo, self.hi)),
+        }
     }
 
     /// Turns sums into means: by the group's size, or by how many ranks had each entry.

@@ -9,8 +9,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::slab::{CHUNK_BYTES, Payload};
-use crate::stream::part::{Part, Terms};
-use crate::stream::segments::{SEGMENT_BYTES, Segments, segments_of};
+use crate::stream::segments::segments_of;
 use skyphos_kernels::stream::{NotFinite, QuantisedValues, Segment, View};
 use skyphos_kernels::{Draw, with_indices};
 use skyphos_types::{Element, Error, Real, Result, with_real};
@@ -66,7 +65,7 @@ impl QuantisedInput {
     }
 
     /// The segments of a range that begins and ends at bounds; those of an empty range are one, without entries.
-    fn between(&self, lo: u64, hi: u64) -> Vec<Payload> {
+    pub(super) fn between(&self, lo: u64, hi: u64) -> Vec<Payload> {
         let parts = self.bounds.windows(2).zip(&self.parts);
         let inside = parts.filter(|(b, _)| lo <= b[0] && b[1] <= hi && (b[0] < b[1] || lo == hi));
         inside
@@ -77,41 +76,8 @@ impl QuantisedInput {
     }
 }
 
-impl Terms<'_> {
-    /// How segments that say so are quantised.
-    pub fn codec(&self) -> Option<QuantisedValues> {
-        self.precision.map(|p| p.codec)
-    }
-
-    /// This rank's input of `lo..hi`, as it sends it.
-    pub fn encode_input<'a, T: Element>(
-        &self,
-        ep: &'a Endpoint,
-        view: View<'a, T>,
-        lo: u64,
-        hi: u64,
-    ) -> Segments<'a> {
-        match self.precision.and_then(|p| p.input) {
-            Some(input) => input.between(lo, hi).into(),
-            None => segments_of(ep, view, self.shape.width, 0, lo, hi, SEGMENT_BYTES),
-        }
-    }
-
-    /// A part that this rank has reduced, as all get it.
-    pub fn encode_result<'a, T: Element>(&self, ep: &'a Endpoint, part: &'a Part<T>) -> Result<Segments<'a>> {
-        match self.precision.filter(|p| p.result) {
-            Some(Precision { codec, .. }) => {
-                quantised(ep, codec, part.view(), part.lo, (part.lo, part.hi), RESULT_BUCKETS)
-                    .map(Segments::from)
-                    .map_err(|bad| refused("the result", &bad))
-            }
-            None => Ok(part.encode(ep, self.shape.width, part.lo, part.hi)),
-        }
-    }
-}
-
 /// Segments with quantised values, of whole buckets where a segment holds one.
-fn quantised<T: Element>(
+pub(super) fn quantised<T: Element>(
     ep: &Endpoint,
     codec: QuantisedValues,
     view: View<'_, T>,
@@ -129,7 +95,7 @@ fn quantised<T: Element>(
     plain.map(quantise).collect()
 }
 
-fn refused(what: &str, bad: &NotFinite) -> Error {
+pub(super) fn refused(what: &str, bad: &NotFinite) -> Error {
     Error::bad_input(format!(
         "{what} at index {} is {}, which cannot be quantised: only numbers that are finite as float32 can",
         bad.index, bad.value

@@ -1,6 +1,7 @@
 //! Levels as codes of a few bits: two's complement, the first in a byte's lowest bits.
 
-use super::BLOCK;
+/// Values that are worked on at once; their codes fill whole bytes at any number of bits.
+pub(super) const BLOCK: usize = 64;
 
 /// The lowest bits of the levels, joined to bytes; the first `BLOCK * BITS / 8` count.
 #[inline(always)]

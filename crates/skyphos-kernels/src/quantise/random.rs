@@ -5,7 +5,16 @@
 //! and place. That is two multiplications a number, in vectors of any width, where Philox takes ten
 //! rounds; nothing here needs to withstand more than averaging. It is not for secrets.
 
-use super::Draw;
+/// Which random numbers: those of other calls, ranks or buckets are independent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Draw {
+    /// Number of the call.
+    pub call: u64,
+    /// Logical rank: the same on all replicas.
+    pub rank: u32,
+    /// Number of the first bucket, for a part of a longer vector.
+    pub first_bucket: u64,
+}
 
 /// What random numbers are made of.
 #[derive(Clone, Copy)]

@@ -5,7 +5,7 @@
 use super::bits::set_bits_between;
 use super::vector::View;
 use crate::fold::fold_all;
-use crate::prepare::Index;
+use crate::index::Index;
 use skyphos_types::{Element, ReduceOp, Result};
 
 /// See the module's text.
@@ -110,7 +110,7 @@ fn fold_row<T: Element>(op: impl Fn(T, T) -> T, acc: &mut [T], first: usize, at:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prepare::Indices;
+    use crate::index::Indices;
     use proptest::prelude::*;
 
     proptest! {

@@ -2,7 +2,7 @@
 
 use super::append::{Marked, append};
 use super::bits::{set_bits_between, set_marked};
-use super::fold::Sink;
+use super::source::Sink;
 use super::vector::{Form, IndexList, put_entries, with_room};
 use crate::simd;
 use skyphos_types::Element;

@@ -11,7 +11,7 @@
 //! merged once for each source from its own on, in the cache: O(entries · sources), however large the index
 //! space. It is worth that for few sources and few entries, see [`Few::worth`].
 
-use super::fold::{FoldError, Sink, Source, of_source};
+use super::source::{FoldError, Sink, Source, of_source};
 use crate::merge::{Entries, merge};
 use skyphos_types::{Element, Error, ReduceOp};
 
@@ -35,9 +35,9 @@ pub(super) struct Few<T> {
 }
 
 /// Entries of a source that have been read.
-pub(super) struct Queue<T> {
-    pub(super) indices: Vec<u64>,
-    pub(super) values: Vec<T>,
+struct Queue<T> {
+    indices: Vec<u64>,
+    values: Vec<T>,
     used: usize,
 }
 
@@ -152,7 +152,7 @@ impl<T: Element> Queue<T> {
             if self.indices.len() >= QUEUE {
                 return Ok(true);
             }
-            source.take_read(self, hi)?;
+            source.take_read(&mut self.indices, &mut self.values, hi)?;
         }
         Ok(false)
     }

@@ -12,12 +12,12 @@
 //! not depend on when segments came. Cost: O(entries) + O(positions / 64), where blocks in which no
 //! source has an entry are skipped. Very sparse streams are merged instead ([`super::few`]).
 
-use super::few::{Few, Queue};
-use super::segment::{Offsets, Reader, STEP, Segment};
+use super::few::Few;
+use super::segment::Segment;
+use super::source::{FoldError, Sink, Source, of_source};
 use super::words::{SLACK, mark_word, take_word};
 use crate::simd;
 use skyphos_types::{Element, Error, ReduceOp};
-use std::collections::VecDeque;
 
 /// Bytes of a block's values: with its marks they stay in the L2 cache.
 const BLOCK_BYTES: usize = 64 * 1024;
@@ -25,42 +25,6 @@ const BLOCK_BYTES: usize = 64 * 1024;
 /// Entries per position below which blocks are small, since most positions of large ones would be empty: those of
 /// wide rows and custom operations, which are not merged.
 const SPARSE: f64 = 1.0 / 2048.0;
-
-/// Why a reduction of streams failed.
-#[derive(Clone, Debug)]
-pub enum FoldError {
-    /// A source's segments make no sense.
-    Damaged {
-        /// Its number.
-        source: usize,
-        /// What is wrong.
-        what: &'static str,
-    },
-    /// The operation failed.
-    Op(Error),
-}
-
-impl From<Error> for FoldError {
-    fn from(error: Error) -> FoldError {
-        FoldError::Op(error)
-    }
-}
-
-/// Tells whose segment is damaged.
-pub(super) fn of_source<R>(source: usize, result: Result<R, &'static str>) -> Result<R, FoldError> {
-    result.map_err(|what| FoldError::Damaged { source, what })
-}
-
-/// Where reduced blocks go.
-pub trait Sink<T> {
-    /// A block of positions from index `first` on: one mark (0 or 1) a position, one row a position; rows
-    /// without a mark are the identity. `counts`, if asked for, says how many sources had each position.
-    fn block(&mut self, first: u64, marks: &[u8], rows: &[T], counts: &[u32]);
-
-    /// Entries at these ascending distances from index `base`, a row each, beyond all that came before; `counts`
-    /// has a number for each, if asked for.
-    fn entries(&mut self, base: u64, offsets: &[u32], rows: &[T], counts: &[u32]);
-}
 
 /// See the module's text. `B` is what holds a segment's bytes.
 pub struct Fold<T, B> {
@@ -76,23 +40,6 @@ pub struct Fold<T, B> {
     counts: Vec<u32>,
     /// For streams so sparse that they are merged.
     pub(super) few: Option<Few<T>>,
-}
-
-pub(super) struct Source<B> {
-    segments: VecDeque<B>,
-    /// All entries below this have come.
-    reached: u64,
-    reader: Reader,
-    /// Distances that were read from the first segment and not used yet: `offsets[used..listed]`, or a run.
-    offsets: Box<[u64; STEP]>,
-    used: usize,
-    listed: usize,
-    run: (u64, usize),
-    /// Whether bitmaps are taken word by word, and the word that is being taken: its distance, and bits left.
-    by_words: bool,
-    word: (u64, u64),
-    /// Entries of the first segment that have been used.
-    entry: usize,
 }
 
 impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
@@ -115,18 +62,7 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
         let counted = matches!(op, ReduceOp::MeanPresent);
         let by_words = few.is_none() && width == 1 && !counted;
         let slack = if by_words { SLACK } else { 0 };
-        let source = || Source {
-            segments: VecDeque::new(),
-            reached: lo,
-            reader: Reader::default(),
-            offsets: Box::new([0; STEP]),
-            used: 0,
-            listed: 0,
-            run: (0, 0),
-            by_words,
-            word: (0, 0),
-            entry: 0,
-        };
+        let source = || Source::new(lo, by_words);
         Ok(Fold {
             sources: (0..sources).map(|_| source()).collect(),
             width,
@@ -271,69 +207,6 @@ struct Block<'a, T> {
     rows: &'a mut [T],
     marks: &'a mut [u8],
     counts: &'a mut [u32],
-}
-
-impl<B: AsRef<[u8]>> Source<B> {
-    /// Makes sure that an entry has been read, if there is one; its index.
-    pub(super) fn peek(&mut self, row: usize, hi: u64) -> Result<Option<u64>, &'static str> {
-        loop {
-            let Some(bytes) = self.segments.front() else { return Ok(None) };
-            let segment = Segment::parse(bytes.as_ref(), row, 0, hi)?;
-            if self.used < self.listed {
-                return Ok(Some(segment.head.first + self.offsets[self.used]));
-            }
-            if self.run.1 > 0 {
-                return Ok(Some(segment.head.first + self.run.0));
-            }
-            if self.word.1 != 0 {
-                return Ok(Some(segment.head.first + self.word.0 + u64::from(self.word.1.trailing_zeros())));
-            }
-            if self.by_words && segment.is_bitmap() {
-                match self.reader.step_word(&segment)? {
-                    Some(word) => self.word = word,
-                    None => self.pop(),
-                }
-                continue;
-            }
-            match self.reader.step(&segment, &mut self.offsets)? {
-                Some(Offsets::Listed(count)) => (self.used, self.listed) = (0, count),
-                Some(Offsets::Run(at, count)) => self.run = (at, count),
-                None => self.pop(),
-            }
-        }
-    }
-
-    /// Lets go of the first segment.
-    fn pop(&mut self) {
-        self.segments.pop_front();
-        (self.reader, self.used, self.listed, self.entry) = (Reader::default(), 0, 0, 0);
-    }
-}
-
-impl<B: AsRef<[u8]>> Source<B> {
-    /// Moves the entries that have been read to a queue, of a run at most [`STEP`].
-    pub(super) fn take_read<T: Element>(
-        &mut self,
-        queue: &mut Queue<T>,
-        hi: u64,
-    ) -> Result<(), &'static str> {
-        let Some(bytes) = self.segments.front() else { return Ok(()) };
-        let segment = Segment::parse(bytes.as_ref(), size_of::<T>(), 0, hi)?;
-        let base = segment.head.first;
-        let taken = if self.run.1 > 0 {
-            let count = self.run.1.min(STEP);
-            let from = base + self.run.0;
-            queue.indices.extend(from..from + count as u64);
-            self.run = (self.run.0 + count as u64, self.run.1 - count);
-            count
-        } else {
-            queue.indices.extend(self.offsets[self.used..self.listed].iter().map(|o| base + o));
-            self.listed - std::mem::replace(&mut self.used, self.listed)
-        };
-        queue.values.extend_from_slice(&segment.values::<T>()[self.entry..self.entry + taken]);
-        self.entry += taken;
-        Ok(())
-    }
 }
 
 /// Folds a source's entries in the block.

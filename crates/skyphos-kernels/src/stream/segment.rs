@@ -15,7 +15,7 @@
 //! trusts nothing. Cost: O(entries) either way.
 
 use super::bitpack::{self, BLOCK};
-use crate::prepare::Index;
+use crate::index::Index;
 use crate::simd;
 use bytemuck::Pod;
 

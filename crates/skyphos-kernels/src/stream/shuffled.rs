@@ -8,7 +8,7 @@ use super::bits::{clear_beyond, set_bits_between};
 use super::vector::{Form, IndexList, SparseVec, View};
 use crate::block::BLOCK_SIZE;
 use crate::hash::BlockHash;
-use crate::prepare::Index;
+use crate::index::Index;
 use crate::with_indices;
 use skyphos_types::Element;
 

@@ -1,7 +1,7 @@
 //! A sparse vector, or one that has turned dense, as collectives take and return it.
 
 use super::bits::{Ascending, count_between, set_bits_between, set_run};
-use crate::prepare::{Index, Indices};
+use crate::index::{Index, Indices};
 use crate::simd;
 use skyphos_types::{Element, Error, Result};
 use std::collections::TryReserveError;

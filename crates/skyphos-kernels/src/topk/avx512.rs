@@ -1,8 +1,8 @@
 //! The loops by vectors of 512 bits. Each is right for values of 2, 4 and 8 bytes; the choice is made when
 //! they are compiled.
 
-use super::Magnitude;
-use super::loops::{LANES, Number, SLACK, Slots};
+use super::magnitude::{Magnitude, Number};
+use super::slots::{LANES, SLACK, Slots};
 use std::arch::x86_64::*;
 
 /// Values that a vector holds; those of 2 bytes are widened.

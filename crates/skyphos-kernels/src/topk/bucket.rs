@@ -13,9 +13,10 @@
 //! lanes: nothing branches on the data. Where k is large, or too many values reach the threshold (many are alike),
 //! selection takes over: slower, and right for anything.
 
-use super::Magnitude;
-use super::loops::{LANES, Loops, Number, PAIRED, SLACK, Slots};
+use super::loops::{Loops, PAIRED};
+use super::magnitude::{Magnitude, Number, kth_of_all};
 use super::room::Room;
+use super::slots::{LANES, SLACK, Slots};
 use std::mem::MaybeUninit;
 
 /// The largest k for which maxima of groups are worth finding.
@@ -90,7 +91,7 @@ fn least_of<T: Magnitude>(values: &[T], k: usize, loops: impl Loops<T>) -> T::Ke
         1..=PAIRED => loops.kth_of_pairs(values, k),
         5..=16 => kth_of::<T, 2>(values, k, loops),
         17..=FEW => kth_of::<T, 4>(values, k, loops),
-        _ => super::kth_of_all(values, k).unwrap_or(T::Key::of(0)),
+        _ => kth_of_all(values, k).unwrap_or(T::Key::of(0)),
     };
     // Where fewer than k groups have values, all values are candidates.
     least.max(T::Key::of(0))

@@ -4,47 +4,13 @@
 //! Vectors of 8 or 16 values are compared at once and squeezed together, without a branch that depends on
 //! the data; where there are no such instructions, 16 values are passed over at once if none is kept.
 
-use super::Magnitude;
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
-use bytemuck::Pod;
-use std::mem::MaybeUninit;
-
-/// What a vector store may write past the last kept value.
-pub(super) const SLACK: usize = 16;
-
-/// Keys that are compared at once.
-pub(super) const LANES: usize = 16;
+use super::magnitude::{Magnitude, Number};
+use super::slots::{LANES, Slots};
 
 /// The largest k of [`Loops::kth_of_pairs`].
 pub(super) const PAIRED: usize = 4;
-
-/// Integers that magnitudes are.
-pub trait Number: Pod + Ord + std::fmt::Debug + Into<i64> {
-    /// The largest.
-    const MAX: Self;
-    /// The lower bits of a number.
-    fn of(number: i64) -> Self;
-}
-
-macro_rules! numbers {
-    ($($t:ty),*) => {$(
-        impl Number for $t {
-            const MAX: $t = <$t>::MAX;
-            #[inline(always)]
-            fn of(number: i64) -> $t {
-                number as $t
-            }
-        }
-    )*};
-}
-numbers!(i16, i32, i64);
-
-/// Where kept values go: room for all values and [`SLACK`] in both.
-pub(super) struct Slots<'a, T> {
-    pub(super) indices: &'a mut [MaybeUninit<u32>],
-    pub(super) picked: &'a mut [MaybeUninit<T>],
-}
 
 /// The loops that every selection is made of, for one instruction set.
 pub(super) trait Loops<T: Magnitude>: Copy {

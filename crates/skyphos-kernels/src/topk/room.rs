@@ -1,7 +1,7 @@
 //! The caller's vectors, and what of them to keep.
 
-use super::Magnitude;
-use super::loops::{SLACK, Slots};
+use super::magnitude::Magnitude;
+use super::slots::{SLACK, Slots};
 
 /// The caller's vectors: as many indices as values.
 pub(super) struct Room<'a, T> {

@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use skyphos_types::{bf16, f16};
 
 /// Plain oracle: sort by magnitude, then by index.
 fn plain<T: Magnitude>(values: &[T], select: Select<T>) -> Vec<u32> {

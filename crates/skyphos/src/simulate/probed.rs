@@ -7,7 +7,7 @@
 
 use crate::Comm;
 use crate::probe::Order;
-use skyphos_core::stream::median;
+use skyphos_core::collectives::median;
 use skyphos_plan::Profile;
 use skyphos_sim::{Cluster, Network, slowest};
 use skyphos_types::Result;

@@ -190,7 +190,7 @@ pub async fn allgather_parts<T: Element>(
     for group in groups {
         leaves.push(leaves[leaves.len() - 1].of(group.members.len(), group.me));
     }
-    let mut held = terms.encode_result(ep, part)?;
+    let mut held = part.encode_result(ep, &terms)?;
     let mut passed: Vec<Payload> = Vec::new();
     for (k, group) in groups.iter().enumerate().rev() {
         let (degree, above) = (group.members.len(), leaves[k]);

@@ -52,7 +52,7 @@ pub async fn ring<T: Element>(
     part.finish(terms.op, ep.size(), width)?;
     let mut assembler =
         Assembler::new(&bounds, terms.shape, terms.op.identity::<T>()?).quantised(terms.codec());
-    let mut passed = terms.encode_result(ep, &part)?;
+    let mut passed = part.encode_result(ep, &terms)?;
     for step in 1..size.max(2) {
         let leaf = (me + size - step) % size;
         let (mut takers, mut sources) = (vec![next], vec![(before, leaf..leaf + 1)]);

@@ -7,26 +7,23 @@
 //! | [`ring`] | 2 (P - 1), overlapping | large arrays: each rank hears from one other only, and copies least |
 
 mod at_once;
+mod bitmap;
 mod by_transport;
 mod direct;
 mod parts;
 mod rabenseifner;
 mod ring;
 
+pub use bitmap::with_bitmap;
 pub use by_transport::by_transport;
 pub use direct::direct;
 pub use parts::{direct_reduce_scatter, reduce_to_root};
 pub use rabenseifner::rabenseifner;
-use rabenseifner::unite;
 pub use ring::{ring, ring_of_entries, ring_reduce_scatter};
 
-use crate::both::both;
-use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
 use skyphos_kernels::split_ranges;
-use skyphos_kernels::stream::clear_beyond;
-use skyphos_types::{Element, ReduceOp, Result};
-use std::future::Future;
+use skyphos_types::{Element, ReduceOp};
 use std::ops::Range;
 
 /// Rounds of the phases (plus the step).
@@ -39,19 +36,6 @@ const OWN: u32 = ARRAYS | 0x200_0000;
 
 /// Added to those of the bitmap that goes with an array.
 const BITMAP: u32 = 0x4000_0000;
-
-/// Runs an allreduce of an array, and meanwhile unites the bitmaps of all ranks, of `rows` rows, in place.
-pub async fn with_bitmap<R>(
-    ep: &Endpoint,
-    array: impl Future<Output = Result<R>>,
-    bits: Option<&mut Vec<u64>>,
-    rows: u64,
-) -> Result<R> {
-    let Some(bits) = bits else { return array.await };
-    let (array, ()) = both(ep, array, unite(ep, bits)).await?;
-    clear_beyond(bits, rows);
-    Ok(array)
-}
 
 /// Even ranges of `len` numbers, one a rank.
 fn ranges(len: usize, parts: u32) -> Vec<Range<usize>> {

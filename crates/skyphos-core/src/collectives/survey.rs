@@ -1,8 +1,8 @@
 //! What all ranks tell each other about their vectors before one is reduced: the same knowledge on all of them.
 
 use crate::collectives::allgather::allgather_numbers;
+use crate::collectives::weights::cut_by_weight;
 use crate::endpoint::Endpoint;
-use crate::stream::split::cut_by_weight;
 use skyphos_kernels::stream::View;
 use skyphos_kernels::{Index, sketch, union_of, with_indices};
 use skyphos_types::{Element, Result};

@@ -1,0 +1,21 @@
+//! An allreduce of an array beside one of a bitmap: which of the array's rows are entries.
+
+use super::rabenseifner::unite;
+use crate::both::both;
+use crate::endpoint::Endpoint;
+use skyphos_kernels::stream::clear_beyond;
+use skyphos_types::Result;
+use std::future::Future;
+
+/// Runs an allreduce of an array, and meanwhile unites the bitmaps of all ranks, of `rows` rows, in place.
+pub async fn with_bitmap<R>(
+    ep: &Endpoint,
+    array: impl Future<Output = Result<R>>,
+    bits: Option<&mut Vec<u64>>,
+    rows: u64,
+) -> Result<R> {
+    let Some(bits) = bits else { return array.await };
+    let (array, ()) = both(ep, array, unite(ep, bits)).await?;
+    clear_beyond(bits, rows);
+    Ok(array)
+}

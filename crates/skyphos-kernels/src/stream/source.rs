@@ -1,0 +1,137 @@
+//! One source of a reduction: segments of a stream that have come, and how far they have been read.
+
+use super::segment::{Offsets, Reader, STEP, Segment};
+use skyphos_types::{Element, Error};
+use std::collections::VecDeque;
+
+/// Why a reduction of streams failed.
+#[derive(Clone, Debug)]
+pub enum FoldError {
+    /// A source's segments make no sense.
+    Damaged {
+        /// Its number.
+        source: usize,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The operation failed.
+    Op(Error),
+}
+
+impl From<Error> for FoldError {
+    fn from(error: Error) -> FoldError {
+        FoldError::Op(error)
+    }
+}
+
+/// Tells whose segment is damaged.
+pub(super) fn of_source<R>(source: usize, result: Result<R, &'static str>) -> Result<R, FoldError> {
+    result.map_err(|what| FoldError::Damaged { source, what })
+}
+
+/// Where reduced blocks go.
+pub trait Sink<T> {
+    /// A block of positions from index `first` on: one mark (0 or 1) a position, one row a position; rows
+    /// without a mark are the identity. `counts`, if asked for, says how many sources had each position.
+    fn block(&mut self, first: u64, marks: &[u8], rows: &[T], counts: &[u32]);
+
+    /// Entries at these ascending distances from index `base`, a row each, beyond all that came before; `counts`
+    /// has a number for each, if asked for.
+    fn entries(&mut self, base: u64, offsets: &[u32], rows: &[T], counts: &[u32]);
+}
+
+/// A stream of segments, and the place in it.
+pub(super) struct Source<B> {
+    pub(super) segments: VecDeque<B>,
+    /// All entries below this have come.
+    pub(super) reached: u64,
+    pub(super) reader: Reader,
+    /// Distances that were read from the first segment and not used yet: `offsets[used..listed]`, or a run.
+    pub(super) offsets: Box<[u64; STEP]>,
+    pub(super) used: usize,
+    pub(super) listed: usize,
+    pub(super) run: (u64, usize),
+    /// Whether bitmaps are taken word by word, and the word that is being taken: its distance, and bits left.
+    pub(super) by_words: bool,
+    pub(super) word: (u64, u64),
+    /// Entries of the first segment that have been used.
+    pub(super) entry: usize,
+}
+
+impl<B: AsRef<[u8]>> Source<B> {
+    /// A stream of which nothing has come, for a range that begins at `lo`.
+    pub(super) fn new(lo: u64, by_words: bool) -> Source<B> {
+        Source {
+            segments: VecDeque::new(),
+            reached: lo,
+            reader: Reader::default(),
+            offsets: Box::new([0; STEP]),
+            used: 0,
+            listed: 0,
+            run: (0, 0),
+            by_words,
+            word: (0, 0),
+            entry: 0,
+        }
+    }
+
+    /// Makes sure that an entry has been read, if there is one; its index.
+    pub(super) fn peek(&mut self, row: usize, hi: u64) -> Result<Option<u64>, &'static str> {
+        loop {
+            let Some(bytes) = self.segments.front() else { return Ok(None) };
+            let segment = Segment::parse(bytes.as_ref(), row, 0, hi)?;
+            if self.used < self.listed {
+                return Ok(Some(segment.head.first + self.offsets[self.used]));
+            }
+            if self.run.1 > 0 {
+                return Ok(Some(segment.head.first + self.run.0));
+            }
+            if self.word.1 != 0 {
+                return Ok(Some(segment.head.first + self.word.0 + u64::from(self.word.1.trailing_zeros())));
+            }
+            if self.by_words && segment.is_bitmap() {
+                match self.reader.step_word(&segment)? {
+                    Some(word) => self.word = word,
+                    None => self.pop(),
+                }
+                continue;
+            }
+            match self.reader.step(&segment, &mut self.offsets)? {
+                Some(Offsets::Listed(count)) => (self.used, self.listed) = (0, count),
+                Some(Offsets::Run(at, count)) => self.run = (at, count),
+                None => self.pop(),
+            }
+        }
+    }
+
+    /// Lets go of the first segment.
+    fn pop(&mut self) {
+        self.segments.pop_front();
+        (self.reader, self.used, self.listed, self.entry) = (Reader::default(), 0, 0, 0);
+    }
+
+    /// Moves the entries that have been read to `indices` and `values`, of a run at most [`STEP`].
+    pub(super) fn take_read<T: Element>(
+        &mut self,
+        indices: &mut Vec<u64>,
+        values: &mut Vec<T>,
+        hi: u64,
+    ) -> Result<(), &'static str> {
+        let Some(bytes) = self.segments.front() else { return Ok(()) };
+        let segment = Segment::parse(bytes.as_ref(), size_of::<T>(), 0, hi)?;
+        let base = segment.head.first;
+        let taken = if self.run.1 > 0 {
+            let count = self.run.1.min(STEP);
+            let from = base + self.run.0;
+            indices.extend(from..from + count as u64);
+            self.run = (self.run.0 + count as u64, self.run.1 - count);
+            count
+        } else {
+            indices.extend(self.offsets[self.used..self.listed].iter().map(|o| base + o));
+            self.listed - std::mem::replace(&mut self.used, self.listed)
+        };
+        values.extend_from_slice(&segment.values::<T>()[self.entry..self.entry + taken]);
+        self.entry += taken;
+        Ok(())
+    }
+}
