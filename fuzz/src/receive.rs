@@ -3,8 +3,8 @@
 
 use crate::allocation::{Limits, within};
 use arbitrary::{Arbitrary, Result, Unstructured};
+use skyphos_core::arena::{ARENA_BYTES, SLOTS};
 use skyphos_core::frame::{CallKind, CallSig, FrameKind, HEADER_BYTES, Header};
-use skyphos_core::loan::{ARENA_BYTES, SLOTS};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::transport::Event;
 use skyphos_tcp::fuzzing::{PIECE, Receiver};

@@ -13,6 +13,7 @@ pub mod collectives;
 pub mod endpoint;
 pub mod frame;
 pub mod host;
+pub mod host_region;
 pub mod loan;
 pub mod local;
 mod mailbox;

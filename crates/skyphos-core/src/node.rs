@@ -7,9 +7,9 @@
 
 use crate::arguments::Arguments;
 use crate::clock::Clock;
-use crate::collectives::broadcast::Regions;
 use crate::endpoint::Endpoint;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
+use crate::host_region::Regions;
 use crate::mailbox::{Filter, Group, Mailbox, Reply};
 use crate::point_to_point::Status;
 use crate::slab::{Payload, Pool};

@@ -1,8 +1,8 @@
 //! A message of several parts: its table on the wire, and its bytes as one stretch.
 
-use super::host::HostCopy;
-use super::{Route, SMALL_BYTES, Way};
+use super::route::{Route, SMALL_BYTES, Way};
 use crate::endpoint::Endpoint;
+use crate::host_region::HostCopy;
 use skyphos_types::{Error, Result};
 use std::mem::MaybeUninit;
 use std::ops::Range;

@@ -1,8 +1,9 @@
 //! Where a message is on one rank: in the parts it came from, in memory that its host shares, or in a room of its own.
 
-use super::host::{HostCopy, Shared, places};
 use super::message::{Layout, Parts, Room};
+use super::shared::{Shared, places};
 use crate::endpoint::Endpoint;
+use crate::host_region::HostCopy;
 use skyphos_types::Result;
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 //! Who brings a message to whom: the order of the ranks, trees over it, and the ring.
 
-use super::Route;
+use super::route::Route;
 use crate::topology::Topology;
 use skyphos_kernels::split_ranges;
 use std::ops::Range;
