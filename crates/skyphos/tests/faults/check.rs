@@ -148,9 +148,11 @@ fn held_up_by_faults_s(scenario: &Scenario) -> f64 {
             _ => {}
         }
     }
-    // What a slow process does in a play: its messages to all others in each call, among them a word to each sibling.
+    // The work of a process in a play: messages to all others in each call (one to each sibling among them), and up to 1 KB per
+    // entry (the program "messages"), at 2 ns per byte.
     let messages = (scenario.steps.len() * scenario.processes as usize) as f64;
-    waits + slow * (0.006 + 90e-6 * messages)
+    let entries: usize = scenario.steps.iter().map(|(_, count)| count).sum();
+    waits + slow * (0.006 + 90e-6 * messages + 2e-6 * entries as f64)
 }
 
 fn check_life(facts: &Facts, life: &Life, process: u32) -> Result<(), String> {
