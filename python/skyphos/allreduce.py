@@ -15,9 +15,10 @@ from .explanation import WHY_ARRAY, Told, explanation_of
 from .kinds import is_number, open_vector
 from .python_numbers import reduce_numbers
 from .quantize import Quantize
-from .settings import whole
+from .settings import truth, whole
 from .shuffle.collective import ShuffleCollectives
 from .sparse_vector import SparseVector
+from .together import collective
 from .truth import as_room, as_sent, settled
 from .vectors import _arrays, _as_vector, _Parts, _vector
 from .work import perform
@@ -40,6 +41,8 @@ Algorithm = Literal[
 Split = Literal["quantiles", "even", "hash"]
 _DENSE = frozenset(name for name in get_args(Algorithm) if name.startswith("dense"))
 SPARSE_ALGORITHMS = frozenset(get_args(Algorithm)) - _DENSE - {"auto"}
+#: What :func:`_allreduce_settings` makes of no options.
+_USUAL = ("auto", None, "quantiles", -1, None, None, None)
 _Quantised = tuple[int, int, str, str, int]
 _Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None, list[int] | None]
 
@@ -47,6 +50,7 @@ _Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None
 class AllreduceCollectives(ShuffleCollectives):
     """The part of a :class:`skyphos.Comm` that reduces to all ranks."""
 
+    @collective()
     def allreduce(
         self,
         x: Any,
@@ -153,36 +157,32 @@ class AllreduceCollectives(ShuffleCollectives):
         """
         # What small calls take is mostly looking at arguments: not at those of a plain array.
         if type(x) is np.ndarray and isinstance(op, str) and algorithm == "auto" and split == "quantiles":
-            usual = (degrees, dense_threshold, quantize, expected_nnz) == (None, None, None, None)
-            if usual and not (keep_plan or explain or async_op):
+            usual = degrees is None and dense_threshold is None and quantize is None and expected_nnz is None
+            if usual and keep_plan is False and explain is False and async_op is False:
                 # A class made of arrays, masked ones for instance, goes the other way.
                 result: Any = np.empty(x.shape, x.dtype) if out is None else out if type(out) is np.ndarray else None
                 if native.allreduce_plain(self._native, x, result, op):
                     return result
+        prune, keep_plan = truth(prune, "prune"), truth(keep_plan, "keep_plan")
+        explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
+        settings = _allreduce_settings(algorithm, degrees, split, dense_threshold, quantize, expected_nnz=expected_nnz)
         if is_number(x):
-            options = (algorithm, out, degrees, split, dense_threshold, quantize, keep_plan, explain)
-            return self._of_numbers(x, op, options, bool(async_op))
+            if out is not None or keep_plan or explain or settings != _USUAL:
+                raise BadInput(
+                    f"options beside op= are for arrays and vectors: np.asarray(x) makes one of {type(x).__name__}"
+                )
+            return reduce_numbers(self, x, op, "allreduce", async_op=async_op)
         vector, back, kind, (native_op, identity) = self._opened(x, op)
         is_array, shape = isinstance(vector, np.ndarray), tuple[int, ...]()
-        try:
-            settings = _allreduce_settings(
-                algorithm, degrees, split, dense_threshold, quantize, expected_nnz=expected_nnz
-            )
-            if isinstance(vector, np.ndarray) and algorithm in SPARSE_ALGORITHMS:
-                shape, vector = vector.shape, SparseVector.from_dense(vector.reshape(-1), keep_zeros=True)
-            if isinstance(vector, np.ndarray):
-                array = vector
-                result = as_out(out, array.shape, kind, array)
-                array = as_sent(array, kind)
-            elif out is not None:
-                raise BadInput("out= is for dense arrays")
-            if keep_plan and (async_op or isinstance(x, np.ndarray)):
-                raise BadInput("keep_plan=True is for sparse vectors, in blocking calls")
-        except BaseException as error:
-            self._fail(error)
+        if isinstance(vector, np.ndarray) and algorithm in SPARSE_ALGORITHMS:
+            shape, vector = vector.shape, SparseVector.from_dense(vector.reshape(-1), keep_zeros=True)
+        if keep_plan and (async_op or isinstance(x, np.ndarray)):
+            raise BadInput("keep_plan=True is for sparse vectors, in blocking calls")
         if isinstance(vector, np.ndarray):
-            whole = (array, as_room(result), native_op, identity, settings[0], settings[4])
-            done = native.allreduce_dense(self._native, *whole, bool(async_op))
+            array = vector
+            result = as_out(out, array.shape, kind, array)
+            whole = (as_sent(array, kind), as_room(result), native_op, identity, settings[0], settings[4])
+            done = native.allreduce_dense(self._native, *whole, async_op)
 
             def finish_array(told: Told) -> Any:
                 reduced = back(settled(result, kind))
@@ -191,9 +191,11 @@ class AllreduceCollectives(ShuffleCollectives):
                 return reduced, explanation_of(algorithm, told, array.size, array.size, is_dense=True, why=WHY_ARRAY)
 
             return perform(done, async_op, finish_array)
+        if out is not None:
+            raise BadInput("out= is for dense arrays")
         arrays = _arrays(vector, kind)
         call = (self._native, vector.n, vector.width, arrays, native_op, identity, settings)
-        done = native.allreduce(*call, False, bool(explain), bool(async_op))
+        done = native.allreduce(*call, False, explain, async_op)
 
         def finish(result: tuple[_Parts, Told, None]) -> Any:
             parts, told, _ = result
@@ -214,13 +216,7 @@ class AllreduceCollectives(ShuffleCollectives):
 
         return perform(done, async_op, finish)
 
-    def _of_numbers(self, x: Any, op: Op, options: tuple[Any, ...], async_op: bool) -> Any:
-        """A number or a list, to which no option applies."""
-        if options != ("auto", None, None, "quantiles", None, None, False, False):
-            message = f"options beside op= are for arrays and vectors: pass np.asarray(x) of {type(x).__name__}"
-            self._fail(BadInput(message))
-        return reduce_numbers(self, x, op, "allreduce", async_op=async_op)
-
+    @collective()
     def topk_allreduce(
         self,
         x: Any,
@@ -274,16 +270,14 @@ class AllreduceCollectives(ShuffleCollectives):
         ...     comm.topk_allreduce(np.array([0.1, -3.0, 2.0, 0.2]), k=2).to_dense()
         array([ 0., -3.,  2.,  0.])
         """
-        try:
-            number = whole(k, "k", 1, 2**63 - 1)
-            if op not in ("sum", "mean"):
-                raise BadInput(f'topk_allreduce takes op "sum" or "mean", not {op!r}')
-            vector = _as_vector(open_vector(x)[0])
-            if vector.width != 1:
-                raise BadInput(f"topk_allreduce takes one number an index, not rows of {vector.width}")
-        except BaseException as error:
-            self._fail(error)
-        done = native.topk_allreduce(self._native, vector.n, _arrays(vector), number, op, bool(async_op))
+        number = whole(k, "k", 1, 2**63 - 1)
+        contributed, async_op = truth(contributed, "contributed"), truth(async_op, "async_op")
+        if op not in ("sum", "mean"):
+            raise BadInput(f'topk_allreduce takes op "sum" or "mean", not {op!r}')
+        vector = _as_vector(open_vector(x)[0])
+        if vector.width != 1:
+            raise BadInput(f"topk_allreduce takes one number an index, not rows of {vector.width}")
+        done = native.topk_allreduce(self._native, vector.n, _arrays(vector), number, op, async_op)
 
         def finish(result: tuple[_Parts, npt.NDArray[Any], tuple[int, int]]) -> Any:
             parts, offered, _ = result

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .array_input import as_numpy, is_masked, plain_array, supported, unsupported
-from .errors import BadInput, Mismatch
+from .errors import BadInput, Mismatch, mark_raised_by_all
 from .settings import whole
 
 __all__ = [
@@ -137,7 +137,9 @@ def of_untyped(error: Mismatch, values: npt.ArrayLike, taken: npt.NDArray[Any]) 
     what, fix = ("a list", "np.array(values, dtype)")
     if taken.size == 0:
         what, fix = ("an empty list", "np.empty(0, dtype), or np.empty((0, width), dtype),")
-    return Mismatch(f"{error}; {what} was taken for {taken.dtype}: pass {fix} with the dtype of the other ranks")
+    explained = Mismatch(f"{error}; {what} was taken for {taken.dtype}: pass {fix} with the dtype of the other ranks")
+    mark_raised_by_all(explained)
+    return explained
 
 
 def as_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

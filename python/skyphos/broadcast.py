@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from . import _skyphos as native
-from .arguments import as_name
+from .arguments import as_name, as_one_of, as_rank
 from .errors import BadInput, PeerLost
 from .packing import Bytes, is_pickle, pack, unpack, untrusted
-from .settings import whole
-from .together import together
+from .settings import real, truth, whole
+from .together import collective, together
 from .vectors import VectorCollectives
 from .work import perform
 
@@ -78,6 +78,7 @@ class BroadcastExplanation:
 class BroadcastCollectives(VectorCollectives):
     """The part of a :class:`skyphos.Comm` that brings one rank's object to all."""
 
+    @collective()
     def broadcast(
         self,
         obj: Any = None,
@@ -149,20 +150,14 @@ class BroadcastCollectives(VectorCollectives):
         ...     comm.broadcast({"weights": np.arange(3.0), "step": 7})
         {'weights': array([0., 1., 2.]), 'step': 7}
         """
-        number = self._root(root)
-        try:
-            as_name(algorithm, "algorithm")
-            if on_loss not in get_args(OnLoss):
-                raise BadInput(f'on_loss={on_loss!r}: "raise" or "continue"')
-            most = (
-                None
-                if chunk_bytes is None
-                else whole(chunk_bytes, "chunk_bytes, of a chunk of at least a byte,", 1, 2**63 - 1)
-            )
-            parts = self._packed(obj) if self.rank == number else None
-        except BaseException as error:
-            self._fail(error)
-        done = native.broadcast(self._native, parts, number, algorithm, most, ack_timeout, bool(async_op))
+        number = as_rank(root, self.size, "root")
+        as_name(algorithm, "algorithm")
+        as_one_of(on_loss, get_args(OnLoss), "on_loss")
+        most = None if chunk_bytes is None else whole(chunk_bytes, "chunk_bytes", 1, 2**63 - 1)
+        limit_s = None if ack_timeout is None else real(ack_timeout, "ack_timeout", 0.0)
+        explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
+        parts = self._packed(obj) if self.rank == number else None
+        done = native.broadcast(self._native, parts, number, algorithm, most, limit_s, async_op)
 
         def finish(result: tuple[list[Bytes], _Told, PeerLost | None]) -> Any:
             came, told, lost = result

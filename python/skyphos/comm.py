@@ -29,7 +29,8 @@ from .outer_product import OuterProductCollectives
 from .plan import Plan, Stats
 from .planner import Profile, profile_of
 from .point_to_point import PointToPoint
-from .settings import whole
+from .settings import real, truth, whole
+from .together import collective
 from .topology import Topology
 from .truth import as_room, as_sent, result_type, settled
 from .work import Work, perform
@@ -186,6 +187,7 @@ class Comm(OuterProductCollectives, PointToPoint):
     def barrier(self, *, async_op: Literal[False] = False) -> None: ...
     @overload
     def barrier(self, *, async_op: Literal[True]) -> Work[None]: ...
+    @collective()
     def barrier(self, *, async_op: bool = False) -> Work[None] | None:
         """Return when every rank has come. Collective.
 
@@ -197,8 +199,9 @@ class Comm(OuterProductCollectives, PointToPoint):
         >>> with sky.init() as comm:
         ...     comm.barrier()
         """
-        return perform(self._native.barrier(bool(async_op)), async_op, lambda _: None)
+        return perform(self._native.barrier(truth(async_op, "async_op")), async_op, lambda _: None)
 
+    @collective()
     def split(self, color: int | None, key: int = 0) -> Comm | None:
         """Form groups of the ranks that pass the same color. Collective.
 
@@ -222,13 +225,10 @@ class Comm(OuterProductCollectives, PointToPoint):
         ...     even.size
         1
         """
-        try:
-            # A truth value is a color too: ranks of which something is true, and the others.
-            color = int(color) if isinstance(color, (bool, np.bool_)) else color
-            color = None if color is None else whole(color, "color", 0, 2**64 - 1)
-            key = whole(key, "key", -(2**63), 2**63 - 1)
-        except BaseException as error:
-            self._fail(error)
+        # A truth value is a color too: ranks of which something is true, and the others.
+        color = int(color) if isinstance(color, (bool, np.bool_)) else color
+        color = None if color is None else whole(color, "color", 0, 2**64 - 1)
+        key = whole(key, "key", -(2**63), 2**63 - 1)
         native = self._native.split(color, key)
         return None if native is None else self._derived(native)
 
@@ -327,6 +327,7 @@ class Comm(OuterProductCollectives, PointToPoint):
         expected_nnz: int | None = None,
         async_op: Literal[True],
     ) -> Work[Plan]: ...
+    @collective()
     def configure(
         self,
         contribute: npt.ArrayLike,
@@ -392,18 +393,16 @@ class Comm(OuterProductCollectives, PointToPoint):
         array([2., 0.])
         >>> comm.close()
         """
-        try:
-            contribute, want = as_indices(contribute, "contribute"), as_indices(want, "want")
-            shared = _shared(n, width, degrees, missing, min_packet=min_packet, expected_nnz=expected_nnz)
-        except BaseException as error:
-            self._fail(error)
+        async_op = truth(async_op, "async_op")
+        contribute, want = as_indices(contribute, "contribute"), as_indices(want, "want")
+        shared = _shared(n, width, degrees, missing, min_packet=min_packet, expected_nnz=expected_nnz)
 
         def finish(native: _skyphos.Plan) -> Plan:
             plan = Plan(self, native)
             self._stats = plan.stats
             return plan
 
-        return perform(self._native.configure(contribute, want, shared, bool(async_op)), async_op, finish)
+        return perform(self._native.configure(contribute, want, shared, async_op), async_op, finish)
 
     @overload
     def configure_reduce(
@@ -439,6 +438,7 @@ class Comm(OuterProductCollectives, PointToPoint):
         expected_nnz: int | None = None,
         async_op: Literal[True],
     ) -> Work[npt.NDArray[Any]]: ...
+    @collective()
     def configure_reduce(
         self,
         contribute: npt.ArrayLike,
@@ -481,20 +481,18 @@ class Comm(OuterProductCollectives, PointToPoint):
         ...     comm.configure_reduce([1, 3], [3], np.array([1.0, 2.0]), n=4)
         array([2.])
         """
-        try:
-            native_op, identity = resolve_op(op)
-            contribute, want = as_indices(contribute, "contribute"), as_indices(want, "want")
-            rows = as_numpy(values, "values")
-            if width is None:
-                width = max(1, rows.shape[1]) if rows.ndim == 2 else 1
-            shared = _shared(n, width, degrees, missing, min_packet=min_packet, expected_nnz=expected_nnz)
-            array = as_values(rows, len(contribute), shared[1], "contribute", fix=f"width={width} was given, not {{}}")
-            kind = result_type(op, array.dtype)
-            result = as_out(out, (len(want), *array.shape[1:]), kind, array, contribute, want)
-            array = as_sent(array, kind)
-        except BaseException as error:
-            self._fail(error)
-        call = (contribute, want, array, as_room(result), native_op, identity, shared, bool(async_op))
+        native_op, identity = resolve_op(op)
+        async_op = truth(async_op, "async_op")
+        contribute, want = as_indices(contribute, "contribute"), as_indices(want, "want")
+        rows = as_numpy(values, "values")
+        if width is None:
+            width = max(1, rows.shape[1]) if rows.ndim == 2 else 1
+        shared = _shared(n, width, degrees, missing, min_packet=min_packet, expected_nnz=expected_nnz)
+        array = as_values(rows, len(contribute), shared[1], "contribute", fix=f"width={width} was given, not {{}}")
+        kind = result_type(op, array.dtype)
+        result = as_out(out, (len(want), *array.shape[1:]), kind, array, contribute, want)
+        array = as_sent(array, kind)
+        call = (contribute, want, array, as_room(result), native_op, identity, shared, async_op)
         try:
             done = self._native.configure_reduce(*call)
         except Mismatch as error:
@@ -534,5 +532,5 @@ def _shared(
     if missing not in ("error", "identity"):
         raise BadInput(f'missing must be "error" or "identity", not {missing!r}')
     layers = as_degrees(degrees)
-    least = None if min_packet is None else float(min_packet)
+    least = None if min_packet is None else real(min_packet, "min_packet", 0.0)
     return n, width, layers, missing == "identity", least, as_expected(expected_nnz)

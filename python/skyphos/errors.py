@@ -10,7 +10,10 @@ an error, agree on what to do, and make its next call.
 
 from __future__ import annotations
 
+from time import monotonic_ns
 from typing import TYPE_CHECKING
+
+from .call_names import in_words
 
 if TYPE_CHECKING:
     from typing import Any
@@ -34,6 +37,28 @@ def text_of(error: BaseException) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def mark_raised_by_all(error: BaseException) -> BaseException:
+    """Note on an error that the other ranks raise it too, as of now; return it.
+
+    Examples
+    --------
+    >>> from skyphos.errors import is_raised_by_all, mark_raised_by_all
+    >>> is_raised_by_all(mark_raised_by_all(ValueError()), since=0)
+    True
+    """
+    error._raised_by_all_at = monotonic_ns()  # type: ignore[attr-defined]
+    return error
+
+
+def is_raised_by_all(error: BaseException, since: int) -> bool:
+    """Whether an error was marked at or after ``since`` (``time.monotonic_ns()``).
+
+    A program may raise one exception object several times: that it was raised by all in an earlier call says nothing of
+    a later one.
+    """
+    return getattr(error, "_raised_by_all_at", -1) >= since
+
+
 class SkyphosError(RuntimeError):
     """Base of every error that Skyphos raises on purpose.
 
@@ -49,6 +74,9 @@ class SkyphosError(RuntimeError):
 
     #: As other ranks are told of it, where the native library raised it.
     _wire: bytes | None = None
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(in_words(message))
 
 
 class PeerLost(SkyphosError, ConnectionError):
@@ -107,7 +135,7 @@ class Timeout(SkyphosError, TimeoutError):
     def __init__(self, message: str = "", *, missing: tuple[int, ...] = (), call: str | None = None) -> None:
         super().__init__(message)
         self.missing = tuple(missing)
-        self.call = call
+        self.call = None if call is None else in_words(call)
 
 
 class Mismatch(SkyphosError):
@@ -121,11 +149,6 @@ class Mismatch(SkyphosError):
     >>> str(Mismatch("rank 0 is in reduce(op=sum), rank 2 in barrier"))
     'rank 0 is in reduce(op=sum), rank 2 in barrier'
     """
-
-    def __init__(self, message: str = "") -> None:
-        from .objects import in_words
-
-        super().__init__(in_words(message))
 
 
 class Diverged(SkyphosError):

@@ -10,7 +10,6 @@ could read what came.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _skyphos as native
+from .call_names import NUMBERS, OBJECTS
 from .errors import BadInput
 from .explanation import WHY_SCHEDULE, explanation_of
 from .packing import Bytes, is_pickle, joined, pack_plain, parted, unpack, untrusted
@@ -27,32 +27,13 @@ from .work import perform
 if TYPE_CHECKING:
     from .vectors import VectorCollectives
 
-__all__ = ["OBJECTS", "allgather_bytes", "allgather_objects", "alltoall_objects", "gather_objects", "scatter_objects"]
-
-#: The size of the index space tells these calls from those of users, who have none so large. The first is of objects.
-OBJECTS, NUMBERS = 2**62 + 1, 2**62 + 3
+__all__ = ["allgather_bytes", "allgather_objects", "alltoall_objects", "gather_objects", "scatter_objects"]
 
 #: Words of an entry: few are lost where an object is short, and a long one has few indices.
 _WIDTH = 8
 
-_NAMES = {OBJECTS: "objects", NUMBERS: "numbers"}
-
 _Words = tuple[npt.NDArray[Any] | None, npt.NDArray[Any], npt.NDArray[Any] | None]
 _NO_WORDS = np.empty(0, np.uint64)
-
-
-def in_words(message: str) -> str:
-    """An error of the native library that names what the size of the index space stands for.
-
-    Examples
-    --------
-    >>> from skyphos.objects import OBJECTS, in_words
-    >>> in_words(f"rank 1 is in allgather(n={OBJECTS}, dtype=uint64, settings #0)")
-    'rank 1 is in allgather of objects(settings #0)'
-    """
-    for n, name in _NAMES.items():
-        message = re.sub(rf"\(n={n},( width=\d+,)? dtype=uint64,( width=\d+,)? ?", f" of {name}(", message)
-    return message
 
 
 def _words_of(block: Bytes) -> _Words:
@@ -100,10 +81,7 @@ def allgather_bytes(
 
 def allgather_objects(comm: VectorCollectives, x: Any, algorithm: str, *, explain: bool, async_op: bool) -> Any:
     """The objects of all ranks, by rank."""
-    try:
-        mine = _packed(comm, x)
-    except BaseException as error:
-        comm._fail(error)
+    mine = _packed(comm, x)
     done = native.allgather(comm._native, OBJECTS, _WIDTH, mine, algorithm, async_op)
 
     def finish(result: Any) -> Any:
@@ -121,10 +99,7 @@ def allgather_objects(comm: VectorCollectives, x: Any, algorithm: str, *, explai
 
 def gather_objects(comm: VectorCollectives, x: Any, root: int, *, async_op: bool) -> Any:
     """The objects of all ranks on ``root``."""
-    try:
-        mine = _packed(comm, x)
-    except BaseException as error:
-        comm._fail(error)
+    mine = _packed(comm, x)
     done = native.gather(comm._native, OBJECTS, _WIDTH, mine, root, async_op)
 
     def finish(came: Any) -> Any:
@@ -136,19 +111,13 @@ def gather_objects(comm: VectorCollectives, x: Any, root: int, *, async_op: bool
 
 def alltoall_objects(comm: VectorCollectives, xs: Sequence[Any], *, async_op: bool) -> Any:
     """The objects that each rank had for this one."""
-    try:
-        mine = [_packed(comm, x) for x in xs]
-    except BaseException as error:
-        comm._fail(error)
+    mine = [_packed(comm, x) for x in xs]
     done = native.alltoall(comm._native, OBJECTS, _WIDTH, mine, None, _NO_WORDS, async_op)
     return perform(done, async_op, lambda came: _read(comm, came, is_agreed=not async_op))
 
 
 def scatter_objects(comm: VectorCollectives, xs: Sequence[Any] | None, root: int, *, async_op: bool) -> Any:
     """One of ``root``'s objects."""
-    try:
-        mine = [_packed(comm, x) for x in xs or ()] if comm.rank == root else []
-    except BaseException as error:
-        comm._fail(error)
+    mine = [_packed(comm, x) for x in xs or ()] if comm.rank == root else []
     done = native.alltoall(comm._native, OBJECTS, _WIDTH, mine, root, _NO_WORDS, async_op)
     return perform(done, async_op, lambda came: _read(comm, came, is_agreed=not async_op)[0])

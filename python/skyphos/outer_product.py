@@ -14,7 +14,8 @@ from .errors import BadInput
 from .factors import DenseFactors, Factors, open_factors
 from .low_rank import LowRank
 from .planner import Stage
-from .settings import whole
+from .settings import truth, whole
+from .together import collective
 from .work import perform
 
 __all__ = ["OuterExplanation", "OuterProductCollectives"]
@@ -122,6 +123,7 @@ def _grid(grid: tuple[int, int]) -> tuple[int, int]:
 class OuterProductCollectives(AllreduceCollectives):
     """The part of a :class:`skyphos.Comm` that sums outer products."""
 
+    @collective()
     def outer_product_sum(
         self,
         a: Any,
@@ -218,30 +220,29 @@ class OuterProductCollectives(AllreduceCollectives):
         >>> W[1]
         array([-3., -4., -5.])
         """
-        try:
-            as_one_of(algorithm, get_args(Algorithm), "algorithm")
-            as_one_of(exchange, get_args(Exchange), "exchange")
-            as_one_of(owners, get_args(Owners), "owners")
-            pair = open_factors(a, b)
-            blocks = None if grid is None else _grid(grid)
-            whose = None if owners == "all" and blocks is None else owners
-            how = None if exchange == "auto" else exchange
-            settings = (algorithm, how, whose, blocks, bool(scatter), out is None)
-            if out is not None and (factors or not isinstance(pair, DenseFactors)):
-                raise BadInput("out= is for the sum of dense factors")
-            matrix = None
-            if not factors and isinstance(pair, DenseFactors):
-                rows = len(self.owned_range(pair.n)) if scatter else pair.n
-                matrix = pair.matrix(rows, out)
-        except BaseException as error:
-            self._fail(error)
+        scatter, factors = truth(scatter, "scatter"), truth(factors, "factors")
+        explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
+        as_one_of(algorithm, get_args(Algorithm), "algorithm")
+        as_one_of(exchange, get_args(Exchange), "exchange")
+        as_one_of(owners, get_args(Owners), "owners")
+        pair = open_factors(a, b)
+        blocks = None if grid is None else _grid(grid)
+        whose = None if owners == "all" and blocks is None else owners
+        how = None if exchange == "auto" else exchange
+        settings = (algorithm, how, whose, blocks, scatter, out is None)
+        if out is not None and (factors or not isinstance(pair, DenseFactors)):
+            raise BadInput("out= is for the sum of dense factors")
+        matrix = None
+        if not factors and isinstance(pair, DenseFactors):
+            rows = len(self.owned_range(pair.n)) if scatter else pair.n
+            matrix = pair.matrix(rows, out)
 
         def told_too(result: Any, told: _Told) -> Any:
             return (result, _explanation(told)) if explain else result
 
         if isinstance(pair, DenseFactors):
-            return self._dense(pair, matrix, settings, told_too, bool(async_op))
-        return self._sparse(pair, settings, (bool(scatter), bool(factors)), told_too, bool(async_op))
+            return self._dense(pair, matrix, settings, told_too, async_op)
+        return self._sparse(pair, settings, (scatter, factors), told_too, async_op)
 
     def _dense(self, pair: DenseFactors, matrix: Any, settings: Any, told_too: Any, async_op: bool) -> Any:
         shape = (pair.n, pair.m, pair.pairs)

@@ -10,6 +10,8 @@ import numpy.typing as npt
 from .arguments import Op, as_out, as_values, of_untyped, resolve_op
 from .errors import BadInput, Mismatch
 from .explanation import PlanExplanation
+from .settings import truth
+from .together import collective
 from .truth import as_room, as_sent, result_type, settled
 from .work import Work, perform
 
@@ -178,6 +180,7 @@ class Plan:
         *,
         async_op: Literal[True],
     ) -> Work[npt.NDArray[Any]]: ...
+    @collective(lambda plan: plan._comm)
     def reduce(
         self,
         values: npt.ArrayLike,
@@ -236,18 +239,16 @@ class Plan:
         array([5, 3, 3])
         >>> comm.close()
         """
-        try:
-            native_op, identity = resolve_op(op)
-            array = as_values(values, self._contribute_len, self._width, "the plan's contribute", fix=self._fix)
-            kind = result_type(op, array.dtype) if array.dtype.kind == "b" else array.dtype
-            result = as_out(out, (self._want_len, *array.shape[1:]), kind, array)
-            if order not in ("rank", "arrival"):
-                raise BadInput(f'order must be "rank" or "arrival", not {order!r}')
-        except BaseException as error:
-            self._comm._fail(error)
+        native_op, identity = resolve_op(op)
+        array = as_values(values, self._contribute_len, self._width, "the plan's contribute", fix=self._fix)
+        kind = result_type(op, array.dtype) if array.dtype.kind == "b" else array.dtype
+        result = as_out(out, (self._want_len, *array.shape[1:]), kind, array)
+        if order not in ("rank", "arrival"):
+            raise BadInput(f'order must be "rank" or "arrival", not {order!r}')
+        async_op = truth(async_op, "async_op")
         sent, room = (as_sent(array, kind), as_room(result)) if array.dtype.kind == "b" else (array, result)
         try:
-            done = self._native.reduce(sent, room, native_op, identity, order == "arrival", bool(async_op))
+            done = self._native.reduce(sent, room, native_op, identity, order == "arrival", async_op)
         except Mismatch as error:
             raise of_untyped(error, values, array) from None
         return perform(done, async_op, lambda _: settled(result, kind))

@@ -100,13 +100,10 @@ def reduce_numbers(
     Mismatch
         Ranks passed another op or shape.
     """
-    try:
-        resolve_op(op)
-        array = _array_of(x, call)
-        given = _described(x, array, op, call, root, inline=bool(async_op))
-        block = np.frombuffer(json.dumps(given.__dict__).encode(), np.uint8)
-    except BaseException as error:
-        comm._fail(error)
+    resolve_op(op)
+    array = _array_of(x, call)
+    given = _described(x, array, op, call, root, inline=async_op)
+    block = np.frombuffer(json.dumps(given.__dict__).encode(), np.uint8)
 
     def finish(blocks: list[npt.NDArray[np.uint8]]) -> Any:
         all_given = [_read(block) for block in blocks]

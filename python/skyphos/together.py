@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import wraps
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from .errors import BadInput, SkyphosError, text_of
+from .errors import BadInput, SkyphosError, is_raised_by_all, mark_raised_by_all, text_of
 
 if TYPE_CHECKING:
     from .comm import Comm
@@ -115,9 +116,9 @@ def together(comm: Comm, work: Callable[[], T]) -> T:
     places = np.arange(_MESSAGE)
     heard = comm.configure_reduce(places[: len(letters)], places, letters, n=_MESSAGE, missing="identity")
     if error is not None and not isinstance(error, Exception):
-        raise _told(error)  # Ctrl-C and sys.exit() do here what they do everywhere
+        raise mark_raised_by_all(error)  # Ctrl-C and sys.exit() do here what they do everywhere
     said = heard.tobytes().rstrip(b"\0").decode("utf-8", "replace")
-    raise _told((BadInput if said[:1] == "B" else SkyphosError)(said[1:])) from error
+    raise mark_raised_by_all((BadInput if said[:1] == "B" else SkyphosError)(said[1:])) from error
 
 
 def tell(comm: Comm, error: BaseException, *, goes_on: bool = False) -> BaseException:
@@ -130,7 +131,7 @@ def tell(comm: Comm, error: BaseException, *, goes_on: bool = False) -> BaseExce
     wire, text, raised = in_words_for_peers(error)
     if comm.size > 1 and not comm._native.closed:
         comm._native.fail_call(text, wire, goes_on)
-    return _told(raised)
+    return mark_raised_by_all(raised)
 
 
 def in_words_for_peers(error: BaseException) -> tuple[bytes | None, str, BaseException]:
@@ -147,7 +148,10 @@ def in_words_for_peers(error: BaseException) -> tuple[bytes | None, str, BaseExc
 def collective(
     comm_of: Callable[[Any], Comm] | None = None,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate what makes several calls: an error that this rank raises between them is raised on all.
+    """Decorate a collective: an error that this rank raises before, between or after the messages is raised on all.
+
+    Arguments that are refused, Ctrl-C between the two parts of a call, memory that runs out: the group's next call
+    fails on the other ranks, which would wait otherwise, or take that call for another.
 
     Parameters
     ----------
@@ -158,10 +162,11 @@ def collective(
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            entered = monotonic_ns()
             try:
                 return function(*args, **kwargs)
             except BaseException as error:
-                if _is_told(error):
+                if is_raised_by_all(error, since=entered):
                     raise
                 comm: Any = (args[0] if args else kwargs["comm"]) if comm_of is None else comm_of(args[0])
                 raised = tell(comm, error)
@@ -178,17 +183,6 @@ def _named(error: BaseException) -> str:
     """Class and text."""
     text = text_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _told(error: BaseException) -> BaseException:
-    """The error, marked as one that all ranks raise."""
-    error._is_told = True  # type: ignore[attr-defined]
-    return error
-
-
-def _is_told(error: BaseException) -> bool:
-    """Whether all ranks raise it: the native library has raised it, or it was told."""
-    return getattr(error, "_is_told", False) or getattr(error, "_wire", None) is not None
 
 
 def agree_arguments(comm: Comm, function: str, **arguments: Any) -> None:

@@ -16,8 +16,9 @@ from .explanation import WHY_PARTS, WHY_SCHEDULE, Told, explanation_of
 from .kinds import is_number, is_vector, open_vector
 from .objects import allgather_objects, alltoall_objects, gather_objects, scatter_objects
 from .python_numbers import reduce_numbers
+from .settings import truth
 from .sparse_vector import SparseVector
-from .together import tell
+from .together import collective, tell
 from .truth import as_room, as_sent, result_type, settled
 from .work import perform
 
@@ -60,6 +61,7 @@ class VectorCollectives:
         n = as_n(n)
         return range(n * rank // self.size, n * (rank + 1) // self.size)
 
+    @collective()
     def reduce_scatter(
         self,
         x: Any,
@@ -100,24 +102,22 @@ class VectorCollectives:
         >>> y, y.owned
         (SparseVector(n=10, nnz=1, float64), range(0, 10))
         """
-        try:
-            layers, expected = as_degrees(degrees), as_expected(expected_nnz)
-        except BaseException as error:
-            self._fail(error)
+        layers, expected, explain = as_degrees(degrees), as_expected(expected_nnz), truth(explain, "explain")
+        async_op = truth(async_op, "async_op")
         if is_number(x):
             if layers or explain:
-                self._fail(BadInput("degrees= and explain= are for sparse vectors"))
-            return reduce_numbers(self, x, op, "reduce_scatter", async_op=bool(async_op))
+                raise BadInput("degrees= and explain= are for sparse vectors")
+            return reduce_numbers(self, x, op, "reduce_scatter", async_op=async_op)
         vector, back, kind, op_pair = self._opened(x, op, rows=True)
         if isinstance(vector, np.ndarray):
             if layers or explain:
-                self._fail(BadInput("degrees= and explain= are for sparse vectors"))
+                raise BadInput("degrees= and explain= are for sparse vectors")
             out = np.empty(len(self.owned_range(vector.size)), kind)
             arrays = as_sent(vector, kind), as_room(out)
-            done = native.reduce_arrays(self._native, *arrays, *op_pair, None, bool(async_op))
+            done = native.reduce_arrays(self._native, *arrays, *op_pair, None, async_op)
             return perform(done, async_op, lambda _: back(settled(out, kind)))
         call = (self._native, vector.n, vector.width, _arrays(vector, kind), *op_pair, layers, expected)
-        done = native.reduce_scatter(*call, bool(explain), bool(async_op))
+        done = native.reduce_scatter(*call, explain, async_op)
 
         def finish(result: tuple[_Parts, tuple[int, int], Told]) -> Any:
             parts, (low, high), told = result
@@ -132,6 +132,7 @@ class VectorCollectives:
 
         return perform(done, async_op, finish)
 
+    @collective()
     def reduce(self, x: Any, *, root: int = 0, op: Op = "sum", async_op: bool = False) -> Any:
         """Reduce the vectors of all ranks on one of them. Collective.
 
@@ -153,23 +154,24 @@ class VectorCollectives:
         ...     comm.reduce(sky.SparseVector([3], np.array([1.0]), n=10), root=0)
         SparseVector(n=10, nnz=1, float64)
         """
-        number = self._root(root)
+        number, async_op = as_rank(root, self.size, "root"), truth(async_op, "async_op")
         if is_number(x):
-            return reduce_numbers(self, x, op, "reduce", root=number, async_op=bool(async_op))
+            return reduce_numbers(self, x, op, "reduce", root=number, async_op=async_op)
         vector, back, kind, op_pair = self._opened(x, op)
         if isinstance(vector, np.ndarray):
             out = np.empty(vector.shape if self.rank == number else 0, kind)
             arrays = as_sent(vector, kind), as_room(out)
-            done = native.reduce_arrays(self._native, *arrays, *op_pair, number, bool(async_op))
+            done = native.reduce_arrays(self._native, *arrays, *op_pair, number, async_op)
             return perform(done, async_op, lambda _: back(settled(out, kind)) if self.rank == number else None)
         parts = _arrays(vector, kind)
-        done = native.reduce(self._native, vector.n, vector.width, parts, *op_pair, number, bool(async_op))
+        done = native.reduce(self._native, vector.n, vector.width, parts, *op_pair, number, async_op)
 
         def finish(parts: _Parts | None) -> Any:
             return None if parts is None else back(_vector(parts, vector, kind))
 
         return perform(done, async_op, finish)
 
+    @collective()
     def allgather(self, x: Any, *, algorithm: Schedule = "auto", explain: bool = False, async_op: bool = False) -> Any:
         """Get the vectors or objects of all ranks. Collective.
 
@@ -207,21 +209,19 @@ class VectorCollectives:
                 return result
             return result, explanation_of(algorithm, told, entries, gathered, is_dense=is_dense, why=WHY_SCHEDULE)
 
-        try:
-            as_name(algorithm, "algorithm")
-        except BadInput as error:
-            self._fail(error)
+        as_name(algorithm, "algorithm")
+        explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
         if not is_vector(x):
-            return allgather_objects(self, x, algorithm, explain=bool(explain), async_op=bool(async_op))
+            return allgather_objects(self, x, algorithm, explain=explain, async_op=async_op)
         vector, back, kind, _ = self._opened(x)
         if isinstance(vector, np.ndarray):
             array, out = vector, np.empty((self.size, *vector.shape), kind)
             arrays = as_sent(array, kind), as_room(out)
-            done = native.move_arrays(self._native, "allgather", *arrays, 0, algorithm, bool(async_op))
+            done = native.move_arrays(self._native, "allgather", *arrays, 0, algorithm, async_op)
             return perform(
                 done, async_op, lambda told: told_too(back(settled(out, kind)), told, array.size, out.size, True)
             )
-        call = (self._native, vector.n, vector.width, _arrays(vector), algorithm, bool(async_op))
+        call = (self._native, vector.n, vector.width, _arrays(vector), algorithm, async_op)
         done = native.allgather(*call)
 
         def finish(result: tuple[list[_Parts], Told]) -> Any:
@@ -232,6 +232,7 @@ class VectorCollectives:
 
         return perform(done, async_op, finish)
 
+    @collective()
     def gather(self, x: Any, *, root: int = 0, async_op: bool = False) -> Any:
         """Get the vectors or objects of all ranks on one of them. Collective.
 
@@ -253,22 +254,23 @@ class VectorCollectives:
         ...     comm.gather(sky.SparseVector([3], np.array([1.0]), n=10))
         [SparseVector(n=10, nnz=1, float64)]
         """
-        root = self._root(root)
+        root, async_op = as_rank(root, self.size, "root"), truth(async_op, "async_op")
         if not is_vector(x):
-            return gather_objects(self, x, root, async_op=bool(async_op))
+            return gather_objects(self, x, root, async_op=async_op)
         vector, back, kind, _ = self._opened(x)
         if isinstance(vector, np.ndarray):
             out = np.empty((self.size if self.rank == root else 0, *vector.shape), kind)
             arrays = as_sent(vector, kind), as_room(out)
-            done = native.move_arrays(self._native, "gather", *arrays, root, "direct", bool(async_op))
+            done = native.move_arrays(self._native, "gather", *arrays, root, "direct", async_op)
             return perform(done, async_op, lambda _: back(settled(out, kind)) if self.rank == root else None)
-        done = native.gather(self._native, vector.n, vector.width, _arrays(vector), root, bool(async_op))
+        done = native.gather(self._native, vector.n, vector.width, _arrays(vector), root, async_op)
 
         def finish(all_parts: list[_Parts]) -> Any:
             return [back(_vector(parts, vector)) for parts in all_parts] if self.rank == root else None
 
         return perform(done, async_op, finish)
 
+    @collective()
     def alltoall(self, xs: Sequence[Any], *, async_op: bool = False) -> Any:
         """Give each rank a vector or object of its own; get one from each. Collective.
 
@@ -291,30 +293,25 @@ class VectorCollectives:
         ...     comm.alltoall([np.array([1.0, 2.0])])
         array([[1., 2.]])
         """
-        try:
-            self._check_count(xs)
-            objects = not isinstance(xs, np.ndarray) and not any(map(is_vector, xs))
-            opened = [] if objects or isinstance(xs, np.ndarray) else [open_vector(x) for x in xs]
-            dense = not objects and all(isinstance(vector, np.ndarray) for vector, _ in opened)
-            if dense:
-                stacked, back = _stacked(xs, opened)
-                out = np.empty_like(stacked)
-            elif not objects:
-                vectors, back = _alike(opened)
-        except BaseException as error:
-            self._fail(error)
-        if objects:
-            return alltoall_objects(self, xs, async_op=bool(async_op))
-        if dense:
+        async_op = truth(async_op, "async_op")
+        self._check_count(xs)
+        if not isinstance(xs, np.ndarray) and not any(map(is_vector, xs)):
+            return alltoall_objects(self, xs, async_op=async_op)
+        opened = [] if isinstance(xs, np.ndarray) else [open_vector(x) for x in xs]
+        if all(isinstance(vector, np.ndarray) for vector, _ in opened):
+            stacked, back = _stacked(xs, opened)
+            out = np.empty_like(stacked)
             arrays = as_sent(stacked, stacked.dtype), as_room(out)
-            done = native.move_arrays(self._native, "alltoall", *arrays, 0, "direct", bool(async_op))
+            done = native.move_arrays(self._native, "alltoall", *arrays, 0, "direct", async_op)
             return perform(done, async_op, lambda _: back(settled(out, out.dtype)))
+        vectors, back = _alike(opened)
         first = vectors[0]
         parts = [_arrays(vector) for vector in vectors]
         like = as_sent(first._values, first.dtype)
-        done = native.alltoall(self._native, first.n, first.width, parts, None, like, bool(async_op))
+        done = native.alltoall(self._native, first.n, first.width, parts, None, like, async_op)
         return perform(done, async_op, lambda all_parts: [back(_vector(parts, first)) for parts in all_parts])
 
+    @collective()
     def scatter(self, xs: Sequence[Any] | None, like: Any = None, *, root: int = 0, async_op: bool = False) -> Any:
         """Give each rank one of ``root``'s vectors or objects. Collective.
 
@@ -337,33 +334,22 @@ class VectorCollectives:
         ...     comm.scatter([np.array([1.0, 2.0])], like=np.empty(2))
         array([1., 2.])
         """
-        root = self._root(root)
+        root, async_op = as_rank(root, self.size, "root"), truth(async_op, "async_op")
+        if self.rank == root:
+            self._check_count(xs)
         if like is None or not is_vector(like):
-            try:
-                if self.rank == root:
-                    self._check_count(xs)
-            except BaseException as error:
-                self._fail(error)
-            return scatter_objects(self, xs, root, async_op=bool(async_op))
+            return scatter_objects(self, xs, root, async_op=async_op)
         shape, back, kind, _ = self._opened(like)
         if isinstance(shape, np.ndarray):
-            try:
-                stacked = self._stacked_like(xs, shape) if self.rank == root else np.empty(0, kind)
-            except BaseException as error:
-                self._fail(error)
+            stacked = self._stacked_like(xs, shape) if self.rank == root else np.empty(0, kind)
             out = np.empty_like(shape)
             arrays = as_sent(stacked, kind), as_room(out)
-            done = native.move_arrays(self._native, "scatter", *arrays, root, "direct", bool(async_op))
+            done = native.move_arrays(self._native, "scatter", *arrays, root, "direct", async_op)
             return perform(done, async_op, lambda _: back(settled(out, kind)))
-        try:
-            if self.rank == root:
-                self._check_count(xs)
-            vectors = _alike([open_vector(x) for x in (*(xs or ()), like)])[0][:-1] if self.rank == root else []
-        except BaseException as error:
-            self._fail(error)
+        vectors = _alike([open_vector(x) for x in (*(xs or ()), like)])[0][:-1] if self.rank == root else []
         parts = [_arrays(vector) for vector in vectors]
         form = as_sent(shape._values, kind)
-        done = native.alltoall(self._native, shape.n, shape.width, parts, root, form, bool(async_op))
+        done = native.alltoall(self._native, shape.n, shape.width, parts, root, form, async_op)
         return perform(done, async_op, lambda all_parts: back(_vector(all_parts[0], shape)))
 
     @contextmanager
@@ -395,20 +381,16 @@ class VectorCollectives:
     ) -> tuple[SparseVector | npt.NDArray[Any], Any, np.dtype[Any], tuple[Any, Any]]:
         """The vector or contiguous array inside, the way back to the caller's kind, the type of the result, and the
         operation for the native library; without one the vector is moved."""
-        try:
-            pair = resolve_op("sum" if op is None else op)
-            vector, back = open_vector(x, rows=rows)
-            if isinstance(vector, np.ndarray):
-                vector = as_array(vector)
-            elif rows and vector.width > 1 and not isinstance(x, SparseVector) and op not in ("sum", "mean"):
-                raise BadInput(f"reduce_scatter of a matrix takes op sum or mean, not {op!r}: pass a SparseVector")
-            return vector, back, vector.dtype if op is None else result_type(op, vector.dtype), pair
-        except BaseException as error:
-            self._fail(error)
+        pair = resolve_op("sum" if op is None else op)
+        vector, back = open_vector(x, rows=rows)
+        if isinstance(vector, np.ndarray):
+            vector = as_array(vector)
+        elif rows and vector.width > 1 and not isinstance(x, SparseVector) and op not in ("sum", "mean"):
+            raise BadInput(f"reduce_scatter of a matrix takes op sum or mean, not {op!r}: pass a SparseVector")
+        return vector, back, vector.dtype if op is None else result_type(op, vector.dtype), pair
 
     def _stacked_like(self, xs: Sequence[Any] | None, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """One array of those that this rank scatters."""
-        self._check_count(xs)
         opened = [] if isinstance(xs, np.ndarray) else [open_vector(x) for x in xs or ()]
         stacked, _ = _stacked(xs, opened)
         if (stacked.dtype, stacked.shape[1:]) != (like.dtype, like.shape):
@@ -425,12 +407,6 @@ class VectorCollectives:
             raise BadInput(f"pass a list of one vector or object a rank, not {type(xs).__name__}")
         if len(xs) != self.size:
             raise BadInput(f"{len(xs)} vectors for {self.size} ranks: pass one a rank")
-
-    def _root(self, root: int) -> int:
-        try:
-            return as_rank(root, self.size, "root")
-        except BaseException as error:
-            self._fail(error)
 
     def _fail(self, error: BaseException, *, goes_on: bool = False) -> NoReturn:
         """Raise an error found before the call could begin, on all ranks. ``goes_on``: see :func:`tell`."""

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,6 +164,87 @@ def test_an_error_between_two_calls_is_told() -> None:
         assert comm.allreduce(np.ones(1))[0] == comm.size
 
     on_all(3, body)
+
+
+def test_an_exception_object_that_is_raised_again_is_told_again() -> None:
+    error = ValueError("no such column")
+
+    @collective()
+    def step(comm: sky.Comm) -> None:
+        if comm.rank == 1:
+            raise error
+        comm.barrier()
+
+    def body(comm: sky.Comm) -> None:
+        for _ in range(3):
+            with pytest.raises(BadInput, match="no such column"):
+                step(comm)
+            assert comm.allreduce(np.ones(1))[0] == comm.size
+
+    on_all(3, body, timeout=10)
+
+
+# Arguments that one rank has wrong: of a type that cannot be compared, converted or tested for truth.
+ODD = (np.array([1, 2]), "10", [1], {}, 1.5, float("nan"), b"x", object())
+WRONG_ON_ONE_RANK = {
+    "allreduce": ("degrees", "dense_threshold", "expected_nnz", "keep_plan", "explain", "async_op", "algorithm", "op"),
+    "topk_allreduce": ("k", "op", "contributed", "async_op"),
+    "reduce_scatter": ("degrees", "expected_nnz", "explain", "async_op", "op"),
+    "reduce": ("root", "op", "async_op"),
+    "allgather": ("algorithm", "explain", "async_op"),
+    "gather": ("root", "async_op"),
+    "scatter": ("root", "async_op"),
+    "alltoall": ("async_op",),
+    "broadcast": ("root", "algorithm", "chunk_bytes", "ack_timeout", "on_loss", "explain", "async_op"),
+    "barrier": ("async_op",),
+    "split": ("color", "key"),
+    "configure": ("n", "width", "degrees", "missing", "min_packet", "expected_nnz", "async_op"),
+    "shuffle": ("combine", "partition", "memory", "async_op"),
+    "outer_product_sum": ("prune", "scatter", "async_op"),
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"), [(call, argument) for call, them in WRONG_ON_ONE_RANK.items() for argument in them]
+)
+def test_an_argument_that_is_wrong_on_one_rank_raises_on_all(call: str, argument: str) -> None:
+    def given(comm: sky.Comm) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        vector = sky.SparseVector([comm.rank], np.ones(1), n=9)
+        return {
+            "topk_allreduce": ((np.arange(4.0),), {"k": 2}),
+            "gather": ((np.ones(2),), {}),
+            "scatter": (([np.ones(2)] * comm.size,), {}),
+            "alltoall": (([np.ones(2)] * comm.size,), {}),
+            "broadcast": (({"a": 1},), {}),
+            "barrier": ((), {}),
+            "split": ((0,), {}),
+            "configure": (([1], [1]), {"n": 9}),
+            "shuffle": (([1], [1]), {}),
+            "outer_product_sum": ((np.ones((2, 2)), np.ones((2, 2))), {}),
+        }.get(call, ((vector,), {}))
+
+    def body(comm: sky.Comm) -> list[str]:
+        outcomes = []
+        for odd in ODD:
+            positional, named = given(comm)
+            if comm.rank == 1:
+                named[argument] = odd
+                if call == "split" and argument == "color":
+                    positional, named = (odd,), {}
+            try:
+                result = getattr(comm, call)(*positional, **named)
+                outcomes.append("done")
+                if isinstance(result, (sky.Comm, sky.Plan)):
+                    result.close()
+            except SkyphosError as error:
+                assert not isinstance(error, (sky.Timeout, sky.PeerLost)), f"{odd!r}: {error}"
+                outcomes.append("refused")
+            assert comm.allreduce(np.ones(1))[0] == comm.size
+        return outcomes
+
+    first, *others = on_all(2, body, timeout=10)
+    assert all(other == first for other in others), (first, others)
+    assert "refused" in first
 
 
 def test_an_error_that_all_raise_keeps_its_class() -> None:

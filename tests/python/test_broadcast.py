@@ -124,7 +124,7 @@ class Unreadable:
         ({"obj": 1, "root": 3}, "root=3 is no rank"),
         ({"obj": 1, "root": -1}, "root=-1 is no rank"),
         ({"obj": 1, "algorithm": "quick"}, "unknown algorithm"),
-        ({"obj": 1, "chunk_bytes": 0}, "at least a byte"),
+        ({"obj": 1, "chunk_bytes": 0}, "chunk_bytes must be from 1 to"),
         ({"obj": 1, "chunk_bytes": 1 << 20}, "1 to 131072"),
     ],
 )

@@ -47,8 +47,7 @@ pub fn or_fail<T>(py: Python<'_>, comm: &skyphos::Comm, converted: PyResult<T>) 
 /// The exception for an error: the one that Python code raised meanwhile, if it did.
 pub fn to_py(py: Python<'_>, error: Error) -> PyErr {
     if let Some(raised) = take_raised() {
-        // All ranks hear of it. An exception without attributes is told twice, which does no harm.
-        let _ = raised.value(py).setattr("_is_told", true);
+        mark_raised_by_all(py, &raised);
         return raised;
     }
     build(py, &error).unwrap_or_else(|failed| failed)
@@ -79,11 +78,23 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         Error::Mismatch { .. } => "Mismatch",
         Error::Diverged { .. } => "Diverged",
         Error::Refused { .. } => "Refused",
-        Error::Interrupted => return Ok(PyKeyboardInterrupt::new_err(())),
+        Error::Interrupted => {
+            let error = PyKeyboardInterrupt::new_err(());
+            mark_raised_by_all(py, &error);
+            return Ok(error);
+        }
         _ => "SkyphosError",
     };
     let class = classes(py)?.getattr(class)?;
     let exception = class.call((error.to_string(),), Some(&details))?;
     exception.setattr("_wire", PyBytes::new(py, &error.to_wire()))?;
-    Ok(PyErr::from_value(exception))
+    let error = PyErr::from_value(exception);
+    mark_raised_by_all(py, &error);
+    Ok(error)
+}
+
+/// Notes on an exception that the other ranks raise it too. On one that takes no attributes nothing is noted: Python code
+/// then tells the others a second time, and they raise twice.
+fn mark_raised_by_all(py: Python<'_>, error: &PyErr) {
+    let _ = classes(py).and_then(|classes| classes.call_method1("mark_raised_by_all", (error.value(py),)));
 }

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from ..arguments import Op
 from ..broadcast import BroadcastCollectives
 from ..in_thread import InThread
+from ..settings import truth
+from ..together import collective
 from ..work import Work
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class ShuffleCollectives(BroadcastCollectives):
             self._way = Stages(cast("Comm", self))
         return self._way
 
+    @collective()
     def shuffle(
         self,
         keys: Any,
@@ -126,6 +129,7 @@ class ShuffleCollectives(BroadcastCollectives):
         """
         from .sender import Shuffle  # here, since few programs shuffle, and it takes long to import
 
+        explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
         if async_op:
             group = cast("Comm", self).dup()
 
@@ -149,21 +153,18 @@ class ShuffleCollectives(BroadcastCollectives):
                     group.close()
 
             return Work(InThread("shuffle", run), lambda result: result)
-        try:
-            shuffle = Shuffle(
-                cast("Comm", self),
-                combine,
-                partition=partition,
-                mergeable=mergeable,
-                local_reduction=local_reduction,
-                push_bytes=push_bytes,
-                fetches=fetches,
-                memory=memory,
-                spill_dir=spill_dir,
-                debug=debug,
-            )
-            shuffle.add(keys, values)
-        except BaseException as error:
-            self._fail(error)
+        shuffle = Shuffle(
+            cast("Comm", self),
+            combine,
+            partition=partition,
+            mergeable=mergeable,
+            local_reduction=local_reduction,
+            push_bytes=push_bytes,
+            fetches=fetches,
+            memory=memory,
+            spill_dir=spill_dir,
+            debug=debug,
+        )
+        shuffle.add(keys, values)
         result = shuffle.result()
         return (*result, shuffle.explanation()) if explain else result
