@@ -45,6 +45,9 @@ class InThread:
         """Wait for its end, at most so many seconds; whether it is over."""
         return self._is_over.wait(timeout)
 
+    def note_failure(self) -> None:
+        """Nothing: what this rank has seen fail in the call's own group ends with that group."""
+
     def take(self) -> Any:
         """The result; raises the call's error."""
         if self._error is not None:

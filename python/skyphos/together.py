@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .errors import BadInput, SkyphosError, is_raised_by_all, mark_raised_by_all, text_of
+from .errors import BadInput, PeerLost, SkyphosError, is_raised_by_all, mark_raised_by_all, text_of
 
 if TYPE_CHECKING:
     from .comm import Comm
@@ -151,7 +151,9 @@ def collective(
     """Decorate a collective: an error that this rank raises before, between or after the messages is raised on all.
 
     Arguments that are refused, Ctrl-C between the two parts of a call, memory that runs out: the group's next call
-    fails on the other ranks, which would wait otherwise, or take that call for another.
+    fails on the other ranks, which would wait otherwise, or take that call for another. A rank that has completed the
+    collective is then at another place of its program, so that the calls after it end with
+    :class:`~skyphos.errors.Diverged` on all ranks.
 
     Parameters
     ----------
@@ -162,14 +164,17 @@ def collective(
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            entered = monotonic_ns()
+            comm: Any = (args[0] if args else kwargs.get("comm")) if comm_of is None else comm_of(args[0])
+            native = getattr(comm, "_native", None)
+            if native is None:
+                return function(*args, **kwargs)  # no Comm: it says so
+            entered, first = monotonic_ns(), native.calls_begun()
             try:
                 return function(*args, **kwargs)
             except BaseException as error:
-                if is_raised_by_all(error, since=entered):
-                    raise
-                comm: Any = (args[0] if args else kwargs["comm"]) if comm_of is None else comm_of(args[0])
-                raised = tell(comm, error)
+                raised = error if is_raised_by_all(error, since=entered) else tell(comm, error)
+                if not isinstance(raised, PeerLost):
+                    native.note_failure_since(first)
                 if raised is error:
                     raise
                 raise raised from error

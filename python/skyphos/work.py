@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .errors import BadInput, Timeout
+from .errors import PeerLost, SkyphosError, Timeout
+from .settings import real
 
 if TYPE_CHECKING:
     from . import _skyphos
@@ -69,12 +70,15 @@ class Work(Generic[T]):
         Timeout
             The call is still under way after ``timeout``; it goes on, and may be waited for again.
         SkyphosError
-            What the call ended with; every wait raises it.
+            What the call ended with; every wait raises it. Ctrl-C is raised once, and afterwards an error that says so.
         """
         self._settle(timeout)
-        if self._error is not None:
-            raise self._error
-        return self._result  # type: ignore[return-value]
+        error = self._error
+        if error is None:
+            return self._result  # type: ignore[return-value]
+        if not isinstance(error, Exception):
+            self._error = SkyphosError(f"{self._native.name} was ended on this rank by {type(error).__name__}")
+        raise error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the call's end and return its error, or None if it went well."""
@@ -82,11 +86,10 @@ class Work(Generic[T]):
         return self._error
 
     def _settle(self, timeout: float | None) -> None:
-        if timeout is not None and not timeout >= 0:
-            raise BadInput(f"timeout must be 0 or more seconds, not {timeout}")
+        timeout = None if timeout is None else real(timeout, "timeout", 0.0)
         if not self._native.wait(timeout):
             call = self._native.name
-            raise Timeout(f"{call} is not done after {timeout} s; it goes on: wait again", call=call)
+            raise Timeout(f"{call} is not done after {timeout:g} s; it goes on: wait again", call=call)
         with self._lock:
             if self._finish is None:
                 return
@@ -95,6 +98,8 @@ class Work(Generic[T]):
                 self._result = finish(self._native.take())
             except BaseException as error:
                 self._error = error
+                if not isinstance(error, PeerLost):
+                    self._native.note_failure()
                 if self._failed is not None:
                     self._failed()
 

@@ -93,6 +93,84 @@ def test_so_it_does_over_mpi(tmp_path: Path) -> None:
         assert lines(found, rank) == expected(rank, 2), done
 
 
+# Ranks are interrupted at random moments, also between the parts of a collective and after the last one. Who raises
+# repeats its step. Steps have values of their own, so a step that is taken for another shows.
+INTERRUPTS = """
+import os, random, signal
+
+random.seed(f"{comm.rank} {os.environ['SEED']}")
+in_call = False
+
+def interrupt(signum, frame):
+    places = ("together.py", "call"), ("work.py", "_settle")
+    while frame is not None and (os.path.basename(frame.f_code.co_filename), frame.f_code.co_name) not in places:
+        frame = frame.f_back
+    if frame is not None:
+        raise KeyboardInterrupt
+    if in_call:  # in a line of the program itself, outside the collective: a moment later
+        signal.setitimer(signal.ITIMER_REAL, 1e-5)
+
+class Thing:  # travels as a pickle
+    def __init__(self, step):
+        self.step = step
+
+def waited(work):
+    while True:
+        try:
+            return work.wait()
+        except KeyboardInterrupt:
+            pass  # the next wait has the result, or says that the call was ended
+
+signal.signal(signal.SIGALRM, interrupt)
+vector = lambda step: sky.SparseVector([3], np.array([step]), n=9)
+CALLS = {
+    "broadcast": lambda step: comm.broadcast(Thing(step)).step,
+    "allgather": lambda step: comm.allgather(Thing(step))[-1].step,
+    "gather": lambda step: (comm.gather(Thing(step)) or [Thing(step)])[-1].step,
+    "scatter": lambda step: comm.scatter([Thing(step)] * comm.size if comm.rank == 0 else None).step,
+    "alltoall": lambda step: comm.alltoall([Thing(step)] * comm.size)[-1].step,
+    "numbers": lambda step: comm.allreduce([step] * 300, op="max")[-1],
+    "plan": lambda step: comm.allreduce(vector(step), op="max", keep_plan=True)[0].values[0],
+    "shuffle": lambda step: max(comm.shuffle([7], [step], combine="max")[1], default=step),
+    "work": lambda step: waited(comm.allgather(Thing(step), async_op=True))[-1].step,
+}
+quiet = 10  # steps at the end, in which an error of the last interrupt is found
+names = [name for name in CALLS for _ in range(15)] + ["numbers"] * quiet
+step = told = diverged = 0
+while step < len(names):
+    try:
+        in_call = True
+        if step < len(names) - quiet and random.random() < 0.3:
+            signal.setitimer(signal.ITIMER_REAL, random.expovariate(1 / 0.001))
+        found = CALLS[names[step]](step)
+        in_call = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert found == step, (names[step], step, found)
+        step += 1
+    except (KeyboardInterrupt, sky.SkyphosError) as error:
+        in_call = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        told += 1
+        assert not isinstance(error, (sky.Timeout, sky.PeerLost, sky.Mismatch)), (names[step], error)
+        if isinstance(error, sky.errors.Diverged):
+            diverged += 1
+            comm = comm.shrink()
+            step = int(comm.allreduce(np.array([step]), op="min")[0])
+say(step, told > 0, diverged)
+"""
+
+
+@pytest.mark.parametrize("shared_memory", ["1", "0"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_interrupts_at_any_moment_leave_no_step_for_another(
+    processes: Processes, size: int, shared_memory: str
+) -> None:
+    each, seeds = dict.fromkeys(range(size), shared_memory), dict.fromkeys(range(size), f"{size} {shared_memory}")
+    said = processes.lines(size, INTERRUPTS, SKYPHOS_SHARED_MEMORY=each, SEED=seeds)
+    for out, err in said:
+        assert out == said[0][0] and out.startswith("145 True "), (out, err[-3000:])
+
+
 class Wordless(Exception):
     """An error that cannot say what it is."""
 

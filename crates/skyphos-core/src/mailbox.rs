@@ -701,8 +701,13 @@ impl Mailbox {
                         b.early.retain(|(peer, _)| *peer != from);
                         b.early.push((from, sig.outcomes));
                     }
-                    // Which argument differs is known once this rank has entered.
-                    (None, _) if b.first.is_some_and(|(_, first)| first.differs_in_hash(&sig)) => {
+                    // Which argument differs, or that programs have seen other calls fail, is known once this rank has
+                    // entered.
+                    (None, _)
+                        if b.first.is_some_and(|(_, first)| {
+                            first.differs_in_hash(&sig) || first.outcomes != sig.outcomes
+                        }) =>
+                    {
                         b.second = Some((from, sig));
                     }
                     (None, _) => {

@@ -506,6 +506,19 @@ impl Node {
         }
     }
 
+    /// Calls of a group that this rank has begun.
+    pub fn calls_begun(&self, group: &Group) -> u64 {
+        self.mail(|m| m.begun(group.comm))
+    }
+
+    /// This rank's program is told that a collective has failed that consists of all calls from `first` on
+    /// ([`Node::calls_begun`]), however they ended.
+    pub fn see_failure_since(&self, group: &Group, first: u64) {
+        if !self.is_replicated() {
+            self.mail(|m| m.see_failure_since(group.comm, first));
+        }
+    }
+
     /// This rank's program is told that a call went well.
     pub(crate) fn see_success(&self, ep: &Endpoint) {
         let (group, call) = ep.place();

@@ -177,6 +177,12 @@ impl<R> Work<R> {
         matches!(*lock(&self.slot.result), Some(Err(_)))
     }
 
+    /// Notes that a call whose result was taken has failed in the eyes of this rank's program.
+    pub fn note_failure(&self) {
+        let error = Error::Aborted { rank: self.ep.node().rank(), cause: "after it had ended".to_owned() };
+        self.ep.node().see_failure(&self.ep, &error, false);
+    }
+
     /// Waits for the result.
     pub fn wait(self) -> Result<R> {
         self.wait_for(None);

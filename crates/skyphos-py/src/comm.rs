@@ -348,6 +348,16 @@ impl Comm {
         py.detach(|| self.comm.close_at_exit(most, why)).map_err(|e| to_py(py, e))
     }
 
+    /// Calls that this rank has begun in the group.
+    fn calls_begun(&self) -> u64 {
+        self.comm.calls_begun()
+    }
+
+    /// Notes that the collective that consists of all calls since so many had begun has failed on this rank.
+    fn note_failure_since(&self, first: u64) {
+        self.comm.note_failure_since(first);
+    }
+
     /// Makes the group's next call fail on all ranks with an error found on this one: of the library itself (what an
     /// exception of ours has as `wire`), or in words. `goes_on`: this rank makes the same calls afterwards as those who have
     /// not heard of it yet.

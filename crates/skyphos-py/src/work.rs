@@ -41,6 +41,11 @@ impl Work {
         }
     }
 
+    /// Notes that the call has failed on this rank after it had ended.
+    fn note_failure(&self) {
+        self.work.note_failure();
+    }
+
     /// The result, once; raises the call's error.
     fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         match self.work.take() {

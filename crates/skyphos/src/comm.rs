@@ -307,6 +307,18 @@ impl Comm {
         self.node.release();
     }
 
+    /// Calls that this rank has begun in the group.
+    pub fn calls_begun(&self) -> u64 {
+        self.node.calls_begun(&self.group)
+    }
+
+    /// Notes that a collective has failed in the eyes of this rank's program, which consists of all calls since so many had
+    /// begun ([`Comm::calls_begun`]). Ranks whose programs take it for completed then end the next call with
+    /// [`Error::Diverged`].
+    pub fn note_failure_since(&self, first: u64) {
+        self.node.see_failure_since(&self.group, first);
+    }
+
     /// Leaves the next call with an error that this rank found before it could enter: the others, who
     /// are in the call or will come to it, raise it too.
     pub fn fail_call(&self, error: Error) -> Error {

@@ -13,7 +13,7 @@ use skyphos_types::Error;
 
 impl Mailbox {
     /// What the program knows of the calls of a group.
-    fn outcomes_of(&mut self, comm: u64) -> Option<&mut Outcomes> {
+    pub(super) fn outcomes_of(&mut self, comm: u64) -> Option<&mut Outcomes> {
         self.comms.iter_mut().find(|c| c.group.comm == comm).map(|state| &mut state.outcomes)
     }
 
@@ -25,6 +25,14 @@ impl Mailbox {
         match error {
             Error::PeerLost { .. } => outcomes.forget(call),
             _ => outcomes.fail(call, begun, at_once),
+        }
+    }
+
+    /// This rank's program is told that a collective has failed that consists of all calls from `first` on.
+    pub(crate) fn see_failure_since(&mut self, comm: u64, first: u64) {
+        let begun = self.begun(comm);
+        if first < begun {
+            self.outcomes_of(comm).into_iter().for_each(|outcomes| outcomes.fail_since(first, begun));
         }
     }
 

@@ -22,6 +22,13 @@ struct Failure {
     at_once: bool,
 }
 
+const HASH_MASK: u16 = (1 << OUTCOME_BITS) - 1;
+
+/// A failed call's term of the hash.
+fn mixed(call: u64) -> u16 {
+    (call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - OUTCOME_BITS)) as u16
+}
+
 /// What a program knows of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
@@ -77,8 +84,18 @@ impl Outcomes {
             self.since = self.since.max(oldest.call + 1);
         }
         self.failures.push_back(Failure { call, told_at: begun, at_once });
-        let mixed = call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - OUTCOME_BITS);
-        self.hash = self.hash.wrapping_add(mixed as u16) & ((1 << OUTCOME_BITS) - 1);
+        self.hash = self.hash.wrapping_add(mixed(call)) & HASH_MASK;
+    }
+
+    /// The program takes all calls from `first` on for one, and has been told that this one has failed.
+    pub(crate) fn fail_since(&mut self, first: u64, begun: u64) {
+        let (before, since): (VecDeque<_>, VecDeque<_>) =
+            self.failures.iter().partition(|failure| failure.call < first);
+        self.failures = before;
+        for failure in &since {
+            self.hash = self.hash.wrapping_sub(mixed(failure.call)) & HASH_MASK;
+        }
+        self.fail(first, begun, since.iter().any(|failure| failure.at_once));
     }
 
     /// The program will not be told how a call ends.
@@ -193,6 +210,25 @@ mod tests {
         other.fail(4, 5, false);
         assert!(fit(&one, &other, 5));
         assert_eq!(one.hash(), other.hash());
+    }
+
+    #[test]
+    fn calls_that_are_one_to_the_program_fail_as_one() {
+        // Both are in a collective of calls 3 to 6. One leaves it after call 4, in place of call 5, which the other fails in.
+        let (mut one, mut other) = pair();
+        one.begin(5);
+        one.fail(5, 6, true);
+        one.fail_since(3, 6);
+        other.begin(5);
+        other.fail(5, 6, false);
+        let mut later = other.clone();
+        other.fail_since(3, 6);
+        assert_eq!(one.hash(), other.hash());
+        assert!(fit(&one, &other, 6));
+        // Another has completed that collective, and call 5 belongs to its next one.
+        later.fail_since(5, 6);
+        assert_ne!(one.hash(), later.hash());
+        assert!(!fit(&one, &later, 6));
     }
 
     #[test]

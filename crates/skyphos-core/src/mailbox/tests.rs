@@ -67,3 +67,33 @@ fn a_loss_that_others_told_of_comes_before_who_has_left_in_order() {
     hear_of_loss(&mut mail);
     assert!(mail.why_over(&group).unwrap().to_string().contains("rank 1"));
 }
+
+/// A peer's first frame of a call.
+fn enter(mail: &mut Mailbox, from: u32, call: u64, sig: CallSig) {
+    let header = Header { sig, ..Header::control(FrameKind::Data, COMM, call) };
+    mail.deliver(Event::Frame { from, frame: Frame { header, payload: Payload::default() } });
+}
+
+#[test]
+fn peers_in_different_calls_that_have_seen_other_calls_fail_are_no_mismatch() {
+    let (mut mail, group) = in_two_calls();
+    for call in 0..2 {
+        mail.end(COMM, call, true);
+        mail.see_success(COMM, call);
+    }
+    // Rank 1 takes call 1 for failed and repeats a barrier; rank 2 is in the next step, and this rank will be too.
+    let mut theirs = mail.outcomes_of(COMM).unwrap().clone();
+    theirs.begin(2);
+    theirs.fail(1, 2, false);
+    let next = CallSig::plain(CallKind::AllreduceDense);
+    enter(&mut mail, 1, 2, CallSig { outcomes: theirs.hash(), ..CallSig::plain(CallKind::Barrier) });
+    enter(&mut mail, 2, 2, next);
+    mail.begin(&group, next, Arguments::None);
+    assert_eq!(error_of(&mut mail, 2), None, "rank 1 is asked first what its program knows");
+    assert!(mail.replies.iter().any(|reply| reply.to == 1 && reply.header.kind == FrameKind::Outcomes));
+    let payload: Payload = Pool::default().copy_of(&theirs.to_wire());
+    let header = Header { round: 1, ..Header::control(FrameKind::Outcomes, COMM, 2) };
+    mail.deliver(Event::Frame { from: 1, frame: Frame { header, payload } });
+    let error = error_of(&mut mail, 2).unwrap();
+    assert!(error.contains("ranks 0 and 1 no longer agree"), "{error}");
+}
