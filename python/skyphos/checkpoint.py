@@ -33,6 +33,7 @@ from .array_input import as_numpy
 from .errors import BadInput, Mismatch, SkyphosError
 from .settings import whole
 from .together import gather_numbers, together
+from .type_names import name_of, type_named
 
 if TYPE_CHECKING:
     from .comm import Comm
@@ -336,7 +337,7 @@ def _array(comm: Comm, name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
     except (BadInput, RuntimeError) as error:
         raise BadInput(f"rank {comm.rank}: {name!r} is no array of numbers and cannot be saved: {error}") from None
     kind = array.dtype
-    if kind.hasobject or (not _is_kept(kind) and not hasattr(_extension_types(), kind.name)):
+    if kind.hasobject or (not _is_kept(kind) and name_of(kind) is None):
         raise BadInput(f"rank {comm.rank}: {name!r} is no array of numbers and cannot be saved (dtype {kind})")
     return array
 
@@ -347,15 +348,6 @@ def _is_kept(dtype: np.dtype[Any]) -> bool:
         return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
     except (TypeError, ValueError):
         return False
-
-
-def _extension_types() -> Any:
-    """The package whose types they are; None: it is not installed."""
-    try:
-        import ml_dtypes
-    except ImportError:
-        return None
-    return ml_dtypes
 
 
 def _numbered(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
@@ -408,11 +400,11 @@ class _Unreadable(BadInput):
 
 
 def _extension_type(name: str, path: Path) -> np.dtype[Any]:
-    kind = getattr(_extension_types(), name, None)
-    if kind is None:
-        raise _Unreadable(f"{path}: has arrays of {name}, a type of the package ml_dtypes: install it on all ranks")
-    made: np.dtype[Any] = np.dtype(kind)
-    return made
+    try:
+        return type_named(name)
+    except ImportError:
+        text = f"{path}: has arrays of {name}, a type of the package ml_dtypes: install it on all ranks"
+        raise _Unreadable(text) from None
 
 
 def _sync_folder(path: Path) -> None:

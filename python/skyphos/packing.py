@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from .errors import BadInput
 from .sparse_vector import SparseVector
+from .type_names import name_of, type_named
 
 __all__ = [
     "Bytes",
@@ -38,9 +39,6 @@ Bytes = npt.NDArray[np.uint8]
 
 # What the first part begins with.
 _JSON, _PICKLE = b"J", b"P"
-
-# Kinds of types that are numbers: a name says all of them.
-_NUMBERS = "biufc"
 
 #: What JSON says exactly, and Python reads back as it was.
 _PLAIN = (type(None), bool, int, float, str)
@@ -71,8 +69,10 @@ def pack(x: Any) -> list[Bytes]:
     if type(x) is SparseVector:
         arrays = [x._indices, x._values, x._present]
         forms = [None if array is None else _form(array) for array in arrays]
-        return _described({"kind": "sparse", "n": x.n, "arrays": forms}, *(a for a in arrays if a is not None))
-    if isinstance(x, (bytes, bytearray)):
+        owned = x.owned if x.owned is None else [x.owned.start, x.owned.stop]
+        told = {"kind": "sparse", "n": x.n, "owned": owned, "arrays": forms}
+        return _described(told, *(array for array in arrays if array is not None))
+    if type(x) in (bytes, bytearray):
         return _described({"kind": type(x).__name__}, np.frombuffer(x, np.uint8))
     if torch is not None and type(x) is torch.Tensor and _is_plain_tensor(x):
         array = x.detach().contiguous().numpy()
@@ -93,7 +93,7 @@ def described_array(x: npt.NDArray[Any]) -> bytes | None:
 
 def pack_plain(x: Any) -> list[Bytes]:
     """As :func:`pack`, but numbers, text, None and lists of them are no pickles either: reading them runs no code."""
-    if isinstance(x, np.generic) and x.dtype.kind in _NUMBERS:
+    if isinstance(x, np.generic) and type(x) is x.dtype.type and name_of(x.dtype) is not None:
         return _described({"kind": "scalar", "array": _form(np.asarray(x))}, np.asarray(x))
     if type(x) is list and (array := _numbers_of(x)) is not None:
         return _described({"kind": "list", "array": _form(array)}, array)
@@ -143,7 +143,9 @@ def _read_sparse(told: dict[str, Any], held: list[Bytes]) -> SparseVector:
     indices, values, present = (None if form is None else _array(form, next(rest)) for form in told["arrays"])
     if values is None:
         raise ValueError("a vector without values")
-    return SparseVector._of(indices, values, present, told["n"])
+    vector = SparseVector._of(indices, values, present, told["n"])
+    vector._owned = told["owned"] if told["owned"] is None else range(*told["owned"])
+    return vector
 
 
 def _read_tensor(told: dict[str, Any], held: list[Bytes]) -> Any:
@@ -240,7 +242,7 @@ def _is_plain_data(x: Any) -> bool:
 
 def _is_plain(x: npt.NDArray[Any]) -> bool:
     """Whether an array is numbers, and a name says of which type and in which order of bytes."""
-    return x.dtype.kind in _NUMBERS
+    return name_of(x.dtype) is not None
 
 
 def _is_plain_tensor(x: Any) -> bool:
@@ -252,7 +254,7 @@ def _is_plain_tensor(x: Any) -> bool:
 
 def _form(x: npt.NDArray[Any]) -> tuple[str, tuple[int, ...], bool]:
     """Type, shape, and whether columns lie together."""
-    return x.dtype.str, x.shape, not x.flags.c_contiguous and x.flags.f_contiguous
+    return name_of(x.dtype) or "", x.shape, not x.flags.c_contiguous and x.flags.f_contiguous
 
 
 def array_bytes(x: npt.NDArray[Any]) -> Bytes:
@@ -265,8 +267,5 @@ def array_bytes(x: npt.NDArray[Any]) -> Bytes:
 
 def _array(form: list[Any], memory: Bytes) -> npt.NDArray[Any]:
     dtype, shape, by_columns = form
-    kind = np.dtype(dtype)
-    if kind.kind not in _NUMBERS:
-        raise ValueError(f"an array of {kind}")
-    array: npt.NDArray[Any] = memory.view(kind).reshape(shape, order="F" if by_columns else "C")
+    array: npt.NDArray[Any] = memory.view(type_named(dtype)).reshape(shape, order="F" if by_columns else "C")
     return array
