@@ -2,7 +2,8 @@
 
 A number has no type that ranks could have agreed on: one passes ``0``, another ``1.5``. So ranks tell each other their
 numbers, and each reduces those of all, in the order of ranks: integers exactly, whatever they come to on the way,
-floats in the type that NumPy gives to all of them. Lists of many numbers are described first, then reduced as arrays;
+floats in the type that NumPy gives to all of them, or in float64 where that type does not hold an integer of Python's
+exactly or makes a float of Python's infinite. Lists of many numbers are described first, then reduced as arrays;
 where a sum of integers might not fit 64 bits it is made of Python's.
 
 Cost: one allgather of 100 to 200 bytes a rank; of a list of more than 256 numbers an allreduce beside.
@@ -23,6 +24,7 @@ from .array_input import refuse_masked
 from .errors import BadInput, Mismatch
 from .objects import allgather_bytes
 from .truth import result_type
+from .type_names import type_named
 
 if TYPE_CHECKING:
     from .vectors import VectorCollectives
@@ -223,6 +225,8 @@ def _reduced(comm: VectorCollectives, all_given: list[_Given], mine: npt.NDArray
                 f"{what}={said[other]}"
             )
     dtype = _common([given.kind for given in all_given], op)
+    if dtype is not None and dtype.kind not in "iub" and not all(_is_held(given, dtype) for given in all_given):
+        dtype = np.dtype(np.float64)
     inline = [given.values is not None for given in all_given]
     if any(inline) and not all(inline):
         raise Mismatch("ranks disagree in a reduction of a list: some pass async_op=True, some do not")
@@ -243,7 +247,7 @@ def _common(kinds: list[str], op: Op) -> np.dtype[Any] | None:
     """The type of the result, of what ranks passed: NumPy's rules, where Python's numbers take the others' type. None:
     integers of Python's, or of NumPy's int64 and uint64 together, as exact as those."""
     known = set(kinds) - {"none"}
-    strong = [_dtype(kind) for kind in sorted(known - {"bool", "int", "float"})]
+    strong = [type_named(kind) for kind in sorted(known - {"bool", "int", "float"})]
     dtype: np.dtype[Any] | None
     if known and known <= {"bool"}:
         dtype = result_type(op, np.dtype(np.bool_))
@@ -266,13 +270,13 @@ def _common(kinds: list[str], op: Op) -> np.dtype[Any] | None:
     return dtype
 
 
-def _dtype(name: str) -> np.dtype[Any]:
-    if name == "bfloat16":
-        import ml_dtypes
-
-        halves: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return halves
-    return np.dtype(name)
+def _is_held(given: _Given, dtype: np.dtype[Any]) -> bool:
+    """Whether a number of Python's is itself in a type of floats: an integer exactly, a float in its range."""
+    if given.kind not in ("int", "float") or given.shape is not None:
+        return True
+    with np.errstate(all="ignore"):
+        there = float(np.asarray(float(given.values)).astype(dtype))
+    return there == given.values if given.kind == "int" else math.isfinite(there) or not math.isfinite(given.values)
 
 
 def _fits(all_given: list[_Given], op: Op) -> bool:

@@ -282,6 +282,23 @@ def test_numbers_that_cannot_be_reduced(call: Any, words: str) -> None:
     assert all(re.search(words, text) for text in refused(2, call))
 
 
+def test_a_number_that_the_type_of_another_rank_does_not_hold_is_itself() -> None:
+    def of(*numbers: Any, op: str = "sum") -> Any:
+        return sky.local(len(numbers)).run(lambda comm: comm.allreduce(numbers[comm.rank], op=op))[0]
+
+    for numbers, op, expected in [
+        ((np.float16(1), 100_000), "max", np.float64(100_000)),
+        ((np.float16(1), 1e5), "max", np.float64(1e5)),
+        ((np.float32(1), 2**24 + 1), "sum", np.float64(2**24 + 2)),
+        ((ml_dtypes.bfloat16(1), 257), "sum", np.float64(258)),
+        ((np.float32(1), 2**24), "max", np.float32(2**24)),
+        ((np.float16(1), float("inf")), "max", np.float16("inf")),
+        ((np.float32(0.5), 3), "sum", np.float32(3.5)),
+    ]:
+        found = of(*numbers, op=op)
+        assert found == expected and type(found) is type(expected), (numbers, found)
+
+
 def test_lists_of_numbers() -> None:
     def body(comm: sky.Comm) -> None:
         assert comm.allreduce([1, 2]) == [2, 4]
