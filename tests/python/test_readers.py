@@ -18,7 +18,7 @@ import pyarrow
 import pytest
 import scipy.io
 import scipy.sparse
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import skyphos as sky
@@ -81,6 +81,7 @@ def test_a_third_column_is_the_weight(folder: Path, edges: list, weights: list) 
 
 @given(data=st.binary(max_size=200) | st.text("0123456789 \t,\r\n#x.-+", max_size=200).map(str.encode))
 @settings(deadline=None, max_examples=300)
+@example(b"0\t0\r0 0")
 def test_fast_and_slow_parser_agree(data: bytes) -> None:
     layout = Layout(0, b" ", 2)
     try:

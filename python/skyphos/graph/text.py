@@ -232,6 +232,8 @@ def _parse_fast(text: bytes, layout: Layout, *, threads: bool) -> tuple[Ids, Ids
     import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
     from pyarrow import csv as pa_csv
 
+    if b"\r" in text and text.count(b"\r") != text.count(b"\r\n"):
+        return None  # pyarrow takes a CR within a line for its end
     if not text.strip(b"\r\n"):
         return np.empty(0, np.int64), np.empty(0, np.int64), None if layout.weight is None else np.empty(0)
     names = [f"c{k}" for k in range(layout.columns)]
