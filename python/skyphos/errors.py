@@ -65,12 +65,20 @@ class SkyphosError(RuntimeError):
     It is a ``RuntimeError``, as the errors of mpi4py and ``torch.distributed`` are: code that handles theirs handles it
     too.
 
+    Attributes
+    ----------
+    result : object
+        What the call came to all the same, where it did. :meth:`skyphos.Comm.broadcast` ends with all that are left
+        having the object; :meth:`skyphos.Comm.sendrecv` may fail to send once it has received. Else None.
+
     Examples
     --------
     >>> from skyphos.errors import BadInput, SkyphosError
     >>> issubclass(BadInput, SkyphosError)
     True
     """
+
+    result: Any = None
 
     #: As other ranks are told of it, where the native library raised it.
     _wire: bytes | None = None
@@ -87,15 +95,9 @@ class PeerLost(SkyphosError, ConnectionError):
     message : str
         What was lost, and during which call.
     rank : int or None
-        The lost rank.
+        The lost rank, as the group that was called numbers it.
     address : str or None
         Where it was last seen, as ``host:port``.
-
-    Attributes
-    ----------
-    result : object
-        What the call came to all the same, where it did: :meth:`skyphos.Comm.broadcast` ends with all that are left
-        having the object. Else None.
 
     Examples
     --------
@@ -109,7 +111,6 @@ class PeerLost(SkyphosError, ConnectionError):
         super().__init__(message)
         self.rank = rank
         self.address = address
-        self.result: Any = None
 
 
 class Timeout(SkyphosError, TimeoutError):
@@ -120,7 +121,7 @@ class Timeout(SkyphosError, TimeoutError):
     message : str
         Who is missing, in which call, after how long.
     missing : tuple of int
-        The ranks that were still awaited.
+        The ranks that were still awaited, as the group that was called numbers them.
     call : str or None
         The call they were expected in.
 

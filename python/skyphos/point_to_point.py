@@ -17,7 +17,7 @@ import numpy.typing as npt
 from . import _skyphos as native
 from .arguments import as_rank
 from .array_input import is_masked
-from .errors import BadInput, Mismatch
+from .errors import BadInput, Mismatch, SkyphosError
 from .packing import Bytes, array_bytes, described_array, is_pickle, pack_plain, unpack, untrusted
 from .settings import truth, whole
 from .together import in_words_for_peers
@@ -106,7 +106,8 @@ class PointToPoint:
         self._send(x, dest, tag, async_op=False)
 
     def isend(self, x: Any, dest: int, tag: int = 0) -> Work[None]:
-        """Begin to :meth:`send` an object, which must not be changed before the :class:`Work` is done."""
+        """Begin to :meth:`send` an object, which must not be changed before the :class:`Work` is done: not be the
+        ``out`` of a receive either."""
         work: Work[None] = self._send(x, dest, tag, async_op=True)
         return work
 
@@ -192,11 +193,18 @@ class PointToPoint:
     ) -> Any:
         """Send an object to one rank while receiving one from another, of whatever size. Not collective.
 
-        Parameters and errors are those of :meth:`send` and :meth:`recv`.
+        Parameters are those of :meth:`send` and :meth:`recv`. Where ``out`` shares memory with ``x``, that is copied.
 
         Returns
         -------
         What :meth:`recv` returns.
+
+        Raises
+        ------
+        SkyphosError
+            As of :meth:`send` and :meth:`recv`. If the send fails before a message has come, nothing is received: the
+            message is there for the next receive. If it fails later, the error's ``result`` is what has been received.
+            If the receive fails, this returns once the send is over.
 
         Examples
         --------
@@ -205,9 +213,23 @@ class PointToPoint:
         [2, 0, 1]
         """
         receiving = self._receive_arguments(source, recvtag, out, return_status)
-        sent = self._send(x, dest, sendtag, async_op=True)
-        received = self._receive(*receiving, async_op=False)
-        sent.wait()
+        sent = self._send(x, dest, sendtag, room=out, async_op=True)
+        try:
+            sent._native.advance()
+            if sent.done():
+                sent.wait()
+            received = self._receive(*receiving, beside=sent, async_op=False)
+        except Exception:
+            sent.exception()  # its receiver must not get what the caller writes from now on
+            raise
+        except BaseException:
+            sent._native.withdraw()
+            raise
+        try:
+            sent.wait()
+        except SkyphosError as error:
+            error.result = received
+            raise
         return received
 
     def probe(self, source: int | None = None, tag: int | None = None) -> Status:
@@ -230,12 +252,15 @@ class PointToPoint:
         seen = native.probe_now(self._native, *self._filter(source, tag))
         return None if seen is None else Status(*seen)
 
-    def _send(self, x: Any, dest: int, tag: int, *, async_op: bool) -> Any:
+    def _send(self, x: Any, dest: int, tag: int, *, room: npt.NDArray[Any] | None = None, async_op: bool) -> Any:
+        """``room``: where something is received meanwhile."""
         dest, tag = as_rank(dest, self.size, "dest"), whole(tag, "tag", 0, _MOST_TAG)
         try:
             parts = pack_plain(x)
             if is_pickle(parts) and not self._native.trusted:
                 raise untrusted(f"{type(x).__name__} would be sent as a pickle, which runs")
+            if room is not None:
+                parts = [part.copy() if np.may_share_memory(part, room) else part for part in parts]
         except BaseException as error:
             self._fail_send(error, dest, tag)
         done = native.send(self._native, dest, tag, parts, async_op)
@@ -256,12 +281,23 @@ class PointToPoint:
         _check_out(out)
         return *self._filter(source, tag), out, truth(return_status, "return_status")
 
-    def _receive(self, source: int | None, tag: int | None, out: Any, return_status: bool, *, async_op: bool) -> Any:
+    def _receive(
+        self,
+        source: int | None,
+        tag: int | None,
+        out: Any,
+        return_status: bool,
+        *,
+        beside: Work[None] | None = None,
+        async_op: bool,
+    ) -> Any:
+        """``beside``: a send; if it fails before a message has come, so does the receive."""
         first: bytes | None = None
         memory: Bytes | None = None
         if out is not None and out.flags.c_contiguous and (described := described_array(out)) is not None:
             first, memory = described, array_bytes(out)
-        done = native.recv(self._native, source, tag, first, memory, async_op)
+        send: Any = None if beside is None else beside._native
+        done = native.recv(self._native, source, tag, first, memory, async_op, send)
 
         def finish(came: tuple[tuple[int, int, int], list[Bytes], bool]) -> Any:
             told, parts, is_in_out = came

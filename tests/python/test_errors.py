@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import skyphos as sky
-from conftest import on_all
+from conftest import Processes, on_all
 from skyphos import errors
 
 
@@ -62,3 +62,43 @@ def test_a_wrong_type_on_one_rank_is_told_to_all(settings: dict[str, Any]) -> No
         ((name, value),) = settings.items()
         assert text.startswith("" if rank == 0 else "rank 0: "), text
         assert f"{name} must be " in text and text.endswith(f", not {value!r}"), text
+
+
+def test_errors_number_ranks_as_the_group_that_was_called(processes: Processes) -> None:
+    code = """
+part = comm.split(comm.rank % 2, key=-comm.rank)
+if comm.rank == 3:
+    comm.recv(1)
+    raise ValueError("no more")
+if comm.rank == 1:
+    try:
+        part.broadcast("x", root=5)
+    except sky.BadInput as error:
+        say(error)
+    comm.send("go", 3)
+    calls = (
+        lambda: part.barrier(),
+        lambda: part.recv(0),
+        lambda: part.allreduce(np.ones(1), async_op=True).wait(),
+        lambda: part.send(np.ones(2_000_000), 0),
+    )
+    for call in calls:
+        try:
+            call()
+        except sky.PeerLost as error:
+            say(error.rank, str(error).startswith("rank 0 ("), "rank 0 failed: ValueError: no more" in str(error))
+if comm.rank == 2:
+    try:
+        part.barrier()
+    except sky.Timeout as error:
+        say(error.missing, "rank 1 did not come" in str(error))
+    comm.send("done", 0)
+if comm.rank == 0:
+    comm.recv(2)
+"""
+    said = processes.start(4, code, timeout=5)
+    outs = [process.communicate(timeout=60) for process in said]
+    first, *lost = outs[1][0].splitlines()
+    assert first == "root=5 is no rank of a group of 2: ranks are 0 to 1", outs[1]
+    assert lost == ["0 True True"] * 4, outs[1]
+    assert outs[2][0].splitlines() == ["(1,) True"], outs[2]

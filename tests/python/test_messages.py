@@ -19,6 +19,17 @@ from conftest import Processes, on_all
 from skyphos.errors import BadInput, Mismatch, PeerLost, SkyphosError, Timeout
 from test_mpi import needs_mpi, run
 
+
+class Label(bytes):
+    """A class of the user's, made of one that travels as it is."""
+
+
+def owned(vector: sky.SparseVector) -> sky.SparseVector:
+    (part,) = sky.local(1).run(lambda comm: comm.reduce_scatter(vector))
+    assert part.owned is not None
+    return part  # type: ignore[no-any-return]
+
+
 SENT: list[Any] = [
     3.5,
     -7,
@@ -44,6 +55,18 @@ SENT: list[Any] = [
     np.arange(300_000.0),
     sky.SparseVector([3, 5], np.array([1.0, 2.0]), n=9),
     sky.SparseVector.from_dense(np.array([0.0, 1.0, 2.0])),
+    sky.SparseVector([3], np.array([1.5], ml_dtypes.bfloat16), n=9),
+    owned(sky.SparseVector([3, 5], np.array([1.0, 2.0]), n=9)),
+    np.bytes_(b"a\0b"),
+    Label(b"bytes"),
+    ml_dtypes.bfloat16(2.5),
+    ml_dtypes.float8_e5m2(2.5),
+    np.array([1.5, 2.0], ml_dtypes.float8_e5m2),
+    np.array([1.5, 2.0], ml_dtypes.float8_e4m3fn),
+    np.array([1, -2], ml_dtypes.int4),
+    np.array([1.5], np.longdouble),
+    np.array(["2026-11-28"], np.datetime64),
+    np.array([(1, 2.0)], "i4,f8"),
     sp.csr_array(np.eye(3)),
     sp.coo_matrix(np.eye(2)),
 ]
@@ -59,7 +82,8 @@ def has_same_values(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray | np.generic):
         return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
     if isinstance(a, sky.SparseVector):
-        return a.n == b.n and np.array_equal(a.to_dense(), b.to_dense())
+        alike = (a.n, a.dtype, a.owned) == (b.n, b.dtype, b.owned)
+        return alike and np.array_equal(a.to_dense(), b.to_dense())
     if sp.issparse(a):
         return bool((a != b).nnz == 0)
     if isinstance(a, dict):
@@ -76,7 +100,9 @@ def test_what_comes_is_what_was_sent() -> None:
                 assert comm.sendrecv(x, 1, tag, source=1) == tag
             else:
                 got = [comm.recv(source=0, tag=tag), comm.irecv(0, tag).wait(), comm.sendrecv(tag, 0, source=0)]
-                assert all(same(x, one) for one in got), (x, got)
+            shared = comm.broadcast(x if comm.rank == 0 else None)
+            if comm.rank:
+                assert all(same(x, one) for one in [*got, shared]), (x, got, shared)
                 assert not isinstance(x, np.ndarray) or got[0].flags.writeable
 
     on_all(2, body)
@@ -178,6 +204,37 @@ def test_large_messages_both_ways_at_once() -> None:
         work = comm.isend(x, comm.rank)  # to itself
         assert (comm.recv(comm.rank) == comm.rank).all()
         work.wait()
+
+    on_all(2, body)
+
+
+@pytest.mark.parametrize("length", [10, 3_000_000])
+def test_what_is_sent_may_be_where_something_is_received(length: int) -> None:
+    def body(comm: sky.Comm) -> None:
+        other = 1 - comm.rank
+        x = np.arange(length + 1.0) + comm.rank
+        expected = np.arange(length + 1.0) + other
+        out = x.copy()
+        assert comm.sendrecv(out, other, source=other, out=out) is out and (out == expected).all()
+        out = x.copy()
+        comm.sendrecv({"of": out[:-1]}, other, source=other, sendtag=1)
+        got = comm.sendrecv(out[:-1], other, source=other, out=out[1:])
+        assert (got == expected[:-1]).all() and got.base is out
+
+    on_all(2, body)
+
+
+def test_a_sendrecv_that_cannot_receive_has_sent_what_it_was_given() -> None:
+    def body(comm: sky.Comm) -> None:
+        x = np.ones(5_000_000)  # more than is sent before its receiver comes
+        if comm.rank == 0:
+            with pytest.raises(Mismatch, match="rank 1 sent int64"):
+                comm.sendrecv(x, 1, source=1, out=np.empty(3))
+            x[:] = 2.0
+        else:
+            comm.send(np.arange(3), 0)
+            assert (comm.recv(0) == 1.0).all()
+        comm.barrier()
 
     on_all(2, body)
 
@@ -366,24 +423,73 @@ def test_a_killed_peer_is_lost_to_those_who_need_it(processes: Processes) -> Non
     assert said[2][0].splitlines() == ["lost 0"] * 4 + ["still here"], said[2]
 
 
+# Rank 2 dies: before rank 0 sends to it, while rank 0 waits for rank 1, and once rank 1 has answered.
+SENDS_TO_THE_LOST = """
+import os, signal, time
+when, big = sys.argv[1] if len(sys.argv) > 1 else os.environ["WHEN"], np.ones(3_000_000)
+if comm.rank == 2:
+    if when == "while":
+        comm.probe(0)
+    if when == "after":
+        comm.recv(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+if comm.rank == 1:
+    if when != "while":
+        comm.send("from 1", 0)
+    if when == "after":
+        comm.send("go", 2)
+    comm.recv(0)
+    if when == "while":
+        comm.send("from 1", 0)
+else:
+    if when == "before":
+        try:
+            comm.recv(2)
+        except sky.PeerLost:
+            pass
+        comm.probe(1)
+    started = time.monotonic()
+    try:
+        comm.sendrecv(big, 2, source=1)
+    except sky.PeerLost as error:
+        say(error.rank, time.monotonic() - started < 10)
+        comm.send("go on", 1)
+        say(error.result or comm.recv(1))
+"""
+
+
+@pytest.mark.parametrize("shared_memory", ["1", "0"])
+@pytest.mark.parametrize("when", ["before", "while", "after"])
+def test_a_sendrecv_to_a_lost_rank_says_so_and_loses_no_message(
+    processes: Processes, when: str, shared_memory: str
+) -> None:
+    each, whens = dict.fromkeys(range(3), shared_memory), dict.fromkeys(range(3), when)
+    (out, err), *_ = processes.lines(3, SENDS_TO_THE_LOST, SKYPHOS_SHARED_MEMORY=each, WHEN=whens)
+    assert out.splitlines() == ["2 True", "from 1"], err
+
+
 INTERRUPTED = """
 import os, signal, threading
+tag3 = 3
 if comm.rank == 0:
     threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    for call in (lambda: comm.recv(1), lambda: comm.send(np.zeros(3_000_000), 1, tag=1)):
+    x = np.zeros(3_000_000)
+    for call in (lambda: comm.recv(1), lambda: comm.send(x, 1, tag=1), lambda: comm.sendrecv(x, 1, tag3, 1, tag3)):
         try:
             call()
         except KeyboardInterrupt:
             say("interrupted")
+            x[:] = 1.0
             threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     comm.send("go", 1, tag=2)
     say(comm.recv(1), comm.allreduce(1))
 else:
     say(comm.recv(0, 2))
-    try:
-        comm.recv(0)
-    except sky.SkyphosError as error:
-        say(error)
+    for tag in (1, tag3):
+        try:
+            say(comm.recv(0, tag))
+        except sky.SkyphosError as error:
+            say(error)
     comm.send("late", 0)
     say(comm.allreduce(1))
 """
@@ -393,8 +499,9 @@ else:
 def test_an_interrupted_send_or_receive_concerns_its_message_alone(processes: Processes, shared_memory: str) -> None:
     each = dict.fromkeys(range(2), shared_memory)
     (zero, err), (one, err_one) = processes.lines(2, INTERRUPTED, SKYPHOS_SHARED_MEMORY=each)
-    assert zero.splitlines() == ["interrupted", "interrupted", "late 2"], err
-    assert one.splitlines() == ["go", "rank 0 left the call: interrupted", "2"], err_one
+    assert zero.splitlines() == ["interrupted", "interrupted", "interrupted", "late 2"], err
+    told = "rank 0 left the call: interrupted"
+    assert one.splitlines() == ["go", told, told, "2"], err_one
 
 
 def test_pickles_are_refused_between_hosts_that_have_proved_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

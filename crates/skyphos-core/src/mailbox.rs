@@ -56,6 +56,21 @@ impl Group {
         let topology = Topology::flat(ranks.len() as u32);
         Group { comm, ranks, me, topology }
     }
+
+    /// The place in the group of a rank of the transport; of one that is no member, its number there.
+    pub(crate) fn place_of(&self, rank: u32) -> u32 {
+        self.ranks.iter().position(|member| *member == rank).map_or(rank, |place| place as u32)
+    }
+
+    /// An error as the group's callers read it. Within the core, and on the way, errors have the transport's ranks.
+    pub(crate) fn told(&self, error: Error) -> Error {
+        error.renumbered(|rank| self.place_of(rank))
+    }
+
+    /// The way back.
+    pub(crate) fn untold(&self, error: Error) -> Error {
+        error.renumbered(|place| self.ranks.get(place as usize).copied().unwrap_or(place))
+    }
 }
 
 /// A message on its way in: chunks in order, as far as they have come.
@@ -114,6 +129,8 @@ struct CallBox {
     /// The message that a receive has got, and whether it has begun to take it.
     envelope: Option<Envelope>,
     has_taken: bool,
+    /// The call of the send with which a receive fails, if that fails first.
+    beside: Option<u64>,
 }
 
 struct CommState {
@@ -406,7 +423,12 @@ impl Mailbox {
     pub(crate) fn lost(&self, rank: u32, sig: Option<CallSig>) -> Option<Error> {
         let cause = &self.down.get(&rank)?.cause;
         let words = self.last_words.get(&rank);
-        let words = words.map_or(String::new(), |error| format!(" (after an error there: {error})"));
+        let words = words.map_or(String::new(), |error| match error {
+            Error::Aborted { rank: who, cause } if *who == rank => {
+                format!(" (after an error there: {cause})")
+            }
+            _ => format!(" (after an error there: {error})"),
+        });
         let here = sig.map_or(String::new(), |sig| format!("; this rank was in {sig}"));
         let address = self.addresses[rank as usize].clone();
         Some(Error::PeerLost { rank, address, cause: format!("{cause}{words}{here}") })
@@ -520,6 +542,7 @@ impl Mailbox {
             message: None,
             envelope: None,
             has_taken: false,
+            beside: None,
             ..done
         });
     }

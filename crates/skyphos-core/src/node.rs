@@ -396,7 +396,7 @@ impl Node {
         self.mail(|m| match m.peek(group.comm, filter) {
             Some(envelope) => Ok(Some(Status::of(group, envelope))),
             None if m.may_be_lost(group, filter) => {
-                m.why_none_comes(group, filter, sig).map_or(Ok(None), Err)
+                m.why_none_comes(group, filter, sig).map_or(Ok(None), |error| Err(group.told(error)))
             }
             None => Ok(None),
         })
@@ -419,7 +419,7 @@ impl Node {
     pub fn fail_message(self: &Arc<Node>, group: &Arc<Group>, to: u32, tag: u32, error: Error) -> Error {
         let sig = CallSig::of_message(group.comm, CallSig::SENDS, Some(to), Some(tag));
         let ep = self.begin_message(group, sig);
-        drop(Leave { ep: &ep, outcome: Outcome::Failed(error.clone()), is_told: true });
+        drop(Leave { ep: &ep, outcome: Outcome::Failed(group.untold(error.clone())), is_told: true });
         Node::hand_over_abort(&ep);
         error
     }
@@ -492,7 +492,7 @@ impl Node {
         if let Err(error) = &result {
             self.see_failure(ep, error, false);
         }
-        result
+        result.map_err(|error| ep.place().0.told(error))
     }
 
     /// This rank's program is told that a call has failed, `at_once` if before it was under way. A replica that fails alone is
@@ -617,7 +617,7 @@ impl Node {
     pub fn fail_call(self: &Arc<Node>, group: &Arc<Group>, error: Error, goes_on: bool) -> Error {
         let sig = CallSig::plain(CallKind::Failed);
         let ep = self.begin(group, sig.into());
-        drop(Leave { ep: &ep, outcome: Outcome::Failed(error.clone()), is_told: true });
+        drop(Leave { ep: &ep, outcome: Outcome::Failed(group.untold(error.clone())), is_told: true });
         Node::hand_over_abort(&ep);
         self.see_failure(&ep, &error, !goes_on);
         error
@@ -840,12 +840,16 @@ impl Drop for Leave<'_> {
         let (node, (group, call)) = (self.ep.node(), self.ep.place());
         let said = node.mail(|m| m.look(group.comm, call)).err().filter(|(_, remote)| *remote);
         let outcome = std::mem::replace(&mut self.outcome, Outcome::Done);
+        let failure = match &outcome {
+            Outcome::Failed(error) if self.ep.is_message() => Some(error.clone()),
+            _ => None,
+        };
         let completed = matches!(outcome, Outcome::Done);
         let error = match outcome {
             Outcome::Done | Outcome::Agreed => None,
             // Told on: should this rank go away next, others may see that before they hear from who said it.
             Outcome::Failed(_) | Outcome::Panicked if said.is_some() => said.map(|(error, _)| error),
-            Outcome::Failed(error) => Some(error.as_seen_by_others(node.rank)),
+            Outcome::Failed(error) => Some(error.as_seen_by_others(node.rank, group.me)),
             Outcome::Panicked => Some(node.panicked()),
         };
         let failed = error.is_some();
@@ -857,6 +861,9 @@ impl Drop for Leave<'_> {
         }
         node.mail(|m| {
             m.end(group.comm, call, completed);
+            if let Some(error) = failure {
+                m.fail_beside(group.comm, call, &error);
+            }
             if completed && self.is_told {
                 m.see_success(group.comm, call);
             }

@@ -58,6 +58,20 @@ impl<R: Send + 'static> Call<R> {
         Call::new(self.ep.clone(), Box::pin(async move { future.await.map(f) }), self.waiters_only)
     }
 
+    /// A receive that fails with a send, if that fails before a message is here.
+    pub fn beside<S>(self, send: &Work<S>) -> Call<R> {
+        let (node, (group, receive), (_, call)) = (self.ep.node(), self.ep.place(), send.ep.place());
+        if !node.mail(|m| m.put_beside(group.comm, receive, call)) {
+            while !send.is_done() {
+                std::thread::yield_now(); // another thread has ended it, and is about to say how
+            }
+            if let Some(Err(error)) = &*lock(&send.slot.result) {
+                node.mail(|m| m.fail(group.comm, receive, error.clone()));
+            }
+        }
+        self
+    }
+
     /// Hands it to the node.
     pub fn start(self) -> Work<R> {
         let (task, work) = self.into_task();
@@ -177,6 +191,19 @@ impl<R> Work<R> {
         matches!(*lock(&self.slot.result), Some(Err(_)))
     }
 
+    /// Lets all that is under way on the node go on as far as it can now.
+    pub fn advance(&self) {
+        if !self.is_done() {
+            self.ep.node().poll_calls(false);
+        }
+    }
+
+    /// Ends the call, as if the user had interrupted it, if it is not over.
+    pub fn withdraw(&self) {
+        self.ep.node().interrupt(&self.ep);
+        self.wait_for(None);
+    }
+
     /// Notes that a call whose result was taken has failed in the eyes of this rank's program.
     pub fn note_failure(&self) {
         let error = Error::Aborted { rank: self.ep.node().rank(), cause: "after it had ended".to_owned() };
@@ -197,7 +224,7 @@ impl<R> Work<R> {
             Some(Err(error)) => self.ep.node().see_failure(&self.ep, error, false),
             None => {}
         }
-        result
+        result.map(|result| result.map_err(|error| self.ep.place().0.told(error)))
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::comm::Comm;
 use crate::errors::to_py;
 use crate::owned::{Numbers, NumbersMut};
-use crate::work::perform;
+use crate::work::{Work, perform};
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -53,8 +53,10 @@ pub fn fail_send(
 }
 
 /// Receives a message (None: of any rank, with any tag): source, tag and bytes; its parts; and whether the second is in `out`,
-/// where it goes if the first is `first` and it is as long.
+/// where it goes if the first is `first` and it is as long. `beside`: a send; if it fails first, the receive does too.
 #[pyfunction]
+#[pyo3(signature = (comm, source, tag, first, out, async_op, beside=None))]
+#[expect(clippy::too_many_arguments, reason = "Python passes them one by one")]
 pub fn recv<'py>(
     py: Python<'py>,
     comm: &Comm,
@@ -63,6 +65,7 @@ pub fn recv<'py>(
     first: Option<Vec<u8>>,
     out: Option<Bound<'py, PyArray1<u8>>>,
     async_op: bool,
+    beside: Option<&Work>,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     let into = match (first, out) {
@@ -72,7 +75,10 @@ pub fn recv<'py>(
         }
         _ => None,
     };
-    let call = comm.receive_call(source, tag, into);
+    let call = comm.receive_call(source, tag, into).map(|call| match beside {
+        Some(send) => call.beside(&send.work),
+        None => call,
+    });
     perform(py, comm, call, async_op, |py, got| {
         let parts: Vec<_> = got.parts.into_iter().map(|part| PyArray1::from_vec(py, part)).collect();
         (told(got.status), parts, got.memory.is_some()).into_py_any(py)

@@ -13,7 +13,7 @@ pub type Deliver = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 /// A call under way.
 #[pyclass(module = "skyphos._skyphos", frozen)]
 pub struct Work {
-    work: skyphos::Work<Deliver>,
+    pub(crate) work: skyphos::Work<Deliver>,
     /// Its group stays open.
     _comm: Arc<Comm>,
 }
@@ -39,6 +39,16 @@ impl Work {
             true => Ok(done),
             false => take_raised().map_or(Ok(done), Err),
         }
+    }
+
+    /// Lets calls under way go on as far as they can now.
+    fn advance(&self, py: Python<'_>) {
+        py.detach(|| self.work.advance());
+    }
+
+    /// Ends the call, if it is not over.
+    fn withdraw(&self, py: Python<'_>) {
+        py.detach(|| self.work.withdraw());
     }
 
     /// Notes that the call has failed on this rank after it had ended.

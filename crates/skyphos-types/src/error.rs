@@ -138,12 +138,43 @@ impl Error {
         Error::Refused { message: message.into() }
     }
 
-    /// What the other ranks are told when `rank` leaves a call because of this error.
-    pub fn as_seen_by_others(&self, rank: u32) -> Error {
+    /// The same error with other numbers of the ranks.
+    pub fn renumbered(self, number: impl Fn(u32) -> u32) -> Error {
+        match self {
+            Error::PeerLost { rank, address, cause } => {
+                let new = number(rank);
+                let cause = match cause.strip_prefix(&format!("rank {rank} failed:")) {
+                    Some(rest) => format!("rank {new} failed:{rest}"),
+                    None => cause,
+                };
+                Error::PeerLost { rank: new, address, cause }
+            }
+            Error::Timeout { missing, call, after } => {
+                Error::Timeout { missing: missing.into_iter().map(number).collect(), call, after }
+            }
+            Error::Mismatch { left, left_call, right, right_call } => {
+                Error::Mismatch { left: number(left), left_call, right: number(right), right_call }
+            }
+            Error::Aborted { rank, cause } => Error::Aborted { rank: number(rank), cause },
+            Error::Diverged { left, right, cause } => {
+                Error::Diverged { left: number(left), right: number(right), cause }
+            }
+            Error::Unmet { requests, examples } => {
+                let examples = examples.into_iter().map(|(index, rank)| (index, number(rank))).collect();
+                Error::Unmet { requests, examples }
+            }
+            Error::Corrupt { rank, message } => Error::Corrupt { rank: number(rank), message },
+            Error::BadInput { .. } | Error::Refused { .. } | Error::Interrupted => self,
+        }
+    }
+
+    /// What the other ranks are told when `rank` leaves a call because of this error. `name`: what the ranks of the call know
+    /// it by.
+    pub fn as_seen_by_others(&self, rank: u32, name: u32) -> Error {
         match self {
             // Some say it themselves, where the rank's own user should read it too.
-            Error::BadInput { message } if !message.starts_with(&format!("rank {rank}: ")) => {
-                Error::BadInput { message: format!("rank {rank}: {message}") }
+            Error::BadInput { message } if !message.starts_with(&format!("rank {name}: ")) => {
+                Error::BadInput { message: format!("rank {name}: {message}") }
             }
             Error::Interrupted => Error::Aborted { rank, cause: "interrupted".to_owned() },
             other => other.clone(),
@@ -282,11 +313,28 @@ mod tests {
     #[test]
     fn others_are_told_once_which_rank_it_was() {
         for message in ["the gradient of a is nan", "rank 12: the gradient of a is nan"] {
-            let told = Error::bad_input(message).as_seen_by_others(12).to_string();
+            let told = Error::bad_input(message).as_seen_by_others(15, 12).to_string();
             assert_eq!(told, "rank 12: the gradient of a is nan");
         }
-        let told = Error::bad_input("rank 1: no").as_seen_by_others(12).to_string();
+        let told = Error::bad_input("rank 1: no").as_seen_by_others(15, 12).to_string();
         assert_eq!(told, "rank 12: rank 1: no");
+        assert!(Error::Interrupted.as_seen_by_others(15, 12).to_string().starts_with("rank 15 left"));
+    }
+
+    #[test]
+    fn every_number_of_a_rank_is_another_afterwards() {
+        for error in one_of_each() {
+            let moved = error.clone().renumbered(|rank| rank + 100);
+            assert_eq!(moved.clone().renumbered(|rank| rank - 100), error);
+            let ranks = |error: &Error| error.to_string().matches("rank").count();
+            let moved_ranks =
+                moved.to_string().split("rank").skip(1).filter(|rest| rest.contains("10")).count();
+            assert_eq!(moved_ranks, ranks(&error), "{moved}");
+        }
+        let cause = "rank 3 failed: ValueError: no".to_owned();
+        let lost = Error::PeerLost { rank: 3, address: "a:1".to_owned(), cause };
+        let text = lost.renumbered(|_| 0).to_string();
+        assert_eq!(text, "rank 0 (a:1) is lost: rank 0 failed: ValueError: no");
     }
 
     #[test]

@@ -75,7 +75,6 @@ impl Comm {
                 )
             }
         };
-        let rank = self.world_rank(lost);
-        Error::PeerLost { rank, address: self.address(lost).to_owned(), cause }
+        Error::PeerLost { rank: lost, address: self.address(lost).to_owned(), cause }
     }
 }

@@ -150,8 +150,10 @@ impl Mailbox {
         if state.failed_calls.contains(&call) {
             return;
         }
+        let (left, right, why) =
+            (state.group.place_of(from), state.group.me, state.group.told(error.clone()));
         let cause =
-            format!("rank {from} left call {call} with an error ({error}) just as rank {me} completed it");
+            format!("rank {left} left call {call} with an error ({why}) just as rank {right} completed it");
         self.part(comm, call, &Error::Diverged { left: from, right: me, cause });
     }
 

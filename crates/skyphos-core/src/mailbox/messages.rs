@@ -192,6 +192,18 @@ impl Mailbox {
         call
     }
 
+    /// A receive fails with a send, if that fails before it has a message; `false`: the send is over.
+    pub(crate) fn put_beside(&mut self, comm: u64, receive: u64, send: u64) -> bool {
+        self.find(comm, receive).into_iter().for_each(|b| b.beside = Some(send));
+        self.find(comm, send).is_some()
+    }
+
+    /// A send has failed: the receive beside it leaves its message to the next receive.
+    pub(crate) fn fail_beside(&mut self, comm: u64, send: u64, error: &Error) {
+        let waits = |b: &&mut CallBox| (b.comm, b.beside) == (comm, Some(send)) && !b.has_taken;
+        self.calls.iter_mut().filter(waits).for_each(|b| b.fail(error.clone(), false));
+    }
+
     /// This rank begins to wait until a message is there that it does not take.
     pub(crate) fn begin_probe(&mut self, group: &Group, sig: CallSig) -> u64 {
         self.begin_post(group, sig, Post::Probe(Filter::of(group, sig)))

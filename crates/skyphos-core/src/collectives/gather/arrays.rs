@@ -246,6 +246,7 @@ pub async fn alltoall_uneven(
     let mut to = Blocks { bytes: out, of: |rank: u32| came[rank as usize].clone() };
     trade(ep, ROUND, from, &mut to, &parcels, &parcels).await.map_err(|error| match error {
         Error::Corrupt { rank, message } => {
+            let rank = ep.place().0.place_of(rank);
             Error::bad_input(format!("rank {rank} sends rank {me} {message}"))
         }
         other => other,
