@@ -95,7 +95,8 @@ class PeerLost(SkyphosError, ConnectionError):
     message : str
         What was lost, and during which call.
     rank : int or None
-        The lost rank, as the group that was called numbers it.
+        The lost rank, as the group that was called numbers it; None: it is none of that group, but others of the group
+        can go on only without it.
     address : str or None
         Where it was last seen, as ``host:port``.
 

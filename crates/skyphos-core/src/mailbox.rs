@@ -20,7 +20,7 @@ use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::slab::{CHUNK_BYTES, Payload};
 use crate::topology::Topology;
 use crate::transport::{Event, Health, Loss};
-use skyphos_types::Error;
+use skyphos_types::{Error, NO_MEMBER};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -57,9 +57,9 @@ impl Group {
         Group { comm, ranks, me, topology }
     }
 
-    /// The place in the group of a rank of the transport; of one that is no member, its number there.
+    /// The place in the group of a rank of the transport, or [`NO_MEMBER`].
     pub(crate) fn place_of(&self, rank: u32) -> u32 {
-        self.ranks.iter().position(|member| *member == rank).map_or(rank, |place| place as u32)
+        self.ranks.iter().position(|member| *member == rank).map_or(NO_MEMBER, |place| place as u32)
     }
 
     /// An error as the group's callers read it. Within the core, and on the way, errors have the transport's ranks.

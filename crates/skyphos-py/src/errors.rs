@@ -4,7 +4,7 @@ use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
-use skyphos::Error;
+use skyphos::{Error, NO_MEMBER};
 use std::cell::RefCell;
 
 thread_local! {
@@ -66,7 +66,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let class = match error {
         Error::BadInput { .. } | Error::Unmet { .. } => "BadInput",
         Error::PeerLost { rank, address, .. } => {
-            details.set_item("rank", rank)?;
+            details.set_item("rank", (*rank != NO_MEMBER).then_some(rank))?;
             details.set_item("address", address)?;
             "PeerLost"
         }

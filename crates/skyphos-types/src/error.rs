@@ -19,9 +19,9 @@ pub enum Error {
         message: String,
     },
     /// A rank's process or connection is gone.
-    #[error("rank {rank} ({address}) is lost: {cause}")]
+    #[error("{} ({address}) is lost: {cause}", rank_text(*rank))]
     PeerLost {
-        /// The rank that is gone.
+        /// The rank that is gone; [`NO_MEMBER`] if it is none of the group that was called.
         rank: u32,
         /// Its host and address.
         address: String,
@@ -57,7 +57,7 @@ pub enum Error {
         message: String,
     },
     /// Another rank left the collective.
-    #[error("rank {rank} left the call: {cause}")]
+    #[error("{} left the call: {cause}", rank_text(*rank))]
     Aborted {
         /// The rank that left.
         rank: u32,
@@ -94,13 +94,23 @@ pub enum Error {
         examples: Vec<(u64, u32)>,
     },
     /// Bytes that are not what they should be.
-    #[error("damaged data from rank {rank}: {message}")]
+    #[error("damaged data from {}: {message}", rank_text(*rank))]
     Corrupt {
         /// Who sent them.
         rank: u32,
         /// What is wrong with them.
         message: String,
     },
+}
+
+/// In place of the number of a rank that the group has not.
+pub const NO_MEMBER: u32 = u32::MAX;
+
+fn rank_text(rank: u32) -> String {
+    match rank {
+        NO_MEMBER => "a rank outside this group".to_owned(),
+        rank => format!("rank {rank}"),
+    }
 }
 
 fn missing_text(missing: &[u32]) -> String {
@@ -144,6 +154,7 @@ impl Error {
             Error::PeerLost { rank, address, cause } => {
                 let new = number(rank);
                 let cause = match cause.strip_prefix(&format!("rank {rank} failed:")) {
+                    Some(rest) if new == NO_MEMBER => format!("it failed:{rest}"),
                     Some(rest) => format!("rank {new} failed:{rest}"),
                     None => cause,
                 };
@@ -333,6 +344,8 @@ mod tests {
         }
         let cause = "rank 3 failed: ValueError: no".to_owned();
         let lost = Error::PeerLost { rank: 3, address: "a:1".to_owned(), cause };
+        let elsewhere = lost.clone().renumbered(|_| NO_MEMBER).to_string();
+        assert!(elsewhere.starts_with("a rank outside this group (a:1) is lost: it failed"));
         let text = lost.renumbered(|_| 0).to_string();
         assert_eq!(text, "rank 0 (a:1) is lost: rank 0 failed: ValueError: no");
     }

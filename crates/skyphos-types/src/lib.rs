@@ -8,6 +8,6 @@ mod half_float;
 mod op;
 
 pub use dtype::{DType, Element, Real};
-pub use error::{Error, Result};
+pub use error::{Error, NO_MEMBER, Result};
 pub use half::{bf16, f16};
 pub use op::{CustomOp, ReduceOp};

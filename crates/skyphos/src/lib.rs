@@ -111,7 +111,7 @@ pub use skyphos_plan as planner;
 pub use skyphos_sim as sim;
 pub use skyphos_tcp as tcp;
 pub use skyphos_types::{
-    CustomOp, DType, Element, Error, Real, ReduceOp, Result, bf16, f16, with_element, with_real,
+    CustomOp, DType, Element, Error, NO_MEMBER, Real, ReduceOp, Result, bf16, f16, with_element, with_real,
 };
 pub use topk_allreduce::TopkSum;
 pub use vectors::Source;

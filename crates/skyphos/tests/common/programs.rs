@@ -2,7 +2,7 @@
 
 use skyphos::{
     Algorithm, AllreduceOptions, ArrayMove, BlockLimits, BroadcastOptions, Comm, ConfigureOptions, Error,
-    IndexList, Memory, Order, ReduceOp, Result, Route, Schedule, SparseVec, View,
+    IndexList, Memory, NO_MEMBER, Order, ReduceOp, Result, Route, Schedule, SparseVec, View,
 };
 
 pub const N: u64 = 60_000;
@@ -217,7 +217,7 @@ pub const ALL: [Program; 31] = [
     }),
     ("split", |comm, count| {
         let half = comm.split(Some(u64::from(comm.rank() % 2)), 0)?.expect("a color");
-        allreduce(&half, count, Algorithm::Auto, None)
+        allreduce(&half, count, Algorithm::Auto, None).map_err(|error| in_first_group(comm, &half, error))
     }),
     ("broadcast", |comm, count| broadcast(comm, count, None)),
     ("broadcast chain", |comm, count| broadcast(comm, count, Some(Route::Chain))),
@@ -227,6 +227,18 @@ pub const ALL: [Program; 31] = [
     ("messages", messages),
     (UNDER_WAY, |comm, count| under_way(comm, count, 0)),
 ];
+
+/// An error of a part of the first group, with the numbers that ranks have in the whole.
+pub fn in_first_group(first: &Comm, part: &Comm, error: Error) -> Error {
+    let outside = match &error {
+        Error::PeerLost { address, .. } => (0..first.size()).find(|rank| first.address(*rank) == address),
+        _ => None,
+    };
+    error.renumbered(|rank| match rank {
+        NO_MEMBER => outside.expect("its address is a rank's"),
+        rank => part.world_rank(rank),
+    })
+}
 
 /// The name of the program of several calls under way.
 pub const UNDER_WAY: &str = "under way";

@@ -1,6 +1,6 @@
 //! What each process does in a play, and what it has then.
 
-use crate::common::programs::{ALL, N, UNDER_WAY, under_way_but_the_first};
+use crate::common::programs::{ALL, N, UNDER_WAY, in_first_group, under_way_but_the_first};
 use crate::scenario::{Before, HEARTBEAT_S, Scenario, Then};
 use skyphos::{AllreduceOptions, Comm, Error, IndexList, ReduceOp, Replication, Result, Settings, SparseVec};
 use skyphos_sim::{Cluster, Outcome, Play, Played, Process};
@@ -173,7 +173,8 @@ fn shrink(comm: &Comm) -> Result<Left> {
         members,
         sum.map(|sum| {
             sum.entries().0.into_iter().chain(sum.entries().1.into_iter().map(f64::to_bits)).collect()
-        }),
+        })
+        .map_err(|error| in_first_group(comm, &left, error)),
     ))
 }
 
