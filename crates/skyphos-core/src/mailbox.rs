@@ -84,6 +84,9 @@ struct Stream {
 /// different ones.
 pub(crate) const SHRINK_CALL: u64 = 1 << 47;
 
+/// The round of an abort of which the program of the rank that sends it is not told.
+pub(crate) const UNSEEN: u32 = 1;
+
 /// Chunks that a sender of large messages may have on the way: a stream with room for so many never grows, or once where a
 /// transport has smaller ones.
 const MOST_CHUNKS: usize = WINDOW_BYTES as usize / CHUNK_BYTES + 1;
@@ -266,6 +269,12 @@ impl Mailbox {
             outcomes: Outcomes::default(),
             diverged: None,
         });
+    }
+
+    /// Whether this rank's program will not be told how a call ended: it has closed the group, or has no `Work` any more.
+    pub(crate) fn is_unseen(&mut self, comm: u64, call: u64) -> bool {
+        self.closed.contains(&comm)
+            || self.outcomes_of(comm).is_some_and(|outcomes| outcomes.is_forgotten(call))
     }
 
     pub(crate) fn close_comm(&mut self, comm: u64) {
@@ -698,6 +707,8 @@ impl Mailbox {
                 match error {
                     Error::PeerLost { rank, .. } => self.miss(rank, &error),
                     Error::Diverged { .. } => self.part(comm, call, &error),
+                    // A program that is not told repeats nothing: no call will be paired with another.
+                    _ if round == UNSEEN => {}
                     _ => self.diverge(comm, call, from, &error),
                 }
                 self.last_words.insert(from, error);

@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::endpoint::Endpoint;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::host_region::Regions;
-use crate::mailbox::{Filter, Group, Mailbox, Reply};
+use crate::mailbox::{Filter, Group, Mailbox, Reply, UNSEEN};
 use crate::point_to_point::Status;
 use crate::slab::{Payload, Pool};
 use crate::topology::Topology;
@@ -855,8 +855,11 @@ impl Drop for Leave<'_> {
         let failed = error.is_some();
         if let Some(error) = error {
             let payload = node.pool.copy_of(&error.to_wire());
+            let is_unseen = node.mail(|m| m.is_unseen(group.comm, call));
             for peer in self.ep.others() {
-                node.post(peer, self.ep.control(FrameKind::Abort), payload.clone());
+                let header = self.ep.control(FrameKind::Abort);
+                let round = if is_unseen { UNSEEN } else { header.round };
+                node.post(peer, Header { round, ..header }, payload.clone());
             }
         }
         node.mail(|m| {

@@ -108,6 +108,11 @@ impl Outcomes {
         self.never.push_back(call);
     }
 
+    /// Whether the program will not be told how a call ends.
+    pub(crate) fn is_forgotten(&self, call: u64) -> bool {
+        self.never.contains(&call)
+    }
+
     fn of(&self, call: u64) -> Known {
         if let Some(failure) = self.failures.iter().find(|failure| failure.call == call) {
             return Known::Failed(*failure);

@@ -1,6 +1,6 @@
 //! What calls of a group end with once ranks are lost or have left.
 
-use super::{Group, Mailbox};
+use super::{Group, Mailbox, UNSEEN};
 use crate::arguments::Arguments;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::slab::{Payload, Pool};
@@ -96,4 +96,18 @@ fn peers_in_different_calls_that_have_seen_other_calls_fail_are_no_mismatch() {
     mail.deliver(Event::Frame { from: 1, frame: Frame { header, payload } });
     let error = error_of(&mut mail, 2).unwrap();
     assert!(error.contains("ranks 0 and 1 no longer agree"), "{error}");
+}
+
+#[test]
+fn an_error_that_no_program_sees_leaves_no_doubt_about_calls_that_have_completed_here() {
+    for (round, is_told) in [(UNSEEN, false), (0, true)] {
+        let (mut mail, _) = in_two_calls();
+        mail.end(COMM, 0, true);
+        let left = Error::Aborted { rank: 2, cause: "its Comm was closed".to_owned() };
+        let payload: Payload = Pool::default().copy_of(&left.to_wire());
+        let header = Header { round, ..Header::control(FrameKind::Abort, COMM, 0) };
+        mail.deliver(Event::Frame { from: 2, frame: Frame { header, payload } });
+        let error = error_of(&mut mail, 1);
+        assert_eq!(error.is_some_and(|error| error.contains("no longer agree")), is_told);
+    }
 }
