@@ -402,7 +402,7 @@ class _Unreadable(BadInput):
 def _extension_type(name: str, path: Path) -> np.dtype[Any]:
     try:
         return type_named(name)
-    except ImportError:
+    except (ImportError, ValueError):
         text = f"{path}: has arrays of {name}, a type of the package ml_dtypes: install it on all ranks"
         raise _Unreadable(text) from None
 

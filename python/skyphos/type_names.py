@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["extension_types", "name_of", "type_named"]
+__all__ = ["name_of", "type_named"]
 
 #: Kinds of NumPy's types of numbers.
 _NUMBERS = "biufc"
 
 
-def extension_types() -> ModuleType | None:
+def _extension_types() -> ModuleType | None:
     """The package ``ml_dtypes``; None: it is not installed."""
     try:
         import ml_dtypes
@@ -45,7 +45,7 @@ def name_of(dtype: np.dtype[Any]) -> str | None:
         pass  # float8_e5m2 is "<f1" to NumPy, which it does not read
     if dtype.type.__module__.partition(".")[0] != "ml_dtypes":
         return None
-    known = getattr(extension_types(), dtype.name, None)
+    known = getattr(_extension_types(), dtype.name, None)
     return dtype.name if known is not None and np.dtype(known) == dtype else None
 
 
@@ -68,14 +68,14 @@ def type_named(name: str) -> np.dtype[Any]:
     """
     try:
         dtype = np.dtype(name)
+        if dtype.kind in _NUMBERS:
+            return dtype
     except TypeError:
-        dtype = None
-    if dtype is not None and dtype.kind in _NUMBERS:
-        return dtype
-    kind = getattr(extension_types(), name, None)
-    if kind is not None and isinstance(kind, type) and issubclass(kind, np.generic):
+        if _extension_types() is None:
+            text = f"{name} is no type of NumPy's, and the package ml_dtypes is not installed"
+            raise ImportError(text) from None
+    kind = getattr(_extension_types(), name, None)
+    if isinstance(kind, type) and issubclass(kind, np.generic):
         extension: np.dtype[Any] = np.dtype(kind)
         return extension
-    if extension_types() is None and name.isidentifier() and dtype is None:
-        raise ImportError(f"{name} is no type of NumPy's, and the package ml_dtypes is not installed")
     raise ValueError(f"{name!r} is no type of numbers")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -35,6 +37,29 @@ def test_the_same_bits_and_types(state: dict[str, np.ndarray]) -> None:
         for name, array in state.items():
             assert found[name].dtype == array.dtype and found[name].shape == array.shape
             assert found[name].tobytes() == array.tobytes()
+
+
+def without_the_package(name: str) -> np.dtype[Any]:
+    raise ImportError(name)
+
+
+def of_a_later_version(name: str) -> np.dtype[Any]:
+    raise ValueError(name)
+
+
+@pytest.mark.parametrize("unreadable", [without_the_package, of_a_later_version])
+def test_a_type_that_is_not_known_here_is_refused_and_no_earlier_iteration_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unreadable: Callable[[str], np.dtype[Any]]
+) -> None:
+    with sky.init() as comm:
+        checkpoint = sky.Checkpoint(tmp_path)
+        checkpoint.save(comm, 1, {"weights": np.ones(2)})
+        checkpoint.save(comm, 2, {"weights": np.ones(2, ml_dtypes.bfloat16)})
+        found = checkpoint.restore(comm)
+        assert found is not None and found["weights"].dtype == ml_dtypes.bfloat16
+        monkeypatch.setattr("skyphos.checkpoint.type_named", unreadable)
+        with pytest.raises(BadInput, match="has arrays of bfloat16, a type of the package ml_dtypes: install it"):
+            checkpoint.restore(comm)
 
 
 def test_the_last_iteration_that_all_have_whole(tmp_path: Path) -> None:
