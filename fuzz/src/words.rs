@@ -32,7 +32,7 @@ pub fn run(data: &[u8]) {
 
 fn error(data: &[u8]) {
     let Some(error) = within(LIMITS, || Error::from_wire(data)) else { return };
-    let _ = (error.to_string(), error.is_agreed(), error.as_seen_by_others(3, 1).to_string());
+    let _ = (error.to_string(), error.is_agreed(), error.as_seen_by_others(3).to_string());
     let wire = error.to_wire();
     let again = Error::from_wire(&wire).expect("an error of ours");
     // Texts are cut once.

@@ -137,9 +137,8 @@ def of_untyped(error: Mismatch, values: npt.ArrayLike, taken: npt.NDArray[Any]) 
     what, fix = ("a list", "np.array(values, dtype)")
     if taken.size == 0:
         what, fix = ("an empty list", "np.empty(0, dtype), or np.empty((0, width), dtype),")
-    explained = Mismatch(f"{error}; {what} was taken for {taken.dtype}: pass {fix} with the dtype of the other ranks")
-    mark_raised_by_all(explained)
-    return explained
+    text = f"{error}; {what} was taken for {taken.dtype}: pass {fix} with the dtype of the other ranks"
+    return mark_raised_by_all(Mismatch(text))
 
 
 def as_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

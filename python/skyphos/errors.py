@@ -11,7 +11,7 @@ an error, agree on what to do, and make its next call.
 from __future__ import annotations
 
 from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from .call_names import in_words
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = ["BadInput", "Diverged", "Mismatch", "PeerLost", "Refused", "SkyphosError", "Timeout"]
+
+
+E = TypeVar("E", bound=BaseException)
 
 
 def text_of(error: BaseException) -> str:
@@ -37,7 +40,7 @@ def text_of(error: BaseException) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def mark_raised_by_all(error: BaseException) -> BaseException:
+def mark_raised_by_all(error: E) -> E:
     """Note on an error that the other ranks raise it too, as of now; return it.
 
     Examples

@@ -63,12 +63,12 @@ impl Group {
     }
 
     /// An error as the group's callers read it. Within the core, and on the way, errors have the transport's ranks.
-    pub(crate) fn told(&self, error: Error) -> Error {
+    pub(crate) fn with_group_ranks(&self, error: Error) -> Error {
         error.renumbered(|rank| self.place_of(rank))
     }
 
     /// The way back.
-    pub(crate) fn untold(&self, error: Error) -> Error {
+    pub(crate) fn with_transport_ranks(&self, error: Error) -> Error {
         error.renumbered(|place| self.ranks.get(place as usize).copied().unwrap_or(place))
     }
 }

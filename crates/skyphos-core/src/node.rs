@@ -395,9 +395,9 @@ impl Node {
         let filter = Filter::of(group, sig);
         self.mail(|m| match m.peek(group.comm, filter) {
             Some(envelope) => Ok(Some(Status::of(group, envelope))),
-            None if m.may_be_lost(group, filter) => {
-                m.why_none_comes(group, filter, sig).map_or(Ok(None), |error| Err(group.told(error)))
-            }
+            None if m.may_be_lost(group, filter) => m
+                .why_none_comes(group, filter, sig)
+                .map_or(Ok(None), |error| Err(group.with_group_ranks(error))),
             None => Ok(None),
         })
     }
@@ -419,7 +419,11 @@ impl Node {
     pub fn fail_message(self: &Arc<Node>, group: &Arc<Group>, to: u32, tag: u32, error: Error) -> Error {
         let sig = CallSig::of_message(group.comm, CallSig::SENDS, Some(to), Some(tag));
         let ep = self.begin_message(group, sig);
-        drop(Leave { ep: &ep, outcome: Outcome::Failed(group.untold(error.clone())), is_told: true });
+        drop(Leave {
+            ep: &ep,
+            outcome: Outcome::Failed(group.with_transport_ranks(error.clone())),
+            is_told: true,
+        });
         Node::hand_over_abort(&ep);
         error
     }
@@ -492,7 +496,7 @@ impl Node {
         if let Err(error) = &result {
             self.see_failure(ep, error, false);
         }
-        result.map_err(|error| ep.place().0.told(error))
+        result.map_err(|error| ep.place().0.with_group_ranks(error))
     }
 
     /// This rank's program is told that a call has failed, `at_once` if before it was under way. A replica that fails alone is
@@ -617,7 +621,11 @@ impl Node {
     pub fn fail_call(self: &Arc<Node>, group: &Arc<Group>, error: Error, goes_on: bool) -> Error {
         let sig = CallSig::plain(CallKind::Failed);
         let ep = self.begin(group, sig.into());
-        drop(Leave { ep: &ep, outcome: Outcome::Failed(group.untold(error.clone())), is_told: true });
+        drop(Leave {
+            ep: &ep,
+            outcome: Outcome::Failed(group.with_transport_ranks(error.clone())),
+            is_told: true,
+        });
         Node::hand_over_abort(&ep);
         self.see_failure(&ep, &error, !goes_on);
         error
@@ -849,7 +857,9 @@ impl Drop for Leave<'_> {
             Outcome::Done | Outcome::Agreed => None,
             // Told on: should this rank go away next, others may see that before they hear from who said it.
             Outcome::Failed(_) | Outcome::Panicked if said.is_some() => said.map(|(error, _)| error),
-            Outcome::Failed(error) => Some(error.as_seen_by_others(node.rank, group.me)),
+            // A text is for the group's callers; numbers on the way are the transport's.
+            Outcome::Failed(error @ Error::BadInput { .. }) => Some(error.as_seen_by_others(group.me)),
+            Outcome::Failed(error) => Some(error.as_seen_by_others(node.rank)),
             Outcome::Panicked => Some(node.panicked()),
         };
         let failed = error.is_some();

@@ -224,7 +224,7 @@ impl<R> Work<R> {
             Some(Err(error)) => self.ep.node().see_failure(&self.ep, error, false),
             None => {}
         }
-        result.map(|result| result.map_err(|error| self.ep.place().0.told(error)))
+        result.map(|result| result.map_err(|error| self.ep.place().0.with_group_ranks(error)))
     }
 }
 

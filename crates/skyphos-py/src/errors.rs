@@ -46,11 +46,9 @@ pub fn or_fail<T>(py: Python<'_>, comm: &skyphos::Comm, converted: PyResult<T>) 
 
 /// The exception for an error: the one that Python code raised meanwhile, if it did.
 pub fn to_py(py: Python<'_>, error: Error) -> PyErr {
-    if let Some(raised) = take_raised() {
-        mark_raised_by_all(py, &raised);
-        return raised;
-    }
-    build(py, &error).unwrap_or_else(|failed| failed)
+    let raised = take_raised().unwrap_or_else(|| build(py, &error).unwrap_or_else(|failed| failed));
+    mark_raised_by_all(py, &raised);
+    raised
 }
 
 /// `skyphos.errors`. It is kept: when the interpreter shuts down nothing can be imported any more.
@@ -78,19 +76,13 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         Error::Mismatch { .. } => "Mismatch",
         Error::Diverged { .. } => "Diverged",
         Error::Refused { .. } => "Refused",
-        Error::Interrupted => {
-            let error = PyKeyboardInterrupt::new_err(());
-            mark_raised_by_all(py, &error);
-            return Ok(error);
-        }
+        Error::Interrupted => return Ok(PyKeyboardInterrupt::new_err(())),
         _ => "SkyphosError",
     };
     let class = classes(py)?.getattr(class)?;
     let exception = class.call((error.to_string(),), Some(&details))?;
     exception.setattr("_wire", PyBytes::new(py, &error.to_wire()))?;
-    let error = PyErr::from_value(exception);
-    mark_raised_by_all(py, &error);
-    Ok(error)
+    Ok(PyErr::from_value(exception))
 }
 
 /// Notes on an exception that the other ranks raise it too. On one that takes no attributes nothing is noted: Python code

@@ -333,11 +333,7 @@ impl Join {
         if self.told {
             return error;
         }
-        self.lobby.send(
-            home,
-            Kind::Failed,
-            &error.as_seen_by_others(self.options.rank, self.options.rank).to_wire(),
-        );
+        self.lobby.send(home, Kind::Failed, &error.as_seen_by_others(self.options.rank).to_wire());
         if error == Error::Interrupted {
             // The user waits; what does not go out at once shows as a lost connection.
             return error;

@@ -306,7 +306,7 @@ impl Rendezvous {
 
     /// The group does not come up: everyone who came is told, and those who come within a second.
     fn tell_all(&mut self, error: &Error) {
-        let body = error.as_seen_by_others(0, 0).to_wire();
+        let body = error.as_seen_by_others(0).to_wire();
         self.send_all(Kind::Refusal, &body);
         let until = Instant::now() + LINGER;
         // Nothing more can be done about what fails here: the error is being raised already.

@@ -179,13 +179,12 @@ impl Error {
         }
     }
 
-    /// What the other ranks are told when `rank` leaves a call because of this error. `name`: what the ranks of the call know
-    /// it by.
-    pub fn as_seen_by_others(&self, rank: u32, name: u32) -> Error {
+    /// What the other ranks are told when `rank` leaves a call because of this error.
+    pub fn as_seen_by_others(&self, rank: u32) -> Error {
         match self {
             // Some say it themselves, where the rank's own user should read it too.
-            Error::BadInput { message } if !message.starts_with(&format!("rank {name}: ")) => {
-                Error::BadInput { message: format!("rank {name}: {message}") }
+            Error::BadInput { message } if !message.starts_with(&format!("rank {rank}: ")) => {
+                Error::BadInput { message: format!("rank {rank}: {message}") }
             }
             Error::Interrupted => Error::Aborted { rank, cause: "interrupted".to_owned() },
             other => other.clone(),
@@ -324,12 +323,12 @@ mod tests {
     #[test]
     fn others_are_told_once_which_rank_it_was() {
         for message in ["the gradient of a is nan", "rank 12: the gradient of a is nan"] {
-            let told = Error::bad_input(message).as_seen_by_others(15, 12).to_string();
+            let told = Error::bad_input(message).as_seen_by_others(12).to_string();
             assert_eq!(told, "rank 12: the gradient of a is nan");
         }
-        let told = Error::bad_input("rank 1: no").as_seen_by_others(15, 12).to_string();
+        let told = Error::bad_input("rank 1: no").as_seen_by_others(12).to_string();
         assert_eq!(told, "rank 12: rank 1: no");
-        assert!(Error::Interrupted.as_seen_by_others(15, 12).to_string().starts_with("rank 15 left"));
+        assert!(Error::Interrupted.as_seen_by_others(12).to_string().starts_with("rank 12 left"));
     }
 
     #[test]

@@ -121,7 +121,7 @@ fn an_error_before_entry() {
                 let want = Error::bad_input("no such file");
                 assert_eq!(
                     error,
-                    if rank == 0 { want } else { want.as_seen_by_others(0, 0) },
+                    if rank == 0 { want } else { want.as_seen_by_others(0) },
                     "{name}, {}",
                     program.0
                 );

@@ -130,41 +130,27 @@ class ShuffleCollectives(BroadcastCollectives):
         from .sender import Shuffle  # here, since few programs shuffle, and it takes long to import
 
         explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
+        options: dict[str, Any] = {
+            "partition": partition,
+            "mergeable": mergeable,
+            "local_reduction": local_reduction,
+            "push_bytes": push_bytes,
+            "fetches": fetches,
+            "memory": memory,
+            "spill_dir": spill_dir,
+            "debug": debug,
+        }
         if async_op:
             group = cast("Comm", self).dup()
 
             def run() -> Any:
                 try:
-                    return group.shuffle(
-                        keys,
-                        values,
-                        combine,
-                        partition=partition,
-                        mergeable=mergeable,
-                        local_reduction=local_reduction,
-                        push_bytes=push_bytes,
-                        fetches=fetches,
-                        memory=memory,
-                        spill_dir=spill_dir,
-                        debug=debug,
-                        explain=explain,
-                    )
+                    return group.shuffle(keys, values, combine, explain=explain, **options)
                 finally:
                     group.close()
 
             return Work(InThread("shuffle", run), lambda result: result)
-        shuffle = Shuffle(
-            cast("Comm", self),
-            combine,
-            partition=partition,
-            mergeable=mergeable,
-            local_reduction=local_reduction,
-            push_bytes=push_bytes,
-            fetches=fetches,
-            memory=memory,
-            spill_dir=spill_dir,
-            debug=debug,
-        )
+        shuffle = Shuffle(cast("Comm", self), combine, **options)
         shuffle.add(keys, values)
         result = shuffle.result()
         return (*result, shuffle.explanation()) if explain else result

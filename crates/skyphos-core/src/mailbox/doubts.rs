@@ -151,7 +151,7 @@ impl Mailbox {
             return;
         }
         let (left, right, why) =
-            (state.group.place_of(from), state.group.me, state.group.told(error.clone()));
+            (state.group.place_of(from), state.group.me, state.group.with_group_ranks(error.clone()));
         let cause =
             format!("rank {left} left call {call} with an error ({why}) just as rank {right} completed it");
         self.part(comm, call, &Error::Diverged { left: from, right: me, cause });

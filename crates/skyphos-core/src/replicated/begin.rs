@@ -20,7 +20,7 @@ pub fn first_tells(
     if transport.rank() == 0 {
         let bytes = match &mine {
             Ok(words) => [&[0], &words[..]].concat(),
-            Err(error) => [&[1], &error.as_seen_by_others(0, 0).to_wire()[..]].concat(),
+            Err(error) => [&[1], &error.as_seen_by_others(0).to_wire()[..]].concat(),
         };
         let header = |seq| Header {
             seq: seq as u32,

@@ -112,7 +112,11 @@ pub async fn broadcast<R: Room>(
             (table, missed)
         }
     };
-    Ok(Brought { way: table.way, bytes: table.total(), missed: missed.map(|error| ep.place().0.told(error)) })
+    Ok(Brought {
+        way: table.way,
+        bytes: table.total(),
+        missed: missed.map(|error| ep.place().0.with_group_ranks(error)),
+    })
 }
 
 /// The table, and whom it came from.
