@@ -11,17 +11,16 @@ an error, agree on what to do, and make its next call.
 from __future__ import annotations
 
 from time import monotonic_ns
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from .call_names import in_words
 
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
+
+    E = TypeVar("E", bound=BaseException)
 
 __all__ = ["BadInput", "Diverged", "Mismatch", "PeerLost", "Refused", "SkyphosError", "Timeout"]
-
-
-E = TypeVar("E", bound=BaseException)
 
 
 def text_of(error: BaseException) -> str:

@@ -99,16 +99,21 @@ INTERRUPTS = """
 import os, random, signal
 
 random.seed(f"{comm.rank} {os.environ['SEED']}")
-in_call = False
+in_call = in_handler = False
 
 def interrupt(signum, frame):
+    global in_handler
+    if in_handler:
+        return
+    in_handler = True
     places = ("together.py", "call"), ("work.py", "_settle")
     while frame is not None and (os.path.basename(frame.f_code.co_filename), frame.f_code.co_name) not in places:
         frame = frame.f_back
+    if in_call and frame is None:  # in a line of the program itself, outside the collective: a moment later
+        signal.setitimer(signal.ITIMER_REAL, 1e-4)
+    in_handler = False
     if frame is not None:
         raise KeyboardInterrupt
-    if in_call:  # in a line of the program itself, outside the collective: a moment later
-        signal.setitimer(signal.ITIMER_REAL, 1e-5)
 
 class Thing:  # travels as a pickle
     def __init__(self, step):
