@@ -32,7 +32,7 @@ import numpy.typing as npt
 from .array_input import as_numpy
 from .errors import BadInput, Mismatch, SkyphosError
 from .settings import whole
-from .together import gather_numbers, together
+from .together import collective, gather_numbers, together
 from .type_names import name_of, type_named
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ class Checkpoint:
         """
         return _whole(iteration) % self.every == 0
 
+    @collective(place=1)
     def save(self, comm: Comm, iteration: int, state: Mapping[str, npt.ArrayLike]) -> bool:
         """Write what this rank holds after an iteration, if one is due. Collective.
 
@@ -160,11 +161,8 @@ class Checkpoint:
         Mismatch
             Other ranks are in another call; so it is where ``iteration`` is due on some ranks only.
         """
-        try:
-            if not self.is_due(iteration):
-                return False
-        except BadInput as error:
-            comm._fail(error)
+        if not self.is_due(iteration):
+            return False
         number = _whole(iteration)
         with _named(f"Checkpoint.save of iteration {number}"):
             _refuse_different(gather_numbers(comm, number))
@@ -173,6 +171,7 @@ class Checkpoint:
             self._remove_before(comm, number)
         return True
 
+    @collective(place=1)
     def restore(self, comm: Comm) -> Restored | None:
         """What this rank held after the last iteration that all ranks have whole; None where there is none. Collective.
 

@@ -53,12 +53,20 @@ def mark_raised_by_all(error: E) -> E:
 
 
 def is_raised_by_all(error: BaseException, since: int) -> bool:
-    """Whether an error was marked at or after ``since`` (``time.monotonic_ns()``).
+    """Whether an error, or the one that it was raised from, was marked at or after ``since`` (``time.monotonic_ns()``).
 
     A program may raise one exception object several times: that it was raised by all in an earlier call says nothing of
     a later one.
+
+    Examples
+    --------
+    >>> from skyphos.errors import is_raised_by_all, mark_raised_by_all
+    >>> reworded = ValueError("in restore: ranks disagree")
+    >>> reworded.__cause__ = mark_raised_by_all(ValueError("ranks disagree"))
+    >>> is_raised_by_all(reworded, since=0)
+    True
     """
-    return getattr(error, "_raised_by_all_at", -1) >= since
+    return any(getattr(one, "_raised_by_all_at", -1) >= since for one in (error, error.__cause__))
 
 
 class SkyphosError(RuntimeError):

@@ -99,7 +99,7 @@ def run_hosts(
     n: int | None = None,
     *,
     env: Mapping[str, str] | None = None,
-    export: Sequence[str] = (),
+    export: Mapping[str, str] | None = None,
     ssh: Sequence[str] = SSH,
     prefix: bool = True,
     python: str | None = None,
@@ -119,9 +119,9 @@ def run_hosts(
         Ranks in all; default one for each slot.
     env : mapping, optional
         The launcher's environment; default ``os.environ``.
-    export : sequence of str
-        Names of variables that go to the hosts, besides ``SKYPHOS_*`` (but for a rank's own),
-        ``PYTHONPATH``, ``OMP_*``, ``MKL_*`` and ``OPENBLAS_*``.
+    export : mapping, optional
+        Variables that are set on the hosts, besides those of ``env`` that go there: ``SKYPHOS_*`` (but for a rank's
+        own), ``PYTHONPATH``, ``OMP_*``, ``MKL_*`` and ``OPENBLAS_*``.
     prefix : bool
         Whether to put ``[rank]`` before each line of output.
     ssh : sequence of str
@@ -150,7 +150,7 @@ def run_hosts(
     job: dict[str, Any] = {
         "command": list(command),
         "cwd": os.getcwd(),
-        "env": {k: v for k, v in env.items() if _FORWARDED.fullmatch(k) or k in export},
+        "env": {k: v for k, v in env.items() if _FORWARDED.fullmatch(k)} | dict(export or {}),
         "token": secrets.token_hex(16),
         "word": secrets.token_hex(8),
         "world_size": sum(count for _, _, count in placed),

@@ -26,6 +26,7 @@ from .planner import Profile
 from .profile_choice import host_and_address
 from .profile_file import Host, Measured, Point
 from .schedule import Pairs, across, incast_flows, message_sizes, neighbours, pair_rounds, ring, tournament
+from .together import collective
 from .topology import Topology, groups, racks
 
 __all__ = ["measure_machine", "probe"]
@@ -60,6 +61,7 @@ _MOST = 1 << 30
 _ROUNDS, _PAUSE_S = 5, 0.01
 
 
+@collective()
 def probe(comm: Comm, *, seconds: float = 10.0, tell: Tell | None = None) -> Measured:
     """Measure what the network between the ranks, and their machines, can do. Collective.
 

@@ -146,7 +146,7 @@ def in_words_for_peers(error: BaseException) -> tuple[bytes | None, str, BaseExc
 
 
 def collective(
-    comm_of: Callable[[Any], Comm] | None = None,
+    comm_of: Callable[[Any], Comm] | None = None, *, place: int = 0
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorate a collective: an error that this rank raises before, between or after the messages is raised on all.
 
@@ -158,13 +158,16 @@ def collective(
     Parameters
     ----------
     comm_of : callable, optional
-        From the first argument to the group. None: it is the first argument.
+        From the argument at ``place`` to the group. None: that argument is the group, and named ``comm``.
+    place : int, default 0
+        Of the arguments; 1 in methods that are passed the group.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            comm: Any = (args[0] if args else kwargs.get("comm")) if comm_of is None else comm_of(args[0])
+            given: Any = args[place] if len(args) > place else kwargs.get("comm")
+            comm = given if comm_of is None else comm_of(given)
             native = getattr(comm, "_native", None)
             if native is None:
                 return function(*args, **kwargs)  # no Comm: it says so

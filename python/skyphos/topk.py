@@ -19,6 +19,7 @@ from .kinds import open_vector
 from .quantize import Quantize, check_bits, check_seed
 from .settings import whole
 from .sparse_vector import SparseVector
+from .together import collective
 from .vectors import _arrays, _Parts, _vector
 from .work import perform
 
@@ -165,6 +166,7 @@ class TopK:
         self._steps += 1
         return SparseVector._of(places, picked, None, array.size)
 
+    @collective(place=1)
     def allreduce(
         self,
         comm: Comm,
@@ -218,16 +220,13 @@ class TopK:
         ...     topk.allreduce(comm, np.array([1.0, 7.0, -7.0, 3.0]), dense=True)
         array([ 0.,  7., -7.,  0.])
         """
-        try:
-            array, back = self._open(gradient)
-            native_op, identity = resolve_op(op)
-            quantize = None
-            if self._bits is not None:
-                quantize = Quantize(self._bits, _QUANTISED_TOGETHER, "input", "max", self._seed)
-            settings = _allreduce_settings(algorithm, None, "quantiles", None, quantize)
-            places, picked = self._take(array)
-        except BaseException as error:
-            comm._fail(error)
+        array, back = self._open(gradient)
+        native_op, identity = resolve_op(op)
+        quantize = None
+        if self._bits is not None:
+            quantize = Quantize(self._bits, _QUANTISED_TOGETHER, "input", "max", self._seed)
+        settings = _allreduce_settings(algorithm, None, "quantiles", None, quantize)
+        places, picked = self._take(array)
         mine = SparseVector._of(places, picked, None, array.size)
         work = reduce_chosen(
             comm,

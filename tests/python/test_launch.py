@@ -308,17 +308,18 @@ def test_hosts_share_one_group(start: Launcher, tmp_path: Path, fake_ssh: str) -
         found = discover()
         place = found.rank, found.world_size, found.local_rank, found.local_size, found.listen_fd is not None
         host = found.rendezvous.split(":")[0]
-        sent = (os.environ.get(name) for name in ("MINE", "SKYPHOS_TLS_KEY", "OTHER"))
+        sent = (os.environ.get(name) for name in ("MINE", "SET", "SKYPHOS_TLS_KEY", "OTHER"))
         print(*place, host, len(found.token), *sent, sys.argv[1])
     """
     options = host_options(tmp_path, fake_ssh)
     environ = os.environ | {"MINE": "yes", "SKYPHOS_TLS_KEY": "key", "OTHER": "no"}
-    code, out, err = finish(start(script, *options, "-n", "3", "-x", "MINE", arguments=("$HOME; 'x'",), env=environ))
+    options += ["-n", "3", "-x", "MINE", "-x", "SET=a=b"]
+    code, out, err = finish(start(script, *options, arguments=("$HOME; 'x'",), env=environ))
     assert (code, err) == (0, [])
     assert out == [
-        "[0] 0 3 0 2 True one 32 yes key None $HOME; 'x'",
-        "[1] 1 3 1 2 False one 32 yes key None $HOME; 'x'",
-        "[2] 2 3 0 1 False one 32 yes key None $HOME; 'x'",
+        "[0] 0 3 0 2 True one 32 yes a=b key None $HOME; 'x'",
+        "[1] 1 3 1 2 False one 32 yes a=b key None $HOME; 'x'",
+        "[2] 2 3 0 1 False one 32 yes a=b key None $HOME; 'x'",
     ]
 
 

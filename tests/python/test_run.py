@@ -112,6 +112,14 @@ def test_an_option_that_is_none(run: Run) -> None:
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "No such option '--nporc'" in done.stderr
 
 
+def test_variables_that_are_set_or_handed_on(run: Run) -> None:
+    done = run("-n", "1", "-x", "MINE=a=b", "-x", "EMPTY=", "-x", "PATH", "--no-prefix", "env")
+    assert {"MINE=a=b", "EMPTY="} < set(done.stdout.splitlines()) and done.returncode == 0
+    for given, words in [("NOT_SET_HERE", "-x NOT_SET_HERE=VALUE sets it"), ("=b", "NAME, or NAME=VALUE")]:
+        done = run("-n", "1", "-x", given, "env")
+        assert (done.returncode, done.stdout) == (2, "") and words in done.stderr
+
+
 SUM = """
 import numpy as np, skyphos as sky
 with sky.init(timeout=15) as comm: print(comm.allreduce(np.ones(1)), flush=True)
@@ -150,6 +158,14 @@ def test_closed_streams_of_other_commands(tmp_path: Path, command: list[str], cl
     assert "Error" not in done.stderr and (closed == 1) == (done.stdout == "")
     if command[0] == "pagerank":
         assert (tmp_path / "out.csv").read_text() == "vertex,rank\n1,0.5\n2,0.5\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("command", [["--help"], ["plan", "--ranks", "2", "--size", "100", "--density", "0.1"]])
+def test_output_that_cannot_be_written(command: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*SKYPHOS, *command], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "skyphos: standard output: No space left on device\n")
 
 
 def test_an_error_has_its_status_though_nobody_can_read_it(tmp_path: Path) -> None:

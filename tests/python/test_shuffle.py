@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -18,8 +19,9 @@ from hypothesis import strategies as st
 
 import skyphos as sky
 from conftest import Processes, on_all
+from skyphos.blocks import exchange_blocks
 from skyphos.errors import BadInput, Mismatch, SkyphosError
-from skyphos.shuffle import Shuffle, words
+from skyphos.shuffle import Shuffle, stages, words
 from skyphos.shuffle.stages import Stages
 
 pa = pytest.importorskip("pyarrow")
@@ -443,6 +445,35 @@ def test_a_function_that_fails_at_the_owner() -> None:
 
     for size in (2, 3, 4):
         assert {"good": size} in on_all(size, body)
+
+
+def test_a_function_that_fails_when_another_rank_has_completed_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then too all ranks have that error, and the group goes on."""
+    completed = threading.Event()
+
+    def exchange(comm: Any, *args: Any, **kwargs: Any) -> Any:
+        done = exchange_blocks(comm, *args, **kwargs)
+        if comm.rank == 1:
+            completed.set()
+        return done
+
+    monkeypatch.setattr(stages, "exchange_blocks", exchange)
+
+    def to_rank_0(keys: Any, size: int) -> npt.NDArray[np.int64]:
+        return np.zeros(len(keys), np.int64)
+
+    def merge(key: Any, a: Any, b: Any) -> Any:
+        assert completed.wait(30)
+        raise ZeroDivisionError("too late")
+
+    def body(comm: sky.Comm) -> Any:
+        # Rank 0 asks for a long block only once it has taken the one before: it is in the exchange when merge fails.
+        keys = ["bad"] if comm.rank < 2 else [f"{comm.rank}:{k}" for k in range(100)]
+        with pytest.raises(BadInput, match=r"rank 0: combine=.*merge raised ZeroDivisionError on key 'bad': too late"):
+            comm.shuffle(keys, [1] * len(keys), merge, partition=to_rank_0, push_bytes=100, fetches=1)
+        return whole([comm.shuffle(["good"], [1])])
+
+    assert {"good": 4} in on_all(4, body)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import importlib
 import os
 import signal
 import sys
+import traceback
 from typing import Any
 
 import click
@@ -77,6 +78,9 @@ def _report(error: Exception) -> int:
         if _rank() == 0:
             click.echo(f"skyphos: {_one_line(error.format_message())}", err=True)
         return error.exit_code
+    if isinstance(error, OSError) and _is_of_output(error):
+        click.echo(f"skyphos: standard output: {error.strerror}", err=True)
+        return 1
     if not isinstance(error, SkyphosError):
         click.echo(f"skyphos: {type(error).__name__}: {_one_line(str(error))}", err=True)
         return 1
@@ -84,6 +88,12 @@ def _report(error: Exception) -> int:
     if _rank() == 0:
         click.echo(f"skyphos: {_one_line(str(error))}", err=True)
     return 2 if isinstance(error, BadInput) else 1
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether it came of writing what a command prints: such an error names no file."""
+    *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
+    return innermost.f_code in (click.echo.__code__, _LazyGroup.main.__code__)
 
 
 def _one_line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -38,7 +39,13 @@ class _Run(click.Command):
 @shared_options.hostfile
 @click.option("-m", "module", is_flag=True, help="TARGET is a Python module.")
 @click.option("--prefix/--no-prefix", default=True, help="Put '[rank] ' before each line of output. Default: do.")
-@click.option("-x", "export", multiple=True, metavar="NAME", help="Send this variable to the hosts; repeatable.")
+@click.option(
+    "-x",
+    "export",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Send this variable to the hosts, or set it for all processes; repeatable.",
+)
 @click.option("--ssh", default=None, metavar="COMMAND", help="ssh with options, if not plain 'ssh'.")
 @click.option("--python", default=None, metavar="PATH", help="Python on the hosts, if not at the same path as here.")
 @click.option(
@@ -97,6 +104,7 @@ def command(
         _check_order(
             ctx, target, arguments, module=module, counted=any(given is not None for given in (n, per_node, hostfile))
         )
+    exported = _exported(export)
     argv = launch.command_line(target, arguments, module=module, python=python)
     if hostfile is None:
         sys.exit(
@@ -104,6 +112,7 @@ def command(
                 argv,
                 n or per_node or launch.cores(),
                 prefix=prefix,
+                env={**os.environ, **exported},
                 grace_s=grace,
                 keep_going=keep_going,
                 tell="failed",
@@ -117,7 +126,7 @@ def command(
             argv,
             hosts,
             n,
-            export=export,
+            export=exported,
             ssh=ssh.split() if ssh else launch_hosts.SSH,
             python=python,
             prefix=prefix,
@@ -126,6 +135,19 @@ def command(
             tell="failed",
         )
     )
+
+
+def _exported(given: Sequence[str]) -> dict[str, str]:
+    """Variables that ``-x`` names, with the value that it gives, or that they have here."""
+    found: dict[str, str] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not name or "\0" in one:
+            raise BadInput(f"-x {one!r}: NAME, or NAME=VALUE")
+        if not equals and name not in os.environ:
+            raise BadInput(f"-x {name}: this variable is not set here; -x {name}=VALUE sets it")
+        found[name] = value if equals else os.environ[name]
+    return found
 
 
 def _check_order(ctx: click.Context, target: str, arguments: Sequence[str], *, module: bool, counted: bool) -> None:

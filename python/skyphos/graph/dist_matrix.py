@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from ..array_input import as_numpy, refuse_masked
 from ..errors import BadInput
-from ..together import reduce_number, together
+from ..together import collective, reduce_number, together
 from .edges import Ids
 from .semiring import ADD, MULTIPLY, CompactRows, count_sort
 
@@ -89,6 +89,7 @@ class DistMatrix:
     (array([  10., 1000.,  100.]), array([  2.,  11., 101.]))
     """
 
+    @collective(place=1)
     def __init__(
         self,
         comm: Comm,
@@ -170,6 +171,7 @@ class DistMatrix:
         """
         return self.matvec_with(x, (0,) * self.slots, add=add, multiply=multiply, out=out)[0]
 
+    @collective(lambda matrix: matrix.comm)
     def matvec_with(
         self,
         x: Array,
@@ -194,10 +196,7 @@ class DistMatrix:
         totals : list
             The combined numbers, the same on every rank.
         """
-        try:
-            dtype = self._check_product(x, numbers, add, multiply, out)
-        except BadInput as error:
-            self.comm._fail(error)
+        dtype = self._check_product(x, numbers, add, multiply, out)
         send = self._buffers.get(dtype)
         if send is None:
             send = self._buffers[dtype] = np.empty(self._local.rows + self.slots, dtype)
@@ -257,6 +256,7 @@ class DistMatrix:
         row = int(np.searchsorted(local.starts, found[0], side="right")) - 1
         return int(self._my_rows[row]), int(self.index[local.columns[found[0]]]), local.values[found[0]]
 
+    @collective(lambda matrix: matrix.comm)
     def total(self, x: Array) -> float:
         """Return the sum over all vertices of a vector aligned with ``row_index``. Collective."""
         return float(reduce_number(self.comm, float(x[self.owned].sum()), dtype=np.float64))

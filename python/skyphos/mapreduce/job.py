@@ -111,6 +111,7 @@ class MapReduce:
     2
     """
 
+    @_collective(place=1)
     def __init__(
         self,
         comm: Comm,
@@ -131,34 +132,31 @@ class MapReduce:
         self.comm = comm
         #: What iterations did on this rank.
         self.iterations: list[Iteration] = []
-        try:
-            self._map, self._combine = map, combine
-            self._reduce: ReduceFunction | None = None
-            if callable(reduce) and not isinstance(reduce, np.ufunc):
-                self._reduce = reduce
-                self._merge: Op | Function = "list" if merge is None else merge
-            elif merge is not None:
-                raise BadInput(f"reduce={reduce!r} says how values merge: merge= goes with a function")
-            else:
-                self._merge = reduce
-            self._lists = Combine.of(self._merge).lists
-            if on_loss not in ("restart", "raise"):
-                raise BadInput(f'on_loss={on_loss!r}: "restart" or "raise"')
-            as_one_of(collective, get_args(Collective), "collective")
-            is_named = self._reduce is None and isinstance(Combine.of(self._merge).op, str)
-            if collective == "allreduce" and (combine is None or not is_named):
-                raise BadInput('collective="allreduce" takes a named operation as reduce, and combine')
-            for what, function in (("map", map), ("combine", combine)):
-                if not callable(function) and (what == "map" or function is not None):
-                    raise BadInput(f"{what} must be a function, not {function!r}")
-            threads = None if threads is None else whole(threads, "threads", -(2**31), 4096)
-            reducers = None if reducers is None else whole(reducers, "reducers", -(2**31), 2**31)
-            if (threads is not None and threads < 1) or (reducers is not None and reducers < 1):
-                raise BadInput(f"threads={threads}, reducers={reducers}: at least one")
-            at_once = max(1, (os.cpu_count() or 1) // len(comm._stages.here)) if threads is None else threads
-            self._tasks = Tasks(partitions, loader, at_once, schedule)
-        except BaseException as error:
-            comm._fail(error)
+        self._map, self._combine = map, combine
+        self._reduce: ReduceFunction | None = None
+        if callable(reduce) and not isinstance(reduce, np.ufunc):
+            self._reduce = reduce
+            self._merge: Op | Function = "list" if merge is None else merge
+        elif merge is not None:
+            raise BadInput(f"reduce={reduce!r} says how values merge: merge= goes with a function")
+        else:
+            self._merge = reduce
+        self._lists = Combine.of(self._merge).lists
+        if on_loss not in ("restart", "raise"):
+            raise BadInput(f'on_loss={on_loss!r}: "restart" or "raise"')
+        as_one_of(collective, get_args(Collective), "collective")
+        is_named = self._reduce is None and isinstance(Combine.of(self._merge).op, str)
+        if collective == "allreduce" and (combine is None or not is_named):
+            raise BadInput('collective="allreduce" takes a named operation as reduce, and combine')
+        for what, function in (("map", map), ("combine", combine)):
+            if not callable(function) and (what == "map" or function is not None):
+                raise BadInput(f"{what} must be a function, not {function!r}")
+        threads = None if threads is None else whole(threads, "threads", -(2**31), 4096)
+        reducers = None if reducers is None else whole(reducers, "reducers", -(2**31), 2**31)
+        if (threads is not None and threads < 1) or (reducers is not None and reducers < 1):
+            raise BadInput(f"threads={threads}, reducers={reducers}: at least one")
+        at_once = max(1, (os.cpu_count() or 1) // len(comm._stages.here)) if threads is None else threads
+        self._tasks = Tasks(partitions, loader, at_once, schedule)
         agree_arguments(
             comm,
             "MapReduce",

@@ -22,7 +22,7 @@ from .explanation import ShuffleExplanation
 from .gatherer import Gatherer, as_it_is, default_back
 from .keys import arrays_of, joined
 from .spill import PARTS
-from .stages import Link
+from .stages import Failed, Link, keep
 from .stores import Pair, Places
 from .survey import Form, agree
 
@@ -168,30 +168,27 @@ class Shuffle(Gatherer):
             self._fail(error)
         start = self._lap("merge", start)
         if self._local is True and stages.has_hosts:
-            store = self._agreed(lambda: stages.on_host(store, owners, new, self._host))
+            store = self._agreed(lambda failed: stages.on_host(store, owners, new, self._host, failed))
             owners = self._owners(form, store)
             start = self._lap("host", start)
 
-        def to_owners() -> Any:
+        def to_owners(failed: Failed | None) -> Any:
             alone = comm.size == 1 and self._local
-            sent = store if alone else stages.to_owners(store, owners, new, self._wire)
-            return sent.merged() if isinstance(sent, Pair) else sent
+            sent = store if alone else stages.to_owners(store, owners, new, self._wire, failed)
+            return keep(failed, sent.merged) if isinstance(sent, Pair) else sent
 
         store = self._agreed(to_owners)
         self._told["keys"] += len(store)
         self._lap("owners", start)
         return store
 
-    def _agreed(self, stage: Callable[[], Any]) -> Any:
+    def _agreed(self, stage: Callable[[Failed | None], Any]) -> Any:
         """Run a stage; where it runs code of the user's, which may fail on one rank alone, it fails on all."""
         if not self._runs_user_code:
-            return stage()
-        failed: BaseException | None = None
-        try:
-            store = stage()
-        except BadInput as error:
-            failed = error
-        together(self._comm, lambda: raise_if(failed))
+            return stage(None)
+        failed: Failed = []
+        store = stage(failed)
+        together(self._comm, lambda: raise_if(failed[0] if failed else None))
         return store
 
     def _lap(self, what: str, start: float) -> float:

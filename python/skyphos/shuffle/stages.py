@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from ..blocks import exchange_blocks
+from ..errors import BadInput
 from ..packing import Bytes
 from .stores import NOWHERE, Places, Store
 
 if TYPE_CHECKING:
     from ..comm import Comm
 
-__all__ = ["Link", "Stages", "only"]
+__all__ = ["Failed", "Link", "Stages", "keep", "only"]
+
+T = TypeVar("T")
+
+#: Where the first error of this rank is put, while the other ranks go on.
+Failed: TypeAlias = list[BadInput]
 
 
 @dataclass
@@ -66,37 +71,59 @@ class Stages:
         if self._group is not None:
             self._group.close()
 
-    def on_host(self, store: Store, owners: Places, new: Callable[[], Any], link: Link) -> Any:
-        """Bring each key to one rank of this host: its owner if that is here."""
+    def on_host(
+        self, store: Store, owners: Places, new: Callable[[], Any], link: Link, failed: Failed | None = None
+    ) -> Any:
+        """Bring each key to one rank of this host: its owner if that is here. As :func:`exchange`."""
         group = self._host_group()
         if group.size == 1:
             return store
         slots = np.array([self.here.index(rank) if rank in self.here else rank % group.size for rank in self._ranks])
-        return exchange(group, store, slots.astype(np.uint32)[owners], new, link)
+        return exchange(group, store, slots.astype(np.uint32)[owners], new, link, failed)
 
     @property
     def _ranks(self) -> range:
         return range(self._comm.size)
 
-    def to_owners(self, store: Store, owners: Places, new: Callable[[], Any], link: Link) -> Any:
-        """Bring each key to its owner."""
-        return exchange(self._comm, store, owners, new, link)
+    def to_owners(
+        self, store: Store, owners: Places, new: Callable[[], Any], link: Link, failed: Failed | None = None
+    ) -> Any:
+        """Bring each key to its owner. As :func:`exchange`."""
+        return exchange(self._comm, store, owners, new, link, failed)
 
 
-def exchange(comm: Comm, store: Store, to: npt.NDArray[np.uint32], new: Callable[[], Any], link: Link) -> Any:
+def exchange(  # noqa: PLR0917
+    comm: Comm, store: Store, to: Places, new: Callable[[], Any], link: Link, failed: Failed | None = None
+) -> Any:
     """Send what a store holds to the ranks that ``to`` says, and gather what comes in a new one: this rank's own first,
-    then that of the next rank, and so on around."""
+    then that of the next rank, and so on around.
+
+    If a block cannot be merged, the exchange fails on all ranks. With ``failed`` it goes on: the first error is put
+    there, for the caller to tell the other ranks. They may have completed the exchange by then.
+    """
     blocks = store.blocks(to, comm.size)
     merged = new()
-    if comm.size == 1:
-        merged.add_block(blocks[0])
-        return merged
 
     def take(_: int, block: Bytes) -> None:
-        merged.add_block(block)
+        keep(failed, lambda: merged.add_block(block))
 
+    if comm.size == 1:
+        take(0, blocks[0])
+        return merged
     link.add(*exchange_blocks(comm, blocks, take, push_bytes=link.push_bytes, fetches=link.fetches))
     return merged
+
+
+def keep(failed: Failed | None, work: Callable[[], T]) -> T | None:
+    """What ``work`` returns; an error of it is put into ``failed``, if there is one. After an error nothing is done."""
+    if failed is None:
+        return work()
+    if not failed:
+        try:
+            return work()
+        except BadInput as error:
+            failed.append(error)
+    return None
 
 
 def only(to: Places, waves: Places, wave: int) -> Places:
