@@ -155,7 +155,8 @@ class AllreduceCollectives(ShuffleCollectives):
         ...     plan.reduce(np.array([10.0, 20.0])), how.algorithm
         (array([10., 20.]), 'recursive_doubling')
         """
-        # What small calls take is mostly looking at arguments: not at those of a plain array.
+        # What small calls take is mostly looking at arguments: not at those of a plain array. All others are looked at
+        # in a function of their own, since one that has functions inside takes longer to call.
         if type(x) is np.ndarray and isinstance(op, str) and algorithm == "auto" and split == "quantiles":
             usual = degrees is None and dense_threshold is None and quantize is None and expected_nnz is None
             if usual and keep_plan is False and explain is False and async_op is False:
@@ -163,6 +164,40 @@ class AllreduceCollectives(ShuffleCollectives):
                 result: Any = np.empty(x.shape, x.dtype) if out is None else out if type(out) is np.ndarray else None
                 if native.allreduce_plain(self._native, x, result, op):
                     return result
+        return self._allreduce(
+            x,
+            op,
+            out,
+            algorithm=algorithm,
+            degrees=degrees,
+            split=split,
+            dense_threshold=dense_threshold,
+            quantize=quantize,
+            expected_nnz=expected_nnz,
+            prune=prune,
+            keep_plan=keep_plan,
+            explain=explain,
+            async_op=async_op,
+        )
+
+    def _allreduce(
+        self,
+        x: Any,
+        op: Op,
+        out: npt.NDArray[Any] | None,
+        *,
+        algorithm: Algorithm,
+        degrees: Sequence[int] | None,
+        split: Split,
+        dense_threshold: int | Literal["paper"] | None,
+        quantize: Quantize | None,
+        expected_nnz: int | None,
+        prune: bool,
+        keep_plan: bool,
+        explain: bool,
+        async_op: bool,
+    ) -> Any:
+        """As :meth:`allreduce`, of whatever kind ``x`` is."""
         prune, keep_plan = truth(prune, "prune"), truth(keep_plan, "keep_plan")
         explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
         settings = _allreduce_settings(algorithm, degrees, split, dense_threshold, quantize, expected_nnz=expected_nnz)
@@ -173,7 +208,8 @@ class AllreduceCollectives(ShuffleCollectives):
                 )
             return reduce_numbers(self, x, op, "allreduce", async_op=async_op)
         vector, back, kind, (native_op, identity) = self._opened(x, op)
-        is_array, shape = isinstance(vector, np.ndarray), tuple[int, ...]()
+        is_array = isinstance(vector, np.ndarray)
+        shape: tuple[int, ...] = ()
         if isinstance(vector, np.ndarray) and algorithm in SPARSE_ALGORITHMS:
             shape, vector = vector.shape, SparseVector.from_dense(vector.reshape(-1), keep_zeros=True)
         if keep_plan and (async_op or isinstance(x, np.ndarray)):
@@ -200,10 +236,11 @@ class AllreduceCollectives(ShuffleCollectives):
         def finish(result: tuple[_Parts, Told, None]) -> Any:
             parts, told, _ = result
             reduced = _vector(parts, vector, kind)
-            absent = identity_of(op, reduced.dtype)
             if prune:
-                reduced = reduced.prune(absent)
-            returned = [back(reduced.to_dense(absent).reshape(shape) if is_array else reduced)]
+                reduced = reduced.prune(identity_of(op, reduced.dtype))
+            returned = [back(reduced)]
+            if is_array:
+                returned = [back(reduced.to_dense(identity_of(op, reduced.dtype)).reshape(shape))]
             if keep_plan:
                 comm: Any = self  # a Comm, which configures
                 returned.append(comm.configure(vector.indices, reduced.indices, n=vector.n, width=vector.width))
@@ -313,7 +350,7 @@ def _allreduce_settings(
     as_name(algorithm, "algorithm")
     as_name(split, "split")
     layers = as_degrees(degrees)
-    if not isinstance(quantize, Quantize | None):
+    if quantize is not None and not isinstance(quantize, Quantize):
         raise BadInput(f"quantize must be a skyphos.Quantize or None, not {type(quantize).__name__}")
     quantised = None if quantize is None else quantize._native()
     expected = as_expected(expected_nnz)

@@ -7,6 +7,7 @@ become NaN, sets and generators become one object.
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,7 @@ def _shows_array(x: Any) -> bool:
     return hasattr(x, "__array__") or hasattr(x, "__array_interface__")
 
 
+@lru_cache(maxsize=64)  # NumPy takes longer to make a type's name than a small collective takes
 def supported(dtype: np.dtype[Any]) -> bool:
     """Whether the native library has values of a type, or of its twin in the other byte order; truth values too."""
     return dtype.name in _VALUE_TYPES or dtype.kind == "b"

@@ -17,7 +17,7 @@ from .sparse_vector import SparseVector
 __all__ = ["is_number", "is_vector", "open_vector"]
 
 #: Kinds that are no arrays, and have numbers: they are reduced one by one (:mod:`skyphos.python_numbers`).
-_NUMBERS = (int, float, complex, bool, list, tuple)
+_NUMBERS = frozenset([int, float, complex, bool, list, tuple])
 
 
 def _same(vector: Any) -> Any:

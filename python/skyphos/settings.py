@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from numbers import Integral, Real
 from operator import index
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def whole(value: Any, what: str, least: int, most: int) -> int:
     """
     value = _scalar(value)
     try:
-        if isinstance(value, bool | np.bool_):
+        if isinstance(value, (bool, np.bool_)):
             raise TypeError
         if isinstance(value, Real) and not isinstance(value, Integral):
             if not (math.isfinite(value) and value == math.floor(value)):
@@ -71,7 +72,7 @@ def real(value: Any, what: str, least: float = -math.inf, most: float = math.inf
     """
     value = _scalar(value)
     try:
-        number = math.nan if isinstance(value, bool | np.bool_ | str | bytes | None) else float(value)
+        number = math.nan if isinstance(value, (bool, np.bool_, str, bytes, NoneType)) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if math.isnan(number):
@@ -93,8 +94,10 @@ def truth(value: Any, what: str) -> bool:
     ...
     skyphos.errors.BadInput: shared_memory must be True or False, not 'off'
     """
+    if value is True or value is False:  # as nearly all are, in calls of a few microseconds
+        return bool(value)
     value = _scalar(value)
-    if isinstance(value, bool | np.bool_) or (isinstance(value, Integral) and int(value) in (0, 1)):
+    if isinstance(value, np.bool_) or (isinstance(value, Integral) and int(value) in (0, 1)):
         return bool(value)
     raise BadInput(f"{what} must be True or False, not {value!r}")
 

@@ -166,11 +166,14 @@ def collective(
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            given: Any = args[place] if len(args) > place else kwargs.get("comm")
-            comm = given if comm_of is None else comm_of(given)
-            native = getattr(comm, "_native", None)
-            if native is None:
-                return function(*args, **kwargs)  # no Comm: it says so
+            try:
+                comm: Any = args[place] if comm_of is None else comm_of(args[place])
+                native = comm._native
+            except (AttributeError, IndexError):
+                comm = kwargs.get("comm")
+                native = getattr(comm, "_native", None)
+                if native is None:
+                    return function(*args, **kwargs)  # no Comm: it says so
             entered, first = monotonic_ns(), native.calls_begun()
             try:
                 return function(*args, **kwargs)

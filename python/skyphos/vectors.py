@@ -227,7 +227,7 @@ class VectorCollectives:
         def finish(result: tuple[list[_Parts], Told]) -> Any:
             all_parts, told = result
             gathered = [_vector(parts, vector) for parts in all_parts]
-            entries = sum(one.nnz for one in gathered)
+            entries = sum(one.nnz for one in gathered) if explain else 0
             return told_too([back(one) for one in gathered], told, vector.nnz, entries, False)
 
         return perform(done, async_op, finish)
@@ -454,13 +454,14 @@ def _as_vector(vector: SparseVector | npt.NDArray[Any]) -> SparseVector:
 def _arrays(vector: SparseVector, kind: np.dtype[Any] | None = None) -> _Parts:
     """For the native library, where the result is of this type; None: of the vector's."""
     values = as_sent(vector._values, vector.dtype if kind is None else kind)
-    return vector._indices, values.reshape(-1), vector._present
+    return vector._indices, values if values.ndim == 1 else values.reshape(-1), vector._present
 
 
 def _vector(parts: _Parts, like: SparseVector, kind: np.dtype[Any] | None = None) -> SparseVector:
     """From the native library, with the index type and shape of the vector that went in."""
     indices, rows, present = parts
-    if indices is not None and like._indices is not None and indices.itemsize == like._indices.itemsize:
-        indices = indices.view(like._indices.dtype)
+    if indices is not None and like._indices is not None and indices.dtype != like._indices.dtype:
+        indices = indices.view(like._indices.dtype) if indices.itemsize == like._indices.itemsize else indices
     rows = settled(rows, like.dtype if kind is None else kind)
-    return SparseVector._of(indices, rows.reshape(-1, *like._values.shape[1:]), present, like.n)
+    shape = like._values.shape[1:]
+    return SparseVector._of(indices, rows.reshape(-1, *shape) if shape else rows, present, like._n)

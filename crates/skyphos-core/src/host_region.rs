@@ -5,6 +5,7 @@
 //! memory once no process maps it.
 
 use crate::memory::{Backing, HEAD_BYTES, Map, Mark};
+use crate::process::Process;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::ops::Range;
@@ -127,7 +128,7 @@ impl Regions {
 pub struct HostCopy {
     own: Map,
     head: Map,
-    process: u32,
+    process: Process,
 }
 
 impl HostCopy {
@@ -142,7 +143,7 @@ impl HostCopy {
     /// This rank is counted already.
     fn of(backing: &Backing, len: usize) -> Option<HostCopy> {
         let (own, head) = (backing.own(len).ok()?, backing.shared(0).ok()?);
-        Some(HostCopy { own, head, process: std::process::id() })
+        Some(HostCopy { own, head, process: Process::this() })
     }
 
     /// Some of its bytes.
@@ -169,7 +170,7 @@ impl HostCopy {
 impl Drop for HostCopy {
     fn drop(&mut self) {
         // A forked child has its parent's memory, and is counted nowhere.
-        if std::process::id() == self.process {
+        if self.process.is_this() {
             users_in(&self.head).fetch_sub(1, Ordering::AcqRel);
         }
     }

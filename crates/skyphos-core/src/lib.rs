@@ -21,6 +21,7 @@ pub mod memory;
 pub mod node;
 pub mod plan;
 pub mod point_to_point;
+mod process;
 pub mod replicated;
 pub mod slab;
 pub mod stream;

@@ -12,6 +12,7 @@ use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::host_region::Regions;
 use crate::mailbox::{Filter, Group, Mailbox, Reply, UNSEEN};
 use crate::point_to_point::Status;
+use crate::process::Process;
 use crate::slab::{Payload, Pool};
 use crate::topology::Topology;
 use crate::transport::{Event, Health, Transport, Waker};
@@ -114,7 +115,7 @@ pub struct Node {
     /// Calls under way that nobody may be waiting for.
     pub(crate) tasks: Arc<Tasks>,
     /// The process that made the node. A forked child shares its sockets and must leave them alone.
-    process: u32,
+    process: Process,
 }
 
 impl Node {
@@ -163,7 +164,7 @@ impl Node {
             settings,
             merge_pool,
             tasks: Arc::default(),
-            process: std::process::id(),
+            process: Process::this(),
             spin: if ranks_on_host <= cores && !virtual_time { SPIN } else { Duration::ZERO },
             on_one_host,
             is_trusted,
@@ -322,7 +323,7 @@ impl Node {
 
     /// Whether this process made the node, rather than inherit it by a fork.
     pub fn is_ours(&self) -> bool {
-        std::process::id() == self.process
+        self.process.is_this()
     }
 
     /// Why this rank leaves, if its program has failed: peers are told when it closes, or goes away.
