@@ -113,7 +113,9 @@ class Supervisor:
         # Of whom that is told, and the line before each line of theirs.
         self._failures: list[tuple[str, str, Failure]] = []
         # The first that ended the group, whether others were left then, and what a user might do.
-        self._first_end: tuple[Ending, bool, str] | None = None
+        self._first_end: tuple[Ending, bool] | None = None
+        # Those that ended with an error before the launcher ended any.
+        self._by_themselves: list[Ending] = []
         # Children that have ended, whose own children are to end too, and when these are killed.
         self._rest: dict[Child, float] = {}
         self._give_up_at: float | None = None
@@ -321,20 +323,18 @@ class Supervisor:
     def note(self, ending: Ending, *, ends_all: bool = False) -> None:
         """Take in how someone ended, and end the others if that is what it means, or if it ``ends_all``."""
         self._endings.append(ending)
+        if ending.status and not self._ends_all:
+            self._by_themselves.append(ending)
         if not ending.status or self._failed is not None or self._ends_all:
             return
         goes_on = self._keep_going and not ends_all
         told = self._tell == "failed" or (self._tell == "killed" and ending.died)
         if told and (goes_on or self.left()):
-            # Who tells of all is `skyphos run`.
-            hint = (
-                "" if self._keep_going or self._tell != "failed" or not ending.died else " (--keep-going: they go on)"
-            )
             if goes_on:
                 self._say(f"skyphos: {ending}; the others go on" if self.left() else f"skyphos: {ending}")
             else:
                 # Which one is to blame is known when all have ended.
-                self._first_end = ending, self.left(), hint
+                self._first_end = ending, self.left()
         if not goes_on:
             self._failed = self._failed or ending.status
             # The others hear of it from each other, and can say what they were doing.
@@ -362,16 +362,31 @@ class Supervisor:
 
     def _tell_cause(self) -> None:
         """Say which rank failed first, and why, once all have said what they have to say."""
-        ending, others_left, hint = self._first_end or (None, False, "")
+        ending, others_left = self._first_end or (None, False)
         why = ""
         if self._failures:
             who, label, failure = self._cause()
-            self._say_whole(label, failure)
-            why = f" ({failure.summary})"
-            ending = next((one for one in self._endings if one.who == who and one.status), ending)
-        if self._first_end is not None:
+            silent = self._silent_cause() if failure.follows else None
+            if silent is None:
+                self._say_whole(label, failure)
+                why = f" ({failure.summary})"
+                ending = next((one for one in self._endings if one.who == who and one.status), ending)
+            else:
+                self._say(f"{label}{failure.summary}")
+                ending = silent
+        if self._first_end is not None and ending is not None:
+            self._failed = ending.status
+            # Who tells of all is `skyphos run`.
+            may_go_on = self._tell == "failed" and ending.died and not self._keep_going
+            hint = " (--keep-going: they go on)" if may_go_on else ""
             others = f"; the others are ended{hint}" if others_left else ""
             self._say(f"skyphos: {ending}{why}{others}")
+
+    def _silent_cause(self) -> Ending | None:
+        """Who ended with an error, was not ended by this launcher, and has not said why: first of all those that died."""
+        told = {who for who, _, _ in self._failures}
+        silent = [ending for ending in self._by_themselves if ending.who not in told]
+        return next((one for one in silent if one.died), silent[0] if silent else None)
 
     def _say_whole(self, label: str, failure: Failure) -> None:
         for line in failure.whole.rstrip("\n").split("\n"):

@@ -120,6 +120,27 @@ def test_variables_that_are_set_or_handed_on(run: Run) -> None:
         assert (done.returncode, done.stdout) == (2, "") and words in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("end", "how", "status"),
+    [
+        ("sys.exit(3)", "ended with status 3", 3),
+        ("sys.exit('no input')", "ended with status 1", 1),
+        ("os._exit(5)", "ended with status 5", 5),
+        ("os.kill(os.getpid(), 9)", "was killed by SIGKILL", 137),
+        ("raise KeyError(7)", "ended with status 1 (KeyError: 7)", 1),
+    ],
+)
+def test_the_rank_that_ended_first_by_cause_is_named(run: Run, tmp_path: Path, end: str, how: str, status: int) -> None:
+    """Whatever the others say of it, and whoever ends first."""
+    (tmp_path / "end.py").write_text(
+        f"import os, sys, skyphos as sky\ncomm = sky.init(timeout=30)\nif comm.rank == 1: {end}\ncomm.barrier()\n"
+    )
+    done = run("-n", "3", "end.py")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("skyphos: rank 1 on ") and f"{how}; the others are ended" in last, done.stderr
+    assert done.returncode == status
+
+
 SUM = """
 import numpy as np, skyphos as sky
 with sky.init(timeout=15) as comm: print(comm.allreduce(np.ones(1)), flush=True)
