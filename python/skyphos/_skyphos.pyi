@@ -1,6 +1,6 @@
 """The native half: checked against the binary by ``mypy.stubtest``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, final
 
 import numpy as np
@@ -70,6 +70,7 @@ __all__ = [
     "topk_take",
     "topk_take_layers",
     "union_entries",
+    "wire_of_leaving",
     "words_of",
 ]
 
@@ -90,7 +91,7 @@ _Places = npt.NDArray[np.uint32]
 
 _Quantised = tuple[int, int, str, str, int]
 
-_Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None, list[int] | None]
+_Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None, Sequence[int] | None]
 
 _Parts = tuple[_Array | None, _Array, _Array | None]
 
@@ -157,6 +158,7 @@ def broadcast(
     async_op: bool,
 ) -> Any: ...
 def send(comm: Comm, dest: int, tag: int, parts: list[_Array], async_op: bool) -> Any: ...
+def wire_of_leaving(rank: int, cause: str) -> bytes: ...
 def fail_send(comm: Comm, dest: int, tag: int, message: str, wire: bytes | None = None) -> Exception: ...
 def recv(
     comm: Comm,

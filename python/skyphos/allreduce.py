@@ -15,6 +15,7 @@ from .explanation import WHY_ARRAY, Told, explanation_of
 from .kinds import is_number, open_vector
 from .python_numbers import reduce_numbers
 from .quantize import Quantize
+from .scipy_kinds import matrix_shape
 from .settings import truth, whole
 from .shuffle.collective import ShuffleCollectives
 from .sparse_vector import SparseVector
@@ -44,7 +45,7 @@ SPARSE_ALGORITHMS = frozenset(get_args(Algorithm)) - _DENSE - {"auto"}
 #: What :func:`_allreduce_settings` makes of no options.
 _USUAL = ("auto", None, "quantiles", -1, None, None, None)
 _Quantised = tuple[int, int, str, str, int]
-_Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None, list[int] | None]
+_Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None, Sequence[int] | None]
 
 
 class AllreduceCollectives(ShuffleCollectives):
@@ -208,6 +209,8 @@ class AllreduceCollectives(ShuffleCollectives):
                 )
             return reduce_numbers(self, x, op, "allreduce", async_op=async_op)
         vector, back, kind, (native_op, identity) = self._opened(x, op)
+        if not isinstance(x, (SparseVector, np.ndarray)):
+            settings = (*settings[:-1], matrix_shape(x))
         is_array = isinstance(vector, np.ndarray)
         shape: tuple[int, ...] = ()
         if isinstance(vector, np.ndarray) and algorithm in SPARSE_ALGORITHMS:
@@ -238,9 +241,8 @@ class AllreduceCollectives(ShuffleCollectives):
             reduced = _vector(parts, vector, kind)
             if prune:
                 reduced = reduced.prune(identity_of(op, reduced.dtype))
-            returned = [back(reduced)]
-            if is_array:
-                returned = [back(reduced.to_dense(identity_of(op, reduced.dtype)).reshape(shape))]
+            like_x = reduced.to_dense(identity_of(op, reduced.dtype)).reshape(shape) if is_array else reduced
+            returned = [back(like_x)]
             if keep_plan:
                 comm: Any = self  # a Comm, which configures
                 returned.append(comm.configure(vector.indices, reduced.indices, n=vector.n, width=vector.width))
@@ -330,7 +332,7 @@ def reduce_shaped(
     comm: AllreduceCollectives, vector: SparseVector, op: Op, shape: Sequence[int], *, async_op: bool
 ) -> Any:
     """Allreduce of a sparse vector made of something of this shape: that it differs by rank is a ``Mismatch``."""
-    settings = _allreduce_settings("auto", None, "quantiles", None, None, shape=list(shape))
+    settings = _allreduce_settings("auto", None, "quantiles", None, None, shape=shape)
     call = (comm._native, vector.n, vector.width, _arrays(vector), *resolve_op(op), settings)
     done = native.allreduce(*call, False, False, async_op)
     return perform(done, async_op, lambda result: _vector(result[0], vector))
@@ -344,7 +346,7 @@ def _allreduce_settings(
     quantize: Quantize | None,
     *,
     expected_nnz: int | None = None,
-    shape: list[int] | None = None,
+    shape: Sequence[int] | None = None,
 ) -> _Settings:
     """Check the settings that all ranks share; the native library knows the names. ``shape``: of what ``x`` was."""
     as_name(algorithm, "algorithm")

@@ -91,7 +91,7 @@ def as_numpy(x: Any, what: str) -> Array:
         _refuse_others(x, what)
     refuse_masked(x, what)
     try:
-        return plain_array(np.asarray(x), what)
+        return plain_array(np.asanyarray(x), what)  # whatever __array__ gives: a masked array keeps its mask
     except BadInput:
         raise
     except ValueError as error:
@@ -160,7 +160,10 @@ def unsupported(array: Array, what: str, kind: str = "array") -> BadInput:
     elif dtype.kind == "O":
         kinds = sorted({type(one).__name__ for one in array.reshape(-1)[:1000]})
         found = f"objects ({', '.join(kinds)})"
-        fix = "integers must fit 64 bits" if kinds == ["int"] else "use .astype(np.float64) where they are numbers"
+        fix = "use .astype(np.float64) where they are numbers"
+        if kinds == ["int"]:
+            fits = all(-(2**63) <= one < 2**63 for one in array.reshape(-1).tolist())
+            fix = "use .astype(np.int64)" if fits else "integers must fit 64 bits"
     elif dtype.kind in "SUT":
         fix = "text is no number: comm.shuffle takes it as keys, comm.allgather and comm.broadcast as an object"
     else:

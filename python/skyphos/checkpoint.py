@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import operator
 import os
 import re
 import secrets
@@ -110,6 +109,10 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike[str], *, every: int = 1) -> None:
         self.every = whole(every, "every", 1, 2**64)
+        if not isinstance(path, (str, os.PathLike)):
+            raise BadInput(f"a checkpoint's path is the name of a folder, not {path!r}")
+        if "\0" in os.fspath(path):
+            raise BadInput(f"{os.fspath(path)!r}: a name with a byte 0 is none of a folder")
         try:
             self.path = Path(path).expanduser()
         except RuntimeError as error:
@@ -250,6 +253,8 @@ class Checkpoint:
         )
 
     def _write(self, comm: Comm, iteration: int, state: Mapping[str, npt.ArrayLike]) -> None:
+        if not isinstance(state, Mapping):
+            raise BadInput(f"rank {comm.rank}: state maps names to arrays, and is of type {type(state).__name__}")
         arrays = {name: _array(comm, name, value) for name, value in state.items()}
         self._files(comm)  # makes room: what a killed process left may be as large
         temporary = self.path / f".iteration-{iteration}.{_process(comm)}.{secrets.token_hex(4)}"
@@ -298,13 +303,7 @@ def _process(comm: Comm) -> str:
 
 def _whole(iteration: int) -> int:
     """An iteration's number, checked: what is saved under another name would never be found."""
-    try:
-        number = -1 if isinstance(iteration, (bool, np.bool_)) else operator.index(iteration)
-    except TypeError:
-        number = -1
-    if not 0 <= number < _MOST:
-        raise BadInput(f"iteration must be a whole number from 0 to 10^18 - 1, not {iteration!r}")
-    return number
+    return whole(iteration, "iteration", 0, _MOST - 1)
 
 
 def _refuse_different(numbers: npt.NDArray[np.int64]) -> None:

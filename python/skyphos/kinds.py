@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .array_input import as_numpy, plain_array
+from .array_input import as_numpy, is_masked, plain_array, supported
 from .errors import BadInput
 from .low_rank import LowRank
 from .scipy_kinds import open_scipy
@@ -18,6 +18,10 @@ __all__ = ["is_number", "is_vector", "open_vector"]
 
 #: Kinds that are no arrays, and have numbers: they are reduced one by one (:mod:`skyphos.python_numbers`).
 _NUMBERS = frozenset([int, float, complex, bool, list, tuple])
+
+
+#: How objects show an array.
+_SHOWN = ("__array_interface__", "__dlpack__", "__array__")
 
 
 def _same(vector: Any) -> Any:
@@ -30,12 +34,12 @@ def is_number(x: Any) -> bool:
 
 
 def is_vector(x: Any) -> bool:
-    """Whether :func:`open_vector` takes it for an array or vector, whatever is in it. Bytes and tables are objects."""
-    if isinstance(x, (np.ndarray, SparseVector)):
-        return True
+    """Whether it travels as an array or vector; all else travels as an object: bytes, tables, arrays of text."""
+    if isinstance(x, np.ndarray):
+        return supported(x.dtype) or is_masked(x)
     if isinstance(x, (np.generic, type, bytes, bytearray, LowRank)) or hasattr(x, "__dataframe__"):
         return False
-    if any(hasattr(x, way) for way in ("__array_interface__", "__dlpack__", "__array__")):
+    if isinstance(x, SparseVector) or any(hasattr(x, way) for way in _SHOWN):
         return True
     scipy_sparse = sys.modules.get("scipy.sparse")
     if scipy_sparse is not None and scipy_sparse.issparse(x):

@@ -81,7 +81,8 @@ def pack(x: Any) -> list[Bytes]:
     try:
         pickled = pickle.dumps(x, protocol=5, buffer_callback=buffers.append)
     except Exception as error:  # whatever a __reduce__ raises
-        raise BadInput(f"{type(x).__name__} cannot be sent, for it cannot be pickled: {error}") from error
+        fix = ": pass list(x)" if hasattr(x, "__next__") else ""
+        raise BadInput(f"{type(x).__name__} cannot be sent, for it cannot be pickled: {error}{fix}") from error
     parts = [np.frombuffer(_PICKLE + pickled, np.uint8)]
     return parts + [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
 

@@ -268,7 +268,7 @@ class PointToPoint:
 
     def _fail_send(self, error: BaseException, dest: int, tag: int) -> NoReturn:
         """Raise an error found before anything was sent, also where it would be received."""
-        wire, text, raised = in_words_for_peers(error)
+        wire, text, raised = in_words_for_peers(error, self.rank)
         native.fail_send(self._native, dest, tag, text, wire)
         raise raised from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -12,7 +13,7 @@ from .array_input import supported, unsupported
 from .errors import BadInput
 from .sparse_vector import SparseVector
 
-__all__ = ["open_scipy", "rows_of_scipy"]
+__all__ = ["matrix_shape", "open_scipy", "rows_of_scipy"]
 
 
 def open_scipy(x: Any, *, rows: bool = False) -> tuple[SparseVector, Callable[[SparseVector], Any]]:
@@ -43,6 +44,24 @@ def open_scipy(x: Any, *, rows: bool = False) -> tuple[SparseVector, Callable[[S
         places = places * length + coords
     vector = SparseVector(places, _native(coo.data), prod(x.shape))
     return vector, lambda result: _of_entries(result, x)
+
+
+def matrix_shape(x: Any) -> tuple[int, ...] | None:
+    """The shape of a sparse matrix of several rows, which all ranks must pass alike; None of anything else.
+
+    A matrix of one row goes with vectors of as many entries.
+
+    Examples
+    --------
+    >>> import scipy.sparse
+    >>> from skyphos.scipy_kinds import matrix_shape
+    >>> matrix_shape(scipy.sparse.csr_array((2, 3))), matrix_shape(scipy.sparse.csr_array((1, 3))), matrix_shape([1.0])
+    ((2, 3), None, None)
+    """
+    scipy_sparse = sys.modules.get("scipy.sparse")
+    if scipy_sparse is None or not scipy_sparse.issparse(x) or x.ndim == 1 or prod(x.shape[:-1]) == 1:
+        return None
+    return tuple(x.shape)
 
 
 def rows_of_scipy(x: Any) -> SparseVector:

@@ -67,7 +67,7 @@ class SparseVector:
     __slots__ = ("_indices", "_n", "_owned", "_present", "_values")
 
     def __init__(self, indices: npt.ArrayLike, values: npt.ArrayLike, n: int, *, op: str = "sum") -> None:
-        if op not in _UFUNCS:
+        if not isinstance(op, str) or op not in _UFUNCS:
             raise BadInput(f"op must be one of {', '.join(_UFUNCS)}, not {op!r}")
         places, self._n, rows = as_indices(indices, "indices"), as_n(n), as_numpy(values, "values")
         width = rows.shape[1] if rows.ndim == 2 else 1

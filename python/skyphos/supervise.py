@@ -383,7 +383,7 @@ class Supervisor:
             self._say(f"skyphos: {ending}{why}{others}")
 
     def _silent_cause(self) -> Ending | None:
-        """Who ended with an error, was not ended by this launcher, and has not said why: first of all those that died."""
+        """Who ended with an error by itself and has not said why: first of all those that died."""
         told = {who for who, _, _ in self._failures}
         silent = [ending for ending in self._by_themselves if ending.who not in told]
         return next((one for one in silent if one.died), silent[0] if silent else None)

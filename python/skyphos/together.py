@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from . import _skyphos as native
 from .errors import BadInput, PeerLost, SkyphosError, is_raised_by_all, mark_raised_by_all, text_of
 
 if TYPE_CHECKING:
@@ -128,18 +129,19 @@ def tell(comm: Comm, error: BaseException, *, goes_on: bool = False) -> BaseExce
     ``goes_on``: the program makes the same calls afterwards as on ranks where this call is under way, which have not
     heard of its error yet.
     """
-    wire, text, raised = in_words_for_peers(error)
+    wire, text, raised = in_words_for_peers(error, comm.rank)
     if comm.size > 1 and not comm._native.closed:
         comm._native.fail_call(text, wire, goes_on)
     return mark_raised_by_all(raised)
 
 
-def in_words_for_peers(error: BaseException) -> tuple[bytes | None, str, BaseException]:
+def in_words_for_peers(error: BaseException, rank: int) -> tuple[bytes | None, str, BaseException]:
     """What other ranks are told of an error: the native library's bytes of it, or a text; and what to raise here."""
     wire = error._wire if isinstance(error, SkyphosError) else None
     text, raised = text_of(error), error
     if not isinstance(error, Exception):
-        text = _named(error)
+        text = "interrupted" if isinstance(error, KeyboardInterrupt) else _named(error)
+        wire = native.wire_of_leaving(rank, text)
     elif not isinstance(error, SkyphosError):
         raised = BadInput(text)
     return wire, text, raised
@@ -168,19 +170,19 @@ def collective(
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 comm: Any = args[place] if comm_of is None else comm_of(args[place])
-                native = comm._native
+                member = comm._native
             except (AttributeError, IndexError):
                 comm = kwargs.get("comm")
-                native = getattr(comm, "_native", None)
-                if native is None:
+                member = getattr(comm, "_native", None)
+                if member is None:
                     return function(*args, **kwargs)  # no Comm: it says so
-            entered, first = monotonic_ns(), native.calls_begun()
+            entered, first = monotonic_ns(), member.calls_begun()
             try:
                 return function(*args, **kwargs)
             except BaseException as error:
                 raised = error if is_raised_by_all(error, since=entered) else tell(comm, error)
                 if not isinstance(raised, PeerLost):
-                    native.note_failure_since(first)
+                    member.note_failure_since(first)
                 if raised is error:
                     raise
                 raise raised from error

@@ -383,4 +383,4 @@ def reduce_chosen(
 
 def _check_floats(array: _Array) -> None:
     if array.dtype.name not in _FLOATS:
-        raise BadInput(f"TopK takes float16, bfloat16, float32 or float64, not {array.dtype}: use .astype(...)")
+        raise BadInput(f"TopK takes float16, bfloat16, float32 or float64, not {array.dtype}: use .astype(np.float32)")

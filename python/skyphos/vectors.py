@@ -16,9 +16,10 @@ from .explanation import WHY_PARTS, WHY_SCHEDULE, Told, explanation_of
 from .kinds import is_number, is_vector, open_vector
 from .objects import allgather_objects, alltoall_objects, gather_objects, scatter_objects
 from .python_numbers import reduce_numbers
+from .scipy_kinds import matrix_shape
 from .settings import truth
 from .sparse_vector import SparseVector
-from .together import collective, tell
+from .together import agree_arguments, collective, tell
 from .truth import as_room, as_sent, result_type, settled
 from .work import perform
 
@@ -109,6 +110,7 @@ class VectorCollectives:
                 raise BadInput("degrees= and explain= are for sparse vectors")
             return reduce_numbers(self, x, op, "reduce_scatter", async_op=async_op)
         vector, back, kind, op_pair = self._opened(x, op, rows=True)
+        self._agree_on_shape("reduce_scatter", x)
         if isinstance(vector, np.ndarray):
             if layers or explain:
                 raise BadInput("degrees= and explain= are for sparse vectors")
@@ -158,6 +160,7 @@ class VectorCollectives:
         if is_number(x):
             return reduce_numbers(self, x, op, "reduce", root=number, async_op=async_op)
         vector, back, kind, op_pair = self._opened(x, op)
+        self._agree_on_shape("reduce", x)
         if isinstance(vector, np.ndarray):
             out = np.empty(vector.shape if self.rank == number else 0, kind)
             arrays = as_sent(vector, kind), as_room(out)
@@ -214,6 +217,7 @@ class VectorCollectives:
         if not is_vector(x):
             return allgather_objects(self, x, algorithm, explain=explain, async_op=async_op)
         vector, back, kind, _ = self._opened(x)
+        self._agree_on_shape("allgather", x)
         if isinstance(vector, np.ndarray):
             array, out = vector, np.empty((self.size, *vector.shape), kind)
             arrays = as_sent(array, kind), as_room(out)
@@ -258,6 +262,7 @@ class VectorCollectives:
         if not is_vector(x):
             return gather_objects(self, x, root, async_op=async_op)
         vector, back, kind, _ = self._opened(x)
+        self._agree_on_shape("gather", x)
         if isinstance(vector, np.ndarray):
             out = np.empty((self.size if self.rank == root else 0, *vector.shape), kind)
             arrays = as_sent(vector, kind), as_room(out)
@@ -305,6 +310,9 @@ class VectorCollectives:
             done = native.move_arrays(self._native, "alltoall", *arrays, 0, "direct", async_op)
             return perform(done, async_op, lambda _: back(settled(out, out.dtype)))
         vectors, back = _alike(opened)
+        for shape in {matrix_shape(x) for x in xs} - {None, matrix_shape(xs[0])}:
+            raise BadInput(f"matrices of shapes {matrix_shape(xs[0])} and {shape} in one alltoall: all have the same")
+        self._agree_on_shape("alltoall", xs[0])
         first = vectors[0]
         parts = [_arrays(vector) for vector in vectors]
         like = as_sent(first._values, first.dtype)
@@ -340,6 +348,7 @@ class VectorCollectives:
         if like is None or not is_vector(like):
             return scatter_objects(self, xs, root, async_op=async_op)
         shape, back, kind, _ = self._opened(like)
+        self._agree_on_shape("scatter", like)
         if isinstance(shape, np.ndarray):
             stacked = self._stacked_like(xs, shape) if self.rank == root else np.empty(0, kind)
             out = np.empty_like(shape)
@@ -388,6 +397,13 @@ class VectorCollectives:
         elif rows and vector.width > 1 and not isinstance(x, SparseVector) and op not in ("sum", "mean"):
             raise BadInput(f"reduce_scatter of a matrix takes op sum or mean, not {op!r}: pass a SparseVector")
         return vector, back, vector.dtype if op is None else result_type(op, vector.dtype), pair
+
+    def _agree_on_shape(self, function: str, x: Any) -> None:
+        """Raise :class:`Mismatch` on all ranks if they pass matrices of different shapes, whose vectors of entries may
+        be equally long."""
+        shape = None if isinstance(x, (SparseVector, np.ndarray)) else matrix_shape(x)
+        if shape is not None:
+            agree_arguments(cast("Comm", self), function, shape=shape)
 
     def _stacked_like(self, xs: Sequence[Any] | None, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """One array of those that this rank scatters."""

@@ -162,14 +162,14 @@ def test_a_folder_that_one_rank_cannot_read_is_named_on_all(tmp_path: Path) -> N
 
 def test_iterations_are_whole_numbers(tmp_path: Path) -> None:
     checkpoint = sky.Checkpoint(tmp_path, every=2)
-    for bad in (4.0, "4", -2, True, np.True_, None, [4], 10**18):
+    for bad in (4.5, "4", -2, True, np.True_, None, [4], 10**18):
         for ranks in ((0, 1), (1,)):
 
             def save(comm: sky.Comm, bad: Any = bad, ranks: tuple[int, ...] = ranks) -> None:
                 checkpoint.save(comm, bad if comm.rank in ranks else 4, {"x": np.ones(1)})
 
-            assert all("iteration must be a whole number" in text for text in raised(2, save))
-        with pytest.raises(BadInput, match="whole number"):
+            assert all("iteration must be" in text for text in raised(2, save))
+        with pytest.raises(BadInput, match="iteration must be"):
             checkpoint.is_due(bad)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
     assert on_all(2, lambda comm: checkpoint.save(comm, np.uint8(4), {"x": np.ones(1)})) == [True] * 2  # type: ignore[arg-type]

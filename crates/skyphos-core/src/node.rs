@@ -396,16 +396,16 @@ impl Node {
         let filter = Filter::of(group, sig);
         self.mail(|m| match m.peek(group.comm, filter) {
             Some(envelope) => Ok(Some(Status::of(group, envelope))),
-            None if m.may_be_lost(group, filter) => m
+            None => m
                 .why_none_comes(group, filter, sig)
                 .map_or(Ok(None), |error| Err(group.with_group_ranks(error))),
-            None => Ok(None),
         })
     }
 
     fn begin_message(self: &Arc<Node>, group: &Arc<Group>, sig: CallSig) -> Endpoint {
         let of = |call| Endpoint::new(self.clone(), group.clone(), call, sig);
         if sig.flags == CallSig::SENDS {
+            self.file_arrivals(); // its receiver may have left, of which no call has heard yet
             let to = group.ranks[sig.width as usize];
             let (call, id) = self.mail(|m| m.begin_send(group, to, sig));
             return of(call).of_message(id);

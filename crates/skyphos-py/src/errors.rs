@@ -44,6 +44,12 @@ pub fn or_fail<T>(py: Python<'_>, comm: &skyphos::Comm, converted: PyResult<T>) 
     })
 }
 
+/// What an exception has as `wire` where a rank has left a call for a reason that is no error of its program.
+#[pyfunction]
+pub fn wire_of_leaving<'py>(py: Python<'py>, rank: u32, cause: &str) -> Bound<'py, PyBytes> {
+    PyBytes::new(py, &Error::Aborted { rank, cause: cause.to_owned() }.to_wire())
+}
+
 /// The exception for an error: the one that Python code raised meanwhile, if it did.
 pub fn to_py(py: Python<'_>, error: Error) -> PyErr {
     let raised = take_raised().unwrap_or_else(|| build(py, &error).unwrap_or_else(|failed| failed));

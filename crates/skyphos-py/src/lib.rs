@@ -49,6 +49,8 @@ mod _skyphos {
         Comm, Connected, connect_mpi, connect_tcp, local, mpi_end, mpi_is_there, mpi_prepare_end,
     };
     #[pymodule_export]
+    use crate::errors::wire_of_leaving;
+    #[pymodule_export]
     use crate::keyed::{KeyTable, key_places, list_of, strings_of, words_of};
     #[pymodule_export]
     use crate::messages::{fail_send, probe, probe_now, recv, send};

@@ -221,7 +221,8 @@ impl Tcp {
     /// Whether a poll that does not wait is done with a look into shared memory. Where that is shared with all peers, the
     /// sockets tell only that a peer has died, which may be found a few polls later.
     fn may_skip_sockets(&mut self, pause: Duration) -> bool {
-        let may = pause.is_zero() && self.near.len() + 1 == self.peers.len() && self.short_polls < SHORT_POLLS;
+        let may =
+            pause.is_zero() && self.near.len() + 1 == self.peers.len() && self.short_polls < SHORT_POLLS;
         self.short_polls = if may { self.short_polls + 1 } else { 0 };
         may
     }

@@ -29,7 +29,7 @@ pub enum Error {
         cause: String,
     },
     /// The group's time-out passed.
-    #[error("no progress within the timeout of {:.1} s in {call}: {}", after.as_secs_f64(), missing_text(missing))]
+    #[error("no progress within the timeout of {:.1} s in {call}: {}", after.as_secs_f64(), missing_text(missing, call))]
     Timeout {
         /// Ranks that did not come.
         missing: Vec<u32>,
@@ -113,12 +113,18 @@ fn rank_text(rank: u32) -> String {
     }
 }
 
-fn missing_text(missing: &[u32]) -> String {
+fn missing_text(missing: &[u32], call: &str) -> String {
+    let how = match call.split('(').next() {
+        Some("recv" | "probe") => "has sent no such message",
+        Some("send") => "has not received it",
+        _ => "did not come",
+    };
     match missing {
         [] => "no progress, and no rank is known to be missing".to_owned(),
-        [one] => format!("rank {one} did not come"),
+        [one] => format!("rank {one} {how}"),
         many => {
-            format!("ranks {} did not come", many.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))
+            let ranks = many.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+            format!("ranks {ranks} {}", how.replacen("has", "have", 1))
         }
     }
 }

@@ -133,9 +133,9 @@ fn what_nobody_sends_or_takes_ends_with_the_time_out_that_names_who_did_not_come
         error.to_string()
     });
     let wants = [
-        "in recv(source=1, tag=4): rank 1 did not come",
-        "in send(dest=2, tag=9): rank 2 did not come",
-        "in recv(source=any, tag=5): ranks 0, 1 did not come",
+        "in recv(source=1, tag=4): rank 1 has sent no such message",
+        "in send(dest=2, tag=9): rank 2 has not received it",
+        "in recv(source=any, tag=5): ranks 0, 1 have sent no such message",
     ];
     for (text, want) in texts.iter().zip(wants) {
         assert!(text.ends_with(want), "{text} / {want}");

@@ -19,12 +19,8 @@ __all__ = ["Columns", "Roles", "roles_by_name"]
 _ENDS = ("", "id", "node", "nodeid", "vertex", "vertexid")
 _SOURCES = ("source", "src", "from", "start", "origin", "u", "row", "sender", "citing", "follower")
 _TARGETS = ("target", "dst", "dest", "destination", "to", "end", "v", "col", "column", "receiver", "cited", "followee")
-_FIRSTS, _SECONDS = (
-    ("node1", "id1", "vertex1", "nodeid1", "v1", "n1"),
-    ("node2", "id2", "vertex2", "nodeid2", "v2", "n2"),
-)
-_SOURCE_NAMES = frozenset(name + end for name in _SOURCES for end in _ENDS) | frozenset(_FIRSTS)
-_TARGET_NAMES = frozenset(name + end for name in _TARGETS for end in _ENDS) | frozenset(_SECONDS)
+_SOURCE_NAMES = frozenset(name + end for name in _SOURCES for end in _ENDS)
+_TARGET_NAMES = frozenset(name + end for name in _TARGETS for end in _ENDS)
 _WEIGHT_NAMES = frozenset(
     (
         "weight",
@@ -155,13 +151,10 @@ def roles_by_name(names: Sequence[str], where: str, *, weights: bool) -> Roles:
     """
     plain = [_plain(name) for name in names]
     source, target = (_only(plain, known) for known in (_SOURCE_NAMES, _TARGET_NAMES))
+    if source is None and target is None:
+        source, target = _numbered_pair(plain)
     if source is None or target is None:
-        # Two columns of unknown names can only be an edge, as without names; unless a name says otherwise.
-        others = _WEIGHT_NAMES | _OTHERS - {"name", "label", "id"}
-        told = plain[0] in _TARGET_NAMES or plain[-1] in _SOURCE_NAMES or any(name in others for name in plain)
-        if len(names) != 2 or told:
-            raise BadInput(f"{where}: which column is source, which target? They are {_listed(names)}; {_HINT}")
-        return Roles(0, 1)
+        raise BadInput(f"{where}: which column is source, which target? They are {_listed(names)}; {_HINT}")
     if not weights:
         return Roles(source, target)
     weight = plain.index("weight") if plain.count("weight") == 1 else _only(plain, _WEIGHT_NAMES)
@@ -172,6 +165,18 @@ def roles_by_name(names: Sequence[str], where: str, *, weights: bool) -> Roles:
             "weight out, or say --unweighted (weights=False), for none"
         )
     return Roles(source, target, weight)
+
+
+def _numbered_pair(plain: Sequence[str]) -> tuple[int, int] | tuple[None, None]:
+    """The only two columns whose names differ in a last 1 and 2; if there are but two, in a last letter: ``a,b``."""
+    ends = (("1", "2"), *((("a", "b"), ("x", "y"), ("i", "j")) if len(plain) == 2 else ()))
+    pairs = [
+        (place, plain.index(name[:-1] + after))
+        for place, name in enumerate(plain)
+        for first, after in ends
+        if name.endswith(first) and plain.count(name) == plain.count(name[:-1] + after) == 1
+    ]
+    return pairs[0] if len(pairs) == 1 else (None, None)
 
 
 def _plain(name: str) -> str:

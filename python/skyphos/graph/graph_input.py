@@ -80,9 +80,10 @@ def _of_networkx(graph: Any) -> Edges:
     if wrong is not None or any(node < 0 for node in graph):
         name = "a negative integer" if wrong is None else repr(wrong)
         raise BadInput(f"vertices must be integers from 0, not {name}: networkx.convert_node_labels_to_integers(G)")
-    edges = [
-        (source, target, 1.0 if weight is None else weight) for source, target, weight in graph.edges(data="weight")
-    ]
+    edges = list(graph.edges(data="weight", default=1.0))
+    for source, target, weight in edges:
+        if weight is None:
+            raise BadInput(f"edge {source} -> {target} has weight None: give it a number, or leave the weight out")
     alone = [(node, node, 0.0) for node in graph if graph.degree(node) == 0]
     rows = np.array([*edges, *alone], np.float64).reshape(-1, 3)
     ends = np.array([pair[:2] for pair in (*edges, *alone)], np.int64).reshape(-1, 2)

@@ -17,6 +17,7 @@ Cost of an iteration: the product (see :mod:`.dist_matrix`) and five passes over
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import as_degrees
+from ..checkpoint import Checkpoint
 from ..errors import BadInput
 from ..settings import real, whole
 from ..together import agree_arguments, collective, reduce_number, together
@@ -34,7 +37,7 @@ from .edges import Edges, Ids, Weights
 from .graph_input import as_graph
 
 if TYPE_CHECKING:
-    from .. import Checkpoint, Comm, Stats
+    from .. import Comm, Stats
 
 __all__ = ["PageRank", "TimeSplit", "adjacency_matrix", "pagerank"]
 
@@ -129,7 +132,7 @@ def pagerank(
     stop: str = "total",
     callback: Callable[[int, float], None] | None = None,
     degrees: Sequence[int] | None = None,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
 ) -> PageRank:
     """Rank the vertices of a graph. Collective.
 
@@ -158,7 +161,7 @@ def pagerank(
         Called on every rank with (iteration, residual) once the residual of an iteration is known.
     degrees : sequence of int, optional
         Layers of the butterfly; default chosen by ``Comm.configure``.
-    checkpoint : Checkpoint, optional
+    checkpoint : Checkpoint or path, optional
         Where iterations are saved; one of the same graph and settings that is there goes on, to the same bits.
 
     Returns
@@ -184,9 +187,9 @@ def pagerank(
     """
     begin = time.perf_counter()
     graph = together(comm, lambda: as_graph(graph))
-    checked = together(comm, lambda: check_settings(damping, tol, max_iterations, stop))
-    damping, tol, max_iterations = checked
+    damping, tol, max_iterations = together(comm, lambda: check_settings(damping, tol, max_iterations, stop))
     personalization = together(comm, lambda: _vertices(personalization))
+    degrees, checkpoint = as_degrees(degrees), _as_checkpoint(checkpoint, callback)
     agree_arguments(
         comm,
         "pagerank",
@@ -196,7 +199,7 @@ def pagerank(
         max_iterations=max_iterations,
         personalization=personalization,
         stop=stop,
-        degrees=None if degrees is None else list(degrees),
+        degrees=degrees,
         checkpoint=checkpoint is not None,
         every=None if checkpoint is None else checkpoint.every,
     )
@@ -261,6 +264,15 @@ def pagerank(
 
 
 @collective()
+def _as_checkpoint(
+    checkpoint: Checkpoint | str | os.PathLike[str] | None, callback: Callable[[int, float], None] | None
+) -> Checkpoint | None:
+    """A checkpoint that may be given as its folder; the callback is a function."""
+    if callback is not None and not callable(callback):
+        raise BadInput(f"callback must be a function of (iteration, residual), not {callback!r}")
+    return checkpoint if checkpoint is None or isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
+
+
 def adjacency_matrix(comm: Comm, edges: Edges, degrees: Sequence[int] | None = None) -> DistMatrix:
     """Return the matrix with A_ij the weight of the edge from j to i, ready for :func:`pagerank`. Collective.
 

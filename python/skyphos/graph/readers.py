@@ -134,9 +134,12 @@ def read_file(
 def as_path(path: str | os.PathLike[str]) -> str:
     """The name of a file, as text."""
     try:
-        return os.fsdecode(path)
+        name = os.fsdecode(path)
     except TypeError:
         raise BadInput(f"path must be the name of a file, not {path!r}") from None
+    if "\0" in name:
+        raise BadInput(f"path must be the name of a file, not {name!r}, which has a byte 0")
+    return name
 
 
 def _kind(path: str, head: bytes, *, of_stream: bool) -> str:
@@ -187,6 +190,8 @@ def _sniff(path: str, weights: bool, columns: Columns | None, *, may_have_names:
             fields = fields_of(text, separator, quoted)
             where = f"{path}, line {number}"
             if may_have_names and _are_names(fields, columns):
+                if separator != b" ":
+                    fields = fields_of(text, separator, True)  # names may have blanks in them
                 names = [field.decode("utf-8", "replace") for field in fields]
                 if len(names) < 2:
                     raise BadInput(f"{where}: names only {len(names)} column: an edge needs two")

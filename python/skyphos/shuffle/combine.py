@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import types
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import Op, python_name, resolve_op
+from ..arguments import NAMES, Op, python_name, resolve_op
 from ..errors import BadInput
 from ..truth import result_type
 from .user_code import raised
@@ -70,6 +71,12 @@ class Combine:
             try:
                 op, identity = resolve_op(combine)
             except BadInput as error:
+                if isinstance(combine, str):
+                    known = ", ".join(name for name in NAMES if not name.startswith("mean"))
+                    raise BadInput(
+                        f"unknown combine operation {combine!r}: {known}, list, count, a ufunc with an identity, or a "
+                        "function of (key, a, b)"
+                    ) from None
                 raise BadInput(str(error).replace("operation", "combine operation", 1)) from None
             return cls(op if isinstance(op, str) else combine.__name__, op=op, identity=identity)  # type: ignore[union-attr]
         if not callable(combine):
@@ -103,7 +110,8 @@ class Combine:
 
 def _check_function(combine: Any) -> None:
     """Refuse what takes no key and two values: it would fail, or compare the key, once a key comes twice."""
-    name = python_name(combine)
+    is_bare = isinstance(combine, functools.partial) and not (combine.args or combine.keywords)
+    name = python_name(combine.func if is_bare else combine)
     if name is not None:
         raise BadInput(f"combine={combine!r} would take the key for a value: say {name!r}")
     if isinstance(combine, (types.BuiltinFunctionType, type)) or getattr(combine, "__module__", None) == "numpy":
