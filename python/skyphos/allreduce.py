@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _skyphos as native
 from .arguments import Op, as_degrees, as_expected, as_name, as_out, identity_of, resolve_op
-from .errors import BadInput
+from .errors import BadInput, Mismatch
 from .explanation import WHY_ARRAY, Told, explanation_of
 from .kinds import is_number, open_vector
+from .list_types import retyped
 from .python_numbers import reduce_numbers
 from .quantize import Quantize
 from .scipy_kinds import matrix_shape
@@ -23,6 +24,9 @@ from .together import collective
 from .truth import as_room, as_sent, settled
 from .vectors import _arrays, _as_vector, _Parts, _vector
 from .work import perform
+
+if TYPE_CHECKING:
+    from .comm import Comm
 
 __all__ = ["SPARSE_ALGORITHMS", "AllreduceCollectives", "reduce_shaped"]
 
@@ -234,7 +238,25 @@ class AllreduceCollectives(ShuffleCollectives):
             raise BadInput("out= is for dense arrays")
         arrays = _arrays(vector, kind)
         call = (self._native, vector.n, vector.width, arrays, native_op, identity, settings)
-        done = native.allreduce(*call, False, explain, async_op)
+        try:
+            done = native.allreduce(*call, False, explain, async_op)
+        except Mismatch as error:
+            other = retyped(cast("Comm", self), error, [] if vector._is_of_list else vector._values, vector._values)
+            if vector._is_of_list:
+                x = SparseVector._of(vector._indices, other, vector._present, vector.n)
+            return self.allreduce(
+                x,
+                op=op,
+                algorithm=algorithm,
+                degrees=degrees,
+                split=split,
+                dense_threshold=dense_threshold,
+                quantize=quantize,
+                expected_nnz=expected_nnz,
+                prune=prune,
+                keep_plan=keep_plan,
+                explain=explain,
+            )
 
         def finish(result: tuple[_Parts, Told, None]) -> Any:
             parts, told, _ = result

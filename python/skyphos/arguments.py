@@ -119,6 +119,8 @@ def as_values(values: npt.ArrayLike, rows: int, width: int, what: str, *, fix: s
     ``fix``: what to do where the width is another.
     """
     array = values if type(values) is np.ndarray else as_numpy(values, "values")
+    if array.size == rows == 0 and array.ndim == 1:  # an empty list
+        array = array.reshape((0, width) if width > 1 else 0)
     if not supported(array.dtype):
         raise unsupported(array, "values")
     if array.shape != (rows, width) and not (width == 1 and array.shape == (rows,)):

@@ -18,13 +18,13 @@ from .arguments import (
     as_out,
     as_rank,
     as_values,
-    of_untyped,
     resolve_op,
 )
 from .array_input import as_numpy
 from .errors import BadInput, Mismatch
 from .exit_handlers import close_failed, close_later
 from .health import Health, health_of
+from .list_types import retyped
 from .outer_product import OuterProductCollectives
 from .plan import Plan, Stats
 from .planner import Profile, profile_of
@@ -485,18 +485,29 @@ class Comm(OuterProductCollectives, PointToPoint):
         async_op = truth(async_op, "async_op")
         contribute, want = as_indices(contribute, "contribute"), as_indices(want, "want")
         rows = as_numpy(values, "values")
-        if width is None:
-            width = max(1, rows.shape[1]) if rows.ndim == 2 else 1
-        shared = _shared(n, width, degrees, missing, min_packet=min_packet, expected_nnz=expected_nnz)
-        array = as_values(rows, len(contribute), shared[1], "contribute", fix=f"width={width} was given, not {{}}")
+        each = (max(1, rows.shape[1]) if rows.ndim == 2 else 1) if width is None else width
+        fix = "" if width is None else f"width={width} was given, not {{}}"
+        shared = _shared(n, each, degrees, missing, min_packet=min_packet, expected_nnz=expected_nnz)
+        array = as_values(rows, len(contribute), shared[1], "contribute", fix=fix)
         kind = result_type(op, array.dtype)
         result = as_out(out, (len(want), *array.shape[1:]), kind, array, contribute, want)
-        array = as_sent(array, kind)
-        call = (contribute, want, array, as_room(result), native_op, identity, shared, async_op)
+        call = (contribute, want, as_sent(array, kind), as_room(result), native_op, identity, shared, async_op)
         try:
             done = self._native.configure_reduce(*call)
         except Mismatch as error:
-            raise of_untyped(error, values, array) from None
+            return self.configure_reduce(
+                contribute,
+                want,
+                retyped(self, error, values, array),
+                n=n,
+                op=op,
+                out=out,
+                width=width,
+                degrees=degrees,
+                missing=missing,
+                min_packet=min_packet,
+                expected_nnz=expected_nnz,
+            )
 
         def finish(native: _skyphos.Plan) -> npt.NDArray[Any]:
             self._stats = Stats(*native.stats())

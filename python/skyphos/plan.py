@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy.typing as npt
 
-from .arguments import Op, as_out, as_values, of_untyped, resolve_op
+from .arguments import Op, as_out, as_values, resolve_op
 from .errors import BadInput, Mismatch
 from .explanation import PlanExplanation
+from .list_types import retyped
 from .settings import truth
 from .together import collective
 from .truth import as_room, as_sent, result_type, settled
@@ -250,5 +251,5 @@ class Plan:
         try:
             done = self._native.reduce(sent, room, native_op, identity, order == "arrival", async_op)
         except Mismatch as error:
-            raise of_untyped(error, values, array) from None
+            return self.reduce(retyped(self._comm, error, values, array), op=op, out=out, order=order)
         return perform(done, async_op, lambda _: settled(result, kind))

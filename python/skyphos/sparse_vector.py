@@ -64,7 +64,7 @@ class SparseVector:
     array([0., 0., 2., 0., 0., 0., 0., 4., 0., 0.])
     """
 
-    __slots__ = ("_indices", "_n", "_owned", "_present", "_values")
+    __slots__ = ("_indices", "_is_of_list", "_n", "_owned", "_present", "_values")
 
     def __init__(self, indices: npt.ArrayLike, values: npt.ArrayLike, n: int, *, op: str = "sum") -> None:
         if not isinstance(op, str) or op not in _UFUNCS:
@@ -85,13 +85,15 @@ class SparseVector:
         self._values = rows
         self._present: Array | None = None
         self._owned: range | None = None
+        # Its values have the type that NumPy gives to such a list.
+        self._is_of_list = isinstance(values, (list, tuple))
 
     @classmethod
     def _of(cls, indices: Array | None, values: Array, present: Array | None, n: int) -> SparseVector:
         """A vector of parts that are known to be right."""
         vector = cls.__new__(cls)
         vector._indices, vector._values, vector._present = indices, values, present
-        vector._n, vector._owned = n, None
+        vector._n, vector._owned, vector._is_of_list = n, None, False
         return vector
 
     @classmethod

@@ -329,7 +329,9 @@ def test_threads_send_and_receive_at_once() -> None:
 def test_a_time_out_names_who_did_not_come_and_the_group_goes_on() -> None:
     def body(comm: sky.Comm) -> Any:
         if comm.rank == 0:
-            with pytest.raises(Timeout, match=r"in recv\(source=1, tag=any\): rank 1 has sent no such message") as error:
+            with pytest.raises(
+                Timeout, match=r"in recv\(source=1, tag=any\): rank 1 has sent no such message"
+            ) as error:
                 comm.recv(1)
             assert error.value.missing == (1,)
             comm.send("go", 1)
