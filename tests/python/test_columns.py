@@ -84,7 +84,11 @@ def test_known_names_in_any_order(
         ("time,source,destination\n1600,1,2\n", [(1, 2, None)]),
         ("target,source\n2,1\n", [(1, 2, None)]),
         (",source,target\n0,1,2\n", [(1, 2, None)]),  # a pandas index
-        ("a,b\n1,2\n", [(1, 2, None)]),  # two columns can only be an edge
+        ("a,b\n1,2\n", [(1, 2, None)]),
+        ("b,a\n2,1\n", [(1, 2, None)]),
+        ("user2,user1,time\n2,1,9\n", [(1, 2, None)]),
+        ("Source Node,Target Node\n1,2\n", [(1, 2, None)]),
+        ("Target id\tSource id\tEdge weight\n2\t1\t0.5\n", [(1, 2, 0.5)]),
         ('"1","2"\n"3","4"\n', [(1, 2, None), (3, 4, None)]),
         ("1;2;0.5\n", [(1, 2, 0.5)]),
     ],
@@ -98,6 +102,10 @@ def test_what_can_be_told(folder: Path, text: str, expected: list) -> None:
     [
         ("a,b,c\n1,2,3\n", r"line 1: which column is source.*'a', 'b', 'c'.*--columns source="),
         ("weight,other\n1,2\n", "which column is source"),
+        ("node,score\n1,2\n", "which column is source.*'node', 'score'.*--columns source="),
+        ("id,name\n1,2\n", "which column is source"),
+        ("child,parent\n1,2\n", "which column is source"),
+        ("source,target,mass of it\n1,2,3\n", "is 'mass of it' the weight"),
         ("friend,source\n1,2\n", "which column is source"),
         ("source,target,source_id,target_id\n1,2,3,4\n", "which column is source"),
         ("source,target,score\n1,2,3\n", r"is 'score' the weight\?.*--columns source=.*--unweighted"),

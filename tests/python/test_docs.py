@@ -27,9 +27,10 @@ def run(script: Path, n: int, *options: str) -> subprocess.CompletedProcess[str]
     ("name", "block", "n"),
     [
         ("README.md", 0, 1),
-        ("README.md", 0, 3),
+        ("README.md", 0, 4),
         ("README.md", 1, 1),
-        ("README.md", 1, 3),
+        ("README.md", 1, 2),
+        ("docs/errors.md", 0, 2),
         ("docs/mapreduce.md", 0, 2),
         ("docs/mapreduce.md", 1, 2),
         ("docs/mapreduce.md", 2, 1),
@@ -50,6 +51,9 @@ def test_blocks_run_as_they_stand(tmp_path: Path, name: str, block: int, n: int)
         done = run(script, n)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
+    said = re.search(rf"# {n} ranks: (.*)$", text, re.M)  # what the block says that all ranks print
+    if said is not None:
+        assert sorted(done.stdout.splitlines()) == [f"[{rank}] {said[1]}" for rank in range(n)]
 
 
 def test_means_of_nine_clusters_are_found(tmp_path: Path) -> None:

@@ -542,6 +542,24 @@ def test_a_closed_group_neither_sends_nor_receives() -> None:
             call()
 
 
+def test_what_asks_for_a_message_of_a_rank_that_has_left_says_so() -> None:
+    """At once: no other call has looked whether that rank is still there."""
+    gone = threading.Event()
+
+    def body(comm: sky.Comm) -> None:
+        if comm.rank == 0:
+            comm.close()
+            gone.set()
+            return
+        gone.wait(30)
+        calls = (lambda: comm.send(1, 0), comm.iprobe, lambda: comm.iprobe(0), lambda: comm.recv(0), comm.probe)
+        for call in calls:
+            with pytest.raises(PeerLost, match="closed its Comm"):
+                call()
+
+    on_all(2, body)
+
+
 def test_a_rank_that_has_left_is_lost_and_what_it_sent_is_not() -> None:
     def body(comm: sky.Comm) -> Any:
         with comm:

@@ -264,6 +264,9 @@ def test_a_weight_that_cannot_be_is_named_with_its_edge(weight: float) -> None:
         ({"personalization": {0: "x"}}, "vertex 0 has weight 'x'"),
         ({"personalization": {0: 1, "0": 2}}, "vertex 0 is given twice"),
         ({"personalization": {2**64: 1}}, "must be from"),
+        ({"callback": 5}, "callback must be a function"),
+        ({"checkpoint": 5}, "checkpoint's path is the name of a folder, not 5"),
+        ({"degrees": "2"}, "degrees"),
     ],
 )
 def test_settings_that_are_not_understood(options: dict, why: str) -> None:

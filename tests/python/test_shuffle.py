@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import threading
 import time
@@ -402,7 +403,8 @@ class Unpicklable:
         (([1, 2], [1.0]), "values of shape \\(1,\\) for 2 keys"),
         (([1, 2], [1.0, 2.0], "mean"), "means of means"),
         (([1, 2], [1.0, 2.0], "or"), "integers, not float64"),
-        (([1, 2], [1.0, 2.0], "all"), "unknown combine operation"),
+        (([1, 2], [1.0, 2.0], "all"), "unknown combine operation 'all': .*list, count"),
+        (([1, 1], [1, 2], functools.partial(max)), "would take the key for a value: say 'max'"),
         (([1, 2], [1.0, 2.0], 7), "not 7"),
         (([1, 2], ["a", "b"]), "must be numbers for combine=sum"),
         (([1, 2], None), "values are missing"),

@@ -332,6 +332,50 @@ def test_ranks_that_differ_are_named() -> None:
         assert "reduce(" in calls
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda comm, x: comm.allreduce(x),
+        lambda comm, x: comm.allreduce(x, async_op=True).wait(),
+        lambda comm, x: comm.reduce(x),
+        lambda comm, x: comm.reduce_scatter(x),
+        lambda comm, x: comm.allgather(x),
+        lambda comm, x: comm.gather(x),
+        lambda comm, x: comm.alltoall([x, x]),
+        lambda comm, x: comm.scatter([x, x], like=x),
+    ],
+)
+def test_matrices_of_other_shapes_are_refused(call: Any) -> None:
+    """They travel as vectors of entries, which may be as long. One of a single row goes with vectors."""
+    scipy_sparse = pytest.importorskip("scipy.sparse")
+    entries = np.arange(6.0)
+
+    def body(comm: sky.Comm, shapes: Any) -> None:
+        x = scipy_sparse.csr_array(entries.reshape(shapes[comm.rank]))
+        with pytest.raises(sky.Mismatch):
+            call(comm, x)
+        comm.barrier()
+
+    for shapes in [((2, 3), (3, 2)), ((1, 6), (6, 1)), ((6, 1), (2, 3))]:
+        on_all(2, lambda comm, shapes=shapes: body(comm, shapes))
+    on_all(2, lambda comm: call(comm, scipy_sparse.csr_array(entries.reshape(2, 3))))
+    row = scipy_sparse.csr_array(entries.reshape(1, 6))
+    on_all(2, lambda comm: call(comm, row if comm.rank else sky.SparseVector.from_dense(entries)))
+
+
+def test_masks_that_arrays_show_are_seen() -> None:
+    class Shows:
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+            return np.ma.array([1.0, 2.0], mask=[True, False])
+
+    def body(comm: sky.Comm) -> None:
+        for call in (comm.allreduce, comm.allgather, lambda x: comm.shuffle([0, 0], x)):
+            with pytest.raises(sky.BadInput, match="masked array"):
+                call(Shows())
+
+    on_all(2, body)
+
+
 def test_other_objects_are_refused_by_all() -> None:
     def body(comm: sky.Comm) -> str:
         with pytest.raises(sky.BadInput) as caught:
