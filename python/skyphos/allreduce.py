@@ -336,6 +336,9 @@ class AllreduceCollectives(ShuffleCollectives):
         if op not in ("sum", "mean"):
             raise BadInput(f'topk_allreduce takes op "sum" or "mean", not {op!r}')
         vector = _as_vector(open_vector(x)[0])
+        if vector.dtype.kind != "f" and vector.dtype.name != "bfloat16":
+            takes = "float16, bfloat16, float32 or float64"
+            raise BadInput(f"topk_allreduce takes {takes}, not {vector.dtype}: use .astype(np.float32)")
         if vector.width != 1:
             raise BadInput(f"topk_allreduce takes one number an index, not rows of {vector.width}")
         done = native.topk_allreduce(self._native, vector.n, _arrays(vector), number, op, async_op)

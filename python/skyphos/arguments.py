@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -48,7 +49,8 @@ NAMED_UFUNCS: dict[Any, str] = {
 Op = str | Callable[..., Any]
 
 #: Python's own functions that are taken for operations, and the names of these.
-_PYTHONS = {max: "max", min: "min", sum: "sum", any: "or", all: "and"}
+_PYTHONS: dict[Any, str] = {max: "max", min: "min", sum: "sum", any: "or", all: "and"}
+_PYTHONS |= {operator.add: "sum", operator.mul: "prod", operator.or_: "or", operator.and_: "and"}
 
 
 def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -82,7 +84,9 @@ def _to_integers(array: npt.NDArray[Any]) -> str:
         return ": use .astype(np.int64) where they are whole and below 2^53"
     if array.dtype.kind == "O":
         kinds = sorted({type(one).__name__ for one in array[:1000]})
-        return " (integers beyond 64 bits)" if kinds == ["int"] else f" ({', '.join(kinds)})"
+        if kinds == ["int"]:
+            return ": indices fit 64 bits, below 2^63; np.unique(ids, return_inverse=True) numbers larger ids"
+        return f" ({', '.join(kinds)})"
     return ""
 
 
@@ -192,7 +196,7 @@ def resolve_op(op: Op) -> tuple[Any, Any]:
 
 
 def python_name(op: Any) -> str | None:
-    """The operation that Python's own ``max``, ``min``, ``sum``, ``any`` or ``all`` is, or one of mpi4py's."""
+    """The operation that a function of Python's own is, such as ``max`` or ``operator.add``, or one of mpi4py's."""
     try:
         known = _PYTHONS.get(op)
     except TypeError:  # not hashable

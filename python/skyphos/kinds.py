@@ -89,7 +89,7 @@ def _as_matrix(result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _instead(x: Any) -> str:
     if is_number(x):
-        return ": pass np.asarray(x)"
+        return ": pass np.asarray(x)" if isinstance(x, (list, tuple)) else ": pass [x] for one number"
     if isinstance(x, dict):
         return ": comm.allgather and comm.broadcast take any object, comm.shuffle keys and values"
     if isinstance(x, (set, frozenset)):

@@ -118,6 +118,6 @@ def alltoall_objects(comm: VectorCollectives, xs: Sequence[Any], *, async_op: bo
 
 def scatter_objects(comm: VectorCollectives, xs: Sequence[Any] | None, root: int, *, async_op: bool) -> Any:
     """One of ``root``'s objects."""
-    mine = [_packed(comm, x) for x in xs or ()] if comm.rank == root else []
+    mine = [_packed(comm, x) for x in ([] if xs is None else xs)] if comm.rank == root else []
     done = native.alltoall(comm._native, OBJECTS, _WIDTH, mine, root, _NO_WORDS, async_op)
     return perform(done, async_op, lambda came: _read(comm, came, is_agreed=not async_op)[0])

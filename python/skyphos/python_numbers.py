@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from numbers import Integral, Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -141,7 +142,7 @@ def _array_of(x: Any, call: str) -> npt.NDArray[Any]:
         if array.dtype == object:
             wrong = next((one for one in array.flat if not isinstance(one, (int, np.integer, np.bool_))), None)
             if wrong is not None:
-                raise BadInput(f"a list of numbers must have rows of one length, and has {type(wrong).__name__}")
+                raise BadInput("a list of numbers must have rows of one length, and these differ")
             array = np.array([int(one) for one in array.flat], object).reshape(array.shape)
             _check_range(array)
         return array
@@ -181,8 +182,16 @@ def _check_kind(kind: type, what: str) -> None:
     fix = "numbers must be int, float or bool, or of NumPy's types of up to 64 bits"
     if issubclass(kind, (complex, np.complexfloating)):
         fix = "reduce [x.real, x.imag]"
-    elif issubclass(kind, (np.ndarray, np.longdouble)) or hasattr(kind, "__array__"):
-        fix = "np.stack(x) is one array" if issubclass(kind, np.ndarray) else "use np.float64(x)"
+    elif issubclass(kind, np.longdouble):
+        fix = "use np.float64(x)"
+    elif hasattr(kind, "to_dense"):
+        fix = "one vector a call, or comm.allgather, which takes any object"
+    elif hasattr(kind, "__array__"):
+        fix = "np.stack(x) is one array"
+    elif issubclass(kind, Integral):
+        fix = "use int(x)"
+    elif issubclass(kind, Number):
+        fix = "use float(x)"
     elif issubclass(kind, (str, bytes, type(None), dict, set)):
         fix = "comm.allgather and comm.broadcast take any object"
     raise BadInput(f"{what} of {kind.__name__} cannot be reduced: {fix}")

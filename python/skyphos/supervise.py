@@ -34,7 +34,7 @@ from typing import IO, TYPE_CHECKING, Literal
 
 from . import leftovers
 from .endings import Ending, group_status
-from .errors import BadInput
+from .errors import BadInput, SkyphosError
 from .failures import Failure
 from .plain_text import encoded
 from .streams import descriptor_of, fill_gaps
@@ -471,7 +471,8 @@ class Supervisor:
                 select.select([], [to], [])
             except OSError as error:
                 if error.errno != errno.EPIPE:
-                    raise
+                    stream = {self._stdout: "standard output", self._stderr: "standard error"}.get(to, str(to))
+                    raise SkyphosError(f"{stream}: {error.strerror}") from None
                 # Whoever read our output has gone (``| head``): so shall the children.
                 self._out_closed = True
                 self._failed = self._failed or 128 + signal.SIGPIPE

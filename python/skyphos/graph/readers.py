@@ -151,6 +151,8 @@ def _kind(path: str, head: bytes, *, of_stream: bool) -> str:
     if kind == ".npz" or (of_stream and binary == "a zip archive"):
         return ".npz"
     if binary is not None and kind != ".mtx":
+        if binary == "text in UTF-16":
+            raise BadInput(f"{path}: {binary}: save it as UTF-8")
         raise BadInput(f"{path}: {binary}, which is no graph: edge lists (.txt, .csv, .tsv), .mtx and .npz are read")
     return kind
 

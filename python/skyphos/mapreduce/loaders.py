@@ -273,6 +273,8 @@ def check_text(path: str, *, strictly: bool) -> None:
     if what is None and strictly and looks_binary(head):
         what = "binary: it holds control characters that no text has"
         hint = '; format="text" (--format text) takes it all the same'
+    if what == "text in UTF-16":
+        raise BadInput(f"{path}: {what}: save it as UTF-8")
     if what is not None:
         raise BadInput(f"{path}: {what}, which has no lines; formats are {', '.join(LOADERS)}{hint}")
 
