@@ -13,6 +13,7 @@ import traceback
 from dataclasses import asdict, dataclass
 
 from .errors import SkyphosError, text_of
+from .plain_text import encoded
 
 __all__ = ["VARIABLE", "Failure", "tell_launcher"]
 
@@ -79,11 +80,14 @@ class Failure:
 def tell_launcher(error: BaseException) -> bool:
     """Tell the launcher of an error, if it listens; whether it does, and prints the traceback."""
     word = os.environ.get(VARIABLE)
-    if not word or sys.stderr is None or isinstance(error, KeyboardInterrupt):
+    if not word or sys.stderr is None:
         return False
     try:
         sys.stderr.flush()
-        line = Failure.of(error).to_line(word)
+        failure = Failure.of(error)
+        line = failure.to_line(word)
+        if isinstance(error, KeyboardInterrupt):  # all ranks have it: where each one was fits a line
+            line = encoded(f"{failure.summary}: {failure.where}\n")
         while line:
             line = line[os.write(2, line) :]
     except OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,6 +141,28 @@ def test_the_rank_that_ended_first_by_cause_is_named(run: Run, tmp_path: Path, e
     last = done.stderr.splitlines()[-1]
     assert last.startswith("skyphos: rank 1 on ") and f"{how}; the others are ended" in last, done.stderr
     assert done.returncode == status
+
+
+def test_a_number_of_processes_is_said_once(run: Run) -> None:
+    done = run("-n", "2", "-np", "3", "who.py")
+    assert done.returncode == 2 and "2 and 3 were given: say one of them" in done.stderr
+    assert len(said(run("-n", "2", "--nproc", "2", "who.py"))) == 2
+
+
+def test_ctrl_c_is_a_line_of_each_rank(tmp_path: Path) -> None:
+    """Not the traceback of each, one in the other."""
+    (tmp_path / "wait.py").write_text(
+        "import skyphos as sky\ncomm = sky.init(timeout=60)\nprint('waits', flush=True)\ncomm.recv(1 - comm.rank)\n"
+    )
+    command = [*SKYPHOS, "run", "-n", "2", "wait.py"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **pipes) as started:
+        assert started.stdout is not None
+        assert sorted(started.stdout.readline() for _ in range(2)) == ["[0] waits\n", "[1] waits\n"]
+        started.send_signal(signal.SIGINT)
+        _, said = started.communicate(timeout=LIMIT_S)
+    assert started.returncode == 130
+    assert re.fullmatch(r"(\[[01]\] KeyboardInterrupt: .*wait\.py, line [34]\n){2}", said), said
 
 
 SUM = """

@@ -110,7 +110,9 @@ class Settings:
 @click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, help="Vertices to show.")
 @click.option("--out", metavar="FILE", help="Write all vertices: .csv, .npy or .parquet.")
 @click.option("--report", metavar="FILE", help="Write a report: .html.")
-@click.option("--undirected", is_flag=True, help="Edges are for both directions; the file has them once, or both ways.")
+@click.option(
+    "--undirected", is_flag=True, help="Edges go both ways. The file may list each once, or in both directions."
+)
 @click.option("--unweighted", is_flag=True, help="Ignore a third column, or a matrix's values.")
 @click.option(
     "--columns",
@@ -130,7 +132,8 @@ def command(*, n: int | None, unweighted: bool, **options: object) -> None:
     """Rank the vertices of GRAPH with PageRank.
 
     GRAPH is a file with an edge a line (SNAP, CSV), MatrixMarket (.mtx) or SciPy (.npz); text may be
-    compressed (.gz, .bz2, .xz, .zst). `-` is stdin. Alone it starts its own local processes; under `skyphos run`,
+    compressed (.gz, .bz2, .xz, .zst). `-` is stdin. Vertices are integers from 0. Of an edge that is listed more than
+    once the last weight counts, as in a networkx.DiGraph. Alone it starts its own local processes; under `skyphos run`,
     torchrun, srun or mpiexec it joins theirs.
 
     \b

@@ -37,7 +37,16 @@ hostfile: _Decorator = click.option(
 
 def processes(words: str, least: int = 1) -> _Decorator:
     """How many processes to start."""
-    return click.option(*PROCESSES_NAMES, "n", type=click.IntRange(min=least), help=words)
+    return click.option(
+        *PROCESSES_NAMES, "n", type=click.IntRange(min=least), multiple=True, callback=_said_once, help=words
+    )
+
+
+def _said_once(_: click.Context, param: click.Parameter, given: tuple[int, ...]) -> int | None:
+    """The value of an option that has several names, each of which may be said."""
+    if len(set(given)) > 1:
+        raise click.BadParameter(f"{' and '.join(map(str, given))} were given: say one of them", param=param)
+    return given[0] if given else None
 
 
 density: _Decorator = click.option("--density", type=float, default=None, help="Share of the indices that a rank has.")

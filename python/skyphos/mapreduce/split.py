@@ -138,7 +138,7 @@ def _loader(paths: Sequence[str], format: str | None) -> Loader:
 def _shares(paths: Sequence[str], rows: Sequence[int], partitions: int) -> list[int]:
     """Partitions of each file: by its rows, one at least, and no more than it has rows."""
     if len(paths) > partitions:
-        raise BadInput(f"{len(paths)} files cannot be cut into {partitions} partitions, for none is of two files")
+        raise BadInput(f"{len(paths)} files cannot be cut into {partitions} partitions: each file is at least one")
     counts = [1] * len(paths)
     for path, held in zip(paths, rows, strict=True):
         if held == 0:
