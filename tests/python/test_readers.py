@@ -264,6 +264,7 @@ def test_real_matrices(name: str) -> None:
         ("%%MatrixMarket matrix coordinate pattern general\n3 3 1\n0 1\n", "line 3: .*below 1"),
         ("%%MatrixMarket matrix coordinate pattern general\n3 2 1\n1 3\n", "line 3: .*above 2"),
         ("%%MatrixMarket matrix coordinate real general\n3 3 1\n1 2\n", "line 3: .*2 columns where 3"),
+        ("%%MatrixMarket matrix coordinate integer general\n3 3 1\n1 2 3.5\n", "holds the value 3.5, and says"),
     ],
 )
 def test_bad_matrix_market(folder: Path, content: str, why: str) -> None:

@@ -497,9 +497,10 @@ def test_partitions_that_are_none() -> None:
             (lambda keys, ranks: [0.5] * len(keys), "array of 2 integers"),
             (lambda keys, ranks: [0], "array of 2 integers"),
             (_raises, "not this one"),
+            ("even", "must be a function of"),
         ]:
             with pytest.raises(BadInput, match=told):
-                comm.shuffle([1, 2], [1, 2], partition=partition)
+                comm.shuffle([1, 2], [1, 2], partition=partition)  # type: ignore[arg-type]
 
     on_all(2, body)
 

@@ -23,9 +23,11 @@ _SYMMETRIES = ("general", "symmetric", "skew-symmetric")
 
 @dataclass(frozen=True)
 class MatrixHead:
-    """What the head says: the layout of the lines, the symmetry, and how many entries are stored."""
+    """What the head says: the layout of the lines, whether values are whole, the symmetry, and how many entries are
+    stored."""
 
     layout: Layout
+    is_whole: bool
     symmetry: str
     entries: int
 
@@ -67,7 +69,7 @@ def read_head(path: str, weights: bool) -> MatrixHead:
         base=1,
         shape=(rows, columns),
     )
-    return MatrixHead(layout, symmetry, entries)
+    return MatrixHead(layout, field == "integer", symmetry, entries)
 
 
 def expand(edges: Edges, symmetry: str) -> Edges:

@@ -173,6 +173,8 @@ def _read_mtx(path: str, part: int, parts: int, weights: bool) -> Edges:
     head = read_head(path, weights)
     edges = read_share(path, head.layout, part, parts)
     stored = len(edges)
+    if head.is_whole and edges.weight is not None and (odd := edges.weight[edges.weight % 1 != 0]).size:
+        raise BadInput(f"{path}: holds the value {odd[0]:g}, and says that its values are integers")
     return replace(expand(edges, head.symmetry), combine="sum", stored=stored, stated=head.entries)
 
 

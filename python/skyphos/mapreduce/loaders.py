@@ -224,6 +224,8 @@ def loader_of(format: str | Loader) -> Loader:
         There is none.
     """
     if not isinstance(format, str):
+        if not callable(getattr(format, "load", None)):
+            raise BadInput(f"loader={format!r}: one of {', '.join(LOADERS)}, or an object with load(path)")
         return format
     if format not in LOADERS:
         raise BadInput(f"unknown format {format!r}: use one of {', '.join(LOADERS)}, or a loader of your own")

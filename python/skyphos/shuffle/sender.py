@@ -84,6 +84,8 @@ class Shuffle(Gatherer):
             debug=debug,
             objects=objects,
         )
+        if partition is not None and not callable(partition):
+            raise BadInput(f"partition must be a function of (keys, ranks), not {partition!r}")
         self._partition = partition
         push_bytes, fetches = as_bytes(push_bytes, "push_bytes", 0), whole(fetches, "fetches", 1, 2**31)
         waves = whole(waves, "waves", 1, PARTS)
