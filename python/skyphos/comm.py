@@ -232,6 +232,11 @@ class Comm(OuterProductCollectives, PointToPoint):
         native = self._native.split(color, key)
         return None if native is None else self._derived(native)
 
+    def _split_within(self, color: int | None) -> Comm | None:
+        """As :meth:`split`, for a group of which the user does not know: its errors name ranks as this group's do."""
+        native = self._native.split(color, self.rank, True)
+        return None if native is None else self._derived(native)
+
     def dup(self) -> Comm:
         """Make a group of the same ranks with calls of its own, for another thread or library. Collective.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,28 @@ def test_a_wrong_type_on_one_rank_is_told_to_all(settings: dict[str, Any]) -> No
         ((name, value),) = settings.items()
         assert text.startswith("" if rank == 0 else "rank 0: "), text
         assert f"{name} must be " in text and text.endswith(f", not {value!r}"), text
+
+
+def test_errors_in_a_group_that_the_library_made_number_ranks_as_the_user_knows_them() -> None:
+    """A shuffle brings values to one rank of each host first, hooks of two levels add up in each host."""
+
+    def body(comm: sky.Comm) -> None:
+        inner = comm._split_within(comm.rank % 2)
+        assert inner is not None
+        with pytest.raises(sky.Mismatch) as differs:
+            inner.allreduce(np.ones(1 + comm.rank // 2))
+        one, other = comm.rank % 2, comm.rank % 2 + 2
+        assert re.search(rf"rank {one} is in .*, rank {other} is in ", str(differs.value))
+        with pytest.raises(sky.BadInput, match=rf"^rank {other}: this one" if comm.rank == one else "this one"):
+            inner._fail(ValueError("this one")) if comm.rank == other else inner.barrier()
+        if comm.rank < 2:
+            inner.close()
+        else:
+            with pytest.raises(sky.PeerLost, match=rf"rank {one} .*is lost") as lost:
+                inner.barrier()
+            assert lost.value.rank == one
+
+    on_all(4, body)
 
 
 def test_errors_number_ranks_as_the_group_that_was_called(processes: Processes) -> None:

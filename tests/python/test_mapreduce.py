@@ -157,7 +157,7 @@ def _raises(*_: Any) -> Any:
         ({"merge": "sum"}, "merge= goes with a function"),
         ({"reducers": 0}, "at least one"),
         ({"on_loss": "cry"}, "on_loss='cry'"),
-        ({"loader": 5}, "loader=5 is for partitions in files"),
+        ({"loader": 5}, "loader=5: one of text, .*or an object with load"),
         ({"partitions": "gone.json"}, "gone.json: No such file"),
     ],
 )

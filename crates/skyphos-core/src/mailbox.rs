@@ -35,6 +35,8 @@ pub struct Group {
     pub me: u32,
     /// Where they are; all members must take the same to be true.
     pub topology: Topology,
+    /// The group by whose ranks errors name members, where a user knows that one alone: this one was made inside a call of it.
+    pub named_by: Option<Arc<Group>>,
 }
 
 impl Group {
@@ -54,7 +56,12 @@ impl Group {
     /// A group of ranks of which nothing is known.
     pub fn new(comm: u64, ranks: Vec<u32>, me: u32) -> Group {
         let topology = Topology::flat(ranks.len() as u32);
-        Group { comm, ranks, me, topology }
+        Group { comm, ranks, me, topology, named_by: None }
+    }
+
+    /// The group by whose ranks errors name members.
+    pub(crate) fn named(&self) -> &Group {
+        self.named_by.as_deref().unwrap_or(self)
     }
 
     /// The place in the group of a rank of the transport, or [`NO_MEMBER`].
@@ -64,12 +71,12 @@ impl Group {
 
     /// An error as the group's callers read it. Within the core, and on the way, errors have the transport's ranks.
     pub(crate) fn with_group_ranks(&self, error: Error) -> Error {
-        error.renumbered(|rank| self.place_of(rank))
+        error.renumbered(|rank| self.named().place_of(rank))
     }
 
     /// The way back.
     pub(crate) fn with_transport_ranks(&self, error: Error) -> Error {
-        error.renumbered(|place| self.ranks.get(place as usize).copied().unwrap_or(place))
+        error.renumbered(|place| self.named().ranks.get(place as usize).copied().unwrap_or(place))
     }
 }
 

@@ -859,7 +859,9 @@ impl Drop for Leave<'_> {
             // Told on: should this rank go away next, others may see that before they hear from who said it.
             Outcome::Failed(_) | Outcome::Panicked if said.is_some() => said.map(|(error, _)| error),
             // A text is for the group's callers; numbers on the way are the transport's.
-            Outcome::Failed(error @ Error::BadInput { .. }) => Some(error.as_seen_by_others(group.me)),
+            Outcome::Failed(error @ Error::BadInput { .. }) => {
+                Some(error.as_seen_by_others(group.named().me))
+            }
             Outcome::Failed(error) => Some(error.as_seen_by_others(node.rank)),
             Outcome::Panicked => Some(node.panicked()),
         };

@@ -322,8 +322,13 @@ impl Comm {
     }
 
     /// The group of those with the same color; None where color is None.
-    fn split(&self, py: Python<'_>, color: Option<u64>, key: i64) -> PyResult<Option<Comm>> {
-        let group = py.detach(|| self.comm.split(color, key)).map_err(|e| to_py(py, e))?;
+    #[pyo3(signature = (color, key, within=false))]
+    fn split(&self, py: Python<'_>, color: Option<u64>, key: i64, within: bool) -> PyResult<Option<Comm>> {
+        let group = py.detach(|| match within {
+            true => self.comm.split_within(color, key),
+            false => self.comm.split(color, key),
+        });
+        let group = group.map_err(|e| to_py(py, e))?;
         Ok(group.map(Comm::new))
     }
 

@@ -73,7 +73,7 @@ impl Comm {
         let node = Node::new(transport, settings)?;
         let ranks: Vec<u32> = (0..node.size()).collect();
         let topology = placed(&ranks)?.unwrap_or_else(|| node.topology().clone());
-        let group = Group { comm: 0, ranks, me: node.rank(), topology };
+        let group = Group { comm: 0, ranks, me: node.rank(), topology, named_by: None };
         Ok(Comm::of_group(node, group, Observed::default()))
     }
 
@@ -206,10 +206,20 @@ impl Comm {
 
     /// A group of these ranks and this number, which a call of this one agreed on.
     pub(crate) fn regroup(&self, comm: u64, members: &[u32], topology: Topology) -> Comm {
+        self.group_named_by(self.group.named_by.clone(), comm, members, topology)
+    }
+
+    fn group_named_by(
+        &self,
+        named_by: Option<Arc<Group>>,
+        comm: u64,
+        members: &[u32],
+        topology: Topology,
+    ) -> Comm {
         let me = members.iter().position(|r| *r == self.rank()).expect("this rank is a member") as u32;
         let ranks = members.iter().map(|r| self.group.ranks[*r as usize]).collect();
         let observed = *self.observed();
-        Comm::of_group(self.node.clone(), Group { comm, ranks, me, topology }, observed)
+        Comm::of_group(self.node.clone(), Group { comm, ranks, me, topology, named_by }, observed)
     }
 
     /// The number by which its frames are known.
@@ -351,6 +361,21 @@ impl Comm {
     /// Groups of the ranks that name the same `color`, ordered by `key`, then by rank here. A rank
     /// that names no color gets none.
     pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Comm>> {
+        self.split_named_by(None, color, key)
+    }
+
+    /// [`Comm::split`] for a group of which no user knows: its errors name ranks as those of this group do.
+    pub fn split_within(&self, color: Option<u64>, key: i64) -> Result<Option<Comm>> {
+        let named_by = self.group.named_by.clone().unwrap_or_else(|| self.group.clone());
+        self.split_named_by(Some(named_by), color, key)
+    }
+
+    fn split_named_by(
+        &self,
+        named_by: Option<Arc<Group>>,
+        color: Option<u64>,
+        key: i64,
+    ) -> Result<Option<Comm>> {
         let mut block = [0u8; 17];
         block[0] = u8::from(color.is_some());
         block[1..9].copy_from_slice(&color.unwrap_or(0).to_le_bytes());
@@ -371,7 +396,8 @@ impl Comm {
         members.sort_unstable();
         let places: Vec<u32> = members.iter().map(|(_, rank)| *rank).collect();
         let topology = self.group.topology.of_group(&places);
-        Ok(Some(self.regroup(Group::number_after(self.group.comm, call), &places, topology)))
+        let number = Group::number_after(self.group.comm, call);
+        Ok(Some(self.group_named_by(named_by, number, &places, topology)))
     }
 
     /// Leaves the group; later calls are refused. The last Comm of a process also closes the

@@ -61,7 +61,7 @@ class Stages:
     def _host_group(self) -> Comm:
         """The ranks of this host. Collective, the first time."""
         if self._group is None:
-            group = self._comm.split(int(self._host_of[self._comm.rank]))
+            group = self._comm._split_within(int(self._host_of[self._comm.rank]))
             assert group is not None
             self._group = group
         return self._group

@@ -70,7 +70,7 @@ class Levels:
             self._inside, self._outside = _split(comm, host), _split(comm, host)
             if self.units > 1:
                 place = hosts[host].index(comm.rank)
-                self.across = comm.split(place if place < self.shares else None)
+                self.across = comm._split_within(place if place < self.shares else None)
 
     @property
     def mean_of_units(self) -> float | None:
@@ -160,6 +160,6 @@ def _padded(numbers: _Array, length: int) -> _Array:
 
 
 def _split(comm: Comm, colour: int) -> Comm:
-    group = comm.split(colour)
+    group = comm._split_within(colour)
     assert group is not None
     return group

@@ -150,8 +150,11 @@ impl Mailbox {
         if state.failed_calls.contains(&call) {
             return;
         }
-        let (left, right, why) =
-            (state.group.place_of(from), state.group.me, state.group.with_group_ranks(error.clone()));
+        let (left, right, why) = (
+            state.group.named().place_of(from),
+            state.group.named().me,
+            state.group.with_group_ranks(error.clone()),
+        );
         let cause =
             format!("rank {left} left call {call} with an error ({why}) just as rank {right} completed it");
         self.part(comm, call, &Error::Diverged { left: from, right: me, cause });
