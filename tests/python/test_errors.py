@@ -79,6 +79,7 @@ def test_errors_in_a_group_that_the_library_made_number_ranks_as_the_user_knows_
             inner._fail(ValueError("this one")) if comm.rank == other else inner.barrier()
         if comm.rank < 2:
             inner.close()
+            comm.close()
         else:
             with pytest.raises(sky.PeerLost, match=rf"rank {one} .*is lost") as lost:
                 inner.barrier()
