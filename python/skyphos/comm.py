@@ -69,7 +69,8 @@ class Comm(OuterProductCollectives, PointToPoint):
         from .mpi_names import in_place_of
 
         here = in_place_of(name)
-        if here is not None and not hasattr(type(self), here.removeprefix("comm.").partition("(")[0].partition(",")[0]):
+        ours = (here or "").partition("(")[0].partition(",")[0]
+        if ours.startswith("comm.") and not hasattr(type(self), ours.removeprefix("comm.")):
             here = None  # this version has none
         raise AttributeError(f"Comm has no attribute {name!r}{f': here it is {here}' if here else ''}")
 

@@ -12,7 +12,7 @@ _NAMES = {
     "Get_group": "comm.split(color, key)",
     "Free": "comm.close()",
     "Disconnect": "comm.close()",
-    "Abort": "comm.close()",
+    "Abort": "raise SystemExit(code)",
     "Barrier": "comm.barrier()",
     "Ibarrier": "comm.barrier(async_op=True)",
     "ibarrier": "comm.barrier(async_op=True)",

@@ -806,6 +806,8 @@ def test_public_names() -> None:
         ("broadcast", r"comm.broadcast\(x\)"),
         ("barrier", r"comm.barrier\(\)"),
         ("rank", "comm.rank"),
+        ("Allreduce", r"comm = sky.init\(\); comm.allreduce\(x\)"),
+        ("Get_rank", r"comm = sky.init\(\); comm.rank"),
         ("nonsense", "no attribute 'nonsense'"),
     ]:
         with pytest.raises(AttributeError, match=words):
@@ -823,6 +825,7 @@ def test_names_of_mpi() -> None:
             ("bcast", r"comm.broadcast\(x, root\)"),
             ("Scatter", r"comm.scatter\(xs"),
             ("Barrier", r"comm.barrier\(\)"),
+            ("Abort", r"raise SystemExit\(code\)"),
         ]:
             with pytest.raises(AttributeError, match=f"no attribute '{name}': here it is {words}"):
                 getattr(comm, name)
