@@ -242,6 +242,9 @@ class PointToPoint:
     def iprobe(self, source: int | None = None, tag: int | None = None) -> Status | None:
         """Say whether there is a message that :meth:`recv` would return at once; None: not yet. Not collective.
 
+        None too where the sender has left in order, so that a loop that takes what is there just ends. What waits,
+        :meth:`probe` and :meth:`recv`, raises :class:`PeerLost` then.
+
         Examples
         --------
         >>> import skyphos as sky

@@ -552,7 +552,9 @@ def test_what_asks_for_a_message_of_a_rank_that_has_left_says_so() -> None:
             gone.set()
             return
         gone.wait(30)
-        calls = (lambda: comm.send(1, 0), comm.iprobe, lambda: comm.iprobe(0), lambda: comm.recv(0), comm.probe)
+        # What is there now does not depend on whether a rank has left in order: a loop that takes it all just ends.
+        assert comm.iprobe() is None and comm.iprobe(0) is None
+        calls = (lambda: comm.send(1, 0), lambda: comm.recv(0), comm.probe)
         for call in calls:
             with pytest.raises(PeerLost, match="closed its Comm"):
                 call()

@@ -396,9 +396,10 @@ impl Node {
         let filter = Filter::of(group, sig);
         self.mail(|m| match m.peek(group.comm, filter) {
             Some(envelope) => Ok(Some(Status::of(group, envelope))),
-            None => m
+            None if m.may_be_lost(group, filter) => m
                 .why_none_comes(group, filter, sig)
                 .map_or(Ok(None), |error| Err(group.with_group_ranks(error))),
+            None => Ok(None),
         })
     }
 

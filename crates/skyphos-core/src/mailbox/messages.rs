@@ -222,6 +222,12 @@ impl Mailbox {
         b.envelope
     }
 
+    /// Whether a message that fits may be one of a rank that is lost, rather than of one that has left in order.
+    pub(crate) fn may_be_lost(&self, group: &Group, filter: Filter) -> bool {
+        let lost = |rank: &u32| self.down.get(rank).is_some_and(|down| down.loss != Loss::Left);
+        group.ranks.iter().any(|rank| filter.source.is_none_or(|source| source == *rank) && lost(rank))
+    }
+
     /// Why a message that a receive or probe waits for cannot come: its sender is gone, or it may be from one that is lost, or
     /// nobody is left.
     pub(crate) fn why_none_comes(&self, group: &Group, filter: Filter, sig: CallSig) -> Option<Error> {
