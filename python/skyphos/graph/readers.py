@@ -11,6 +11,7 @@ Cost of a share: a plain text file, its bytes and one line; compressed, decompre
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import zipfile
@@ -195,7 +196,10 @@ def _sniff(path: str, weights: bool, columns: Columns | None, *, may_have_names:
             where = f"{path}, line {number}"
             if may_have_names and _are_names(fields, columns):
                 if separator != b" ":
-                    fields = fields_of(text, separator, True)  # names may have blanks in them
+                    try:
+                        fields = fields_of(text, separator, True)  # names may have blanks in them
+                    except csv.Error as error:
+                        raise BadInput(f"{where}: {error}") from None
                 names = [field.decode("utf-8", "replace") for field in fields]
                 if len(names) < 2:
                     raise BadInput(f"{where}: names only {len(names)} column: an edge needs two")
