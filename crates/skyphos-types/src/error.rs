@@ -114,9 +114,10 @@ fn rank_text(rank: u32) -> String {
 }
 
 fn missing_text(missing: &[u32], call: &str) -> String {
-    let how = match call.split('(').next() {
-        Some("recv" | "probe") => "has sent no such message",
-        Some("send") => "has not received it",
+    // Point-to-point calls name the rank at their other end; a collective may be called "probe" too.
+    let how = match call.split('=').next() {
+        Some("recv(source" | "probe(source") => "has sent no such message",
+        Some("send(dest") => "has not received it",
         _ => "did not come",
     };
     match missing {

@@ -263,7 +263,6 @@ def pagerank(
     )
 
 
-@collective()
 def _as_checkpoint(
     checkpoint: Checkpoint | str | os.PathLike[str] | None, callback: Callable[[int, float], None] | None
 ) -> Checkpoint | None:
@@ -273,6 +272,7 @@ def _as_checkpoint(
     return checkpoint if checkpoint is None or isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
 
 
+@collective()
 def adjacency_matrix(comm: Comm, edges: Edges, degrees: Sequence[int] | None = None) -> DistMatrix:
     """Return the matrix with A_ij the weight of the edge from j to i, ready for :func:`pagerank`. Collective.
 
