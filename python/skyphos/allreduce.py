@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from . import _skyphos as native
 from .arguments import Op, as_degrees, as_expected, as_name, as_out, identity_of, resolve_op
+from .array_input import require_floats
 from .errors import BadInput, Mismatch
 from .explanation import WHY_ARRAY, Told, explanation_of
 from .kinds import is_number, open_vector
@@ -21,7 +22,7 @@ from .settings import truth, whole
 from .shuffle.collective import ShuffleCollectives
 from .sparse_vector import SparseVector
 from .together import collective
-from .truth import as_room, as_sent, settled
+from .truth import as_room, as_sent, result_type, settled
 from .vectors import _arrays, _as_vector, _Parts, _vector
 from .work import perform
 
@@ -205,7 +206,9 @@ class AllreduceCollectives(ShuffleCollectives):
         """As :meth:`allreduce`, of whatever kind ``x`` is."""
         prune, keep_plan = truth(prune, "prune"), truth(keep_plan, "keep_plan")
         explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
-        settings = _allreduce_settings(algorithm, degrees, split, dense_threshold, quantize, expected_nnz=expected_nnz)
+        settings = _allreduce_settings(
+            algorithm, degrees, split, dense_threshold, quantize, expected_nnz=expected_nnz, shape=matrix_shape(x)
+        )
         if is_number(x):
             if out is not None or keep_plan or explain or settings != _USUAL:
                 raise BadInput(
@@ -213,8 +216,6 @@ class AllreduceCollectives(ShuffleCollectives):
                 )
             return reduce_numbers(self, x, op, "allreduce", async_op=async_op)
         vector, back, kind, (native_op, identity) = self._opened(x, op)
-        if not isinstance(x, (SparseVector, np.ndarray)):
-            settings = (*settings[:-1], matrix_shape(x))
         is_array = isinstance(vector, np.ndarray)
         shape: tuple[int, ...] = ()
         if isinstance(vector, np.ndarray) and algorithm in SPARSE_ALGORITHMS:
@@ -236,27 +237,18 @@ class AllreduceCollectives(ShuffleCollectives):
             return perform(done, async_op, finish_array)
         if out is not None:
             raise BadInput("out= is for dense arrays")
-        arrays = _arrays(vector, kind)
-        call = (self._native, vector.n, vector.width, arrays, native_op, identity, settings)
+
+        def begin(sent: SparseVector, kind: np.dtype[Any]) -> Any:
+            call = (self._native, sent.n, sent.width, _arrays(sent, kind), native_op, identity, settings)
+            return native.allreduce(*call, False, explain, async_op)
+
         try:
-            done = native.allreduce(*call, False, explain, async_op)
+            done = begin(vector, kind)
         except Mismatch as error:
-            other = retyped(cast("Comm", self), error, [] if vector._is_of_list else vector._values, vector._values)
-            if vector._is_of_list:
-                x = SparseVector._of(vector._indices, other, vector._present, vector.n)
-            return self.allreduce(
-                x,
-                op=op,
-                algorithm=algorithm,
-                degrees=degrees,
-                split=split,
-                dense_threshold=dense_threshold,
-                quantize=quantize,
-                expected_nnz=expected_nnz,
-                prune=prune,
-                keep_plan=keep_plan,
-                explain=explain,
-            )
+            values = retyped(cast("Comm", self), error, vector._values, is_list=vector._is_of_list)
+            vector = SparseVector._of(vector._indices, values, vector._present, vector.n)
+            kind = result_type(op, vector.dtype)
+            done = begin(vector, kind)
 
         def finish(result: tuple[_Parts, Told, None]) -> Any:
             parts, told, _ = result
@@ -336,9 +328,7 @@ class AllreduceCollectives(ShuffleCollectives):
         if op not in ("sum", "mean"):
             raise BadInput(f'topk_allreduce takes op "sum" or "mean", not {op!r}')
         vector = _as_vector(open_vector(x)[0])
-        if vector.dtype.kind != "f" and vector.dtype.name != "bfloat16":
-            takes = "float16, bfloat16, float32 or float64"
-            raise BadInput(f"topk_allreduce takes {takes}, not {vector.dtype}: use .astype(np.float32)")
+        require_floats(vector.dtype, "topk_allreduce")
         if vector.width != 1:
             raise BadInput(f"topk_allreduce takes one number an index, not rows of {vector.width}")
         done = native.topk_allreduce(self._native, vector.n, _arrays(vector), number, op, async_op)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .array_input import as_numpy, is_masked, plain_array, supported, unsupported
-from .errors import BadInput, Mismatch, mark_raised_by_all
+from .errors import BadInput
 from .settings import whole
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "as_rank",
     "as_values",
     "identity_of",
-    "of_untyped",
     "python_name",
     "resolve_op",
 ]
@@ -134,17 +133,6 @@ def as_values(values: npt.ArrayLike, rows: int, width: int, what: str, *, fix: s
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     return _plain(array)
-
-
-def of_untyped(error: Mismatch, values: npt.ArrayLike, taken: npt.NDArray[Any]) -> Mismatch:
-    """The error of ranks that disagree, with what to do where this one passed a list, whose dtype NumPy chose."""
-    if not isinstance(values, (list, tuple)):
-        return error
-    what, fix = ("a list", "np.array(values, dtype)")
-    if taken.size == 0:
-        what, fix = ("an empty list", "np.empty(0, dtype), or np.empty((0, width), dtype),")
-    text = f"{error}; {what} was taken for {taken.dtype}: pass {fix} with the dtype of the other ranks"
-    return mark_raised_by_all(Mismatch(text))
 
 
 def as_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

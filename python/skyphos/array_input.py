@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from .errors import BadInput
 
-__all__ = ["as_numpy", "is_masked", "plain_array", "refuse_masked", "supported", "unsupported"]
+__all__ = ["as_numpy", "is_masked", "plain_array", "refuse_masked", "require_floats", "supported", "unsupported"]
 
 Array = npt.NDArray[Any]
 
@@ -132,6 +132,22 @@ def _shows_array(x: Any) -> bool:
 def supported(dtype: np.dtype[Any]) -> bool:
     """Whether the native library has values of a type, or of its twin in the other byte order; truth values too."""
     return dtype.name in _VALUE_TYPES or dtype.kind == "b"
+
+
+def require_floats(dtype: np.dtype[Any], function: str) -> None:
+    """Refuse values that are no floating-point numbers of a type that the native library has.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skyphos.array_input import require_floats
+    >>> require_floats(np.dtype(np.int64), "TopK")
+    Traceback (most recent call last):
+    ...
+    skyphos.errors.BadInput: TopK takes float16, bfloat16, float32 or float64, not int64: use .astype(np.float32)
+    """
+    if dtype.name not in ("float16", "bfloat16", "float32", "float64"):
+        raise BadInput(f"{function} takes float16, bfloat16, float32 or float64, not {dtype}: use .astype(np.float32)")
 
 
 def unsupported(array: Array, what: str, kind: str = "array") -> BadInput:

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from .array_input import as_numpy
 from .errors import BadInput, Mismatch, SkyphosError
-from .settings import whole
+from .settings import as_path, whole
 from .together import collective, gather_numbers, together
 from .type_names import name_of, type_named
 
@@ -109,14 +109,11 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike[str], *, every: int = 1) -> None:
         self.every = whole(every, "every", 1, 2**64)
-        if not isinstance(path, (str, os.PathLike)):
-            raise BadInput(f"a checkpoint's path is the name of a folder, not {path!r}")
-        if "\0" in os.fspath(path):
-            raise BadInput(f"{os.fspath(path)!r}: a name with a byte 0 is none of a folder")
+        name = as_path(path, "a checkpoint's path is the name of a folder")
         try:
-            self.path = Path(path).expanduser()
+            self.path = Path(name).expanduser()
         except RuntimeError as error:
-            raise BadInput(f"{os.fspath(path)}: {error}") from None
+            raise BadInput(f"{name}: {error}") from None
 
     def __repr__(self) -> str:
         return f"Checkpoint({str(self.path)!r}, every={self.every})"

@@ -504,7 +504,7 @@ class Comm(OuterProductCollectives, PointToPoint):
             return self.configure_reduce(
                 contribute,
                 want,
-                retyped(self, error, values, array),
+                retyped(self, error, array, is_list=isinstance(values, (list, tuple))),
                 n=n,
                 op=op,
                 out=out,

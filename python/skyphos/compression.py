@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, cast
 
 from .errors import BadInput
 
-__all__ = ["ERRORS", "bare_name", "binary_kind", "compression_of", "decompressed", "looks_binary"]
+__all__ = ["ERRORS", "bare_name", "binary_kind", "compression_of", "decompressed", "in_place_of_binary", "looks_binary"]
 
 #: What damaged files raise when they are decompressed.
 ERRORS = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
@@ -40,7 +40,8 @@ _MAGIC = {
     b"\xfd7zXZ\0": "xz",
     b"\x28\xb5\x2f\xfd": "Zstandard",
 }
-# What is known by its first bytes and is no text.
+_UTF_16 = "text in UTF-16"
+# What is known by its first bytes and is no text, or no text in UTF-8.
 _BINARY = {
     b"PK\x03\x04": "a zip archive",
     b"PK\x05\x06": "an empty zip archive",
@@ -58,8 +59,8 @@ _BINARY = {
     b"MM\0*": "a TIFF picture",
     b"%PDF-": "a PDF document",
     b"\x7fELF": "a program (ELF)",
-    b"\xff\xfe": "text in UTF-16",
-    b"\xfe\xff": "text in UTF-16",
+    b"\xff\xfe": _UTF_16,
+    b"\xfe\xff": _UTF_16,
     b"7z\xbc\xaf\x27\x1c": "a 7z archive",
     b"Rar!\x1a\x07": "a rar archive",
     b"\x04\x22\x4d\x18": "compressed by LZ4",
@@ -113,6 +114,18 @@ def binary_kind(head: bytes) -> str | None:
     if head[257:262] == b"ustar":
         return "a tar archive"
     return next((kind for magic, kind in _BINARY.items() if head.startswith(magic)), None)
+
+
+def in_place_of_binary(kind: str, instead: str) -> str:
+    """What a file is that is no text (:func:`binary_kind`), and what to do: of text in another encoding, save it anew.
+
+    Examples
+    --------
+    >>> from skyphos.compression import in_place_of_binary
+    >>> in_place_of_binary("a pickle", "which has no lines")
+    'a pickle, which has no lines'
+    """
+    return f"{kind}: save it as UTF-8" if kind == _UTF_16 else f"{kind}, {instead}"
 
 
 def looks_binary(head: bytes) -> bool:

@@ -78,16 +78,18 @@ class Failure:
 
 
 def tell_launcher(error: BaseException) -> bool:
-    """Tell the launcher of an error, if it listens; whether it does, and prints the traceback."""
+    """Tell the launcher of an error, if it listens; whether it does, and prints the traceback.
+
+    Ctrl-C, which all ranks have, is told to nobody: where this one was is a line on stderr.
+    """
     word = os.environ.get(VARIABLE)
     if not word or sys.stderr is None:
         return False
     try:
         sys.stderr.flush()
         failure = Failure.of(error)
-        line = failure.to_line(word)
-        if isinstance(error, KeyboardInterrupt):  # all ranks have it: where each one was fits a line
-            line = encoded(f"{failure.summary}: {failure.where}\n")
+        is_interrupt = isinstance(error, KeyboardInterrupt)
+        line = encoded(f"{failure.summary}: {failure.where}\n") if is_interrupt else failure.to_line(word)
         while line:
             line = line[os.write(2, line) :]
     except OSError:

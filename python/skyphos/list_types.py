@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .arguments import of_untyped
-from .errors import BadInput, Mismatch
+from .errors import BadInput, Mismatch, mark_raised_by_all
 from .together import gather_numbers, together
 from .type_names import type_named
 
@@ -37,7 +36,7 @@ _OF_LISTS = ("int64", "uint64", "float64")
 _IS_ARRAY, _IS_EMPTY, _MAY_BE, _WIDTH = 1 << 4, 1 << 5, 1 << 6, 1 << 9
 
 
-def retyped(comm: Comm, error: Mismatch, values: Any, array: Array) -> Array:
+def retyped(comm: Comm, error: Mismatch, array: Array, *, is_list: bool) -> Array:
     """This rank's values of a type that all ranks' lists can have, after a call that has failed. Collective.
 
     Parameters
@@ -45,10 +44,10 @@ def retyped(comm: Comm, error: Mismatch, values: Any, array: Array) -> Array:
     comm : Comm
     error : Mismatch
         What the call has raised.
-    values : array or list
-        As the caller passed them.
-    array : array
-        The same as they were sent, of shape (rows,) or (rows, width).
+    array : array of shape (rows,) or (rows, width)
+        This rank's values, before they were sent.
+    is_list : bool
+        Whether the caller has passed a list or tuple.
 
     Raises
     ------
@@ -57,10 +56,10 @@ def retyped(comm: Comm, error: Mismatch, values: Any, array: Array) -> Array:
     """
     if not _differ_in_type_alone(str(error)):
         raise error
-    kind, width = _agreed(gather_numbers(comm, _told(values, array)))
+    kind, width = _agreed(gather_numbers(comm, _told(array, is_list)))
     if kind is None:
-        raise of_untyped(error, values, array) from None
-    return together(comm, lambda: _as(values, array, kind, width))
+        raise _with_advice(error, array) if is_list else error
+    return together(comm, lambda: _as(array, kind, width) if is_list else array)
 
 
 def _differ_in_type_alone(message: str) -> bool:
@@ -72,10 +71,10 @@ def _differ_in_type_alone(message: str) -> bool:
     return left == right
 
 
-def _told(values: Any, array: Array) -> int:
+def _told(array: Array, is_list: bool) -> int:
     """What the others need to know of this rank's values."""
     told = _TYPES.index(array.dtype.name)
-    if not isinstance(values, (list, tuple)):
+    if not is_list:
         told |= _IS_ARRAY
     elif array.size == 0:
         told |= _IS_EMPTY
@@ -87,12 +86,14 @@ def _told(values: Any, array: Array) -> int:
 def _agreed(told: npt.NDArray[np.int64]) -> tuple[np.dtype[Any] | None, int]:
     """The type and width for all; no type if there is none."""
     full = told[(told & _IS_EMPTY) == 0]
-    widths, types = np.unique(full // _WIDTH), np.unique(full[(full & _IS_ARRAY) != 0] % _IS_ARRAY)
-    if len(widths) != 1 or len(types) > 1:
+    widths, types = np.unique(full // _WIDTH), np.unique(full % _IS_ARRAY)
+    if len(widths) != 1:
         return None, 1
-    if len(types) == 1:
-        return type_named(_TYPES[types[0]]), int(widths[0])
-    has_floats = _TYPES.index("float64") in full % _IS_ARRAY
+    of_arrays = np.unique(full[(full & _IS_ARRAY) != 0] % _IS_ARRAY)
+    for some in (types, of_arrays):
+        if len(some) == 1:
+            return type_named(_TYPES[some[0]]), int(widths[0])
+    has_floats = _TYPES.index("float64") in types
     for place, name in enumerate(_OF_LISTS):
         if (full & _MAY_BE << place).all() and (name != "float64" or has_floats):
             return np.dtype(name), int(widths[0])
@@ -116,10 +117,17 @@ def _fits(array: Array, kind: np.dtype[Any]) -> bool:
     return all(one == other or math.isnan(one) for one, other in pairs)
 
 
-def _as(values: Any, array: Array, kind: np.dtype[Any], width: int) -> Array:
-    """This rank's values of the agreed type."""
-    if not isinstance(values, (list, tuple)):
-        return array
+def _as(array: Array, kind: np.dtype[Any], width: int) -> Array:
+    """A list's values of the agreed type."""
     if not _fits(array, kind):
         raise BadInput(f"a list of {array.dtype} where other ranks pass {kind}: pass np.array(values, dtype)")
-    return array.astype(kind) if width == 1 and array.ndim == 1 else array.reshape(len(array), width).astype(kind)
+    return array.astype(kind).reshape((0, width) if array.size == 0 and width > 1 else array.shape)
+
+
+def _with_advice(error: Mismatch, array: Array) -> Mismatch:
+    """The error, with what to do about a list whose type NumPy chose."""
+    what, fix = "a list", "np.array(values, dtype)"
+    if array.size == 0:
+        what, fix = "an empty list", "np.empty(0, dtype), or np.empty((0, width), dtype),"
+    text = f"{error}; {what} was taken for {array.dtype}: pass {fix} with the dtype of the other ranks"
+    return mark_raised_by_all(Mismatch(text))

@@ -251,5 +251,6 @@ class Plan:
         try:
             done = self._native.reduce(sent, room, native_op, identity, order == "arrival", async_op)
         except Mismatch as error:
-            return self.reduce(retyped(self._comm, error, values, array), op=op, out=out, order=order)
+            array = retyped(self._comm, error, array, is_list=isinstance(values, (list, tuple)))
+            return self.reduce(array, op=op, out=out, order=order)
         return perform(done, async_op, lambda _: settled(result, kind))

@@ -58,8 +58,10 @@ def matrix_shape(x: Any) -> tuple[int, ...] | None:
     >>> matrix_shape(scipy.sparse.csr_array((2, 3))), matrix_shape(scipy.sparse.csr_array((1, 3))), matrix_shape([1.0])
     ((2, 3), None, None)
     """
+    if isinstance(x, (np.ndarray, SparseVector)):
+        return None
     scipy_sparse = sys.modules.get("scipy.sparse")
-    if scipy_sparse is None or not scipy_sparse.issparse(x) or x.ndim == 1 or prod(x.shape[:-1]) == 1:
+    if scipy_sparse is None or not scipy_sparse.issparse(x) or prod(x.shape[:-1]) == 1:
         return None
     return tuple(x.shape)
 

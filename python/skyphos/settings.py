@@ -7,6 +7,7 @@ on a command line, never in an argument.
 from __future__ import annotations
 
 import math
+import os
 from numbers import Integral, Real
 from operator import index
 from types import NoneType
@@ -16,7 +17,7 @@ import numpy as np
 
 from .errors import BadInput
 
-__all__ = ["real", "truth", "whole"]
+__all__ = ["as_path", "real", "truth", "whole"]
 
 
 def whole(value: Any, what: str, least: int, most: int) -> int:
@@ -100,6 +101,26 @@ def truth(value: Any, what: str) -> bool:
     if isinstance(value, np.bool_) or (isinstance(value, Integral) and int(value) in (0, 1)):
         return bool(value)
     raise BadInput(f"{what} must be True or False, not {value!r}")
+
+
+def as_path(value: Any, what: str) -> str:
+    """The name of a file or folder, as text. ``what``: what it must be, in words.
+
+    Examples
+    --------
+    >>> from skyphos.settings import as_path
+    >>> as_path(5, "path must be the name of a file")
+    Traceback (most recent call last):
+    ...
+    skyphos.errors.BadInput: path must be the name of a file, not 5
+    """
+    try:
+        name = os.fsdecode(value)
+    except TypeError:
+        raise BadInput(f"{what}, not {value!r}") from None
+    if "\0" in name:
+        raise BadInput(f"{what}, not {name!r}, which has a byte 0")
+    return name
 
 
 def _scalar(value: Any) -> Any:

@@ -112,7 +112,7 @@ class Supervisor:
         self.failure_word = f"\x1e{secrets.token_hex(8)}"
         # Of whom that is told, and the line before each line of theirs.
         self._failures: list[tuple[str, str, Failure]] = []
-        # The first that ended the group, whether others were left then, and what a user might do.
+        # The first that ended the group, and whether others were left then.
         self._first_end: tuple[Ending, bool] | None = None
         # Those that ended with an error before the launcher ended any.
         self._by_themselves: list[Ending] = []

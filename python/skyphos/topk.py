@@ -12,7 +12,7 @@ import numpy.typing as npt
 from . import _skyphos as native
 from .allreduce import Algorithm, _allreduce_settings
 from .arguments import Op, as_array, resolve_op
-from .array_input import as_numpy
+from .array_input import as_numpy, require_floats
 from .errors import BadInput
 from .explanation import Told
 from .kinds import open_vector
@@ -30,7 +30,6 @@ __all__ = ["TopK"]
 
 _Array = npt.NDArray[Any]
 
-_FLOATS = frozenset(["float16", "bfloat16", "float32", "float64"])
 
 #: Values that share a scale when they are quantised.
 _QUANTISED_TOGETHER = 1024
@@ -284,7 +283,7 @@ class TopK:
             raise BadInput(f"the state is of a TopK with {settings}, this one has {self._settings()}")
         if residual is not None:
             residual = np.array(as_numpy(residual, "residual"), order="C")
-            _check_floats(residual)
+            require_floats(residual.dtype, "TopK")
         self._steps, self._residual = steps, residual
 
     def _settings(self) -> dict[str, Any]:
@@ -303,7 +302,7 @@ class TopK:
         if not isinstance(array, np.ndarray):
             raise BadInput("a gradient is a dense array or tensor: sparse ones need no TopK")
         array = as_array(array)
-        _check_floats(array)
+        require_floats(array.dtype, "TopK")
         held = self._residual
         if held is not None and (held.shape, held.dtype) != (array.shape, array.dtype):
             raise BadInput(
@@ -379,8 +378,3 @@ def reduce_chosen(
         return finish(_vector(parts, mine), told)
 
     return perform(done, async_op, finish_all, restore)
-
-
-def _check_floats(array: _Array) -> None:
-    if array.dtype.name not in _FLOATS:
-        raise BadInput(f"TopK takes float16, bfloat16, float32 or float64, not {array.dtype}: use .astype(np.float32)")

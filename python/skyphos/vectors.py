@@ -310,8 +310,9 @@ class VectorCollectives:
             done = native.move_arrays(self._native, "alltoall", *arrays, 0, "direct", async_op)
             return perform(done, async_op, lambda _: back(settled(out, out.dtype)))
         vectors, back = _alike(opened)
-        for shape in {matrix_shape(x) for x in xs} - {None, matrix_shape(xs[0])}:
-            raise BadInput(f"matrices of shapes {matrix_shape(xs[0])} and {shape} in one alltoall: all have the same")
+        shapes = {matrix_shape(x) for x in xs} - {None}
+        if len(shapes) > 1:
+            raise BadInput(f"matrices of shapes {' and '.join(map(str, shapes))} in one alltoall: all have the same")
         self._agree_on_shape("alltoall", xs[0])
         first = vectors[0]
         parts = [_arrays(vector) for vector in vectors]
@@ -401,7 +402,7 @@ class VectorCollectives:
     def _agree_on_shape(self, function: str, x: Any) -> None:
         """Raise :class:`Mismatch` on all ranks if they pass matrices of different shapes, whose vectors of entries may
         be equally long."""
-        shape = None if isinstance(x, (SparseVector, np.ndarray)) else matrix_shape(x)
+        shape = matrix_shape(x)
         if shape is not None:
             agree_arguments(cast("Comm", self), function, shape=shape)
 

@@ -492,13 +492,8 @@ impl Transport for Tcp {
             self.look(events);
             let at_once = !self.unread.is_empty() || events.len() > before;
             let pause = if at_once { Duration::ZERO } else { left };
-            let woken = match self.may_skip_sockets(pause) {
-                true => false,
-                false => match self.wait(pause, events) {
-                    Ok(woken) => woken,
-                    Err(()) => return,
-                },
-            };
+            let skips = self.may_skip_sockets(pause);
+            let Ok(woken) = (if skips { Ok(false) } else { self.wait(pause, events) }) else { return };
             self.read(events);
             let Some(until) = until else { return };
             if self.pulse.due() {

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from .. import spool
 from ..errors import BadInput
-from ..settings import truth, whole
+from ..settings import as_path, truth, whole
 from ..together import agree_arguments, collective, reduce_number, together
 from .columns import Columns
 from .edges import Edges
 from .partition import PARTITIONS, partition, weighted_alike
-from .readers import as_path, check_stored, read_file
+from .readers import check_stored, read_file
 from .undirected import both_ways
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def load(
     ...     len(load(comm, file))
     2
     """
-    name, named = as_path(path), Columns.of(columns)
+    name, named = as_path(path, "path must be the name of a file"), Columns.of(columns)
     weights, undirected = truth(weights, "weights"), truth(undirected, "undirected")
     seed = whole(seed, "seed", -(2**63), 2**64 - 1)
     if partition_by not in PARTITIONS:

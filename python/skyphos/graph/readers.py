@@ -21,9 +21,9 @@ from dataclasses import replace
 import numpy as np
 
 from .. import spool
-from ..compression import HEAD_BYTES, bare_name, binary_kind
+from ..compression import HEAD_BYTES, bare_name, binary_kind, in_place_of_binary
 from ..errors import BadInput
-from ..settings import truth, whole
+from ..settings import as_path, truth, whole
 from .columns import Columns, Roles, roles_by_name
 from .edges import Edges
 from .files import open_binary
@@ -84,7 +84,7 @@ def read_edges(
     >>> edges.source, edges.target
     (array([1, 2]), array([2, 7]))
     """
-    name = as_path(path)
+    name = as_path(path, "path must be the name of a file")
     parts = whole(parts, "parts", 1, 2**63)
     if not 0 <= whole(part, "part", -(2**63), 2**63) < parts:
         raise BadInput(f"part must be from 0 to parts - 1 = {parts - 1}, not {part}")
@@ -132,17 +132,6 @@ def read_file(
     return edges
 
 
-def as_path(path: str | os.PathLike[str]) -> str:
-    """The name of a file, as text."""
-    try:
-        name = os.fsdecode(path)
-    except TypeError:
-        raise BadInput(f"path must be the name of a file, not {path!r}") from None
-    if "\0" in name:
-        raise BadInput(f"path must be the name of a file, not {name!r}, which has a byte 0")
-    return name
-
-
 def _kind(path: str, head: bytes, *, of_stream: bool) -> str:
     """How a file is read: the ending of its name, but what it holds goes before."""
     kind = os.path.splitext(bare_name(path))[1].lower()
@@ -152,9 +141,8 @@ def _kind(path: str, head: bytes, *, of_stream: bool) -> str:
     if kind == ".npz" or (of_stream and binary == "a zip archive"):
         return ".npz"
     if binary is not None and kind != ".mtx":
-        if binary == "text in UTF-16":
-            raise BadInput(f"{path}: {binary}: save it as UTF-8")
-        raise BadInput(f"{path}: {binary}, which is no graph: edge lists (.txt, .csv, .tsv), .mtx and .npz are read")
+        instead = "which is no graph: edge lists (.txt, .csv, .tsv), .mtx and .npz are read"
+        raise BadInput(f"{path}: {in_place_of_binary(binary, instead)}")
     return kind
 
 

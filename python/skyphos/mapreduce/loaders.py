@@ -13,7 +13,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..compression import ERRORS, HEAD_BYTES, binary_kind, compression_of, decompressed, looks_binary
+from ..compression import (
+    ERRORS,
+    HEAD_BYTES,
+    binary_kind,
+    compression_of,
+    decompressed,
+    in_place_of_binary,
+    looks_binary,
+)
 from ..errors import BadInput
 
 __all__ = ["LOADERS", "Loader", "check_text", "format_of", "loader_of"]
@@ -275,10 +283,9 @@ def check_text(path: str, *, strictly: bool) -> None:
     if what is None and strictly and looks_binary(head):
         what = "binary: it holds control characters that no text has"
         hint = '; format="text" (--format text) takes it all the same'
-    if what == "text in UTF-16":
-        raise BadInput(f"{path}: {what}: save it as UTF-8")
     if what is not None:
-        raise BadInput(f"{path}: {what}, which has no lines; formats are {', '.join(LOADERS)}{hint}")
+        instead = f"which has no lines; formats are {', '.join(LOADERS)}{hint}"
+        raise BadInput(f"{path}: {in_place_of_binary(what, instead)}")
 
 
 @contextmanager

@@ -57,9 +57,7 @@ class Tasks:
         if isinstance(given, (str, os.PathLike)):
             given = Partitions.load(given)
         if loader is not None and not isinstance(given, Partitions):
-            raise BadInput(
-                f"loader={loader!r} reads partitions in files: Partitions.of_files(files) makes such of yours"
-            )
+            raise BadInput(f"loader={loader!r} is for partitions in files, which Partitions.of_files(files) makes")
         self._parts = given if isinstance(given, Partitions) else None
         self._loader = loader_of(loader or given.format) if isinstance(given, Partitions) else None
         if not isinstance(given, Partitions) and not isinstance(given, Iterable):
