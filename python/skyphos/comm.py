@@ -9,30 +9,20 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from .arguments import (
-    Op,
-    as_degrees,
-    as_expected,
-    as_indices,
-    as_n,
-    as_out,
-    as_rank,
-    as_values,
-    resolve_op,
-)
-from .array_input import as_numpy
+from .collectives.agreement import collective
+from .collectives.list_types import retyped
+from .collectives.outer_product import OuterProductCollectives
+from .collectives.plan import Plan, Stats
+from .collectives.point_to_point import PointToPoint
 from .errors import BadInput, Mismatch
-from .exit_handlers import close_failed, close_later
 from .health import Health, health_of
-from .list_types import retyped
-from .outer_product import OuterProductCollectives
-from .plan import Plan, Stats
-from .planner import Profile, profile_of
-from .point_to_point import PointToPoint
-from .settings import real, truth, whole
-from .together import collective
-from .topology import Topology
-from .truth import as_room, as_sent, result_type, settled
+from .inputs.arguments import Op, as_degrees, as_expected, as_indices, as_n, as_out, as_rank, as_values, resolve_op
+from .inputs.arrays import as_numpy
+from .inputs.settings import real, truth, whole
+from .launch.exit_handlers import close_failed, close_later
+from .planning.planner import Profile, profile_of
+from .planning.topology import Topology
+from .vectors.booleans import as_room, as_sent, result_type, settled
 from .work import Work, perform
 
 if TYPE_CHECKING:
@@ -115,8 +105,8 @@ class Comm(OuterProductCollectives, PointToPoint):
         >>> from mpi4py import MPI  # doctest: +SKIP
         >>> group = sky.Comm.from_mpi4py(MPI.COMM_WORLD)  # doctest: +SKIP
         """
-        from .bootstrap import discover
         from .group import over_mpi
+        from .launch.bootstrap import discover
         from .mpi import handle_of
 
         return over_mpi(handle_of(comm), discover(), timeout=timeout, threads=threads, begin=(None, None, None))

@@ -6,15 +6,16 @@ import os
 import warnings
 from dataclasses import replace
 
-from . import _skyphos, variables
-from .bootstrap import Bootstrap, discover, sign_of_job
+from . import _skyphos
 from .comm import Comm
 from .errors import BadInput
-from .local_group import LocalGroup
-from .profile_choice import ProfileSource, TopologySource, begin_replicated, begin_with
-from .settings import real, truth, whole
-from .tls import TLS
-from .tls import files as tls_files
+from .inputs import variables
+from .inputs.settings import real, truth, whole
+from .launch.bootstrap import Bootstrap, discover, sign_of_job
+from .launch.local_group import LocalGroup
+from .launch.tls import TLS
+from .launch.tls import files as tls_files
+from .planning.profile_choice import ProfileSource, TopologySource, begin_replicated, begin_with
 
 __all__ = ["init", "local"]
 
@@ -54,7 +55,7 @@ def init(
     """Join the group that this process was started in.
 
     The place in the group comes from the arguments, or else from the launcher's environment
-    (:func:`skyphos.bootstrap.discover`): ``skyphos run``, ``torchrun``, Slurm, MPI's process managers. Alone it
+    (:func:`skyphos.launch.bootstrap.discover`): ``skyphos run``, ``torchrun``, Slurm, MPI's process managers. Alone it
     is a group of one; with a warning where something says that it was started with others.
 
     Parameters

@@ -16,8 +16,8 @@ from . import _skyphos
 from .errors import BadInput
 
 if TYPE_CHECKING:
-    from .bootstrap import Bootstrap
     from .comm import Comm
+    from .launch.bootstrap import Bootstrap
 
 __all__ = ["connect", "handle_of", "is_chosen", "remember"]
 

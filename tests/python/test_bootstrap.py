@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from skyphos.bootstrap import Bootstrap, discover, split_address
 from skyphos.errors import BadInput
-from skyphos.hostlist import expand_hostlist, first_host, tasks_on_node
+from skyphos.launch.bootstrap import Bootstrap, discover, split_address
+from skyphos.launch.hostlist import expand_hostlist, first_host, tasks_on_node
 
 TORCH = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 OURS = {

@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as st_numpy
 
 import skyphos as sky
 from conftest import Processes, on_all
-from skyphos.broadcast import BroadcastAlgorithm
-from skyphos.packing import is_pickle, pack, unpack
+from skyphos.collectives.broadcast import BroadcastAlgorithm
+from skyphos.collectives.packing import is_pickle, pack, unpack
 
 ALGORITHMS = get_args(BroadcastAlgorithm)
 

@@ -13,7 +13,7 @@ import pytest
 from skyphos.cli.output import check_writable, table, write_ranks
 from skyphos.cli.progress import Progress
 from skyphos.errors import BadInput
-from skyphos.whole_file import replacing
+from skyphos.files.whole_file import replacing
 
 
 def test_the_command_alone_shows_its_help() -> None:

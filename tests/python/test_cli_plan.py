@@ -13,9 +13,9 @@ from click.testing import CliRunner
 import skyphos as sky
 from skyphos.cli.plan import command
 from skyphos.cli.units import parse_bytes, parse_rate
-from skyphos.outlook import Assumed, chosen, foretell
-from skyphos.planner import Prediction, Profile
-from skyphos.profile_file import Host, Measured
+from skyphos.planning import Prediction, Profile
+from skyphos.planning.forecast import Assumed, chosen, foretell
+from skyphos.planning.profile_file import Host, Measured
 
 TWITTER = ("--ranks", "64", "--size", "60e6", "--density", "0.21", "--alpha", "1.1")
 SMALL = ("--ranks", "8", "--size", "1e6", "--entries", "100")

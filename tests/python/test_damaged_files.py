@@ -21,12 +21,11 @@ from hypothesis import strategies as st
 import skyphos as sky
 from skyphos.errors import BadInput
 from skyphos.graph import read_edges
-from skyphos.hostlist import expand_hostlist
-from skyphos.launch_hosts import parse_hostfile
-from skyphos.planner import Profile
-from skyphos.profile_file import Measured
+from skyphos.launch.hostlist import expand_hostlist
+from skyphos.launch.hosts import parse_hostfile
+from skyphos.planning import Profile, Topology
+from skyphos.planning.profile_file import Measured
 from skyphos.simulate import Network
-from skyphos.topology import Topology
 
 NETWORK = (
     b'{"ranks": 4, "rate_out": 1e9, "rate_in": 1e9, "latency_s": 1e-5, "jitter": "uniform(0, 1e-3)", "dealt": true}'

@@ -10,7 +10,7 @@ import pytest
 
 import skyphos as sky
 from conftest import on_all
-from skyphos.explanation import explanation_of
+from skyphos.planning.explanation import explanation_of
 
 
 def vector(rank: int, n: int, nnz: int) -> sky.SparseVector:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skyphos.errors import BadInput
-from skyphos.hostfile import parse_hostfile
+from skyphos.launch.hostfile import parse_hostfile
 
 NAMES = st.sampled_from(["n1", "node-7.cluster.local", "10.0.0.4", "[::1]", "user@n1", "gpu_3", "N9."])
 FORMS = st.sampled_from(["{}", "{}:4", "{} slots=4", "{} slots=4 max_slots=8", "{}\tslots=4  # four", "{} max-slots=4"])

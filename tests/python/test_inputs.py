@@ -279,7 +279,7 @@ def test_other_collectives(*, size: int, dtype: Any, flag: str) -> None:
 
 def _agreed(comm: sky.Comm, work: Callable[[], Any]) -> Any:
     """What only one rank may find wrong, before the call: not a collective's own."""
-    from skyphos.together import together
+    from skyphos.collectives.agreement import together
 
     return together(comm, work)
 

@@ -18,8 +18,8 @@ import scipy.sparse
 
 import skyphos as sky
 from conftest import Processes, on_all
-from skyphos.bootstrap import sign_of_job
 from skyphos.graph import DistMatrix, Edges, pagerank
+from skyphos.launch.bootstrap import sign_of_job
 from skyphos.mapreduce import MapReduce
 
 MASKED = np.ma.array([1.0, 2.0], mask=[True, False])

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from skyphos import launch, launch_hosts
 from skyphos.errors import BadInput
+from skyphos.launch import hosts as launch_hosts
+from skyphos.launch import local as launch
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="watches processes as Linux does")
 
@@ -324,7 +325,7 @@ def test_hosts_share_one_group(start: Launcher, tmp_path: Path, fake_ssh: str) -
 
 
 def test_localhost_needs_no_ssh(start: Launcher, tmp_path: Path) -> None:
-    script = "from skyphos.bootstrap import discover; print(discover().rendezvous.split(':')[0])"
+    script = "from skyphos.launch.bootstrap import discover; print(discover().rendezvous.split(':')[0])"
     options = host_options(tmp_path, "no-such-ssh", "localhost slots=2\n")
     assert finish(start(script, *options))[:2] == (0, ["[0] 127.0.0.1", "[1] 127.0.0.1"])
 

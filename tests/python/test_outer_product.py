@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import skyphos as sky
 from conftest import on_all
-from skyphos.outer_product import Algorithm, Exchange, Owners
+from skyphos.collectives.outer_product import Algorithm, Exchange, Owners
 
 ALGORITHMS = get_args(Algorithm)
 TYPES = [np.dtype(np.float32), np.dtype(np.float64), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)]

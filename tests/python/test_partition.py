@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graph_support import errors_on_ranks, on_ranks, shared
+from skyphos.collectives.agreement import reduce_number
 from skyphos.errors import BadInput
 from skyphos.graph import PARTITIONS, Edges, partition, read_edges, rmat
 from skyphos.graph.exchange import gather_table, move
 from skyphos.graph.partition import greedy_owners, random_owners
-from skyphos.together import reduce_number
 
 SMALL = st.integers(0, 12) | st.sampled_from([2**40, 2**63 - 1])
 

@@ -11,7 +11,7 @@ import pytest
 
 import skyphos as sky
 from conftest import on_all
-from skyphos.planner import Profile, greedy_degrees, predict_allreduce, union_entries
+from skyphos.planning import Profile, greedy_degrees, predict_allreduce, union_entries
 
 NETWORK = Profile.network(1e9)
 

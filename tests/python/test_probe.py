@@ -19,14 +19,14 @@ import pytest
 
 import skyphos as sky
 from conftest import Processes, on_all
-from skyphos.loggp import half_rate_bytes, incast_share, line
-from skyphos.planner import Profile
+from skyphos.planning import Profile
+from skyphos.planning.loggp import half_rate_bytes, incast_share, line
+from skyphos.planning.profile_choice import default_path
+from skyphos.planning.profile_file import Host, Measured
+from skyphos.planning.topology import cluster, racks
 from skyphos.probe import probe
-from skyphos.probe_words import summary
-from skyphos.profile_choice import default_path
-from skyphos.profile_file import Host, Measured
-from skyphos.schedule import incast_flows, neighbours, pair_rounds, tournament
-from skyphos.topology import cluster, racks
+from skyphos.probe.pairings import incast_flows, neighbours, pair_rounds, tournament
+from skyphos.probe.summary import summary
 
 HERE = os.uname().nodename
 

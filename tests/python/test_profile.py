@@ -17,10 +17,10 @@ from click.testing import CliRunner
 import skyphos as sky
 from conftest import Processes, on_all
 from skyphos.cli.plan import command as plan_command
-from skyphos.planner import Profile
-from skyphos.probe_page import render
-from skyphos.profile_choice import default_path, fit, read
-from skyphos.profile_file import Host, Measured
+from skyphos.pages.probe import render
+from skyphos.planning import Profile
+from skyphos.planning.profile_choice import default_path, fit, read
+from skyphos.planning.profile_file import Host, Measured
 
 HERE = os.uname().nodename
 
@@ -238,7 +238,7 @@ def test_the_users_own_profile_is_for_these_hosts(
 
 def test_a_profile_as_an_argument(processes: Processes) -> None:
     code = (
-        "from skyphos.planner import Profile\nimport socket\n"
+        "from skyphos.planning import Profile\nimport socket\n"
         "port = comm.allgather(np.array([socket.create_server(('127.0.0.1', 0)).getsockname()[1]]))[0, 0]\n"
         "rank = comm.rank\ncomm.close()\n"
         "mine = Profile.network(1e6) if rank == 0 else Profile.network(2e6)\n"

@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 import skyphos as sky
 from graph_support import errors_on_ranks, on_ranks, shared
+from skyphos.collectives.agreement import together
 from skyphos.errors import BadInput
 from skyphos.graph import Edges, load, read_edges, text
 from skyphos.graph.text import Layout
-from skyphos.together import together
 
 IDS = st.integers(0, 2**63 - 1) | st.integers(0, 30)
 PAIRS = st.lists(st.tuples(IDS, IDS), min_size=1, max_size=40)
@@ -445,7 +445,7 @@ def test_a_package_that_is_missing_is_named(folder: Path, monkeypatch: pytest.Mo
     if sys.version_info >= (3, 14):
         pytest.skip("Python has Zstandard itself")
     (folder / "z.txt.zst").write_bytes(PACKERS["zst"](LINES))
-    monkeypatch.setattr("skyphos.compression._has", lambda package: False)
+    monkeypatch.setattr("skyphos.files.compression._has", lambda package: False)
     with pytest.raises(BadInput, match=r"z\.txt\.zst: to read Zstandard takes a package: pip install zstandard"):
         read_edges(folder / "z.txt.zst")
 

@@ -8,7 +8,7 @@ import numpy as np
 
 import skyphos as sky
 from conftest import Processes, on_all
-from skyphos.profile_choice import begin_with
+from skyphos.planning.profile_choice import begin_with
 
 #: Calls of a kind in which `auto` may try several algorithms.
 WARM_UP = 25

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import skyphos as sky
 from conftest import Processes, on_all
-from skyphos.blocks import exchange_blocks
+from skyphos.collectives.blocks import exchange_blocks
 from skyphos.errors import BadInput, Mismatch, SkyphosError
 from skyphos.shuffle import Shuffle, stages, words
 from skyphos.shuffle.stages import Stages

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from skyphos.cli.simulate import command
 from skyphos.errors import BadInput
+from skyphos.pages.simulate import render
 from skyphos.simulate import Network, Simulation, collectives, simulate
-from skyphos.simulate_page import render
 
 TROUBLED = Network(
     24,

@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 import skyphos as sky
 from conftest import Processes
 from skyphos.cli.certificates import command
-from skyphos.tls import files
+from skyphos.launch.tls import files
 
 HOSTS = ("a", "b", "c")
 NAMES = ("AUTHORITY", "CERTIFICATE", "KEY")

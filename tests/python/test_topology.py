@@ -11,8 +11,8 @@ import pytest
 
 import skyphos as sky
 from conftest import Processes, on_all
-from skyphos.profile_choice import host_and_address
-from skyphos.profile_file import Host, Measured
+from skyphos.planning.profile_choice import host_and_address
+from skyphos.planning.profile_file import Host, Measured
 
 HERE = [("n1", "10.0.0.1"), ("n2", "10.0.0.2"), ("n1", "10.0.0.1"), ("n3", "10.0.0.3")]
 

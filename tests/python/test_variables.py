@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import skyphos as sky
-from skyphos import variables
-from skyphos.bootstrap import discover
 from skyphos.errors import BadInput
 from skyphos.group import _shares_memory
-from skyphos.settings import real, truth, whole
-from skyphos.units import as_bytes
+from skyphos.inputs import variables
+from skyphos.inputs.settings import real, truth, whole
+from skyphos.inputs.units import as_bytes
+from skyphos.launch import discover
 
 YES, NO = ["1", "true", "on", "yes", "TRUE", "On", " yes "], ["0", "false", "off", "no", "OFF", "False", "nO"]
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import skyphos as sky
 from conftest import Processes, on_all
-from skyphos.allreduce import Algorithm
-from skyphos.vectors import Schedule
+from skyphos.collectives.allreduce import Algorithm
+from skyphos.collectives.vectors import Schedule
 
 DTYPES = ["float32", "float64", "int32", "int64", "uint8", "uint32", "uint64"]
 UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}

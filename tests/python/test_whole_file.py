@@ -12,7 +12,7 @@ import pytest
 
 from skyphos.cli.output import check_writable
 from skyphos.errors import BadInput
-from skyphos.whole_file import is_special, replacing
+from skyphos.files.whole_file import is_special, replacing
 
 NEEDS_ORDINARY_USER = pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 

@@ -15,7 +15,7 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
 import skyphos as sky  # noqa: E402
-from skyphos.torch.block_momentum import block_momentum  # noqa: E402
+from skyphos.torch.training.block_momentum import block_momentum  # noqa: E402
 from torch_ranks import Ranks  # noqa: E402
 
 EVERY, MOMENTUM, RATE, STEP = 3, 0.75, 0.9, 0.1

@@ -25,9 +25,9 @@ import skyphos as sky  # noqa: E402
 from skyphos import _skyphos as native  # noqa: E402
 from skyphos.errors import BadInput  # noqa: E402
 from skyphos.torch import gpu  # noqa: E402
+from skyphos.torch.backend.tensors import as_numbers  # noqa: E402
 from skyphos.torch.gpu import compress, form, plain  # noqa: E402
-from skyphos.torch.select import fetch_quantised  # noqa: E402
-from skyphos.torch.tensors import as_numbers  # noqa: E402
+from skyphos.torch.hooks.selection import fetch_quantised  # noqa: E402
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 KINDS = ["normal", "alike", "special", "zeros", "tiny"]

@@ -20,9 +20,9 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import skyphos as sky  # noqa: E402
 import skyphos.torch as st  # noqa: E402
-from skyphos.topology import Topology  # noqa: E402
-from skyphos.torch.held import Held  # noqa: E402
-from skyphos.torch.layout import Layer  # noqa: E402
+from skyphos.planning import Topology  # noqa: E402
+from skyphos.torch.hooks.layout import Layer  # noqa: E402
+from skyphos.torch.hooks.residual_store import Held  # noqa: E402
 from test_hooks import Net, group_of, loss_of, samples, wrapped  # noqa: E402
 from torch_ranks import Ranks  # noqa: E402
 

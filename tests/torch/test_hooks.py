@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import skyphos.torch as st  # noqa: E402
-from skyphos.topology import Topology  # noqa: E402
+from skyphos.planning import Topology  # noqa: E402
 from torch_ranks import Ranks  # noqa: E402
 
 RATE = 0.5

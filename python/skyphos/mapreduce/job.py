@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from ..arguments import Op, as_one_of
 from ..checkpoint import Checkpoint
+from ..collectives.agreement import agree_arguments, gather_numbers, raise_if, together
+from ..collectives.agreement import collective as _collective
 from ..errors import BadInput, PeerLost
-from ..settings import whole
+from ..inputs.arguments import Op, as_one_of
+from ..inputs.settings import whole
 from ..shuffle import Shuffle
 from ..shuffle.combine import Combine, Function
 from ..shuffle.keys import listed
 from ..shuffle.user_code import raised
-from ..together import agree_arguments, gather_numbers, raise_if, together
-from ..together import collective as _collective
 from .collect import to_root
 from .loaders import Loader
 from .saves import Saves

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import as_one_of
 from ..errors import BadInput
+from ..inputs.arguments import as_one_of
 from ..shuffle.user_code import raised
 from .assign import assign
 from .fetch import Fetch, fetch, plan

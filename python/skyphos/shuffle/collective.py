@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from ..arguments import Op
-from ..broadcast import BroadcastCollectives
-from ..in_thread import InThread
-from ..settings import truth
-from ..together import collective
+from ..collectives.agreement import collective
+from ..collectives.broadcast import BroadcastCollectives
+from ..collectives.in_thread import InThread
+from ..inputs.arguments import Op
+from ..inputs.settings import truth
 from ..work import Work
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import as_values
-from ..array_input import as_numpy, refuse_masked, supported
+from ..collectives.packing import untrusted
 from ..errors import BadInput
-from ..kinds import open_vector
-from ..packing import untrusted
-from ..truth import as_room, settled
-from ..units import as_bytes
+from ..inputs.arguments import as_values
+from ..inputs.arrays import as_numpy, refuse_masked, supported
+from ..inputs.units import as_bytes
+from ..vectors.booleans import as_room, settled
+from ..vectors.kinds import open_vector
 from .combine import Combine, is_debug
 from .keys import Keys, hashable, listed, open_keys, select
 from .spill import Spill, memory_of_rank

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import Op
+from ..collectives.agreement import collective, raise_if, together
 from ..errors import BadInput
-from ..settings import whole
-from ..together import collective, raise_if, together
-from ..truth import settled
-from ..units import as_bytes
+from ..inputs.arguments import Op
+from ..inputs.settings import whole
+from ..inputs.units import as_bytes
+from ..vectors.booleans import settled
 from .combine import Combine, Function
 from .explanation import ShuffleExplanation
 from .gatherer import Gatherer, as_it_is, default_back

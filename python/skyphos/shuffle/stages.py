@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from ..blocks import exchange_blocks
+from ..collectives.blocks import exchange_blocks
+from ..collectives.packing import Bytes
 from ..errors import BadInput
-from ..packing import Bytes
 from .stores import NOWHERE, Places, Store
 
 if TYPE_CHECKING:
