@@ -232,7 +232,7 @@ def _users_own(here: Sequence[tuple[str, str]]) -> tuple[Profile | None, Measure
 def _warn(words: str) -> None:
     """Warn of it at the line that called this package, however deep it is in here."""
     frame, level = sys._getframe(), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "skyphos":
         frame, level = frame.f_back, level + 1
     warnings.warn(words, stacklevel=level)
 

@@ -15,8 +15,8 @@ from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import skyphos.torch as st  # noqa: E402
-from test_hook_faults import said_by  # noqa: E402
-from test_hooks import group_of, wrapped  # noqa: E402
+from fault_support import said_by  # noqa: E402
+from hook_support import group_of, wrapped  # noqa: E402
 from torch_ranks import Ranks  # noqa: E402
 
 MakeRanks = Callable[[int], Ranks]

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import skyphos as sky
 from conftest import Processes, on_all
+from mpi_support import needs_mpi, run
 from skyphos.errors import BadInput, Mismatch, PeerLost, SkyphosError, Timeout
-from test_mpi import needs_mpi, run
 
 
 class Label(bytes):

@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 
 import skyphos as sky  # noqa: E402
 import skyphos.torch as st  # noqa: E402
-from test_hooks import top_of_buckets  # noqa: E402
+from hook_support import top_of_buckets  # noqa: E402
 from torch_ranks import Ranks  # noqa: E402
 
 RATE, K, BUCKET = 0.05, 3, 64

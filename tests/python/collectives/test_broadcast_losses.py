@@ -13,7 +13,7 @@ import pytest
 
 from conftest import Processes
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "bench"))
 
 from lab.cluster import Cluster, unavailable
 

@@ -13,12 +13,12 @@ import pytest
 
 import skyphos as sky
 from conftest import Processes, on_all
+from mpi_support import needs_mpi, run
 from skyphos.collectives.agreement import agree_arguments, collective, tell, together
 from skyphos.errors import BadInput, Mismatch, SkyphosError, text_of
 from skyphos.graph import Edges, pagerank
 from skyphos.mapreduce import MapReduce
 from skyphos.mapreduce.sums import print_of
-from test_mpi import needs_mpi, run
 
 # Rank 0 is interrupted while it waits for the others, which enter once it has left. Who raises makes the step again.
 LATE = """

@@ -13,7 +13,7 @@ from typing import IO
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "bench"))
 
 from lab.cluster import Cluster, unavailable
 

@@ -20,22 +20,14 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import skyphos as sky  # noqa: E402
 import skyphos.torch as st  # noqa: E402
+from fault_support import said_by  # noqa: E402
+from hook_support import Net, group_of, loss_of, samples, wrapped  # noqa: E402
 from skyphos.planning import Topology  # noqa: E402
 from skyphos.torch.hooks.layout import Layer  # noqa: E402
 from skyphos.torch.hooks.residual_store import Held  # noqa: E402
-from test_hooks import Net, group_of, loss_of, samples, wrapped  # noqa: E402
 from torch_ranks import Ranks  # noqa: E402
 
 MakeRanks = Callable[[int], Ranks]
-
-
-def said_by(call: Callable[[], Any]) -> str:
-    """The error of a call, with its type."""
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing"
 
 
 # -- A rank that stands still.

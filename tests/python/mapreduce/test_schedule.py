@@ -15,11 +15,7 @@ from hypothesis import strategies as st
 
 import skyphos as sky
 from conftest import Processes, on_all
-from skyphos.errors import BadInput
-from skyphos.mapreduce import MapReduce, Partitions
-from skyphos.mapreduce.board import Board, Status
-from skyphos.shuffle import Shuffle
-from test_mapreduce import (
+from mapreduce_support import (
     JOB,
     POINTS,
     WORDS,
@@ -33,6 +29,10 @@ from test_mapreduce import (
     with_points,
     words_of,
 )
+from skyphos.errors import BadInput
+from skyphos.mapreduce import MapReduce, Partitions
+from skyphos.mapreduce.board import Board, Status
+from skyphos.shuffle import Shuffle
 
 pytest.importorskip("scipy")
 
