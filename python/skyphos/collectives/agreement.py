@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import wraps
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "agree_arguments",
     "collective",
+    "fail",
     "gather_numbers",
     "in_words_for_peers",
     "raise_if",
@@ -133,6 +134,11 @@ def tell(comm: Comm, error: BaseException, *, goes_on: bool = False) -> BaseExce
     if comm.size > 1 and not comm._native.closed:
         comm._native.fail_call(text, wire, goes_on)
     return mark_raised_by_all(raised)
+
+
+def fail(comm: Comm, error: BaseException, *, goes_on: bool = False) -> NoReturn:
+    """Raise an error found before a call could begin, on all ranks. ``goes_on``: see :func:`tell`."""
+    raise tell(comm, error, goes_on=goes_on) from None
 
 
 def in_words_for_peers(error: BaseException, rank: int) -> tuple[bytes | None, str, BaseException]:

@@ -25,7 +25,7 @@ from .agreement import together
 from .packing import Bytes, is_pickle, joined, pack_plain, parted, unpack, untrusted
 
 if TYPE_CHECKING:
-    from .vectors import VectorCollectives
+    from ..comm import Comm
 
 __all__ = ["allgather_bytes", "allgather_objects", "alltoall_objects", "gather_objects", "scatter_objects"]
 
@@ -47,7 +47,7 @@ def _words_of(block: Bytes) -> _Words:
     return np.arange(entries, dtype=np.uint32), words, None
 
 
-def _packed(comm: VectorCollectives, x: Any) -> _Words:
+def _packed(comm: Comm, x: Any) -> _Words:
     parts = pack_plain(x)
     if is_pickle(parts) and not comm._native.trusted:
         raise untrusted(f"{type(x).__name__} would be sent as a pickle, which runs")
@@ -59,7 +59,7 @@ def _bytes_of(came: tuple[Any, Any, Any]) -> Bytes:
     return memory
 
 
-def _read(comm: VectorCollectives, came: Sequence[Any], *, is_agreed: bool) -> list[Any]:
+def _read(comm: Comm, came: Sequence[Any], *, is_agreed: bool) -> list[Any]:
     """The objects that came; if this rank cannot read one, it is an error of all where ``is_agreed``."""
 
     def read() -> list[Any]:
@@ -68,18 +68,16 @@ def _read(comm: VectorCollectives, came: Sequence[Any], *, is_agreed: bool) -> l
             raise BadInput("a pickle came in a group that has proved no token")
         return [unpack(parts) for parts in blocks]
 
-    return together(comm, read) if is_agreed else read()  # type: ignore[arg-type]
+    return together(comm, read) if is_agreed else read()
 
 
-def allgather_bytes(
-    comm: VectorCollectives, block: Bytes, finish: Callable[[list[Bytes]], Any], *, async_op: bool
-) -> Any:
+def allgather_bytes(comm: Comm, block: Bytes, finish: Callable[[list[Bytes]], Any], *, async_op: bool) -> Any:
     """What ``finish`` makes of the bytes of all ranks, padded with zeros to a multiple of 64. Collective."""
     done = native.allgather(comm._native, NUMBERS, _WIDTH, _words_of(block), "auto", async_op)
     return perform(done, async_op, lambda result: finish([_bytes_of(one) for one in result[0]]))
 
 
-def allgather_objects(comm: VectorCollectives, x: Any, algorithm: str, *, explain: bool, async_op: bool) -> Any:
+def allgather_objects(comm: Comm, x: Any, algorithm: str, *, explain: bool, async_op: bool) -> Any:
     """The objects of all ranks, by rank."""
     mine = _packed(comm, x)
     done = native.allgather(comm._native, OBJECTS, _WIDTH, mine, algorithm, async_op)
@@ -97,7 +95,7 @@ def allgather_objects(comm: VectorCollectives, x: Any, algorithm: str, *, explai
     return perform(done, async_op, finish)
 
 
-def gather_objects(comm: VectorCollectives, x: Any, root: int, *, async_op: bool) -> Any:
+def gather_objects(comm: Comm, x: Any, root: int, *, async_op: bool) -> Any:
     """The objects of all ranks on ``root``."""
     mine = _packed(comm, x)
     done = native.gather(comm._native, OBJECTS, _WIDTH, mine, root, async_op)
@@ -109,14 +107,14 @@ def gather_objects(comm: VectorCollectives, x: Any, root: int, *, async_op: bool
     return perform(done, async_op, finish)
 
 
-def alltoall_objects(comm: VectorCollectives, xs: Sequence[Any], *, async_op: bool) -> Any:
+def alltoall_objects(comm: Comm, xs: Sequence[Any], *, async_op: bool) -> Any:
     """The objects that each rank had for this one."""
     mine = [_packed(comm, x) for x in xs]
     done = native.alltoall(comm._native, OBJECTS, _WIDTH, mine, None, _NO_WORDS, async_op)
     return perform(done, async_op, lambda came: _read(comm, came, is_agreed=not async_op))
 
 
-def scatter_objects(comm: VectorCollectives, xs: Sequence[Any] | None, root: int, *, async_op: bool) -> Any:
+def scatter_objects(comm: Comm, xs: Sequence[Any] | None, root: int, *, async_op: bool) -> Any:
     """One of ``root``'s objects."""
     mine = [_packed(comm, x) for x in ([] if xs is None else xs)] if comm.rank == root else []
     done = native.alltoall(comm._native, OBJECTS, _WIDTH, mine, root, _NO_WORDS, async_op)

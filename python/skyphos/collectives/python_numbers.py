@@ -28,7 +28,7 @@ from ..vectors.dtype_names import type_named
 from .objects import allgather_bytes
 
 if TYPE_CHECKING:
-    from .vectors import VectorCollectives
+    from ..comm import Comm
 
 __all__ = ["reduce_numbers"]
 
@@ -76,9 +76,7 @@ class _Given:
     most: int
 
 
-def reduce_numbers(
-    comm: VectorCollectives, x: Any, op: Op, call: str, *, root: int = -1, async_op: bool = False
-) -> Any:
+def reduce_numbers(comm: Comm, x: Any, op: Op, call: str, *, root: int = -1, async_op: bool = False) -> Any:
     """Reduce a number or a list of each rank. Collective.
 
     Parameters
@@ -222,7 +220,7 @@ def _kind_of(dtype: np.dtype[Any]) -> str:
     return "bool" if dtype == np.bool_ else "float"
 
 
-def _reduced(comm: VectorCollectives, all_given: list[_Given], mine: npt.NDArray[Any], op: Op) -> npt.NDArray[Any]:
+def _reduced(comm: Comm, all_given: list[_Given], mine: npt.NDArray[Any], op: Op) -> npt.NDArray[Any]:
     """The result as an array, of objects where it is of Python's integers; raises on all ranks alike, for all have the
     same at hand."""
     for what in ("call", "op", "root", "shape"):
@@ -296,7 +294,7 @@ def _fits(all_given: list[_Given], op: Op) -> bool:
     return sum(most) < 2**63
 
 
-def _all_rows(comm: VectorCollectives, mine: npt.NDArray[Any]) -> list[Any]:
+def _all_rows(comm: Comm, mine: npt.NDArray[Any]) -> list[Any]:
     block = np.frombuffer(json.dumps(mine.tolist()).encode(), np.uint8)
     rows: list[Any] = allgather_bytes(
         comm, block, lambda blocks: [json.loads(one.tobytes().rstrip(b"\0")) for one in blocks], async_op=False

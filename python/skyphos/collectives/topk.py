@@ -16,12 +16,12 @@ from ..inputs.arrays import as_numpy, require_floats
 from ..inputs.settings import whole
 from ..planning.explanation import Told
 from ..vectors.kinds import open_vector
-from ..vectors.sparse_vector import SparseVector
+from ..vectors.sparse_vector import Parts, SparseVector
 from ..work import perform
 from .agreement import collective
 from .allreduce import Algorithm, _allreduce_settings
 from .quantize import Quantize, check_bits, check_seed
-from .vectors import _arrays, _Parts, _vector
+from .vector_input import parts_of, vector_of
 
 if TYPE_CHECKING:
     from ..comm import Comm
@@ -364,17 +364,17 @@ def reduce_chosen(
     error.
     """
     tell_sent = settings[4] is not None
-    call = (comm._native, mine.n, 1, _arrays(mine), *op, settings)
+    call = (comm._native, mine.n, 1, parts_of(mine), *op, settings)
     try:
         done = native.allreduce(*call, tell_sent, False, bool(async_op))
     except BaseException:
         restore()
         raise
 
-    def finish_all(result: tuple[_Parts, Told, _Array | None]) -> Any:
+    def finish_all(result: tuple[Parts, Told, _Array | None]) -> Any:
         parts, told, became = result
         if became is not None:
             sent(became)
-        return finish(_vector(parts, mine), told)
+        return finish(vector_of(parts, mine), told)
 
     return perform(done, async_op, finish_all, restore)

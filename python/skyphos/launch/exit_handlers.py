@@ -71,8 +71,8 @@ def _close_all() -> None:
 def _close(comm: Comm, why: str | None) -> None:
     _open.discard(comm)
     try:
-        if comm._way is not None:
-            comm._way.close()
+        if comm._stages is not None:
+            comm._stages.close()
         comm._native.close_at_exit(_FINISH_S, why)
     except SkyphosError as error:
         print(f"skyphos: {text_of(error)}", file=sys.stderr)

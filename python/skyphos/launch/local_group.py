@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..comm import Comm
 from ..errors import SkyphosError
+
+if TYPE_CHECKING:
+    from ..comm import Comm
 
 __all__ = ["LocalGroup"]
 
@@ -17,7 +19,7 @@ T = TypeVar("T")
 _AGREED_S = 1.0
 
 
-class LocalGroup(list[Comm]):
+class LocalGroup(list["Comm"]):
     """What :func:`skyphos.local` returns: a list of the group's Comms, by rank."""
 
     def run(self, function: Callable[..., T], *arguments: Any) -> list[T]:

@@ -10,28 +10,16 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
-from typing import Any
 
-import numpy as np
-
-from ..errors import BadInput
+from .hosts import Host, read_hosts, read_racks
+from .json_reader import JsonReader
 from .loggp import LogGP
-from .planner import FORMAT, Profile, is_number, read_profile, read_text, short
+from .planner import FORMAT, Profile, read_profile, read_text
 from .topology import Matrix, Topology
 
 __all__ = ["Host", "Measured", "Point"]
-
-
-@dataclass(frozen=True)
-class Host:
-    """A machine: its name, the address that the others use, and its ranks."""
-
-    name: str
-    address: str
-    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -130,19 +118,11 @@ class Measured:
     def from_text(cls, text: str, name: str) -> Measured:
         """Read the text of such a file; ``name`` is what errors call it."""
         profile, found = read_profile(text, name)
-        at = _Reader(found, name)
-        hosts = [
-            Host(host.text("name"), host.text("address"), tuple(host.wholes("ranks"))) for host in at.parts("hosts")
-        ]
+        at = JsonReader(found, name)
         ranks = at.whole("ranks")
-        listed = sorted(rank for host in hosts for rank in host.ranks)
-        # Whatever it says, no list is made of it.
-        if len(listed) != ranks or listed != list(range(len(listed))):
-            at.fail("hosts", f"must have each of the ranks 0 to {ranks - 1} once")
+        hosts = read_hosts(at, ranks)
         topology, loggp, machine = at.part("topology"), at.part("loggp"), at.part("machine")
-        rack_list = [rack.wholes(None) for rack in topology.parts("racks")]
-        if sorted(host for rack in rack_list for host in rack) != list(range(len(hosts))):
-            topology.fail("racks", f"must have each of the hosts 0 to {len(hosts) - 1} once")
+        rack_list = read_racks(topology, len(hosts))
         curve = [
             Point(p.whole("size"), *(p.number(k) for k in ("seconds", "low_s", "high_s", "together_s")))
             for p in at.parts("curve")
@@ -180,74 +160,3 @@ class Measured:
 
 def _rows(matrix: Matrix) -> list[list[float | None]]:
     return [[float(x) if math.isfinite(x) else None for x in row] for row in matrix]
-
-
-class _Reader:
-    """Reads parts of a file's content; errors name the file and the place in it."""
-
-    def __init__(self, found: Any, name: str, place: str = "") -> None:
-        self._found, self._name, self._place = found, name, place
-
-    def fail(self, key: str | int | None, what: str) -> Any:
-        raise BadInput(f"{self._name}: {self._at(key)} {what}: probe again, or mend the file")
-
-    def _at(self, key: str | int | None) -> str:
-        if key is None:
-            return self._place or "the file"
-        return f"{self._place}[{key}]" if isinstance(key, int) else f"{self._place}.{key}".lstrip(".")
-
-    def _get(self, key: str | int | None, sound: Callable[[Any], bool], what: str) -> Any:
-        value = self._found
-        if key is not None:
-            if isinstance(key, str) and not isinstance(value, dict):
-                self.fail(None, "must be an object with names")
-            if isinstance(key, str) and key not in value:
-                self.fail(key, "is missing")
-            value = value[key]
-        if not sound(value):
-            self.fail(key, f"must be {what}, not {short(value)}")
-        return value
-
-    def names(self) -> list[str]:
-        return list(self._get(None, lambda v: isinstance(v, dict), "an object with names"))
-
-    def text(self, key: str) -> str:
-        return str(self._get(key, lambda v: isinstance(v, str), "a text"))
-
-    def truth(self, key: str) -> bool:
-        return bool(self._get(key, lambda v: isinstance(v, bool), "true or false"))
-
-    def number(self, key: str | int) -> float:
-        return float(self._get(key, _is_number, "a number of at least 0"))
-
-    def whole(self, key: str | int) -> int:
-        return int(self._get(key, lambda v: _is_number(v) and v == int(v), "a whole number of at least 0"))
-
-    def part(self, key: str | int) -> _Reader:
-        value = self._get(key, lambda v: isinstance(v, dict | list), "a part with names or items")
-        return _Reader(value, self._name, self._at(key))
-
-    def parts(self, key: str) -> list[_Reader]:
-        items = self._get(key, lambda v: isinstance(v, list), "a list")
-        return [_Reader(item, self._name, f"{self._at(key)}[{k}]") for k, item in enumerate(items)]
-
-    def wholes(self, key: str | None) -> list[int]:
-        """A list of whole numbers: this part itself, or one of it."""
-        items = self._get(key, lambda v: isinstance(v, list), "a list")
-        return [_Reader(items, self._name, self._at(key)).whole(k) for k in range(len(items))]
-
-    def matrix(self, key: str, size: int) -> Matrix:
-        rows = self._get(key, lambda v: isinstance(v, list) and len(v) == size, f"a list of {size} rows")
-        matrix = np.full((size, size), np.nan)
-        for i, row in enumerate(rows):
-            if not isinstance(row, list) or len(row) != size:
-                self.fail(f"{key}[{i}]", f"must be a list of {size} numbers")
-            for j, value in enumerate(row):
-                if value is not None and not _is_number(value):
-                    self.fail(f"{key}[{i}][{j}]", f"must be a number of at least 0 or null, not {short(value)}")
-                matrix[i, j] = np.nan if value is None else value
-        return matrix
-
-
-def _is_number(value: Any) -> bool:
-    return is_number(value) and value >= 0

@@ -18,6 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadInput
+from .hosts import read_hosts, read_racks
+from .json_reader import JsonReader
+from .planner import read_profile, read_text
 
 __all__ = ["Topology", "cluster", "groups", "racks", "scattered"]
 
@@ -109,22 +112,9 @@ class Topology:
             The file cannot be read or understood, or says nothing of a host, or two things.
         """
         name = os.fspath(path)
-        from .planner import read_text
-
         text = read_text(name)
         probed = text.lstrip().startswith("{")
-        if probed:
-            from .profile_file import Measured
-
-            found = Measured.from_text(text, name)
-            rack_of = {
-                key: str(number)
-                for number, rack in enumerate(found.topology.racks)
-                for host in rack
-                for key in (found.hosts[host].name, found.hosts[host].address)
-            }
-        else:
-            rack_of = _racks_in(text, name)
+        rack_of = _probed_racks(text, name) if probed else _racks_in(text, name)
         racks: list[str] = []
         for rank, (host, address) in enumerate(hosts):
             # Since a probe, another host may have got an address: names count there.
@@ -214,6 +204,18 @@ class Topology:
 
         ranks = count(range(self.size), "rank")
         return f"Topology({ranks} on {count(self.hosts, 'host')} in {count(self.racks, 'rack')})"
+
+
+def _probed_racks(text: str, name: str) -> dict[str, str]:
+    """The rack of each host's name and address, from the file of a probe."""
+    at = JsonReader(read_profile(text, name)[1], name)
+    known = read_hosts(at, at.whole("ranks"))
+    return {
+        key: str(number)
+        for number, rack in enumerate(read_racks(at.part("topology"), len(known)))
+        for host in rack
+        for key in (known[host].name, known[host].address)
+    }
 
 
 def _racks_in(text: str, name: str) -> dict[str, str]:

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..collectives.vectors import _Parts
 from ..errors import BadInput
 from ..inputs.arrays import as_numpy, plain_array, refuse_masked
 from .kinds import open_vector
-from .sparse_vector import SparseVector
+from .sparse_vector import Parts, SparseVector
 
 __all__ = ["DenseFactors", "Factors", "open_factors"]
 
@@ -76,7 +75,7 @@ class Factors:
     m: int
     kind: Any
 
-    def back(self, parts: _Parts, rows: int) -> Any:
+    def back(self, parts: Parts, rows: int) -> Any:
         """The caller's kind of a sum of so many rows."""
         indices, values, present = parts
         if isinstance(self.kind, SparseVector):

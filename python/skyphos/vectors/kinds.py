@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -14,7 +14,14 @@ from .low_rank import LowRank
 from .scipy_kinds import open_scipy
 from .sparse_vector import SparseVector
 
-__all__ = ["is_number", "is_vector", "open_vector"]
+__all__ = ["AnyVector", "is_number", "is_vector", "open_vector"]
+
+if TYPE_CHECKING:
+    from scipy.sparse import sparray, spmatrix
+    from torch import Tensor
+
+#: A kind of vector that collectives return as it came in.
+AnyVector = TypeVar("AnyVector", bound="SparseVector | np.ndarray[Any, Any] | sparray | spmatrix | Tensor")
 
 #: Kinds that are no arrays, and have numbers: they are reduced one by one (:mod:`skyphos.collectives.python_numbers`).
 _NUMBERS = frozenset([int, float, complex, bool, list, tuple])

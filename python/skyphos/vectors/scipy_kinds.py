@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BadInput
-from ..inputs.arrays import supported, unsupported
+from .scipy_arrays import entries_of, rows_of
 from .sparse_vector import SparseVector
 
-__all__ = ["matrix_shape", "open_scipy", "rows_of_scipy"]
+__all__ = ["matrix_shape", "open_scipy"]
 
 
 def open_scipy(x: Any, *, rows: bool = False) -> tuple[SparseVector, Callable[[SparseVector], Any]]:
@@ -32,18 +31,10 @@ def open_scipy(x: Any, *, rows: bool = False) -> tuple[SparseVector, Callable[[S
     >>> type(back(x)).__name__
     'csr_matrix'
     """
-    if not supported(x.dtype):
-        raise unsupported(np.empty(0, x.dtype), "values")
     if rows and x.ndim == 2 and x.shape[0] > 1:
-        return rows_of_scipy(x), lambda result: _of_entries(_entries_of_rows(result), x)
-    if prod(x.shape) > 2**63:
-        raise BadInput(f"a sparse array of shape {x.shape} has more than 2^63 places: fewer can be numbered")
-    coo = x.tocoo()  # of a COO itself: nothing below writes to it
-    places = np.zeros(len(coo.data), np.int64)
-    for length, coords in zip(x.shape, _coords(coo), strict=True):
-        places = places * length + coords
-    vector = SparseVector(places, _native(coo.data), prod(x.shape))
-    return vector, lambda result: _of_entries(result, x)
+        vector = SparseVector._of(*rows_of(x), None, x.shape[0])
+        return vector, lambda result: _of_entries(_entries_of_rows(result), x)
+    return SparseVector(*entries_of(x), prod(x.shape)), lambda result: _of_entries(result, x)
 
 
 def matrix_shape(x: Any) -> tuple[int, ...] | None:
@@ -64,27 +55,6 @@ def matrix_shape(x: Any) -> tuple[int, ...] | None:
     if scipy_sparse is None or not scipy_sparse.issparse(x) or prod(x.shape[:-1]) == 1:
         return None
     return tuple(x.shape)
-
-
-def rows_of_scipy(x: Any) -> SparseVector:
-    """The vector of a matrix's rows: an entry, with all its numbers, for each row that stores anything."""
-    coo = x.tocoo()
-    row, column = _coords(coo)
-    held, at = np.unique(np.asarray(row, np.int64), return_inverse=True)
-    dense = np.zeros((len(held), x.shape[1]), x.dtype.newbyteorder("="))
-    add = np.logical_or if dense.dtype == np.bool_ else np.add
-    add.at(dense, (at.reshape(-1), column), _native(coo.data))
-    if x.shape[1] == 0:
-        raise BadInput(f"a matrix of shape {x.shape} has no numbers")
-    return SparseVector._of(held, dense, None, x.shape[0])
-
-
-def _coords(coo: Any) -> Any:
-    return coo.coords if hasattr(coo, "coords") else (coo.row, coo.col)  # SciPy before 1.13
-
-
-def _native(data: Any) -> Any:
-    return data if data.dtype.isnative else data.astype(data.dtype.newbyteorder("="))
 
 
 def _entries_of_rows(rows: SparseVector) -> SparseVector:

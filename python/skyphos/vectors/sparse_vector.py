@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     import scipy.sparse
     import torch
 
-__all__ = ["SparseVector"]
+__all__ = ["Parts", "SparseVector"]
+
+#: Indices, values and the bitmap of entries that are there, as the native library takes and gives a vector: without
+#: indices it is dense, without a bitmap every row is an entry.
+Parts = tuple[npt.NDArray[Any] | None, npt.NDArray[Any], npt.NDArray[Any] | None]
 
 Array = npt.NDArray[Any]
 
@@ -136,9 +140,12 @@ class SparseVector:
         >>> sky.SparseVector.from_scipy(x)
         SparseVector(n=9, nnz=1, float64)
         """
-        from .scipy_kinds import open_scipy, rows_of_scipy
+        from .scipy_arrays import entries_of, rows_of
 
-        return open_scipy(array)[0] if array.ndim == 1 else rows_of_scipy(array)
+        if array.ndim != 1:
+            rows, numbers = rows_of(array)
+            return cls._of(rows, numbers, None, array.shape[0])
+        return cls(*entries_of(array), array.shape[0])
 
     @classmethod
     def from_torch(cls, tensor: torch.Tensor) -> SparseVector:
@@ -153,15 +160,17 @@ class SparseVector:
         >>> sky.SparseVector.from_torch(torch.sparse_coo_tensor([[1]], [2.0], (4,)))  # doctest: +SKIP
         SparseVector(n=4, nnz=1, float32)
         """
-        from .torch_kinds import open_tensor
+        from .torch_arrays import array_of, entries_of, plain
 
         if tensor.is_sparse and (tensor.sparse_dim() != 1 or tensor.dense_dim() > 1):
             raise BadInput(
                 f"a sparse tensor needs one sparse and at most one dense dimension, not {tensor.sparse_dim()} and "
                 f"{tensor.dense_dim()}"
             )
-        vector, _ = open_tensor(tensor)
-        return vector if isinstance(vector, SparseVector) else cls.from_dense(vector, keep_zeros=True)
+        tensor = plain(tensor)
+        if tensor.is_sparse:
+            return cls(*entries_of(tensor), prod(tensor.shape[: tensor.sparse_dim()]))
+        return cls.from_dense(array_of(tensor), keep_zeros=True)
 
     @classmethod
     def from_arrow(

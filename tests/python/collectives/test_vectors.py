@@ -10,11 +10,11 @@ import pytest
 import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from skyphos.collectives.vectors import Schedule
 
 import skyphos as sky
 from conftest import Processes, on_all
 from skyphos.collectives.allreduce import Algorithm
-from skyphos.collectives.vectors import Schedule
 
 DTYPES = ["float32", "float64", "int32", "int64", "uint8", "uint32", "uint64"]
 UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}

@@ -274,9 +274,9 @@ def test_closing_closes_the_group_of_the_host() -> None:
     """An open one would keep the connections open."""
 
     def body(comm: sky.Comm) -> Any:
-        comm._way = Hosts(comm, 2)
+        comm._stages = Hosts(comm, 2)
         comm.shuffle([1], [1])
-        group = comm._way._host_group()
+        group = comm._stages._host_group()
         comm.close()
         with pytest.raises(sky.SkyphosError, match="closed"):
             group.barrier()
@@ -291,7 +291,7 @@ def test_ranks_of_a_host_merge_first(each: int, combine: str) -> None:
     merge: Any = (lambda _, a, b: a + b) if combine == "function" else combine
 
     def body(comm: sky.Comm) -> Any:
-        comm._way = Hosts(comm, each)
+        comm._stages = Hosts(comm, each)
         keys = np.arange(600)
         first = comm.shuffle(keys, keys * (comm.rank + 1), merge, explain=True)
         return first, comm.shuffle(keys, keys, merge, local_reduction="process", explain=True)[2]
@@ -440,7 +440,7 @@ def test_a_function_that_fails_at_the_owner() -> None:
         return a + b
 
     def body(comm: sky.Comm) -> Any:
-        comm._way = Hosts(comm, 2 if comm.size == 4 else 1)
+        comm._stages = Hosts(comm, 2 if comm.size == 4 else 1)
         with pytest.raises(BadInput, match=r"rank \d: combine=.*merge raised ZeroDivisionError on key 'bad'"):
             comm.shuffle(["good", "bad"], [1, 2], merge)
         return whole([comm.shuffle(["good"], [1], merge)])

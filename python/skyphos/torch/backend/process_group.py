@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import ReduceOp
 
 from ... import _skyphos as native
+from ...collectives.agreement import fail
 from ...collectives.allreduce import reduce_shaped
 from ...comm import Comm
 from ...errors import BadInput
@@ -138,13 +139,13 @@ class SkyphosBackend(Backend):
         try:
             return look()
         except BaseException as error:
-            self.comm._fail(error)
+            fail(self.comm, error)
 
     def _root(self, opts: Any) -> int:
         """The rank that sends or receives alone."""
         root: int = opts.rootRank
         if not 0 <= root < self.comm.size:
-            self.comm._fail(BadInput(f"root={root} is no rank of a group of {self.comm.size}"))
+            fail(self.comm, BadInput(f"root={root} is no rank of a group of {self.comm.size}"))
         return root
 
     def _op(self, given: Any, dtype: torch.dtype) -> Any:

@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 import numpy as np
 import torch
 
+from ...collectives.agreement import fail
 from ...collectives.allreduce import _allreduce_settings
 from ...collectives.quantize import Quantize
 from ...collectives.topk import reduce_chosen
@@ -577,7 +578,7 @@ class Engine:
     def _fail(self, error: Exception) -> NoReturn:
         """An error on all ranks, in the next call of all of them. The step's other calls are made all the same."""
         assert self._levels is not None
-        self._levels.comm._fail(error, goes_on=True)
+        fail(self._levels.comm, error, goes_on=True)
 
     def _fail_all(self, layout: Layout, error: Exception) -> NoReturn:
         """An error on all ranks, in each of the calls that they make for this vector."""
@@ -586,7 +587,7 @@ class Engine:
         if across is not None:
             for _ in range(self._sends_chosen(layout) + bool(layout.dense)):
                 with suppress(SkyphosError):
-                    across._fail(error, goes_on=True)
+                    fail(across, error, goes_on=True)
         raise error
 
     def _end_step(self, step: int) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _skyphos as native
+from ...collectives.agreement import fail
 from ...comm import Comm
 from ...errors import SkyphosError
 from ...inputs.arguments import resolve_op
@@ -100,7 +101,7 @@ class Levels:
     def fail_sum(self, error: Exception) -> Callable[[], _Array]:
         """In place of :meth:`sum_inside`: the error on all ranks of the host, as they wait."""
         try:
-            self._inside._fail(error, goes_on=True)
+            fail(self._inside, error, goes_on=True)
         except SkyphosError as found:
             agreed = found
 
@@ -132,7 +133,7 @@ class Levels:
 
     def fail_inside(self, error: Exception) -> NoReturn:
         """In place of :meth:`give_inside`: the error on all ranks of the host."""
-        self._outside._fail(error, goes_on=True)
+        fail(self._outside, error, goes_on=True)
 
     def tell_inside(self, said: Any) -> list[Any]:
         """What each rank of the host says, any object, by rank. Collective there."""

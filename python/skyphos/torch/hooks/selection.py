@@ -47,7 +47,7 @@ class Selection:
     odd: str | None = field(default=None)
 
 
-def select(  # noqa: PLR0917 - all but the last are what a layout and its settings say
+def select(
     layout: Layout,
     share: torch.Tensor,
     spans: list[Span],

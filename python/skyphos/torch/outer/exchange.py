@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from ...collectives.agreement import fail
 from ...comm import Comm
 from ...errors import BadInput
 from ...work import Work
@@ -178,7 +179,7 @@ class _Backward:
             a, b = weight.take(self.rows.pop(weight), exchange.accumulated)
             if exchange.nonfinite == "raise" and not (_finite(a) and _finite(b)):
                 odd = BadInput(f"rank {comm.rank}: factors of the gradient of {weight.name} are not finite")
-                comm._fail(odd, goes_on=True)
+                fail(comm, odd, goes_on=True)
             if a.dtype in _WIDE and exchange.scale != 1.0:
                 a = a * exchange.scale
             out = torch.empty(weight.parameter.shape, dtype=a.dtype)

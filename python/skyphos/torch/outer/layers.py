@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ...collectives.agreement import fail
 from ...errors import BadInput
 from ...inputs.arguments import as_one_of
 from ...inputs.settings import whole
@@ -130,7 +131,7 @@ def outer_product(
         names = {parameter: name for layer in chosen for name, parameter in layer.weights.items()}
         shapes = [f"{name} of shape {tuple(one.shape)} and {one.dtype}" for one, name in names.items()]
     except BaseException as error:
-        comm._fail(error)
+        fail(comm, error)
     agree(comm, [f"op={op!r}", f"nonfinite={nonfinite!r}", *shapes])
     scale = 1.0 / comm.size if op == "mean" else 1.0
     exchange = Exchange(comm, [(name, parameter) for parameter, name in names.items()], scale, nonfinite)

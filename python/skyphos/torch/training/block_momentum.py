@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from ...collectives.agreement import fail
 from ...comm import Comm
 from ...errors import BadInput
 from ..backend.group_comm import comm_of
@@ -113,7 +114,7 @@ def block_momentum(
         if any(one.dtype.is_complex for one in _parameters(optimizer)):
             raise BadInput("complex parameters cannot be averaged so")
     except BaseException as error:
-        comm._fail(error)
+        fail(comm, error)
     return BlockMomentum(optimizer, (index(every), float(momentum), float(lr), bool(nesterov)), comm.dup())
 
 
@@ -177,16 +178,17 @@ class BlockMomentum:
             return
         now = _parameters(self._optimizer)
         if [id(one) for one in now] != [id(one) for one in self._parameters]:
-            self._comm._fail(
+            fail(
+                self._comm,
                 BadInput(
                     f"the optimizer has {len(now)} parameters, and had {len(self._parameters)} when block_momentum was "
                     "called: remove() that, and call it again after add_param_group"
-                )
+                ),
             )
         packed = [part.packed() for part in self._parts]
         for part, values in zip(self._parts, packed, strict=True):
             if (odd := first_odd(values)) is not None:
-                self._comm._fail(BadInput(f"rank {self._comm.rank}: {self._words(*part.at(odd), values[odd])}"))
+                fail(self._comm, BadInput(f"rank {self._comm.rank}: {self._words(*part.at(odd), values[odd])}"))
         means = [self._comm.allreduce(values.numpy(), op="mean") for values in packed]
         for part, mean in zip(self._parts, means, strict=True):
             part.update(torch.from_numpy(mean), self.momentum, self.lr, self._nesterov)

@@ -9,6 +9,7 @@ from itertools import zip_longest
 import numpy as np
 import torch
 
+from ...collectives.agreement import fail
 from ...comm import Comm
 from ...errors import BadInput, Mismatch
 from ..backend.tensors import as_bytes, of_array
@@ -53,11 +54,12 @@ def spread(comm: Comm, tensor: torch.Tensor) -> None:
         It has none: it is on the device "meta". On all ranks.
     """
     if tensor.is_meta:
-        comm._fail(
+        fail(
+            comm,
             BadInput(
                 f"a parameter of shape {tuple(tensor.shape)} has no values, on the device meta: give the model some, "
                 "with to_empty(device=...) and an initialisation"
-            )
+            ),
         )
     came = comm.broadcast(as_bytes(tensor.detach().cpu().contiguous()) if comm.rank == 0 else None, 0)
     if comm.rank:
