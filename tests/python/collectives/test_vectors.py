@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from skyphos.collectives.vectors import Schedule
+from skyphos.collectives.allgather import Schedule
 
 import skyphos as sky
 from conftest import Processes, on_all
