@@ -67,7 +67,7 @@ def short(value: object) -> str:
 
     Examples
     --------
-    >>> from skyphos.planning import short
+    >>> from skyphos.planning.planner import short
     >>> short("x" * 99)
     "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"
     """

@@ -105,7 +105,7 @@ def test_after_an_error_a_fifo_got_nothing(tmp_path: Path) -> None:
 def test_stdout_by_name(tmp_path: Path, name: str) -> None:
     """Into a pipe and into a file, beside what is printed and in that order; the file is not begun anew."""
     code = f"""
-from skyphos.whole_file import replacing
+from skyphos.files.whole_file import replacing
 print("before")
 with replacing({name!r}) as file: file.write(b"result\\n")
 print("after")

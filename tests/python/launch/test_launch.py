@@ -116,7 +116,7 @@ def test_without_prefix_output_is_the_launchers(start: Launcher) -> None:
 def test_environment_of_ranks(start: Launcher) -> None:
     script = """
         import os
-        from skyphos.bootstrap import discover
+        from skyphos.launch import discover
         found = discover()
         assert len(found.token) == 32 and found.launcher == "skyphos"
         assert (found.listen_fd is not None) == (found.rank == 0)
@@ -305,7 +305,7 @@ def host_options(tmp_path: Path, fake_ssh: str, text: str = "one slots=2\ntwo sl
 def test_hosts_share_one_group(start: Launcher, tmp_path: Path, fake_ssh: str) -> None:
     script = """
         import os, sys
-        from skyphos.bootstrap import discover
+        from skyphos.launch import discover
         found = discover()
         place = found.rank, found.world_size, found.local_rank, found.local_size, found.listen_fd is not None
         host = found.rendezvous.split(":")[0]
