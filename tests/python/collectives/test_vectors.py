@@ -10,10 +10,10 @@ import pytest
 import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from skyphos.collectives.allgather import Schedule
 
 import skyphos as sky
 from conftest import Processes, on_all
+from skyphos.collectives.allgather import Schedule
 from skyphos.collectives.allreduce import Algorithm
 
 DTYPES = ["float32", "float64", "int32", "int64", "uint8", "uint32", "uint64"]
