@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import track
 
 from figures.graphs import GRAPHS, Graph, network, plan
-from skyphos.planner import Profile, predict_plans
+from skyphos.planning import Profile, predict_plans
 from skyphos.simulate import Network
 
 #: Messages are late by as much as half of what one takes, and one node in twenty is two to four times as slow.

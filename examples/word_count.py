@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 
 import skyphos as sky
-from skyphos.bootstrap import discover
+from skyphos.launch import discover
 from skyphos.mapreduce import MapReduce
 from skyphos.shuffle import words
 

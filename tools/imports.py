@@ -201,7 +201,9 @@ def python_imports(root: Path) -> Graph:
     """Imports between the modules of the Python package."""
     package = root / "python"
     modules: dict[tuple[str, ...], Path] = {}
-    for file in sorted(package.rglob("*.py")):
+    for file in sorted(package.rglob("*.py*")):
+        if file.suffix not in (".py", ".pyi"):
+            continue
         parts = file.relative_to(package).with_suffix("").parts
         modules[parts[:-1] if parts[-1] == "__init__" else parts] = file
     graph: Graph = {}

@@ -18,7 +18,7 @@ from itertools import groupby
 from math import prod
 from typing import Any
 
-from skyphos.planner import PlanPrediction, Profile, predict_plans, union_entries
+from skyphos.planning import PlanPrediction, Profile, predict_plans, union_entries
 from skyphos.simulate import Network, Simulation, simulate
 
 #: Of the power laws. The paper: most graphs lie between 0.5 and 2, and it matters little.

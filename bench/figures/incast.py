@@ -24,7 +24,7 @@ import numpy as np
 from lab.cluster import Cluster
 from lab.flows import Flows, Turn
 from lab.link import rate_bits, seconds
-from skyphos.loggp import incast_share
+from skyphos.planning.loggp import incast_share
 
 from .graphs import TWITTER
 from .style import COLOURS, MARKERS, Tell, new, plain_numbers, size_name

@@ -3,7 +3,7 @@
     f(λ) = 1/n sum over r = 1..n of (1 - exp(-λ r^-α))                 (Proposition 4.1)
 
 drawn against λ/λ_0.9, where f(λ_0.9) = 0.9. The union of K ranks' sets has the factor Kλ, so the curve is what
-`skyphos.planner.union_entries` gives for (fractional) numbers of ranks. Beside it: unions of index sets that are
+`skyphos.planning.union_entries` gives for (fractional) numbers of ranks. Beside it: unions of index sets that are
 really drawn, each index r with probability 1 - exp(-λ r^-α), in a space so small that they fit.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from skyphos.planner import union_entries
+from skyphos.planning import union_entries
 
 from .style import COLOURS, MARKERS, Tell, new
 

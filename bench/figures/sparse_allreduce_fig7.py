@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import skyphos as sky
-from skyphos.planner import Profile
+from skyphos.planning import Profile
 
 from .graphs import TWITTER, layers, network, plan
 from .style import COLOURS, MARKERS, Tell, as_point, new, plain_numbers, quartiles

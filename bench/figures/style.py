@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lab.record import machine, write
-from skyphos.whole_file import replacing
+from skyphos.files.whole_file import replacing
 
 Tell = Callable[[str], None]
 

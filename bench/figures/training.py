@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from skyphos.whole_file import replacing
+from skyphos.files.whole_file import replacing
 
 from .style import Tell
 

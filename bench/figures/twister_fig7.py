@@ -44,7 +44,7 @@ KINDS = ("bytes", "doubles", "objects")
 def one_rank(size: int, rounds: int) -> None:
     """A rank: 0 sends. Prints seconds by kind, way and stage, of rank 0 until both are done."""
     import skyphos as sky
-    from skyphos.packing import pack, unpack
+    from skyphos.collectives.packing import pack, unpack
 
     with sky.init(timeout=300) as comm:
         root = comm.rank == 0

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from skyphos.whole_file import replacing
+from skyphos.files.whole_file import replacing
 
 from .run import Result
 from .summary import Limits, Line, fairness, headline

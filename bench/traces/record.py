@@ -26,7 +26,7 @@ import click
 import numpy as np
 import torch
 
-from skyphos.whole_file import replacing
+from skyphos.files.whole_file import replacing
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parents[2] / "shared" / "data" / "atis" / "atis.train.w-intent.iob"

@@ -18,8 +18,8 @@ import click
 import matplotlib
 from matplotlib import pyplot
 
-from skyphos.page import CLAY, CUP, FAINT, INK, LINE, STYLE, human_bytes, human_seconds
-from skyphos.whole_file import replacing
+from skyphos.files.whole_file import replacing
+from skyphos.pages.page import CLAY, CUP, FAINT, INK, LINE, STYLE, human_bytes, human_seconds
 
 matplotlib.use("Agg")
 

@@ -10,7 +10,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from skyphos.whole_file import replacing
+from skyphos.files.whole_file import replacing
 
 __all__ = ["BORDER", "CLASSES", "Pictures", "load", "shifted"]
 

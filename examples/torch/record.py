@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from group import Place
 from options import Run
-from skyphos.whole_file import replacing
+from skyphos.files.whole_file import replacing
 
 __all__ = ["Record", "Shown"]
 

@@ -18,31 +18,35 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .broadcast import BroadcastExplanation
+from . import renamed
+from .collectives.broadcast import BroadcastExplanation
+from .collectives.outer_product import OuterExplanation
+from .collectives.plan import LayerVolume, Plan, Stats
+from .collectives.point_to_point import Status
+from .collectives.quantize import Quantize
+from .collectives.topk import TopK
 from .comm import Comm
 from .errors import BadInput, Diverged, Mismatch, PeerLost, Refused, SkyphosError, Timeout
-from .explanation import Explanation, PlanExplanation
 from .group import init, local
 from .health import Health
-from .low_rank import LowRank
-from .outer_product import OuterExplanation
-from .plan import LayerVolume, Plan, Stats
-from .point_to_point import Status
-from .quantize import Quantize
-from .sparse_vector import SparseVector
-from .tls import TLS
-from .topk import TopK
-from .topology import Topology
+from .launch.tls import TLS
+from .planning.explanation import Explanation, PlanExplanation
+from .planning.topology import Topology
+from .vectors.low_rank import LowRank
+from .vectors.sparse_vector import SparseVector
 from .work import Work
 
+renamed.install()
+
 if TYPE_CHECKING:
-    from . import bootstrap as bootstrap
     from . import errors as errors
     from . import graph as graph
     from . import launch as launch
     from . import mapreduce as mapreduce
-    from . import planner as planner
+    from . import planning as planning
+    from . import probe as probe
     from . import shuffle as shuffle
+    from . import simulate as simulate
     from . import torch as torch
     from .checkpoint import Checkpoint, Restored
     from .engines import dask, ray, spark
@@ -84,13 +88,8 @@ __all__ = [
 ]
 
 
-#: Modules that come when they are asked for, beside those of engines; not with a star, for some need other packages.
-_MODULES = ("bootstrap", "errors", "graph", "launch", "mapreduce", "planner", "shuffle", "torch")
-
-# Modules of these names hold a part of Comm: who writes `sky.allreduce` means the method, and hears where it is.
-for _name in ("allreduce", "broadcast", "outer_product"):
-    globals().pop(_name, None)
-del _name
+#: Modules that are imported when they are used. A star import leaves them out, because some need other packages.
+_MODULES = ("errors", "graph", "launch", "mapreduce", "planning", "probe", "shuffle", "simulate", "torch")
 
 
 def __dir__() -> list[str]:
@@ -98,7 +97,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """What few programs use, and takes long to import, comes when it is asked for."""
+    """Import what few programs use and what takes long to import, and say what a name of MPI's is here."""
     if name in ("Checkpoint", "Restored"):
         from . import checkpoint
 
@@ -107,6 +106,8 @@ def __getattr__(name: str) -> Any:
         return import_module(f".engines.{name}", __name__)
     if name in _MODULES:
         return import_module(f".{name}", __name__)
+    if name in renamed.MODULES:
+        return import_module(f"{__name__}.{name}")
     if not name.startswith("_") and hasattr(Comm, name):
         arguments = "" if name in ("barrier", "dup", "shrink", "close", "health", "fuse") else "x"
         call = f"comm.{name}" if isinstance(getattr(Comm, name), property) else f"comm.{name}({arguments})"

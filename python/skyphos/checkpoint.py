@@ -28,11 +28,11 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .array_input import as_numpy
+from .collectives.agreement import collective, gather_numbers, together
 from .errors import BadInput, Mismatch, SkyphosError
-from .settings import as_path, whole
-from .together import collective, gather_numbers, together
-from .type_names import name_of, type_named
+from .inputs.arrays import as_numpy
+from .inputs.settings import as_path, whole
+from .vectors.dtype_names import name_of, type_named
 
 if TYPE_CHECKING:
     from .comm import Comm

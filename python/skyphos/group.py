@@ -6,15 +6,17 @@ import os
 import warnings
 from dataclasses import replace
 
-from . import _skyphos, variables
-from .bootstrap import Bootstrap, discover, sign_of_job
+from . import _skyphos, mpi
 from .comm import Comm
 from .errors import BadInput
-from .local_group import LocalGroup
-from .profile_choice import ProfileSource, TopologySource, begin_replicated, begin_with
-from .settings import real, truth, whole
-from .tls import TLS
-from .tls import files as tls_files
+from .inputs import variables
+from .inputs.settings import real, truth, whole
+from .inputs.threads import thread_count
+from .launch.bootstrap import Bootstrap, discover, sign_of_job
+from .launch.local_group import LocalGroup
+from .launch.tls import TLS
+from .launch.tls import files as tls_files
+from .planning.profile_choice import ProfileSource, TopologySource, begin_replicated, begin_with
 
 __all__ = ["init", "local"]
 
@@ -54,7 +56,7 @@ def init(
     """Join the group that this process was started in.
 
     The place in the group comes from the arguments, or else from the launcher's environment
-    (:func:`skyphos.bootstrap.discover`): ``skyphos run``, ``torchrun``, Slurm, MPI's process managers. Alone it
+    (:func:`skyphos.launch.bootstrap.discover`): ``skyphos run``, ``torchrun``, Slurm, MPI's process managers. Alone it
     is a group of one; with a warning where something says that it was started with others.
 
     Parameters
@@ -159,8 +161,9 @@ def init(
         place = replace(place, listen_fd=_listen_fd)
     if transport == "mpi" or (transport is None and _goes_over_mpi(place, rendezvous)):
         _check_over_mpi(place, rank, replication, tls)
-        return over_mpi(None, place, timeout=timeout, threads=threads, begin=(profile, adapt, topology))
-    threads = _threads(threads, place.local_size)
+        begin = (profile, adapt, topology)
+        return mpi.remember(Comm(mpi.join(None, place, timeout=timeout, threads=threads, begin=begin)))
+    threads = thread_count(threads, place.local_size)
     _check_replication(replication, place.world_size, "started")
     _warn_of_variables(place)
     certificates = tls_files(tls)
@@ -248,7 +251,7 @@ def local(size: int, *, timeout: float = 300.0, threads: int | None = None, repl
     size = whole(size, "the number of ranks of a group inside one process", 1, _MOST_LOCAL)
     timeout, replication = real(timeout, "timeout"), _replication(replication)
     _check_replication(replication, size, "asked for")
-    natives = _skyphos.local(size, timeout, _threads(threads, size), int(replication))
+    natives = _skyphos.local(size, timeout, thread_count(threads, size), int(replication))
     return LocalGroup([Comm(native) for native in natives])
 
 
@@ -267,25 +270,7 @@ def _check_replication(replication: int, processes: int, how: str) -> None:
 def _goes_over_mpi(place: Bootstrap, rendezvous: str | None) -> bool:
     if place.launcher not in ("mpi", "slurm") or rendezvous is not None or variables.text("SKYPHOS_RENDEZVOUS"):
         return False
-    from . import mpi
-
     return mpi.is_chosen(place)
-
-
-def over_mpi(
-    comm: int | None,
-    place: Bootstrap,
-    *,
-    timeout: float,
-    threads: int | None,
-    begin: tuple[ProfileSource | None, bool | None, TopologySource | None],
-) -> Comm:
-    """A group of the processes of an MPI communicator, or of all."""
-    from . import mpi
-
-    launched = place.world_size if place.launcher in ("mpi", "slurm") else None
-    connected = mpi.connect(comm, launched, timeout, _named_threads(threads))
-    return mpi.remember(Comm(begin_with(connected.group(), *begin)))
 
 
 def _check_over_mpi(place: Bootstrap, rank: int | None, replication: int, tls: TLS | None) -> None:
@@ -306,18 +291,3 @@ def _check_over_mpi(place: Bootstrap, rank: int | None, replication: int, tls: T
 def _shares_memory(asked: bool | None) -> bool:
     named = variables.flag("SKYPHOS_SHARED_MEMORY") if asked is None else truth(asked, "shared_memory")
     return named is not False
-
-
-def _threads(threads: int | None, local_size: int) -> int:
-    """Merge threads: the argument, SKYPHOS_THREADS, or this host's cores over its ranks."""
-    named = _named_threads(threads)
-    if named is not None:
-        return named
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // max(1, local_size))
-
-
-def _named_threads(threads: int | None) -> int | None:
-    named = variables.whole_number("SKYPHOS_THREADS") if threads is None else threads
-    what = "SKYPHOS_THREADS" if threads is None else "threads"
-    return None if named is None else whole(named, what, 1, 4096)

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from . import _skyphos
 from .errors import BadInput
+from .inputs.threads import named_threads
+from .planning.profile_choice import ProfileSource, TopologySource, begin_with
 
 if TYPE_CHECKING:
-    from .bootstrap import Bootstrap
     from .comm import Comm
+    from .launch.bootstrap import Bootstrap
 
-__all__ = ["connect", "handle_of", "is_chosen", "remember"]
+__all__ = ["handle_of", "is_chosen", "join", "remember"]
 
 # What a process manager leaves for processes that are to find each other.
 _MANAGERS = ("PMI_RANK", "PMI_FD", "PMI_PORT", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
@@ -75,12 +77,21 @@ def _leave_before_it_ends() -> None:
     module.Finalize = finalize  # type: ignore[attr-defined]
 
 
-def connect(comm: int | None, launched: int | None, timeout: float, threads: int | None) -> _skyphos.Connected:
+def join(
+    comm: int | None,
+    place: Bootstrap,
+    *,
+    timeout: float,
+    threads: int | None,
+    begin: tuple[ProfileSource | None, bool | None, TopologySource | None],
+) -> _skyphos.Comm:
     """Join a group of an MPI communicator's processes, or of all of them; MPI begins here if nobody has begun it."""
     atexit.unregister(_end)
     atexit.register(_end)
     _leave_before_it_ends()
-    return _skyphos.connect_mpi(comm, launched, _places(), timeout, threads)
+    launched = place.world_size if place.launcher in ("mpi", "slurm") else None
+    connected = _skyphos.connect_mpi(comm, launched, _places(), timeout, named_threads(threads))
+    return begin_with(connected.group(), *begin)
 
 
 def remember(comm: Comm) -> Comm:

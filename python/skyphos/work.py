@@ -7,11 +7,11 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .errors import PeerLost, SkyphosError, Timeout
-from .settings import real
+from .inputs.settings import real
 
 if TYPE_CHECKING:
     from . import _skyphos
-    from .in_thread import InThread
+    from .collectives.in_thread import InThread
 
 __all__ = ["Work", "perform"]
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import skyphos as sky
-from skyphos.bootstrap import Bootstrap
 from skyphos.engines import torchrun
 from skyphos.engines._store import listen
+from skyphos.launch import Bootstrap
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "engines" / "allreduce.py")
 RIGHT = "the sum of 4 ranks over tcp is right"

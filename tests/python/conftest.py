@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import skyphos as sky
+from skyphos.planning.profile_file import Measured
 from skyphos.probe import probe
-from skyphos.profile_file import Measured
 
 # A shell has Ctrl-C ignored in what it runs in the background. Tests start processes, which would inherit that, and
 # interrupt them.

@@ -12,6 +12,7 @@ import pytest
 import skyphos as sky
 from conftest import Processes, on_all
 from skyphos import errors
+from skyphos.collectives.agreement import fail
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_errors_in_a_group_that_the_library_made_number_ranks_as_the_user_knows_
         one, other = comm.rank % 2, comm.rank % 2 + 2
         assert re.search(rf"rank {one} is in .*, rank {other} is in ", str(differs.value))
         with pytest.raises(sky.BadInput, match=rf"^rank {other}: this one" if comm.rank == one else "this one"):
-            inner._fail(ValueError("this one")) if comm.rank == other else inner.barrier()
+            fail(inner, ValueError("this one")) if comm.rank == other else inner.barrier()
         if comm.rank < 2:
             inner.close()
             comm.close()

@@ -167,7 +167,7 @@ except sky.BadInput as error:
     say(error)
 """
     profiles = (
-        "import os\nfrom skyphos.planner import Profile\ndef told(rank): return Profile.network(1e7 * (5 - rank))\n"
+        "import os\nfrom skyphos.planning import Profile\ndef told(rank): return Profile.network(1e7 * (5 - rank))\n"
     )
     for out, err in processes.lines(4, profiles + code, options=None):
         assert out == "50000000.0\n", (out, err)

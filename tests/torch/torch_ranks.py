@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-HERE = str(Path(__file__).resolve().parent)
+HERE = Path(__file__).resolve().parent
 
 
 def free_port() -> int:
@@ -31,7 +31,7 @@ def serve(pipe: Connection, rank: int, size: int, port: int, backend: str) -> No
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank)
     )
     os.environ["OMP_NUM_THREADS"] = "1"
-    sys.path.insert(0, HERE)
+    sys.path[:0] = [str(HERE), *(str(room) for room in HERE.iterdir() if room.is_dir())]
     import torch
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-//! Predictions for `skyphos.planner`.
+//! Predictions for `skyphos.planning`.
 
 use crate::errors::to_py;
 use pyo3::exceptions::PyValueError;
@@ -7,7 +7,7 @@ use skyphos::planner::{PlanWork, PowerLaw, Prediction, Profile, Sizes, Stage, Un
 use skyphos::planner::{agreement, choose_degrees, factorisations};
 use skyphos::{Algorithm, DenseThreshold, of_route};
 
-/// A `skyphos.planner.Profile`: read by the names of its fields.
+/// A `skyphos.planning.Profile`: read by the names of its fields.
 pub struct Numbers(pub Profile);
 
 impl<'py> FromPyObject<'_, 'py> for Numbers {

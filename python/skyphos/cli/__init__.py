@@ -17,8 +17,8 @@ from typing import Any
 import click
 
 from .. import __version__
-from ..streams import prepare
-from ..variables import flag
+from ..inputs.variables import flag
+from ..launch.streams import prepare
 
 __all__ = ["main"]
 
@@ -101,8 +101,8 @@ def _one_line(text: str) -> str:
 
 
 def _rank() -> int:
-    from ..bootstrap import discover
     from ..errors import BadInput
+    from ..launch.bootstrap import discover
 
     try:
         return discover().rank

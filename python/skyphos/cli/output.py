@@ -9,8 +9,8 @@ from typing import BinaryIO
 import numpy as np
 
 from ..errors import BadInput
+from ..files.whole_file import is_special
 from ..graph.edges import Ids, Weights
-from ..whole_file import is_special
 
 __all__ = ["PAGES", "check_writable", "table", "write_ranks"]
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .. import bootstrap, launch
+from ..collectives.agreement import reduce_number, together
 from ..errors import BadInput, SkyphosError
+from ..launch import bootstrap
+from ..launch import local as launch
 from ..plain_text import encoded
-from ..together import reduce_number, together
 from . import shared_options
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def _check(settings: Settings, n: int) -> None:
     from ..graph.columns import Columns
     from ..graph.files import open_binary
     from ..graph.pagerank import check_settings
-    from ..spool import is_stream
+    from ..graph.spool import is_stream
 
     check_settings(settings.damping, settings.tol, settings.max_iterations)
     layers = settings.layers()
@@ -250,7 +251,7 @@ def _checkpoint(settings: Settings) -> Checkpoint | None:
 
 def _write(comm: Comm, settings: Settings, result: PageRank, summary: Summary, base: int) -> None:
     """Write the files that were asked for, on rank 0."""
-    from ..whole_file import replacing
+    from ..files.whole_file import replacing
     from .output import write_ranks
     from .summary import to_rank_0
 

@@ -10,11 +10,11 @@ from functools import partial
 import click
 
 from ..errors import BadInput
-from ..outlook import Assumed, Collective, Outlook, assume, foretell, layers, rank_words
-from ..page import human_bytes, human_seconds
+from ..files.whole_file import replacing
+from ..pages.page import human_bytes, human_seconds
 from ..plain_text import encoded
-from ..planner import Prediction, Profile
-from ..whole_file import replacing
+from ..planning.forecast import Assumed, Collective, Outlook, assume, foretell, layers, rank_words
+from ..planning.planner import Prediction, Profile
 from . import shared_options
 from .output import PAGES, check_writable
 from .units import RATE, VOLUME, Size, entries_of, parse_rate
@@ -110,7 +110,7 @@ def command(
     for note in seen.assumed.notes:
         click.echo(f"note: {note}", err=True)
     if chart is not None:
-        from ..plan_page import render
+        from ..pages.plan import render
 
         with replacing(chart) as file:
             file.write(encoded(render(seen)))

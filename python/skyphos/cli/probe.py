@@ -8,10 +8,12 @@ from typing import NoReturn
 
 import click
 
-from .. import bootstrap, launch, launch_hosts
 from ..errors import BadInput, PeerLost, SkyphosError, Timeout
-from ..profile_choice import default_path
-from ..profile_file import Measured
+from ..launch import bootstrap
+from ..launch import hosts as launch_hosts
+from ..launch import local as launch
+from ..planning.profile_choice import default_path
+from ..planning.profile_file import Measured
 from . import shared_options
 
 __all__ = ["command"]
@@ -96,7 +98,7 @@ def _take_part(path: str, chart: str | None, seconds: float, as_json: bool, time
     """What each rank does."""
     import skyphos
 
-    from ..probe import probe
+    from ..probe.measure import probe
     from .progress import Progress
 
     try:
@@ -132,9 +134,9 @@ def _one_line(error: SkyphosError) -> str:
 
 def _write(found: Measured, path: str, chart: str | None) -> None:
     """Write the files, each of which appears whole or not at all."""
+    from ..files.whole_file import replacing
+    from ..pages.probe import render
     from ..plain_text import encoded
-    from ..probe_page import render
-    from ..whole_file import replacing
 
     with replacing(path) as file:
         file.write(found.to_json().encode())
@@ -145,7 +147,7 @@ def _write(found: Measured, path: str, chart: str | None) -> None:
 
 def _summary(found: Measured, path: str, chart: str | None) -> str:
     """What people read."""
-    from ..probe_words import summary
+    from ..probe.summary import summary
 
     where = f"The profile is in {path}" + ("." if chart is None else f", the page in {chart}.")
     return f"{summary(found)}\n{where}"

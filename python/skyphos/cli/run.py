@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 import click
 
-from .. import launch, launch_hosts
 from ..errors import BadInput
+from ..launch import hosts as launch_hosts
+from ..launch import local as launch
 from . import shared_options
 
 __all__ = ["command"]

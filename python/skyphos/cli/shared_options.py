@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..planner import MOST_ROW_BYTES
+from ..planning.planner import MOST_ROW_BYTES
 
 __all__ = [
     "HOSTFILE_NAMES",

@@ -12,13 +12,13 @@ import click
 from click.core import ParameterSource
 
 from ..errors import BadInput
-from ..outlook import rank_words
-from ..page import human_bytes, human_seconds
+from ..files.whole_file import replacing
+from ..pages.page import human_bytes, human_seconds
+from ..pages.simulate import data_words, phase_words, render
 from ..plain_text import encoded
-from ..planner import Profile
-from ..simulate import LOOKED_AT, Network, Phase, Simulation, collectives, simulate
-from ..simulate_page import data_words, phase_words, render
-from ..whole_file import replacing
+from ..planning.forecast import rank_words
+from ..planning.planner import Profile
+from ..simulate.run import LOOKED_AT, Network, Phase, Simulation, collectives, simulate
 from . import shared_options
 from .output import PAGES, check_writable
 from .units import RATE, Degrees, Size, entries_of

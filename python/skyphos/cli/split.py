@@ -33,7 +33,7 @@ def command(
     skyphos split book.txt parts --partitions 8 --hosts n1,n2,n3,n4 --replicas 2
     """
     from ..mapreduce import split
-    from ..page import human_bytes
+    from ..pages.page import human_bytes
 
     names = [] if hosts is None else [name.strip() for name in hosts.split(",")]
     if not all(names):

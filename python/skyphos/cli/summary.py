@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .. import report
+from ..graph import report
 from ..graph.edges import Ids, Weights
 from ..graph.exchange import gather_table, move
 from .output import table

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import click
 
 from ..errors import BadInput
-from ..units import parse_bytes, parse_rate
+from ..inputs.units import parse_bytes, parse_rate
 
 __all__ = ["RATE", "VOLUME", "Degrees", "Size", "entries_of", "parse_bytes", "parse_rate"]
 

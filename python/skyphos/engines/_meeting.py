@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from .. import variables
 from ..errors import BadInput, PeerLost, SkyphosError
 from ..group import init
+from ..inputs import variables
 
 __all__ = [
     "Endings",

@@ -19,12 +19,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from .. import variables
 from ..errors import Timeout
+from ..inputs import variables
 from ._store import meet as meet_through
 
 if TYPE_CHECKING:
-    from ..bootstrap import Bootstrap
+    from ..launch.bootstrap import Bootstrap
 
 __all__ = ["meet"]
 
@@ -37,7 +37,7 @@ def meet(place: Bootstrap, timeout: float) -> Bootstrap:
     Parameters
     ----------
     place : Bootstrap
-        What :func:`skyphos.bootstrap.discover` found.
+        What :func:`skyphos.launch.bootstrap.discover` found.
     timeout : float
         Seconds to wait for the store, and for rank 0.
 
@@ -54,7 +54,7 @@ def meet(place: Bootstrap, timeout: float) -> Bootstrap:
 
     Examples
     --------
-    >>> from skyphos.bootstrap import Bootstrap
+    >>> from skyphos.launch import Bootstrap
     >>> from skyphos.engines.torchrun import meet
     >>> meet(Bootstrap(rank=0, world_size=2, rendezvous="127.0.0.1:7000"), 1.0).rendezvous
     '127.0.0.1:7000'

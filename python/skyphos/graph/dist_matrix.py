@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..array_input import as_numpy, refuse_masked
+from ..collectives.agreement import collective, reduce_number, together
 from ..errors import BadInput
-from ..together import collective, reduce_number, together
+from ..inputs.arrays import as_numpy, refuse_masked
 from .edges import Ids
 from .semiring import ADD, MULTIPLY, CompactRows, count_sort
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..array_input import refuse_masked
 from ..errors import BadInput
+from ..inputs.arrays import refuse_masked
 
 __all__ = ["Edges", "Ids", "Weights"]
 

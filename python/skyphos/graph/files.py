@@ -3,7 +3,7 @@
 A name with a scheme (``s3://bucket/graph.txt.gz``, ``hdfs://host/graph.mtx``) is opened by fsspec where that is
 installed, which finds the package for the scheme (s3fs, gcsfs, …), else by pyarrow, which brings S3, GCS and HDFS
 itself. Each rank reads its own share, as of a local file; credentials are those that these packages find. What is
-compressed is decompressed on the way (:mod:`skyphos.compression`).
+compressed is decompressed on the way (:mod:`skyphos.files.compression`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
-from ..compression import ERRORS, HEAD_BYTES, compression_of, decompressed
 from ..errors import BadInput
+from ..files.compression import ERRORS, HEAD_BYTES, compression_of, decompressed
 
 __all__ = ["compressed", "open_binary", "size_of"]
 

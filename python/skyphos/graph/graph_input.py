@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..array_input import as_numpy
 from ..errors import BadInput
+from ..inputs.arrays import as_numpy
 from .dist_matrix import DistMatrix
 from .edges import Edges
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from .. import spool
+from ..collectives.agreement import agree_arguments, collective, reduce_number, together
 from ..errors import BadInput
-from ..settings import as_path, truth, whole
-from ..together import agree_arguments, collective, reduce_number, together
+from ..inputs.settings import as_path, truth, whole
+from . import spool
 from .columns import Columns
 from .edges import Edges
 from .partition import PARTITIONS, partition, weighted_alike

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import as_degrees
 from ..checkpoint import Checkpoint
+from ..collectives.agreement import agree_arguments, collective, reduce_number, together
 from ..errors import BadInput
-from ..settings import real, whole
-from ..together import agree_arguments, collective, reduce_number, together
+from ..inputs.arguments import as_degrees
+from ..inputs.settings import real, whole
 from .dist_matrix import DistMatrix
 from .edges import Edges, Ids, Weights
 from .graph_input import as_graph

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..collectives.agreement import agree_arguments, collective, reduce_number
 from ..errors import BadInput
-from ..settings import whole
-from ..together import agree_arguments, collective, reduce_number
+from ..inputs.settings import whole
 from .edges import Edges, Ids
 from .exchange import gather_table, move
 

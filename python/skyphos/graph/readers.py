@@ -20,10 +20,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from .. import spool
-from ..compression import HEAD_BYTES, bare_name, binary_kind, in_place_of_binary
 from ..errors import BadInput
-from ..settings import as_path, truth, whole
+from ..files.compression import HEAD_BYTES, bare_name, binary_kind, in_place_of_binary
+from ..inputs.settings import as_path, truth, whole
+from . import spool
 from .columns import Columns, Roles, roles_by_name
 from .edges import Edges
 from .files import open_binary

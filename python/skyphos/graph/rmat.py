@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadInput
-from ..settings import real, truth, whole
+from ..inputs.settings import real, truth, whole
 from .edges import Edges, Ids
 
 __all__ = ["rmat"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ..sparse_vector import SparseVector
+from ..vectors.sparse_vector import SparseVector
 
 __all__ = ["Board", "Status"]
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..collectives.agreement import fail
 from ..shuffle import Shuffle
 
 if TYPE_CHECKING:
@@ -29,6 +30,6 @@ def to_root(comm: Comm, keys: Any, results: Any) -> tuple[Any, Any]:
     try:
         shuffle.add(keys, results)
     except BaseException as error:
-        comm._fail(error)
+        fail(comm, error)
     keys, values = shuffle.result()
     return keys, values if numbers else [one for (one,) in values]

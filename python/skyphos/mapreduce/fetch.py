@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..blocks import exchange_blocks
+from ..collectives.agreement import raise_if, together
+from ..collectives.blocks import exchange_blocks
 from ..errors import BadInput
 from ..shuffle.user_code import raised
-from ..together import raise_if, together
 from .loaders import Loader
 from .partitions import Partition
 

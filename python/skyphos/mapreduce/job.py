@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from ..arguments import Op, as_one_of
 from ..checkpoint import Checkpoint
+from ..collectives.agreement import agree_arguments, gather_numbers, raise_if, together
+from ..collectives.agreement import collective as _collective
 from ..errors import BadInput, PeerLost
-from ..settings import whole
+from ..inputs.arguments import Op, as_one_of
+from ..inputs.settings import whole
 from ..shuffle import Shuffle
 from ..shuffle.combine import Combine, Function
 from ..shuffle.keys import listed
+from ..shuffle.stages import stages_of
 from ..shuffle.user_code import raised
-from ..together import agree_arguments, gather_numbers, raise_if, together
-from ..together import collective as _collective
 from .collect import to_root
 from .loaders import Loader
 from .saves import Saves
@@ -155,7 +156,7 @@ class MapReduce:
         reducers = None if reducers is None else whole(reducers, "reducers", -(2**31), 2**31)
         if (threads is not None and threads < 1) or (reducers is not None and reducers < 1):
             raise BadInput(f"threads={threads}, reducers={reducers}: at least one")
-        at_once = max(1, (os.cpu_count() or 1) // len(comm._stages.here)) if threads is None else threads
+        at_once = max(1, (os.cpu_count() or 1) // len(stages_of(comm).here)) if threads is None else threads
         self._tasks = Tasks(partitions, loader, at_once, schedule)
         agree_arguments(
             comm,

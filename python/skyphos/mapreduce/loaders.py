@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..compression import (
+from ..errors import BadInput
+from ..files.compression import (
     ERRORS,
     HEAD_BYTES,
     binary_kind,
@@ -22,7 +23,6 @@ from ..compression import (
     in_place_of_binary,
     looks_binary,
 )
-from ..errors import BadInput
 
 __all__ = ["LOADERS", "Loader", "check_text", "format_of", "loader_of"]
 

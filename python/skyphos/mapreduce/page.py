@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import BadInput
-from ..page import FAINT, LINE, STYLE, bar, human_bytes, human_seconds, stroke, svg, text
+from ..files.whole_file import replacing
+from ..pages.page import FAINT, LINE, STYLE, bar, human_bytes, human_seconds, stroke, svg, text
 from ..plain_text import encoded
-from ..whole_file import replacing
 from .collect import to_root
 from .timing import MOVING, STAGES, Iteration
 

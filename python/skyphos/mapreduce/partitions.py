@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput
-from ..whole_file import replacing
+from ..files.whole_file import replacing
 
 __all__ = ["Partition", "Partitions"]
 

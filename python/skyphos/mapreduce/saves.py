@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..checkpoint import Checkpoint
+from ..collectives.agreement import together
+from ..collectives.packing import pack, unpack
 from ..errors import BadInput
-from ..packing import pack, unpack
-from ..together import together
 
 if TYPE_CHECKING:
     from ..comm import Comm

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..collectives.agreement import fail
 from .board import Board
 from .runner import Runner
 
@@ -102,7 +103,7 @@ def run_scheduled(
             try:
                 status = runner.tell()
             except BaseException as error:  # what a task raised
-                comm._fail(error)
+                fail(comm, error)
             heard = comm.allreduce(board.words(me, status), op="max", algorithm="recursive_doubling")
             try:
                 for task, late in board.hear(heard.indices, heard.values):
@@ -112,7 +113,7 @@ def run_scheduled(
                         runner.drop(task)
                         kept.drop(task)
             except BaseException as error:  # a disk that is full, where what counts goes to a file
-                comm._fail(error)
+                fail(comm, error)
             if board.is_complete:
                 return Scheduled(board.owner, runner.taken, runner.copied)
             whose = board.owner.copy()

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import BadInput
-from ..settings import whole
-from ..spool import is_stream
+from ..graph.spool import is_stream
+from ..inputs.settings import whole
 from .loaders import Loader, check_text, format_of, loader_of
 from .partitions import Partition, Partitions
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ..collectives.agreement import reduce_number
+from ..collectives.packing import pack
 from ..errors import Mismatch
-from ..packing import pack
 from ..shuffle.combine import Combine
 from ..shuffle.survey import Form
-from ..sparse_vector import SparseVector
-from ..together import reduce_number
+from ..vectors.sparse_vector import SparseVector
 
 if TYPE_CHECKING:
     from ..comm import Comm

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import as_one_of
+from ..collectives.agreement import fail
 from ..errors import BadInput
+from ..inputs.arguments import as_one_of
 from ..shuffle.user_code import raised
 from .assign import assign
 from .fetch import Fetch, fetch, plan
@@ -204,7 +205,7 @@ class Tasks:
         try:
             self._run_static(task)
         except BaseException as error:
-            comm._fail(error)
+            fail(comm, error)
 
     def _run_static(self, task: Callable[[int], None]) -> None:
         if self.in_turn:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import NAMES, Op, python_name, resolve_op
 from ..errors import BadInput
-from ..truth import result_type
+from ..inputs.arguments import NAMES, Op, python_name, resolve_op
+from ..vectors.booleans import result_type
 from .user_code import raised
 
 __all__ = ["Combine", "Function"]

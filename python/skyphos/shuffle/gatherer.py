@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import as_values
-from ..array_input import as_numpy, refuse_masked, supported
+from ..collectives.agreement import fail
+from ..collectives.packing import untrusted
 from ..errors import BadInput
-from ..kinds import open_vector
-from ..packing import untrusted
-from ..truth import as_room, settled
-from ..units import as_bytes
+from ..inputs.arguments import as_values
+from ..inputs.arrays import as_numpy, refuse_masked, supported
+from ..inputs.units import as_bytes
+from ..vectors.booleans import as_room, settled
+from ..vectors.kinds import open_vector
 from .combine import Combine, is_debug
 from .keys import Keys, hashable, listed, open_keys, select
 from .spill import Spill, memory_of_rank
-from .stages import only
+from .stages import only, stages_of
 from .stores import ObjectStore, Pair, RowStore, chosen, retype, split_by
 from .survey import Form, row_form
 
@@ -248,7 +249,7 @@ class Gatherer:
         with self._lock:
             self._bytes[task] = taken
             if self._memory is None:
-                self._memory = memory_of_rank(len(self._comm._stages.here))
+                self._memory = memory_of_rank(len(stages_of(self._comm).here))
             if sum(self._bytes.values()) <= self._memory or task in self._held:
                 return
             # What is small stays: a file for each batch would be many.
@@ -308,7 +309,7 @@ class Gatherer:
             if form.dtype not in (mine.dtype, "objects"):
                 if self._spill.bytes:
                     why = "are lists of int64 here and of uint64 elsewhere, and some lie in files: pass arrays"
-                    self._comm._fail(BadInput(f"values {why} of one type"))
+                    fail(self._comm, BadInput(f"values {why} of one type"))
                 self._stores = {task: retype(store, self._new_here(form)) for task, store in self._stores.items()}
             if mine.keys != form.keys and self._back is not None:
                 self._back = open_keys([2**63] if form.keys == "uint64" else [-1]).back, self._back[1]

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _skyphos as native
-from ..array_input import as_numpy
 from ..errors import BadInput
+from ..inputs.arrays import as_numpy
 
 __all__ = ["FORMS", "KeyArrays", "Keys", "arrays_of", "as_list", "hashable", "joined", "listed", "open_keys", "select"]
 

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import Op
+from ..collectives.agreement import collective, fail, raise_if, together
 from ..errors import BadInput
-from ..settings import whole
-from ..together import collective, raise_if, together
-from ..truth import settled
-from ..units import as_bytes
+from ..inputs.arguments import Op
+from ..inputs.settings import whole
+from ..inputs.units import as_bytes
+from ..vectors.booleans import settled
 from .combine import Combine, Function
 from .explanation import ShuffleExplanation
 from .gatherer import Gatherer, as_it_is, default_back
 from .keys import arrays_of, joined
 from .spill import PARTS
-from .stages import Failed, Link, keep
+from .stages import Failed, Link, keep, stages_of
 from .stores import Pair, Places
 from .survey import Form, agree
 
@@ -101,7 +101,7 @@ class Shuffle(Gatherer):
 
     def _fail(self, error: BaseException) -> None:
         self.close()
-        self._comm._fail(error)
+        fail(self._comm, error)
 
     def parts(self) -> Iterator[tuple[Any, Any]]:
         """Send all, and hand out what this rank owns, wave by wave. Collective.
@@ -156,7 +156,7 @@ class Shuffle(Gatherer):
 
     def _wave(self, form: Form, wave: int, waves: int) -> Any:
         comm = self._comm
-        stages = comm._stages
+        stages = stages_of(comm)
         new = lambda: self._new(form)  # noqa: E731
         start = perf_counter()
         try:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ..collectives.packing import Bytes
 from ..errors import BadInput
-from ..packing import Bytes
 from .stores import Store
 
 __all__ = ["PARTS", "Spill", "memory_of_rank"]

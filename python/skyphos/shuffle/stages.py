@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from ..blocks import exchange_blocks
+from ..collectives.blocks import exchange_blocks
+from ..collectives.packing import Bytes
 from ..errors import BadInput
-from ..packing import Bytes
 from .stores import NOWHERE, Places, Store
 
 if TYPE_CHECKING:
     from ..comm import Comm
 
-__all__ = ["Failed", "Link", "Stages", "keep", "only"]
+__all__ = ["Failed", "Link", "Stages", "keep", "only", "stages_of"]
 
 T = TypeVar("T")
 
@@ -44,8 +44,15 @@ class Link:
         self.received_bytes += received_bytes
 
 
+def stages_of(comm: Comm) -> Stages:
+    """The stages of a group: made at its first shuffle, then kept with it."""
+    if comm._stages is None:
+        comm._stages = Stages(comm)
+    return comm._stages
+
+
 class Stages:
-    """The way of a group's keys, by its hosts."""
+    """The two stages of a group's shuffles: within each host, then between hosts."""
 
     def __init__(self, comm: Comm) -> None:
         self._comm = comm
@@ -92,7 +99,7 @@ class Stages:
         return exchange(self._comm, store, owners, new, link, failed)
 
 
-def exchange(  # noqa: PLR0917
+def exchange(
     comm: Comm, store: Store, to: Places, new: Callable[[], Any], link: Link, failed: Failed | None = None
 ) -> Any:
     """Send what a store holds to the ranks that ``to`` says, and gather what comes in a new one: this rank's own first,

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _skyphos as native
+from ..collectives.packing import Bytes, joined, pack, parted, unpack
 from ..errors import BadInput
-from ..packing import Bytes, joined, pack, parted, unpack
 from .combine import Checker, Combine
 from .keys import KeyArrays, arrays_of
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..collectives.agreement import agree_arguments
 from ..errors import BadInput, Mismatch
-from ..together import agree_arguments
 from .keys import FORMS
 
 if TYPE_CHECKING:

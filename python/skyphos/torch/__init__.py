@@ -36,15 +36,15 @@ if torch.__version__ < (2, 14):
         name="torch",
     )
 
-from .backend import SkyphosBackend
-from .block_momentum import BlockMomentum, block_momentum
-from .compression import QSGD, TopK
-from .group_comm import comm_of
-from .hooks import qsgd_hook, topk_hook
-from .meeting import create
-from .optimizer import DistributedOptimizer
-from .outer import guard, no_sync, outer_product
-from .queries import teach
+from .backend.group_comm import comm_of
+from .backend.process_group import SkyphosBackend
+from .backend.queries import teach
+from .backend.rendezvous import create
+from .hooks.ddp import qsgd_hook, topk_hook
+from .hooks.states import QSGD, TopK
+from .outer.layers import guard, no_sync, outer_product
+from .training.block_momentum import BlockMomentum, block_momentum
+from .training.optimizer import DistributedOptimizer
 
 __all__ = [
     "QSGD",

@@ -10,8 +10,8 @@ from types import ModuleType
 
 import torch
 
+from ...collectives.quantize import Quantize
 from ...errors import BadInput
-from ...quantize import Quantize
 from . import form, plain
 
 __all__ = ["dequantise", "quantise", "take_topk"]

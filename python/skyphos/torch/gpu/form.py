@@ -8,7 +8,7 @@ Wellons' ``lowbias32``) makes a number of key and place.
 
 from __future__ import annotations
 
-from ...quantize import Quantize
+from ...collectives.quantize import Quantize
 
 __all__ = ["code_bytes", "levels", "quantised_bytes", "start_of", "unit"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from ...quantize import Quantize
+from ...collectives.quantize import Quantize
 from . import form
 
 __all__ = ["INFINITE", "INTEGERS", "chosen_count", "dequantise", "quantise", "take_topk"]

@@ -25,7 +25,7 @@ from __future__ import annotations
 import torch
 import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
-from ...quantize import Quantize
+from ...collectives.quantize import Quantize
 from . import form
 from .jit import kernel, launch, narrowed, widened, width_of
 

@@ -1,0 +1,246 @@
+"""Errors and numbers that all ranks come to alike.
+
+An error that one rank finds between two calls is told to the others (:func:`tell`, :func:`collective`), or raised on
+all by a call made for that (:func:`together`). Numbers are gathered by the configured reduce: one in which each index
+has exactly one contributor moves data, for its "sum" is that rank's value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _skyphos as native
+from ..errors import BadInput, PeerLost, SkyphosError, is_raised_by_all, mark_raised_by_all, text_of
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = [
+    "agree_arguments",
+    "collective",
+    "fail",
+    "gather_numbers",
+    "in_words_for_peers",
+    "raise_if",
+    "reduce_number",
+    "tell",
+    "together",
+]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Bytes of an error's message that other ranks get to see.
+_MESSAGE = 1024
+
+
+def reduce_number(comm: Comm, number: float, op: str = "sum", dtype: npt.DTypeLike = np.int64) -> Any:
+    """Combine one number of each rank; every rank gets the result.
+
+    Examples
+    --------
+    >>> import skyphos as sky
+    >>> from skyphos.collectives.agreement import reduce_number
+    >>> with sky.init() as comm:
+    ...     reduce_number(comm, 7)
+    7
+    """
+    slot = np.zeros(1, np.int64)
+    return comm.configure_reduce(slot, slot, np.array([number], dtype), n=1, op=op)[0].item()
+
+
+def gather_numbers(comm: Comm, number: int) -> npt.NDArray[np.int64]:
+    """One number of each rank, by rank; every rank gets all.
+
+    Examples
+    --------
+    >>> import skyphos as sky
+    >>> from skyphos.collectives.agreement import gather_numbers
+    >>> with sky.init() as comm:
+    ...     gather_numbers(comm, 7)
+    array([7])
+    """
+    return comm.configure_reduce([comm.rank], np.arange(comm.size), np.array([number], np.int64), n=comm.size)
+
+
+def together(comm: Comm, work: Callable[[], T]) -> T:
+    """Run ``work`` on this rank; if it fails on any rank, raise on all.
+
+    A rank that fails alone would leave the others waiting in the next collective.
+
+    Parameters
+    ----------
+    comm : Comm
+        All its ranks must come.
+    work : callable
+        Makes no collective calls itself.
+
+    Returns
+    -------
+    object
+        What ``work`` returned here.
+
+    Raises
+    ------
+    SkyphosError
+        The error of the first rank that failed: :class:`BadInput` if it was one, on every rank.
+
+    Examples
+    --------
+    >>> import skyphos as sky
+    >>> from skyphos.collectives.agreement import together
+    >>> with sky.init() as comm:
+    ...     together(comm, lambda: 6 * 7)
+    42
+    """
+    error: BaseException | None = None
+    result: T | None = None
+    try:
+        result = work()
+    except BaseException as caught:  # whatever it is, the others must hear of it
+        error = caught
+    first = reduce_number(comm, comm.size if error is None else comm.rank, op="min")
+    if first == comm.size:
+        return result  # type: ignore[return-value]
+    text = b""
+    if comm.rank == first and error is not None:
+        kind = "B" if isinstance(error, BadInput) else "S"
+        is_ours = isinstance(error, SkyphosError)
+        said = text_of(error) if is_ours else f"rank {first}: {_named(error)}"
+        text = (kind + said).encode()[:_MESSAGE]
+    letters = np.frombuffer(text, np.uint8)
+    places = np.arange(_MESSAGE)
+    heard = comm.configure_reduce(places[: len(letters)], places, letters, n=_MESSAGE, missing="identity")
+    if error is not None and not isinstance(error, Exception):
+        raise mark_raised_by_all(error)  # Ctrl-C and sys.exit() do here what they do everywhere
+    said = heard.tobytes().rstrip(b"\0").decode("utf-8", "replace")
+    raise mark_raised_by_all((BadInput if said[:1] == "B" else SkyphosError)(said[1:])) from error
+
+
+def tell(comm: Comm, error: BaseException, *, goes_on: bool = False) -> BaseException:
+    """Make the group's next call fail on all ranks with an error found on this one; return what to raise here.
+
+    An exception of Python's becomes a :class:`BadInput` of the same text; Ctrl-C and ``sys.exit()`` stay what they are.
+    ``goes_on``: the program makes the same calls afterwards as on ranks where this call is under way, which have not
+    heard of its error yet.
+    """
+    wire, text, raised = in_words_for_peers(error, comm.rank)
+    if comm.size > 1 and not comm._native.closed:
+        comm._native.fail_call(text, wire, goes_on)
+    return mark_raised_by_all(raised)
+
+
+def fail(comm: Comm, error: BaseException, *, goes_on: bool = False) -> NoReturn:
+    """Raise an error found before a call could begin, on all ranks. ``goes_on``: see :func:`tell`."""
+    raise tell(comm, error, goes_on=goes_on) from None
+
+
+def in_words_for_peers(error: BaseException, rank: int) -> tuple[bytes | None, str, BaseException]:
+    """What other ranks are told of an error: the native library's bytes of it, or a text; and what to raise here."""
+    wire = error._wire if isinstance(error, SkyphosError) else None
+    text, raised = text_of(error), error
+    if not isinstance(error, Exception):
+        text = "interrupted" if isinstance(error, KeyboardInterrupt) else _named(error)
+        wire = native.wire_of_leaving(rank, text)
+    elif not isinstance(error, SkyphosError):
+        raised = BadInput(text)
+    return wire, text, raised
+
+
+def collective(
+    comm_of: Callable[[Any], Comm] | None = None, *, place: int = 0
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a collective: an error that this rank raises before, between or after the messages is raised on all.
+
+    Arguments that are refused, Ctrl-C between the two parts of a call, memory that runs out: the group's next call
+    fails on the other ranks, which would wait otherwise, or take that call for another. A rank that has completed the
+    collective is then at another place of its program, so that the calls after it end with
+    :class:`~skyphos.errors.Diverged` on all ranks.
+
+    Parameters
+    ----------
+    comm_of : callable, optional
+        From the argument at ``place`` to the group. None: that argument is the group, and named ``comm``.
+    place : int, default 0
+        Of the arguments; 1 in methods that are passed the group.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                comm: Any = args[place] if comm_of is None else comm_of(args[place])
+                member = comm._native
+            except (AttributeError, IndexError):
+                comm = kwargs.get("comm")
+                member = getattr(comm, "_native", None)
+                if member is None:
+                    return function(*args, **kwargs)  # no Comm: it says so
+            entered, first = monotonic_ns(), member.calls_begun()
+            try:
+                return function(*args, **kwargs)
+            except BaseException as error:
+                raised = error if is_raised_by_all(error, since=entered) else tell(comm, error)
+                if not isinstance(raised, PeerLost):
+                    member.note_failure_since(first)
+                if raised is error:
+                    raise
+                raise raised from error
+
+        return call
+
+    return decorate
+
+
+def _named(error: BaseException) -> str:
+    """Class and text."""
+    text = text_of(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def agree_arguments(comm: Comm, function: str, **arguments: Any) -> None:
+    """Raise :class:`Mismatch` on all ranks if they pass other arguments; it names those that differ. Collective.
+
+    Examples
+    --------
+    >>> import skyphos as sky
+    >>> from skyphos.collectives.agreement import agree_arguments
+    >>> with sky.init() as comm:
+    ...     agree_arguments(comm, "pagerank", damping=0.85, tol=1e-8)
+    """
+    if comm.size > 1:
+        comm._native.agree_arguments(function, [(name, _words(value)) for name, value in arguments.items()])
+
+
+# Characters of an argument that other ranks are sent; of what is longer a checksum stands for the rest.
+_LONG = 200
+
+
+def _words(value: Any) -> str:
+    """An argument in words: equal where it is equal."""
+    if isinstance(value, Mapping):
+        value = dict(sorted(value.items(), key=repr))
+    if callable(value):
+        value = getattr(value, "__qualname__", type(value).__name__)
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"a {type(value).__name__}"
+    text = text.encode("utf-8", "backslashreplace").decode()
+    if len(text) <= _LONG:
+        return text
+    from zlib import crc32
+
+    return f"{text[:_LONG]}… ({len(text)} characters, checksum {crc32(text.encode()):08x})"
+
+
+def raise_if(error: BaseException | None) -> None:
+    """What :func:`together` runs where the work is done already: it failed, or it did not."""
+    if error is not None:
+        raise error

@@ -1,0 +1,111 @@
+"""Allgather: the vectors or objects of all ranks, on all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _skyphos as native
+from ..inputs.arguments import as_name
+from ..inputs.settings import truth
+from ..planning.explanation import WHY_SCHEDULE, Explanation, Told, explanation_of
+from ..vectors.booleans import as_room, as_sent, settled
+from ..vectors.kinds import is_vector
+from ..vectors.sparse_vector import Parts
+from ..work import Work, perform
+from .agreement import collective
+from .objects import allgather_objects
+from .vector_input import agree_on_shape, opened, parts_of, vector_of
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["Schedule", "allgather"]
+
+Schedule = Literal["auto", "direct", "ring", "recursive_doubling", "bruck", "neighbour_exchange", "dissemination"]
+
+
+T = TypeVar("T")
+
+
+@overload
+def allgather(comm: Comm, x: npt.NDArray[Any], *, algorithm: Schedule = "auto") -> npt.NDArray[Any]: ...  # type: ignore[overload-overlap]
+@overload
+def allgather(comm: Comm, x: T, *, algorithm: Schedule = "auto") -> list[T]: ...
+@overload
+def allgather(
+    comm: Comm, x: T, *, algorithm: Schedule = "auto", explain: Literal[True]
+) -> tuple[list[T], Explanation]: ...
+@overload
+def allgather(comm: Comm, x: T, *, algorithm: Schedule = "auto", async_op: Literal[True]) -> Work[list[T]]: ...
+@overload
+def allgather(
+    comm: Comm, x: Any, *, algorithm: Schedule = "auto", explain: bool = False, async_op: bool = False
+) -> Any: ...
+
+
+@collective()
+def allgather(
+    comm: Comm, x: Any, *, algorithm: Schedule = "auto", explain: bool = False, async_op: bool = False
+) -> Any:
+    """Get the vectors or objects of all ranks. Collective.
+
+    Parameters
+    ----------
+    x : SparseVector, array, SciPy sparse array, torch tensor, or any other object
+        Of vectors all ranks pass the same n, width and dtype (of arrays the same shape). Other objects, numbers and
+        lists among them, may differ; they are pickled as by :meth:`broadcast`. If one rank has an array and another
+        an object it is a :class:`Mismatch`: ``[array]`` is an object.
+    algorithm : str
+        ``direct`` (one round), ``ring``, ``recursive_doubling``, ``bruck``, ``neighbour_exchange`` or
+        ``dissemination``; the last four move more at a time in fewer messages. ``auto``: ``ring`` for arrays of
+        128 KB or more, else what is predicted to take the least time; of sparse vectors for items as large as the
+        last blocking call's of this n and dtype brought.
+    explain : bool
+        Also return an :class:`Explanation`.
+    async_op : bool
+        As in :meth:`allreduce`.
+
+    Returns
+    -------
+    list, one a rank; of arrays one array with a new first axis of length P. With ``explain`` a tuple: that, and the
+    explanation.
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> with sky.init() as comm:
+    ...     comm.allgather(np.array([1.0, 2.0])), comm.allgather({"rank": comm.rank})
+    (array([[1., 2.]]), [{'rank': 0}])
+    """
+
+    def told_too(result: Any, told: Told, entries: int, gathered: int, is_dense: bool) -> Any:
+        if not explain:
+            return result
+        return result, explanation_of(algorithm, told, entries, gathered, is_dense=is_dense, why=WHY_SCHEDULE)
+
+    as_name(algorithm, "algorithm")
+    explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
+    if not is_vector(x):
+        return allgather_objects(comm, x, algorithm, explain=explain, async_op=async_op)
+    vector, back, kind, _ = opened(x)
+    agree_on_shape(comm, "allgather", x)
+    if isinstance(vector, np.ndarray):
+        array, out = vector, np.empty((comm.size, *vector.shape), kind)
+        arrays = as_sent(array, kind), as_room(out)
+        done = native.move_arrays(comm._native, "allgather", *arrays, 0, algorithm, async_op)
+        return perform(
+            done, async_op, lambda told: told_too(back(settled(out, kind)), told, array.size, out.size, True)
+        )
+    call = (comm._native, vector.n, vector.width, parts_of(vector), algorithm, async_op)
+    done = native.allgather(*call)
+
+    def finish(result: tuple[list[Parts], Told]) -> Any:
+        all_parts, told = result
+        gathered = [vector_of(parts, vector) for parts in all_parts]
+        entries = sum(one.nnz for one in gathered) if explain else 0
+        return told_too([back(one) for one in gathered], told, vector.nnz, entries, False)
+
+    return perform(done, async_op, finish)

@@ -1,0 +1,349 @@
+"""Allreduce of vectors whose indices may change with every call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _skyphos as native
+from ..errors import BadInput, Mismatch
+from ..inputs.arguments import Op, as_degrees, as_expected, as_name, as_out, identity_of, resolve_op
+from ..inputs.settings import truth, whole
+from ..planning.explanation import WHY_ARRAY, Explanation, Told, explanation_of
+from ..vectors.booleans import as_room, as_sent, result_type, settled
+from ..vectors.kinds import AnyVector, is_number
+from ..vectors.scipy_kinds import matrix_shape
+from ..vectors.sparse_vector import Parts, SparseVector
+from ..work import Work, perform
+from .agreement import collective
+from .list_types import retyped
+from .plan import Plan
+from .python_numbers import reduce_numbers
+from .quantize import Quantize
+from .vector_input import opened, parts_of, vector_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..comm import Comm
+
+__all__ = ["SPARSE_ALGORITHMS", "allreduce", "reduce_shaped"]
+
+Algorithm = Literal[
+    "auto",
+    "recursive_doubling",
+    "split_allgather",
+    "split_allgather_dense",
+    "butterfly",
+    "ring",
+    "allgather",
+    "dense",
+    "dense_ring",
+    "dense_rabenseifner",
+    "dense_mpi",
+]
+Split = Literal["quantiles", "even", "hash"]
+_DENSE = frozenset(name for name in get_args(Algorithm) if name.startswith("dense"))
+SPARSE_ALGORITHMS = frozenset(get_args(Algorithm)) - _DENSE - {"auto"}
+#: What :func:`_allreduce_settings` makes of no options.
+_USUAL = ("auto", None, "quantiles", -1, None, None, None)
+_Quantised = tuple[int, int, str, str, int]
+_Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None, Sequence[int] | None]
+
+
+class AllreduceOptions(TypedDict, total=False):
+    """Options of :func:`allreduce` that do not change the kind of its result."""
+
+    op: Op
+    algorithm: Algorithm
+    out: npt.NDArray[Any] | None
+    degrees: Sequence[int] | None
+    split: Split
+    dense_threshold: int | Literal["paper"] | None
+    quantize: Quantize | None
+    expected_nnz: int | None
+    prune: bool
+
+
+@overload
+def allreduce(
+    comm: Comm, x: AnyVector, *, async_op: Literal[True], **options: Unpack[AllreduceOptions]
+) -> Work[AnyVector]: ...
+@overload
+def allreduce(
+    comm: Comm, x: AnyVector, *, explain: Literal[True], **options: Unpack[AllreduceOptions]
+) -> tuple[AnyVector, Explanation]: ...
+@overload
+def allreduce(
+    comm: Comm, x: AnyVector, *, keep_plan: Literal[True], **options: Unpack[AllreduceOptions]
+) -> tuple[AnyVector, Plan]: ...
+@overload
+def allreduce(
+    comm: Comm, x: AnyVector, *, keep_plan: Literal[True], explain: Literal[True], **options: Unpack[AllreduceOptions]
+) -> tuple[AnyVector, Plan, Explanation]: ...
+@overload
+def allreduce(comm: Comm, x: AnyVector, **options: Unpack[AllreduceOptions]) -> AnyVector: ...
+@overload
+def allreduce(
+    comm: Comm,
+    x: Any,
+    *,
+    keep_plan: bool = False,
+    explain: bool = False,
+    async_op: bool = False,
+    **options: Unpack[AllreduceOptions],
+) -> Any: ...
+
+
+@collective()
+def allreduce(
+    comm: Comm,
+    x: Any,
+    *,
+    op: Op = "sum",
+    algorithm: Algorithm = "auto",
+    out: npt.NDArray[Any] | None = None,
+    degrees: Sequence[int] | None = None,
+    split: Split = "quantiles",
+    dense_threshold: int | Literal["paper"] | None = None,
+    quantize: Quantize | None = None,
+    expected_nnz: int | None = None,
+    prune: bool = False,
+    keep_plan: bool = False,
+    explain: bool = False,
+    async_op: bool = False,
+) -> Any:
+    """Reduce the vectors of all ranks; every rank gets the result. Collective.
+
+    Parameters
+    ----------
+    x : SparseVector, array, SciPy sparse array, torch tensor, number or list of numbers
+        This rank's vector. All ranks pass the same n, width and dtype; which indices is each one's own affair. A
+        sparse matrix is the vector of its entries. Numbers of Python's and NumPy's, and lists of them, become of a
+        type that holds those of all ranks, integers exactly.
+    op : str or ufunc, default "sum"
+        As in :meth:`Plan.reduce`.
+    algorithm : str, default "auto"
+        For sparse vectors ``recursive_doubling``, ``split_allgather`` (SSAR), ``split_allgather_dense`` (DSAR),
+        ``butterfly``, ``ring`` or ``allgather`` (gather and sum); for dense arrays ``dense``, ``dense_ring`` or
+        ``dense_rabenseifner``, or over MPI ``dense_mpi``, that library's own (of all ranks; numbers and operations
+        that MPI has too), which take a sparse vector as an array and a bitmap. ``auto``: recursive doubling
+        up to 16 KB a rank; beyond, whichever is predicted to take the least time (:mod:`skyphos.planning`), for the
+        data as a sample of all ranks' indices shows it, and for the rate of the link and the share of a core that
+        earlier calls of the ranks have seen. Blocking calls remember that for the next ones, as long as results
+        have about as many entries. For arrays ``dense_ring`` from 128 KB a rank's share on, else ``dense``, or over
+        MPI among several hosts ``dense_mpi`` from 32 KB on.
+    out : array, optional
+        Takes the result of a dense array.
+    degrees : sequence of int, optional
+        Layers of ``butterfly``; their product is the group's size. None: one layer.
+    split : {"quantiles", "even", "hash"}
+        How indices are dealt to ranks: ranges of equally many entries, by a sample; ranges of equal lengths; or
+        ranges of hashed indices, which balances any data without a sample and puts input and result in another
+        order once each.
+    dense_threshold : int or "paper", optional
+        Entries above which a vector turns dense. "paper": N·isize/(c + isize), SparCML section 5.1. None: the
+        smaller of that and of the measured point where dense is faster, 0.3 N.
+    quantize : Quantize, optional
+        Move values in a few bits each (:class:`skyphos.Quantize`). For op sum and mean of floats.
+        "result" needs an algorithm in which each part has an owner: not ``recursive_doubling``, ``allgather``
+        or one for dense arrays; ``auto`` picks one that has, for arrays DSAR.
+    expected_nnz : int, optional
+        Entries that the result should have: ``auto`` then need not ask the other ranks before a first call. All
+        ranks pass the same. A hint that is wrong costs time, not the result; one that turns out to be off by more
+        than a factor of two is not believed again.
+    prune : bool
+        Drop entries that cancelled to the operation's identity.
+    keep_plan : bool
+        Also return a :class:`Plan` for when the same indices come again: its ``reduce(values)`` takes values
+        along this rank's indices and returns those of the result's, and no index travels any more. Takes one
+        :meth:`Comm.configure` more.
+    explain : bool
+        Also return an :class:`Explanation`: which algorithm, why, and what it moved.
+    async_op : bool
+        Return a :class:`Work` at once; its ``wait()`` returns the result.
+
+    Returns
+    -------
+    The kind that came in: a SparseVector (sparse or dense inside, as it was reduced), an array, a SciPy sparse
+    array or matrix of its format, a tensor of its layout, a number or a list. With ``keep_plan`` or ``explain`` a
+    tuple: the result, the plan, the explanation.
+
+    Raises
+    ------
+    BadInput
+        A vector that makes no sense, a masked array, an unknown algorithm; a sum of integers of Python's that does
+        not fit 64 bits; what cannot be quantised (integers, NaN, infinity, other
+        operations), or not by this algorithm; on all ranks.
+    Mismatch
+        Ranks passed another n, width, dtype, op or settings.
+
+    Notes
+    -----
+    SparCML, section 5.3. All ranks get the same bits. The order of additions depends on ranks, sizes and settings
+    alone; with ``auto`` also on what earlier calls of the program told, so name an algorithm to pin it.
+    Memory: the result, and compressed copies of what was sent.
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> with sky.init() as comm:
+    ...     x = sky.SparseVector([3, 500_000], np.array([1.0, 2.0]), n=1_000_000)
+    ...     y = comm.allreduce(x)
+    >>> y.indices, y.values
+    (array([     3, 500000]), array([1., 2.]))
+
+    The same indices again, and what happened:
+
+    >>> with sky.init() as comm:
+    ...     y, plan, how = comm.allreduce(x, keep_plan=True, explain=True)
+    ...     plan.reduce(np.array([10.0, 20.0])), how.algorithm
+    (array([10., 20.]), 'recursive_doubling')
+    """
+    # What small calls take is mostly looking at arguments: not at those of a plain array. All others are looked at
+    # in a function of their own, since one that has functions inside takes longer to call.
+    if type(x) is np.ndarray and isinstance(op, str) and algorithm == "auto" and split == "quantiles":
+        usual = degrees is None and dense_threshold is None and quantize is None and expected_nnz is None
+        if usual and keep_plan is False and explain is False and async_op is False:
+            # A class made of arrays, masked ones for instance, goes the other way.
+            result: Any = np.empty(x.shape, x.dtype) if out is None else out if type(out) is np.ndarray else None
+            if native.allreduce_plain(comm._native, x, result, op):
+                return result
+    return _allreduce(
+        comm,
+        x,
+        op,
+        out,
+        algorithm=algorithm,
+        degrees=degrees,
+        split=split,
+        dense_threshold=dense_threshold,
+        quantize=quantize,
+        expected_nnz=expected_nnz,
+        prune=prune,
+        keep_plan=keep_plan,
+        explain=explain,
+        async_op=async_op,
+    )
+
+
+def _allreduce(
+    comm: Comm,
+    x: Any,
+    op: Op,
+    out: npt.NDArray[Any] | None,
+    *,
+    algorithm: Algorithm,
+    degrees: Sequence[int] | None,
+    split: Split,
+    dense_threshold: int | Literal["paper"] | None,
+    quantize: Quantize | None,
+    expected_nnz: int | None,
+    prune: bool,
+    keep_plan: bool,
+    explain: bool,
+    async_op: bool,
+) -> Any:
+    """As :meth:`allreduce`, of whatever kind ``x`` is."""
+    prune, keep_plan = truth(prune, "prune"), truth(keep_plan, "keep_plan")
+    explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
+    settings = _allreduce_settings(
+        algorithm, degrees, split, dense_threshold, quantize, expected_nnz=expected_nnz, shape=matrix_shape(x)
+    )
+    if is_number(x):
+        if out is not None or keep_plan or explain or settings != _USUAL:
+            raise BadInput(
+                f"options beside op= are for arrays and vectors: np.asarray(x) makes one of {type(x).__name__}"
+            )
+        return reduce_numbers(comm, x, op, "allreduce", async_op=async_op)
+    vector, back, kind, (native_op, identity) = opened(x, op)
+    is_array = isinstance(vector, np.ndarray)
+    shape: tuple[int, ...] = ()
+    if isinstance(vector, np.ndarray) and algorithm in SPARSE_ALGORITHMS:
+        shape, vector = vector.shape, SparseVector.from_dense(vector.reshape(-1), keep_zeros=True)
+    if keep_plan and (async_op or isinstance(x, np.ndarray)):
+        raise BadInput("keep_plan=True is for sparse vectors, in blocking calls")
+    if isinstance(vector, np.ndarray):
+        array = vector
+        result = as_out(out, array.shape, kind, array)
+        whole = (as_sent(array, kind), as_room(result), native_op, identity, settings[0], settings[4])
+        done = native.allreduce_dense(comm._native, *whole, async_op)
+
+        def finish_array(told: Told) -> Any:
+            reduced = back(settled(result, kind))
+            if not explain:
+                return reduced
+            return reduced, explanation_of(algorithm, told, array.size, array.size, is_dense=True, why=WHY_ARRAY)
+
+        return perform(done, async_op, finish_array)
+    if out is not None:
+        raise BadInput("out= is for dense arrays")
+
+    def begin(sent: SparseVector, kind: np.dtype[Any]) -> Any:
+        call = (comm._native, sent.n, sent.width, parts_of(sent, kind), native_op, identity, settings)
+        return native.allreduce(*call, False, explain, async_op)
+
+    try:
+        done = begin(vector, kind)
+    except Mismatch as error:
+        values = retyped(comm, error, vector._values, is_list=vector._is_of_list)
+        vector = SparseVector._of(vector._indices, values, vector._present, vector.n)
+        kind = result_type(op, vector.dtype)
+        done = begin(vector, kind)
+
+    def finish(result: tuple[Parts, Told, None]) -> Any:
+        parts, told, _ = result
+        reduced = vector_of(parts, vector, kind)
+        if prune:
+            reduced = reduced.prune(identity_of(op, reduced.dtype))
+        like_x = reduced.to_dense(identity_of(op, reduced.dtype)).reshape(shape) if is_array else reduced
+        returned = [back(like_x)]
+        if keep_plan:
+            returned.append(comm.configure(vector.indices, reduced.indices, n=vector.n, width=vector.width))
+        if explain:
+            counts = (vector.nnz, reduced.nnz)
+            limited = quantize is not None or degrees is not None or op == "mean_present"
+            how = explanation_of(algorithm, told, *counts, is_dense=reduced.is_dense, limited=limited)
+            returned.append(how)
+        return tuple(returned) if len(returned) > 1 else returned[0]
+
+    return perform(done, async_op, finish)
+
+
+def reduce_shaped(comm: Comm, vector: SparseVector, op: Op, shape: Sequence[int], *, async_op: bool) -> Any:
+    """Allreduce of a sparse vector made of something of this shape: that it differs by rank is a ``Mismatch``."""
+    settings = _allreduce_settings("auto", None, "quantiles", None, None, shape=shape)
+    call = (comm._native, vector.n, vector.width, parts_of(vector), *resolve_op(op), settings)
+    done = native.allreduce(*call, False, False, async_op)
+    return perform(done, async_op, lambda result: vector_of(result[0], vector))
+
+
+def _allreduce_settings(
+    algorithm: str,
+    degrees: Sequence[int] | None,
+    split: str,
+    threshold: int | Literal["paper"] | None,
+    quantize: Quantize | None,
+    *,
+    expected_nnz: int | None = None,
+    shape: Sequence[int] | None = None,
+) -> _Settings:
+    """Check the settings that all ranks share; the native library knows the names. ``shape``: of what ``x`` was."""
+    as_name(algorithm, "algorithm")
+    as_name(split, "split")
+    layers = as_degrees(degrees)
+    if quantize is not None and not isinstance(quantize, Quantize):
+        raise BadInput(f"quantize must be a skyphos.Quantize or None, not {type(quantize).__name__}")
+    quantised = None if quantize is None else quantize._native()
+    expected = as_expected(expected_nnz)
+    if threshold is None:
+        return algorithm, layers, split, -1, quantised, expected, shape
+    if isinstance(threshold, str):
+        if threshold != "paper":
+            raise BadInput(f'dense_threshold must be a number of entries or "paper", not {threshold!r}')
+        return algorithm, layers, split, -2, quantised, expected, shape
+    entries = whole(threshold, "dense_threshold", 0, 2**63 - 1)
+    return algorithm, layers, split, entries, quantised, expected, shape

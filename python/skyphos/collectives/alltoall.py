@@ -1,0 +1,86 @@
+"""Alltoall: a vector or object from each rank to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _skyphos as native
+from ..errors import BadInput
+from ..inputs.settings import truth
+from ..vectors.booleans import as_room, as_sent, settled
+from ..vectors.kinds import is_vector, open_vector
+from ..vectors.scipy_kinds import matrix_shape
+from ..work import Work, perform
+from .agreement import collective
+from .objects import alltoall_objects
+from .vector_input import agree_on_shape, check_count, of_one_form, parts_of, stack, vector_of
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["alltoall"]
+
+
+T = TypeVar("T")
+
+
+@overload
+def alltoall(comm: Comm, xs: npt.NDArray[Any]) -> npt.NDArray[Any]: ...
+@overload
+def alltoall(comm: Comm, xs: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]: ...  # type: ignore[overload-overlap]
+@overload
+def alltoall(comm: Comm, xs: Sequence[T]) -> list[T]: ...
+@overload
+def alltoall(comm: Comm, xs: Sequence[T], *, async_op: Literal[True]) -> Work[list[T]]: ...
+@overload
+def alltoall(comm: Comm, xs: Any, *, async_op: bool = False) -> Any: ...
+
+
+@collective()
+def alltoall(comm: Comm, xs: Any, *, async_op: bool = False) -> Any:
+    """Give each rank a vector or object of its own; get one from each. Collective.
+
+    Parameters
+    ----------
+    xs : sequence, one vector a rank
+        All of the same kind, n, width and dtype, on all ranks. Arrays best as one, whose first axis is the rank. Or
+        objects that are no vectors, on all ranks, as in :meth:`allgather`.
+    async_op : bool
+        As in :meth:`allreduce`.
+
+    Returns
+    -------
+    list, one a rank: what it had for this one; of arrays one array with a new first axis.
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> with sky.init() as comm:
+    ...     comm.alltoall([np.array([1.0, 2.0])])
+    array([[1., 2.]])
+    """
+    async_op = truth(async_op, "async_op")
+    check_count(comm, xs)
+    if not isinstance(xs, np.ndarray) and not any(map(is_vector, xs)):
+        return alltoall_objects(comm, xs, async_op=async_op)
+    opened = [] if isinstance(xs, np.ndarray) else [open_vector(x) for x in xs]
+    if all(isinstance(vector, np.ndarray) for vector, _ in opened):
+        stacked, back = stack(xs, opened)
+        out = np.empty_like(stacked)
+        arrays = as_sent(stacked, stacked.dtype), as_room(out)
+        done = native.move_arrays(comm._native, "alltoall", *arrays, 0, "direct", async_op)
+        return perform(done, async_op, lambda _: back(settled(out, out.dtype)))
+    vectors, back = of_one_form(opened)
+    shapes = {matrix_shape(x) for x in xs} - {None}
+    if len(shapes) > 1:
+        raise BadInput(f"matrices of shapes {' and '.join(map(str, shapes))} in one alltoall: all have the same")
+    agree_on_shape(comm, "alltoall", xs[0])
+    first = vectors[0]
+    parts = [parts_of(vector) for vector in vectors]
+    like = as_sent(first._values, first.dtype)
+    done = native.alltoall(comm._native, first.n, first.width, parts, None, like, async_op)
+    return perform(done, async_op, lambda all_parts: [back(vector_of(parts, first)) for parts in all_parts])

@@ -1,0 +1,49 @@
+"""Blocks of bytes from every rank to every other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .. import _skyphos as native
+from .packing import Bytes
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["exchange_blocks"]
+
+
+def exchange_blocks(
+    comm: Comm, blocks: list[Bytes], take: Callable[[int, Bytes], None], *, push_bytes: int, fetches: int
+) -> tuple[int, int, int]:
+    """Send a block to each rank, and take this rank's own, then that of the next rank, and so on around. Collective.
+
+    Parameters
+    ----------
+    blocks : list of arrays of bytes
+        By rank. They are let go of.
+    take : callable
+        (rank, its block). What it raises ends the exchange on all ranks.
+    push_bytes, fetches : int
+        Blocks up to so many bytes are pushed; of longer ones so many are asked for at a time.
+
+    Returns
+    -------
+    sent_bytes, sent_frames, received_bytes : int
+    """
+    own = blocks[comm.rank]
+    blocks[comm.rank] = np.empty(0, np.uint8)
+    under_way = native.exchange_blocks(comm._native, blocks, push_bytes, fetches)
+    blocks.clear()
+    try:
+        take(comm.rank, own)
+        del own
+        while (came := under_way.next_block()) is not None:
+            take(*came)
+    except BaseException as error:  # also Ctrl-C: the others wait for what this rank does not take
+        under_way.fail(str(error) or type(error).__name__)
+        raise
+    return under_way.finish()

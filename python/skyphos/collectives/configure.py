@@ -1,0 +1,272 @@
+"""Configured reductions: ranks tell once which indices they have and want."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy.typing as npt
+
+from ..errors import BadInput, Mismatch
+from ..inputs.arguments import Op, as_degrees, as_expected, as_indices, as_n, as_out, as_values, resolve_op
+from ..inputs.arrays import as_numpy
+from ..inputs.settings import real, truth, whole
+from ..vectors.booleans import as_room, as_sent, result_type, settled
+from ..work import Work, perform
+from .agreement import collective
+from .list_types import retyped
+from .plan import Plan, Stats
+
+if TYPE_CHECKING:
+    from .. import _skyphos
+    from ..comm import Comm
+
+__all__ = ["Missing", "configure", "configure_reduce"]
+
+Missing = Literal["error", "identity"]
+_Shared = tuple[int | None, int, list[int] | None, bool, float | None, int | None]
+
+
+@overload
+def configure(
+    comm: Comm,
+    contribute: npt.ArrayLike,
+    want: npt.ArrayLike,
+    *,
+    n: int | None = None,
+    width: int = 1,
+    degrees: Sequence[int] | None = None,
+    missing: Missing = "error",
+    min_packet: float | None = None,
+    expected_nnz: int | None = None,
+    async_op: Literal[False] = False,
+) -> Plan: ...
+
+
+@overload
+def configure(
+    comm: Comm,
+    contribute: npt.ArrayLike,
+    want: npt.ArrayLike,
+    *,
+    n: int | None = None,
+    width: int = 1,
+    degrees: Sequence[int] | None = None,
+    missing: Missing = "error",
+    min_packet: float | None = None,
+    expected_nnz: int | None = None,
+    async_op: Literal[True],
+) -> Work[Plan]: ...
+
+
+@collective()
+def configure(
+    comm: Comm,
+    contribute: npt.ArrayLike,
+    want: npt.ArrayLike,
+    *,
+    n: int | None = None,
+    width: int = 1,
+    degrees: Sequence[int] | None = None,
+    missing: Missing = "error",
+    min_packet: float | None = None,
+    expected_nnz: int | None = None,
+    async_op: bool = False,
+) -> Plan | Work[Plan]:
+    """Tell the group which indices this rank has values for, and which it wants. Collective.
+
+    Parameters
+    ----------
+    contribute, want : 1-D arrays of int32, int64, uint32 or uint64
+        Indices from 0 to n - 1 (Kylix's out- and in-set). Any order, repeats allowed: values of a repeated
+        index are combined, and it is answered at each place. Sorted distinct arrays are fastest.
+    n : int, optional
+        Size of the index space, up to 2^63; the same on all ranks. None: agreed, one more than the largest.
+    width : int, default 1
+        Numbers an index. A row takes at most 128 KB.
+    degrees : sequence of int, optional
+        Degree of each layer of the butterfly, from the top; their product is the group's size. ``[size]``
+        is the direct algorithm. None: chosen by the planner, from sizes and overlap of all ranks' sets and from
+        what network and machines can do; or by the papers' rule, if ``min_packet`` is given.
+    missing : {"error", "identity"}
+        An index that is wanted and that no rank contributes: an error on all ranks, or the identity of the
+        operation as its value.
+    min_packet : float, optional
+        Smallest message in bytes worth sending: degrees are then chosen by the papers' rule (*Kylix*, section
+        IV).
+    expected_nnz : int, optional
+        Indices that all ranks' sets have together: the planner then need not ask the other ranks for a sample.
+        A hint that is wrong costs time, not the result.
+    async_op : bool
+        Return a :class:`Work` at once; its ``wait()`` returns the plan.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    BadInput
+        An index out of range, degrees that do not multiply to the size, an unmet index; on all ranks.
+    Mismatch
+        Ranks passed another n, width, degrees or missing.
+
+    Notes
+    -----
+    Kylix, section III-A; *Sparse Allreduce*, section IV-A. Memory: four bytes for each index sent or
+    received, in each layer.
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> comm = sky.init()
+    >>> plan = comm.configure([0, 5], [5, 9], n=10, missing="identity")
+    >>> plan.reduce(np.array([1.0, 2.0]))
+    array([2., 0.])
+    >>> comm.close()
+    """
+    async_op = truth(async_op, "async_op")
+    contribute, want = as_indices(contribute, "contribute"), as_indices(want, "want")
+    shared = _shared(n, width, degrees, missing, min_packet=min_packet, expected_nnz=expected_nnz)
+
+    def finish(made: _skyphos.Plan) -> Plan:
+        plan = Plan(comm, made)
+        comm._stats = plan.stats
+        return plan
+
+    return perform(comm._native.configure(contribute, want, shared, async_op), async_op, finish)
+
+
+@overload
+def configure_reduce(
+    comm: Comm,
+    contribute: npt.ArrayLike,
+    want: npt.ArrayLike,
+    values: npt.ArrayLike,
+    *,
+    n: int | None = None,
+    op: Op = "sum",
+    out: npt.NDArray[Any] | None = None,
+    width: int | None = None,
+    degrees: Sequence[int] | None = None,
+    missing: Missing = "error",
+    min_packet: float | None = None,
+    expected_nnz: int | None = None,
+    async_op: Literal[False] = False,
+) -> npt.NDArray[Any]: ...
+
+
+@overload
+def configure_reduce(
+    comm: Comm,
+    contribute: npt.ArrayLike,
+    want: npt.ArrayLike,
+    values: npt.ArrayLike,
+    *,
+    n: int | None = None,
+    op: Op = "sum",
+    out: npt.NDArray[Any] | None = None,
+    width: int | None = None,
+    degrees: Sequence[int] | None = None,
+    missing: Missing = "error",
+    min_packet: float | None = None,
+    expected_nnz: int | None = None,
+    async_op: Literal[True],
+) -> Work[npt.NDArray[Any]]: ...
+
+
+@collective()
+def configure_reduce(
+    comm: Comm,
+    contribute: npt.ArrayLike,
+    want: npt.ArrayLike,
+    values: npt.ArrayLike,
+    *,
+    n: int | None = None,
+    op: Op = "sum",
+    out: npt.NDArray[Any] | None = None,
+    width: int | None = None,
+    degrees: Sequence[int] | None = None,
+    missing: Missing = "error",
+    min_packet: float | None = None,
+    expected_nnz: int | None = None,
+    async_op: bool = False,
+) -> npt.NDArray[Any] | Work[npt.NDArray[Any]]:
+    """Configure and reduce in one pass down and up, for indices that change every time. Collective.
+
+    Parameters
+    ----------
+    contribute, want, n, degrees, missing, min_packet, expected_nnz, async_op
+        As in :meth:`configure`.
+    width : int, optional
+        Numbers an index; the same on all ranks. None: as many as a row of ``values`` has.
+    values, op, out
+        As in :meth:`Plan.reduce`.
+
+    Returns
+    -------
+    array of shape (len(want),) or (len(want), width)
+
+    Notes
+    -----
+    Kylix, section III-C: indices and values travel in the same messages.
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> with sky.init() as comm:
+    ...     comm.configure_reduce([1, 3], [3], np.array([1.0, 2.0]), n=4)
+    array([2.])
+    """
+    native_op, identity = resolve_op(op)
+    async_op = truth(async_op, "async_op")
+    contribute, want = as_indices(contribute, "contribute"), as_indices(want, "want")
+    rows = as_numpy(values, "values")
+    each = (max(1, rows.shape[1]) if rows.ndim == 2 else 1) if width is None else width
+    fix = "" if width is None else f"width={width} was given, not {{}}"
+    shared = _shared(n, each, degrees, missing, min_packet=min_packet, expected_nnz=expected_nnz)
+    array = as_values(rows, len(contribute), shared[1], "contribute", fix=fix)
+    kind = result_type(op, array.dtype)
+    result = as_out(out, (len(want), *array.shape[1:]), kind, array, contribute, want)
+    call = (contribute, want, as_sent(array, kind), as_room(result), native_op, identity, shared, async_op)
+    try:
+        done = comm._native.configure_reduce(*call)
+    except Mismatch as error:
+        return configure_reduce(
+            comm,
+            contribute,
+            want,
+            retyped(comm, error, array, is_list=isinstance(values, (list, tuple))),
+            n=n,
+            op=op,
+            out=out,
+            width=width,
+            degrees=degrees,
+            missing=missing,
+            min_packet=min_packet,
+            expected_nnz=expected_nnz,
+        )
+
+    def finish(made: _skyphos.Plan) -> npt.NDArray[Any]:
+        comm._stats = Stats(*made.stats())
+        return settled(result, kind)
+
+    return perform(done, async_op, finish)
+
+
+def _shared(
+    n: int | None,
+    width: int,
+    degrees: Sequence[int] | None,
+    missing: str,
+    *,
+    min_packet: float | None,
+    expected_nnz: int | None,
+) -> _Shared:
+    """Checks the arguments that all ranks share."""
+    n, width = None if n is None else as_n(n), whole(width, "width", 1, 2**32 - 1)
+    if missing not in ("error", "identity"):
+        raise BadInput(f'missing must be "error" or "identity", not {missing!r}')
+    layers = as_degrees(degrees)
+    least = None if min_packet is None else real(min_packet, "min_packet", 0.0)
+    return n, width, layers, missing == "identity", least, as_expected(expected_nnz)

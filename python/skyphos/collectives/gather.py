@@ -1,0 +1,77 @@
+"""Gather: the vectors or objects of all ranks, on one of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _skyphos as native
+from ..inputs.arguments import as_rank
+from ..inputs.settings import truth
+from ..vectors.booleans import as_room, as_sent, settled
+from ..vectors.kinds import is_vector
+from ..vectors.sparse_vector import Parts
+from ..work import Work, perform
+from .agreement import collective
+from .objects import gather_objects
+from .vector_input import agree_on_shape, opened, parts_of, vector_of
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["gather"]
+
+
+T = TypeVar("T")
+
+
+@overload
+def gather(comm: Comm, x: npt.NDArray[Any], *, root: int = 0) -> npt.NDArray[Any] | None: ...  # type: ignore[overload-overlap]
+@overload
+def gather(comm: Comm, x: T, *, root: int = 0) -> list[T] | None: ...
+@overload
+def gather(comm: Comm, x: T, *, root: int = 0, async_op: Literal[True]) -> Work[list[T] | None]: ...
+@overload
+def gather(comm: Comm, x: Any, *, root: int = 0, async_op: bool = False) -> Any: ...
+
+
+@collective()
+def gather(comm: Comm, x: Any, *, root: int = 0, async_op: bool = False) -> Any:
+    """Get the vectors or objects of all ranks on one of them. Collective.
+
+    Parameters
+    ----------
+    x, async_op
+        As in :meth:`allgather`.
+    root : int
+        The rank that gets them.
+
+    Returns
+    -------
+    On ``root`` as :meth:`allgather`; None on the others.
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> with sky.init() as comm:
+    ...     comm.gather(sky.SparseVector([3], np.array([1.0]), n=10))
+    [SparseVector(n=10, nnz=1, float64)]
+    """
+    root, async_op = as_rank(root, comm.size, "root"), truth(async_op, "async_op")
+    if not is_vector(x):
+        return gather_objects(comm, x, root, async_op=async_op)
+    vector, back, kind, _ = opened(x)
+    agree_on_shape(comm, "gather", x)
+    if isinstance(vector, np.ndarray):
+        out = np.empty((comm.size if comm.rank == root else 0, *vector.shape), kind)
+        arrays = as_sent(vector, kind), as_room(out)
+        done = native.move_arrays(comm._native, "gather", *arrays, root, "direct", async_op)
+        return perform(done, async_op, lambda _: back(settled(out, kind)) if comm.rank == root else None)
+    done = native.gather(comm._native, vector.n, vector.width, parts_of(vector), root, async_op)
+
+    def finish(all_parts: list[Parts]) -> Any:
+        return [back(vector_of(parts, vector)) for parts in all_parts] if comm.rank == root else None
+
+    return perform(done, async_op, finish)

@@ -1,0 +1,55 @@
+"""A call of several collectives that goes on while its caller does something else: on a thread, in its own group."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["InThread"]
+
+
+class InThread:
+    """A call under way on a thread; what :class:`skyphos.Work` asks of a native one.
+
+    Examples
+    --------
+    >>> from skyphos.collectives.in_thread import InThread
+    >>> from skyphos.work import Work
+    >>> Work(InThread("sum", lambda: 1 + 2), lambda result: result).wait()
+    3
+    """
+
+    def __init__(self, name: str, call: Callable[[], Any]) -> None:
+        self.name = name
+        self._call = call
+        self._is_over = threading.Event()
+        self._result: Any = None
+        self._error: BaseException | None = None
+        # Whoever leaves without waiting closes the group, which ends the call.
+        threading.Thread(target=self._run, name=f"skyphos-{name}", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._call()
+        except BaseException as error:
+            self._error = error
+        del self._call
+        self._is_over.set()
+
+    def done(self) -> bool:
+        """Whether the call is over."""
+        return self._is_over.is_set()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait for its end, at most so many seconds; whether it is over."""
+        return self._is_over.wait(timeout)
+
+    def note_failure(self) -> None:
+        """Nothing: what this rank has seen fail in the call's own group ends with that group."""
+
+    def take(self) -> Any:
+        """The result; raises the call's error."""
+        if self._error is not None:
+            raise self._error
+        return self._result

@@ -1,0 +1,133 @@
+"""Types of values that ranks pass as lists: NumPy gives each list a type of its own, and ranks agree on one.
+
+``[1]`` becomes int64, ``[2**63]`` uint64 and ``[]`` float64. A call whose ranks differ in that alone ends with
+:class:`Mismatch` on all of them. All then tell each other which types their lists can have, and repeat the call with
+the first that holds everyone's numbers exactly: that of the arrays, if some ranks pass arrays; else int64, uint64,
+float64.
+
+Cost: nothing where types are the same; else the call that failed, one exchange of a number, and the call again.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import BadInput, Mismatch, mark_raised_by_all
+from ..vectors.dtype_names import type_named
+from .agreement import gather_numbers, together
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["retyped"]
+
+Array = npt.NDArray[Any]
+
+_TYPES = ("bool", "uint8", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64")
+#: Types that a list may take, the first that all can.
+_OF_LISTS = ("int64", "uint64", "float64")
+# What a rank tells the others, in one number: a type, whether it is that of an array, whether there are no values,
+# which types a list may take, and the width.
+_IS_ARRAY, _IS_EMPTY, _MAY_BE, _WIDTH = 1 << 4, 1 << 5, 1 << 6, 1 << 9
+
+
+def retyped(comm: Comm, error: Mismatch, array: Array, *, is_list: bool) -> Array:
+    """This rank's values of a type that all ranks' lists can have, after a call that has failed. Collective.
+
+    Parameters
+    ----------
+    comm : Comm
+    error : Mismatch
+        What the call has raised.
+    array : array of shape (rows,) or (rows, width)
+        This rank's values, before they were sent.
+    is_list : bool
+        Whether the caller has passed a list or tuple.
+
+    Raises
+    ------
+    Mismatch
+        ``error``, with what to do: ranks differ in more than types, or no type holds everyone's numbers.
+    """
+    if not _differ_in_type_alone(str(error)):
+        raise error
+    kind, width = _agreed(gather_numbers(comm, _told(array, is_list)))
+    if kind is None:
+        raise _with_advice(error, array) if is_list else error
+    return together(comm, lambda: _as(array, kind, width) if is_list else array)
+
+
+def _differ_in_type_alone(message: str) -> bool:
+    """Whether two ranks are in the same call but for dtype and width."""
+    calls = re.fullmatch(r"ranks disagree: rank \d+ is in (.*), rank \d+ is in (.*)", message)
+    if calls is None:
+        return False
+    left, right = (re.sub(r"(, )?\b(dtype|width)=\w+", "", call) for call in calls.groups())
+    return left == right
+
+
+def _told(array: Array, is_list: bool) -> int:
+    """What the others need to know of this rank's values."""
+    told = _TYPES.index(array.dtype.name)
+    if not is_list:
+        told |= _IS_ARRAY
+    elif array.size == 0:
+        told |= _IS_EMPTY
+    else:
+        told |= sum(_MAY_BE << place for place, kind in enumerate(_OF_LISTS) if _fits(array, np.dtype(kind)))
+    return told + _WIDTH * (array.shape[1] if array.ndim == 2 else 1)
+
+
+def _agreed(told: npt.NDArray[np.int64]) -> tuple[np.dtype[Any] | None, int]:
+    """The type and width for all; no type if there is none."""
+    full = told[(told & _IS_EMPTY) == 0]
+    widths, types = np.unique(full // _WIDTH), np.unique(full % _IS_ARRAY)
+    if len(widths) != 1:
+        return None, 1
+    of_arrays = np.unique(full[(full & _IS_ARRAY) != 0] % _IS_ARRAY)
+    for some in (types, of_arrays):
+        if len(some) == 1:
+            return type_named(_TYPES[some[0]]), int(widths[0])
+    has_floats = _TYPES.index("float64") in types
+    for place, name in enumerate(_OF_LISTS):
+        if (full & _MAY_BE << place).all() and (name != "float64" or has_floats):
+            return np.dtype(name), int(widths[0])
+    return None, 1
+
+
+def _fits(array: Array, kind: np.dtype[Any]) -> bool:
+    """Whether a type holds the numbers of a list exactly."""
+    if array.dtype == kind or array.size == 0:
+        return True
+    if array.dtype.kind == "b" or kind.kind == "b":
+        return False
+    if kind.kind in "iu":
+        limits = np.iinfo(kind)
+        is_whole = array.dtype.kind in "iu"
+        return is_whole and int(limits.min) <= int(array.min()) and int(array.max()) <= int(limits.max)
+    with np.errstate(all="ignore"):
+        returned = array.astype(kind).astype(np.float64).reshape(-1).tolist()
+    # Python compares integers with floats exactly.
+    pairs = zip(array.reshape(-1).tolist(), returned, strict=True)
+    return all(one == other or math.isnan(one) for one, other in pairs)
+
+
+def _as(array: Array, kind: np.dtype[Any], width: int) -> Array:
+    """A list's values of the agreed type."""
+    if not _fits(array, kind):
+        raise BadInput(f"a list of {array.dtype} where other ranks pass {kind}: pass np.array(values, dtype)")
+    return array.astype(kind).reshape((0, width) if array.size == 0 and width > 1 else array.shape)
+
+
+def _with_advice(error: Mismatch, array: Array) -> Mismatch:
+    """The error, with what to do about a list whose type NumPy chose."""
+    what, fix = "a list", "np.array(values, dtype)"
+    if array.size == 0:
+        what, fix = "an empty list", "np.empty(0, dtype), or np.empty((0, width), dtype),"
+    text = f"{error}; {what} was taken for {array.dtype}: pass {fix} with the dtype of the other ranks"
+    return mark_raised_by_all(Mismatch(text))

@@ -1,0 +1,273 @@
+"""Sums of outer products: each rank has factors, and all want the sum of their products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy.typing as npt
+
+from .. import _skyphos as native
+from ..errors import BadInput
+from ..inputs.arguments import as_one_of
+from ..inputs.settings import truth, whole
+from ..planning.planner import Stage
+from ..vectors.factors import DenseFactors, Factors, open_factors
+from ..vectors.low_rank import LowRank
+from ..work import perform
+from .agreement import collective
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["OuterExplanation", "outer_product_sum"]
+
+Algorithm = Literal["auto", "allgather", "allreduce", "ring", "rabenseifner", "butterfly"]
+Exchange = Literal["auto", "direct", "ring", "recursive_doubling", "bruck", "neighbour_exchange", "dissemination"]
+Owners = Literal["all", "rack", "host", "rank"]
+#: Algorithm, exchange, owners, grid, pairs; stages and seconds; what was passed over; bytes and frames.
+_Told = tuple[
+    tuple[str, str | None, str, tuple[int, int] | None, int],
+    tuple[list[tuple[float, float, float, float, float, float]], float] | None,
+    list[tuple[str, float]],
+    tuple[int, int, int],
+]
+
+
+@dataclass(frozen=True)
+class OuterExplanation:
+    """How a sum of outer products came about on this rank; ``print`` it.
+
+    Attributes
+    ----------
+    algorithm : str
+        What ran.
+    exchange : str or None
+        Of ``allgather``: how factors travelled.
+    owners : str
+        Of ``rabenseifner``: whose ranks owned the matrix together.
+    grid : (int, int) or None
+        Rows and columns of blocks that it was cut into.
+    pairs : int
+        Outer products of all ranks, K.
+    sent_bytes, sent_frames, received_bytes : int
+        Of this rank, without the 64 bytes that lead each frame.
+    predicted_seconds : float or None
+        What ``auto`` expected; None where the algorithm was named, or factors are sparse.
+    stages : tuple of Stage
+        The same, stage by stage.
+    others : tuple of (str, float)
+        What ``auto`` passed over, with the seconds that it should take.
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> with sky.init() as comm:
+    ...     _, how = comm.outer_product_sum(np.ones(3), np.ones(2), algorithm="allgather", explain=True)
+    >>> print(how)
+    allgather (direct) of 1 pair
+      sent: 0 bytes in 0 frames; received: 0 bytes
+    """
+
+    algorithm: str
+    exchange: str | None
+    owners: str
+    grid: tuple[int, int] | None
+    pairs: int
+    sent_bytes: int
+    sent_frames: int
+    received_bytes: int
+    predicted_seconds: float | None
+    stages: tuple[Stage, ...]
+    others: tuple[tuple[str, float], ...]
+
+    def __str__(self) -> str:
+        how = f" ({self.exchange})" if self.exchange else ""
+        if self.grid:
+            how = f" (owners: {self.owners}, {self.grid[0]} by {self.grid[1]} blocks)"
+        lines = [
+            f"{self.algorithm}{how} of {self.pairs:,} pair{'s' * (self.pairs != 1)}",
+            f"  sent: {self.sent_bytes:,} bytes in {self.sent_frames:,} frames; "
+            f"received: {self.received_bytes:,} bytes",
+        ]
+        if self.predicted_seconds is not None:
+            lines.append(f"  predicted: {1e3 * self.predicted_seconds:.3g} ms")
+        if self.others:
+            rest = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in self.others)
+            lines.append(f"  passed over (predicted): {rest}")
+        return "\n".join(lines)
+
+
+def _explanation(told: _Told) -> OuterExplanation:
+    (algorithm, exchange, owners, grid, pairs), predicted, others, moved = told
+    stages, seconds = ([], None) if predicted is None else predicted
+    return OuterExplanation(
+        algorithm,
+        exchange,
+        owners,
+        grid,
+        pairs,
+        *moved,
+        predicted_seconds=seconds,
+        stages=tuple(Stage(*stage) for stage in stages),
+        others=tuple(others),
+    )
+
+
+def _grid(grid: tuple[int, int]) -> tuple[int, int]:
+    if not isinstance(grid, (tuple, list)) or len(grid) != 2:
+        raise BadInput(f"grid must be (rows, columns) of blocks, not {grid!r}")
+    rows, columns = (whole(count, "grid: each number of blocks", 0, 2**32 - 1) for count in grid)
+    return rows, columns
+
+
+@collective()
+def outer_product_sum(
+    comm: Comm,
+    a: Any,
+    b: Any,
+    *,
+    algorithm: Algorithm = "auto",
+    out: npt.NDArray[Any] | None = None,
+    scatter: bool = False,
+    factors: bool = False,
+    exchange: Exchange = "auto",
+    owners: Owners = "all",
+    grid: tuple[int, int] | None = None,
+    explain: bool = False,
+    async_op: bool = False,
+) -> Any:
+    """Sum ``a.T @ b`` over all ranks: the gradient of a linear layer, from what its ranks have of it. Collective.
+
+    Each rank has r pairs of vectors, r ≥ 0, which may differ between ranks. Factors are r (N + M) numbers where the
+    matrix is N M: as long as those of all ranks are fewer, nothing larger need travel.
+
+    Parameters
+    ----------
+    a : array of shape (r, N), or (N,) for one pair
+        Of float16, bfloat16, float32 or float64 (others are refused); a torch tensor; or sparse: a SciPy sparse
+        array, a sparse COO tensor, or a :class:`SparseVector` for one pair.
+    b : the same of shape (r, M), or (M,)
+        Of the dtype of ``a``. If one of the two is sparse the other may be dense, and goes as sparse.
+    algorithm : str, default "auto"
+        ``allgather``: all factors to all ranks, each of which multiplies them. ``rabenseifner``: ranks own blocks
+        of the matrix, get the slices of all factors that their block needs, multiply, and pass blocks around.
+        ``ring``: each rank's own product, made panel by panel as it is added to what comes around.
+        ``allreduce``, ``butterfly``: the own product whole, then an allreduce. ``auto``: what should take the
+        least time by shapes, pairs of all ranks, the link, and this machine's measured rates of products and of
+        memory.
+    out : array of shape (N, M), optional
+        Takes the result: in C order, of the factors' dtype. New memory costs more than the product of thin
+        factors: reuse it. Of dense factors only.
+    scatter : bool
+        Each rank gets its rows alone, ``comm.owned_range(N)``.
+    factors : bool
+        Return the factors of all ranks as a :class:`LowRank`, which multiplies where it is applied:
+        ``W -= lr * G`` then never forms ``G``.
+    exchange : str
+        Of ``allgather``, or with ``factors``: as ``algorithm`` of :meth:`allgather`.
+    owners : {"all", "rack", "host", "rank"}
+        Of ``rabenseifner``: whose ranks own the matrix together. With "host" blocks pass no network, and factors
+        pass it once more for each host.
+    grid : (int, int), optional
+        Of ``rabenseifner``: into how many rows and columns of blocks the matrix is cut; None: so that owners need
+        the least of the factors.
+    explain : bool
+        Also return an :class:`OuterExplanation`.
+    async_op : bool
+        Return a :class:`Work` at once; its ``wait()`` returns the result.
+
+    Returns
+    -------
+    array of shape (N, M), or this rank's rows; a tensor if ``a`` is one. Of sparse factors the kind that ``a`` is:
+    a SciPy sparse array of its format, a sparse tensor, or a SparseVector of n = N M in C order, dense inside where
+    it has many entries. With ``factors`` a :class:`LowRank`. With ``explain`` a tuple: that, and the explanation.
+
+    Raises
+    ------
+    BadInput
+        Shapes that do not fit, another dtype, an ``out`` of another shape, dtype or order, more memory than the
+        ranks of a host have (found before factors are sent); on all ranks.
+    Mismatch
+        Ranks passed another N, M, dtype or other options.
+
+    Notes
+    -----
+    *DSOP* (Enderlin et al.), section 5, and the future work of section 8. Numbers of 16 bits are multiplied and
+    summed in float32, and rounded once. Every number is summed by pairs in the order of ranks (``ring``,
+    ``allreduce`` and ``butterfly``: in that of the reduction), so all ranks get the same bits, if their processors
+    have the same instructions; blocks of ``rabenseifner`` have one owner each, and are the same anywhere.
+    Memory beside the result: the factors of all ranks (``allgather``), the slices of one block, or N M numbers
+    (``allreduce``, and ``ring`` with ``scatter``).
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> with sky.init() as comm:
+    ...     G = comm.outer_product_sum(np.array([1.0, 2.0]), np.array([3.0, 4.0, 5.0]))
+    >>> G
+    array([[ 3.,  4.,  5.],
+           [ 6.,  8., 10.]])
+
+    A step of gradient descent that never forms the gradient:
+
+    >>> W = np.zeros((2, 3))
+    >>> with sky.init() as comm:
+    ...     G = comm.outer_product_sum(np.array([1.0, 2.0]), np.array([3.0, 4.0, 5.0]), factors=True)
+    ...     W -= 0.5 * G
+    >>> W[1]
+    array([-3., -4., -5.])
+    """
+    scatter, factors = truth(scatter, "scatter"), truth(factors, "factors")
+    explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
+    as_one_of(algorithm, get_args(Algorithm), "algorithm")
+    as_one_of(exchange, get_args(Exchange), "exchange")
+    as_one_of(owners, get_args(Owners), "owners")
+    pair = open_factors(a, b)
+    blocks = None if grid is None else _grid(grid)
+    whose = None if owners == "all" and blocks is None else owners
+    how = None if exchange == "auto" else exchange
+    settings = (algorithm, how, whose, blocks, scatter, out is None)
+    if out is not None and (factors or not isinstance(pair, DenseFactors)):
+        raise BadInput("out= is for the sum of dense factors")
+    matrix = None
+    if not factors and isinstance(pair, DenseFactors):
+        rows = len(comm.owned_range(pair.n)) if scatter else pair.n
+        matrix = pair.matrix(rows, out)
+
+    def told_too(result: Any, told: _Told) -> Any:
+        return (result, _explanation(told)) if explain else result
+
+    if isinstance(pair, DenseFactors):
+        return _dense(comm, pair, matrix, settings, told_too, async_op)
+    return _sparse(comm, pair, settings, (scatter, factors), told_too, async_op)
+
+
+def _dense(comm: Comm, pair: DenseFactors, matrix: Any, settings: Any, told_too: Any, async_op: bool) -> Any:
+    shape = (pair.n, pair.m, pair.pairs)
+    if matrix is not None:
+        done = native.outer_product_sum(comm._native, pair.a, pair.b, matrix, shape, settings, async_op)
+        return perform(done, async_op, lambda told: told_too(pair.back(matrix), told))
+    done = native.outer_factors(comm._native, pair.a, pair.b, shape, settings, async_op)
+
+    def finish(result: tuple[Any, Any, _Told]) -> Any:
+        a, b, told = result
+        return told_too(LowRank(a.reshape(-1, pair.n), b.reshape(-1, pair.m)), told)
+
+    return perform(done, async_op, finish)
+
+
+def _sparse(comm: Comm, pair: Factors, settings: Any, what: tuple[bool, bool], told_too: Any, async_op: bool) -> Any:
+    shape, (scatter, factors) = (pair.n, pair.m, pair.pairs), what
+    if factors:
+        done = native.sparse_outer_factors(comm._native, pair.a, pair.b, shape, settings, async_op)
+
+        def finish_factors(result: tuple[Any, Any, _Told]) -> Any:
+            a, b, told = result
+            count = told[0][4]
+            return told_too(LowRank(pair.matrix_of(a, count, pair.n), pair.matrix_of(b, count, pair.m)), told)
+
+        return perform(done, async_op, finish_factors)
+    done = native.sparse_outer_product_sum(comm._native, pair.a, pair.b, shape, settings, async_op)
+    rows = len(comm.owned_range(pair.n)) if scatter else pair.n
+    return perform(done, async_op, lambda result: told_too(pair.back(result[0], rows), result[1]))

@@ -1,0 +1,272 @@
+"""Python objects as a few stretches of memory, and back.
+
+Arrays, bytes and SparseVectors are described in JSON and go as they lie in memory, and so do numbers, text and lists of
+numbers where :func:`pack_plain` is asked. Everything else is pickled, by protocol 5: large buffers inside it are handed
+over beside the pickle, never copied into it, and become the memory of what comes out.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import BadInput
+from ..vectors.dtype_names import name_of, type_named
+from ..vectors.sparse_vector import SparseVector
+
+__all__ = [
+    "Bytes",
+    "array_bytes",
+    "described_array",
+    "is_pickle",
+    "joined",
+    "pack",
+    "pack_plain",
+    "parted",
+    "unpack",
+    "untrusted",
+]
+
+#: A stretch of memory.
+Bytes = npt.NDArray[np.uint8]
+
+# What the first part begins with.
+_JSON, _PICKLE = b"J", b"P"
+
+#: What JSON says exactly, and Python reads back as it was.
+_PLAIN = (type(None), bool, int, float, str)
+
+#: Elements of a list that is described in JSON, at most; others of mixed kinds are pickled.
+_MOST_LISTED = 256
+
+#: Parts of a joined stretch begin at multiples of this: what lies in them may be of any type.
+_ALIGN = 64
+
+_HOW = "install what it is made of on all ranks, or send arrays"
+
+
+def pack(x: Any) -> list[Bytes]:
+    """An object as memory: what describes it, then what it holds. Nothing of an array is copied.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skyphos.collectives.packing import pack, unpack
+    >>> parts = pack({"a": np.arange(3), "b": "text"})
+    >>> unpack(parts)
+    {'a': array([0, 1, 2]), 'b': 'text'}
+    """
+    torch = sys.modules.get("torch")
+    if type(x) is np.ndarray and _is_plain(x):
+        return [_head_of_array(*_form(x)), array_bytes(x)]
+    if type(x) is SparseVector:
+        arrays = [x._indices, x._values, x._present]
+        forms = [None if array is None else _form(array) for array in arrays]
+        owned = x.owned if x.owned is None else [x.owned.start, x.owned.stop]
+        told = {"kind": "sparse", "n": x.n, "owned": owned, "arrays": forms}
+        return _described(told, *(array for array in arrays if array is not None))
+    if type(x) in (bytes, bytearray):
+        return _described({"kind": type(x).__name__}, np.frombuffer(x, np.uint8))
+    if torch is not None and type(x) is torch.Tensor and _is_plain_tensor(x):
+        array = x.detach().contiguous().numpy()
+        return _described({"kind": "tensor", "array": _form(array)}, array)
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        pickled = pickle.dumps(x, protocol=5, buffer_callback=buffers.append)
+    except Exception as error:  # whatever a __reduce__ raises
+        fix = ": pass list(x)" if hasattr(x, "__next__") else ""
+        raise BadInput(f"{type(x).__name__} cannot be sent, for it cannot be pickled: {error}{fix}") from error
+    parts = [np.frombuffer(_PICKLE + pickled, np.uint8)]
+    return parts + [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+
+
+def described_array(x: npt.NDArray[Any]) -> bytes | None:
+    """What the first part of an array says; None if it would be pickled."""
+    return _head_of_array(*_form(x)).tobytes() if type(x) is np.ndarray and _is_plain(x) else None
+
+
+def pack_plain(x: Any) -> list[Bytes]:
+    """As :func:`pack`, but numbers, text, None and lists of them are no pickles either: reading them runs no code."""
+    if isinstance(x, np.generic) and type(x) is x.dtype.type and name_of(x.dtype) is not None:
+        return _described({"kind": "scalar", "array": _form(np.asarray(x))}, np.asarray(x))
+    if type(x) is list and (array := _numbers_of(x)) is not None:
+        return _described({"kind": "list", "array": _form(array)}, array)
+    return _described({"kind": "plain", "value": x}) if _is_plain_data(x) else pack(x)
+
+
+def is_pickle(parts: list[Bytes]) -> bool:
+    """Whether reading it runs code that the sender chose."""
+    return parts[0][:1].tobytes() == _PICKLE
+
+
+def untrusted(what: str) -> BadInput:
+    """The error for pickles in a group whose ranks have not proved who they are."""
+    return BadInput(
+        f"{what} code where it is read, and the ranks of this group have proved no token: pass token= to sky.init() on "
+        "all ranks, or set SKYPHOS_TOKEN, or send arrays"
+    )
+
+
+def unpack(parts: list[Bytes]) -> Any:
+    """The object. It keeps the memory, and writes to it if it is written to.
+
+    Raises
+    ------
+    BadInput
+        What is no object's description, or a pickle that cannot be read here.
+    """
+    head, held = parts[0][1:], parts[1:]
+    if is_pickle(parts):
+        try:
+            return pickle.loads(head.data, buffers=held)
+        except Exception as error:  # a class that is not here, say
+            raise BadInput(f"an object came that cannot be read here: {error}; {_HOW}") from error
+    try:
+        text = head.tobytes()
+        is_kept = text.startswith(_OF_ARRAY) and len(text) < _MOST_KEPT
+        told = _read_head_of_array(text) if is_kept else json.loads(text)
+        return _READERS[told["kind"]](told, held)
+    except ImportError as error:
+        raise BadInput(f"an object came that cannot be read here: {error}; {_HOW}") from error
+    except (KeyError, IndexError, StopIteration, TypeError, ValueError) as error:
+        raise BadInput(f"what came describes no object: {error!r}") from error
+
+
+def _read_sparse(told: dict[str, Any], held: list[Bytes]) -> SparseVector:
+    rest = iter(held)
+    indices, values, present = (None if form is None else _array(form, next(rest)) for form in told["arrays"])
+    if values is None:
+        raise ValueError("a vector without values")
+    vector = SparseVector._of(indices, values, present, told["n"])
+    vector._owned = told["owned"] if told["owned"] is None else range(*told["owned"])
+    return vector
+
+
+def _read_tensor(told: dict[str, Any], held: list[Bytes]) -> Any:
+    import torch
+
+    return torch.from_numpy(_array(told["array"], held[0]))
+
+
+#: What makes an object of its description and its memory, by kind.
+_READERS: dict[str, Callable[[dict[str, Any], list[Bytes]], Any]] = {
+    "array": lambda told, held: _array(told["array"], held[0]),
+    "scalar": lambda told, held: _array(told["array"], held[0])[()],
+    "list": lambda told, held: _array(told["array"], held[0]).tolist(),
+    "plain": lambda told, held: told["value"],
+    "sparse": _read_sparse,
+    "tensor": _read_tensor,
+    "bytes": lambda told, held: bytes(held[0].data),
+    "bytearray": lambda told, held: bytearray(held[0].data),
+}
+
+
+def _described(told: dict[str, Any], *arrays: npt.NDArray[Any]) -> list[Bytes]:
+    return [np.frombuffer(_told(told), np.uint8), *(array_bytes(array) for array in arrays)]
+
+
+def _told(told: dict[str, Any]) -> bytes:
+    return _JSON + json.dumps(told).encode()
+
+
+#: How the description of an array begins, and how long those are that are kept once they have been read.
+_OF_ARRAY, _MOST_KEPT = b'{"kind": "array"', 512
+
+
+@lru_cache(maxsize=256)
+def _head_of_array(dtype: str, shape: tuple[int, ...], by_columns: bool) -> Bytes:
+    """The description of an array. Programs send arrays of few types and shapes, most of them again and again."""
+    return np.frombuffer(_told({"kind": "array", "array": [dtype, shape, by_columns]}), np.uint8)
+
+
+@lru_cache(maxsize=256)
+def _read_head_of_array(text: bytes) -> dict[str, Any]:
+    """What the description of an array says. Nobody changes it."""
+    told: dict[str, Any] = json.loads(text)
+    return told
+
+
+def joined(parts: list[Bytes]) -> Bytes:
+    """Parts one after the other, with their lengths before them."""
+    lengths = np.array([len(parts), *(part.nbytes for part in parts)], np.int64).view(np.uint8)
+    pieces: list[Bytes] = []
+    for part in (lengths, *parts):
+        pieces += [part, np.zeros(-part.nbytes % _ALIGN, np.uint8)]
+    return np.concatenate(pieces)
+
+
+def parted(block: Bytes) -> list[Bytes]:
+    """What was joined."""
+    try:
+        (count,) = block[:8].view(np.int64).tolist()
+        lengths = block[8 : 8 * (count + 1)].view(np.int64).tolist() if 0 <= count < len(block) else []
+        if not lengths or len(lengths) != count or min(lengths) < 0:
+            raise ValueError("no lengths")
+        at, parts = -(-8 * (count + 1) // _ALIGN) * _ALIGN, []
+        for length in lengths:
+            if at + length > len(block):
+                raise ValueError("too short")
+            parts.append(block[at : at + length])
+            at += -(-length // _ALIGN) * _ALIGN
+    except ValueError as error:
+        raise BadInput(f"a block came that makes no sense: {error}") from None
+    return parts
+
+
+def _numbers_of(x: list[Any]) -> npt.NDArray[Any] | None:
+    """A list of floats, or of integers of 64 bits, as an array; None of any other."""
+    kinds = set(map(type, x))
+    if kinds == {float}:
+        return np.array(x, np.float64)
+    if kinds == {int} and min(x) >= -(2**63) and max(x) < 2**63:
+        return np.array(x, np.int64)
+    return None
+
+
+def _is_plain_data(x: Any) -> bool:
+    """Whether it is a number, text or None, or a short list of them."""
+    if type(x) is str:
+        return x.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in x)
+    if type(x) is int:
+        return -(2**63) <= x < 2**64  # Python takes long to read numbers of many digits, and refuses them in the end
+    if type(x) is list:
+        return len(x) <= _MOST_LISTED and all(type(one) is not list and _is_plain_data(one) for one in x)
+    return type(x) in _PLAIN
+
+
+def _is_plain(x: npt.NDArray[Any]) -> bool:
+    """Whether an array is numbers, and a name says of which type and in which order of bytes."""
+    return name_of(x.dtype) is not None
+
+
+def _is_plain_tensor(x: Any) -> bool:
+    """Whether NumPy can say what a tensor is, which it cannot of bfloat16."""
+    if x.device.type != "cpu" or x.is_sparse or x.is_quantized:
+        return False
+    return str(x.dtype) not in ("torch.bfloat16", "torch.complex32") and not str(x.dtype).startswith("torch.float8")
+
+
+def _form(x: npt.NDArray[Any]) -> tuple[str, tuple[int, ...], bool]:
+    """Type, shape, and whether columns lie together."""
+    return name_of(x.dtype) or "", x.shape, not x.flags.c_contiguous and x.flags.f_contiguous
+
+
+def array_bytes(x: npt.NDArray[Any]) -> Bytes:
+    """An array's memory, in the order in which it lies there if that has no gaps."""
+    if x.flags.c_contiguous:
+        return x.reshape(-1).view(np.uint8)
+    flat = x.reshape(-1, order="F") if x.flags.f_contiguous and not x.flags.c_contiguous else x.reshape(-1)
+    return np.ascontiguousarray(flat).view(np.uint8)
+
+
+def _array(form: list[Any], memory: Bytes) -> npt.NDArray[Any]:
+    dtype, shape, by_columns = form
+    array: npt.NDArray[Any] = memory.view(type_named(dtype)).reshape(shape, order="F" if by_columns else "C")
+    return array

@@ -1,0 +1,351 @@
+"""Messages from one rank to another: arrays, SparseVectors and objects of any kind, with tags.
+
+None of these calls is collective: only the two ranks of a message take part, and an error of one is no error of the
+others. What a message is travels with it, so a receiver needs to know neither type nor size.
+
+Cost: one message, and one copy of the data on each side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _skyphos as native
+from ..errors import BadInput, Mismatch, SkyphosError
+from ..inputs.arguments import as_rank
+from ..inputs.arrays import is_masked
+from ..inputs.settings import truth, whole
+from ..work import Work, perform
+from .agreement import in_words_for_peers
+from .packing import Bytes, array_bytes, described_array, is_pickle, pack_plain, unpack, untrusted
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["Status", "iprobe", "irecv", "isend", "probe", "recv", "send", "sendrecv"]
+
+_MOST_TAG = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a message is from.
+
+    Attributes
+    ----------
+    source, tag : int
+        Its sender and its tag.
+    nbytes : int
+        Bytes that it takes on the wire, what describes it included.
+
+    Examples
+    --------
+    >>> import skyphos as sky
+    >>> with sky.init() as comm:
+    ...     comm.send("hello", dest=0, tag=7)
+    ...     comm.probe().tag, comm.recv()
+    (7, 'hello')
+    """
+
+    source: int
+    tag: int
+    nbytes: int
+
+
+def send(comm: Comm, x: Any, dest: int, tag: int = 0) -> None:
+    """Send an object to a rank. Not collective.
+
+    Parameters
+    ----------
+    x : object
+        An array, a :class:`SparseVector`, a number, text, bytes or a tensor, or anything that can be pickled.
+        Pickles run code where they are read, so between hosts they need a token (:func:`skyphos.init`).
+    dest : int
+        Its receiver; it may be this rank.
+    tag : int, default 0
+        From 0 to 2**31 - 1: a receive may ask for it.
+
+    Raises
+    ------
+    PeerLost
+        The receiver is gone.
+    Timeout
+        Nothing has moved for the group's ``timeout``. Up to 8 MiB are sent whether or not ``dest`` is in a
+        receive; the rest of a larger message waits for it, so ranks that send such to each other both use
+        :meth:`sendrecv`, or :meth:`isend`.
+    BadInput
+        A rank or tag that there is not; an object that cannot be sent, which the receiver is told, too.
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> def work(comm: Comm):
+    ...     if comm.rank == 0:
+    ...         comm.send(np.arange(3), dest=1, tag=5)
+    ...         return None
+    ...     return comm.recv(source=0, tag=5)
+    >>> sky.local(2).run(work)
+    [None, array([0, 1, 2])]
+    """
+    _send(comm, x, dest, tag, async_op=False)
+
+
+def isend(comm: Comm, x: Any, dest: int, tag: int = 0) -> Work[None]:
+    """Begin to :meth:`send` an object, which must not be changed before the :class:`Work` is done: not be the
+    ``out`` of a receive either."""
+    work: Work[None] = _send(comm, x, dest, tag, async_op=True)
+    return work
+
+
+def recv(
+    comm: Comm,
+    source: int | None = None,
+    tag: int | None = None,
+    *,
+    out: npt.NDArray[Any] | None = None,
+    return_status: bool = False,
+) -> Any:
+    """Receive an object. Not collective.
+
+    Messages of one sender are received in the order in which they were sent. A message goes to the first receive
+    that fits, in the order in which receives were begun.
+
+    Parameters
+    ----------
+    source : int, optional
+        Its sender; None: any rank (not where ranks are replicated, whose replicas could take different messages).
+    tag : int, optional
+        Its tag; None: any.
+    out : array, optional
+        Takes an array of its type and shape, and is returned.
+    return_status : bool
+        Also return a :class:`Status`: who sent it, and with which tag.
+
+    Returns
+    -------
+    The object, of the kind that was sent; it is this rank's own. With ``return_status`` a tuple: that, and the
+    status.
+
+    Raises
+    ------
+    PeerLost
+        ``source`` is gone and has sent no such message; or, with any source, a rank is lost, which might have sent
+        it, or all others have left.
+    Timeout
+        Nothing has come for the group's ``timeout``.
+    Mismatch
+        ``out`` is of another type or shape than what came, which is dropped; it names both.
+    BadInput
+        The sender found that it could not send the object, or it cannot be read here.
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> with sky.init() as comm:
+    ...     comm.send(np.ones(2), dest=0, tag=1)
+    ...     comm.recv(return_status=True)
+    (array([1., 1.]), Status(source=0, tag=1, nbytes=88))
+    """
+    return _recv(comm, source, tag, out, return_status, async_op=False)
+
+
+def irecv(
+    comm: Comm,
+    source: int | None = None,
+    tag: int | None = None,
+    *,
+    out: npt.NDArray[Any] | None = None,
+    return_status: bool = False,
+) -> Work[Any]:
+    """Begin to :meth:`recv` an object, which :meth:`Work.wait` returns.
+
+    Raises
+    ------
+    BadInput
+        A rank or tag that there is not; an ``out`` that cannot be written. Other errors are the Work's.
+    """
+    work: Work[Any] = _recv(comm, source, tag, out, return_status, async_op=True)
+    return work
+
+
+def sendrecv(
+    comm: Comm,
+    x: Any,
+    dest: int,
+    sendtag: int = 0,
+    source: int | None = None,
+    recvtag: int | None = None,
+    *,
+    out: npt.NDArray[Any] | None = None,
+    return_status: bool = False,
+) -> Any:
+    """Send an object to one rank while receiving one from another, of whatever size. Not collective.
+
+    Parameters are those of :meth:`send` and :meth:`recv`. Where ``out`` shares memory with ``x``, that is copied.
+
+    Returns
+    -------
+    What :meth:`recv` returns.
+
+    Raises
+    ------
+    SkyphosError
+        As of :meth:`send` and :meth:`recv`. If the send fails before a message has come, nothing is received: the
+        message is there for the next receive. If it fails later, the error's ``result`` is what has been received.
+        If the receive fails, this returns once the send is over.
+
+    Examples
+    --------
+    >>> import skyphos as sky
+    >>> sky.local(3).run(lambda comm: comm.sendrecv(comm.rank, dest=(comm.rank + 1) % comm.size))
+    [2, 0, 1]
+    """
+    receiving = _receive_arguments(comm, source, recvtag, out, return_status)
+    sent = _send(comm, x, dest, sendtag, room=out, async_op=True)
+    try:
+        sent._native.advance()
+        if sent.done():
+            sent.wait()
+        received = _receive(comm, *receiving, beside=sent, async_op=False)
+    except Exception:
+        sent.exception()  # its receiver must not get what the caller writes from now on
+        raise
+    except BaseException:
+        sent._native.withdraw()
+        raise
+    try:
+        sent.wait()
+    except SkyphosError as error:
+        error.result = received
+        raise
+    return received
+
+
+def probe(comm: Comm, source: int | None = None, tag: int | None = None) -> Status:
+    """Wait for a message that :meth:`recv` would return, and leave it where it is. Not collective.
+
+    Parameters and errors are those of :meth:`recv`.
+    """
+    return Status(*native.probe(comm._native, *_filter(comm, source, tag)))
+
+
+def iprobe(comm: Comm, source: int | None = None, tag: int | None = None) -> Status | None:
+    """Say whether there is a message that :meth:`recv` would return at once; None: not yet. Not collective.
+
+    None too where the sender has left in order, so that a loop that takes what is there just ends. What waits,
+    :meth:`probe` and :meth:`recv`, raises :class:`PeerLost` then.
+
+    Examples
+    --------
+    >>> import skyphos as sky
+    >>> with sky.init() as comm:
+    ...     print(comm.iprobe())
+    None
+    """
+    seen = native.probe_now(comm._native, *_filter(comm, source, tag))
+    return None if seen is None else Status(*seen)
+
+
+def _send(comm: Comm, x: Any, dest: int, tag: int, *, room: npt.NDArray[Any] | None = None, async_op: bool) -> Any:
+    """``room``: where something is received meanwhile."""
+    dest, tag = as_rank(dest, comm.size, "dest"), whole(tag, "tag", 0, _MOST_TAG)
+    try:
+        parts = pack_plain(x)
+        if is_pickle(parts) and not comm._native.trusted:
+            raise untrusted(f"{type(x).__name__} would be sent as a pickle, which runs")
+        if room is not None:
+            parts = [part.copy() if np.may_share_memory(part, room) else part for part in parts]
+    except BaseException as error:
+        _fail_send(comm, error, dest, tag)
+    done = native.send(comm._native, dest, tag, parts, async_op)
+    return perform(done, async_op, lambda _: None)
+
+
+def _fail_send(comm: Comm, error: BaseException, dest: int, tag: int) -> NoReturn:
+    """Raise an error found before anything was sent, also where it would be received."""
+    wire, text, raised = in_words_for_peers(error, comm.rank)
+    native.fail_send(comm._native, dest, tag, text, wire)
+    raise raised from None
+
+
+def _recv(comm: Comm, source: Any, tag: Any, out: Any, return_status: Any, *, async_op: bool) -> Any:
+    return _receive(comm, *_receive_arguments(comm, source, tag, out, return_status), async_op=async_op)
+
+
+def _receive_arguments(
+    comm: Comm, source: Any, tag: Any, out: Any, return_status: Any
+) -> tuple[int | None, int | None, Any, bool]:
+    _check_out(out)
+    return *_filter(comm, source, tag), out, truth(return_status, "return_status")
+
+
+def _receive(
+    comm: Comm,
+    source: int | None,
+    tag: int | None,
+    out: Any,
+    return_status: bool,
+    *,
+    beside: Work[None] | None = None,
+    async_op: bool,
+) -> Any:
+    """``beside``: a send; if it fails before a message has come, so does the receive."""
+    first: bytes | None = None
+    memory: Bytes | None = None
+    if out is not None and out.flags.c_contiguous and (described := described_array(out)) is not None:
+        first, memory = described, array_bytes(out)
+    send: Any = None if beside is None else beside._native
+    done = native.recv(comm._native, source, tag, first, memory, async_op, send)
+
+    def finish(came: tuple[tuple[int, int, int], list[Bytes], bool]) -> Any:
+        told, parts, is_in_out = came
+        if is_pickle(parts) and not comm._native.trusted:
+            raise BadInput("a pickle came in a group that has proved no token")
+        received = out if is_in_out else unpack(parts)
+        if out is not None and not is_in_out:
+            received = _put(received, out, told, comm.rank)
+        return (received, Status(*told)) if return_status else received
+
+    return perform(done, async_op, finish)
+
+
+def _filter(comm: Comm, source: Any, tag: Any) -> tuple[int | None, int | None]:
+    """What a receive takes. MPI's ``ANY_SOURCE`` and ``ANY_TAG`` are negative numbers, by library."""
+    source = None if source is None else _or_any(source, "source", lambda: as_rank(source, comm.size, "source"))
+    tag = None if tag is None else _or_any(tag, "tag", lambda: whole(tag, "tag", 0, _MOST_TAG))
+    return source, tag
+
+
+def _or_any(value: Any, what: str, check: Any) -> Any:
+    try:
+        return check()
+    except BadInput as error:
+        if isinstance(value, int) and value < 0:
+            raise BadInput(f"{error}; {what}=None takes any") from None
+        raise
+
+
+def _check_out(out: Any) -> None:
+    if out is None:
+        return
+    if not isinstance(out, np.ndarray) or is_masked(out):
+        kind = "a masked array" if isinstance(out, np.ndarray) else type(out).__name__
+        raise BadInput(f"out must be a NumPy array, not {kind}: without out=, recv returns what was sent")
+    if not out.flags.writeable:
+        raise BadInput("out must be writable, and is a read-only array: pass a copy of it")
+
+
+def _put(x: Any, out: npt.NDArray[Any], told: tuple[int, int, int], rank: int) -> npt.NDArray[Any]:
+    """An array that came, in ``out``, which is of the same type and shape."""
+    if not isinstance(x, np.ndarray) or x.dtype != out.dtype or x.shape != out.shape:
+        sent = f"{x.dtype} of shape {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
+        raise Mismatch(
+            f"rank {told[0]} sent {sent} with tag {told[1]}, rank {rank} receives it in an array of {out.dtype} of "
+            f"shape {out.shape}: pass one of what is sent, or receive without out="
+        )
+    out[...] = x
+    return out

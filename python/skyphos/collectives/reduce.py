@@ -1,0 +1,74 @@
+"""Reduce: the reduction of all ranks' vectors, on one of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+
+from .. import _skyphos as native
+from ..inputs.arguments import Op, as_rank
+from ..inputs.settings import truth
+from ..vectors.booleans import as_room, as_sent, settled
+from ..vectors.kinds import AnyVector, is_number
+from ..vectors.sparse_vector import Parts
+from ..work import Work, perform
+from .agreement import collective
+from .python_numbers import reduce_numbers
+from .vector_input import agree_on_shape, opened, parts_of, vector_of
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["reduce"]
+
+
+@overload
+def reduce(
+    comm: Comm, x: AnyVector, *, root: int = 0, op: Op = "sum", async_op: Literal[True]
+) -> Work[AnyVector | None]: ...
+@overload
+def reduce(comm: Comm, x: AnyVector, *, root: int = 0, op: Op = "sum") -> AnyVector | None: ...
+@overload
+def reduce(comm: Comm, x: Any, *, root: int = 0, op: Op = "sum", async_op: bool = False) -> Any: ...
+
+
+@collective()
+def reduce(comm: Comm, x: Any, *, root: int = 0, op: Op = "sum", async_op: bool = False) -> Any:
+    """Reduce the vectors of all ranks on one of them. Collective.
+
+    Parameters
+    ----------
+    x, op, async_op
+        As in :meth:`allreduce`.
+    root : int
+        The rank that gets the result.
+
+    Returns
+    -------
+    On ``root`` the kind that came in; None on the others.
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> with sky.init() as comm:
+    ...     comm.reduce(sky.SparseVector([3], np.array([1.0]), n=10), root=0)
+    SparseVector(n=10, nnz=1, float64)
+    """
+    number, async_op = as_rank(root, comm.size, "root"), truth(async_op, "async_op")
+    if is_number(x):
+        return reduce_numbers(comm, x, op, "reduce", root=number, async_op=async_op)
+    vector, back, kind, op_pair = opened(x, op)
+    agree_on_shape(comm, "reduce", x)
+    if isinstance(vector, np.ndarray):
+        out = np.empty(vector.shape if comm.rank == number else 0, kind)
+        arrays = as_sent(vector, kind), as_room(out)
+        done = native.reduce_arrays(comm._native, *arrays, *op_pair, number, async_op)
+        return perform(done, async_op, lambda _: back(settled(out, kind)) if comm.rank == number else None)
+    parts = parts_of(vector, kind)
+    done = native.reduce(comm._native, vector.n, vector.width, parts, *op_pair, number, async_op)
+
+    def finish(parts: Parts | None) -> Any:
+        return None if parts is None else back(vector_of(parts, vector, kind))
+
+    return perform(done, async_op, finish)

@@ -1,0 +1,380 @@
+"""Top-k with error feedback: of each gradient the largest values are sent, the rest waits for the next."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _skyphos as native
+from ..errors import BadInput
+from ..inputs.arguments import Op, as_array, resolve_op
+from ..inputs.arrays import as_numpy, require_floats
+from ..inputs.settings import whole
+from ..planning.explanation import Told
+from ..vectors.kinds import open_vector
+from ..vectors.sparse_vector import Parts, SparseVector
+from ..work import perform
+from .agreement import collective
+from .allreduce import Algorithm, _allreduce_settings
+from .quantize import Quantize, check_bits, check_seed
+from .vector_input import parts_of, vector_of
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["TopK"]
+
+_Array = npt.NDArray[Any]
+
+
+#: Values that share a scale when they are quantised.
+_QUANTISED_TOGETHER = 1024
+
+
+class TopK:
+    """Choose the largest values of each gradient and keep the others for the next: Top-k SGD.
+
+    A TopK holds the residual of one array of parameters on one rank. Each call adds the gradient to it, takes the
+    values of largest magnitude out of the sum, and keeps the rest: ``acc = residual + gradient``, send
+    ``Q(topk(acc))``, ``residual = acc - topk(acc)``.
+
+    Parameters
+    ----------
+    k : int, optional
+        Values to choose: of every ``bucket``, or of all. Give this or ``threshold``.
+    bucket : int or None, default 512
+        The k largest of every so many consecutive values (and of the rest); None: exactly the k largest of all.
+    bits : {2, 4, 8} or None
+        Quantise what is sent to so many bits, unbiased: 1,024 chosen values share a scale, their largest magnitude
+        (with the Euclidean length the noise of 1,024 values would be larger than they are, and feedback of it would
+        grow without end). None: values are sent as they are.
+    feedback : bool or "quantised", default True
+        True: values not chosen stay in the residual. "quantised": what quantisation changed goes back to it too.
+        False: there is no residual.
+    seed : int, default 0
+        Start of the random numbers of quantisation.
+    threshold : float, optional
+        Choose all values of at least this magnitude instead of k.
+
+    Raises
+    ------
+    BadInput
+        k below 1 or above the bucket, bits other than 2, 4, 8, k and threshold together or neither, a threshold that
+        is negative or NaN.
+
+    Notes
+    -----
+    SparCML (Renggli et al. 2019), Algorithm 1 and appendix C: with a learning rate of 1, subtracting the mean of what
+    all ranks sent gives a view v of the parameters, and v - x is the mean residual, where x has seen all of every
+    gradient (eq. 5): but for rounding without ``bits`` or with ``feedback="quantised"``, else in expectation.
+
+    Of equal magnitudes the one at the lower index is chosen. NaN counts as larger than all numbers, so that it is
+    always chosen, and makes itself known in the sum as it would in a dense one; with ``bits`` it is refused.
+
+    A TopK can be pickled; :meth:`state_dict` saves it piece by piece.
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> topk = sky.TopK(k=1, bucket=None)
+    >>> topk.compress(np.array([0.5, -2.0, 1.0])).values
+    array([-2.])
+    >>> topk.residual
+    array([0.5, 0. , 1. ])
+    >>> topk.compress(np.array([0.0, 0.0, 1.0])).to_dense()
+    array([0., 0., 2.])
+    """
+
+    def __init__(
+        self,
+        k: int | None = None,
+        *,
+        bucket: int | None = 512,
+        bits: Literal[2, 4, 8] | None = None,
+        feedback: bool | Literal["quantised"] = True,
+        seed: int = 0,
+        threshold: float | None = None,
+    ) -> None:
+        if (k is None) == (threshold is None):
+            raise BadInput("give either k or threshold")
+        k = None if k is None else whole(k, "k", 1, 2**63 - 1)
+        bucket = None if bucket is None else whole(bucket, "bucket", 1, 2**32 - 1)
+        if k is not None and bucket is not None and k > bucket:
+            raise BadInput(f"k={k} is more than the bucket of {bucket} values: bucket=None chooses k of all")
+        if threshold is not None and not threshold >= 0:
+            raise BadInput(f"threshold must be a number that is not negative, not {threshold}")
+        check_feedback(bits, feedback)
+        check_seed(seed)
+        self._k, self._bucket, self._threshold = k, bucket, threshold
+        self._bits, self._feedback, self._seed = bits, feedback, seed
+        self._residual: _Array | None = None
+        self._steps = 0
+
+    @property
+    def residual(self) -> _Array | None:
+        """What has not been sent yet, an array of the gradient's shape (this object's own memory); None at first."""
+        return self._residual
+
+    @property
+    def steps(self) -> int:
+        """How many gradients have been taken."""
+        return self._steps
+
+    def compress(self, gradient: Any, *, rank: int = 0) -> SparseVector:
+        """Add a gradient to the residual, and take out what is to be sent. Not collective.
+
+        Parameters
+        ----------
+        gradient : array or torch tensor of float16, bfloat16, float32 or float64
+            Of any shape, always the same one and the same dtype. It is not changed.
+        rank : int
+            With ``bits``: ranks that quantise with the same seed pass different numbers, ``comm.rank`` for example, so
+            that their errors are independent.
+
+        Returns
+        -------
+        SparseVector
+            The chosen values, at their places in the flattened gradient; quantised values as what they stand for.
+
+        Raises
+        ------
+        BadInput
+            Another shape or dtype than before, integers, with ``bits`` a NaN or an infinity. The residual is then as
+            it was.
+
+        Examples
+        --------
+        >>> import numpy as np, skyphos as sky
+        >>> sky.TopK(threshold=1.0).compress(np.array([[0.5, -2.0], [1.0, 0.0]])).indices
+        array([1, 2], dtype=uint32)
+        """
+        array, _ = self._open(gradient)
+        places, picked = self._take(array)
+        if self._bits is not None:
+            exact, how = picked.copy(), (self._bits, _QUANTISED_TOGETHER, self._seed)
+            try:
+                native.topk_quantise(picked, how, (self._steps, whole(rank, "rank", 0, 2**32 - 1)))
+            except BaseException:
+                self._restore(places, exact)
+                raise
+            self._put_back(places, exact, picked)
+        self._steps += 1
+        return SparseVector._of(places, picked, None, array.size)
+
+    @collective(place=1)
+    def allreduce(
+        self,
+        comm: Comm,
+        gradient: Any,
+        *,
+        op: Op = "sum",
+        algorithm: Algorithm = "auto",
+        dense: bool = False,
+        async_op: bool = False,
+    ) -> Any:
+        """Reduce what all ranks choose of their gradients; every rank gets the result. Collective.
+
+        Parameters
+        ----------
+        comm : Comm
+            The group; every rank has a TopK with the same settings.
+        gradient : array or torch tensor
+            As in :meth:`compress`.
+        op : {"sum", "mean"} or any other operation, if ``bits`` is None
+            As in :meth:`Comm.allreduce`.
+        algorithm : str
+            As in :meth:`Comm.allreduce`, those for sparse vectors.
+        dense : bool
+            Return the kind that came in, in its shape, with zeros where nobody sent anything.
+        async_op : bool
+            Return a :class:`Work` at once; its ``wait()`` returns the result, and puts what quantisation changed in the
+            residual. The gradient may be written to at once.
+
+        Returns
+        -------
+        SparseVector, or with ``dense`` an array or tensor.
+
+        Raises
+        ------
+        BadInput
+            As in :meth:`compress`, on all ranks.
+        Mismatch
+            Ranks passed gradients of other sizes or dtypes, or other settings.
+
+        Notes
+        -----
+        SparCML, Algorithm 1: with ``bits`` values cross the wire quantised, as ``Quantize(where="input")`` has it. If
+        the call fails after it began, what was chosen is in the residual again, and the gradient with it: do not
+        pass that gradient again.
+
+        Examples
+        --------
+        >>> import numpy as np, skyphos as sky
+        >>> topk = sky.TopK(k=1, bucket=2, bits=4, feedback="quantised")
+        >>> with sky.init() as comm:
+        ...     topk.allreduce(comm, np.array([1.0, 7.0, -7.0, 3.0]), dense=True)
+        array([ 0.,  7., -7.,  0.])
+        """
+        array, back = self._open(gradient)
+        native_op, identity = resolve_op(op)
+        quantize = None
+        if self._bits is not None:
+            quantize = Quantize(self._bits, _QUANTISED_TOGETHER, "input", "max", self._seed)
+        settings = _allreduce_settings(algorithm, None, "quantiles", None, quantize)
+        places, picked = self._take(array)
+        mine = SparseVector._of(places, picked, None, array.size)
+        work = reduce_chosen(
+            comm,
+            mine,
+            (native_op, identity),
+            settings,
+            sent=lambda sent: self._put_back(places, picked, sent),
+            restore=lambda: self._restore(places, picked),
+            finish=lambda reduced, _: back(reduced.to_dense().reshape(np.shape(gradient))) if dense else reduced,
+            async_op=async_op,
+        )
+        self._steps += 1
+        return work
+
+    def reset(self) -> None:
+        """Forget the residual."""
+        self._residual = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that the next call depends on: settings, steps, and a copy of the residual.
+
+        Examples
+        --------
+        >>> import numpy as np, skyphos as sky
+        >>> topk = sky.TopK(k=1)
+        >>> _ = topk.compress(np.array([1.0, 3.0]))
+        >>> topk.state_dict()["residual"]
+        array([1., 0.])
+        """
+        residual = None if self._residual is None else self._residual.copy()
+        return {"settings": self._settings(), "steps": self._steps, "residual": residual}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where another TopK of the same settings was.
+
+        Raises
+        ------
+        BadInput
+            The state of a TopK with other settings, or no state of one.
+
+        Examples
+        --------
+        >>> import numpy as np, skyphos as sky
+        >>> topk, other = sky.TopK(k=1), sky.TopK(k=1)
+        >>> _ = topk.compress(np.array([1.0, 3.0]))
+        >>> other.load_state_dict(topk.state_dict())
+        >>> other.residual
+        array([1., 0.])
+        """
+        try:
+            settings, steps, residual = state["settings"], operator.index(state["steps"]), state["residual"]
+        except (KeyError, TypeError) as error:
+            raise BadInput(f"this is no state of a TopK: {error!r}") from None
+        if settings != self._settings():
+            raise BadInput(f"the state is of a TopK with {settings}, this one has {self._settings()}")
+        if residual is not None:
+            residual = np.array(as_numpy(residual, "residual"), order="C")
+            require_floats(residual.dtype, "TopK")
+        self._steps, self._residual = steps, residual
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "k": self._k,
+            "bucket": self._bucket,
+            "bits": self._bits,
+            "feedback": self._feedback,
+            "seed": self._seed,
+            "threshold": self._threshold,
+        }
+
+    def _open(self, gradient: Any) -> tuple[_Array, Any]:
+        """The gradient as a contiguous array that fits the residual, and the way back to its kind."""
+        array, back = open_vector(gradient)
+        if not isinstance(array, np.ndarray):
+            raise BadInput("a gradient is a dense array or tensor: sparse ones need no TopK")
+        array = as_array(array)
+        require_floats(array.dtype, "TopK")
+        held = self._residual
+        if held is not None and (held.shape, held.dtype) != (array.shape, array.dtype):
+            raise BadInput(
+                f"the gradient is {array.dtype} of shape {array.shape}, those before it were {held.dtype} of shape "
+                f"{held.shape}: use one TopK for each array of parameters, or reset()"
+            )
+        if self._bits is not None and not np.isfinite(array).all():
+            bad = int(np.flatnonzero(~np.isfinite(array.reshape(-1)))[0])
+            value = array.reshape(-1)[bad]
+            raise BadInput(f"the gradient's value at index {bad} is {value}, which cannot be quantised")
+        return array, back
+
+    def _take(self, array: _Array) -> tuple[_Array, _Array]:
+        """What to send of this gradient and the residual: taken out of the latter."""
+        threshold = None if self._threshold is None else np.array([self._threshold]).astype(array.dtype)
+        residual = None
+        if self._feedback:
+            if self._residual is None:
+                self._residual = np.zeros_like(array)
+            residual = self._residual.reshape(-1)
+        return native.topk_take(residual, array.reshape(-1), (self._k, self._bucket, threshold))
+
+    def _put_back(self, places: _Array, picked: _Array, sent: _Array) -> None:
+        """What quantisation changed goes to the residual, if that was asked for."""
+        if self._feedback == "quantised" and self._residual is not None:
+            native.topk_put_back(self._residual.reshape(-1), places, picked, sent)
+
+    def _restore(self, places: _Array, picked: _Array) -> None:
+        """What was chosen and not sent goes to the residual again."""
+        if self._residual is not None:
+            # Later gradients may have put something there.
+            self._residual.reshape(-1)[places] += picked
+
+
+def check_feedback(bits: int | None, feedback: object) -> None:
+    """Refuse bits that there are not, and feedback that there is not with them."""
+    if bits is not None:
+        check_bits(bits)
+    if feedback not in (True, False, "quantised"):
+        raise BadInput(f'feedback must be True, False or "quantised", not {feedback!r}')
+    if feedback == "quantised" and bits is None:
+        raise BadInput('feedback="quantised" puts back what bits= loses: give bits too, or feedback=True')
+
+
+def reduce_chosen(
+    comm: Comm,
+    mine: SparseVector,
+    op: tuple[Any, Any],
+    settings: Any,
+    *,
+    sent: Callable[[_Array], None],
+    restore: Callable[[], None],
+    finish: Callable[[SparseVector, Told], Any],
+    async_op: bool,
+) -> Any:
+    """Reduce what all ranks chose, and return what ``finish`` makes of the result and of how it came about.
+
+    Where inputs are quantised ``sent`` gets what this rank's became; ``restore`` is called if the call ends with an
+    error.
+    """
+    tell_sent = settings[4] is not None
+    call = (comm._native, mine.n, 1, parts_of(mine), *op, settings)
+    try:
+        done = native.allreduce(*call, tell_sent, False, bool(async_op))
+    except BaseException:
+        restore()
+        raise
+
+    def finish_all(result: tuple[Parts, Told, _Array | None]) -> Any:
+        parts, told, became = result
+        if became is not None:
+            sent(became)
+        return finish(vector_of(parts, mine), told)
+
+    return perform(done, async_op, finish_all, restore)

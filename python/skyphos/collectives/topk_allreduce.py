@@ -1,0 +1,113 @@
+"""Top-k allreduce: the k largest entries of a sum (Ok-Topk)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _skyphos as native
+from ..errors import BadInput
+from ..inputs.arrays import require_floats
+from ..inputs.settings import truth, whole
+from ..vectors.kinds import open_vector
+from ..vectors.sparse_vector import Parts, SparseVector
+from ..work import Work, perform
+from .agreement import collective
+from .vector_input import as_vector, parts_of, vector_of
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["topk_allreduce"]
+
+
+@overload
+def topk_allreduce(comm: Comm, x: Any, k: int, *, op: Literal["sum", "mean"] = "sum") -> SparseVector: ...
+@overload
+def topk_allreduce(
+    comm: Comm, x: Any, k: int, *, op: Literal["sum", "mean"] = "sum", contributed: Literal[True]
+) -> tuple[SparseVector, npt.NDArray[Any]]: ...
+@overload
+def topk_allreduce(
+    comm: Comm, x: Any, k: int, *, op: Literal["sum", "mean"] = "sum", async_op: Literal[True]
+) -> Work[SparseVector]: ...
+@overload
+def topk_allreduce(
+    comm: Comm, x: Any, k: int, *, op: Literal["sum", "mean"] = "sum", contributed: bool = False, async_op: bool = False
+) -> Any: ...
+
+
+@collective()
+def topk_allreduce(
+    comm: Comm,
+    x: Any,
+    k: int,
+    *,
+    op: Literal["sum", "mean"] = "sum",
+    contributed: bool = False,
+    async_op: bool = False,
+) -> Any:
+    """Sum what is largest on each rank, and get the k largest sums, for O(k) numbers on the wire. Collective.
+
+    Each rank puts in its own k entries of largest magnitude; the result is the k largest of their sum, the same on
+    all ranks. That is **not** the top k of the sum of everything: an index that is just below the k-th on every
+    rank takes part nowhere. Nor is it the sum of the ranks' top k (``TopK.allreduce``), which has up to P times k
+    entries.
+
+    Parameters
+    ----------
+    x : array, SparseVector, SciPy sparse array or torch tensor of float16, bfloat16, float32 or float64
+        One number an index; all ranks pass the same n and dtype.
+    k : int, at least 1
+        The same on all ranks.
+    op : {"sum", "mean"}
+    contributed : bool
+        Also return which of this rank's indices are in the result: an error-feedback residual keeps all others.
+    async_op : bool
+        As in :meth:`allreduce`.
+
+    Returns
+    -------
+    SparseVector
+        At most k entries, exactly k if there are as many; of equal magnitudes those of lower index. With
+        ``contributed`` a tuple: the vector, and an array of indices.
+
+    Raises
+    ------
+    BadInput
+        k below 1, integers, rows of more than one number, another op; on all ranks.
+    Mismatch
+        Ranks passed another k, n or dtype.
+
+    Notes
+    -----
+    Ok-Topk (Li & Hoefler, PPoPP 2022), with exact selections in place of thresholds estimated from earlier calls:
+    no rank sends or receives more than 6k words (an index or a value each). NaN counts as largest.
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> with sky.init() as comm:
+    ...     comm.topk_allreduce(np.array([0.1, -3.0, 2.0, 0.2]), k=2).to_dense()
+    array([ 0., -3.,  2.,  0.])
+    """
+    number = whole(k, "k", 1, 2**63 - 1)
+    contributed, async_op = truth(contributed, "contributed"), truth(async_op, "async_op")
+    if op not in ("sum", "mean"):
+        raise BadInput(f'topk_allreduce takes op "sum" or "mean", not {op!r}')
+    vector = as_vector(open_vector(x)[0])
+    require_floats(vector.dtype, "topk_allreduce")
+    if vector.width != 1:
+        raise BadInput(f"topk_allreduce takes one number an index, not rows of {vector.width}")
+    done = native.topk_allreduce(comm._native, vector.n, parts_of(vector), number, op, async_op)
+
+    def finish(result: tuple[Parts, npt.NDArray[Any], tuple[int, int]]) -> Any:
+        parts, offered, _ = result
+        total = vector_of(parts, vector)
+        if not contributed:
+            return total
+        return total, np.intersect1d(offered, total.indices, assume_unique=True)
+
+    return perform(done, async_op, finish)

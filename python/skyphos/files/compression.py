@@ -1,0 +1,177 @@
+"""Compressed and other binary files, told apart by their first bytes.
+
+gzip, bzip2 and xz are read by Python itself, Zstandard by Python 3.14 or pyarrow. What is neither text nor compressed
+text is named, so that it can be refused by its name instead of being read as lines.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import importlib.util
+import io
+import lzma
+import os
+import sys
+import zlib
+from typing import Any, BinaryIO, cast
+
+from ..errors import BadInput
+
+__all__ = ["ERRORS", "bare_name", "binary_kind", "compression_of", "decompressed", "in_place_of_binary", "looks_binary"]
+
+#: What damaged files raise when they are decompressed.
+ERRORS = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
+
+#: Bytes at the beginning of a file that tell what it is.
+HEAD_BYTES = 512
+
+_ENDINGS = {
+    ".gz": "gzip",
+    ".bz2": "bzip2",
+    ".xz": "xz",
+    ".lzma": "xz",
+    ".zst": "Zstandard",
+    ".zstd": "Zstandard",
+}
+_MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "Zstandard",
+}
+_UTF_16 = "text in UTF-16"
+# What is known by its first bytes and is no text, or no text in UTF-8.
+_BINARY = {
+    b"PK\x03\x04": "a zip archive",
+    b"PK\x05\x06": "an empty zip archive",
+    b"\x93NUMPY": "a NumPy array (.npy)",
+    b"PAR1": "a Parquet file",
+    b"\x89HDF": "an HDF5 file",
+    b"CDF\x01": "a NetCDF file",
+    b"CDF\x02": "a NetCDF file",
+    b"CDF\x05": "a NetCDF file",
+    b"ARROW1": "an Arrow file",
+    b"\x89PNG": "a PNG picture",
+    b"\xff\xd8\xff": "a JPEG picture",
+    b"GIF8": "a GIF picture",
+    b"II*\0": "a TIFF picture",
+    b"MM\0*": "a TIFF picture",
+    b"%PDF-": "a PDF document",
+    b"\x7fELF": "a program (ELF)",
+    b"\xff\xfe": _UTF_16,
+    b"\xfe\xff": _UTF_16,
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
+    b"Rar!\x1a\x07": "a rar archive",
+    b"\x04\x22\x4d\x18": "compressed by LZ4",
+    b"\x1f\x9d": "compressed by compress (.Z)",
+    b"\x80\x04\x95": "a pickle",
+    b"\x80\x05\x95": "a pickle",
+    b"SQLite format 3\0": "an SQLite database",
+    b"Obj\x01": "an Avro file",
+}
+# Control characters that no text has; tabs, ends of lines and of pages, and escapes may be there.
+_NO_TEXT = bytes(set(range(32)) - {7, 8, 9, 10, 11, 12, 13, 27})
+
+
+def compression_of(path: str, head: bytes = b"") -> str | None:
+    """How a file is compressed: what its name says, else its first bytes; None: it is not.
+
+    Examples
+    --------
+    >>> from skyphos.files.compression import compression_of
+    >>> compression_of("GRAPH.TXT.GZ"), compression_of("/dev/fd/63", b"BZh91AY"), compression_of("a.txt")
+    ('gzip', 'bzip2', None)
+    """
+    ending = os.path.splitext(path)[1].lower()
+    if ending in _ENDINGS:
+        return _ENDINGS[ending]
+    return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+
+
+def bare_name(path: str) -> str:
+    """A file's name without the ending of its compression.
+
+    Examples
+    --------
+    >>> from skyphos.files.compression import bare_name
+    >>> bare_name("a.mtx.GZ"), bare_name("a.mtx")
+    ('a.mtx', 'a.mtx')
+    """
+    bare, ending = os.path.splitext(path)
+    return bare if ending.lower() in _ENDINGS else path
+
+
+def binary_kind(head: bytes) -> str | None:
+    """What a file that is no text is, by its first bytes; None: text, as far as one can tell.
+
+    Examples
+    --------
+    >>> from skyphos.files.compression import binary_kind
+    >>> binary_kind(b"PK\\x03\\x04"), binary_kind(b"1 2\\n")
+    ('a zip archive', None)
+    """
+    if head[257:262] == b"ustar":
+        return "a tar archive"
+    return next((kind for magic, kind in _BINARY.items() if head.startswith(magic)), None)
+
+
+def in_place_of_binary(kind: str, instead: str) -> str:
+    """What a file is that is no text (:func:`binary_kind`), and what to do: of text in another encoding, save it anew.
+
+    Examples
+    --------
+    >>> from skyphos.files.compression import in_place_of_binary
+    >>> in_place_of_binary("a pickle", "which has no lines")
+    'a pickle, which has no lines'
+    """
+    return f"{kind}: save it as UTF-8" if kind == _UTF_16 else f"{kind}, {instead}"
+
+
+def looks_binary(head: bytes) -> bool:
+    """Whether bytes have control characters that no text has.
+
+    Examples
+    --------
+    >>> from skyphos.files.compression import looks_binary
+    >>> looks_binary(b"\\x00\\x01"), looks_binary("Grüße\\n".encode())
+    (True, False)
+    """
+    return len(head) != len(head.translate(None, _NO_TEXT))
+
+
+def decompressed(stored: BinaryIO, kind: str, path: str) -> BinaryIO:
+    """The text in a compressed file, read from the beginning; one cannot go back in it.
+
+    Raises
+    ------
+    BadInput
+        A package that decompresses it is not installed.
+    """
+    if kind == "gzip":
+        return cast(BinaryIO, gzip.open(stored, "rb"))
+    if kind == "bzip2":
+        return cast(BinaryIO, bz2.open(stored, "rb"))
+    if kind == "xz":
+        return cast(BinaryIO, lzma.open(stored, "rb"))
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+
+        return cast(BinaryIO, zstd.open(stored, "rb"))
+    if _has("zstandard"):
+        import zstandard  # type: ignore[import-not-found, unused-ignore]
+
+        reader = zstandard.ZstdDecompressor().stream_reader(stored, read_across_frames=True)
+        return cast(BinaryIO, io.BufferedReader(cast(Any, reader)))
+    if _has("pyarrow"):
+        import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+
+        # It has no lines of its own.
+        return cast(
+            BinaryIO, io.BufferedReader(cast(Any, pa.CompressedInputStream(pa.PythonFile(stored, "r"), "zstd")))
+        )
+    raise BadInput(f"{path}: to read Zstandard takes a package: pip install zstandard")
+
+
+def _has(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None

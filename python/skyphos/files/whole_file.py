@@ -1,0 +1,158 @@
+"""Files that appear whole or not at all.
+
+A regular file is written under another name beside it and renamed, with the mode and, where the system lets it, the
+owner of the file that it replaces. A link is followed: what it points to is replaced, the link stays. What cannot be
+renamed to, a FIFO, a device, an open descriptor (``/dev/stdout``) or a file whose folder takes no new names, is written
+in place, once all is there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import BinaryIO, cast
+
+from ..errors import BadInput
+
+__all__ = ["is_special", "replacing"]
+
+_DESCRIPTOR = re.compile(r"/dev/fd/(\d+)|/proc/self/fd/(\d+)|/dev/std(?:in|out|err)")
+_MOST_LINKS = 40
+# What making or renaming the temporary file may say where the file itself can be written.
+_IN_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
+
+
+@contextmanager
+def replacing(path: str) -> Iterator[BinaryIO]:
+    """Open a file that takes its name only when it is complete; after an error nothing is left of it.
+
+    Raises
+    ------
+    BadInput
+        It cannot be written; names the file.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from skyphos.files.whole_file import replacing
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with replacing(folder + "/a.txt") as file:
+    ...         _ = file.write(b"all of it")
+    ...     pathlib.Path(folder, "a.txt").read_bytes()
+    b'all of it'
+    """
+    temporary = None
+    try:
+        target, number = _end_of_links(path)
+        before = _stat(target) if number is None else None
+        if before is not None and stat.S_ISREG(before.st_mode) and not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        file: BinaryIO | None = None
+        if number is None and (before is None or stat.S_ISREG(before.st_mode)):
+            folder, name = os.path.split(target)
+            temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}")
+            file = _create(temporary, may_fail=before is not None)
+        if file is None:
+            with tempfile.TemporaryFile() as spooled:
+                yield cast(BinaryIO, spooled)
+                _copy(cast(BinaryIO, spooled), target, number)
+            return
+        with file:
+            yield file
+            file.flush()
+            if before is not None:
+                _make_alike(file.fileno(), before)
+            os.fsync(file.fileno())
+        assert temporary is not None
+        try:
+            os.replace(temporary, target)
+        except OSError as error:
+            if before is None or error.errno not in _IN_PLACE:
+                raise
+            with open(temporary, "rb") as whole:
+                _copy(cast(BinaryIO, whole), target, None)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}") from None
+    finally:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def is_special(path: str) -> bool:
+    """Whether a name is of what is there and is no regular file: a FIFO, a device, an open descriptor.
+
+    Examples
+    --------
+    >>> from skyphos.files.whole_file import is_special
+    >>> is_special("/dev/null"), is_special("/dev/stdout"), is_special("/etc/passwd")
+    (True, True, False)
+    """
+    try:
+        target, number = _end_of_links(path)
+    except OSError:
+        return False
+    found = _stat(target) if number is None else None
+    return number is not None or (found is not None and not stat.S_ISREG(found.st_mode))
+
+
+def _end_of_links(path: str) -> tuple[str, int | None]:
+    """What a name leads to in the end; the number, if that is an open descriptor of this process."""
+    for _ in range(_MOST_LINKS):
+        found = _DESCRIPTOR.fullmatch(os.path.abspath(path))
+        if found is not None:
+            standard = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+            digits = found[1] or found[2]
+            return path, standard[found[0]] if digits is None else int(digits)
+        if not os.path.islink(path):
+            return path, None
+        path = os.path.join(os.path.dirname(path), os.readlink(path))
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _create(path: str, *, may_fail: bool) -> BinaryIO | None:
+    try:
+        return open(path, "xb")
+    except OSError as error:
+        if may_fail and error.errno in _IN_PLACE:
+            return None
+        raise
+
+
+def _make_alike(file: int, before: os.stat_result) -> None:
+    """Give a file the owner and mode of the one that it replaces."""
+    for owner in ((before.st_uid, before.st_gid), (-1, before.st_gid)):
+        with suppress(OSError):
+            os.fchown(file, *owner)
+            break
+    with suppress(OSError):
+        os.fchmod(file, stat.S_IMODE(before.st_mode))
+
+
+def _copy(whole: BinaryIO, path: str, number: int | None) -> None:
+    """Write all of a file to a place that stays what it is."""
+    whole.flush()
+    whole.seek(0)
+    if number is None:
+        with open(path, "wb") as file:
+            shutil.copyfileobj(whole, file)
+        return
+    for stream in (sys.stdout, sys.stderr):  # in the order in which things were said
+        if stream is not None:
+            stream.flush()
+    with os.fdopen(os.dup(number), "wb") as file:
+        shutil.copyfileobj(whole, file)

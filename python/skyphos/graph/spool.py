@@ -1,0 +1,111 @@
+"""Graphs from stdin and pipes: read once, to a temporary file that all ranks of the host then read.
+
+``-`` is stdin; ``/dev/stdin``, ``/dev/fd/63`` (a shell's ``<(zcat g.gz)``), FIFOs and sockets are pipes. The bytes of
+a pipe are there once and cannot be sought in, while a reader looks at a file's beginning first and each rank reads a
+share of its own. So rank 0 alone reads the pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+
+from ..collectives.agreement import together
+from ..errors import BadInput
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["is_stream", "shared", "spooled"]
+
+_DESCRIPTOR = re.compile(r"/dev/stdin|/dev/fd/\d+|/proc/(?:self|\d+)/fd/\d+")
+
+
+def is_stream(path: str) -> bool:
+    """Whether a name is of something that can be read only once, by one process.
+
+    Examples
+    --------
+    >>> from skyphos.graph.spool import is_stream
+    >>> is_stream("-"), is_stream("/dev/fd/63"), is_stream("edges.txt")
+    (True, True, False)
+    """
+    if path == "-" or _DESCRIPTOR.fullmatch(path):
+        return True
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
+
+
+@contextmanager
+def spooled(path: str) -> Iterator[str]:
+    """The name of a file that holds all of a stream, until the end of the block.
+
+    Raises
+    ------
+    BadInput
+        It cannot be read; stdin is a terminal, or closed.
+    """
+    with tempfile.TemporaryDirectory(prefix="skyphos-") as folder:
+        name = os.path.join(folder, "stream")
+        with _opened(path) as stream, open(name, "wb") as file:
+            try:
+                shutil.copyfileobj(stream, file, 1 << 20)
+            except OSError as error:
+                raise BadInput(f"{path}: {error.strerror or error}") from None
+        yield name
+
+
+@contextmanager
+def shared(comm: Comm, path: str) -> Iterator[str]:
+    """The name, on all ranks, of a file that holds all of a stream of rank 0's, until the end of the block. Collective.
+
+    All ranks must be done with the file when rank 0 leaves the block.
+
+    Raises
+    ------
+    BadInput
+        On all ranks: it cannot be read; ranks are on other hosts, where the file is not.
+    """
+    with ExitStack() as stack:
+        mine = together(comm, lambda: stack.enter_context(spooled(path)) if comm.rank == 0 else "")
+        name = os.fsdecode(
+            bytes(comm.broadcast(np.frombuffer(os.fsencode(mine), np.uint8) if comm.rank == 0 else None))
+        )
+        together(comm, lambda: _check_seen(comm, name, path))
+        yield name
+
+
+def _check_seen(comm: Comm, name: str, path: str) -> None:
+    if not os.path.exists(name):
+        raise BadInput(
+            f"{path}: rank {comm.rank} is on another host than rank 0, which alone reads what is piped: save the "
+            "graph to a file that all hosts have"
+        )
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+    if path in ("-", "/dev/stdin", "/dev/fd/0"):
+        if sys.stdin is None or sys.stdin.closed:
+            raise BadInput(f"{path}: stdin is closed: there is no graph to read")
+        if sys.stdin.isatty():
+            raise BadInput(f"{path}: stdin is a terminal: send the graph there, as in `cat graph.txt | skyphos …`")
+        yield sys.stdin.buffer
+        return
+    try:
+        with open(path, "rb") as stream:
+            yield stream
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}") from None

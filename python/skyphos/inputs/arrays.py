@@ -1,0 +1,187 @@
+"""Arrays as callers have them: NumPy's own, or what becomes one without a change of value.
+
+What NumPy would convert and lose a meaning by, it is refused here by name: masked arrays lose their mask, Arrow's nulls
+become NaN, sets and generators become one object.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import BadInput
+
+__all__ = ["as_numpy", "is_masked", "plain_array", "refuse_masked", "require_floats", "supported", "unsupported"]
+
+Array = npt.NDArray[Any]
+
+#: bfloat16 is the type of the package ml_dtypes: who has such an array has that package.
+_VALUE_TYPES = frozenset(["bfloat16", "float16", "float32", "float64", "int32", "int64", "uint8", "uint32", "uint64"])
+
+#: What a type that cannot be reduced is made instead, without a change of value.
+_INSTEAD = {
+    "int8": "int32",
+    "int16": "int32",
+    "uint16": "uint32",
+    "complex64": "float32",
+    "complex128": "float64",
+    "longdouble": "float64",
+    "float128": "float64",
+    "float96": "float64",
+}
+
+
+def is_masked(x: Any) -> bool:
+    """Whether it is a masked array, or ``numpy.ma.masked``."""
+    # Whoever made one has imported the module. Another thread may just be doing so.
+    kind = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    return kind is not None and isinstance(x, kind)
+
+
+def refuse_masked(x: Any, what: str) -> None:
+    """Raise BadInput for a masked array, and for a list that holds one."""
+    if type(x) in (list, tuple) and sys.modules.get("numpy.ma") is not None:
+        kinds = set(map(type, x))
+        if kinds & {list, tuple} or any(issubclass(kind, np.ndarray) for kind in kinds):
+            for one in x:
+                refuse_masked(one, what)
+    elif is_masked(x):
+        raise BadInput(
+            f"{what} must not be a masked array: masked entries would count as what lies under the mask. Give them a "
+            "value (.filled(0)), or leave them out (.compressed(), a SparseVector)"
+        )
+
+
+def plain_array(array: Array, what: str) -> Array:
+    """An array of NumPy's own class with the same memory. Classes that give arithmetic another meaning are refused."""
+    if type(array) is np.ndarray:
+        return array
+    refuse_masked(array, what)
+    if type(array).__array_ufunc__ is not np.ndarray.__array_ufunc__:  # units, for example
+        name = type(array).__name__
+        raise BadInput(f"{what} must be a plain array, not {name}, whose meaning would be lost: np.asarray(x) drops it")
+    return array.view(np.ndarray)
+
+
+def as_numpy(x: Any, what: str) -> Array:
+    """The array of an array, a list, or anything that becomes one by ``__array__``; its memory, where it has one.
+
+    Raises
+    ------
+    BadInput
+        Masked arrays, nulls, ragged lists, and what is no array: says what to pass instead.
+
+    Examples
+    --------
+    >>> from skyphos.inputs.arrays import as_numpy
+    >>> as_numpy([1.5, 2.0], "values")
+    array([1.5, 2. ])
+    >>> as_numpy({1, 2}, "values")
+    Traceback (most recent call last):
+    ...
+    skyphos.errors.BadInput: values must be an array or a list, not set: pass sorted(x)
+    """
+    if isinstance(x, np.ndarray):
+        return plain_array(x, what)
+    if not isinstance(x, (list, tuple)):
+        _refuse_others(x, what)
+    refuse_masked(x, what)
+    try:
+        return plain_array(np.asanyarray(x), what)  # whatever __array__ gives: a masked array keeps its mask
+    except BadInput:
+        raise
+    except ValueError as error:
+        if "inhomogeneous" not in str(error):
+            raise BadInput(f"{what} cannot become an array: {error}") from None
+        raise BadInput(f"{what} must have rows of one length, not ragged ones: {error}") from None
+    except Exception as error:  # whatever an __array__ raises
+        raise BadInput(f"{what} of {type(x).__name__} cannot become an array: {error}") from None
+
+
+def _refuse_others(x: Any, what: str) -> None:
+    """Raise BadInput for what NumPy would make one object of, or another value."""
+    nulls = getattr(x, "null_count", 0)
+    nulls = nulls() if callable(nulls) else nulls
+    if isinstance(nulls, int) and nulls:
+        raise BadInput(f"{what} must not hold nulls, and {nulls} of {type(x).__name__} are: fill or drop them")
+    name = type(x).__name__
+    scipy_sparse, torch = sys.modules.get("scipy.sparse"), sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return
+    if scipy_sparse is not None and scipy_sparse.issparse(x):
+        raise BadInput(f"{what} must be a dense array, not {name}: pass .toarray(), or a collective for sparse vectors")
+    if hasattr(x, "_present") and hasattr(x, "to_dense"):  # a SparseVector
+        raise BadInput(f"{what} must be an array, not {name}: pass .values along .indices, or .to_dense()")
+    if isinstance(x, (set, frozenset)):
+        raise BadInput(f"{what} must be an array or a list, not {name}: pass sorted(x)")
+    if isinstance(x, dict):
+        raise BadInput(f"{what} must be an array or a list, not {name}: pass list(x) for its keys, list(x.values())")
+    if hasattr(x, "__next__") or (hasattr(x, "__iter__") and not hasattr(x, "__len__") and not _shows_array(x)):
+        raise BadInput(f"{what} must be an array or a list, not {name}: pass list(x)")
+
+
+def _shows_array(x: Any) -> bool:
+    return hasattr(x, "__array__") or hasattr(x, "__array_interface__")
+
+
+@lru_cache(maxsize=64)  # NumPy takes longer to make a type's name than a small collective takes
+def supported(dtype: np.dtype[Any]) -> bool:
+    """Whether the native library has values of a type, or of its twin in the other byte order; truth values too."""
+    return dtype.name in _VALUE_TYPES or dtype.kind == "b"
+
+
+def require_floats(dtype: np.dtype[Any], function: str) -> None:
+    """Refuse values that are no floating-point numbers of a type that the native library has.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skyphos.inputs.arrays import require_floats
+    >>> require_floats(np.dtype(np.int64), "TopK")
+    Traceback (most recent call last):
+    ...
+    skyphos.errors.BadInput: TopK takes float16, bfloat16, float32 or float64, not int64: use .astype(np.float32)
+    """
+    if dtype.name not in ("float16", "bfloat16", "float32", "float64"):
+        raise BadInput(f"{function} takes float16, bfloat16, float32 or float64, not {dtype}: use .astype(np.float32)")
+
+
+def unsupported(array: Array, what: str, kind: str = "array") -> BadInput:
+    """The error for values of a type that cannot be reduced: which there are, and how to come to one of them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skyphos.inputs.arrays import unsupported
+    >>> str(unsupported(np.zeros(2, np.int8), "values")).partition("; ")[2]
+    'these are int8: use .astype(np.int32)'
+    """
+    known = ", ".join(sorted(_VALUE_TYPES))
+    dtype = array.dtype
+    found = str(dtype)
+    instead = _INSTEAD.get(dtype.name)
+    convert = f".to(torch.{instead})" if kind == "tensor" else f".astype(np.{instead})"
+    if dtype.kind == "c":
+        fix = f"use .view(np.{instead}), which has real and imaginary parts one after the other"
+    elif instead is not None:
+        fix = f"use {convert}"
+    elif dtype.kind in "mM":
+        fix = "use .view(np.int64)"
+    elif dtype.kind == "V" and dtype.names:
+        fix = "pass one field at a time"
+    elif dtype.kind == "O":
+        kinds = sorted({type(one).__name__ for one in array.reshape(-1)[:1000]})
+        found = f"objects ({', '.join(kinds)})"
+        fix = "use .astype(np.float64) where they are numbers"
+        if kinds == ["int"]:
+            fits = all(-(2**63) <= one < 2**63 for one in array.reshape(-1).tolist())
+            fix = "use .astype(np.int64)" if fits else "integers must fit 64 bits"
+    elif dtype.kind in "SUT":
+        fix = "text is no number: comm.shuffle takes it as keys, comm.allgather and comm.broadcast as an object"
+    else:
+        fix = "use .astype(np.float32)"
+    return BadInput(f"{what} must be of one of the types {known} or bool; these are {found}: {fix}")

@@ -1,0 +1,128 @@
+"""Numbers that users give as settings: honoured where their value is plain, else refused by name.
+
+``10.0`` and ``np.int64(10)`` are ten. ``2.5`` is no count, ``True`` no number, and a text is what it says in a file or
+on a command line, never in an argument.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from numbers import Integral, Real
+from operator import index
+from types import NoneType
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadInput
+
+__all__ = ["as_path", "real", "truth", "whole"]
+
+
+def whole(value: Any, what: str, least: int, most: int) -> int:
+    """A whole number within bounds; floats that are whole are taken.
+
+    Examples
+    --------
+    >>> from skyphos.inputs.settings import whole
+    >>> whole(10.0, "n", 1, 100)
+    10
+    >>> whole(2.5, "max_iterations", 1, 100)
+    Traceback (most recent call last):
+    ...
+    skyphos.errors.BadInput: max_iterations must be a whole number, not 2.5
+    """
+    value = _scalar(value)
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        if isinstance(value, Real) and not isinstance(value, Integral):
+            if not (math.isfinite(value) and value == math.floor(value)):
+                raise TypeError
+            value = math.floor(value)
+        number = index(value)
+    except TypeError:
+        raise BadInput(f"{what} must be a whole number, not {value!r}") from None
+    if not least <= number <= most:
+        bounds = f"from {least} to {_power(most)}" if most < 2**64 else f"at least {least}"
+        raise BadInput(f"{what} must be {bounds}, not {number}")
+    return number
+
+
+def _power(number: int) -> str:
+    """A bound as people write it."""
+    for most in (63, 64):
+        if number == 2**most:
+            return f"2^{most}"
+        if number == 2**most - 1:
+            return f"2^{most} - 1"
+    return str(number)
+
+
+def real(value: Any, what: str, least: float = -math.inf, most: float = math.inf) -> float:
+    """A real number within bounds. NaN is none; infinity is one where the bounds let it.
+
+    Examples
+    --------
+    >>> from skyphos.inputs.settings import real
+    >>> real("a", "timeout", 0.0)
+    Traceback (most recent call last):
+    ...
+    skyphos.errors.BadInput: timeout must be a number, not 'a'
+    """
+    value = _scalar(value)
+    try:
+        number = math.nan if isinstance(value, (bool, np.bool_, str, bytes, NoneType)) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if math.isnan(number):
+        raise BadInput(f"{what} must be a number, not {value!r}")
+    if not least <= number <= most:
+        bounds = f"at least {least:g}" if math.isinf(most) else f"from {least:g} to {most:g}"
+        raise BadInput(f"{what} must be {bounds}, not {number:g}")
+    return number
+
+
+def truth(value: Any, what: str) -> bool:
+    """True or False; 0 and 1 are taken, everything else is refused: ``bool("off")`` would be True.
+
+    Examples
+    --------
+    >>> from skyphos.inputs.settings import truth
+    >>> truth("off", "shared_memory")
+    Traceback (most recent call last):
+    ...
+    skyphos.errors.BadInput: shared_memory must be True or False, not 'off'
+    """
+    if value is True or value is False:  # as nearly all are, in calls of a few microseconds
+        return bool(value)
+    value = _scalar(value)
+    if isinstance(value, np.bool_) or (isinstance(value, Integral) and int(value) in (0, 1)):
+        return bool(value)
+    raise BadInput(f"{what} must be True or False, not {value!r}")
+
+
+def as_path(value: Any, what: str) -> str:
+    """The name of a file or folder, as text. ``what``: what it must be, in words.
+
+    Examples
+    --------
+    >>> from skyphos.inputs.settings import as_path
+    >>> as_path(5, "path must be the name of a file")
+    Traceback (most recent call last):
+    ...
+    skyphos.errors.BadInput: path must be the name of a file, not 5
+    """
+    try:
+        name = os.fsdecode(value)
+    except TypeError:
+        raise BadInput(f"{what}, not {value!r}") from None
+    if "\0" in name:
+        raise BadInput(f"{what}, not {name!r}, which has a byte 0")
+    return name
+
+
+def _scalar(value: Any) -> Any:
+    """The number in an array of no dimensions."""
+    return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value

@@ -1,0 +1,77 @@
+"""Bytes and rates as people write them: ``2MB``, ``16 GiB``, ``10Gbit``."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from ..errors import BadInput
+from .settings import whole
+
+__all__ = ["as_bytes", "parse_bytes", "parse_rate"]
+
+#: Most bytes, or bytes a second, that anything here is of.
+_MOST = 1e15
+
+_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_UNITS |= {f"{unit}i": 1024.0**power for power, unit in enumerate("kmgt", 1)}
+
+
+def parse_rate(text: str) -> float:
+    """Bytes a second of a rate such as 10Gbit or 1.2GB. Raises BadInput if it is none.
+
+    Examples
+    --------
+    >>> from skyphos.inputs.units import parse_rate
+    >>> parse_rate("10Gbit"), parse_rate("250 Mbit/s"), parse_rate("1.2GB")
+    (1250000000.0, 31250000.0, 1200000000.0)
+    """
+    number, unit = _parse(text, "(bit|b)(?:/s|ps)?", "rate", "write 10Gbit, 250Mbit or 1.2GB")
+    return number / (8 if unit == "bit" else 1)
+
+
+def parse_bytes(text: str) -> float:
+    """Bytes of a size such as 2MB or 16KB. Raises BadInput if it is none.
+
+    Examples
+    --------
+    >>> from skyphos.inputs.units import parse_bytes
+    >>> parse_bytes("2MB"), parse_bytes("16 kB"), parse_bytes("512B")
+    (2000000.0, 16000.0, 512.0)
+    """
+    return _parse(text, "(b)", "size", "write 2MB or 16KB")[0]
+
+
+def _parse(text: str, units: str, what: str, how: str) -> tuple[float, str]:
+    """The number of a text with its prefix, and its unit."""
+    found = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?)\s*((?:[kmgt]i?)?)" + units, text.strip().lower())
+    try:
+        number = math.nan if found is None else float(found[1]) * _UNITS[found[2]]
+    except ValueError:
+        number = math.nan
+    if found is None or math.isnan(number):
+        raise BadInput(f"{text!r} is no {what}: {how}")
+    if not 0 < number <= _MOST:
+        raise BadInput(f"{text!r} is no {what}: it must be above 0, and at most {_MOST:g} bytes")
+    return number, found[3]
+
+
+def as_bytes(value: Any, what: str, least: int = 1) -> int:
+    """A number of bytes, which may be written ``1GB``; an error names the setting.
+
+    Examples
+    --------
+    >>> from skyphos.inputs.units import as_bytes
+    >>> as_bytes("1GB", "memory"), as_bytes("2 KiB", "memory"), as_bytes(1e6, "memory")
+    (1000000000, 2048, 1000000)
+    """
+    if isinstance(value, str):
+        try:
+            number = parse_bytes(value)
+        except BadInput as error:
+            raise BadInput(f"{what}: {error}") from None
+        if not number.is_integer():
+            raise BadInput(f"{what}: {value!r} is no whole number of bytes")
+        value = int(number)
+    return whole(value, what, least, 2**63 - 1)

@@ -1,0 +1,31 @@
+"""Starting the ranks of a group, here or over ssh, and how each finds its place in the group."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .bootstrap import Bootstrap, discover
+    from .hosts import SSH, run_hosts
+    from .local import Place, command_line, cores, rank_environment, run_local, start_ranks
+
+__all__ = [
+    "SSH",
+    "Bootstrap",
+    "Place",
+    "command_line",
+    "cores",
+    "discover",
+    "rank_environment",
+    "run_hosts",
+    "run_local",
+    "start_ranks",
+]
+
+_MODULES = {"Bootstrap": "bootstrap", "discover": "bootstrap", "SSH": "hosts", "run_hosts": "hosts"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the launcher when a name of it is used: ranks that were started need only :mod:`.bootstrap`."""
+    if name in __all__:
+        return getattr(import_module(f".{_MODULES.get(name, 'local')}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,78 @@
+"""The end of a program: its groups are closed in order, and peers are told why, if it has failed.
+
+Without this a rank whose program raises is noticed by its closed connections, and its peers, which then fail too, say
+of each other that they have left.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ..errors import PeerLost, SkyphosError, text_of
+from .failures import tell_launcher
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["close_failed", "close_later"]
+
+# Seconds that calls which nobody has waited for get at the end of a program, as other ranks wait for them.
+_FINISH_S = 0.5
+
+_open: weakref.WeakSet[Comm] = weakref.WeakSet()
+
+_handlers_are_set = False
+
+
+def close_later(comm: Comm) -> None:
+    """Have a group closed when the program ends, whichever way it does."""
+    global _handlers_are_set  # noqa: PLW0603
+    if not _handlers_are_set:
+        _handlers_are_set = True
+        atexit.register(_close_all)
+        before = sys.excepthook
+
+        def told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            # First, so that peers hear of it before they miss this rank.
+            for one in list(_open):
+                close_failed(one, error)
+            # The launcher prints what Python would; a hook of the program's own goes on to do what it does.
+            if before is not sys.__excepthook__ or not tell_launcher(error):
+                before(kind, error, trace)
+
+        sys.excepthook = told
+    _open.add(comm)
+
+
+def close_failed(comm: Comm, error: BaseException) -> None:
+    """Close a group since an error ends its use, and tell the peers the class of the error and what it says."""
+    _close(comm, _reason(error))
+
+
+def _reason(error: BaseException) -> str | None:
+    """The first cause, where an error comes of another rank's; None of ``sys.exit(0)``, which is no failure."""
+    text = text_of(error)
+    if isinstance(error, SystemExit) and not error.code:
+        return None
+    if isinstance(error, PeerLost):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _close_all() -> None:
+    for comm in list(_open):
+        _close(comm, None)
+
+
+def _close(comm: Comm, why: str | None) -> None:
+    _open.discard(comm)
+    try:
+        if comm._stages is not None:
+            comm._stages.close()
+        comm._native.close_at_exit(_FINISH_S, why)
+    except SkyphosError as error:
+        print(f"skyphos: {text_of(error)}", file=sys.stderr)

@@ -1,0 +1,96 @@
+"""Processes that a rank started and that outlive it.
+
+They are found by the rank's process group, and by the rank's variables in their environment, which a process keeps
+that makes a session of its own (``setsid``, a daemon). Linux only; elsewhere a signal to the group is all there is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Origin", "adopt", "find", "send"]
+
+
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How processes that one child started are known.
+
+    Attributes
+    ----------
+    group : int
+        Their process group.
+    variables : tuple of bytes
+        ``NAME=value`` that all stand in their environment; none: the group alone tells.
+    """
+
+    group: int
+    variables: tuple[bytes, ...] = ()
+
+
+def find(origins: Sequence[Origin]) -> dict[Origin, list[int]]:
+    """The processes of each origin that are there and no zombies.
+
+    Examples
+    --------
+    >>> from skyphos.launch.leftovers import Origin, find
+    >>> find([Origin(2**22 + 1)])
+    {}
+    """
+    found: dict[Origin, list[int]] = {}
+    by_group = {origin.group: origin for origin in origins}
+    marked = [origin for origin in origins if origin.variables]
+    for entry in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        with suppress(OSError, IndexError, ValueError):
+            # After the name in brackets, which may hold anything: state, parent, group.
+            state, parent, group = Path("/proc", entry, "stat").read_bytes().rpartition(b")")[2].split()[:3]
+            if state in (b"Z", b"X"):
+                if int(parent) == os.getpid() and int(group) in by_group and entry != group.decode():
+                    os.waitpid(int(entry), os.WNOHANG)  # one that was adopted
+                continue
+            origin = by_group.get(int(group)) or (_marked(entry, marked) if marked else None)
+            if origin is not None:
+                found.setdefault(origin, []).append(int(entry))
+    return found
+
+
+def adopt(wanted: bool) -> bool:
+    """Whether orphans among this process's descendants become its children from now on; what was so before.
+
+    Their ends can then be waited for, which not every first process of a container does.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    prctl, before = ctypes.CDLL(None, use_errno=True).prctl, ctypes.c_int()
+    if prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0) == 0:
+        prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(wanted), 0, 0, 0)
+    return bool(before.value)
+
+
+def _marked(entry: str, origins: Sequence[Origin]) -> Origin | None:
+    try:
+        environment = frozenset(Path("/proc", entry, "environ").read_bytes().split(b"\0"))
+    except OSError:  # another user's
+        return None
+    return next((origin for origin in origins if environment.issuperset(origin.variables)), None)
+
+
+def send(number: int, origins: Collection[Origin], processes: dict[Origin, list[int]]) -> None:
+    """Send a signal to the groups of some origins, and to processes of theirs that have left the group."""
+    for origin in origins:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(origin.group, number)
+        for process in processes.get(origin, ()):
+            with suppress(ProcessLookupError, PermissionError):
+                if os.getpgid(process) != origin.group:
+                    os.kill(process, number)

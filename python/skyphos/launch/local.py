@@ -1,0 +1,265 @@
+"""Start the ranks of a group: ``skyphos run`` and everything else that needs local processes.
+
+:func:`run_local` starts them on this machine. The launcher opens the socket on which rank 0 will listen, on
+a port that the kernel picks, and hands it down open: no other program can take the port in between, and no
+rank can come too early. Each job has a random token, passed by environment, without which nobody gets in.
+
+For machines of a host file see :mod:`.hosts`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ..errors import BadInput
+from ..inputs.settings import real, whole
+from . import failures
+from .streams import fill_gaps
+from .supervise import Supervisor, Tell
+
+__all__ = ["Place", "command_line", "cores", "rank_environment", "run_local", "start_ranks"]
+
+# What a group in which the launcher itself may be must not leak into the new one.
+_OURS = (
+    "SKYPHOS_RANK",
+    "SKYPHOS_WORLD_SIZE",
+    "SKYPHOS_RENDEZVOUS",
+    "SKYPHOS_TOKEN",
+    "SKYPHOS_LOCAL_RANK",
+    "SKYPHOS_LOCAL_WORLD_SIZE",
+    "SKYPHOS_LISTEN_FD",
+    "SKYPHOS_TAKEN",
+    failures.VARIABLE,
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The ranks of one group that run on one host.
+
+    Attributes
+    ----------
+    world_size : int
+        Ranks in the group.
+    first_rank, count : int
+        Ranks ``first_rank`` to ``first_rank + count - 1`` run here.
+    rendezvous : str
+        ``host:port`` at which rank 0 listens.
+    token : str
+        The group's secret.
+    """
+
+    world_size: int
+    first_rank: int
+    count: int
+    rendezvous: str
+    token: str
+
+
+def run_local(
+    command: Sequence[str],
+    n: int,
+    *,
+    prefix: bool = True,
+    env: Mapping[str, str] | None = None,
+    grace_s: float = 5.0,
+    keep_going: bool = False,
+    tell: Tell = "",
+) -> int:
+    """Run a command as a group of local processes, and stay until it ends.
+
+    Parameters
+    ----------
+    command : sequence of str
+        Program and arguments, as from :func:`command_line`.
+    n : int
+        How many ranks.
+    prefix : bool
+        Whether to put ``[rank]`` before each line of output. Without it the processes write to the
+        launcher's own stdout and stderr, and can see whether those are a terminal.
+    env : mapping, optional
+        Environment of the processes; default the launcher's. ``SKYPHOS_*`` is set for each rank;
+        ``OMP_NUM_THREADS`` if it is not set, see :func:`rank_environment`.
+    grace_s : float
+        Seconds from SIGTERM to SIGKILL when the group has to end.
+    keep_going : bool
+        Whether the others go on when a process fails: for groups with replicas, and programs that shrink theirs.
+    tell : {"", "killed", "failed"}
+        Of which ranks to say on stderr how they ended, and what becomes of the others: as :class:`.Supervisor` has it.
+
+    Returns
+    -------
+    int
+        0 if every rank returned 0; else the code of the first rank that failed, 128 + signal if a signal
+        ended it or the launcher. When one rank fails the others are ended. With ``keep_going`` as
+        :func:`.group_status` says: 0 if some returned 0 and all others were killed.
+
+    Raises
+    ------
+    BadInput
+        If ``n`` is not positive or the command cannot be run.
+
+    Notes
+    ----- Call it from the main thread: it handles signals until it returns. SIGINT, SIGTERM, SIGHUP,
+    SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to every rank. Rank 0 reads the launcher's stdin, unless that
+    is a terminal.
+
+    Examples
+    --------
+    >>> import sys
+    >>> from skyphos.launch import run_local
+    >>> run_local([sys.executable, "-c", "raise SystemExit(3)"], 2, prefix=False)
+    3
+    """
+    n, grace_s = whole(n, "n", -(2**63), 2**16), real(grace_s, "grace_s", 0.0)
+    if n < 1:
+        raise BadInput(f"a group has at least one rank, not {n}")
+    fill_gaps()  # before the socket, which must not become stdin
+    # A queue for every rank at once: all of them connect in the same moment.
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=max(128, n)) as listener,
+        Supervisor(grace_s, keep_going=keep_going, tell=tell) as group,
+    ):
+        rendezvous = f"127.0.0.1:{listener.getsockname()[1]}"
+        place = Place(n, 0, n, rendezvous, secrets.token_hex(16))
+        start_ranks(group, command, place, os.environ if env is None else env, listener=listener, prefix=prefix)
+        listener.close()
+        return group.run()
+
+
+def start_ranks(
+    group: Supervisor,
+    command: Sequence[str],
+    place: Place,
+    env: Mapping[str, str],
+    *,
+    listener: socket.socket | None,
+    prefix: bool,
+) -> None:
+    """Start one host's ranks in a supervisor; rank 0 inherits the listening socket."""
+    for local_rank in range(place.count):
+        rank = place.first_rank + local_rank
+        variables = rank_environment(place, local_rank, env)
+        if prefix:
+            # Lines shall come when they are printed, not when 8 KB of them are there.
+            variables.setdefault("PYTHONUNBUFFERED", "1")
+            variables[failures.VARIABLE] = group.failure_word
+        # Rank 0 reads what a shell gave as <(command).
+        pass_fds = _open_descriptors(command) if rank == 0 else ()
+        if rank == 0 and listener is not None and place.world_size > 1:
+            variables["SKYPHOS_LISTEN_FD"] = str(listener.fileno())
+            pass_fds = (*pass_fds, listener.fileno())
+        # A background process group that reads a terminal is stopped by the kernel, so a terminal is not
+        # passed.
+        reads = rank == 0 and listener is not None and _has_input()
+        group.start(
+            command,
+            variables,
+            label=f"[{rank}] " if prefix else "",
+            who=f"rank {rank} on {socket.gethostname()}",
+            pipes=prefix,
+            stdin=None if reads else subprocess.DEVNULL,
+            pass_fds=pass_fds,
+            mark=("SKYPHOS_TOKEN", "SKYPHOS_RANK"),
+        )
+
+
+def rank_environment(place: Place, local_rank: int, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of one rank.
+
+    ``OMP_NUM_THREADS``, if not set, becomes this host's cores over its ranks: NumPy's matrix products would
+    else start as many threads as there are cores in every rank.
+
+    Examples
+    --------
+    >>> from skyphos.launch import Place, rank_environment
+    >>> env = rank_environment(Place(4, 2, 2, "10.0.0.1:7000", "secret"), 1, {"OMP_NUM_THREADS": "3"})
+    >>> env["SKYPHOS_RANK"], env["SKYPHOS_LOCAL_RANK"], env["OMP_NUM_THREADS"]
+    ('3', '1', '3')
+    """
+    variables = {name: value for name, value in env.items() if name not in _OURS}
+    variables.setdefault("OMP_NUM_THREADS", str(max(1, cores() // place.count)))
+    variables.update(
+        SKYPHOS_RANK=str(place.first_rank + local_rank),
+        SKYPHOS_WORLD_SIZE=str(place.world_size),
+        SKYPHOS_RENDEZVOUS=place.rendezvous,
+        SKYPHOS_TOKEN=place.token,
+        SKYPHOS_LOCAL_RANK=str(local_rank),
+        SKYPHOS_LOCAL_WORLD_SIZE=str(place.count),
+    )
+    return variables
+
+
+def command_line(
+    target: str, arguments: Sequence[str] = (), *, module: bool = False, python: str | None = None
+) -> list[str]:
+    """Return the command that runs a target: a Python file, a module, or a program.
+
+    Parameters
+    ----------
+    target : str
+        A file that ends in ``.py``, run by this Python; else a program, by path or from ``PATH``.
+    arguments : sequence of str
+        Its arguments.
+    module : bool
+        The target is a module: ``python -m target``.
+    python : str, optional
+        The Python that runs files and modules; default this one.
+
+    Raises
+    ------
+    BadInput
+        If there is no such file or program.
+
+    Examples
+    --------
+    >>> from skyphos.launch import command_line
+    >>> command_line("timeit", ["-n1"], module=True)[1:]
+    ['-m', 'timeit', '-n1']
+    """
+    python = python or sys.executable
+    if module:
+        return [python, "-m", target, *arguments]
+    if target.endswith(".py"):
+        if not os.path.isfile(target):
+            raise BadInput(f"{target}: no such file")
+        return [python, target, *arguments]
+    # Programs of this Python's environment are found though its folder may not be on PATH.
+    folders = [os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)]
+    program = shutil.which(target, path=os.pathsep.join(folders))
+    if program is None:
+        raise BadInput(f"{target}: no such program (a Python file must end in .py; a module needs -m)")
+    return [program, *arguments]
+
+
+def _open_descriptors(command: Sequence[str]) -> tuple[int, ...]:
+    """Open descriptors that arguments name, such as ``/dev/fd/63``."""
+    found = []
+    for argument in command:
+        named = re.search(r"(?:^|=)/(?:dev|proc/self)/fd/(\d{1,9})$", argument)
+        if named is not None and int(named[1]) > 2:
+            with suppress(OSError):
+                os.fstat(int(named[1]))
+                found.append(int(named[1]))
+    return tuple(dict.fromkeys(found))
+
+
+def _has_input() -> bool:
+    """Whether stdin is something other than a terminal or nothing."""
+    return sys.stdin is not None and not sys.stdin.closed and not sys.stdin.isatty()
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,92 @@
+"""The ranks of a group inside one process, and a function run on all of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..errors import SkyphosError
+
+if TYPE_CHECKING:
+    from ..comm import Comm
+
+__all__ = ["LocalGroup"]
+
+T = TypeVar("T")
+
+#: Seconds in which the other ranks should hear of an error of a collective, which all of them raise.
+_AGREED_S = 1.0
+
+
+class LocalGroup(list["Comm"]):
+    """What :func:`skyphos.local` returns: a list of the group's Comms, by rank."""
+
+    def run(self, function: Callable[..., T], *arguments: Any) -> list[T]:
+        """Run a function on every rank, each in a thread of its own.
+
+        Parameters
+        ----------
+        function : callable
+            Called with a rank's Comm, and ``arguments``.
+
+        Returns
+        -------
+        list
+            What it returned, by rank.
+
+        Raises
+        ------
+        Exception
+            What the function raised first, on whichever rank. The group is then closed, so that no other rank waits for
+            that one; but where all ranks have raised (:class:`BadInput` of a collective) it can go on.
+
+        Examples
+        --------
+        >>> import numpy as np, skyphos as sky
+        >>> sky.local(3).run(lambda comm: comm.allreduce(comm.rank))
+        [3, 3, 3]
+        """
+        results: list[Any] = [None] * len(self)
+        errors: list[tuple[int, BaseException]] = []
+        ended = threading.Condition()
+        running = len(self)
+
+        def body(place: int, comm: Comm) -> None:
+            nonlocal running
+            failed: BaseException | None = None
+            try:
+                results[place] = function(comm, *arguments)
+            except BaseException as error:
+                failed = error
+            with ended:
+                running -= 1
+                if failed is not None:
+                    errors.append((place, failed))
+                ended.notify_all()
+                agreed = not isinstance(failed, SkyphosError) or ended.wait_for(lambda: not running, _AGREED_S)
+            if failed is not None and not (agreed and isinstance(failed, SkyphosError)):
+                comm.close()
+
+        threads = [threading.Thread(target=body, args=pair, name=f"rank {pair[0]}") for pair in enumerate(self)]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException:  # Ctrl-C, which the other threads do not see
+            self.close()
+            for thread in threads:
+                thread.join()
+            raise
+        if errors:
+            place, error = errors[0]
+            if hasattr(error, "add_note"):
+                error.add_note(f"on rank {place} of {len(self)}")
+            raise error
+        return results
+
+    def close(self) -> None:
+        """Close all of them."""
+        for comm in self:
+            comm.close()

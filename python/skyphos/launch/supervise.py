@@ -1,0 +1,498 @@
+"""Child processes that live and die together, and the way that they do.
+
+A :class:`Supervisor` starts children, passes their output on line by line under a label, forwards signals, and when
+one child fails ends the others, unless they are to go on: after a moment for their last words SIGTERM, and after a
+grace SIGKILL. It is one loop over file descriptors in one thread, woken by pipes and by signals, with nothing to poll
+and nothing to wait for in vain.
+
+Children are process groups of their own, so that Ctrl-C at a terminal reaches them once, through the launcher, and
+so that a child can be ended together with what it started (:mod:`.leftovers`). On Linux the kernel kills a child
+whose launcher died, even by SIGKILL (``PR_SET_PDEATHSIG``, set between fork and exec: it costs nothing, where a small
+Python process in between would cost each rank the start of an interpreter, 15 ms of CPU). Elsewhere, or for what a
+child started in turn, that guarantee is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import math
+import os
+import secrets
+import select
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType, TracebackType
+from typing import IO, TYPE_CHECKING, Literal
+
+from ..errors import BadInput, SkyphosError
+from ..plain_text import encoded
+from . import leftovers
+from .exit_status import Ending, group_status
+from .failures import Failure
+from .streams import descriptor_of, fill_gaps
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Child", "Supervisor", "Tell"]
+
+#: Of whom it is told how they ended: nobody, those that were killed, all that failed.
+Tell = Literal["", "killed", "failed"]
+
+_PR_SET_PDEATHSIG = 1
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_FORWARDED = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2)
+# A line without end is passed on in pieces of this size, so that no child can fill the launcher's memory.
+_LONGEST_LINE = 1 << 16
+_DRAIN_S = 1.0
+#: Seconds from one look at what ended children have left behind to the next.
+_LOOK_S = 0.02
+
+#: Seconds that children have to end by themselves after one has failed, before they are sent SIGTERM.
+_LAST_WORDS_S = 1.0
+
+
+@dataclass(eq=False)
+class Child:
+    """One child process, which it is in messages to people, and the lines that it has begun."""
+
+    label: str
+    who: str
+    process: subprocess.Popen[bytes]
+    begun: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    has_ended: bool = False
+    #: ``NAME=value`` in its environment, by which what it starts is known.
+    mark: tuple[bytes, ...] = ()
+
+    @property
+    def origin(self) -> leftovers.Origin:
+        return leftovers.Origin(self.process.pid, self.mark)
+
+
+class Supervisor:
+    """Starts children and stays until the last has ended.
+
+    Parameters
+    ----------
+    grace_s : float
+        Seconds from SIGTERM to SIGKILL.
+    keep_going : bool
+        Whether the others go on when a child fails.
+    tell : {"", "killed", "failed"}
+        Of whom to say on stderr how they ended, and what becomes of the others: nobody, those that were killed, or all
+        that failed; one line for the first one, for each with ``keep_going``.
+
+    Notes
+    -----
+    A context manager, to be used from the main thread: it takes over the signal handlers until its end, and no
+    child is left when it ends, whatever the reason.
+    """
+
+    def __init__(self, grace_s: float = 5.0, *, keep_going: bool = False, tell: Tell = "") -> None:
+        self.children: list[Child] = []
+        self._endings: list[Ending] = []
+        self._keep_going, self._tell = keep_going, tell
+        self._grace_s = grace_s
+        self._selector = selectors.DefaultSelector()
+        self._failed: int | None = None
+        self._interrupted: int | None = None
+        self._term_at: float | None = None
+        self._kill_at: float | None = None
+        self._out_closed = False
+        self._ends_all = False
+        # The word that begins a line in which a child tells how its program failed.
+        self.failure_word = f"\x1e{secrets.token_hex(8)}"
+        # Of whom that is told, and the line before each line of theirs.
+        self._failures: list[tuple[str, str, Failure]] = []
+        # The first that ended the group, and whether others were left then.
+        self._first_end: tuple[Ending, bool] | None = None
+        # Those that ended with an error before the launcher ended any.
+        self._by_themselves: list[Ending] = []
+        # Children that have ended, whose own children are to end too, and when these are killed.
+        self._rest: dict[Child, float] = {}
+        self._give_up_at: float | None = None
+
+    def __enter__(self) -> Self:
+        # A closed stream's number must not become that of a pipe.
+        fill_gaps()
+        self._reaped_before = leftovers.adopt(True)
+        self._stdout, self._stderr = descriptor_of(sys.stdout, 1), descriptor_of(sys.stderr, 2)
+        # Signals arrive as bytes in a pipe that the loop watches, so no handler runs at a bad moment.
+        self._wake_read, self._wake_write = os.pipe()
+        for end in (self._wake_read, self._wake_write):
+            os.set_blocking(end, False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
+        self._wakeup_before = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        wanted = (*_FORWARDED, signal.SIGCHLD)
+        self._handlers_before = {number: signal.signal(number, _nothing) for number in wanted}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for child in self.alive():
+            self.signal_child(child, signal.SIGKILL)
+        for child in self.children:
+            child.process.wait()
+        if kind is not None:
+            self._end_rest(self.children, signal.SIGKILL)
+        for child in self.children:
+            for stream in (child.process.stdin, child.process.stdout, child.process.stderr):
+                if stream is not None:
+                    stream.close()
+        for number, handler in self._handlers_before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup_before)
+        leftovers.adopt(self._reaped_before)
+        self._selector.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def start(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        label: str = "",
+        who: str = "",
+        pipes: bool = True,
+        stdin: int | IO[bytes] | None = subprocess.DEVNULL,
+        pass_fds: Sequence[int] = (),
+        mark: Sequence[str] = (),
+    ) -> Child:
+        """Start a child.
+
+        Parameters
+        ----------
+        argv : sequence of str
+            Program and arguments.
+        env : mapping
+            Its whole environment.
+        label : str
+            Put before each line of its output.
+        who : str
+            What it is called in messages: which rank, on which host.
+        pipes : bool
+            Whether its output goes through the supervisor; else it has the launcher's own stdout and stderr.
+        stdin : as in subprocess
+            What it reads.
+        pass_fds : sequence of int
+            File descriptors that it keeps.
+        mark : sequence of str
+            Names of variables whose values no other child has: what has them in its environment was started by this
+            one, and ends with it if it fails.
+
+        Raises
+        ------
+        BadInput
+            If the program cannot be started.
+        """
+        try:
+            process = subprocess.Popen(
+                argv,
+                env=dict(env),
+                stdin=stdin,
+                stdout=subprocess.PIPE if pipes else None,
+                stderr=subprocess.PIPE if pipes else None,
+                pass_fds=pass_fds,
+                bufsize=0,  # what a broken pipe did not take must not be tried again when it is closed
+                # Runs in a process of one thread that only execs: what makes preexec_fn dangerous is not there.
+                preexec_fn=partial(_before_exec, _prctl(), os.getpid()),  # noqa: PLW1509
+            )
+        except OSError as error:
+            raise BadInput(f"cannot run {argv[0]}: {error.strerror}") from None
+        except (TypeError, ValueError) as error:  # arguments or variables that are no text, or hold a byte 0
+            raise BadInput(f"cannot run {argv[0]!r}: its arguments and variables must be text: {error}") from None
+        child = Child(label, who, process, mark=tuple(os.fsencode(f"{name}={env[name]}") for name in mark))
+        self.children.append(child)
+        for stream, to in ((process.stdout, self._stdout), (process.stderr, self._stderr)):
+            if stream is not None:
+                self.watch(stream.fileno(), partial(self._pass_on, child, to))
+        return child
+
+    def watch(self, fd: int, ready: Callable[[int], bool]) -> None:
+        """Call ``ready(fd)`` whenever there is something to read; it says whether it passed on any output."""
+        os.set_blocking(fd, False)
+        self._selector.register(fd, selectors.EVENT_READ, ready)
+
+    def unwatch(self, fd: int) -> None:
+        """Watch a descriptor no longer."""
+        self._selector.unregister(fd)
+
+    def run(self) -> int:
+        """Stay until every child has ended; return the exit code of the group.
+
+        Returns
+        -------
+        int
+            0 if all children returned 0; else 128 + the signal that the launcher was sent; else the code of the
+            first child that failed, or what :func:`.group_status` says of children that were to go on.
+        """
+        while self._unnoted() or self._rest:
+            due = [at for at in (self._term_at, self._kill_at) if at is not None]
+            # Nothing tells of the end of processes that are not our own children.
+            due += [time.monotonic() + _LOOK_S] if self._rest else []
+            timeout = max(0.0, min(due) - time.monotonic()) if due else None
+            for key, _ in self._selector.select(timeout):
+                key.data(key.fd)
+            self._note_ended()
+            if self._term_at is not None and time.monotonic() >= self._term_at:
+                self.end_all()
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                self.end_all(signal.SIGKILL)
+                self._kill_at = None
+            self._look_at_rest()
+        self._drain()
+        self._tell_cause()
+        failed = self._failed or any(ending.status for ending in self._endings)
+        if failed and self._interrupted is not None:
+            return 128 + self._interrupted
+        return self._failed or group_status(self._endings)
+
+    def end_all(self, number: int = signal.SIGTERM) -> None:
+        """Send every child a signal, and SIGKILL after the grace."""
+        self._ends_all = True
+        for child in self.alive():
+            self.signal_child(child, number)
+        self._term_at = None
+        self._kill_at = time.monotonic() + (0.0 if number == signal.SIGKILL else self._grace_s)
+        self._rest = {child: min(at, self._kill_at) for child, at in self._rest.items()}
+
+    def signal_child(self, child: Child, number: int) -> None:
+        """Send a signal to a child and what it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.process.pid, number)
+
+    def alive(self) -> list[Child]:
+        """Children that have not ended."""
+        return [child for child in self.children if child.process.poll() is None]
+
+    def left(self) -> bool:
+        """Whether there is anyone whose end has not been noted."""
+        return self._unnoted()
+
+    def _unnoted(self) -> bool:
+        return any(not child.has_ended for child in self.children)
+
+    def _note_ended(self) -> None:
+        # First those that were killed: others that ended in the same moment did so because of them.
+        ended = [child for child in self.children if not child.has_ended and child.process.poll() is not None]
+        for child in sorted(ended, key=lambda child: child.process.returncode >= 0):
+            child.has_ended = True
+            self._drain_one(child)  # its last words come first
+            if child.process.returncode or self._ends_all:
+                # What it started may still be there.
+                self._end_rest([child], signal.SIGTERM)
+                self._rest[child] = time.monotonic() + self._grace_s
+            self.child_ended(child)
+
+    def _end_rest(self, children: Sequence[Child], number: int) -> None:
+        """Send a signal to what ended children have started."""
+        origins = [child.origin for child in children]
+        leftovers.send(number, origins, leftovers.find(origins))
+
+    def _look_at_rest(self) -> None:
+        """Forget children of whose own nothing is left; kill what is left after the grace."""
+        if not self._rest:
+            return
+        found = leftovers.find([child.origin for child in self._rest])
+        for child, kill_at in list(self._rest.items()):
+            if child.origin not in found:
+                del self._rest[child]
+            elif time.monotonic() >= kill_at:
+                leftovers.send(signal.SIGKILL, [child.origin], found)
+                # What cannot be killed, since the system does not let it, is not waited for.
+                self._rest[child] = math.inf
+                self._give_up_at = self._give_up_at or time.monotonic() + _DRAIN_S
+        if self._give_up_at is not None and time.monotonic() >= self._give_up_at:
+            self._rest = {child: at for child, at in self._rest.items() if at < math.inf}
+            self._give_up_at = None
+
+    def child_ended(self, child: Child) -> None:
+        """Take in the end of a child, once, when all that it wrote has been passed on."""
+        self.note(Ending(child.who, child.process.returncode))
+
+    def note(self, ending: Ending, *, ends_all: bool = False) -> None:
+        """Take in how someone ended, and end the others if that is what it means, or if it ``ends_all``."""
+        self._endings.append(ending)
+        if ending.status and not self._ends_all:
+            self._by_themselves.append(ending)
+        if not ending.status or self._failed is not None or self._ends_all:
+            return
+        goes_on = self._keep_going and not ends_all
+        told = self._tell == "failed" or (self._tell == "killed" and ending.died)
+        if told and (goes_on or self.left()):
+            if goes_on:
+                self._say(f"skyphos: {ending}; the others go on" if self.left() else f"skyphos: {ending}")
+            else:
+                # Which one is to blame is known when all have ended.
+                self._first_end = ending, self.left()
+        if not goes_on:
+            self._failed = self._failed or ending.status
+            # The others hear of it from each other, and can say what they were doing.
+            self._term_at = time.monotonic() + _LAST_WORDS_S
+
+    def failure_told(self, child: Child, failure: Failure) -> None:
+        """Take in how a child says that its program failed."""
+        self.note_failure(child.who, child.label, failure)
+
+    def note_failure(self, who: str, label: str, failure: Failure) -> None:
+        """Print an error: whole if the others go on, else in a line, for the one that all others follow comes last."""
+        if self._keep_going:
+            self._say_whole(label, failure)
+            return
+        before = self._cause() if self._failures else None
+        one = (who, label, failure)
+        self._failures.append(one)
+        if before is not None:
+            _, label, failure = before if self._cause() is one else one
+            self._say(f"{label}{failure.summary}")
+
+    def _cause(self) -> tuple[str, str, Failure]:
+        """The first failure that follows no other one; else the first."""
+        return next((one for one in self._failures if not one[2].follows), self._failures[0])
+
+    def _tell_cause(self) -> None:
+        """Say which rank failed first, and why, once all have said what they have to say."""
+        ending, others_left = self._first_end or (None, False)
+        why = ""
+        if self._failures:
+            who, label, failure = self._cause()
+            silent = self._silent_cause() if failure.follows else None
+            if silent is None:
+                self._say_whole(label, failure)
+                why = f" ({failure.summary})"
+                ending = next((one for one in self._endings if one.who == who and one.status), ending)
+            else:
+                self._say(f"{label}{failure.summary}")
+                ending = silent
+        if self._first_end is not None and ending is not None:
+            self._failed = ending.status
+            # Who tells of all is `skyphos run`.
+            may_go_on = self._tell == "failed" and ending.died and not self._keep_going
+            hint = " (--keep-going: they go on)" if may_go_on else ""
+            others = f"; the others are ended{hint}" if others_left else ""
+            self._say(f"skyphos: {ending}{why}{others}")
+
+    def _silent_cause(self) -> Ending | None:
+        """Who ended with an error by itself and has not said why: first of all those that died."""
+        told = {who for who, _, _ in self._failures}
+        silent = [ending for ending in self._by_themselves if ending.who not in told]
+        return next((one for one in silent if one.died), silent[0] if silent else None)
+
+    def _say_whole(self, label: str, failure: Failure) -> None:
+        for line in failure.whole.rstrip("\n").split("\n"):
+            self._say(f"{label}{line}")
+
+    def _say(self, line: str) -> None:
+        self._write(self._stderr, encoded(line) + b"\n")
+
+    def _without_failures(self, child: Child, lines: bytes) -> bytes:
+        """A child's lines without those that are for the supervisor."""
+        word = self.failure_word.encode() + b" "
+        while word in lines:
+            before, _, rest = lines.partition(word)
+            told, _, after = rest.partition(b"\n")
+            lines = before + after
+            try:
+                failure = Failure.of_json(told)
+            except (ValueError, TypeError):  # it was cut off
+                continue
+            self.failure_told(child, failure)
+        return lines
+
+    def _drain_one(self, child: Child) -> None:
+        """Pass on what an ended child has left in its pipes."""
+        until = time.monotonic() + _DRAIN_S
+        for stream in (child.process.stdout, child.process.stderr):
+            key = self._selector.get_map().get(stream.fileno()) if stream is not None else None
+            while key is not None and key.data(key.fd) and time.monotonic() < until:
+                pass
+
+    def _drain(self) -> None:
+        """Pass on what ended children have left in their pipes; not for ever, should a grandchild go on writing."""
+        until = time.monotonic() + _DRAIN_S
+        while any([key.data(key.fd) for key, _ in self._selector.select(0)]) and time.monotonic() < until:
+            pass
+        for child in self.children:
+            for to, begun in child.begun.values():
+                if begun:
+                    self.deliver(child, to, begun + b"\n")
+
+    def _woken(self, fd: int) -> bool:
+        for number in os.read(fd, 4096):
+            if number in _ENDING:
+                # Whoever asks twice does not want to wait for the grace.
+                self.end_all(number if self._interrupted is None else signal.SIGKILL)
+                self._interrupted = self._interrupted or number
+            elif number != signal.SIGCHLD:
+                for child in self.alive():
+                    self.signal_child(child, number)
+        return False
+
+    def _pass_on(self, child: Child, to: int, fd: int) -> bool:
+        """Copy whole lines from a child's pipe; True if something came."""
+        try:
+            data = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            return False
+        lines = child.begun.pop(fd, (to, b""))[1] + data
+        if not data:
+            self.unwatch(fd)
+            lines += b"\n" if lines else b""
+        elif len(lines) < _LONGEST_LINE:
+            end = lines.rfind(b"\n") + 1
+            child.begun[fd] = to, lines[end:]
+            lines = lines[:end]
+        lines = self._without_failures(child, lines)
+        if lines:
+            self.deliver(child, to, lines)
+        return bool(data)
+
+    def deliver(self, child: Child, to: int, lines: bytes) -> None:
+        """Write a child's lines to stdout or stderr, its label before each."""
+        label = encoded(child.label)
+        self._write(to, b"".join(label + line for line in lines.splitlines(keepends=True)))
+
+    def _write(self, to: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view and not self._out_closed:
+            try:
+                view = view[os.write(to, view) :]
+            except BlockingIOError:
+                select.select([], [to], [])
+            except OSError as error:
+                if error.errno != errno.EPIPE:
+                    stream = {self._stdout: "standard output", self._stderr: "standard error"}.get(to, str(to))
+                    raise SkyphosError(f"{stream}: {error.strerror}") from None
+                # Whoever read our output has gone (``| head``): so shall the children.
+                self._out_closed = True
+                self._failed = self._failed or 128 + signal.SIGPIPE
+                self.end_all()
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    """A handler, so that the signal is not ignored; the work is done where the wake-up pipe is read."""
+
+
+def _prctl() -> Callable[[int, int], int] | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    function: Callable[[int, int], int] = ctypes.CDLL(None, use_errno=True).prctl
+    return function
+
+
+def _before_exec(prctl: Callable[[int, int], int] | None, launcher: int) -> None:
+    os.setpgid(0, 0)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != launcher:  # it died before the kernel knew
+            os._exit(128 + signal.SIGKILL)

@@ -1,0 +1,90 @@
+"""Encrypted connections: which files a rank needs, and where it finds their names.
+
+What they protect, and what not: ``docs/threat-model.md``. ``skyphos certificates`` makes them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Union
+
+from ..errors import BadInput
+from ..inputs import variables
+
+__all__ = ["TLS"]
+
+PathName = Union[str, "os.PathLike[str]"]
+
+#: Variables that name the files, in the order of :class:`TLS`.
+_VARIABLES = ("SKYPHOS_TLS_AUTHORITY", "SKYPHOS_TLS_CERTIFICATE", "SKYPHOS_TLS_KEY")
+
+
+@dataclass(frozen=True)
+class TLS:
+    """Files, in PEM, with which a rank encrypts what it says to the others of its group.
+
+    All ranks of a group have such files, or none.
+
+    Attributes
+    ----------
+    authority : path
+        Certificates of the authorities that have signed those of all ranks.
+    certificate : path
+        This rank's certificate, for the name ``skyphos``, and those between it and the authority if there are any.
+    key : path
+        Its private key, not encrypted. Keep it to the user that the ranks run as.
+
+    Examples
+    --------
+    >>> import skyphos as sky
+    >>> tls = sky.TLS(authority="keys/authority.pem", certificate="keys/a.pem", key="keys/a.key")
+    >>> sky.init(tls=tls)
+    Traceback (most recent call last):
+    ...
+    skyphos.errors.BadInput: TLS of rank 0: the file keys/authority.pem: No such file or directory (os error 2)
+    """
+
+    authority: PathName
+    certificate: PathName
+    key: PathName
+
+    def __post_init__(self) -> None:
+        for name in ("authority", "certificate", "key"):
+            path = getattr(self, name)
+            if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+                raise BadInput(f"TLS: {name} must be the path of a file, not {path!r}")
+
+
+def files(tls: TLS | None, environ: Mapping[str, str] | None = None) -> tuple[str, str, str] | None:
+    """Paths of authority, certificate and key: the argument's, or the environment's; None without encryption.
+
+    Examples
+    --------
+    >>> from skyphos.launch.tls import files
+    >>> files(None, {})
+    >>> files(None, {"SKYPHOS_TLS_AUTHORITY": "ca.pem"})
+    Traceback (most recent call last):
+    ...
+    skyphos.errors.BadInput: SKYPHOS_TLS_AUTHORITY is set but SKYPHOS_TLS_CERTIFICATE and SKYPHOS_TLS_KEY are not: set \
+all three, or none for a group without encryption
+    """
+    if tls is None:
+        named = [variables.text(name, environ) or "" for name in _VARIABLES]
+        if not any(named):
+            return None
+        if not all(named):
+            here = [name for name, path in zip(_VARIABLES, named, strict=True) if path]
+            absent = [name for name in _VARIABLES if name not in here]
+            raise BadInput(
+                f"{_and(here)} set but {_and(absent)} not: set all three, or none for a group without encryption"
+            )
+        tls = TLS(*named)
+    if not isinstance(tls, TLS):
+        raise BadInput(f"tls must be skyphos.TLS(authority=, certificate=, key=), not {tls!r}")
+    return os.fspath(tls.authority), os.fspath(tls.certificate), os.fspath(tls.key)
+
+
+def _and(names: list[str]) -> str:
+    return " and ".join(names) + (" is" if len(names) == 1 else " are")

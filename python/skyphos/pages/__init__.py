@@ -1,0 +1,1 @@
+"""Reports as HTML pages of one file each."""

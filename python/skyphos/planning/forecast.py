@@ -1,0 +1,294 @@
+"""What ``skyphos plan`` foretells: predictions, what ``auto`` would take of them, and what they assume.
+
+The text, the JSON and the page of ``skyphos plan`` are made of one :class:`Outlook`, so that they say the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from .. import _skyphos as native
+from ..pages.page import human_bytes
+from ..probe.summary import micro
+from .planner import (
+    PlanPrediction,
+    Prediction,
+    Profile,
+    Stage,
+    greedy_degrees,
+    predict_agreement,
+    predict_allreduce,
+    predict_plans,
+    predict_reduce_scatter,
+    union_entries,
+)
+from .profile_choice import host_words, read
+
+__all__ = ["Assumed", "Collective", "Outlook", "assume", "chosen", "foretell", "layers", "rank_words"]
+
+Collective = Literal["allreduce", "reduce_scatter", "reduce"]
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """Machines and network that predictions are for.
+
+    Attributes
+    ----------
+    profile : Profile
+    source : str
+        Where its numbers are from.
+    notes : tuple of str
+        How the group that was measured differs from the one that is planned.
+    """
+
+    profile: Profile
+    source: str
+    notes: tuple[str, ...] = ()
+
+    def words(self) -> str:
+        """The numbers that matter most, for people."""
+        p = self.profile
+        words = [f"{human_bytes(p.rate)}/s each way", f"latency {micro(p.latency_s)}"]
+        words.append(f"{micro(p.message_s)} more for each message" if p.message_s else "no cost of a message")
+        words.append(f"{100 * p.incast:.3g} % longer for each further sender" if p.incast else "no incast")
+        words.append(f"{p.cores:.3g} of a core a rank" if p.cores < 1 else "a core a rank")
+        return ", ".join(words) + (f", {micro(p.call_s)} more for each call" if p.call_s else "")
+
+
+def assume(path: str, ranks: int) -> Assumed:
+    """The profile of a file as it is, and how far it is from a group of so many ranks.
+
+    Raises
+    ------
+    BadInput
+        There is no profile.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from skyphos.planning.forecast import assume
+    >>> from skyphos.planning import Profile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "slow.json")
+    ...     _ = path.write_text(Profile.network(1e6).to_json())
+    ...     assume(str(path), 8).notes
+    ()
+    """
+    found, name = read(path), os.path.basename(path)
+    if isinstance(found, Profile):
+        return Assumed(found, f"the numbers of {name}, which does not say where they were measured")
+    hosts = Counter(host.name for host in found.hosts)
+    where = "one host" if len(found.hosts) == 1 else f"{len(found.hosts)} hosts"
+    measured = f"measured by {rank_words(found.ranks)} on {where} ({host_words(hosts)})"
+    is_here = os.uname().nodename in hosts
+    notes = []
+    if found.ranks != ranks or not is_here:
+        elsewhere = "" if is_here else ", not on this one"
+        another = "" if found.ranks == ranks else f" for {rank_words(ranks)}"
+        notes.append(
+            f"the profile {name} was {measured}{elsewhere}, and is used as it is{another}: `skyphos probe` measures "
+            "the group that is meant"
+        )
+    return Assumed(found.profile, f"the profile {name}, {measured}", tuple(notes))
+
+
+def rank_words(count: int) -> str:
+    """A number of ranks for people.
+
+    Examples
+    --------
+    >>> from skyphos.planning.forecast import rank_words
+    >>> rank_words(1), rank_words(4096)
+    ('1 rank', '4,096 ranks')
+    """
+    return f"{count:,} rank{'' if count == 1 else 's'}"
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is foretold of a collective.
+
+    Attributes
+    ----------
+    collective : {"allreduce", "reduce_scatter", "reduce"}
+        ``reduce``: of a plan that is configured once.
+    ranks, n, entries, row_bytes, alpha
+        As in :func:`skyphos.planning.union_entries` and :func:`skyphos.planning.predict_allreduce`; alpha None: drawn
+        evenly.
+    assumed : Assumed
+    result_entries : float
+        Entries of the result.
+    found : tuple of Prediction
+        The fastest first; of a plan, its reductions.
+    chosen : Prediction
+        What is taken where nobody names anything else.
+    configure : tuple of tuple of Stage
+        What configuring a plan takes, along ``found``; else empty.
+    survey : Stage or None
+        What it takes to ask all ranks before a first call; None where nobody asks.
+    min_packet_bytes : float
+    papers_degrees : tuple of int
+        By the papers' rule, for messages of at least ``min_packet_bytes``.
+    """
+
+    collective: Collective
+    ranks: int
+    n: int
+    entries: float
+    row_bytes: int
+    alpha: float | None
+    assumed: Assumed
+    result_entries: float
+    found: tuple[Prediction, ...]
+    chosen: Prediction
+    configure: tuple[tuple[Stage, ...], ...]
+    survey: Stage | None
+    min_packet_bytes: float
+    papers_degrees: tuple[int, ...]
+
+    @property
+    def best_butterfly(self) -> Prediction | None:
+        """The fastest of them; None where there is but one rank."""
+        return next((p for p in self.found if p.algorithm == "butterfly" and p.degrees != (1,)), None)
+
+    @property
+    def configure_s(self) -> float | None:
+        """Seconds of configuring what is chosen; None where nothing is configured."""
+        if not self.configure:
+            return None
+        return sum(stage.seconds for stage in self.configure[self.found.index(self.chosen)])
+
+    def why(self) -> str:
+        """Why ``chosen`` is what it is, for people."""
+        if self.collective == "reduce":
+            return "what configure takes where no degrees are named"
+        if self.collective == "reduce_scatter":
+            return f"what is taken where no degrees are named; {_TRIES}"
+        if self.ranks == 1:
+            return "what auto takes"
+        if not native.auto_may_take("allgather", self.ranks, self.entries, self.row_bytes):
+            return "what auto takes: for vectors of at most 16 KB a rank it looks at the number of rounds alone"
+        forgets = self.found[0].algorithm
+        never = f"; never {forgets}, which forgets which rows are entries" if self.found[0] != self.chosen else ""
+        return f"what auto begins with{never}; {_TRIES}"
+
+    def record(self) -> dict[str, Any]:
+        """All of it as JSON takes it."""
+        predictions = [
+            {
+                "algorithm": p.algorithm,
+                "degrees": list(p.degrees),
+                "seconds": p.seconds,
+                "sent_bytes": p.sent_bytes,
+                "messages": p.messages,
+                "rounds": p.rounds,
+                "stages": [asdict(stage) for stage in p.stages],
+            }
+            for p in self.found
+        ]
+        for prediction, stages in zip(predictions, self.configure, strict=False):
+            prediction["configure_seconds"] = sum(stage.seconds for stage in stages)
+        return {
+            "collective": self.collective,
+            "ranks": self.ranks,
+            "n": self.n,
+            "entries": self.entries,
+            "row_bytes": self.row_bytes,
+            "alpha": self.alpha,
+            "result_entries": self.result_entries,
+            "assumed": asdict(self.assumed),
+            "chosen": {"algorithm": self.chosen.algorithm, "degrees": list(self.chosen.degrees), "why": self.why()},
+            "configure_seconds": self.configure_s,
+            "survey": None if self.survey is None else asdict(self.survey),
+            "papers": {"min_packet_bytes": self.min_packet_bytes, "degrees": list(self.papers_degrees)},
+            "predictions": predictions,
+        }
+
+
+_TRIES = "blocking calls then try what should take about as long, and keep what took least"
+
+
+def foretell(
+    collective: Collective,
+    ranks: int,
+    n: int,
+    entries: float,
+    *,
+    assumed: Assumed,
+    alpha: float | None = None,
+    row_bytes: int = 4,
+    min_packet_bytes: float = 2e6,
+) -> Outlook:
+    """Foretell a collective; arguments are the attributes of :class:`Outlook`.
+
+    Raises
+    ------
+    BadInput
+        Numbers that make no sense.
+
+    Examples
+    --------
+    >>> from skyphos.planning.forecast import Assumed, foretell
+    >>> from skyphos.planning import Profile
+    >>> seen = foretell("allreduce", 8, 10**6, 100, assumed=Assumed(Profile.network(1e9), "defaults"))
+    >>> seen.found[0].name, seen.chosen.name
+    ('allgather', 'recursive_doubling')
+    """
+    law: dict[str, Any] = {"model": "uniform" if alpha is None else "power_law", "alpha": alpha or 0.0}
+    more: dict[str, Any] = {"profile": assumed.profile, "row_bytes": row_bytes, **law}
+    plans: list[PlanPrediction] = []
+    if collective == "reduce":
+        plans = predict_plans(ranks, n, entries, **more)
+        found = [Prediction("butterfly", p.degrees, p.reduce) for p in plans]
+    else:
+        predict = predict_allreduce if collective == "allreduce" else predict_reduce_scatter
+        found = predict(ranks, n, entries, **more)
+    asks = collective != "reduce" and ranks > 1
+    degrees = greedy_degrees(
+        ranks, n, entries, min_packet_bytes=min_packet_bytes, row_bytes=row_bytes, alpha=alpha or 0.0
+    )
+    return Outlook(
+        collective=collective,
+        ranks=ranks,
+        n=n,
+        entries=entries,
+        row_bytes=row_bytes,
+        alpha=alpha,
+        assumed=assumed,
+        result_entries=union_entries([ranks], n, entries, **law)[0],
+        found=tuple(found),
+        chosen=chosen(collective, ranks, entries, row_bytes, found),
+        configure=tuple(p.configure for p in plans),
+        survey=predict_agreement(ranks, profile=assumed.profile) if asks else None,
+        min_packet_bytes=min_packet_bytes,
+        papers_degrees=tuple(degrees),
+    )
+
+
+def chosen(collective: Collective, ranks: int, entries: float, row_bytes: int, found: list[Prediction]) -> Prediction:
+    """Which of these predictions, the fastest first, is taken where nobody names an algorithm or degrees."""
+    if collective != "allreduce":
+        return found[0]
+    return next(p for p in found if native.auto_may_take(p.algorithm, ranks, entries, row_bytes))
+
+
+def layers(prediction: Prediction) -> list[tuple[str, int, int, Stage]]:
+    """Layers of a butterfly in the order of time: ``"down"`` or ``"up"``, its number, its degree, and what it takes.
+
+    Examples
+    --------
+    >>> from skyphos.planning.forecast import layers
+    >>> from skyphos.planning import Prediction, Stage
+    >>> idle = Stage(0, 0, 0, 0, 0, 0)
+    >>> [layer[:3] for layer in layers(Prediction("butterfly", (4, 2), (idle,) * 4))]
+    [('down', 1, 4), ('down', 2, 2), ('up', 2, 2), ('up', 1, 4)]
+    """
+    numbered = list(enumerate(prediction.degrees, 1))
+    ways = [("down", *layer) for layer in numbered]
+    if len(prediction.stages) > len(ways):  # a reduce-scatter has none up again
+        ways += [("up", *layer) for layer in reversed(numbered)]
+    return [(*way, stage) for way, stage in zip(ways, prediction.stages, strict=True)]

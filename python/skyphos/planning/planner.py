@@ -1,0 +1,607 @@
+"""What an allreduce will cost by each algorithm, before it runs and without a cluster.
+
+Predictions follow from a :class:`Profile` (what machine and network can do) and from how many indices the union of m
+ranks' vectors holds: drawn evenly (SparCML, appendix B), by a power law (*Kylix*, Proposition 4.1), or by a measured
+curve.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import MISSING, asdict, dataclass, fields
+from itertools import pairwise
+from numbers import Integral, Real
+from typing import Any, Literal, TypeGuard
+
+from .. import _skyphos as native
+from ..errors import BadInput
+
+__all__ = [
+    "PlanPrediction",
+    "Prediction",
+    "Profile",
+    "Stage",
+    "greedy_degrees",
+    "predict_agreement",
+    "predict_allreduce",
+    "predict_plans",
+    "predict_reduce_scatter",
+    "union_entries",
+]
+
+#: Of the file that :meth:`Profile.load` reads.
+FORMAT = 1
+
+
+#: Longest of a profile's times, and bounds of what is no time: beyond them no computer is.
+_MOST_SECONDS = 1e6
+_LIMITS = {"rate": (1.0, 1e15), "cores": (1e-6, 1e6), "incast": (0.0, 1e6), "ring_gain": (1e-3, 1e6)}
+
+#: What a file's parts may lie within: more is no file of ours, and would pass Python's own limit somewhere.
+_MOST_NESTED = 50
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is a finite number that a float holds; true and false are none."""
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_real and -sys.float_info.max <= value <= sys.float_info.max  # type: ignore[operator]
+
+
+def is_real(value: Any) -> bool:
+    """Whether it is a number of any library that a float holds, infinity and NaN too; true and false are none."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
+
+def short(value: object) -> str:
+    """What somebody wrote, as errors show it.
+
+    Examples
+    --------
+    >>> from skyphos.planning.planner import short
+    >>> short("x" * 99)
+    "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        return "a number of too many digits"
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a machine and its network can do, as one rank sees it.
+
+    Attributes
+    ----------
+    latency_s : float
+        Seconds until a small message is there.
+    rate : float
+        Bytes a second that a rank's link carries, each way.
+    incast : float
+        By what share of its time a transfer is longer for each further rank that sends to the same one at once.
+    cores : float
+        Share of a core that a rank has.
+    frame_s, byte_s, array_byte_s : float
+        Processor time of a frame, of a byte, and of a byte of a dense array, at either end.
+    encode_s, place_s : float
+        Processor time of encoding an entry, and of putting one that came into the result; for rows of 4 bytes.
+    merge_s, merge_more_s, block_s, position_s : float
+        Of reducing an entry by merges (for the first source, more for each further one), by blocks, and of passing a
+        position of a block.
+    dense_byte_s, fresh_byte_s : float
+        Of reading, adding or copying a byte of a dense array, and of making one.
+    bitmap_s : float
+        What an entry takes more that comes from or goes to an array with a bitmap.
+    message_s : float
+        Seconds for which a link is taken by each message, whatever its length (LogGP's g beyond the processors'
+        overhead).
+    gather_s, fold_s, row_byte_s : float
+        Processor time that a plan takes to gather a row and to add one, and more for each of its bytes.
+    set_code_s, set_join_s : float
+        Of encoding an index of a configuration, and of joining it with others.
+    product_s : float
+        Of a multiplication and an addition of float64 numbers in a product of matrices; of float32 half.
+    wake_s : float
+        Of a message that is waited for, beside its frames.
+    call_s : float
+        Seconds that each call takes beside, where ranks share processors: until all have had a turn.
+    ring_gain : float
+        How many times ``rate`` there is where each rank sends to the next in the order of hosts and racks alone: links
+        between racks carry one stream then, not all.
+    """
+
+    latency_s: float
+    rate: float
+    incast: float
+    cores: float
+    frame_s: float
+    byte_s: float
+    array_byte_s: float
+    encode_s: float
+    place_s: float
+    merge_s: float
+    merge_more_s: float
+    block_s: float
+    position_s: float
+    dense_byte_s: float
+    fresh_byte_s: float
+    bitmap_s: float
+    message_s: float = 0.0
+    gather_s: float = 0.8e-9
+    fold_s: float = 1.2e-9
+    row_byte_s: float = 0.1e-9
+    set_code_s: float = 1.0e-9
+    set_join_s: float = 4.0e-9
+    product_s: float = 20e-12
+    wake_s: float = 0.0
+    call_s: float = 0.0
+    ring_gain: float = 1.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            least, most = _LIMITS.get(field.name, (0, _MOST_SECONDS))
+            if not is_number(value) or not least <= value <= most:
+                raise BadInput(
+                    f"{field.name} of a profile must be a number between {least:g} and {most:g}, not {short(value)}"
+                )
+
+    @classmethod
+    def one_host(cls, ranks: int, cores: float | None = None) -> Profile:
+        """Defaults for ranks on one host, which share its cores (None: this machine's).
+
+        Examples
+        --------
+        >>> from skyphos.planning import Profile
+        >>> Profile.one_host(8, cores=2).cores
+        0.25
+        """
+        count = float(cores or os.cpu_count() or 1)
+        return cls(**dict(native.default_profile(ranks, count, None)))
+
+    @classmethod
+    def network(cls, rate: float) -> Profile:
+        """Defaults for ranks on hosts of their own, with links of ``rate`` bytes a second.
+
+        Examples
+        --------
+        >>> from skyphos.planning import Profile
+        >>> Profile.network(125e6).rate
+        125000000.0
+        """
+        return cls(**dict(native.default_profile(1, 1.0, float(rate))))
+
+    @classmethod
+    def load(cls, path: str) -> Profile:
+        """Read a profile, as :meth:`to_json` or ``skyphos probe`` wrote it. Raises BadInput if it is none."""
+        return read_profile(read_text(path), path)[0]
+
+    def to_json(self) -> str:
+        """The text of a profile's file."""
+        return json.dumps({"skyphos_profile": FORMAT, "profile": asdict(self)}, indent=2) + "\n"
+
+
+def profile_of(comm: native.Comm) -> Profile | None:
+    """The profile that a group began with."""
+    numbers = native.get_profile(comm)
+    return None if numbers is None else Profile(**dict(numbers))
+
+
+def read_text(path: str) -> str:
+    """The text of a file; BadInput says why there is none."""
+    if not isinstance(path, str | os.PathLike):  # a number would be a descriptor
+        raise BadInput(f"a file is named by its path, not by {short(path)}")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_json(text: str, name: str) -> Any:
+    """What a file's text says in JSON; BadInput names the file, and what is wrong."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise BadInput(f"{name}: no JSON: {error}") from None
+    except RecursionError:
+        raise BadInput(f"{name}: {_TOO_DEEP}") from None
+    level = [found]
+    for _ in range(_MOST_NESTED):
+        parts = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list)]
+        level = [part for inside in parts for part in inside if isinstance(part, dict | list)]
+        if not level:
+            return found
+    raise BadInput(f"{name}: {_TOO_DEEP}")
+
+
+_TOO_DEEP = f"parts of it lie within each other more than {_MOST_NESTED} deep"
+
+
+def read_profile(text: str, name: str) -> tuple[Profile, dict[str, Any]]:
+    """The profile of a file's text, and all that the file says; ``name`` is what errors call it."""
+    found = read_json(text, f"{name}: no profile of skyphos")
+    if not isinstance(found, dict) or "skyphos_profile" not in found:
+        raise BadInput(f"{name}: no profile of skyphos: it does not say skyphos_profile")
+    if found["skyphos_profile"] != FORMAT:
+        raise BadInput(
+            f"{name}: a profile of format {short(found['skyphos_profile'])}, and this version reads {FORMAT}"
+        )
+    numbers = found.get("profile")
+    if not isinstance(numbers, dict):
+        raise BadInput(f"{name}: no profile of skyphos: it has no part named profile")
+    names = [field.name for field in fields(Profile)]
+    needed = [field.name for field in fields(Profile) if field.default is MISSING]
+    absent, strange = [k for k in needed if k not in numbers], [k for k in numbers if k not in names]
+    if absent or strange:
+        wrong = f"lacks {', '.join(absent)}" if absent else f"has {', '.join(strange)}, which no profile has"
+        raise BadInput(f"{name}: no profile of skyphos: its part named profile {wrong}")
+    try:
+        return Profile(**numbers), found
+    except BadInput as error:
+        raise BadInput(f"{name}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the busiest rank does in a stage of an algorithm; it sends, receives and computes at the same time.
+
+    Attributes
+    ----------
+    sent_bytes, received_bytes : float
+    messages : float
+        That it sends.
+    rounds : float
+        Messages that wait for each other.
+    compute_s : float
+        Processor time of encoding, adding and placing.
+    seconds : float
+        How long the stage takes.
+    """
+
+    sent_bytes: float
+    received_bytes: float
+    messages: float
+    rounds: float
+    compute_s: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What an algorithm is predicted to cost a rank.
+
+    Attributes
+    ----------
+    algorithm : str
+        As :meth:`skyphos.Comm.allreduce` takes it.
+    degrees : tuple of int
+        Layers of a butterfly.
+    stages : tuple of Stage
+        One after the other; of a butterfly each layer down and up again.
+    """
+
+    algorithm: str
+    degrees: tuple[int, ...]
+    stages: tuple[Stage, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the call."""
+        return sum(stage.seconds for stage in self.stages)
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that the busiest rank sends."""
+        return sum(stage.sent_bytes for stage in self.stages)
+
+    @property
+    def messages(self) -> float:
+        """Messages that a rank sends."""
+        return sum(stage.messages for stage in self.stages)
+
+    @property
+    def rounds(self) -> float:
+        """Messages that wait for each other."""
+        return sum(stage.rounds for stage in self.stages)
+
+    @property
+    def name(self) -> str:
+        """Algorithm and degrees."""
+        layers = "x".join(map(str, self.degrees))
+        return f"{self.algorithm} {layers}" if self.algorithm == "butterfly" else self.algorithm
+
+
+@dataclass(frozen=True)
+class PlanPrediction:
+    """What a plan with these layers is predicted to cost a rank.
+
+    Attributes
+    ----------
+    degrees : tuple of int
+    configure, reduce : tuple of Stage
+        Each layer down, then up again.
+    """
+
+    degrees: tuple[int, ...]
+    configure: tuple[Stage, ...]
+    reduce: tuple[Stage, ...]
+
+    @property
+    def configure_seconds(self) -> float:
+        """Seconds of the configuration."""
+        return sum(stage.seconds for stage in self.configure)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a reduction."""
+        return sum(stage.seconds for stage in self.reduce)
+
+    @property
+    def name(self) -> str:
+        """The degrees as people write them."""
+        return "x".join(map(str, self.degrees))
+
+
+Model = Literal["uniform", "power_law"]
+
+#: Model, entries of one rank, exponent, and the points of a measured curve.
+_Union = tuple[str, float, float, list[tuple[float, float]]]
+
+
+#: Most ranks that are planned for, and most bytes of a row.
+_MOST_RANKS, MOST_ROW_BYTES = 2**32 - 1, 2**40
+
+
+def whole(what: str, value: object, most: int) -> None:
+    """Refuses what is no whole number from 1 to ``most``."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or not 1 <= int(value) <= most:
+        raise BadInput(f"{what} must be a whole number from 1 to {most}, not {short(value)}")
+
+
+def _model(n: int, entries: float, model: Model, alpha: float, curve: Sequence[tuple[float, float]] | None) -> _Union:
+    whole("the size n of an index space", n, 2**63)
+    if not is_real(entries) or not 0 <= entries <= n:
+        raise BadInput(
+            f"{short(entries)} entries of an index space of {n}: pass n of at least 1, and at most n entries"
+        )
+    if not is_real(alpha) or not 0 <= alpha <= 10:
+        raise BadInput(f"the exponent of a power law must be between 0 and 10, not {short(alpha)}")
+    if model not in ("uniform", "power_law"):
+        raise BadInput(f'the model of unions is "uniform" or "power_law", not {model!r}')
+    if curve is None:
+        return model, float(entries), float(alpha), []
+    try:
+        points = [(float(m), float(count)) for m, count in curve]
+    except (TypeError, ValueError, OverflowError):
+        raise BadInput("a curve of unions is pairs of numbers: ranks, and entries") from None
+    if any(not 0 < m < math.inf or not 0 <= count < math.inf for m, count in points):
+        raise BadInput("a curve of unions is of more than 0 ranks, and of 0 entries or more")
+    if not points or any(b[0] <= a[0] or b[1] < a[1] for a, b in pairwise(points)):
+        raise BadInput("a curve of unions is pairs of ranks and entries, both ascending")
+    return "measured", float(entries), 0.0, points
+
+
+def union_entries(
+    ranks: Sequence[float],
+    n: int,
+    entries: float,
+    *,
+    model: Model = "uniform",
+    alpha: float = 1.0,
+    curve: Sequence[tuple[float, float]] | None = None,
+) -> list[float]:
+    """Entries of the union of so many ranks' sets of indices.
+
+    Parameters
+    ----------
+    ranks : sequence of float
+        Numbers of ranks, of at least 0; fractions are taken.
+    n : int
+        Size of the index space.
+    entries : float
+        Entries of one rank.
+    model : {"uniform", "power_law"}
+        Indices drawn evenly, n (1 - (1 - entries/n)^m), or Kylix's equation 4 with exponent ``alpha``.
+    curve : sequence of (ranks, entries), optional
+        A measured curve instead.
+
+    Raises
+    ------
+    BadInput
+        Numbers of ranks below 0, or others that make no sense.
+
+    Examples
+    --------
+    >>> from skyphos.planning import union_entries
+    >>> [round(x, 2) for x in union_entries([1, 2, 8], n=512, entries=16)]
+    [16.0, 31.5, 114.84]
+    """
+    try:
+        counts = [float(m) for m in ranks]
+    except (TypeError, ValueError, OverflowError):
+        raise BadInput(f"a union is of numbers of ranks, not of {short(ranks)}") from None
+    if wrong := [m for m in counts if not 0 <= m < math.inf]:
+        raise BadInput(f"a union is of 0 ranks or more, not of {wrong[0]:g}")
+    return native.union_entries(n, _model(n, entries, model, alpha, curve), counts)
+
+
+def predict_allreduce(
+    ranks: int,
+    n: int,
+    entries: float,
+    *,
+    profile: Profile,
+    row_bytes: int = 4,
+    model: Model = "uniform",
+    alpha: float = 1.0,
+    curve: Sequence[tuple[float, float]] | None = None,
+) -> list[Prediction]:
+    """Predict time, bytes and rounds of every algorithm; butterflies of all ordered factorisations. Fastest first.
+
+    Parameters
+    ----------
+    ranks : int
+        Ranks in the group. Of a number with more than 20,000 ordered factorisations only those whose degrees do not
+        rise are looked at.
+    n, entries, model, alpha, curve
+        As in :func:`union_entries`.
+    profile : Profile
+        What machine and network can do.
+    row_bytes : int
+        Bytes of one index's values.
+
+    Raises
+    ------
+    BadInput
+        Numbers that make no sense.
+
+    Examples
+    --------
+    >>> from skyphos.planning import Profile, predict_allreduce
+    >>> best, *others = predict_allreduce(8, 2**24, 131072, profile=Profile.network(31.25e6))
+    >>> best.seconds < others[-1].seconds
+    True
+    """
+    return _reductions(ranks, n, row_bytes, _model(n, entries, model, alpha, curve), profile, to_parts=False)
+
+
+def predict_reduce_scatter(
+    ranks: int,
+    n: int,
+    entries: float,
+    *,
+    profile: Profile,
+    row_bytes: int = 4,
+    model: Model = "uniform",
+    alpha: float = 1.0,
+    curve: Sequence[tuple[float, float]] | None = None,
+) -> list[Prediction]:
+    """Predict a reduce-scatter with every choice of degrees, the fastest first.
+
+    Arguments are those of :func:`predict_allreduce`.
+
+    Examples
+    --------
+    >>> from skyphos.planning import Profile, predict_reduce_scatter
+    >>> [found.degrees for found in predict_reduce_scatter(4, 2**20, 1000, profile=Profile.network(1e9))]
+    [(4,), (2, 2)]
+    """
+    return _reductions(ranks, n, row_bytes, _model(n, entries, model, alpha, curve), profile, to_parts=True)
+
+
+def predict_agreement(ranks: int, *, profile: Profile) -> Stage:
+    """Predict what it takes to ask all ranks what they hold, as ``auto`` does before a first call, and seldom later.
+
+    Examples
+    --------
+    >>> from skyphos.planning import Profile, predict_agreement
+    >>> predict_agreement(64, profile=Profile.network(1e9)).rounds
+    6.0
+    """
+    _check(ranks, 1)
+    return Stage(*native.predict_agreement(ranks, profile))
+
+
+def _check(ranks: int, row_bytes: int) -> None:
+    whole("the number of ranks", ranks, _MOST_RANKS)
+    whole("the bytes of a row", row_bytes, MOST_ROW_BYTES)
+
+
+def _reductions(
+    ranks: int, n: int, row_bytes: int, of: _Union, profile: Profile, *, to_parts: bool
+) -> list[Prediction]:
+    _check(ranks, row_bytes)
+    return [
+        Prediction(algorithm, tuple(degrees), tuple(Stage(*stage) for stage in stages))
+        for algorithm, degrees, stages in native.predict_reductions(ranks, n, row_bytes, of, profile, to_parts)
+    ]
+
+
+def predict_plans(
+    ranks: int,
+    n: int,
+    entries: float,
+    *,
+    profile: Profile,
+    row_bytes: int = 4,
+    model: Model = "power_law",
+    alpha: float = 1.0,
+    curve: Sequence[tuple[float, float]] | None = None,
+) -> list[PlanPrediction]:
+    """Predict configuration and reduction of a plan with every choice of degrees (*Kylix*, sections III and IV).
+
+    Parameters
+    ----------
+    ranks, n, entries, profile, row_bytes, model, alpha, curve
+        As in :func:`predict_allreduce`; every rank wants what it contributes.
+
+    Returns
+    -------
+    list of PlanPrediction
+        All ordered factorisations of ``ranks`` (as in :func:`predict_allreduce`), the fastest reduction first.
+
+    Raises
+    ------
+    BadInput
+        Numbers that make no sense.
+
+    Examples
+    --------
+    Kylix's Twitter graph, where a message takes the link for a millisecond, whatever its length:
+
+    >>> from dataclasses import replace
+    >>> from skyphos.planning import Profile, predict_plans
+    >>> slow = replace(Profile.network(1.25e9), message_s=1e-3)
+    >>> best, *others = predict_plans(64, 60_000_000, 0.21 * 60e6, profile=slow, alpha=1.1)
+    >>> len(best.degrees) > 1, len(others)
+    (True, 31)
+    """
+    _check(ranks, row_bytes)
+    numbers = native.predict_plans(ranks, n, row_bytes, _model(n, entries, model, alpha, curve), profile)
+    return [
+        PlanPrediction(
+            tuple(degrees), tuple(Stage(*stage) for stage in configure), tuple(Stage(*stage) for stage in reduce)
+        )
+        for degrees, configure, reduce in numbers
+    ]
+
+
+def greedy_degrees(
+    ranks: int,
+    n: int,
+    entries: float,
+    *,
+    min_packet_bytes: float,
+    row_bytes: int = 4,
+    alpha: float = 1.0,
+) -> list[int]:
+    """Degrees by the papers' rule: at each layer the largest whose messages are worth sending (*Kylix*, section IV).
+
+    Raises
+    ------
+    BadInput
+        Numbers that make no sense.
+
+    Examples
+    --------
+    >>> from skyphos.planning import greedy_degrees
+    >>> greedy_degrees(64, 60_000_000, 0.21 * 60e6, min_packet_bytes=5e6)
+    [8, 4, 2]
+    """
+    _check(ranks, row_bytes)
+    _model(n, entries, "power_law", alpha, None)
+    if not is_real(min_packet_bytes) or not 0 <= min_packet_bytes < math.inf:
+        raise BadInput(f"the least message worth sending takes 0 bytes or more, not {short(min_packet_bytes)}")
+    return native.greedy_degrees(ranks, n, float(entries), float(row_bytes), float(alpha), float(min_packet_bytes))

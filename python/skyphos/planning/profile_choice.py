@@ -1,0 +1,324 @@
+"""Which profile and topology a group begins with, and what of a profile holds where the group is not the one that was
+measured.
+
+In this order: the argument of :func:`skyphos.init`, ``SKYPHOS_PROFILE`` (a path, or ``none``), and the user's own
+file (:func:`default_path`) if it was measured on these very hosts. Racks: the argument, ``SKYPHOS_TOPOLOGY``, and those
+of that profile, if it is of these hosts. Only rank 0 looks; the others get its numbers, so that files that differ, or
+are on one machine only, cannot make ranks choose differently.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from .. import _skyphos as native
+from ..errors import BadInput, SkyphosError, text_of
+from ..inputs import variables
+from .planner import Profile, read_profile, read_text
+
+# What reads files is imported where there is one: most programs begin without.
+if TYPE_CHECKING:
+    from .profile_file import Measured
+    from .topology import Topology
+
+__all__ = [
+    "Fitted", "ProfileSource", "TopologySource",
+    "begin_replicated", "begin_with", "default_path", "fit", "host_and_address", "host_words", "read",
+]  # fmt: skip
+
+#: What :func:`skyphos.init` takes.
+ProfileSource: TypeAlias = "Profile | Measured | str | os.PathLike[str]"
+TopologySource: TypeAlias = "Topology | str | os.PathLike[str] | re.Pattern[str]"
+
+# What SKYPHOS_TOPOLOGY begins with where it is a pattern of hosts' names.
+_BY_NAMES = "names:"
+
+
+def default_path() -> str:
+    """Where a user's profile is kept: ``$XDG_CONFIG_HOME/skyphos/profile.json``, by default in ``~/.config``."""
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.join(folder, "skyphos", "profile.json")
+
+
+def host_and_address(place: str) -> tuple[str, str]:
+    """Name and address of the host that a transport says a rank is on; of one in this process this host's, none.
+
+    Examples
+    --------
+    >>> from skyphos.planning.profile_choice import host_and_address
+    >>> host_and_address("n7 (10.0.0.7:41000)")
+    ('n7', '10.0.0.7')
+    """
+    name, bracket, address = place.partition(" (")
+    return (name, address.rpartition(":")[0]) if bracket else (os.uname().nodename, "")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A profile for a group, and how that group differs from the one that was measured."""
+
+    profile: Profile
+    differences: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Begin:
+    """What rank 0 begins with."""
+
+    profile: Profile | None = None
+    adapt: bool = True
+    topology: Topology | None = None
+
+
+def begin_with(
+    comm: native.Comm, profile: ProfileSource | None, adapt: bool | None, topology: TopologySource | None
+) -> native.Comm:
+    """Give all ranks of a new group rank 0's profile and topology, if it has them, and whether calls are learned from.
+
+    Collective. Returns the group to use: where there is a topology, another one.
+
+    Raises
+    ------
+    BadInput
+        Rank 0's arguments, or the files that SKYPHOS_PROFILE and SKYPHOS_TOPOLOGY name, make no sense; SKYPHOS_ADAPT is
+        no truth value; on all ranks.
+    """
+    begin = _Begin()
+    numbers: tuple[list[int], list[int]] | None = None
+    if comm.rank == 0:
+        try:
+            begin = _find(comm, profile, adapt, topology)
+            numbers = None if begin.topology is None else begin.topology.numbers()
+        except SkyphosError as error:
+            raise comm.fail_call(text_of(error)) from None
+        except Exception as error:  # a warning that is an error here, or whatever a file system says
+            comm.fail_call(f"rank 0 cannot take its profile or topology: {text_of(error)}")
+            raise
+    return native.begin_with(comm, begin.profile, begin.adapt, numbers)
+
+
+def begin_replicated(
+    connected: native.Connected,
+    replication: tuple[int, bool],
+    profile: ProfileSource | None,
+    topology: TopologySource | None,
+) -> native.Comm:
+    """The group of ranks of several processes, which begin with process 0's profile and topology. Collective.
+
+    Raises
+    ------
+    BadInput
+        As :func:`begin_with`; replicas of a rank share a host.
+    """
+    begin, error = _Begin(), None
+    if connected.rank == 0:
+        try:
+            begin = _find(connected, profile, False, topology)
+        except Exception as caught:  # all must hear of it, whatever it is
+            known = isinstance(caught, SkyphosError)
+            said = text_of(caught)
+            error = said if known else f"rank 0 cannot take its profile or topology: {said}"
+    numbers = None if begin.topology is None else begin.topology.numbers()
+    return connected.replicated(*replication, begin.profile, numbers, error)
+
+
+def _adapt() -> bool:
+    """Whether rank 0's environment lets ``auto`` learn from calls."""
+    return variables.flag("SKYPHOS_ADAPT") is not False
+
+
+def _find(
+    comm: native.Comm | native.Connected,
+    profile: ProfileSource | None,
+    adapt: bool | None,
+    topology: TopologySource | None,
+) -> _Begin:
+    """What rank 0 says for this group."""
+    here = [host_and_address(comm.address(rank)) for rank in range(comm.size)]
+    found, measured = _find_profile(here, profile)
+    if not isinstance(adapt, bool | None):
+        raise BadInput(f"adapt must be True, False or None, not {adapt!r}")
+    return _Begin(found, _adapt() if adapt is None else adapt, _find_topology(here, topology, measured))
+
+
+def _find_profile(
+    here: Sequence[tuple[str, str]], asked: ProfileSource | None
+) -> tuple[Profile | None, Measured | None]:
+    """The profile, and what was measured beside it."""
+    if asked is None:
+        named = variables.text("SKYPHOS_PROFILE") or ""
+        if named.lower() == "none":
+            return None, None
+        if not named:
+            return _users_own(here)
+        asked = named
+    found = read(asked)
+    if isinstance(found, Profile):
+        return found, None
+    from ..launch.local import cores
+
+    fitted = fit(found, here, cores())
+    if fitted.differences:
+        what = f"the profile {os.fspath(asked)}" if isinstance(asked, str | os.PathLike) else "the profile"
+        _warn(
+            f"{what} was measured on another group: {'; '.join(fitted.differences)}. It is used with care; "
+            "`skyphos probe` measures this one."
+        )
+    return fitted.profile, found
+
+
+def _find_topology(
+    here: Sequence[tuple[str, str]], asked: TopologySource | None, measured: Measured | None
+) -> Topology | None:
+    """The topology that somebody says or measured; None: hosts are told apart, and nothing else."""
+    from .topology import Topology
+
+    if asked is None:
+        named = variables.text("SKYPHOS_TOPOLOGY") or ""
+        if named.lower() == "none":
+            return None
+        asked = named or None
+    if asked is None:
+        known = measured is not None and {host.name for host in measured.hosts} == {name for name, _ in here}
+        if measured is None or not known or len(measured.topology.racks) == 1:
+            return None
+        rack_of = {measured.hosts[host].name: k for k, rack in enumerate(measured.topology.racks) for host in rack}
+        return Topology.at(here, [rack_of[name] for name, _ in here])
+    pattern = _pattern_in(asked)
+    if pattern is not None:
+        return Topology.by_names(pattern, here)
+    if isinstance(asked, str | os.PathLike):
+        return Topology.load(asked, here)
+    if not isinstance(asked, Topology):
+        raise BadInput(f"topology must be a path, a pattern or a skyphos.Topology, not {type(asked).__name__}")
+    if asked.size != len(here):
+        raise BadInput(f"the topology is of {asked.size} ranks, and this group has {len(here)}")
+    return asked
+
+
+def _pattern_in(asked: TopologySource) -> str | re.Pattern[str] | None:
+    """What tells racks by hosts' names, where that was asked for."""
+    if isinstance(asked, str) and asked.startswith(_BY_NAMES):
+        return asked.removeprefix(_BY_NAMES)
+    return asked if isinstance(asked, re.Pattern) else None
+
+
+def _users_own(here: Sequence[tuple[str, str]]) -> tuple[Profile | None, Measured | None]:
+    """The user's own file, if it is of these hosts. Nobody asked for it, so it stops nothing."""
+    path = default_path()
+    if not os.path.exists(path):
+        return None, None
+    from ..launch.local import cores
+    from .profile_file import Measured
+
+    try:
+        found = Measured.load(path)
+        if {host.name for host in found.hosts} != {name for name, _ in here}:
+            return None, None
+        return fit(found, here, cores()).profile, found
+    except Exception as error:  # whatever is in it: nobody knows all that a file can hold
+        named = str(error) if isinstance(error, BadInput) else f"{path}: {type(error).__name__}: {error}"
+    _warn(f"not used: {named}")
+    return None, None
+
+
+def _warn(words: str) -> None:
+    """Warn of it at the line that called this package, however deep it is in here."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "skyphos":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(words, stacklevel=level)
+
+
+def read(source: ProfileSource) -> Profile | Measured:
+    """A profile from whatever names it: what was measured, or the bare numbers.
+
+    Raises
+    ------
+    BadInput
+        A path at which there is no profile, or something else than a path or a profile.
+    """
+    from .profile_file import Measured
+
+    if isinstance(source, Profile | Measured):
+        return source
+    if not isinstance(source, str | os.PathLike):
+        raise BadInput(f"profile must be a path or a skyphos.planning.Profile, not {type(source).__name__}")
+    path = os.fspath(source)
+    text = read_text(path)
+    profile, found = read_profile(text, path)
+    # Somebody may have written the numbers alone.
+    return Measured.from_text(text, path) if set(found) > {"skyphos_profile", "profile"} else profile
+
+
+def fit(found: Measured, here: Sequence[tuple[str, str]], usable_cores: int) -> Fitted:
+    """A profile as far as it holds for the ranks of another group.
+
+    Kernels, frames and bytes cost what was measured. A rank's share of a core, and of its host's link, follows from
+    how many ranks a host has now; on one host so does latency, for a rank that waits gets its turn after others. If
+    one group is on one host and the other on several, the network's numbers say nothing, and defaults take their
+    place.
+
+    Parameters
+    ----------
+    found : Measured
+    here : sequence of (str, str)
+        Name and address of each rank's host.
+    usable_cores : int
+        Of a host.
+
+    Examples
+    --------
+    >>> from skyphos.planning.profile_choice import fit
+    >>> fit.__name__
+    'fit'
+    """
+    counts = Counter(here)
+    before, now = Counter(host.name for host in found.hosts), Counter(name for name, _ in counts)
+    ranks_before, ranks_now = max(len(host.ranks) for host in found.hosts), max(counts.values())
+    differences = []
+    if before != now:
+        differences.append(f"it is of {host_words(before)}, and this group runs on {host_words(now)}")
+    if ranks_before != ranks_now:
+        differences.append(f"it had up to {ranks_before} ranks a host, and this group has up to {ranks_now}")
+    profile = found.profile
+    if ranks_before == ranks_now and len(counts) == len(found.hosts) and not differences:
+        return Fitted(profile, ())
+    share = min(1.0, usable_cores / ranks_now)
+    one_before, one_now = len(found.hosts) == 1, len(counts) == 1
+    if one_before != one_now:
+        default = Profile.one_host(ranks_now, usable_cores) if one_now else Profile.network(DEFAULT_RATE)
+        network = {"latency_s": default.latency_s, "rate": default.rate, "incast": default.incast, "ring_gain": 1.0}
+    elif one_now:
+        network = {"latency_s": profile.latency_s * max(1.0, profile.cores / share)}
+    else:
+        most = max(profile.rate, 1.0 / max(found.loggp.G_s, 1e-15))
+        rate = min(most, profile.rate * ranks_before / ranks_now)
+        # Around a ring one rank of a host sends to another host, however many there are.
+        network = {"rate": rate, "ring_gain": profile.ring_gain * profile.rate / rate}
+    return Fitted(replace(profile, cores=share, **network), tuple(differences))
+
+
+#: Bytes a second between hosts of which nothing is known: 1 Gbit/s.
+DEFAULT_RATE = 118e6
+
+
+def host_words(names: Counter[str]) -> str:
+    """Names of hosts for people: the first few, with how many there are of each.
+
+    Examples
+    --------
+    >>> from collections import Counter
+    >>> from skyphos.planning.profile_choice import host_words
+    >>> host_words(Counter(["n2", "n1", "n2"]))
+    'n1, n2 (2 of them)'
+    """
+    shown = [name if count == 1 else f"{name} ({count} of them)" for name, count in sorted(names.items())]
+    return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")

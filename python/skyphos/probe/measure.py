@@ -1,0 +1,443 @@
+"""What a group's network and machines can do, measured between its ranks (``skyphos probe``).
+
+Everything goes over the group's own connections and frames, because that is what the planner predicts. The numbers
+are those of the papers: time against message size (*Kylix*, Fig. 2), LogGP's parameters (Alexandrov et al. 1997;
+overheads as Kielmann et al. 2000 measure them), the slowdown when several send to one, each pair's latency and rate,
+and the times of the kernels.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _skyphos as native
+from ..collectives.agreement import collective
+from ..comm import Comm
+from ..errors import BadInput
+from ..launch.local import cores as usable_cores
+from ..planning.loggp import LogGP, half_rate_bytes, incast_share, line
+from ..planning.planner import Profile
+from ..planning.profile_choice import host_and_address
+from ..planning.profile_file import Host, Measured, Point
+from ..planning.topology import Topology, groups, racks
+from .pairings import Pairs, across, incast_flows, message_sizes, neighbours, pair_rounds, ring, tournament
+
+__all__ = ["measure_machine", "probe"]
+
+Numbers = npt.NDArray[np.float64]
+Tell = Callable[[str, float], None]
+
+# How long products of matrices are timed: many time slices.
+_PRODUCTS_S = 0.15
+
+#: Bytes of a frame, and of the largest message.
+_FRAME, _LARGEST = 128 * 1024, 4 << 20
+#: Bytes at which overheads are taken: a frame's own, and per byte; streams travel in segments of 32 KB, arrays in
+#: whole frames.
+_SEGMENT = 32 * 1024
+_OVERHEADS = (1, 1024, 8192, _SEGMENT)
+#: A rank whose processor was busy for a larger part of its share did not wait for the network.
+_BUSY = 0.8
+# A rank whose kernels take so many times as long as the median's is slow; less is noise.
+_SLOW = 1.5
+#: Shares of the time that is given: pairs, curves, overheads, streams, all at once, incast.
+_PAIRS, _CURVES, _STREAMS, _TOGETHER, _INCAST = 0.25, 0.3, 0.08, 0.1, 0.17
+#: Ranks to which each sends at once, bytes of such a message, and how often.
+_FAN, _FAN_BYTES, _FANS = 16, 64, 50
+_TEXT_BYTES = 512
+#: Messages of a stream of small ones: a receiver that is late holds them all.
+_SMALL = 2000
+#: Times that each pair's latency is measured.
+_TURNS = 3
+_MOST = 1 << 30
+#: Rounds in which each size of a message is measured, and seconds that ranks sleep before each.
+_ROUNDS, _PAUSE_S = 5, 0.01
+
+
+@collective()
+def probe(comm: Comm, *, seconds: float = 10.0, tell: Tell | None = None) -> Measured:
+    """Measure what the network between the ranks, and their machines, can do. Collective.
+
+    Parameters
+    ----------
+    comm : Comm
+        At least two ranks.
+    seconds : float, default 10.0
+        About how long it may take, from 0.5 on; the same on all ranks. More gives steadier numbers. A machine whose
+        ranks share cores takes somewhat longer, and so do links below 100 Mbit/s.
+    tell : callable, optional
+        Called with what begins now and the share that is done, from 0 to 1.
+
+    Returns
+    -------
+    Measured
+        The same on all ranks. ``measured.profile`` is what :func:`skyphos.init` and the planner take.
+
+    Raises
+    ------
+    BadInput
+        A group of one, or a time that is too short.
+    PeerLost, Timeout
+        A rank ended, or did not come; on all others.
+
+    Examples
+    --------
+    >>> import skyphos as sky
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> from skyphos.probe import probe
+    >>> with ThreadPoolExecutor(2) as pool:  # two ranks of this process; `skyphos probe` starts real ones
+    ...     mine, theirs = pool.map(lambda comm: probe(comm, seconds=0.5), sky.local(2))
+    >>> mine.profile == theirs.profile, mine.ranks, mine.curve[0].size
+    (True, 2, 1)
+    """
+    if comm.size < 2:
+        raise BadInput("a probe measures between ranks, and this is a group of one: start at least two")
+    if not 0.5 <= seconds <= 3600:
+        raise BadInput(f"a probe takes from 0.5 to 3600 seconds, not {seconds:g}")
+    return _Probe(comm, seconds, tell or (lambda _words, _share: None)).run()
+
+
+class _Probe:
+    """One measurement on one rank."""
+
+    def __init__(self, comm: Comm, seconds: float, tell: Tell) -> None:
+        self._comm, self._native, self._seconds, self._tell = comm, comm._native, seconds, tell
+        self._done = 0.0
+
+    def run(self) -> Measured:
+        comm, begin = self._comm, time.perf_counter()
+        self._say("hosts", 0.0)
+        hosts = self._hosts()
+        ranks = [list(host.ranks) for host in hosts]
+        # The pair that stands for the network: of two hosts if there are two.
+        alone = (ranks[0][0], ranks[1][0] if len(ranks) > 1 else ranks[0][1])
+        self._stream(neighbours(ranks), 0.02 * self._seconds)  # connections have opened their windows
+        round_s = self._barrier_round_s()
+        self._say("pairs", _PAIRS)
+        latency, rate = self._pairs(pair_rounds(ranks))
+        self._say("message sizes", _CURVES)
+        curve, medians = self._curve(alone, tournament(range(comm.size))[0])
+        self._say("machine", 0.05)
+        kernels, share, machine = measure_machine(comm)
+        self._say("overheads and streams", 0.05 + _STREAMS)
+        frame_s, byte_s, array_byte_s, loggp = self._loggp(alone, curve)
+        self._say("all at once", _TOGETHER)
+        in_racks = racks(ranks, latency, rate)
+        streams = neighbours(across(ranks, in_racks))
+        all_rate, ring_gain = self._together(streams, ring([ranks[host] for rack in in_racks for host in rack]))
+        busy = [self._busy_byte_s(streams, size, share) for size in (_SEGMENT, _FRAME)]
+        # The planner counts a frame for each 128 KB beside the bytes.
+        byte_s, array_byte_s = (
+            max(0.0, one if np.isnan(all_) else all_ - frame_s / _FRAME)
+            for one, all_ in zip((byte_s, array_byte_s), busy, strict=True)
+        )
+        self._say("many to one", _INCAST)
+        incast = self._incast(incast_flows(ranks))
+        self._say("one to many", 0.03)
+        if len(hosts) > 1:
+            waits = self._waits(round_s, 2 * frame_s / share)
+        else:
+            waits = self._turns(curve[0].seconds, frame_s, share)
+        profile = Profile(
+            rate=all_rate,
+            ring_gain=ring_gain,
+            incast=incast_share([k for k, _ in incast], [reached for _, reached in incast]),
+            cores=share,
+            frame_s=frame_s,
+            byte_s=byte_s,
+            array_byte_s=array_byte_s,
+            **waits,
+            **kernels,
+        )
+        halves = [half_rate_bytes([p.size for p in curve], of_round, 1 / loggp.G_s) for of_round in medians]
+        measured = Measured(
+            profile=profile,
+            hosts=hosts,
+            ranks=comm.size,
+            transport=comm.transport,
+            measured=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            seconds=time.perf_counter() - begin,
+            topology=Topology([list(of) for of in ranks], in_racks, latency, rate),
+            loggp=loggp,
+            curve=curve,
+            half_rate_bytes=float(np.median(halves)),
+            half_rate_low_bytes=min(halves),
+            half_rate_high_bytes=max(halves),
+            shared_memory=bool(self._all([float(_has_shared_memory())]).max()),
+            incast=incast,
+            machine=machine,
+        )
+        return Measured.from_text(self._of_rank_0(measured.to_json()), "what rank 0 measured")
+
+    def _say(self, words: str, share: float) -> None:
+        self._tell(words, min(1.0, self._done))
+        self._done += share
+
+    def _all(self, numbers: Sequence[float] | Numbers) -> Numbers:
+        """One row a rank."""
+        return np.asarray(self._comm.allgather(np.asarray(numbers, np.float64)), np.float64)
+
+    def _texts(self, text: str) -> list[str]:
+        """A short text of each rank."""
+        block = np.zeros(_TEXT_BYTES, np.uint8)
+        coded = text.encode()[:_TEXT_BYTES]
+        block[: len(coded)] = np.frombuffer(coded, np.uint8)
+        rows = np.asarray(self._comm.allgather(block))
+        return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
+
+    def _of_rank_0(self, text: str) -> str:
+        """Rank 0's text, on all: times that each rank took itself differ in their last digits."""
+        coded = np.frombuffer(text.encode(), np.uint8)
+        length = int(self._all([float(len(coded))])[0, 0])
+        block = np.zeros(length, np.uint8)
+        if self._comm.rank == 0:
+            block[:] = coded
+        return bytes(np.asarray(self._comm.allgather(block))[0]).decode()
+
+    def _hosts(self) -> list[Host]:
+        """Ranks by machine, as each tells: kernel's boot and network namespace, or the host's name."""
+        machines = self._texts(_machine())
+        found = []
+        for ranks in groups(machines):
+            name, address = host_and_address(self._comm.address(ranks[0]))
+            found.append(Host(name, address, tuple(ranks)))
+        return found
+
+    def _ping(self, pairs: Pairs, size: int, limit_s: float, most: int = 2000) -> list[float]:
+        """Seconds one way, of this rank's pair if it is the first in it; the first two rounds warm up."""
+        times = native.ping(self._native, pairs, size, most, limit_s)
+        return times[2:] if len(times) > 6 else times[-1:]
+
+    def _stream(self, flows: Pairs, limit_s: float) -> list[tuple[int, int, int, float]]:
+        """Sender, bytes, messages and seconds of the flows to this rank; the first third of the time does not count."""
+        received, _, _, _ = native.stream(self._native, flows, _FRAME, _MOST, limit_s, limit_s / 3)
+        return received
+
+    def _barrier_round_s(self) -> float:
+        """Seconds until a small message is there when all ranks are busy with such: of a round of a barrier."""
+        rounds, times = max(1, (self._comm.size - 1).bit_length()), []
+        until = time.perf_counter() + 0.03 * self._seconds
+        go_on = True
+        while go_on:
+            for _ in range(20):
+                start = time.perf_counter()
+                self._comm.barrier()
+                times.append((time.perf_counter() - start) / rounds)
+            go_on = bool(self._all([float(time.perf_counter() < until)])[0, 0])
+        return float(np.median(self._all([float(np.median(times))])))
+
+    def _fans(self) -> tuple[float, float | None]:
+        """Seconds of an exchange of small messages with one other rank, and what each further one adds.
+
+        Of the slowest rank, for an exchange is done when its last rank is; medians of several exchanges.
+        """
+        others = min(_FAN, self._comm.size - 1)
+        took = [
+            float(np.median(self._all(native.fan(self._native, k, _FAN_BYTES, _FANS)).max(axis=0)))
+            for k in sorted({1, others})
+        ]
+        return took[0], max(0.0, took[-1] - took[0]) / (others - 1) if others > 1 else None
+
+    def _waits(self, round_s: float, frames_s: float) -> dict[str, float]:
+        """What messages between hosts cost beside their bytes: ``frames_s`` of the processors is known."""
+        _, more_s = self._fans()
+        return {"latency_s": round_s, "message_s": max(0.0, (more_s or 0.0) - frames_s)}
+
+    def _turns(self, latency_s: float, frame_s: float, share: float) -> dict[str, float]:
+        """What messages cost ranks of one host, which have the processor in turn; ``latency_s`` is a pair's alone."""
+        one_s, more_s = self._fans()
+        wake_s = Profile.one_host(1, share).wake_s if more_s is None else max(0.0, more_s * share - 2 * frame_s)
+        call_s = one_s - (2 * frame_s + wake_s) / share - latency_s
+        return {"latency_s": latency_s, "wake_s": wake_s, "call_s": max(1e-6, call_s)}
+
+    def _pairs(self, turns: list[Pairs]) -> tuple[Numbers, Numbers]:
+        """Latency in seconds, and rate in bytes a second, of each pair that had its turn; NaN of others."""
+        size, me = self._comm.size, self._comm.rank
+        latency, rate = np.full((size, size), np.nan), np.full((size, size), np.nan)
+        each_s = _PAIRS * self._seconds / len(turns) / 2
+        # In turns, of which the best counts: what else goes on only adds, and lasts a while.
+        for pairs in turns * _TURNS:
+            small = self._ping(pairs, 8, each_s / _TURNS)
+            for first, second in pairs:
+                if first == me:
+                    latency[first, second] = np.fmin(latency[first, second], np.quantile(small, 0.25))
+                    latency[second, first] = latency[first, second]
+        for pairs in turns:
+            came = self._stream(pairs, each_s)
+            for first, second in pairs:
+                if second == me and came[0][3] > 0:
+                    rate[first, second] = rate[second, first] = came[0][1] / came[0][3]
+        every = [self._all(table.ravel()).reshape(size, size, size) for table in (latency, rate)]
+        return np.fmin.reduce(every[0]), np.fmin.reduce(every[1])
+
+    def _curve(self, alone: tuple[int, int], together: Pairs) -> tuple[list[Point], list[list[float]]]:
+        """Seconds of messages of each size: of one pair while the others wait, and of all at once. Also the medians of
+        the pair alone, by round and size.
+
+        All sizes are measured in each of several rounds, between which ranks sleep: what else goes on, and whether a
+        rank polls or sleeps while it waits, lasts a while and would else be the answer of a whole probe.
+        """
+        sizes = message_sizes(_LARGEST)
+        each_s = _CURVES * self._seconds / len(sizes) / 2 / _ROUNDS
+        found: list[list[list[float]]] = [[[], []] for _ in sizes]
+        medians: list[list[float]] = []
+        for turn in range(_ROUNDS):
+            medians.append([])
+            time.sleep(_PAUSE_S)
+            for place, size in enumerate(sizes):
+                for which, pairs in enumerate(([alone], together)):
+                    times = self._ping(pairs, size, each_s)
+                    found[place][which] += times
+                    if which == 0:
+                        median = self._all([float(np.median(times)) if times else np.nan])[alone[0], 0]
+                        medians[-1].append(float(median))
+                # A link on which this took so long shows no more with larger ones.
+                if turn == 0 and medians[-1][-1] > 4 * each_s * _ROUNDS:
+                    del sizes[place + 1 :]
+                    break
+        points = []
+        for size, rows in zip(sizes, found, strict=False):
+            quartiles = [np.quantile(row, [0.25, 0.5, 0.75]) if row else np.full(3, np.nan) for row in rows]
+            every = self._all(np.concatenate(quartiles))
+            low, middle, high = every[alone[0], :3]
+            points.append(Point(size, middle, low, high, float(np.nanmedian(every[:, 4]))))
+        return points, medians
+
+    def _loggp(self, pair: tuple[int, int], curve: list[Point]) -> tuple[float, float, float, LogGP]:
+        """Processor time of a frame, and of a byte in segments and in arrays; and LogGP's parameters."""
+        seconds = {point.size: point.seconds for point in curve}
+        sending, receiving = [], []
+        for size in (*_OVERHEADS, _FRAME):
+            near = min(seconds, key=lambda known: abs(known - size))
+            gap_s = 0.1e-3 + 3 * seconds[near]
+            times = int(np.clip(0.05 * self._seconds / (len(_OVERHEADS) + 1) / gap_s, 5, 100))
+            took = native.overhead(self._native, [pair], size, times, gap_s)
+            # The lower quartile: a processor that was interrupted, or slept, takes longer.
+            every = self._all([float(np.quantile(took, 0.25)) if took else np.nan])
+            sending.append(every[pair[0], 0])
+            receiving.append(every[pair[1], 0])
+        both = (np.asarray(sending) + np.asarray(receiving)) / 2
+        frame_s, _ = line(_OVERHEADS, both[:-1].tolist())
+        byte_s, array_byte_s = (
+            max(0.0, took / size - frame_s / _FRAME) for took, size in ((both[-2], _SEGMENT), (both[-1], _FRAME))
+        )
+        gaps = []
+        for _ in range(5):
+            # Of the whole on both: a receiver that shares the sender's core begins late, and gets them all at once.
+            _, _, took_s, _ = native.stream(self._native, [pair], 1, _SMALL, 1.0 + self._seconds, 0.0)
+            gaps.append(took_s / _SMALL)
+        every = self._all([float(np.median(gaps))])
+        g_s = max(every[pair[0], 0], every[pair[1], 0])
+        rate = self._rates([pair], _STREAMS * self._seconds)[0]
+        latency_s = max(0.0, curve[0].seconds - sending[0] - receiving[0])
+        return frame_s, byte_s, array_byte_s, LogGP(latency_s, sending[0], receiving[0], g_s, 1 / rate)
+
+    def _busy_byte_s(self, flows: Pairs, size: int, share: float) -> float:
+        """Processor time of a byte, at either end, of streams in which all ranks take part.
+
+        NaN where these wait for the network rather than for the processors: looking whether something came is no cost.
+        """
+        limit_s = _TOGETHER / 4 * self._seconds
+        _, sent, seconds, cpu_s = native.stream(self._native, flows, size, _MOST, limit_s, 0.0)
+        total = self._all([float(sent), seconds, cpu_s]).sum(axis=0)
+        bound = total[2] > _BUSY * share * total[1]
+        return float(total[2] / (2 * total[0])) if bound and total[0] > 0 else np.nan
+
+    def _rates(self, flows: Pairs, limit_s: float) -> list[float]:
+        """Bytes a second that come to each receiver, from all its senders together; by rank."""
+        received = self._stream(flows, limit_s)
+        took_s = max((seconds for *_, seconds in received), default=0.0)
+        mine = sum(bytes_ for _, bytes_, _, _ in received) / took_s if took_s > 0 else np.nan
+        reached: list[float] = self._all([mine])[:, 0].tolist()
+        to = sorted({receiver for _, receiver in flows})
+        if not all(np.isfinite(reached[rank]) and reached[rank] > 0 for rank in to):
+            raise BadInput(f"a probe of {self._seconds:g} s is too short for this network: pass more seconds")
+        return [reached[rank] for rank in to]
+
+    def _together(self, streams: Pairs, around: Pairs) -> tuple[float, float]:
+        """Bytes a second of a rank when all send far, and how many times that when each sends to the next."""
+        each_s = _TOGETHER / 2 * self._seconds / (1 if streams == around else 2)
+        far = float(np.median(self._rates(streams, each_s)))
+        # A ring is as fast as its slowest part.
+        return far, 1.0 if streams == around else max(0.1, float(np.min(self._rates(around, each_s))) / far)
+
+    def _incast(self, steps: list[Pairs]) -> list[tuple[int, float]]:
+        """Senders at once, and the bytes a second that come together."""
+        each_s = _INCAST * self._seconds / len(steps)
+        return [(len(flows), self._rates(flows, each_s)[0]) for flows in steps]
+
+
+def measure_machine(comm: Comm) -> tuple[dict[str, float], float, dict[str, float]]:
+    """Measure the machines while all ranks compute. Collective.
+
+    Returns
+    -------
+    kernels : dict
+        Processor seconds of each kernel, as in :class:`skyphos.planning.Profile`; medians over the ranks.
+    share : float
+        Share of a core that a rank has, at most 1; of one as fast as the median's. Where a rank's kernels take half as
+        long again as those of most, the slowest rank's: a call is done when its last rank is.
+    machine : dict
+        Usable ``cores`` of a host; ``copy_rate``, bytes a second that a rank copies; ``float32_gflops`` and
+        ``float64_gflops`` of its matrix products.
+    """
+    times, share = native.kernel_times(comm._native)
+    found = [seconds for _, seconds in times] + [share]
+    for dtype in (np.float32, np.float64):
+        found.append(_gemm_gflops(comm, dtype))
+    found.append(float(usable_cores()))
+    each = np.asarray(comm.allgather(np.asarray(found)))
+    *kernel_s, share, float32, float64, cores = np.median(each, axis=0).tolist()
+    kernels = {name: seconds for (name, _), seconds in zip(times, kernel_s, strict=True)}
+    copy_rate = share / kernels["dense_byte_s"]
+    slowness = float(_slowness(each[:, : len(times)]).max())
+    share /= slowness if slowness > _SLOW else 1.0
+    machine = {"cores": cores, "copy_rate": copy_rate, "float32_gflops": float32, "float64_gflops": float64}
+    return kernels, share, machine
+
+
+def _slowness(kernel_s: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """How many times as long as the median rank's each rank's kernels take: the geometric mean over kernels."""
+    told = kernel_s[:, (kernel_s > 0).all(axis=0)]
+    ratios: npt.NDArray[np.float64] = np.exp(np.log(told / np.median(told, axis=0)).mean(axis=1))
+    return ratios
+
+
+def _gemm_gflops(comm: Comm, dtype: Any, n: int = 512) -> float:
+    """10^9 operations a second of NumPy's product of n × n matrices, while all ranks do the same.
+
+    A single product may fit into a time slice, in which the other ranks of a core wait: only many say what is shared.
+    """
+    a = np.ones((n, n), dtype)
+    out = a @ a
+    comm.barrier()
+    start, products, seconds = time.perf_counter(), 0, 0.0
+    while seconds < _PRODUCTS_S:
+        np.matmul(a, a, out=out)
+        products, seconds = products + 1, time.perf_counter() - start
+    return float(2e-9 * n**3 * products / seconds)
+
+
+def _has_shared_memory() -> bool:
+    """Whether this process has memory that ranks of its host exchange through."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            return "/memfd:skyphos" in file.read()
+    except OSError:
+        return False
+
+
+def _machine() -> str:
+    """What is equal exactly for ranks that share a machine, as the transport tells them apart."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return f"{file.read().strip()} {os.readlink('/proc/self/ns/net')}"
+    except OSError:
+        return os.uname().nodename

@@ -1,0 +1,124 @@
+"""What a probe found, in words and columns for a terminal."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..pages.page import human_bytes, human_seconds
+from ..planning.planner import Profile
+from ..planning.profile_file import Measured
+from ..planning.topology import scattered
+
+__all__ = ["half_rate", "host_names", "micro", "summary", "together", "transport"]
+
+#: How far rounds of measuring may lie apart to be one number.
+_ALIKE = 1.2
+
+
+def micro(seconds: float) -> str:
+    """Seconds for people, down to nanoseconds.
+
+    Examples
+    --------
+    >>> from skyphos.probe.summary import micro
+    >>> micro(2.5e-9), micro(4.2e-5), micro(0.25)
+    ('2.50 ns', '42.0 µs', '250 ms')
+    """
+    if seconds == 0:
+        return "≈ 0"
+    for unit, scale in (("ns", 1e-9), ("µs", 1e-6)):
+        if seconds < 1e3 * scale:
+            number = seconds / scale
+            return (
+                f"{number:.2f} {unit}"
+                if number < 10
+                else f"{number:.1f} {unit}"
+                if number < 100
+                else f"{number:.0f} {unit}"
+            )
+    return human_seconds(seconds)
+
+
+def host_names(found: Measured) -> list[str]:
+    """Names of the hosts; with their addresses where names repeat."""
+    names = [host.name for host in found.hosts]
+    return [f"{h.name} {h.address}" if names.count(h.name) > 1 else h.name for h in found.hosts]
+
+
+def transport(found: Measured) -> str:
+    """What carries messages, within a host and between hosts."""
+    if not found.shared_memory:
+        return found.transport
+    return "shared memory" if len(found.hosts) == 1 else f"{found.transport}, within a host shared memory"
+
+
+def half_rate(found: Measured) -> str:
+    """The size at half of the best rate; where rounds of measuring differ by more than a fifth, from least to most."""
+    low, high = found.half_rate_low_bytes, found.half_rate_high_bytes
+    if high <= _ALIKE * low:
+        return human_bytes(found.half_rate_bytes)
+    return f"{human_bytes(low)} to {human_bytes(high)}, as rounds differ"
+
+
+def _around(profile: Profile) -> str:
+    """What rings have, if it is another rate."""
+    return "" if profile.ring_gain == 1 else f" ({human_bytes(profile.rate * profile.ring_gain)}/s around a ring)"
+
+
+def together(profile: Profile) -> str:
+    """What waiting is when all ranks exchange."""
+    if profile.call_s > 0:
+        return f"{micro(profile.call_s)} more a call, until all ranks have had a turn"
+    return f"{micro(profile.latency_s)} when all ranks exchange"
+
+
+def _share(found: Measured) -> str:
+    """With a word where the hosts did something else meanwhile."""
+    could = min(1.0, found.machine["cores"] / max(len(host.ranks) for host in found.hosts))
+    busy = f"; {could:.2f} would be a rank's if nothing else ran: probe again when nothing does"
+    return f"{found.profile.cores:.2f}" + (busy if found.profile.cores < 0.75 * could else "")
+
+
+def summary(found: Measured) -> str:
+    """The findings as lines of two columns.
+
+    Notes
+    -----
+    Rates are those of messages' own bytes, in frames over the group's transport.
+    """
+    profile, loggp, topology = found.profile, found.loggp, found.topology
+    with np.errstate(all="ignore"):
+        least, most = np.nanmin(topology.latency_s), np.nanmax(topology.latency_s)
+        slow, fast = np.nanmin(topology.rate), np.nanmax(topology.rate)
+    hosts, racks = len(found.hosts), len(topology.racks)
+    where = f"{hosts} host{'s' * (hosts > 1)}" + (f" in {racks} racks" if racks > 1 else "")
+    lines = [
+        ("ranks", f"{found.ranks} on {where}, over {transport(found)}"),
+        ("latency of a pair", f"{micro(least)} to {micro(most)}; {together(profile)}"),
+        ("rate of a pair", f"{human_bytes(slow)}/s to {human_bytes(fast)}/s, a stream one way"),
+        (
+            "rate of a rank",
+            f"{human_bytes(profile.rate)}/s each way, all at once{_around(profile)}; a stream alone "
+            f"{human_bytes(1 / loggp.G_s)}/s",
+        ),
+        ("half of the best rate", f"at messages of {half_rate(found)}"),
+        (
+            "LogGP",
+            f"L {micro(loggp.L_s)}, o_s {micro(loggp.o_s_s)}, o_r {micro(loggp.o_r_s)}, g {micro(loggp.g_s)}, "
+            f"G {micro(loggp.G_s)} a byte",
+        ),
+        ("many to one", f"{profile.incast:.1%} longer for each further sender"),
+        ("share of a core", _share(found)),
+        ("copying memory", f"{human_bytes(found.machine['copy_rate'])}/s"),
+        (
+            "matrix products",
+            f"{found.machine['float32_gflops']:.1f} GFLOP/s a rank in float32, "
+            f"{found.machine['float64_gflops']:.1f} in float64",
+        ),
+    ]
+    names = host_names(found)
+    lines += [
+        ("look at", f"{names[host]}: its ranks are farther from each other than from those of other hosts")
+        for host in scattered([host.ranks for host in found.hosts], topology.latency_s)
+    ]
+    return "\n".join(f"{name:<22} {words}" for name, words in lines)

@@ -1,0 +1,42 @@
+"""Modules that have moved: their old names import the new module and warn, for one version."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+#: Old name below ``skyphos``: where the module is now.
+MODULES = {
+    "bootstrap": "launch.bootstrap",
+    "planner": "planning.planner",
+    "topology": "planning.topology",
+}
+
+
+class _Renamed(MetaPathFinder, Loader):
+    """Finds the old names, and loads the module that has taken their place."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        package, _, module = name.rpartition(".")
+        return ModuleSpec(name, self) if package == __package__ and module in MODULES else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        now = f"{__package__}.{MODULES[spec.name.rpartition('.')[2]]}"
+        warnings.warn(f"{spec.name} is {now} now; the old name goes with the next version", DeprecationWarning, 2)
+        module = ModuleType(spec.name)
+        module.__getattr__ = lambda name: getattr(import_module(now), name)  # type: ignore[method-assign]
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to run: the module's names are those of the new module."""
+
+
+def install() -> None:
+    """Make the old names known to ``import``."""
+    if not any(isinstance(finder, _Renamed) for finder in sys.meta_path):
+        sys.meta_path.append(_Renamed())

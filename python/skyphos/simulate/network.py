@@ -1,0 +1,185 @@
+"""What a simulated cluster is like: links, racks, processors, and what goes wrong in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from numbers import Integral
+from typing import Any
+
+from .. import _skyphos as native
+from ..errors import BadInput
+from ..planning.planner import Profile, is_real, read_json, read_text, short
+
+__all__ = ["Network", "checked_seed"]
+
+#: Fields of a network that count, that are so or not, and that may be drawn.
+_WHOLE = ("ranks", "ranks_per_host", "hosts_per_rack", "mtu")
+_YES_OR_NO = ("dealt", "scattered", "topology_known")
+_DRAWN = ("jitter", "straggler_slowness", "start", "clock")
+
+
+def _default_machine() -> Profile:
+    return Profile.network(1e9)
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a simulated cluster is like. Ranks fill hosts, and hosts fill racks, in their order.
+
+    Attributes
+    ----------
+    ranks : int
+        1 to 4,096.
+    rate_out, rate_in : float
+        Bytes a second that a host's link carries each way.
+    latency_s : float
+        Seconds until a small message is there.
+    message_s : float
+        Seconds for which a host's link is taken by each message, whatever its length: what makes small ones slow
+        (*Kylix*, Figure 2).
+    mtu : int
+        Bytes of the largest packet, with the heads of IP and TCP; Ethernet's come on top. 9000 where jumbo frames are.
+    packet_floor : float
+        Bytes that a frame takes at least.
+    incast : float
+        By what share a transfer is slower for each further host that sends to the same one at once.
+    ranks_per_host, hosts_per_rack : int
+        0 hosts a rack: one rack.
+    dealt : bool
+        Ranks are dealt out to hosts in turn, rather than filling one after the other.
+    scattered : bool
+        Ranks are put on hosts, and so into racks, at random, by the simulation's seed (:meth:`hosts_of_ranks`).
+    topology_known : bool
+        Ranks know which of them share a host or a rack, and collectives go by that. False: they go by the ranks'
+        numbers alone.
+    cores : float
+        Cores of a host, which its ranks share.
+    uplink_rate : float, optional
+        Bytes a second into and out of a rack for each host in it; below ``rate_out`` the uplink is oversubscribed.
+        None: nobody is held back.
+    host_rate, host_latency_s : float
+        Between ranks of one host.
+    jitter : float or str
+        Seconds by which a message is late: a number or a named distribution, ``"exponential(1e-4)"``,
+        ``"lognormal(1e-4, 1)"``, ``"pareto(1e-5, 1.5)"``, ``"uniform(0, 1e-3)"``, ``"normal(1e-3, 1e-4)"``.
+    straggler_share, straggler_slowness : float, float or str
+        Share of ranks that are slow, and how many times as long their work takes: a number or a distribution, of which
+        draws below 1 count as 1.
+    start, clock : float or str
+        Seconds by which a rank enters a call late, and by which its clock is ahead: numbers or distributions.
+    machine : Profile
+        What work costs: frames, bytes, entries and rows. Its network, its share of a core, ``wake_s`` and ``call_s``
+        are not looked at.
+
+    Raises
+    ------
+    BadInput
+        A field is of another type; names it.
+
+    Examples
+    --------
+    >>> from skyphos.simulate import Network
+    >>> Network(64, rate_out=1.25e9, rate_in=1.25e9, jitter="exponential(1e-4)").ranks
+    64
+    """
+
+    ranks: int
+    rate_out: float = 1.25e9
+    rate_in: float = 1.25e9
+    latency_s: float = 50e-6
+    message_s: float = 0.0
+    mtu: int = 1500
+    packet_floor: float = 0.0
+    incast: float = 0.0
+    ranks_per_host: int = 1
+    dealt: bool = False
+    scattered: bool = False
+    topology_known: bool = True
+    hosts_per_rack: int = 0
+    cores: float = 1.0
+    uplink_rate: float | None = None
+    host_rate: float = 4e9
+    host_latency_s: float = 10e-6
+    jitter: str | float = "0"
+    straggler_share: float = 0.0
+    straggler_slowness: str | float = "1"
+    start: str | float = "0"
+    clock: str | float = "0"
+    machine: Profile = field(default_factory=_default_machine)
+
+    def __post_init__(self) -> None:
+        for known in fields(self):
+            object.__setattr__(self, known.name, _checked(known.name, getattr(self, known.name)))
+        if self.uplink_rate is None:
+            # As if there were no uplink.
+            object.__setattr__(self, "uplink_rate", max(self.rate_out, self.rate_in) * 1e3)
+
+    def hosts_of_ranks(self, seed: int = 1) -> list[int]:
+        """Return the host of each rank, in a simulation of this seed.
+
+        Hosts fill racks in their order: host h is in rack ``h // hosts_per_rack``.
+
+        Raises
+        ------
+        BadInput
+            A network that cannot be, or no seed.
+
+        Examples
+        --------
+        >>> from skyphos.simulate import Network
+        >>> Network(6, ranks_per_host=2).hosts_of_ranks(), Network(6, ranks_per_host=2, dealt=True).hosts_of_ranks()
+        ([0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2])
+        >>> sorted(Network(6, ranks_per_host=2, scattered=True).hosts_of_ranks(seed=7))
+        [0, 0, 1, 1, 2, 2]
+        """
+        return native.simulated_hosts(self, checked_seed(seed))
+
+    @classmethod
+    def load(cls, path: str) -> Network:
+        """Read a description: a JSON object of these fields, with the path of a profile's file for ``machine``.
+
+        Raises BadInput if it is none; names the file, and the field that is wrong.
+        """
+        found = read_json(read_text(path), path)
+        known = {f.name for f in fields(cls)}
+        if not isinstance(found, dict) or "ranks" not in found:
+            raise BadInput(f"{path}: a network is a JSON object that says at least ranks")
+        strange = sorted(set(found) - known)
+        if strange:
+            raise BadInput(f"{path}: a network has no {', '.join(strange)}; it has {', '.join(sorted(known))}")
+        if "machine" in found:
+            if not isinstance(found["machine"], str):
+                raise BadInput(f"{path}: machine must be the path of a profile's file, not {short(found['machine'])}")
+            found["machine"] = Profile.load(found["machine"])
+        try:
+            return cls(**found)
+        except BadInput as error:
+            raise BadInput(f"{path}: {error}") from None
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value of a network's field, if it is of the right type; a number in place of a distribution as its text."""
+    is_number = is_real(value)
+    if name in _WHOLE:
+        is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+        right, wanted = is_whole and 0 <= int(value) < 2**32, "a whole number"
+        wanted += " of at least 0, below 2^32" if is_whole else ""
+    elif name in _DRAWN:
+        right, wanted = is_number or isinstance(value, str), 'a number, or a distribution such as "uniform(0, 1e-3)"'
+        value = (repr(float(value)) if value else "0") if is_number else value
+    elif name in _YES_OR_NO:
+        right, wanted = isinstance(value, bool), "true or false"
+    elif name == "machine":
+        right, wanted = isinstance(value, Profile), "a skyphos.planning.Profile"
+    else:
+        right, wanted = is_number or (name == "uplink_rate" and value is None), "a number"
+    if not right:
+        raise BadInput(f"{name} of a network must be {wanted}, not {short(value)}")
+    return value
+
+
+def checked_seed(seed: int) -> int:
+    """The seed, if it is one; BadInput if not."""
+    if not 0 <= seed < 2**64:
+        raise BadInput(f"a seed is a number from 0 to 2^64 - 1, not {seed}")
+    return seed

@@ -1,0 +1,1 @@
+"""Communication hooks that compress gradients."""

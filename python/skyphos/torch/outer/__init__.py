@@ -1,0 +1,5 @@
+"""Layers whose weights' gradients are summed over ranks from their factors."""
+
+from .layers import guard, no_sync, outer_product
+
+__all__ = ["guard", "no_sync", "outer_product"]

@@ -1,0 +1,1 @@
+"""Training loops: optimizers, averaging, skipped steps."""

@@ -1,0 +1,1 @@
+"""Vectors: the sparse vector, and the kinds of other libraries that collectives take and return."""

@@ -1,0 +1,68 @@
+"""Truth values in reductions: what comes out, and how they travel.
+
+The native library has no type for them. They travel as bytes of 0 and 1, or as numbers where they are counted:
+``or``, ``and``, ``min`` and ``max`` give truth values, ``sum`` and ``prod`` give int64.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import BadInput
+from ..inputs.arguments import NAMED_UFUNCS, Op
+
+__all__ = ["as_room", "as_sent", "result_type", "settled"]
+
+Array = npt.NDArray[Any]
+
+_BOOL = np.dtype(np.bool_)
+
+
+def result_type(op: Op, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type of what an operation makes of values: theirs, but for truth values that are counted.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skyphos.vectors.booleans import result_type
+    >>> result_type("or", np.dtype(bool)), result_type("sum", np.dtype(bool)), result_type("sum", np.dtype("f4"))
+    (dtype('bool'), dtype('int64'), dtype('float32'))
+    """
+    if dtype.kind != "b":
+        return dtype
+    name = op if isinstance(op, str) else NAMED_UFUNCS.get(op)
+    if name in ("or", "and", "min", "max"):
+        return dtype
+    if name in ("sum", "prod"):
+        return np.dtype(np.int64)
+    if name in ("mean", "mean_present"):
+        raise BadInput(f'op="{name}" needs floating-point values, not bool: use .astype(np.float64)')
+    try:
+        given = op.resolve_dtypes((_BOOL, _BOOL, None))[-1]  # type: ignore[union-attr]
+    except TypeError as error:
+        raise BadInput(f"op={getattr(op, '__name__', op)} takes no truth values: {error}") from None
+    return _BOOL if given == _BOOL else np.dtype(np.float64 if given.kind == "f" else np.int64)
+
+
+def as_sent(values: Array, result: np.dtype[Any]) -> Array:
+    """Values as the native library takes them, where an operation gives ``result``; truth values, where it gives those,
+    in the same memory."""
+    if values.dtype.kind != "b":
+        return values
+    return values.view(np.uint8) if result.kind == "b" else values.astype(result)
+
+
+def as_room(out: Array) -> Array:
+    """The memory of a result as the native library fills it."""
+    return out.view(np.uint8) if out.dtype.kind == "b" else out
+
+
+def settled(result: Array, dtype: np.dtype[Any]) -> Array:
+    """A result of the native library as truth values, if ``dtype`` says so: in the same memory."""
+    if dtype.kind != "b":
+        return result
+    # A rank that has passed bytes of another value has changed what a truth value may be.
+    return np.not_equal(result.view(np.uint8), 0, out=result.view(np.bool_))

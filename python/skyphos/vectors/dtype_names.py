@@ -1,0 +1,81 @@
+"""Names of types of numbers from which the types can be made again, on another rank or from a file.
+
+NumPy names its own types. Those of the package ``ml_dtypes`` (bfloat16, float8 …) have names there; what NumPy calls
+them says only their size, or is another type's name.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+__all__ = ["name_of", "type_named"]
+
+#: Kinds of NumPy's types of numbers.
+_NUMBERS = "biufc"
+
+
+def _extension_types() -> ModuleType | None:
+    """The package ``ml_dtypes``; None: it is not installed."""
+    try:
+        import ml_dtypes
+    except ImportError:
+        return None
+    return ml_dtypes
+
+
+@lru_cache(maxsize=256)
+def name_of(dtype: np.dtype[Any]) -> str | None:
+    """What :func:`type_named` takes. None: it is no type of numbers, or one that nothing names.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skyphos.vectors.dtype_names import name_of
+    >>> name_of(np.dtype(">i4")), name_of(np.dtype(object))
+    ('>i4', None)
+    """
+    try:
+        if dtype.kind in _NUMBERS and np.dtype(dtype.str) == dtype:
+            return dtype.str
+    except TypeError:
+        pass  # float8_e5m2 is "<f1" to NumPy, which it does not read
+    if dtype.type.__module__.partition(".")[0] != "ml_dtypes":
+        return None
+    known = getattr(_extension_types(), dtype.name, None)
+    return dtype.name if known is not None and np.dtype(known) == dtype else None
+
+
+@lru_cache(maxsize=256)
+def type_named(name: str) -> np.dtype[Any]:
+    """The type of numbers that has this name.
+
+    Raises
+    ------
+    ImportError
+        It is one of ``ml_dtypes``, which is not installed here.
+    ValueError
+        There is no such type, or it is not one of numbers.
+
+    Examples
+    --------
+    >>> from skyphos.vectors.dtype_names import type_named
+    >>> type_named("<f8")
+    dtype('float64')
+    """
+    try:
+        dtype = np.dtype(name)
+        if dtype.kind in _NUMBERS:
+            return dtype
+    except TypeError:
+        if _extension_types() is None:
+            text = f"{name} is no type of NumPy's, and the package ml_dtypes is not installed"
+            raise ImportError(text) from None
+    kind = getattr(_extension_types(), name, None)
+    if isinstance(kind, type) and issubclass(kind, np.generic):
+        extension: np.dtype[Any] = np.dtype(kind)
+        return extension
+    raise ValueError(f"{name!r} is no type of numbers")

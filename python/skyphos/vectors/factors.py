@@ -1,0 +1,203 @@
+"""The factors of outer products, as users have them: arrays, tensors, SciPy's sparse arrays, sparse vectors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import BadInput
+from ..inputs.arrays import as_numpy, plain_array, refuse_masked
+from .kinds import open_vector
+from .sparse_vector import Parts, SparseVector
+
+__all__ = ["DenseFactors", "Factors", "open_factors"]
+
+_TYPES = ("bfloat16", "float16", "float32", "float64")
+
+
+@dataclass(frozen=True)
+class DenseFactors:
+    """Contiguous arrays of ``pairs`` rows of ``n`` and ``m`` numbers, and what makes the caller's kind of a result."""
+
+    a: npt.NDArray[Any]
+    b: npt.NDArray[Any]
+    back: Callable[[Any], Any]
+
+    @property
+    def pairs(self) -> int:
+        return int(self.a.shape[0])
+
+    @property
+    def n(self) -> int:
+        return int(self.a.shape[1])
+
+    @property
+    def m(self) -> int:
+        return int(self.b.shape[1])
+
+    def matrix(self, rows: int, out: Any) -> npt.NDArray[Any]:
+        """The array for the sum: ``out`` if it fits, a new one if it is None."""
+        shape = (rows, self.m)
+        if out is None:
+            try:
+                return np.empty(shape, self.a.dtype)
+            except (MemoryError, ValueError) as error:
+                raise BadInput(
+                    f"a sum of {rows} by {self.m} numbers of {self.a.dtype} does not fit the memory ({error}): "
+                    "scatter=True keeps a rank's rows alone, factors=True the factors"
+                ) from None
+        refuse_masked(out, "out")
+        out = out if isinstance(out, np.ndarray) else _memory_of(out)
+        if out.dtype != self.a.dtype or out.shape != shape:
+            raise BadInput(f"out must be a {self.a.dtype} array of shape {shape}, not {out.dtype} of shape {out.shape}")
+        if not (out.flags.c_contiguous and out.flags.aligned and out.flags.writeable):
+            raise BadInput("out must be a writable, aligned, C-contiguous array")
+        if np.may_share_memory(out, self.a) or np.may_share_memory(out, self.b):
+            raise BadInput("out must not share memory with the factors")
+        plain_array(out, "out")  # refuses classes that give numbers another meaning
+        matrix: npt.NDArray[Any] = out
+        return matrix
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Sparse factors: ascending indices k N + i and k M + j of uint64, with their values."""
+
+    a: tuple[npt.NDArray[np.uint64], npt.NDArray[Any]]
+    b: tuple[npt.NDArray[np.uint64], npt.NDArray[Any]]
+    pairs: int
+    n: int
+    m: int
+    kind: Any
+
+    def back(self, parts: Parts, rows: int) -> Any:
+        """The caller's kind of a sum of so many rows."""
+        indices, values, present = parts
+        if isinstance(self.kind, SparseVector):
+            return SparseVector._of(indices, values, present, rows * self.m)
+        if indices is None:
+            indices = np.arange(values.size, dtype=np.uint64)
+            if present is not None:
+                marks = np.unpackbits(present.view(np.uint8), bitorder="little")[: values.size].astype(bool)
+                indices, values = indices[marks], values[marks]
+        return self.matrix_of((indices, values), rows, self.m)
+
+    def matrix_of(self, entries: tuple[npt.NDArray[Any], npt.NDArray[Any]], rows: int, width: int) -> Any:
+        """A sparse array of the caller's kind, of SciPy's CSR where that is a vector."""
+        indices, values = entries
+        at, cols = np.divmod(indices.astype(np.int64), max(width, 1))
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(self.kind, torch.Tensor):
+            places = torch.from_numpy(np.stack([at, cols]))
+            return torch.sparse_coo_tensor(
+                places, torch.from_numpy(values), (rows, width), is_coalesced=True, check_invariants=False
+            ).to(self.kind.device)
+        from scipy.sparse import csr_array, csr_matrix, spmatrix
+
+        starts = np.searchsorted(at, np.arange(rows + 1))
+        kind: Any = csr_matrix if isinstance(self.kind, spmatrix) else csr_array
+        made = kind((values, cols, starts), shape=(rows, width))
+        made.has_canonical_format = True
+        return made if isinstance(self.kind, SparseVector) else made.asformat(self.kind.format)
+
+
+def _memory_of(tensor: Any) -> npt.NDArray[Any]:
+    """The array that has a tensor's memory."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(tensor, torch.Tensor):
+        raise BadInput(f"out must be an array, not {type(tensor).__name__}")
+    if tensor.is_cuda or tensor.is_sparse:
+        raise BadInput("out must be a dense tensor in the processor's memory")
+    memory: npt.NDArray[Any] = tensor.detach().numpy()
+    return memory
+
+
+def _is_sparse(x: Any) -> bool:
+    scipy_sparse, torch = sys.modules.get("scipy.sparse"), sys.modules.get("torch")
+    return (
+        isinstance(x, SparseVector)
+        or (scipy_sparse is not None and scipy_sparse.issparse(x))
+        or (torch is not None and isinstance(x, torch.Tensor) and x.layout != torch.strided)
+    )
+
+
+def open_factors(a: Any, b: Any) -> DenseFactors | Factors:
+    """What is in both, checked."""
+    a, b = (as_numpy(x, name) if isinstance(x, (list, tuple)) else x for name, x in (("a", a), ("b", b)))
+    if _is_sparse(a) or _is_sparse(b):
+        return _sparse(a, b)
+    opened = []
+    for name, x in (("a", a), ("b", b)):
+        vector, back = open_vector(x)
+        if isinstance(vector, SparseVector):
+            raise BadInput(f"{name} is no array")
+        opened.append((_rows(vector, name), back))
+    (left, back), (right, _) = opened
+    _check(left.dtype, right.dtype, left.shape[0], right.shape[0])
+    return DenseFactors(left, right, back)
+
+
+def _check(left: Any, right: Any, pairs: int, others: int) -> None:
+    for dtype in (left, right):
+        if np.dtype(dtype).name not in _TYPES or not np.dtype(dtype).isnative:
+            raise BadInput(f"factors are of {', '.join(_TYPES)}, not {dtype}: use .astype(...)")
+    if left != right:
+        raise BadInput(f"a is of {left} and b of {right}: make them one type")
+    if pairs != others:
+        raise BadInput(f"a has {pairs} rows and b {others}: a pair has one of each")
+
+
+def _rows(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+    """Contiguous rows in the machine's byte order; a vector is one."""
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.ndim not in (1, 2):
+        raise BadInput(f"{name} must be of shape (r, n), or (n,) for one pair, not {array.shape}")
+    rows = array.reshape(1, -1) if array.ndim == 1 else array
+    flags = rows.flags
+    return rows if flags.c_contiguous and flags.aligned else np.require(rows, requirements=["C", "A"])
+
+
+def _sparse(a: Any, b: Any) -> Factors:
+    left, right = _entries(a, "a"), _entries(b, "b")
+    _check(left[1].dtype, right[1].dtype, left[2], right[2])
+    kind = a if _is_sparse(a) else b
+    return Factors(left[:2], right[:2], left[2], left[3], right[3], kind)
+
+
+def _entries(x: Any, name: str) -> tuple[npt.NDArray[np.uint64], npt.NDArray[Any], int, int]:
+    """Ascending flat indices, values, rows and columns."""
+    if isinstance(x, SparseVector):
+        if x.width != 1:
+            raise BadInput(f"{name} has rows of {x.width} numbers an index: a factor has one")
+        return np.ascontiguousarray(x.indices, np.uint64), np.ascontiguousarray(x.values), 1, x.n
+    scipy_sparse = sys.modules.get("scipy.sparse")
+    if scipy_sparse is not None and scipy_sparse.issparse(x):
+        if x.ndim not in (1, 2):
+            raise BadInput(f"{name} must be of shape (r, n), not {x.shape}")
+        if x.dtype.name not in _TYPES:
+            raise BadInput(f"factors are of {', '.join(_TYPES)}, not {x.dtype}: use .astype(...)")
+        csr = x.reshape((1, x.shape[0])).tocsr() if x.ndim == 1 else x.tocsr()
+        if not csr.has_canonical_format:
+            csr = csr.copy()
+            csr.sum_duplicates()
+        rows, width = csr.shape
+        at = np.repeat(np.arange(rows, dtype=np.uint64), np.diff(csr.indptr))
+        return at * np.uint64(width) + csr.indices.astype(np.uint64), csr.data, rows, width
+    if _is_sparse(x):  # a tensor
+        coo = x if x.is_sparse else x.to_sparse_coo()
+        tensor = (coo.unsqueeze(0) if coo.ndim == 1 else coo).detach().cpu().coalesce()
+        if tensor.ndim != 2 or tensor.dense_dim():
+            raise BadInput(f"{name} must be a sparse tensor of shape (r, n), not {tuple(x.shape)}")
+        rows, width = tensor.shape
+        places = tensor.indices().numpy().astype(np.uint64)
+        return places[0] * np.uint64(width) + places[1], tensor.values().numpy(), rows, width
+    vector, _ = open_vector(x)
+    assert isinstance(vector, np.ndarray)
+    array = _rows(vector, name)
+    return np.arange(array.size, dtype=np.uint64), array.reshape(-1), *array.shape

@@ -1,0 +1,413 @@
+"""A vector most of which is absent: indices and values, or all rows once that is smaller."""
+
+from __future__ import annotations
+
+import os
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import BadInput
+from ..inputs.arguments import NAMED_UFUNCS, as_indices, as_n, as_values
+from ..inputs.arrays import as_numpy, refuse_masked
+
+if TYPE_CHECKING:
+    import scipy.sparse
+    import torch
+
+__all__ = ["Parts", "SparseVector"]
+
+#: Indices, values and the bitmap of entries that are there, as the native library takes and gives a vector: without
+#: indices it is dense, without a bitmap every row is an entry.
+Parts = tuple[npt.NDArray[Any] | None, npt.NDArray[Any], npt.NDArray[Any] | None]
+
+Array = npt.NDArray[Any]
+
+_UFUNCS = {name: ufunc for ufunc, name in NAMED_UFUNCS.items()}
+
+
+class SparseVector:
+    """A vector of ``n`` numbers, or rows of ``width`` numbers, of which those not held are absent.
+
+    Absent counts as the identity of whatever operation meets it: 0 in a sum, infinity in a minimum. A stored zero
+    is an entry. A vector is sparse inside, or dense where a collective made it so (see :attr:`is_dense`).
+
+    Parameters
+    ----------
+    indices : 1-D array of int32, int64, uint32 or uint64
+        Where entries stand, 0 <= index < n, in any order. Sorted distinct ones are taken without a copy.
+    values : array of shape (nnz,) or (nnz, width)
+        float16, float32, float64, bfloat16 (of the package ``ml_dtypes``), int32, int64, uint8, uint32, uint64 or bool.
+    n : int
+        Size of the index space, up to 2^63.
+    op : str, default "sum"
+        How values of a repeated index combine: a name (``sum``, ``prod``, ``min``, ``max``, ``or``, ``and``). Of truth
+        values the sum is whether any is true, as in SciPy's arrays; ``.astype(np.int64)`` counts them.
+
+    Raises
+    ------
+    BadInput
+        An index out of range, arrays that do not fit each other, a type that cannot be reduced.
+
+    Notes
+    -----
+    SparCML, section 5.1. The arrays are not copied where they can be used as they are: do not change them
+    while the vector is in use.
+
+    Examples
+    --------
+    >>> import numpy as np, skyphos as sky
+    >>> x = sky.SparseVector([7, 2, 7], np.array([1.0, 2.0, 3.0]), n=10)
+    >>> x
+    SparseVector(n=10, nnz=2, float64)
+    >>> x.indices, x.values
+    (array([2, 7]), array([2., 4.]))
+    >>> x.to_dense()
+    array([0., 0., 2., 0., 0., 0., 0., 4., 0., 0.])
+    """
+
+    __slots__ = ("_indices", "_is_of_list", "_n", "_owned", "_present", "_values")
+
+    def __init__(self, indices: npt.ArrayLike, values: npt.ArrayLike, n: int, *, op: str = "sum") -> None:
+        if not isinstance(op, str) or op not in _UFUNCS:
+            raise BadInput(f"op must be one of {', '.join(_UFUNCS)}, not {op!r}")
+        places, self._n, rows = as_indices(indices, "indices"), as_n(n), as_numpy(values, "values")
+        width = rows.shape[1] if rows.ndim == 2 else 1
+        if width == 0:
+            raise BadInput("values must have at least one number a row")
+        rows = as_values(rows, len(places), width, "indices")
+        ascending = bool((places[1:] > places[:-1]).all())
+        ends = places[[0, -1]] if ascending and len(places) else places
+        if len(ends) and not (ends.min() >= 0 and ends.max() < self._n):
+            bad = int(np.flatnonzero((places < 0) | (places >= self._n))[0])
+            raise BadInput(f"indices[{bad}] = {places[bad]} is outside the index space 0 <= index < n = {n}")
+        if not ascending:
+            places, rows = _sorted(places, rows, op)
+        self._indices: Array | None = places
+        self._values = rows
+        self._present: Array | None = None
+        self._owned: range | None = None
+        # Its values have the type that NumPy gives to such a list.
+        self._is_of_list = isinstance(values, (list, tuple))
+
+    @classmethod
+    def _of(cls, indices: Array | None, values: Array, present: Array | None, n: int) -> SparseVector:
+        """A vector of parts that are known to be right."""
+        vector = cls.__new__(cls)
+        vector._indices, vector._values, vector._present = indices, values, present
+        vector._n, vector._owned, vector._is_of_list = n, None, False
+        return vector
+
+    @classmethod
+    def from_dense(cls, array: npt.ArrayLike, *, keep_zeros: bool = False) -> SparseVector:
+        """Make a vector of an array of shape (n,) or (n, width).
+
+        Parameters
+        ----------
+        array : array
+            Rows that are all zero become absent.
+        keep_zeros : bool
+            Every row becomes an entry; the vector is then dense and shares the array's memory.
+
+        Examples
+        --------
+        >>> import skyphos as sky
+        >>> sky.SparseVector.from_dense([0.0, 1.5, 0.0]).indices
+        array([1])
+        """
+        rows = as_numpy(array, "the array")
+        if rows.ndim not in (1, 2):
+            raise BadInput(f"a vector has 1 or 2 dimensions (rows, width), not {rows.ndim}")
+        rows = as_values(rows, len(rows), rows.shape[1] if rows.ndim == 2 else 1, "the array")
+        if keep_zeros:
+            return cls._of(None, rows, None, len(rows))
+        held = rows != 0 if rows.ndim == 1 else (rows != 0).any(axis=1)
+        places = np.flatnonzero(held)
+        return cls._of(places, rows[places], None, len(rows))
+
+    @classmethod
+    def from_scipy(cls, array: Any) -> SparseVector:
+        """Make a vector of a 1-D ``coo_array``, or of a matrix whose rows become rows of numbers.
+
+        A matrix of shape (n, width) has an entry for each row that stores anything.
+
+        Examples
+        --------
+        >>> import numpy as np, scipy.sparse, skyphos as sky
+        >>> x = scipy.sparse.coo_array((np.array([2.0]), (np.array([5]),)), shape=(9,))
+        >>> sky.SparseVector.from_scipy(x)
+        SparseVector(n=9, nnz=1, float64)
+        """
+        from .scipy_arrays import entries_of, rows_of
+
+        if array.ndim != 1:
+            rows, numbers = rows_of(array)
+            return cls._of(rows, numbers, None, array.shape[0])
+        return cls(*entries_of(array), array.shape[0])
+
+    @classmethod
+    def from_torch(cls, tensor: torch.Tensor) -> SparseVector:
+        """Make a vector of a sparse COO tensor of shape (n,) or, with one dense dimension, (n, width).
+
+        A coalesced tensor in the processor's memory is not copied.
+
+        Examples
+        --------
+        >>> import skyphos as sky
+        >>> import torch                                                # doctest: +SKIP
+        >>> sky.SparseVector.from_torch(torch.sparse_coo_tensor([[1]], [2.0], (4,)))  # doctest: +SKIP
+        SparseVector(n=4, nnz=1, float32)
+        """
+        from .torch_arrays import array_of, entries_of, plain
+
+        if tensor.is_sparse and (tensor.sparse_dim() != 1 or tensor.dense_dim() > 1):
+            raise BadInput(
+                f"a sparse tensor needs one sparse and at most one dense dimension, not {tensor.sparse_dim()} and "
+                f"{tensor.dense_dim()}"
+            )
+        tensor = plain(tensor)
+        if tensor.is_sparse:
+            return cls(*entries_of(tensor), prod(tensor.shape[: tensor.sparse_dim()]))
+        return cls.from_dense(array_of(tensor), keep_zeros=True)
+
+    @classmethod
+    def from_arrow(
+        cls, table: Any, n: int, *, index: str = "index", values: str = "value", op: str = "sum"
+    ) -> SparseVector:
+        """Make a vector of two columns of a pyarrow ``Table`` or ``RecordBatch``.
+
+        Parameters
+        ----------
+        table : pyarrow.Table or pyarrow.RecordBatch
+            A column of indices, and one of numbers or of lists of ``width`` numbers each (``FixedSizeList``).
+        n : int
+            Size of the index space.
+        index, values : str
+            Names of the columns.
+        op : str
+            What makes one entry of several with one index, as in :class:`SparseVector`.
+
+        Raises
+        ------
+        BadInput
+            There is no such column; a null; what is no number.
+
+        Examples
+        --------
+        >>> import pyarrow as pa, skyphos as sky
+        >>> table = pa.table({"index": [7, 2], "value": [1.5, 0.5]})
+        >>> sky.SparseVector.from_arrow(table, n=10).indices
+        array([2, 7])
+        """
+        return cls(_column(table, index), _column(table, values), n, op=op)
+
+    def to_arrow(self) -> Any:
+        """Return a pyarrow ``Table`` of the columns ``index`` and ``value`` (lists of numbers where width is not 1)."""
+        import pyarrow  # type: ignore[import-untyped, unused-ignore]
+
+        rows = self.values
+        column = pyarrow.array(rows.reshape(-1))
+        if rows.ndim == 2:
+            column = pyarrow.FixedSizeListArray.from_arrays(column, rows.shape[1])
+        return pyarrow.table({"index": pyarrow.array(self.indices), "value": column})
+
+    def __repr__(self) -> str:
+        width = f", width={self.width}" if self._values.ndim == 2 else ""
+        dense = ", dense" if self.is_dense else ""
+        return f"SparseVector(n={self.n}{width}, nnz={self.nnz}, {self.dtype}{dense})"
+
+    @property
+    def n(self) -> int:
+        """Size of the index space."""
+        return self._n
+
+    @property
+    def width(self) -> int:
+        """Numbers an index."""
+        return self._values.shape[1] if self._values.ndim == 2 else 1
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+        return self._values.dtype
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it holds a row for every index. It then still knows which are entries, unless it was made of an
+        array, or by ``split_allgather_dense``: then all are."""
+        return self._indices is None
+
+    @property
+    def nnz(self) -> int:
+        """Number of entries, stored zeros included."""
+        if self._present is not None:
+            return int(np.bitwise_count(self._present).sum())
+        return len(self._values)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays inside."""
+        parts = (self._indices, self._values, self._present)
+        return sum(part.nbytes for part in parts if part is not None)
+
+    @property
+    def owned(self) -> range | None:
+        """Indices that this rank owns, of a result of ``reduce_scatter``; None of any other vector."""
+        return self._owned
+
+    @property
+    def indices(self) -> Array:
+        """Ascending indices of the entries. Of a dense vector they are made anew each time."""
+        if self._indices is not None:
+            return self._indices
+        if self._present is None:
+            return np.arange(self._n)
+        bits = np.unpackbits(self._present.view(np.uint8), bitorder="little", count=self._n)
+        return np.flatnonzero(bits)
+
+    @property
+    def values(self) -> Array:
+        """The entries' values, shape (nnz,) or (nnz, width)."""
+        return self._values if self._present is None else self._values[self.indices]
+
+    def to_dense(self, fill: float = 0) -> Array:
+        """Return an array of shape (n,) or (n, width) in which what is absent is ``fill``.
+
+        Raises
+        ------
+        BadInput
+            ``fill`` is no number of this type (NaN among integers); the array is larger than this machine's memory.
+        """
+        absent = _fill_of(fill, self.dtype)
+        shape = (self._n, *self._values.shape[1:])
+        if self._indices is None and self._present is None:
+            return self._values.copy()
+        _check_room(shape, self.dtype)
+        try:
+            dense = np.full(shape, absent, self.dtype)
+        except (MemoryError, ValueError) as error:
+            raise _no_room(shape, self.dtype, str(error)) from None
+        dense[self.indices] = self.values
+        return dense
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """The dense array, of zeros where nothing is held: what ``np.asarray(x)`` returns."""
+        if copy is False:
+            raise ValueError("a SparseVector becomes an array only by a copy")
+        dense = self.to_dense()
+        return dense if dtype is None else dense.astype(dtype, copy=False)
+
+    def to_scipy(self) -> scipy.sparse.coo_array | scipy.sparse.csr_array:
+        """Return a 1-D ``coo_array``; with rows of numbers a ``csr_array`` of shape (n, width).
+
+        Of a dense vector all of whose rows are entries, those that are zero are left out.
+        """
+        import scipy.sparse
+
+        if self._indices is None and self._present is None:
+            return self.prune().to_scipy()
+        if self._values.ndim == 1:
+            return scipy.sparse.coo_array((self.values, (self.indices,)), shape=(self._n,))
+        rows, width = self.values, self.width
+        starts = np.zeros(self._n + 1, np.int64)
+        starts[self.indices + 1] = width
+        columns = np.tile(np.arange(width), len(rows))
+        return scipy.sparse.csr_array((rows.ravel(), columns, starts.cumsum()), shape=(self._n, width))
+
+    def to_torch(self) -> torch.Tensor:
+        """Return a coalesced sparse COO tensor that shares the memory of the values (and of int64 indices).
+
+        Of a dense vector all of whose rows are entries, those that are zero are left out.
+        """
+        import torch
+
+        if self._indices is None and self._present is None:
+            return self.prune().to_torch()
+        places = torch.from_numpy(np.ascontiguousarray(self.indices, np.int64))
+        size = (self._n, *self._values.shape[1:])
+        values = torch.from_numpy(self.values)
+        # What torch would check holds by construction.
+        return torch.sparse_coo_tensor(places[None], values, size, is_coalesced=True, check_invariants=False)
+
+    def prune(self, identity: float = 0) -> SparseVector:
+        """Return the vector without the entries that are all ``identity``."""
+        places, rows = self.indices, self.values
+        kept = rows != identity if rows.ndim == 1 else (rows != identity).any(axis=1)
+        return SparseVector._of(places[kept], rows[kept], None, self._n)
+
+
+def _column(table: Any, name: str) -> Array:
+    """A column as an array, of rows if it holds lists of one length."""
+    import pyarrow
+
+    if name not in table.schema.names:
+        raise BadInput(f"there is no column {name!r}: the table has {', '.join(table.schema.names)}")
+    column = table.column(name)
+    if isinstance(column, pyarrow.ChunkedArray):
+        column = column.combine_chunks()
+    if column.null_count:
+        raise BadInput(f"column {name!r} has {column.null_count} nulls")
+    width = getattr(column.type, "list_size", None)
+    numbers = column if width is None else column.flatten()
+    array: Array = np.asarray(numbers)
+    if array.dtype.hasobject or (width is not None and numbers.null_count):
+        raise BadInput(f"column {name!r} holds {column.type}: numbers, or lists of as many numbers each")
+    return array if width is None else array.reshape(-1, width)
+
+
+def _fill_of(fill: Any, dtype: np.dtype[Any]) -> Any:
+    """What absent rows become, as a number of a type that can hold it."""
+    refuse_masked(fill, "fill")
+    try:
+        (given,) = np.asarray(fill).reshape(-1).tolist()
+        if isinstance(given, (str, bytes)) or given is None or isinstance(given, complex):
+            raise TypeError("no real number")
+        with np.errstate(all="ignore"):
+            made = np.array(given).astype(dtype)[()] if dtype.kind not in "iu" else dtype.type(_whole(given))
+    except (TypeError, ValueError, OverflowError):
+        raise BadInput(f"fill must be a number that {dtype} can hold, not {fill!r}") from None
+    beyond = dtype.kind not in "iub" and np.isfinite(float(given)) and not np.isfinite(float(made))
+    if beyond or (dtype == np.bool_ and given not in (0, 1)):
+        raise BadInput(f"fill must be a number that {dtype} can hold, not {fill!r}")
+    return made
+
+
+def _whole(number: Any) -> int:
+    """A number without a fraction as ``int``."""
+    whole = int(number)
+    if whole != number:
+        raise ValueError("a fraction")
+    return whole
+
+
+def _check_room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Refuse an array that is larger than all memory: making it would end the process."""
+    pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    memory = pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else 2**63
+    if prod(shape) * dtype.itemsize > memory:
+        raise _no_room(shape, dtype, f"this machine has {memory / 1e9:,.0f} GB")
+
+
+def _no_room(shape: tuple[int, ...], dtype: np.dtype[Any], why: str) -> BadInput:
+    size = prod(shape) * dtype.itemsize
+    return BadInput(
+        f"a dense array of {dtype} of shape {shape} takes {size / 1e9:,.0f} GB ({why}): use .indices and .values"
+    )
+
+
+def _sorted(places: Array, rows: Array, op: str) -> tuple[Array, Array]:
+    """Sorts by index and combines the values of repeated ones."""
+    order = places.argsort(kind="stable")
+    places, rows = places[order], rows[order]
+    fresh = np.empty(len(places), bool)
+    fresh[:1] = True
+    np.not_equal(places[1:], places[:-1], out=fresh[1:])
+    if fresh.all():
+        return places, rows
+    starts = np.flatnonzero(fresh)
+    ufunc: np.ufunc = _UFUNCS[op]
+    if rows.dtype == np.bool_:
+        ufunc = np.logical_and if op in ("prod", "min", "and") else np.logical_or
+    return places[starts], ufunc.reduceat(rows, starts, axis=0, dtype=rows.dtype)

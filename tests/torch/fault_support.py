@@ -1,0 +1,15 @@
+"""What the tests of failing hooks share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def said_by(call: Callable[[], Any]) -> str:
+    """The error of a call, with its type."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
