@@ -17,8 +17,8 @@ use choose::{Chosen, choose};
 use room::check_room;
 use skyphos_core::collectives::gather::Schedule;
 use skyphos_core::collectives::outer_product::{
-    Deal, Exchange, Pairs, Terms, butterfly, by_owners, check_pairs, gather_factors, own_product, ring,
-    ring_reduce_scatter, tell,
+    BlockAssignment, Exchange, Pairs, Terms, butterfly, by_owners, check_pairs, gather_factors, own_product,
+    ring, ring_reduce_scatter, tell,
 };
 use skyphos_core::{Call, Endpoint, Traffic};
 use skyphos_kernels::product::Factor;
@@ -146,7 +146,9 @@ async fn sum_on<T: Factor>(
     if !ep.is_sized() {
         check_pairs(shape.n, shape.m, shape.pairs, own.a.len(), own.b.len())?;
         let rows = if options.scatter {
-            Deal::rows(ep.size(), ep.rank(), (shape.n, shape.m)).blocks[ep.rank() as usize].rows.len()
+            BlockAssignment::rows(ep.size(), ep.rank(), (shape.n, shape.m)).blocks[ep.rank() as usize]
+                .rows
+                .len()
         } else {
             shape.n
         };
@@ -175,15 +177,19 @@ async fn run<T: Factor>(
     match told.algorithm {
         OuterAlgorithm::Allgather => {
             let how = Exchange::Whole(told.exchange.unwrap_or(Schedule::Direct));
-            let deal = if scatter { Deal::rows(size, me, of) } else { Deal::whole(size, me, of) };
-            by_owners(ep, terms, &deal, how, own, out, scatter).await
+            let assignment = if scatter {
+                BlockAssignment::rows(size, me, of)
+            } else {
+                BlockAssignment::whole(size, me, of)
+            };
+            by_owners(ep, terms, &assignment, how, own, out, scatter).await
         }
         OuterAlgorithm::Rabenseifner => {
-            let deal = match scatter {
-                true => Deal::rows(size, me, of),
-                false => Deal::new(ep.topology(), me, told.level, told.grid, of)?,
+            let assignment = match scatter {
+                true => BlockAssignment::rows(size, me, of),
+                false => BlockAssignment::new(ep.topology(), me, told.level, told.grid, of)?,
             };
-            by_owners(ep, terms, &deal, Exchange::Slices, own, out, scatter).await
+            by_owners(ep, terms, &assignment, Exchange::Slices, own, out, scatter).await
         }
         OuterAlgorithm::Ring if scatter => ring_reduce_scatter(ep, terms, own, out).await,
         OuterAlgorithm::Ring => ring(ep, terms, own, out).await,

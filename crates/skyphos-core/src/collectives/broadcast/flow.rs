@@ -1,10 +1,10 @@
 //! The parts of a message through one rank: what comes goes on at once, in the buffer it came in, to all who are as far; who is
 //! further back, for it began with another rank that is lost, is sent what is there already.
 
+use super::completion::{Came, Completion};
 use super::message::{Ranges, Room};
 use super::store::Store;
 use super::tree::Leg;
-use super::words::{Came, Words};
 use crate::clock::Effort;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::frame::ARRAYS;
@@ -94,28 +94,32 @@ impl Flow {
     }
 
     /// All of it from the nearest rank that can be asked.
-    pub(super) fn ask_for_all(&mut self, words: &mut Words<'_>, instead: Error) -> Result<()> {
-        let (from, stream) = words.ask_for_data(0..self.total, instead)?;
+    pub(super) fn ask_for_all(&mut self, completion: &mut Completion<'_>, instead: Error) -> Result<()> {
+        let (from, stream) = completion.ask_for_data(0..self.total, instead)?;
         self.ins.push(In::new(from, ASKED + stream, 0..self.total, None));
         Ok(())
     }
 
     /// Takes what has come and sends what may go; whether anything moved.
-    pub(super) fn step<R: Room>(&mut self, words: &mut Words<'_>, store: &mut Store<'_, R>) -> Result<bool> {
-        for (to, stream, range) in std::mem::take(&mut words.of_data) {
+    pub(super) fn step<R: Room>(
+        &mut self,
+        completion: &mut Completion<'_>,
+        store: &mut Store<'_, R>,
+    ) -> Result<bool> {
+        for (to, stream, range) in std::mem::take(&mut completion.of_data) {
             if range.end > self.total {
-                return Err(words.ep.corrupt(to, "it asks for more than there is of a broadcast"));
+                return Err(completion.ep.corrupt(to, "it asks for more than there is of a broadcast"));
             }
             self.outs.push(Out::new(&[to], ASKED + stream, range));
         }
         let mut moved = false;
         for k in 0..self.ins.len() {
-            moved |= self.receive(k, words, store)?;
+            moved |= self.receive(k, completion, store)?;
         }
         for out in &mut self.outs {
             if !out.rest.is_empty() {
-                out.sends.retain(|(to, _)| !words.is_gone(*to));
-                moved |= send_what_is_here(out, &self.have, self.chunk_bytes, words.ep, store);
+                out.sends.retain(|(to, _)| !completion.is_gone(*to));
+                moved |= send_what_is_here(out, &self.have, self.chunk_bytes, completion.ep, store);
             }
         }
         Ok(moved)
@@ -125,21 +129,21 @@ impl Flow {
     fn receive<R: Room>(
         &mut self,
         k: usize,
-        words: &mut Words<'_>,
+        completion: &mut Completion<'_>,
         store: &mut Store<'_, R>,
     ) -> Result<bool> {
-        let (part, ep, mut moved) = (&mut self.ins[k], words.ep, false);
+        let (part, ep, mut moved) = (&mut self.ins[k], completion.ep, false);
         while !part.rest.is_empty() {
             let in_step = |out: &&mut Out| out.rest.start == part.rest.start;
             let onward = part.onward.map(|out| &mut self.outs[out]).filter(in_step);
             if onward.as_ref().is_some_and(|out| !out.may_send(ep)) {
                 break;
             }
-            let chunk = match words.take(part.from, &mut part.incoming)? {
+            let chunk = match completion.take(part.from, &mut part.incoming)? {
                 Came::Chunk(chunk) => chunk,
                 Came::Nothing => break,
                 Came::Never(why) => {
-                    let (from, stream) = words.ask_for_data(part.rest.clone(), why)?;
+                    let (from, stream) = completion.ask_for_data(part.rest.clone(), why)?;
                     *part = In::new(from, ASKED + stream, part.rest.clone(), part.onward);
                     moved = true;
                     continue;

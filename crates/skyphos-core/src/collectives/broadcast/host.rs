@@ -8,11 +8,11 @@
 //!
 //! The memory is a [`Region`](crate::host_region::Region).
 
+use super::completion::{Came, Completion};
 use super::flow::Flow;
 use super::message::Room;
 use super::shared::Shared;
 use super::store::Store;
-use super::words::{Came, Words};
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::host_region::HostCopy;
 use skyphos_types::Result;
@@ -53,15 +53,15 @@ impl Mates {
     /// Who could not map the memory is sent the message; the others hear how far it is. Who is lost stays counted as its user.
     pub(super) fn step(
         &mut self,
-        words: &Words<'_>,
+        completion: &Completion<'_>,
         flow: &mut Flow,
         shared: Option<&Shared>,
     ) -> Result<bool> {
-        let (ep, before) = (words.ep, self.asked.len());
+        let (ep, before) = (completion.ep, self.asked.len());
         for (other, mut answer) in std::mem::take(&mut self.asked) {
-            match words.take(other, &mut answer)? {
+            match completion.take(other, &mut answer)? {
                 Came::Chunk(chunk) if chunk.as_bytes() == [1] => {
-                    self.near.push(Outgoing::new(other, FILLED, words_of(self.total)));
+                    self.near.push(Outgoing::new(other, FILLED, fill_reports(self.total)));
                 }
                 Came::Chunk(_) => {
                     shared.into_iter().for_each(Shared::release);
@@ -74,7 +74,7 @@ impl Mates {
         let mut moved = self.asked.len() < before;
         let Some(shared) = shared else { return Ok(moved) };
         let due = match shared.filled() == self.total {
-            true => words_of(self.total),
+            true => fill_reports(self.total),
             false => (shared.filled() / STRETCH) as u64,
         };
         for send in &mut self.near {
@@ -88,7 +88,7 @@ impl Mates {
 }
 
 /// How often who waits is told how far the memory is filled.
-fn words_of(total: usize) -> u64 {
+fn fill_reports(total: usize) -> u64 {
     (total / STRETCH + 1) as u64
 }
 
@@ -110,21 +110,21 @@ impl Mate {
     pub(super) fn step<R: Room>(
         &mut self,
         leader: u32,
-        words: &mut Words<'_>,
+        completion: &mut Completion<'_>,
         flow: &mut Flow,
         store: &mut Store<'_, R>,
     ) -> Result<bool> {
-        let ep = words.ep;
+        let ep = completion.ep;
         match std::mem::replace(self, Mate::Settled) {
             Mate::Settled => return Ok(false),
-            Mate::Waits(mut offer) => match words.take(leader, &mut offer)? {
+            Mate::Waits(mut offer) => match completion.take(leader, &mut offer)? {
                 Came::Nothing => {
                     *self = Mate::Waits(offer);
                     return Ok(false);
                 }
                 Came::Never(why) => {
                     store.make()?;
-                    flow.ask_for_all(words, why)?;
+                    flow.ask_for_all(completion, why)?;
                 }
                 Came::Chunk(offer) => {
                     let copy = ep.node().shares_memory().then(|| HostCopy::open(offer.as_bytes())).flatten();
@@ -139,7 +139,7 @@ impl Mate {
                     }
                 }
             },
-            Mate::Has(copy, mut filled) => match words.take(leader, &mut filled)? {
+            Mate::Has(copy, mut filled) => match completion.take(leader, &mut filled)? {
                 Came::Chunk(_) if filled.done() => {
                     store.found(copy);
                     flow.has_all();
@@ -152,7 +152,7 @@ impl Mate {
                 Came::Never(why) => {
                     drop(copy);
                     store.make()?;
-                    flow.ask_for_all(words, why)?;
+                    flow.ask_for_all(completion, why)?;
                 }
             },
         }

@@ -12,8 +12,9 @@
 
 //!
 //! Ranks that are lost are passed over, and who waited for one asks another that stands before it for what is missing
-//! ([`words`]). Where ranks are several processes a loss ends the call, for all of a rank's are gone then.
+//! ([`completion`]). Where ranks are several processes a loss ends the call, for all of a rank's are gone then.
 
+mod completion;
 mod flow;
 mod host;
 mod message;
@@ -21,16 +22,16 @@ mod route;
 mod shared;
 mod store;
 mod tree;
-mod words;
 
 pub use crate::host_region::HostCopy;
 pub use message::{Layout, Memory, Part, Parts, Room, Source};
 pub use route::{Route, SHARED_BYTES, SMALL_BYTES, Way};
 pub use tree::order;
 #[cfg(feature = "fuzzing")]
-pub use {message::fuzz_table, words::fuzz_word};
+pub use {completion::fuzz_word, message::fuzz_table};
 
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use completion::{Came, Completion};
 use flow::Flow;
 use host::{Mate, Mates};
 use message::Table;
@@ -39,7 +40,6 @@ use skyphos_types::{Error, Result};
 use std::time::Duration;
 use store::Store;
 use tree::legs;
-use words::{Came, Words};
 
 /// Rounds of the table.
 const TABLE: u32 = 0x100;
@@ -79,7 +79,7 @@ pub async fn broadcast<R: Room>(
     window: Duration,
 ) -> Result<Brought> {
     let order = order(ep.topology(), root);
-    let mut words = Words::new(ep, &order, window);
+    let mut completion = Completion::new(ep, &order, window);
     let (table, missed) = match side {
         Side::Root(source, way) => {
             let parts = source.vouched_parts(ep)?;
@@ -90,14 +90,14 @@ pub async fn broadcast<R: Room>(
                 // Nobody looks at these few.
                 None => vec![0; table.total()],
             };
-            let mut tables = Tables::new(table.encode(&inside), &mut words);
+            let mut tables = Tables::new(table.encode(&inside), &mut completion);
             let store = Store::<R>::of(parts.as_ref(), &table.lengths);
-            let missed = bring(&mut words, &table, &mut tables, store).await?;
+            let missed = bring(&mut completion, &table, &mut tables, store).await?;
             (table, missed)
         }
         Side::Other(room) => {
             ep.vouch(|_| {});
-            let (bytes, from) = receive_table(&mut words).await?;
+            let (bytes, from) = receive_table(&mut completion).await?;
             let wrong = || ep.corrupt(from, "what should be a table of a message's parts is none");
             let (table, inside) = Table::decode(&bytes).ok_or_else(wrong)?;
             if table.is_small() {
@@ -107,8 +107,8 @@ pub async fn broadcast<R: Room>(
                 room.make(&table.lengths)?;
                 room.put(0, inside);
             }
-            let mut tables = Tables::new(bytes, &mut words);
-            let missed = bring(&mut words, &table, &mut tables, Store::to(room, &table.lengths)).await?;
+            let mut tables = Tables::new(bytes, &mut completion);
+            let missed = bring(&mut completion, &table, &mut tables, Store::to(room, &table.lengths)).await?;
             (table, missed)
         }
     };
@@ -120,13 +120,13 @@ pub async fn broadcast<R: Room>(
 }
 
 /// The table, and whom it came from.
-async fn receive_table(words: &mut Words<'_>) -> Result<(Vec<u8>, u32)> {
-    let mut from = words.table_parent().expect("not the root");
+async fn receive_table(completion: &mut Completion<'_>) -> Result<(Vec<u8>, u32)> {
+    let mut from = completion.table_parent().expect("not the root");
     let (mut incoming, mut bytes) = (Incoming::new(from, TABLE), Vec::new());
     loop {
-        let mut moved = words.look()?;
+        let mut moved = completion.look()?;
         loop {
-            match words.take(from, &mut incoming)? {
+            match completion.take(from, &mut incoming)? {
                 Came::Nothing => break,
                 Came::Chunk(chunk) => {
                     bytes.extend(chunk.as_bytes());
@@ -135,14 +135,14 @@ async fn receive_table(words: &mut Words<'_>) -> Result<(Vec<u8>, u32)> {
                     }
                 }
                 Came::Never(why) => {
-                    from = words.ask_for_table(why)?;
+                    from = completion.ask_for_table(why)?;
                     (incoming, bytes) = (Incoming::new(from, TABLE_AGAIN), Vec::new());
                 }
             }
             moved = true;
         }
         if !moved {
-            words.ep.progress().await?;
+            completion.ep.progress().await?;
         }
     }
 }
@@ -152,18 +152,18 @@ struct Tables(Vec<u8>);
 
 impl Tables {
     /// Sends it down the tree.
-    fn new(encoded: Vec<u8>, words: &mut Words<'_>) -> Tables {
+    fn new(encoded: Vec<u8>, completion: &mut Completion<'_>) -> Tables {
         let tables = Tables(encoded);
-        for child in words.table_children() {
-            tables.send(words.ep, child, TABLE);
+        for child in completion.table_children() {
+            tables.send(completion.ep, child, TABLE);
         }
         tables
     }
 
     /// To those who have asked for it.
-    fn answer(&self, words: &mut Words<'_>) {
-        for to in std::mem::take(&mut words.of_table) {
-            self.send(words.ep, to, TABLE_AGAIN);
+    fn answer(&self, completion: &mut Completion<'_>) {
+        for to in std::mem::take(&mut completion.of_table) {
+            self.send(completion.ep, to, TABLE_AGAIN);
         }
     }
 
@@ -178,12 +178,12 @@ impl Tables {
 
 /// The bytes, once the table is here, and the end; who was missed.
 async fn bring<R: Room>(
-    words: &mut Words<'_>,
+    completion: &mut Completion<'_>,
     table: &Table,
     tables: &mut Tables,
     mut store: Store<'_, R>,
 ) -> Result<Option<Error>> {
-    let (ep, total, is_root) = (words.ep, table.total(), words.place() == 0);
+    let (ep, total, is_root) = (completion.ep, table.total(), completion.place() == 0);
     let mut flow = Flow::new(total, table.way.chunk_bytes.min(ep.node().chunk_bytes()));
     let mut mates = Mates::none();
     let mut mate = None;
@@ -191,7 +191,7 @@ async fn bring<R: Room>(
         flow.has_all();
     }
     if !table.is_small() {
-        let Hosts { leaders, place, others } = Hosts::of(ep, words.order(), total);
+        let Hosts { leaders, place, others } = Hosts::of(ep, completion.order(), total);
         if leaders[place] == ep.rank() {
             if !others.is_empty() {
                 let users = others.len() as u32 + u32::from(!is_root);
@@ -207,28 +207,28 @@ async fn bring<R: Room>(
         }
     }
     loop {
-        let mut moved = words.look()?;
-        tables.answer(words);
+        let mut moved = completion.look()?;
+        tables.answer(completion);
         if let Some((leader, mate)) = &mut mate {
-            moved |= mate.step(*leader, words, &mut flow, &mut store)?;
+            moved |= mate.step(*leader, completion, &mut flow, &mut store)?;
         }
-        moved |= flow.step(words, &mut store)?;
-        moved |= mates.step(words, &mut flow, store.shared.as_ref())?;
+        moved |= flow.step(completion, &mut store)?;
+        moved |= mates.step(completion, &mut flow, store.shared.as_ref())?;
         if flow.is_complete() {
-            words.complete();
-            if words.is_over()? {
+            completion.complete();
+            if completion.is_over()? {
                 break;
             }
         }
         // Its host's memory while the links are busy.
         moved = moved || store.share_some(SHARED_AT_ONCE);
         match moved {
-            true => words.moved(),
-            false => ep.progress_until(words.deadline()).await?,
+            true => completion.moved(),
+            false => ep.progress_until(completion.deadline()).await?,
         }
     }
     store.finish(ep)?;
-    Ok(words.first_missed())
+    Ok(completion.first_missed())
 }
 
 /// Who takes part in the route, and for whom.

@@ -2,7 +2,7 @@
 
 use super::factors::Factors;
 use super::tiles::Tiles;
-use super::{BLOCKS, Block, Deal};
+use super::{BLOCKS, Block, BlockAssignment};
 use crate::collectives::around::{Circle, Passing, around};
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
@@ -28,7 +28,7 @@ fn pieces(block: &Block, m: usize, place: Range<usize>) -> impl Iterator<Item = 
 /// The blocks of a sub-group on this rank.
 struct Passed<'a, 'b, T: Factor> {
     ep: &'a Endpoint,
-    deal: &'a Deal,
+    assignment: &'a BlockAssignment,
     m: usize,
     factors: &'a Factors<T::Sum>,
     tiles: &'a mut Tiles<'b, T>,
@@ -45,7 +45,7 @@ fn sent_in(place: usize, count: usize, step: usize) -> usize {
 
 impl<T: Factor> Passed<'_, '_, T> {
     fn block(&self, member: usize) -> &Block {
-        &self.deal.blocks[self.deal.members[member] as usize]
+        &self.assignment.blocks[self.assignment.members[member] as usize]
     }
 
     /// Where numbers of a member's block lie in G.
@@ -78,7 +78,7 @@ impl<T: Factor> Passing<T> for Passed<'_, '_, T> {
             return Ok(chunk);
         }
         let mut rest = chunk.as_slice::<T>().expect("whole numbers");
-        for piece in self.pieces(sent_in(self.place, self.deal.members.len(), step + 1), &numbers) {
+        for piece in self.pieces(sent_in(self.place, self.assignment.members.len(), step + 1), &numbers) {
             let (here, after) = rest.split_at(piece.len());
             self.tiles.target.numbers[piece].copy_from_slice(here);
             rest = after;
@@ -91,21 +91,23 @@ impl<T: Factor> Passing<T> for Passed<'_, '_, T> {
 /// are there.
 pub(super) async fn pass_blocks<T: Factor>(
     ep: &Endpoint,
-    deal: &Deal,
+    assignment: &BlockAssignment,
     m: usize,
     factors: &Factors<T::Sum>,
     tiles: &mut Tiles<'_, T>,
 ) -> Result<()> {
-    let (members, count) = (&deal.members, deal.members.len());
+    let (members, count) = (&assignment.members, assignment.members.len());
     let place = members.iter().position(|rank| *rank == ep.rank()).expect("this rank is a member");
     let mut starts = vec![0];
-    members.iter().for_each(|rank| starts.push(starts[starts.len() - 1] + deal.blocks[*rank as usize].len()));
+    members
+        .iter()
+        .for_each(|rank| starts.push(starts[starts.len() - 1] + assignment.blocks[*rank as usize].len()));
     let bounds = starts.clone();
     let stretch = |step: usize| {
         let member = sent_in(place, count, step);
         bounds[member]..bounds[member + 1]
     };
     let circle = Circle { before: members[(place + count - 1) % count], next: members[(place + 1) % count] };
-    let passed = Passed { ep, deal, m, factors, tiles, place, starts };
+    let passed = Passed { ep, assignment, m, factors, tiles, place, starts };
     around::<T>(ep, circle, count - 1, |step| BLOCKS + step as u32, stretch, passed).await
 }

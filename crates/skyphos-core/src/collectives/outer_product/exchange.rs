@@ -2,7 +2,7 @@
 
 use super::factors::{Factors, copy_slices};
 use super::tiles::Tiles;
-use super::{Deal, FACTORS, Pairs, Terms};
+use super::{BlockAssignment, FACTORS, Pairs, Terms};
 use crate::clock::Effort;
 use crate::endpoint::{Endpoint, Incoming, Outgoing};
 use crate::slab::Payload;
@@ -30,12 +30,12 @@ pub(super) fn take<T: Factor>(
 pub(super) fn take_own<T: Factor>(
     ep: &Endpoint,
     terms: &Terms,
-    deal: &Deal,
+    assignment: &BlockAssignment,
     own: Pairs<'_, T>,
     factors: &mut Factors<T::Sum>,
 ) {
     let me = ep.rank();
-    let (block, pairs) = (&deal.blocks[me as usize], terms.pairs[me as usize]);
+    let (block, pairs) = (&assignment.blocks[me as usize], terms.pairs[me as usize]);
     let due = factors.due(me);
     if ep.is_sized() {
         return factors.put::<T>(me, &[], due);
@@ -54,7 +54,7 @@ pub(super) fn take_own<T: Factor>(
 pub(super) async fn exchange<T: Factor>(
     ep: &Endpoint,
     terms: &Terms,
-    deal: &Deal,
+    assignment: &BlockAssignment,
     own: Pairs<'_, T>,
     factors: &mut Factors<T::Sum>,
     tiles: &mut Option<Tiles<'_, T>>,
@@ -62,7 +62,7 @@ pub(super) async fn exchange<T: Factor>(
     let (me, size) = (ep.rank(), ep.size());
     let peers: Vec<u32> = (1..size).map(|step| (me + step) % size).collect();
     let pairs = terms.pairs[me as usize];
-    let bytes = |rank: u32| (pairs * deal.blocks[rank as usize].pair_len() * size_of::<T>()) as u64;
+    let bytes = |rank: u32| (pairs * assignment.blocks[rank as usize].pair_len() * size_of::<T>()) as u64;
     let mut sends: Vec<Outgoing> = peers.iter().map(|to| Outgoing::new(*to, FACTORS, bytes(*to))).collect();
     let mut receives: Vec<Incoming> = peers.iter().map(|from| Incoming::new(*from, FACTORS)).collect();
     loop {
@@ -73,7 +73,7 @@ pub(super) async fn exchange<T: Factor>(
                 ep.spend(Effort::Dense { bytes: 2 * chunk.len() });
                 if !ep.is_sized() {
                     let place = part.start / size_of::<T>()..part.end / size_of::<T>();
-                    let block = &deal.blocks[*to as usize];
+                    let block = &assignment.blocks[*to as usize];
                     copy_slices(own, (terms.n, terms.m), block, pairs, place, chunk.as_slice_mut());
                 }
                 send.push(ep, chunk);

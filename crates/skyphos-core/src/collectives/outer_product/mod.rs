@@ -13,8 +13,8 @@
 //!
 //! Every number of G is summed by pairs in the order of ranks, whoever sums it; for rings in the order of the ring.
 
+mod block_assignment;
 mod blocks;
-mod deal;
 mod exchange;
 mod factors;
 mod local;
@@ -22,7 +22,7 @@ mod owners;
 mod ring;
 mod tiles;
 
-pub use deal::{Block, Deal, Level, best_grid};
+pub use block_assignment::{Block, BlockAssignment, Level, best_grid};
 pub use local::{butterfly, own_product};
 pub use owners::{Exchange, by_owners, gather_factors};
 pub use ring::{ring, ring_reduce_scatter};

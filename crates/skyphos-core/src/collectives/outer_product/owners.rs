@@ -4,7 +4,7 @@ use super::blocks::pass_blocks;
 use super::exchange::{check_all, exchange, take, take_own};
 use super::factors::Factors;
 use super::tiles::{Gathered, Target, Tiles};
-use super::{Deal, FACTORS, Pairs, Terms};
+use super::{BlockAssignment, FACTORS, Pairs, Terms};
 use crate::clock::Effort;
 use crate::collectives::around::{Circle, Passing, around};
 use crate::collectives::gather::{Schedule, allgather_then, rounds};
@@ -27,22 +27,22 @@ pub enum Exchange {
 pub async fn by_owners<T: Factor>(
     ep: &Endpoint,
     terms: &Terms,
-    deal: &Deal,
+    assignment: &BlockAssignment,
     how: Exchange,
     own: Pairs<'_, T>,
     out: &mut [T],
     alone: bool,
 ) -> Result<()> {
-    let block = deal.blocks[ep.rank() as usize].clone();
+    let block = assignment.blocks[ep.rank() as usize].clone();
     let target = match alone {
         true => Target { numbers: out, stride: block.cols.len(), first: 0 },
         false => Target::whole(out, terms.m, &block),
     };
     let whole;
     let needs = match how {
-        Exchange::Slices => deal,
+        Exchange::Slices => assignment,
         Exchange::Whole(_) => {
-            whole = Deal::whole(ep.size(), ep.rank(), (terms.n, terms.m));
+            whole = BlockAssignment::whole(ep.size(), ep.rank(), (terms.n, terms.m));
             &whole
         }
     };
@@ -51,8 +51,8 @@ pub async fn by_owners<T: Factor>(
     let mut tiles = Some(Tiles::new(ep, terms, &block, needed, target));
     gather(ep, terms, needs, how, own, &mut factors, &mut tiles).await?;
     let mut tiles = tiles.expect("as it was");
-    if deal.members.len() > 1 {
-        pass_blocks(ep, deal, terms.m, &factors, &mut tiles).await?;
+    if assignment.members.len() > 1 {
+        pass_blocks(ep, assignment, terms.m, &factors, &mut tiles).await?;
     }
     while tiles.step(ep, &factors, ep.size() as usize) {
         // Others may wait for what is still here.
@@ -69,9 +69,9 @@ pub async fn gather_factors<T: Factor>(
     schedule: Schedule,
     own: Pairs<'_, T>,
 ) -> Result<Gathered> {
-    let deal = Deal::whole(ep.size(), ep.rank(), (terms.n, terms.m));
-    let mut factors: Factors<T::Sum> = Factors::new(ep, terms, &deal.blocks[0]);
-    gather(ep, terms, &deal, Exchange::Whole(schedule), own, &mut factors, &mut None).await?;
+    let assignment = BlockAssignment::whole(ep.size(), ep.rank(), (terms.n, terms.m));
+    let mut factors: Factors<T::Sum> = Factors::new(ep, terms, &assignment.blocks[0]);
+    gather(ep, terms, &assignment, Exchange::Whole(schedule), own, &mut factors, &mut None).await?;
     let (a, b) = factors.into_both();
     Ok(Gathered { a, b })
 }
@@ -79,17 +79,17 @@ pub async fn gather_factors<T: Factor>(
 async fn gather<T: Factor>(
     ep: &Endpoint,
     terms: &Terms,
-    deal: &Deal,
+    assignment: &BlockAssignment,
     how: Exchange,
     own: Pairs<'_, T>,
     factors: &mut Factors<T::Sum>,
     tiles: &mut Option<Tiles<'_, T>>,
 ) -> Result<()> {
-    take_own(ep, terms, deal, own, factors);
+    take_own(ep, terms, assignment, own, factors);
     match how {
         _ if ep.size() == 1 => Ok(()),
         Exchange::Slices | Exchange::Whole(Schedule::Direct) => {
-            exchange(ep, terms, deal, own, factors, tiles).await
+            exchange(ep, terms, assignment, own, factors, tiles).await
         }
         Exchange::Whole(Schedule::Ring) => around_ring(ep, own, factors, tiles).await,
         Exchange::Whole(schedule) => in_rounds(ep, schedule, own, factors, tiles).await,

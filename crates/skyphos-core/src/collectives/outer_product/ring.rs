@@ -1,7 +1,7 @@
 //! The sum around a ring of dense blocks: each rank adds its own product to what comes, panel by panel as it is needed.
 
 use super::tiles::{product_of, tile_rows};
-use super::{BLOCKS, Deal, Pairs, Terms};
+use super::{BLOCKS, BlockAssignment, Pairs, Terms};
 use crate::collectives::around::{Circle, Passing, around};
 use crate::endpoint::Endpoint;
 use crate::slab::{Large, Payload};
@@ -127,7 +127,7 @@ async fn pass<T: Factor>(
     let made = vec![false; n.div_ceil(rows)];
     let factors = (a.as_slice(), b.as_slice());
     let mut panels = Panels::<T> { ep, factors, n, m, pairs, rows, made, sums };
-    let blocks = Deal::rows(ep.size(), ep.rank(), (n, m)).blocks;
+    let blocks = BlockAssignment::rows(ep.size(), ep.rank(), (n, m)).blocks;
     let numbers_of = |rank: u32| {
         let rows = &blocks[rank as usize].rows;
         rows.start * m..rows.end * m

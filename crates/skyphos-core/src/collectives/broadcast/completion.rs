@@ -104,7 +104,7 @@ impl Known {
 }
 
 /// One rank's part in that.
-pub(super) struct Words<'a> {
+pub(super) struct Completion<'a> {
     pub(super) ep: &'a Endpoint,
     order: &'a [u32],
     place: usize,
@@ -128,11 +128,11 @@ pub(super) struct Words<'a> {
     moved_at: Duration,
 }
 
-impl<'a> Words<'a> {
-    pub(super) fn new(ep: &'a Endpoint, order: &'a [u32], window: Duration) -> Words<'a> {
+impl<'a> Completion<'a> {
+    pub(super) fn new(ep: &'a Endpoint, order: &'a [u32], window: Duration) -> Completion<'a> {
         let (me, size) = (ep.rank(), ep.size() as usize);
         let place = order.iter().position(|rank| *rank == me).expect("a rank of the group");
-        Words {
+        Completion {
             ep,
             order,
             place,

@@ -64,7 +64,7 @@ impl Block {
 
 /// See the module's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Deal {
+pub struct BlockAssignment {
     /// Ranks of this rank's sub-group, in the order in which blocks go around.
     pub members: Vec<u32>,
     /// The block of each rank of all.
@@ -83,7 +83,7 @@ fn cut(len: usize, parts: u32, part: u32) -> Range<usize> {
     bounds[part as usize] as usize..bounds[part as usize + 1] as usize
 }
 
-impl Deal {
+impl BlockAssignment {
     /// The blocks of sub-groups of this level in G of `n` by `m`. `grid`: rows by columns of blocks; `None`: the best.
     pub fn new(
         topology: &Topology,
@@ -91,7 +91,7 @@ impl Deal {
         level: Level,
         grid: Option<(u32, u32)>,
         (n, m): (usize, usize),
-    ) -> Result<Deal> {
+    ) -> Result<BlockAssignment> {
         let size = topology.hosts().len() as u32;
         let of = |rank: u32| match level {
             Level::Rank => rank,
@@ -117,18 +117,18 @@ impl Deal {
             }
         }
         let members = groups.swap_remove(of(me) as usize);
-        Ok(Deal { members, blocks })
+        Ok(BlockAssignment { members, blocks })
     }
 
     /// Each rank keeps its rows, in the order of ranks: a reduce-scatter.
-    pub fn rows(size: u32, me: u32, (n, m): (usize, usize)) -> Deal {
+    pub fn rows(size: u32, me: u32, (n, m): (usize, usize)) -> BlockAssignment {
         let block = |rank| Block { rows: cut(n, size, rank), cols: 0..m };
-        Deal { members: vec![me], blocks: (0..size).map(block).collect() }
+        BlockAssignment { members: vec![me], blocks: (0..size).map(block).collect() }
     }
 
     /// Each rank needs all of all factors.
-    pub fn whole(size: u32, me: u32, (n, m): (usize, usize)) -> Deal {
-        Deal { members: vec![me], blocks: vec![Block { rows: 0..n, cols: 0..m }; size as usize] }
+    pub fn whole(size: u32, me: u32, (n, m): (usize, usize)) -> BlockAssignment {
+        BlockAssignment { members: vec![me], blocks: vec![Block { rows: 0..n, cols: 0..m }; size as usize] }
     }
 }
 
@@ -146,14 +146,14 @@ mod tests {
                 let mut covered = vec![0; n * m];
                 let mut groups: Vec<Vec<u32>> = Vec::new();
                 for me in 0..13 {
-                    let deal = Deal::new(&topology, me, level, None, (n, m)).unwrap();
-                    assert!(deal.members.contains(&me));
-                    let block = &deal.blocks[me as usize];
+                    let assignment = BlockAssignment::new(&topology, me, level, None, (n, m)).unwrap();
+                    assert!(assignment.members.contains(&me));
+                    let block = &assignment.blocks[me as usize];
                     for row in block.rows.clone() {
                         block.cols.clone().for_each(|col| covered[row * m + col] += 1);
                     }
-                    if !groups.contains(&deal.members) {
-                        groups.push(deal.members);
+                    if !groups.contains(&assignment.members) {
+                        groups.push(assignment.members);
                     }
                 }
                 assert!(covered.iter().all(|times| *times == groups.len()), "{level:?} {n} {m}");
@@ -166,7 +166,7 @@ mod tests {
                 assert_eq!(groups.len(), want);
             }
         }
-        let error = Deal::new(&topology, 0, Level::All, Some((2, 6)), (9, 9)).unwrap_err();
+        let error = BlockAssignment::new(&topology, 0, Level::All, Some((2, 6)), (9, 9)).unwrap_err();
         assert!(error.to_string().contains("13 ranks"), "{error}");
     }
 
