@@ -6,7 +6,7 @@ use rand_pcg::Pcg64;
 use skyphos_fuzz::TARGETS;
 use std::cell::RefCell;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
@@ -49,12 +49,16 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// The inputs of a target's packed file (`fuzz/corpus.py`): a header, then one input a line in hexadecimal digits.
 fn corpus(target: &str) -> Vec<Vec<u8>> {
-    let folder = root().join("corpus").join(target);
-    let mut paths: Vec<PathBuf> =
-        std::fs::read_dir(&folder).expect("a corpus").map(|entry| entry.expect("a file").path()).collect();
-    paths.sort();
-    paths.iter().map(|path| std::fs::read(path).expect("a file")).collect()
+    let path = root().join("corpus").join(target).with_extension("txt");
+    let packed = std::fs::read_to_string(path).expect("a packed corpus");
+    packed.lines().skip(1).map(bytes_of_hex).collect()
+}
+
+fn bytes_of_hex(line: &str) -> Vec<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).expect("a hexadecimal digit") as u8;
+    line.as_bytes().chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }
 
 /// Some changes, as libFuzzer makes them.
