@@ -5,10 +5,10 @@ use crate::allocation::{Limits, within};
 use crate::number;
 use arbitrary::{Result, Unstructured};
 use skyphos_core::slab::{AlignedVec, CHUNK_BYTES};
-use skyphos_kernels::Pieces;
+use skyphos_kernels::ArrayBuilder;
 use skyphos_kernels::stream::{
-    Collector, Encoder, Fold, FoldError, Form, IndexList, Offsets, Places, STEP, Segment, Shape, SparseVec,
-    count_between, list_bitmap, put_bitmap,
+    Collector, Encoder, Fold, FoldError, Form, IndexList, Offsets, Places, Reader, STEP, Segment, Shape,
+    SparseVec, count_between, list_bitmap, put_bitmap,
 };
 use skyphos_types::{DType, Element, ReduceOp, with_element};
 
@@ -157,7 +157,7 @@ fn damage(u: &mut Unstructured<'_>, segments: &mut [AlignedVec]) -> Result<()> {
 fn read<T: Element>(segment: &Segment<'_>, width: usize) -> Option<Vec<u64>> {
     let (count, first) = (segment.head.count as usize, segment.head.first);
     assert_eq!(segment.values::<T>().len(), count * width);
-    let (mut reader, mut offsets, mut all) = (segment.reader(), [0; STEP], Vec::new());
+    let (mut reader, mut offsets, mut all) = (Reader::default(), [0; STEP], Vec::new());
     let listed = loop {
         match reader.step(segment, &mut offsets) {
             Err(_) => break None,
@@ -178,7 +178,7 @@ fn read<T: Element>(segment: &Segment<'_>, width: usize) -> Option<Vec<u64>> {
 
 /// Bitmaps go another way into results.
 fn short_ways<T: Element>(segment: &Segment<'_>, width: usize, all: Option<&[u64]>) {
-    let mut list = Pieces::new(segment.head.count as usize);
+    let mut list = ArrayBuilder::new(segment.head.count as usize);
     assert_eq!(list_bitmap(segment, &mut list, 0).is_ok(), all.is_some());
     if let Some(all) = all {
         let list = list.finish().expect("as many as it says");

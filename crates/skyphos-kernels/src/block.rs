@@ -9,7 +9,7 @@ pub const BLOCK_BITS: u32 = 6;
 /// Neighbouring indices that hash together.
 pub const BLOCK_SIZE: u64 = 1 << BLOCK_BITS;
 
-/// Some of 64 neighbouring indices.
+/// A subset of 64 neighbouring indices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Block {
@@ -19,7 +19,7 @@ pub struct Block {
     pub mask: u64,
 }
 
-/// How many indices the blocks hold together.
+/// Number of indices in all blocks.
 pub fn count_indices(blocks: &[Block]) -> u64 {
     #[inline(always)]
     fn count(blocks: &[Block]) -> u64 {
@@ -61,7 +61,7 @@ impl PartialEq for IndexSet {
 impl IndexSet {
     /// A set of blocks, which must be sorted by id, distinct, and have no empty mask.
     ///
-    /// The number of elements must be below 2^32 - 1; callers check their inputs.
+    /// The number of elements must be below 2^32 - 1; callers check that.
     pub fn new(blocks: Vec<Block>) -> IndexSet {
         debug_assert!(blocks.windows(2).all(|w| w[0].id < w[1].id));
         debug_assert!(blocks.iter().all(|b| b.mask != 0));
@@ -69,7 +69,7 @@ impl IndexSet {
         IndexSet::from_parts(blocks, base)
     }
 
-    /// The same where the positions are known.
+    /// As [`IndexSet::new`], with the positions known.
     pub(crate) fn from_parts(blocks: Vec<Block>, base: Vec<u32>) -> IndexSet {
         debug_assert_eq!(base, bases(&blocks));
         IndexSet { blocks: Arc::new(blocks), base: Arc::new(base) }
@@ -80,7 +80,7 @@ impl IndexSet {
         *self.base.last().unwrap_or(&0) as usize
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }

@@ -9,7 +9,7 @@
 //! | flat | 4 or 8 an index: (block - lo) · 64 + bit | one index a block |
 //! | bitmap | 8 a block of the range | most blocks are there |
 //!
-//! Numbers take 4 bytes where the range allows. Decoding trusts nothing.
+//! Numbers take 4 bytes where the range allows. The decoder checks everything it reads.
 
 use crate::block::{BLOCK_BITS, Block, count_indices};
 
@@ -36,7 +36,7 @@ pub struct Encoding<'a> {
     size: u64,
 }
 
-/// Bytes of the smallest form of a set of so many blocks and indices in a range of block ids, and which it is.
+/// The smallest form of a set with these numbers of blocks and indices in a range of block ids: its bytes and its code.
 fn smallest(blocks: u64, indices: u64, range: u64) -> (u64, u8) {
     let sizes = [
         (blocks * (number_bytes(range) + 8), BLOCKS),
@@ -46,7 +46,7 @@ fn smallest(blocks: u64, indices: u64, range: u64) -> (u64, u8) {
     *sizes.iter().min().expect("three forms")
 }
 
-/// Bytes that a set takes of which only the numbers of its blocks and indices are known, in a range of block ids.
+/// Encoded bytes of a set with these numbers of blocks and indices in a range of block ids.
 pub fn encoded_bytes(blocks: u64, indices: u64, range: u64) -> usize {
     HEAD + smallest(blocks, indices, range).0 as usize
 }
@@ -59,7 +59,7 @@ impl<'a> Encoding<'a> {
         Encoding { blocks, lo, range, elements, form, size }
     }
 
-    /// Bytes it takes.
+    /// Encoded bytes.
     pub fn bytes(&self) -> usize {
         HEAD + self.size as usize
     }
@@ -130,7 +130,7 @@ pub fn decode(bytes: &[u8], lo: u64, hi: u64) -> Result<(Vec<Block>, usize), &'s
         FLAT => decode_flat(body, count as usize, lo, flat_bytes(range) as usize),
         _ => decode_bitmap(body, count as usize, lo),
     };
-    // Of sorted blocks the last tells whether they are inside.
+    // The blocks are sorted, so the last one is inside the range only if all are.
     let sorted =
         blocks.iter().zip(&blocks[1.min(blocks.len())..]).fold(true, |all, (a, b)| all & (a.id < b.id));
     let inside =
@@ -168,7 +168,7 @@ fn decode_bitmap(body: &[u8], count: usize, lo: u64) -> Vec<Block> {
         blocks[k.min(count)] = Block { id, mask };
         k += usize::from(mask != 0);
     }
-    // One too many tells that the count was wrong.
+    // If there were more than `count`, the length tells the caller.
     blocks.truncate(k);
     blocks
 }
@@ -235,8 +235,8 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_no_memory_holds_is_an_error() {
-        // Of the largest index space; eight times as many bytes as it claims indices come to 0.
+    fn a_count_beyond_all_memory_is_an_error() {
+        // In the largest index space, eight bytes for each claimed index overflow to 0 bytes.
         for form in 0..3 {
             let mut bytes = vec![form];
             bytes.extend((1u64 << 57).to_le_bytes());

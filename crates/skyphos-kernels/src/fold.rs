@@ -1,15 +1,16 @@
-//! Values: gather them into messages, fold messages into sums, scatter results.
+//! Gather of values into messages, fold of messages into sums, scatter of results.
 //!
 //! A *row* is `width` numbers that belong to one index. Maps hold row positions. Where a map ascends
-//! without gap for a stretch (index sets that agree), the stretch is folded as one vector.
+//! without a gap for a stretch (index sets that agree), the stretch is folded as one vector.
 //!
 //! Cost: one read of map and source, one read and write of the target, each once.
 
-use crate::simd::{self, prefetch};
+use crate::prefetch::prefetch;
+use crate::simd;
 use bytemuck::Pod;
 use skyphos_types::{Element, ReduceOp, Result};
 
-/// Rows that are tested at once for being neighbours; a fold of that many is one or two vectors.
+/// Rows that are tested together for being consecutive; a fold of that many is one or two vectors.
 const STRETCH: usize = 32;
 
 /// `to[k] = from[map[k]]`, row by row. Positions must be inside `from`.
@@ -40,8 +41,8 @@ fn gather_numbers<T: Pod>(from: &[T], map: &[u32], to: &mut [T]) {
     }
 }
 
-/// Whether each position is one more than the one before. The ends tell at once for most that are not;
-/// where a map need not ascend they are not enough.
+/// Whether each position is one more than the one before. The ends rule out most maps at once, but prove nothing for a map
+/// that does not ascend.
 #[inline(always)]
 fn is_run(map: &[u32]) -> bool {
     let (first, last) = (map[0], map[map.len() - 1]);
@@ -84,7 +85,7 @@ pub fn fold_rows<T: Element>(
         ReduceOp::Or => simd::dispatch!(fold_with(T::or, acc, first, map, from, width)),
         ReduceOp::And => simd::dispatch!(fold_with(T::and, acc, first, map, from, width)),
         ReduceOp::Custom(custom) => {
-            // The caller's operation works on whole arrays: gather, combine, scatter.
+            // A custom operation works on whole arrays: gather, combine, scatter.
             let local: Vec<u32> = map.iter().map(|p| p - first).collect();
             let mut rows = vec![T::ZERO; from.len()];
             gather_rows(acc, &local, width, &mut rows);
@@ -95,18 +96,18 @@ pub fn fold_rows<T: Element>(
     Ok(())
 }
 
-/// How far ahead of a fold the processor is told what it will touch: where positions are far apart, it sees too
-/// few of them at once to hide the memory's latency.
+/// Distance of prefetches ahead of the fold. Where positions are far apart, the processor sees too few of them at once to hide
+/// the memory's latency.
 const AHEAD: usize = 4 * STRETCH;
 
-/// Announces the rows at these ascending positions.
+/// Prefetches the rows at these ascending positions.
 #[inline(always)]
 fn prefetch_all<T>(acc: &[T], first: u32, map: &[u32]) {
-    let announce = |p: u32| prefetch(acc.as_ptr().wrapping_add((p - first) as usize));
+    let prefetch_at = |p: u32| prefetch(acc.as_ptr().wrapping_add((p - first) as usize));
     if map[STRETCH - 1] - map[0] == STRETCH as u32 - 1 {
-        map.iter().step_by(8).for_each(|p| announce(*p));
+        map.iter().step_by(8).for_each(|p| prefetch_at(*p));
     } else {
-        map.iter().for_each(|p| announce(*p));
+        map.iter().for_each(|p| prefetch_at(*p));
     }
 }
 
@@ -153,7 +154,7 @@ fn fold_with<T: Element>(
         if let Some(ahead) = map[k * STRETCH..].get(AHEAD..AHEAD + STRETCH) {
             prefetch_all(acc, first, ahead);
         }
-        // The map ascends, so its ends tell whether it is a run.
+        // The map ascends, so its ends prove whether it is a run.
         if m[STRETCH - 1] - m[0] == STRETCH as u32 - 1 {
             let run = &mut acc[(m[0] - first) as usize..][..STRETCH];
             run.iter_mut().zip(f).for_each(|(a, v)| *a = op(*a, *v));
@@ -176,7 +177,7 @@ mod tests {
     use proptest::prelude::*;
     use skyphos_types::{bf16, f16};
 
-    /// Plain oracle.
+    /// Oracle: row by row.
     fn fold_plain<T: Element>(
         op: &ReduceOp,
         acc: &mut [T],

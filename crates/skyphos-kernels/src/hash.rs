@@ -1,4 +1,4 @@
-//! A bijection on block numbers that spreads neighbours evenly: what balances the range split.
+//! Bijection on block numbers that spreads neighbours evenly, which balances the split of the index space over ranks.
 //!
 //! Granules of 2^g neighbouring blocks keep together, so that gathers run along memory; the granules
 //! are permuted. On k-bit numbers the permutation is two rounds of "multiply by an odd constant modulo
@@ -65,7 +65,7 @@ impl BlockHash {
         self.low
     }
 
-    /// The block's place in its granule, which hashing leaves alone.
+    /// The block's place in its granule, which the hash does not change.
     #[inline(always)]
     pub(crate) fn keep(self, number: u64) -> u64 {
         number & ((1 << self.low) - 1)

@@ -1,16 +1,16 @@
-//! Indices as users write them: slices of four integer types.
+//! Indices of the caller: slices of four integer types.
 
 use crate::block::BLOCK_BITS;
 
-/// An integer type that users write indices in.
-pub trait Index: Copy + PartialOrd + Send + Sync + std::fmt::Display {
+/// An integer type of indices.
+pub trait Index: bytemuck::Pod + PartialOrd + Send + Sync + std::fmt::Display {
     /// As an unsigned 64-bit number; `None` if negative.
     fn get(self) -> Option<u64>;
 
-    /// One that is not negative, as a number.
+    /// A non-negative index as an unsigned number.
     fn number(self) -> u64;
 
-    /// The block of one that is not negative.
+    /// The block of a non-negative index.
     fn block(self) -> u64;
 
     /// Its bit in the block.
@@ -37,7 +37,7 @@ macro_rules! index {
 }
 index!(i32, i64, u32, u64);
 
-/// A user's indices, of whichever integer type.
+/// Indices of the caller, of any of the integer types.
 #[derive(Clone, Copy, Debug)]
 pub enum Indices<'a> {
     /// int32
@@ -65,7 +65,7 @@ macro_rules! indices_from {
 }
 indices_from!(I32: i32, I64: i64, U32: u32, U64: u64);
 
-/// Runs `$body` with the slice of whichever type.
+/// Runs `$body` with the typed slice.
 #[macro_export]
 macro_rules! with_indices {
     ($indices:expr, $slice:ident => $body:expr) => {
@@ -79,12 +79,12 @@ macro_rules! with_indices {
 }
 
 impl Indices<'_> {
-    /// How many, repeats included.
+    /// Number of indices, repeats included.
     pub fn len(self) -> usize {
         with_indices!(self, slice => slice.len())
     }
 
-    /// Whether there is none.
+    /// Whether there are no indices.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -94,7 +94,7 @@ impl Indices<'_> {
         with_indices!(self, slice => slice.iter().filter_map(|i| i.get()).max().map_or(0, |i| i.saturating_add(1)))
     }
 
-    /// Whether both are the very same memory.
+    /// Whether both are the same slice of memory.
     pub fn is_same_memory(self, other: Indices<'_>) -> bool {
         let place = |indices: Indices<'_>| with_indices!(indices, slice => slice.as_ptr().cast::<u8>());
         self.len() == other.len()

@@ -1,4 +1,4 @@
-//! Kernels: the loops in which the time goes, each beside a plain oracle.
+//! Kernels: the inner loops of all collectives, each tested against a plain oracle.
 //!
 //! Index sets are kept as blocks of 64 neighbouring indices ([`Block`]: the block's hashed number and
 //! a bit for each index), sorted by hashed number. A set that is dense in places (the head of a power
@@ -7,19 +7,23 @@
 //!
 //! Values are folded ([`fold_rows`]), moved ([`Permutation`]), quantised ([`quantise`]) and chosen ([`topk`]).
 //!
-//! Nothing here knows of messages or time; a rank is at most a number that random numbers depend on.
+//! Kernels know nothing of messages or time. A rank appears only as a number that random numbers depend on.
+//!
+//! AVX-512 and AVX2 code runs by a proof value that only detection makes (`simd.rs`).
 
+mod array_builder;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod block;
 mod codec;
+mod copy;
 mod fold;
 mod hash;
 mod index;
 pub mod keyed;
-#[cfg(target_arch = "x86_64")]
-mod lanes;
 mod merge;
 mod permutation;
-mod pieces;
+mod prefetch;
 mod prepare;
 pub mod product;
 mod quantise;
@@ -32,6 +36,7 @@ pub mod stream;
 mod topk;
 mod union;
 
+pub use array_builder::ArrayBuilder;
 pub use block::{BLOCK_BITS, BLOCK_SIZE, Block, IndexSet, count_indices, split_ranges};
 pub use codec::{Encoding, decode, encoded_bytes};
 pub use fold::{fold_all, fold_rows, gather_rows, scatter_rows};
@@ -39,7 +44,6 @@ pub use hash::BlockHash;
 pub use index::{Index, Indices};
 pub use merge::{Entries, merge};
 pub use permutation::Permutation;
-pub use pieces::Pieces;
 pub use prepare::{Prepared, prepare};
 pub use quantise::{Draw, Quantize, Scale, dequantise, dequantise_and_add, quantise, quantised_bytes};
 pub use sketch::{sketch, union_of};

@@ -1,4 +1,4 @@
-//! Two sorted sparse vectors into one: union of the indices, values combined where both have one.
+//! Merge of two sorted sparse vectors: the union of their indices, with values combined where both have one.
 //!
 //! ```text
 //! while both have 16 entries left:
@@ -9,26 +9,29 @@
 //!           entries to the bits they have
 //! ```
 //!
-//! No branch depends on which side has the next entry, which the processor could not foretell for random sets.
-//! Cost: O(entries), about 30 entries a step. It does not look at the entries' order; both must ascend strictly.
+//! No branch depends on which side has the next entry, since the processor could not predict it for random sets.
+//! Cost: O(entries), about 30 entries a step. Both lists must ascend strictly; this is not checked.
 
 use crate::simd;
 use skyphos_types::{Element, ReduceOp, Result};
 
-/// Entries that are looked at together.
+/// Entries of a side that are merged together.
 const LANES: usize = 16;
 
 /// Entries of ascending index.
 #[derive(Clone, Copy, Debug)]
 pub struct Entries<'a, T> {
-    /// Where they stand, ascending strictly.
+    /// Indices, strictly ascending.
     pub indices: &'a [u32],
-    /// A value each.
+    /// One value an index.
     pub values: &'a [T],
 }
 
-/// The entries of both: `a ⊕ b` where both have one, else with the identity on the other side. Lists are emptied
-/// before. Additions are in the order a, b; a custom operation is not taken.
+/// Replaces `indices` and `values` by the merged entries: `a ⊕ b` where both have the index, else the entry combined with the
+/// identity. Operands are in the order a, b.
+///
+/// # Errors
+/// A custom operation is refused.
 pub fn merge<T: Element>(
     op: &ReduceOp,
     a: Entries<'_, T>,
@@ -36,11 +39,11 @@ pub fn merge<T: Element>(
     indices: &mut Vec<u32>,
     values: &mut Vec<T>,
 ) -> Result<()> {
-    merge_at(simd::level(), op, a, b, indices, values)
+    merge_at(simd::detected(), op, a, b, indices, values)
 }
 
 fn merge_at<T: Element>(
-    level: simd::Level,
+    isa: simd::InstructionSet,
     op: &ReduceOp,
     a: Entries<'_, T>,
     b: Entries<'_, T>,
@@ -52,16 +55,18 @@ fn merge_at<T: Element>(
     let identity = op.identity::<T>()?;
     indices.clear();
     values.clear();
-    let room = a.indices.len() + b.indices.len() + BEYOND;
+    let room = a.indices.len() + b.indices.len() + OVERRUN;
     indices.reserve(room);
     values.reserve(room);
     let out = Out { indices: indices.as_mut_ptr(), values: values.as_mut_ptr(), count: 0 };
     macro_rules! with {
         ($op:expr) => {
-            match level {
+            match isa {
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: `level` has seen that the processor has these instructions; there is room for all.
-                simd::Level::Avx512 => unsafe { avx512::merge_with(a, b, out, identity, $op) },
+                // SAFETY: there is room for all, and `avx512` proves that the processor has the instructions.
+                simd::InstructionSet::Avx512(avx512) => unsafe {
+                    avx512::merge_with(avx512, a, b, out, identity, $op)
+                },
                 // SAFETY: there is room for all.
                 _ => unsafe { merge_with(a, b, out, identity, $op, mix_plain) },
             }
@@ -75,10 +80,10 @@ fn merge_at<T: Element>(
         ReduceOp::Or => with!(T::or),
         ReduceOp::And => with!(T::and),
         ReduceOp::Custom(_) => {
-            return Err(skyphos_types::Error::bad_input("a merge takes a named operation"));
+            return Err(skyphos_types::Error::bad_input("custom operations cannot be merged entry by entry"));
         }
     };
-    // SAFETY: as many have been written.
+    // SAFETY: `merge_with` has written `count` of both.
     unsafe {
         indices.set_len(count);
         values.set_len(count);
@@ -86,10 +91,10 @@ fn merge_at<T: Element>(
     Ok(())
 }
 
-/// Entries that may be written beyond the last.
-const BEYOND: usize = 2 * LANES;
+/// Entries that may be written beyond the last one.
+const OVERRUN: usize = 2 * LANES;
 
-/// Where merged entries go: room for those of both sides and [`BEYOND`].
+/// Destination of merged entries, with room for those of both sides and [`OVERRUN`].
 #[derive(Clone, Copy)]
 struct Out<T> {
     indices: *mut u32,
@@ -97,7 +102,7 @@ struct Out<T> {
     count: usize,
 }
 
-/// What is left of both sides.
+/// The entries of both sides that are not merged yet.
 #[derive(Clone, Copy)]
 struct Sides<'a, T> {
     a: Entries<'a, T>,
@@ -105,7 +110,7 @@ struct Sides<'a, T> {
 }
 
 impl<'a, T> Entries<'a, T> {
-    /// The first of them, if there are so many.
+    /// The first `N`, if there are as many.
     #[inline(always)]
     fn head<const N: usize>(&self) -> Option<(&'a [u32; N], &'a [T; N])> {
         Some((self.indices.first_chunk()?, self.values.first_chunk()?))
@@ -118,11 +123,11 @@ impl<'a, T> Entries<'a, T> {
     }
 }
 
-/// `mix(sides, out, identity, op)` merges some entries of both, which have 32 left, and returns how many of
-/// each. Returns the number of merged entries.
+/// Merges all entries and returns their number. `mix(sides, out, identity, op)` merges some entries of two sides that have 32
+/// left each, and returns how many it took of each.
 ///
 /// # Safety
-/// `out` must have its room.
+/// `out` must have room for the entries of both sides and [`OVERRUN`].
 #[inline(always)]
 unsafe fn merge_with<'a, T: Element, F: Fn(T, T) -> T + Copy>(
     mut a: Entries<'a, T>,
@@ -134,7 +139,7 @@ unsafe fn merge_with<'a, T: Element, F: Fn(T, T) -> T + Copy>(
 ) -> usize {
     while let (Some((i, x)), Some((j, y))) = (a.head::<{ 2 * LANES }>(), b.head::<{ 2 * LANES }>()) {
         let (taken_a, taken_b) = if i[LANES - 1] < j[0] {
-            // SAFETY: fewer entries are written than are taken; so in what follows.
+            // SAFETY: no more entries are written than are taken, and `out` has room for all.
             unsafe { out.put_all(i, |k| op(x[k], identity)) };
             (LANES, 0)
         } else if j[LANES - 1] < i[0] {
@@ -163,11 +168,11 @@ unsafe fn merge_with<'a, T: Element, F: Fn(T, T) -> T + Copy>(
 }
 
 impl<T: Element> Out<T> {
-    /// The first 16 of the indices, and their values. These are there before any is written, so that the compiler
-    /// need not fear that outputs are inputs.
+    /// Writes the first 16 indices and their values. All are computed before one is written, so that the compiler need not assume
+    /// that outputs overlap inputs.
     ///
     /// # Safety
-    /// There must be room for them.
+    /// There must be room for 16 more entries.
     #[inline(always)]
     unsafe fn put_all(&mut self, indices: &[u32; 2 * LANES], value: impl Fn(usize) -> T) {
         let values: [T; LANES] = std::array::from_fn(value);
@@ -180,11 +185,13 @@ impl<T: Element> Out<T> {
         self.count += LANES;
     }
 
+    /// Writes all of these entries.
+    ///
     /// # Safety
     /// There must be room for them.
     #[inline(always)]
     unsafe fn put(&mut self, indices: &[u32], values: impl Iterator<Item = T>) {
-        // SAFETY: as the caller promises; these lists are no part of the sides.
+        // SAFETY: the room is as the caller promises; the output does not overlap the sides.
         unsafe {
             std::ptr::copy_nonoverlapping(indices.as_ptr(), self.indices.add(self.count), indices.len());
             for (k, value) in values.enumerate() {
@@ -195,7 +202,7 @@ impl<T: Element> Out<T> {
     }
 }
 
-/// Entries of up to 16 steps, each of which takes the smaller or both.
+/// Merges in up to 16 steps, each of which takes the smaller of the next two entries, or both if they are equal.
 #[inline(always)]
 fn mix_plain<T: Element>(
     Sides { a, b }: Sides<'_, T>,
@@ -222,15 +229,16 @@ fn mix_plain<T: Element>(
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use super::{BEYOND, Entries, LANES, Out, Sides, merge_with as merge_by};
-    use crate::lanes::spread;
+    use super::{Entries, LANES, OVERRUN, Out, Sides, merge_with as merge_by};
+    use crate::simd::Avx512;
     use skyphos_types::Element;
     use std::arch::x86_64::*;
 
     /// # Safety
-    /// As for [`merge_by`]; the processor must have what [`crate::simd::with_avx512`] asks for.
+    /// As for [`merge_by`]; the processor must have the instructions that an [`Avx512`] proves.
     #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
     pub(super) unsafe fn merge_with<T: Element>(
+        avx512: Avx512,
         a: Entries<'_, T>,
         b: Entries<'_, T>,
         out: Out<T>,
@@ -246,18 +254,19 @@ mod avx512 {
                 identity,
                 op,
                 #[inline(always)]
-                |sides, out, identity, op| mix(sides, out, identity, op),
+                |sides, out, identity, op| mix(avx512, sides, out, identity, op),
             )
         }
     }
 
-    /// Merges those of the next 16 of each side that are not above the other side's sixteenth.
+    /// Of the next 16 entries of each side, merges those that are not above the other side's sixteenth.
     ///
     /// # Safety
-    /// Both sides must have 32 entries and `out` its room; the processor as above.
+    /// Both sides must have 32 entries, and `out` must have room as for [`merge_by`]; the processor as above.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
     unsafe fn mix<T: Element>(
+        avx512: Avx512,
         Sides { a, b }: Sides<'_, T>,
         out: &mut Out<T>,
         identity: T,
@@ -271,8 +280,8 @@ mod avx512 {
         let take_b = _mm512_cmple_epu32_mask(j, _mm512_set1_epi32(a.indices[LANES - 1] as i32));
         let (taken_a, taken_b) = (take_a.count_ones(), take_b.count_ones());
 
-        // How many of b's first 15 are smaller: the answer's bits, from the highest. Any of a's that is taken is
-        // not above b's sixteenth, so that this is all that are smaller.
+        // For each of a's entries, how many of b's first 15 are smaller, bit by bit from the highest. An entry of a that is
+        // taken is not above b's sixteenth, so no later one of b is smaller.
         let mut below = _mm512_setzero_si512();
         for step in [8, 4, 2, 1] {
             let probe = _mm512_permutexvar_epi32(_mm512_add_epi32(below, _mm512_set1_epi32(step - 1)), j);
@@ -281,7 +290,7 @@ mod avx512 {
         }
         let twin = _mm512_mask_cmpeq_epi32_mask(take_a, _mm512_permutexvar_epi32(below, j), i);
 
-        // Places among all taken entries, twins one after the other.
+        // Places among all taken entries; equal indices of a and b take two places, one after the other.
         let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         let place = _mm512_add_epi32(lanes, below);
         let bits = _mm512_maskz_sllv_epi32(take_a, _mm512_set1_epi32(1), place);
@@ -294,13 +303,13 @@ mod avx512 {
 
         let count = out.count;
         out.count += keep.count_ones() as usize;
-        let (mut x, mut y) = ([identity; BEYOND], [identity; BEYOND]);
+        let (mut x, mut y) = ([identity; OVERRUN], [identity; OVERRUN]);
         let blank = [identity; LANES];
-        // SAFETY: the bits of each side are as many as it has taken, at most 16, so that no vector reaches
-        // beyond its 32. As many places are written as `out` has beyond its last entry.
+        // SAFETY: each side has at most 16 bits, as many as it has taken, so no vector reads beyond its 32 entries. `OVERRUN`
+        // places are written, which `out` has beyond its last entry.
         unsafe {
-            spread(in_a, a.values.as_ptr(), &blank, &mut x);
-            spread(in_b, b.values.as_ptr(), &blank, &mut y);
+            avx512.expand(in_a, a.values.as_ptr(), &blank, &mut x);
+            avx512.expand(in_b, b.values.as_ptr(), &blank, &mut y);
             let (mut p, mut q) = (a.indices.as_ptr(), b.indices.as_ptr());
             for part in 0..2 {
                 let (in_a, in_b) = ((in_a >> (16 * part)) as u16, (in_b >> (16 * part)) as u16);
@@ -310,7 +319,7 @@ mod avx512 {
                 (p, q) = (p.add(in_a.count_ones() as usize), q.add(in_b.count_ones() as usize));
             }
             let to = out.values.add(count);
-            for k in 0..BEYOND {
+            for k in 0..OVERRUN {
                 to.add(k).write(op(x[k], y[k]));
             }
         }
@@ -341,14 +350,14 @@ mod tests {
         }
         let sums: Vec<T> = want.values().map(|[x, y]| named(*x, *y)).collect();
         let entries = |s: usize| Entries { indices: &sets[s][..], values: &sides[s][..] };
-        for level in simd::levels() {
+        for isa in simd::all_detected() {
             let (mut indices, mut values) = (vec![3], vec![T::ONE]);
-            merge_at(level, op, entries(0), entries(1), &mut indices, &mut values).unwrap();
-            assert!(indices.iter().eq(want.keys()), "{level:?}");
+            merge_at(isa, op, entries(0), entries(1), &mut indices, &mut values).unwrap();
+            assert!(indices.iter().eq(want.keys()), "{isa:?}");
             assert_eq!(
                 bytemuck::cast_slice::<T, u8>(&values),
                 bytemuck::cast_slice::<T, u8>(&sums),
-                "{level:?}"
+                "{isa:?}"
             );
         }
     }

@@ -1,21 +1,20 @@
-//! From positions in hash order to places in the user's array.
+//! Permutation from positions in hash order to places in the caller's array.
 //!
-//! The user's sorted indices stay in order inside a granule, so the permutation is made of runs, and a
-//! gather or scatter of copies. Unsorted ones are kept one by one.
+//! Sorted indices stay in order inside a granule, so the permutation consists of runs, and a gather or scatter consists of
+//! copies. For unsorted indices every place is stored.
 
+use crate::copy::copy_all;
 use crate::fold::{fold_rows, gather_rows, scatter_rows};
-use crate::simd;
 use bytemuck::Pod;
 use skyphos_types::{Element, ReduceOp, Result};
 
-/// Mean length of runs from which they beat single places.
+/// Mean run length from which runs are faster than single places.
 const WORTHWHILE_RUN: usize = 4;
 
-/// Mean length of runs from which a kernel is called for each; shorter ones go through a piece of memory
-/// that stays in the L1 cache.
+/// Mean run length from which a kernel is called for each run; shorter ones go through a buffer that stays in the L1 cache.
 const LONG_RUN: usize = 64;
 
-/// Numbers in such a piece.
+/// Numbers in that buffer.
 const PIECE: usize = 1024;
 
 /// Place in an array of each position of a set.
@@ -48,7 +47,7 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    /// For at most so many runs.
+    /// For at most `most` runs.
     pub(crate) fn for_runs(most: usize) -> Builder {
         Builder {
             starts: vec![0; most + 1],
@@ -59,7 +58,7 @@ impl Builder {
         }
     }
 
-    /// The next `count` positions, maybe none, lie at `place`, `place` + 1 …; no branch depends on them.
+    /// Appends `count` positions, at `place`, `place` + 1 …; without a branch, so `count` may be 0.
     #[inline(always)]
     pub(crate) fn push_some(&mut self, place: u32, count: u32) {
         let some = count != 0;
@@ -87,7 +86,7 @@ impl Permutation {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are no positions.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -132,7 +131,7 @@ impl Permutation {
         match self {
             Permutation::Each(places) => gather_rows(from, &places[start..start + rows], width, to),
             Permutation::Runs { .. } => {
-                simd::copy_all!(|copy| self.for_runs(start, rows, |at, place, count| {
+                copy_all!(|copy| self.for_runs(start, rows, |at, place, count| {
                     copy(
                         &from[place * width..(place + count) * width],
                         &mut to[at * width..(at + count) * width],
@@ -148,7 +147,7 @@ impl Permutation {
         match self {
             Permutation::Each(places) => scatter_rows(from, &places[start..start + rows], width, to),
             Permutation::Runs { .. } => {
-                simd::copy_all!(|copy| self.for_runs(start, rows, |at, place, count| {
+                copy_all!(|copy| self.for_runs(start, rows, |at, place, count| {
                     copy(
                         &from[at * width..(at + count) * width],
                         &mut to[place * width..(place + count) * width],
@@ -199,8 +198,8 @@ impl Permutation {
         }
     }
 
-    /// `acc[map[k] - first] ⊕= from[place of start + k]`, row by row: a rank's own share of its message,
-    /// taken from the caller's array without a copy of it all between.
+    /// `acc[map[k] - first] ⊕= from[place of start + k]`, row by row: folds a rank's own share straight from the caller's array,
+    /// without a copy of the whole share.
     #[allow(clippy::too_many_arguments, reason = "a kernel")]
     pub fn fold<T: Element>(
         &self,
@@ -213,7 +212,7 @@ impl Permutation {
         width: usize,
     ) -> Result<()> {
         if let ReduceOp::Custom(_) = op {
-            // One call of the caller's operation is dear: all rows at once.
+            // A call of a custom operation is expensive: all rows in one.
             let mut rows = vec![T::ZERO; map.len() * width];
             self.gather(start, map.len(), width, from, &mut rows);
             return fold_rows(op, acc, first, map, &rows, width);

@@ -1,4 +1,4 @@
-//! From a user's indices to a set in hash order, and the way back.
+//! Preparation of the caller's indices: a set in hash order, and the permutation back to the caller's order.
 //!
 //! Sorted distinct indices (the fast path) need one pass to find the blocks and a sort of the blocks
 //! alone; any others are sorted whole. Cost: O(len) plus a radix sort of the blocks or indices.
@@ -15,22 +15,20 @@ use crate::with_indices;
 use skyphos_types::{Error, Result};
 
 impl Indices<'_> {
-    /// [`prepare`] for the type at hand.
+    /// [`prepare`] for the type of these indices.
     pub fn prepare(self, n: u64, hash: BlockHash, what: &str) -> Result<Prepared> {
         with_indices!(self, slice => prepare(slice, n, hash, what))
     }
 }
 
-/// A user's indices as a set.
+/// The caller's indices as a set.
 #[derive(Clone, Debug, Default)]
 pub struct Prepared {
     /// The distinct indices, in hash order.
     pub set: IndexSet,
-    /// For each position of the set, the place of that index in the user's array (the first, if it
-    /// stands there more than once).
+    /// For each position of the set, the place of that index in the caller's array (the first, if it is repeated).
     pub order: Permutation,
-    /// (place of the first, place of a repeat) for indices that stand there more than once, by
-    /// position, then by place.
+    /// (place of the first, place of a repeat) for repeated indices, by position, then by place.
     pub repeats: Vec<(u32, u32)>,
 }
 
@@ -59,7 +57,7 @@ pub fn prepare<I: Index>(indices: &[I], n: u64, hash: BlockHash, what: &str) -> 
 
 fn check_range<I: Index>(indices: &[I], ascending: bool, n: u64, what: &str) -> Result<()> {
     let outside = |i: &I| i.get().is_none_or(|i| i >= n);
-    // Of ascending indices the ends tell.
+    // If indices ascend, only the first and the last can be outside.
     let bad = match ascending {
         true => indices.first().is_some_and(outside) || indices.last().is_some_and(outside),
         false => indices.iter().any(outside),
@@ -80,7 +78,7 @@ const PIECE: usize = 512;
 fn place_blocks<I: Index>(indices: &[I], count: usize, hash: BlockHash) -> Prepared {
     let range = hash.range() as usize;
     let mut masks = vec![0u64; range];
-    // The complement of each block's first place: 0 is none, and the larger is the earlier.
+    // The complement of each block's first place: 0 means none, and a larger one is earlier.
     let mut places = vec![0u32; range];
     let (mut runs, mut ids) = (Runs::with_room(PIECE), [0u64; PIECE]);
     for (k, piece) in indices.chunks(PIECE).enumerate() {
@@ -145,7 +143,7 @@ fn blocks_if_ascending<I: Index>(indices: &[I]) -> Option<usize> {
 /// Sorts by granule: the blocks of one stay in order.
 fn sort_blocks(runs: &Runs, hash: BlockHash) -> Prepared {
     let (low, numbers, starts) = (hash.granule_log2(), runs.blocks(), runs.starts());
-    // The runs at which granules begin.
+    // The runs with which granules begin.
     let mut firsts = vec![0u32; runs.len() + 1];
     let (mut count, mut granule) = (0, u64::MAX);
     for (k, block) in numbers.iter().enumerate() {
@@ -221,7 +219,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// Plain oracle: a sorted map from (hashed block, bit) to places.
+    /// Oracle: a sorted map from (hashed block, bit) to places.
     fn oracle(indices: &[i64], hash: BlockHash) -> BTreeMap<(u64, u32), Vec<u32>> {
         let mut map: BTreeMap<_, Vec<u32>> = BTreeMap::new();
         for (place, i) in indices.iter().enumerate() {

@@ -11,24 +11,24 @@
 use gemm::{Parallelism, gemm};
 use skyphos_types::{Real, bf16, f16};
 
-/// A number that factors are made of.
+/// A number type of factors.
 pub trait Factor: Real {
-    /// What products are summed in: itself, or float32 for 16 bits.
+    /// The type of sums: the type itself, or float32 for 16 bits.
     type Sum: Multiply;
 
-    /// The same numbers as sums are.
+    /// Converts numbers to the type of sums.
     fn widen(from: &[Self], to: &mut [Self::Sum]);
 
-    /// Sums, each rounded to nearest.
+    /// Rounds sums to nearest.
     fn narrow(from: &[Self::Sum], to: &mut [Self]);
 
-    /// The numbers themselves where they are what is summed in.
+    /// The numbers as sums without a copy; `None` for 16 bits.
     fn as_sums(numbers: &mut [Self]) -> Option<&mut [Self::Sum]>;
 }
 
-/// A number that products are summed in.
+/// A number type of sums.
 pub trait Multiply: Factor<Sum = Self> + 'static {
-    /// a - b where b is added with a sign: -1.
+    /// The scale that subtracts a product.
     const MINUS_ONE: Self;
 }
 
@@ -71,21 +71,21 @@ macro_rules! factor_half {
 }
 factor_half!(bf16, f16);
 
-/// Rows of numbers, each so many after the one before.
+/// A matrix by rows, with a stride.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a, T> {
-    /// The numbers, from the first one that counts.
+    /// The numbers, from the first row's first on.
     pub numbers: &'a [T],
-    /// From a row to the next.
+    /// Numbers from a row's start to the next one's.
     pub stride: usize,
 }
 
-/// What there is before a product is added.
+/// Use of the numbers in the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Before {
-    /// Whatever it is does not count.
+    /// They are overwritten, even a NaN.
     Nothing,
-    /// The product is added to it.
+    /// The product is added to them.
     Sum,
 }
 
@@ -117,7 +117,7 @@ pub fn multiply<S: Multiply>(
         Before::Sum => (S::ONE, true),
     };
     let (down, along_a, along_b) = (stride as isize, a.stride as isize, b.stride as isize);
-    // SAFETY: rows and columns that are read and written lie within the slices, as was asserted, and `out` is none of the others.
+    // SAFETY: the asserts above keep all rows and columns inside their slices, and `out` is borrowed mutably, so it overlaps none.
     unsafe {
         gemm(
             rows,
@@ -143,7 +143,7 @@ pub fn multiply<S: Multiply>(
     }
 }
 
-/// [`multiply`] by its definition, pair by pair: what tests compare with, and what papers measured.
+/// [`multiply`] by its definition, pair by pair: the oracle of tests, and the method that the papers measured.
 pub fn multiply_pairs<S: Multiply>(
     (rows, cols, pairs): (usize, usize, usize),
     (a, b): (Rows<'_, S>, Rows<'_, S>),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_does_not_count_even_if_it_is_no_number() {
+    fn overwritten_numbers_do_not_count_even_if_nan() {
         let one = Rows { numbers: &[2.0f32, 3.0], stride: 2 };
         let mut out = [f32::NAN; 4];
         multiply((2, 2, 1), (one, one), (&mut out, 2), (Before::Nothing, 1.0), 1);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn sixteen_bits_are_summed_in_more() {
+    fn sixteen_bits_are_summed_in_float32() {
         let halves: Vec<bf16> = drawn(5, 1);
         let mut wide = [0f32; 5];
         bf16::widen(&halves, &mut wide);

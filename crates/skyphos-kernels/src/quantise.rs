@@ -28,22 +28,22 @@
 mod codes;
 mod random;
 
-use crate::simd::{self, Level};
+use crate::simd::{self, InstructionSet};
 use codes::{BLOCK, bytes_of, levels_of, padded};
 pub use random::Draw;
 use random::Key;
 use skyphos_types::{Error, Real, Result};
 
-/// What a bucket's values are multiples of.
+/// The unit of a bucket's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scale {
-    /// The Euclidean length: the variance bound above.
+    /// The Euclidean length, for the variance bound above.
     L2,
-    /// The largest magnitude: finer steps.
+    /// The largest magnitude, for finer steps.
     Max,
 }
 
-/// How to quantise: all ranks use the same.
+/// Parameters of quantisation, the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quantize {
     bits: u8,
@@ -71,12 +71,12 @@ impl Quantize {
         Ok(Quantize { bits, bucket, scale, seed })
     }
 
-    /// Bits a value.
+    /// Bits per value.
     pub fn bits(&self) -> u8 {
         self.bits
     }
 
-    /// Values a bucket.
+    /// Values per bucket.
     pub fn bucket(&self) -> usize {
         self.bucket as usize
     }
@@ -86,7 +86,7 @@ impl Quantize {
         self.scale
     }
 
-    /// Start of all randomness.
+    /// Seed of all random numbers.
     pub fn seed(&self) -> u64 {
         self.seed
     }
@@ -116,76 +116,78 @@ pub fn quantised_bytes(values: usize, params: &Quantize) -> usize {
 
 /// Writes the quantised `values` to `out`, of [`quantised_bytes`].
 ///
-/// NaN and infinite values are refused; `out` then holds anything.
+/// NaN and infinite values are refused; the contents of `out` are then unspecified.
 pub fn quantise<T: Real>(values: &[T], params: &Quantize, draw: Draw, out: &mut [u8]) -> Result<()> {
     let expected = quantised_bytes(values.len(), params);
     if out.len() != expected {
         let found = out.len();
-        return Err(Error::bad_input(format!("{expected} bytes are needed to quantise, not {found}")));
+        return Err(Error::bad_input(format!(
+            "quantising these values takes {expected} bytes, but the buffer has {found}"
+        )));
     }
-    encode_at(simd::level(), values, params, draw, out).map_err(|start| {
+    encode_at(simd::detected(), values, params, draw, out).map_err(|start| {
         let bad = values[start..].iter().position(|v| !v.to_f32().is_finite()).unwrap_or(0) + start;
         let value = values[bad];
         Error::bad_input(format!(
-            "values[{bad}] = {value:?} cannot be quantised: only numbers that are finite as float32 can"
+            "values[{bad}] = {value:?} cannot be quantised: values must be finite as float32"
         ))
     })
 }
 
-/// Writes what `bytes` stand for, `out.len()` values, to `out`.
+/// Writes the values that `bytes` encode to `out`, which they must fill.
 ///
-/// The bytes may be anything; those that [`quantise`] cannot have made give an error or some numbers.
+/// Any bytes may be given: those that [`quantise`] cannot have written give an error or some numbers.
 pub fn dequantise<T: Real>(
     bytes: &[u8],
     params: &Quantize,
     out: &mut [T],
 ) -> std::result::Result<(), &'static str> {
-    decode_at(simd::level(), bytes, params, out, |_, v| v)
+    decode_at(simd::detected(), bytes, params, out, |_, v| v)
 }
 
-/// Adds what `bytes` stand for to `acc`, as [`dequantise`] and an addition of `T` would.
+/// Adds the values that `bytes` encode to `acc`, as [`dequantise`] and an addition of `T` would.
 ///
-/// After an error `acc` has some buckets added.
+/// After an error some buckets have been added.
 pub fn dequantise_and_add<T: Real>(
     bytes: &[u8],
     params: &Quantize,
     acc: &mut [T],
 ) -> std::result::Result<(), &'static str> {
-    decode_at(simd::level(), bytes, params, acc, T::add)
+    decode_at(simd::detected(), bytes, params, acc, T::add)
 }
 
 fn encode_at<T: Real>(
-    level: Level,
+    isa: InstructionSet,
     values: &[T],
     params: &Quantize,
     draw: Draw,
     out: &mut [u8],
 ) -> std::result::Result<(), usize> {
     match params.bits {
-        2 => simd::dispatch!(level => encode::<T, 2>(values, params, draw, out)),
-        4 => simd::dispatch!(level => encode::<T, 4>(values, params, draw, out)),
-        _ => simd::dispatch!(level => encode::<T, 8>(values, params, draw, out)),
+        2 => simd::dispatch!(isa => encode::<T, 2>(values, params, draw, out)),
+        4 => simd::dispatch!(isa => encode::<T, 4>(values, params, draw, out)),
+        _ => simd::dispatch!(isa => encode::<T, 8>(values, params, draw, out)),
     }
 }
 
 fn decode_at<T: Real>(
-    level: Level,
+    isa: InstructionSet,
     bytes: &[u8],
     params: &Quantize,
     out: &mut [T],
     put: impl Fn(T, T) -> T + Copy,
 ) -> std::result::Result<(), &'static str> {
     if bytes.len() != quantised_bytes(out.len(), params) {
-        return Err("quantised values of another length");
+        return Err("quantised values do not have the bytes that their number takes");
     }
     match params.bits {
-        2 => simd::dispatch!(level => decode::<T, 2>(bytes, params, out, put)),
-        4 => simd::dispatch!(level => decode::<T, 4>(bytes, params, out, put)),
-        _ => simd::dispatch!(level => decode::<T, 8>(bytes, params, out, put)),
+        2 => simd::dispatch!(isa => decode::<T, 2>(bytes, params, out, put)),
+        4 => simd::dispatch!(isa => decode::<T, 4>(bytes, params, out, put)),
+        _ => simd::dispatch!(isa => decode::<T, 8>(bytes, params, out, put)),
     }
 }
 
-/// All buckets. `Err`: where the first bucket starts whose values are not all finite.
+/// Encodes all buckets. `Err`: the start of the first bucket with a value that is not finite.
 #[inline(always)]
 fn encode<T: Real, const BITS: usize>(
     values: &[T],
@@ -240,14 +242,14 @@ fn length<T: Real>(bucket: &[T]) -> Option<f32> {
         *sum += square(v);
     }
     let total: f64 = sums.iter().sum();
-    // Where the length is no f32, its largest will do: any scale not below the magnitudes is unbiased.
+    // A length beyond f32 becomes the largest f32: any scale not below the magnitudes is unbiased.
     total.is_finite().then(|| total.sqrt().min(f64::from(f32::MAX)) as f32)
 }
 
 /// The largest magnitude, or None if a value is not finite.
 #[inline(always)]
 fn largest<T: Real>(bucket: &[T]) -> Option<f32> {
-    // The bits of magnitudes are ordered as they are; NaN and infinity come last.
+    // The bits of magnitudes order like the magnitudes; infinity and NaN come last.
     let top = bucket.iter().fold(0, |top, v| (v.to_f32().to_bits() & 0x7fff_ffff).max(top));
     let top = f32::from_bits(top);
     top.is_finite().then_some(top)
@@ -256,7 +258,7 @@ fn largest<T: Real>(bucket: &[T]) -> Option<f32> {
 /// Bits of a level's fraction.
 const FRACTION: u32 = 24;
 
-/// What takes values to levels with [`FRACTION`] binary digits: two factors, for s/S need not be an f32.
+/// Conversion from values to levels with [`FRACTION`] binary digits: two factors, since s/S may exceed f32.
 #[derive(Clone, Copy)]
 struct Step {
     lift: f32,
@@ -266,13 +268,13 @@ struct Step {
 impl Step {
     fn new(scale: f32, levels: u32) -> Step {
         let top = (levels << FRACTION) as f32;
-        // 2^64, a power of two, takes nothing from a small value.
+        // A power of two loses no digit of a small value.
         let lift = if scale < 2f32.powi(-64) { 2f32.powi(64) } else { 1.0 };
         if scale == 0.0 {
             return Step { lift, factor: 0.0 };
         }
         let mut factor = top / (scale * lift);
-        // No magnitude may come above the last level, or it would leave the code.
+        // No magnitude may exceed the last level, which is the largest that a code can hold.
         while scale * lift * factor > top {
             factor = factor.next_down();
         }
@@ -286,7 +288,7 @@ fn draw_levels<T: Real>(block: &[T; BLOCK], step: Step, key: Key, place: u32) ->
     let mut levels = [0i8; BLOCK];
     for ((level, v), at) in levels.iter_mut().zip(block).zip(place..) {
         let exact = v.to_f32() * step.lift * step.factor;
-        // SAFETY: `Step` keeps |exact| within 127 · 2^24, and a value that is not finite came not here.
+        // SAFETY: `Step` keeps |exact| within 127 · 2^24, and the scale of a bucket exists only if its values are finite.
         let exact: i32 = unsafe { exact.to_int_unchecked() };
         *level = ((exact + (key.random(at) >> (32 - FRACTION)) as i32) >> FRACTION) as i8;
     }
@@ -306,7 +308,7 @@ fn decode<T: Real, const BITS: usize>(
         let (head, codes) = packed.split_at(HEAD);
         let scale = f32::from_le_bytes(head.try_into().expect("a whole head"));
         if !(scale.is_finite() && scale >= 0.0) {
-            return Err("a scale that is not finite, or negative");
+            return Err("the scale of quantised values is negative or not finite");
         }
         let value = |level: i8| T::from_f32(f32::from(level) * unit * scale);
         let (blocks, rest) = bucket.as_chunks_mut::<BLOCK>();

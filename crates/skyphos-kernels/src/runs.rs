@@ -1,4 +1,4 @@
-//! The blocks of ascending indices, as they stand in the user's array.
+//! Runs of ascending indices that lie in the same block, in the caller's order.
 
 use crate::block::BLOCK_BITS;
 use crate::index::Index;
@@ -6,8 +6,8 @@ use crate::simd;
 
 /// Runs of indices of the same block.
 ///
-/// Bits are added up modulo 2^64 instead of joined: the indices of a run are distinct, so two sums that
-/// follow one another differ by the run's mask, and no run has to wait for the one before.
+/// Bits are added modulo 2^64 instead of combined by "or". The indices of a run are distinct, so the sums before and after it
+/// differ by its mask, and no run has to wait for the one before.
 pub(crate) struct Runs {
     blocks: Vec<u64>,
     /// Sum of the bits of all indices before each run; of all indices at the end.
@@ -17,7 +17,7 @@ pub(crate) struct Runs {
     len: usize,
 }
 
-/// Vector stores reach that far past the end.
+/// Numbers that vector stores may write past the end.
 const SLACK: usize = 16;
 
 impl Runs {
@@ -56,15 +56,16 @@ impl Runs {
 
     /// Finds the runs of ascending indices, none negative, the first of which has place `start`.
     pub(crate) fn find<I: Index>(&mut self, indices: &[I], start: u32) {
-        match simd::level() {
+        match simd::detected() {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `level` has seen that the processor has these instructions.
-            simd::Level::Avx512 => unsafe { self.find_avx512(indices, start) },
+            // SAFETY: the value proves that the processor has the instructions.
+            simd::InstructionSet::Avx512(_) => unsafe { self.find_avx512(indices, start) },
             _ => self.find_from(indices, start, Found { runs: 0, block: u64::MAX, sum: 0 }),
         }
     }
 
-    /// Every index writes the start of a run, and stays only if it is one: nothing depends on where runs end.
+    /// Every index writes the start of a run, which the next index overwrites unless it begins one: no branch depends on where
+    /// runs end.
     #[inline(always)]
     fn find_from<I: Index>(&mut self, indices: &[I], start: u32, found: Found) {
         let Found { runs: mut k, mut block, mut sum } = found;
@@ -77,11 +78,9 @@ impl Runs {
         (self.sums[k], self.starts[k], self.len) = (sum, start + indices.len() as u32, k);
     }
 
-    /// # Safety
-    /// The processor must have avx512f, avx512vl, avx512dq, bmi2 and popcnt.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,avx512dq,bmi1,bmi2,popcnt")]
-    unsafe fn find_avx512<I: Index>(&mut self, indices: &[I], start: u32) {
+    fn find_avx512<I: Index>(&mut self, indices: &[I], start: u32) {
         use std::arch::x86_64::*;
         const LANES: usize = 8;
         let zero = _mm512_setzero_si512();
@@ -92,7 +91,7 @@ impl Runs {
         let whole = indices.len() / LANES * LANES;
         assert!(size_of::<I>() == 4 || size_of::<I>() == 8);
         for eight in indices[..whole].chunks_exact(LANES) {
-            // SAFETY: eight indices of 4 or 8 bytes, none negative.
+            // SAFETY: eight indices of 4 or 8 bytes are readable.
             let values = unsafe {
                 match size_of::<I>() {
                     8 => _mm512_loadu_si512(eight.as_ptr().cast()),
@@ -108,7 +107,7 @@ impl Runs {
             sums = _mm512_add_epi64(sums, _mm512_alignr_epi64(sums, zero, 6));
             sums = _mm512_add_epi64(sums, _mm512_alignr_epi64(sums, zero, 4));
             sums = _mm512_add_epi64(sums, sum);
-            // No more runs than indices so far, so the slack holds what a store has too much.
+            // There are no more runs than indices so far, so the slack takes the end of a vector store.
             assert!(k + SLACK <= self.blocks.len());
             // SAFETY: just checked; all three are of the same length.
             unsafe {
@@ -129,7 +128,7 @@ impl Runs {
     }
 }
 
-/// How far the search has come.
+/// State of the search.
 struct Found {
     runs: usize,
     /// Block of the last index.

@@ -1,8 +1,8 @@
-//! Sketches of index sets that tell how large their unions are: the k least hashes of each (Bar-Yossef et al. 2002; Beyer et
-//! al. 2007, "On synopses for distinct-value estimation").
+//! Sketches of index sets, from which the size of a union is estimated: the k least hashes of each set (Bar-Yossef et al. 2002;
+//! Beyer et al. 2007, "On synopses for distinct-value estimation").
 //!
-//! The k least hashes of a union are among those of its sets, and the k-th of them says how densely hashes lie, so how
-//! many indices there are: (k - 1) / h_k, to 1/√k or so. A set with fewer than k indices is held whole.
+//! The k least hashes of a union are among those of its sets. If h_k is the k-th, as a fraction of the range of hashes, the union
+//! has about (k - 1) / h_k indices, to a relative error of about 1/√k. A set with fewer than k indices is counted exactly.
 
 use crate::index::{Index, Indices};
 use crate::{simd, with_indices};
@@ -12,7 +12,7 @@ pub fn sketch(indices: Indices<'_>, k: usize) -> Vec<u64> {
     with_indices!(indices, list => simd::dispatch!(least_hashes(list, k)))
 }
 
-/// Hashes that are made at once, by vectors.
+/// Hashes that are computed together, by vectors.
 const BLOCK: usize = 64;
 
 #[inline(always)]
@@ -30,23 +30,23 @@ fn least_hashes<I: Index>(list: &[I], k: usize) -> Vec<u64> {
                 least.push(hash);
             }
             if least.len() == 2 * k {
-                leave(&mut least, k);
+                keep_least(&mut least, k);
                 below = least.get(k - 1).copied().unwrap_or(u64::MAX);
             }
         }
     }
-    leave(&mut least, k);
+    keep_least(&mut least, k);
     least
 }
 
-/// Leaves the `k` least, each once: an index may stand there more than once.
-fn leave(hashes: &mut Vec<u64>, k: usize) {
+/// Keeps the `k` least, each once, since indices may be repeated.
+fn keep_least(hashes: &mut Vec<u64>, k: usize) {
     hashes.sort_unstable();
     hashes.dedup();
     hashes.truncate(k);
 }
 
-/// Elements of the union of sets of which these are sketches of `k`.
+/// Estimated size of the union of the sets with these sketches of `k`.
 pub fn union_of<'a>(sketches: impl Iterator<Item = &'a [u64]>, k: usize) -> f64 {
     let mut all: Vec<u64> = sketches.flatten().copied().collect();
     all.sort_unstable();
@@ -57,7 +57,7 @@ pub fn union_of<'a>(sketches: impl Iterator<Item = &'a [u64]>, k: usize) -> f64 
     }
 }
 
-/// A hash that spreads any indices over all 64 bits, each to one of its own (the finaliser of SplitMix64).
+/// A bijective hash that spreads indices over all 64 bits (the finaliser of SplitMix64).
 #[inline(always)]
 fn mix(index: u64) -> u64 {
     let mut hash = index.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,7 +1,7 @@
-//! Products of sparse factors: row i of G is Σₖ aₖᵢ bₖ, of the rows of b that meet an entry of column i (Gustavson 1978).
+//! Products of sparse factors: row i of G is Σₖ aₖᵢ bₖ, over the pairs k with an entry at aₖᵢ (Gustavson 1978).
 //!
-//! Cost: one multiply-add for each pair of entries that meet, and sorting: within a row that several pairs meet, entries are
-//! marked in a bitmap where they are many, and sorted by column where they are few. Numbers are summed in the order of pairs.
+//! Cost: one multiply-add for each pair of entries that meet, and ordering by column: in a row with several pairs, entries are
+//! marked in a bitmap if they are many, and sorted if they are few. Numbers are summed in the order of pairs.
 
 use crate::product::Multiply;
 use std::ops::Range;
@@ -9,16 +9,16 @@ use std::ops::Range;
 /// A vector of a pair: entries of ascending index.
 #[derive(Clone, Copy, Debug)]
 pub struct SparseRow<'a, S> {
-    /// Where they stand.
+    /// Their indices.
     pub indices: &'a [u64],
-    /// What they are.
+    /// Their values.
     pub values: &'a [S],
 }
 
 /// Columns up to which a row is summed in an array: it stays in the L2 cache, or close by.
 const MOST_COLUMNS: usize = 1 << 20;
 
-/// Entries of a row beyond which that is worth clearing a bitmap.
+/// Entries of a row from which clearing a bitmap is worth it.
 const MANY: usize = 32;
 
 /// Sums of one row by column.
@@ -49,7 +49,7 @@ impl<S: Multiply> Row<S> {
     }
 }
 
-/// Entries of these rows of G, of `m` columns, in order: index i m + j and number. Columns of b are below `m`.
+/// Entries of these rows of G, which has `m` columns, in order: indices i m + j, and values. Indices of b must be below `m`.
 pub fn sparse_product<S: Multiply>(
     pairs: &[(SparseRow<'_, S>, SparseRow<'_, S>)],
     rows: Range<u64>,
@@ -87,7 +87,7 @@ pub fn sparse_product<S: Multiply>(
                     let b = pairs[*pair as usize].1;
                     few.extend(b.indices.iter().zip(b.values).map(|(col, value)| (*col, factor.mul(*value))));
                 }
-                // Stable: those of one column stay in the order of pairs.
+                // A stable sort keeps the order of pairs within a column.
                 few.sort_by_key(|(col, _)| *col);
                 for same in few.chunk_by(|one, next| one.0 == next.0) {
                     indices.push(base + same[0].0);

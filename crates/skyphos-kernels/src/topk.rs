@@ -1,21 +1,20 @@
-//! The largest magnitudes of a vector: where they are, and what they are (top-k sparsification; SparCML
-//! §2 and Algorithm 1).
+//! Top-k selection: the positions and values of a vector's largest magnitudes (SparCML §2 and Algorithm 1).
 //!
 //! **Order.** A magnitude is the bits of a value without its sign, as an integer. That is the order of
-//! absolute values, with -0.0 equal to 0.0 and NaN above infinity. A NaN is thus always chosen, and makes
-//! itself known in the sum as it would in a dense one; if it counted as small it would stay in a residual
-//! for ever, unseen. Of equal magnitudes the one at the lower index is taken.
+//! absolute values, with -0.0 equal to 0.0 and NaN above infinity. A NaN is thus always chosen and shows up in
+//! the sum, as in a dense one; if it counted as small it would stay in a residual for ever, unseen. Of equal
+//! magnitudes the one at the lower index is taken.
 //!
-//! **How.** All ways end in one pass that keeps what reaches a threshold (`loops.rs`), with vectors:
+//! **Method.** One pass keeps the values that reach a threshold (`loops.rs`). The threshold comes from:
 //!
-//! - *Whole*: a sample of up to 2^14 values gives a threshold that somewhat more than k values reach; those
-//!   are kept, and the exact k of them found by selection. Should fewer reach it, once more with less.
-//! - *Buckets*: the maxima of groups of a bucket's values give a threshold that at least k reach (`bucket.rs`).
-//! - *At least*: the threshold is given.
+//! - *Whole*: a sample of up to 2^14 values, so that somewhat more than k values reach it; the exact k are then
+//!   found by selection. If fewer than k reach it, the pass is repeated with a lower one.
+//! - *Buckets*: the maxima of groups of a bucket's values, which at least k values reach (`bucket.rs`).
+//! - *At least*: the caller.
 //!
-//! Cost: one pass over the values, O(k) for the rest, if no more than a few magnitudes around the k-th are
-//! alike; else memory for as many indices and values as are alike. Exactly min(k, len) are chosen, zeros too
-//! if there is nothing else. Nothing is promised of how often a value is read.
+//! Cost: one pass over the values and O(k), if only a few magnitudes equal the k-th; else memory for as many
+//! indices and values as do. Exactly min(k, len) values are chosen, zeros included if there are not enough
+//! others. A value may be read several times.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -23,39 +22,39 @@ mod bucket;
 mod feedback;
 mod loops;
 mod magnitude;
-mod room;
+mod selected;
 mod slots;
 
-use crate::simd::{self, Level};
+use crate::simd::{self, InstructionSet};
 pub use feedback::{Incoming, Layer, put_back, quantise_in_place, take_layers, take_topk_of_sum};
 pub use magnitude::Magnitude;
 
 use bucket::{append_buckets, take_buckets};
 use loops::{Loops, with_loops};
 use magnitude::{Number, kth_of_all};
-use room::Room;
+use selected::Selected;
 use skyphos_types::{Error, Result};
 
-/// Which values to choose.
+/// Rule of selection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Select<T> {
     /// The `k` largest of the whole vector.
     Whole {
-        /// How many.
+        /// Values to choose.
         k: usize,
     },
     /// The `k` largest of every `bucket` consecutive values (of the rest too, if the last has fewer).
     Buckets {
-        /// How many of a bucket.
+        /// Values to choose from each bucket.
         k: usize,
-        /// Values of a bucket; SparCML has 512.
+        /// Values per bucket; SparCML uses 512.
         bucket: usize,
     },
-    /// All of at least this magnitude.
+    /// All values of at least this magnitude.
     AtLeast(T),
 }
 
-/// Replaces `indices` and `picked` by the positions of the chosen values, ascending, and the values.
+/// Replaces `indices` and `picked` by the ascending positions of the chosen values, and the values.
 ///
 /// # Errors
 /// A bucket of no values, a threshold that is NaN, more than 2^32 - 1 values.
@@ -66,14 +65,14 @@ pub fn topk<T: Magnitude>(
     picked: &mut Vec<T>,
 ) -> Result<()> {
     check(values.len(), select)?;
-    topk_at(simd::level(), values, select, &mut Room::new(indices, picked));
+    topk_at(simd::detected(), values, select, &mut Selected::new(indices, picked));
     Ok(())
 }
 
-/// As [`topk`]; the chosen values are moved out of `acc`, so that what stays is acc - TopK(acc).
+/// As [`topk`], and clears the chosen values in `acc`, which becomes acc - TopK(acc).
 ///
 /// # Errors
-/// As [`topk`]; `acc` is then as it was.
+/// As [`topk`]; `acc` is then unchanged.
 pub fn take_topk<T: Magnitude>(
     acc: &mut [T],
     select: Select<T>,
@@ -81,44 +80,49 @@ pub fn take_topk<T: Magnitude>(
     picked: &mut Vec<T>,
 ) -> Result<()> {
     check(acc.len(), select)?;
-    take_at(simd::level(), acc, select, &mut Room::new(indices, picked));
+    take_at(simd::detected(), acc, select, &mut Selected::new(indices, picked));
     Ok(())
 }
 
-fn take_at<T: Magnitude>(level: Level, acc: &mut [T], select: Select<T>, room: &mut Room<'_, T>) {
+fn take_at<T: Magnitude>(
+    isa: InstructionSet,
+    acc: &mut [T],
+    select: Select<T>,
+    selected: &mut Selected<'_, T>,
+) {
     take_of(
-        level,
+        isa,
         acc,
         0,
         select,
-        room,
+        selected,
         #[inline(always)]
         |_, _| {},
     );
 }
 
-/// Appends what is chosen of `acc`, whose first value is at place `start`, and clears it there. Before that `fill` gets each
-/// part of it and the part's place in `acc`: if values are chosen from buckets, each of those.
+/// Appends the values chosen from `acc`, whose first value has index `start`, and clears them there. Before a part of `acc` is
+/// searched, `fill` is called with it and its offset; a part is a bucket, or else the whole.
 fn take_of<T: Magnitude>(
-    level: Level,
+    isa: InstructionSet,
     acc: &mut [T],
     start: u32,
     select: Select<T>,
-    room: &mut Room<'_, T>,
+    selected: &mut Selected<'_, T>,
     fill: impl FnMut(&mut [T], usize),
 ) {
     if let Select::Buckets { k, bucket } = select {
-        return with_loops!(level, loops => take_buckets(acc, start, k, bucket, room, fill, loops));
+        return with_loops!(isa, loops => take_buckets(acc, start, k, bucket, selected, fill, loops));
     }
-    simd::dispatch!(level => fill_whole(acc, fill));
-    // Selection in a whole vector may begin anew, so it has room of its own.
+    simd::dispatch!(isa => fill_whole(acc, fill));
+    // Selection from a whole vector may begin again, so it has lists of its own.
     let (mut indices, mut picked) = (Vec::new(), Vec::new());
-    topk_at(level, acc, select, &mut Room::new(&mut indices, &mut picked));
+    topk_at(isa, acc, select, &mut Selected::new(&mut indices, &mut picked));
     for i in indices {
         acc[i as usize] = T::ZERO;
-        room.indices.push(start + i);
+        selected.indices.push(start + i);
     }
-    room.picked.append(&mut picked);
+    selected.picked.append(&mut picked);
 }
 
 #[inline(always)]
@@ -128,46 +132,61 @@ fn fill_whole<T>(acc: &mut [T], mut fill: impl FnMut(&mut [T], usize)) {
 
 fn check<T: Magnitude>(values: usize, select: Select<T>) -> Result<()> {
     if u32::try_from(values).is_err() {
-        return Err(Error::bad_input(format!("{values} values are more than 2^32 - 1: select in parts")));
+        return Err(Error::bad_input(format!(
+            "{values} values are more than the 2^32 - 1 that one selection takes: select in parts"
+        )));
     }
     match select {
-        Select::Buckets { bucket: 0, .. } => Err(Error::bad_input("a bucket has at least one value, not 0")),
+        Select::Buckets { bucket: 0, .. } => {
+            Err(Error::bad_input("bucket=0: a bucket needs at least one value"))
+        }
         Select::AtLeast(t) if t.to_f32().is_nan() => {
-            Err(Error::bad_input("a threshold is a number, not NaN"))
+            Err(Error::bad_input("a threshold must be a number, not NaN"))
         }
         _ => Ok(()),
     }
 }
 
-/// With the instructions of a level that the processor has.
-fn topk_at<T: Magnitude>(level: Level, values: &[T], select: Select<T>, room: &mut Room<'_, T>) {
+/// As [`topk`], with a given instruction set.
+fn topk_at<T: Magnitude>(
+    isa: InstructionSet,
+    values: &[T],
+    select: Select<T>,
+    selected: &mut Selected<'_, T>,
+) {
     match select {
-        Select::Whole { k } => whole(level, values, k.min(values.len()), room),
+        Select::Whole { k } => whole(isa, values, k.min(values.len()), selected),
         Select::Buckets { k, bucket } => {
-            with_loops!(level, loops => append_buckets(values, 0, k, bucket, room, loops));
+            with_loops!(isa, loops => append_buckets(values, 0, k, bucket, selected, loops));
         }
-        Select::AtLeast(t) if t.to_f32() <= 0.0 => at_least(level, values, T::ZERO.magnitude(), room),
-        Select::AtLeast(t) => at_least(level, values, t.magnitude(), room),
+        Select::AtLeast(t) if t.to_f32() <= 0.0 => at_least(isa, values, T::ZERO.magnitude(), selected),
+        Select::AtLeast(t) => at_least(isa, values, t.magnitude(), selected),
     }
 }
 
-fn at_least<T: Magnitude>(level: Level, values: &[T], least: T::Key, room: &mut Room<'_, T>) {
-    with_loops!(level, loops => append_all(values, least, room, loops));
+fn at_least<T: Magnitude>(isa: InstructionSet, values: &[T], least: T::Key, selected: &mut Selected<'_, T>) {
+    with_loops!(isa, loops => append_all(values, least, selected, loops));
 }
 
-/// Appends all values of at least that magnitude.
+/// Appends all values of at least a magnitude.
 #[inline(always)]
-fn append_all<T: Magnitude>(values: &[T], least: T::Key, room: &mut Room<'_, T>, loops: impl Loops<T>) {
+fn append_all<T: Magnitude>(
+    values: &[T],
+    least: T::Key,
+    selected: &mut Selected<'_, T>,
+    loops: impl Loops<T>,
+) {
     const PART: usize = 4096;
     for (part, start) in values.chunks(PART).zip((0u32..).step_by(PART)) {
-        room.append(part.len(), |to| loops.collect(part, start, least, to));
+        // SAFETY: `Loops` promises that `collect` writes as many as it returns.
+        unsafe { selected.append(part.len(), |to| loops.collect(part, start, least, to)) };
     }
 }
 
-/// Values whose magnitudes tell about all.
+/// Values of the sample from which the threshold is estimated.
 const SAMPLE: usize = 1 << 14;
 
-fn whole<T: Magnitude>(level: Level, values: &[T], k: usize, room: &mut Room<'_, T>) {
+fn whole<T: Magnitude>(isa: InstructionSet, values: &[T], k: usize, selected: &mut Selected<'_, T>) {
     if k == 0 {
         return;
     }
@@ -175,38 +194,38 @@ fn whole<T: Magnitude>(level: Level, values: &[T], k: usize, room: &mut Room<'_,
         few if few <= 4 * SAMPLE => Vec::new(),
         many => (0..SAMPLE).map(|i| values[place(i, many)].magnitude()).collect(),
     };
-    // The number of the sample expected above the k-th of all, and four standard deviations more.
+    // The expected number of samples above the k-th largest value, and four standard deviations more.
     let expected = k as f64 * sample.len() as f64 / values.len() as f64;
     let mut rank = (expected + 4.0 * expected.sqrt() + 4.0) as usize;
     let (zero, one) = (T::Key::of(0), T::Key::of(1));
     while rank < sample.len() {
         let (_, least, _) = sample.select_nth_unstable_by(rank, |a, b| b.cmp(a));
-        // In a vector of mostly zeros those are left out as long as there is enough else.
+        // In a vector of mostly zeros, zeros are left out as long as there are enough others.
         let least = (*least).max(one);
-        at_least(level, values, least, room);
-        if room.indices.len() >= k {
-            return room.keep_largest(0, k);
+        at_least(isa, values, least, selected);
+        if selected.indices.len() >= k {
+            return selected.keep_largest(0, k);
         }
-        room.clear();
+        selected.clear();
         rank = if least == one { sample.len() } else { rank * 4 };
     }
     if let Some(least) = kth_of_all(values, k).filter(|least| *least > zero) {
-        at_least(level, values, least, room);
-        return room.keep_largest(0, k);
+        at_least(isa, values, least, selected);
+        return selected.keep_largest(0, k);
     }
-    // So few are not zero that zeros are chosen too, the first ones.
+    // Fewer than k values are not zero, so the first zeros are chosen too.
     let mut zeros = k - values.iter().filter(|v| v.magnitude() > zero).count();
     for (v, i) in values.iter().zip(0..) {
         let is_zero = v.magnitude() == zero;
         if !is_zero || zeros > 0 {
             zeros -= usize::from(is_zero);
-            room.indices.push(i);
-            room.picked.push(*v);
+            selected.indices.push(i);
+            selected.picked.push(*v);
         }
     }
 }
 
-/// The place of the i-th of the sample among `many`: scattered, so that no period of the data is met.
+/// Position of the i-th sample among `many` values: scattered, so that a period in the data does not bias the sample.
 fn place(i: usize, many: usize) -> usize {
     let mut x = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ x >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);

@@ -1,16 +1,16 @@
 //! Union of sorted sets by tree merge (Kylix §VI-A), and the maps from parts into unions.
 //!
 //! Sets are merged in pairs, so that the two sides of a merge are about equally long: O(N log d)
-//! block steps for d sets of N blocks together, less where they overlap. Sets that fill their range
-//! well are united in a table of it instead: O(N + range). Neither has a branch that depends on the data.
+//! block steps for d sets of N blocks together, less where they overlap. Sets that fill most of their range
+//! are united in a table of the range instead: O(N + range). Neither has a branch that depends on the data.
 
 use crate::block::{Block, IndexSet, count_indices};
 use crate::simd;
 
-/// Position of an element that the larger set does not hold.
+/// Position of an element that the larger set does not contain.
 pub const MISSING: u32 = u32::MAX;
 
-/// Numbers of a range per block up to which a table of the range is faster than steps from block to block.
+/// Block numbers in the range per block present, up to which a table of the range is faster than steps from block to block.
 pub(crate) const TABLE_WORTH: u64 = 4;
 
 /// The union of sorted lists of blocks.
@@ -40,7 +40,7 @@ fn unite(lists: &[&[Block]], lo: u64, range: usize) -> Vec<Block> {
             masks[(block.id - lo) as usize] |= block.mask;
         }
     }
-    // Room for every block; those with no index are overwritten by the next.
+    // A block without an index is overwritten by the next.
     let mut blocks = vec![Block::default(); range];
     let mut count = 0;
     for (id, mask) in (lo..).zip(masks) {
@@ -84,14 +84,14 @@ fn merge(a: &[Block], b: &[Block]) -> Vec<Block> {
     out
 }
 
-/// Room for a position.
+/// Uninitialised memory of a position.
 type Slot = std::mem::MaybeUninit<u32>;
 
 /// Finds positions in a set.
 pub struct Locator<'a> {
     whole: &'a IndexSet,
     lo: u64,
-    /// The number of each block of the range, where it is well filled.
+    /// The number of each block of the range, if most of them are present.
     table: Option<Vec<u32>>,
 }
 
@@ -118,24 +118,24 @@ impl<'a> Locator<'a> {
     /// Both are sorted, so the positions that are there ascend.
     pub fn positions(&self, part: &[Block]) -> Vec<u32> {
         let count = count_indices(part) as usize;
-        // Room for a last vector store that reaches past the end.
+        // 64 more, since the last vector store may reach past the end.
         let mut map: Vec<u32> = Vec::with_capacity(count + 64);
         let room = &mut map.spare_capacity_mut()[..count + 64];
-        let filled = match simd::level() {
+        let filled = match simd::detected() {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `level` has seen that the processor has these instructions.
-            simd::Level::Avx512 => unsafe { fill_avx512(part, self, room) },
+            // SAFETY: the value proves that the processor has the instructions.
+            simd::InstructionSet::Avx512(_) => unsafe { fill_avx512(part, self, room) },
             _ => fill(part, self, room, expand),
         };
         assert_eq!(filled, count);
-        // SAFETY: `put` has written as many positions.
+        // SAFETY: `fill` has written `count` positions.
         unsafe { map.set_len(count) };
         map
     }
 }
 
-/// Walks the part; `put(base, full, mask, out)` writes the positions of the bits of `mask` in a block whose
-/// whole mask is `full` and whose first element has position `base`. Returns how many there are.
+/// Writes the positions of all blocks of the part and returns their number; `put(base, full, mask, out)` writes the positions of the bits of `mask` in a block whose
+/// whole mask is `full` and whose first element has position `base`.
 #[inline(always)]
 fn fill(
     part: &[Block],
@@ -180,7 +180,7 @@ fn fill_found(
     at
 }
 
-/// Bit by bit.
+/// Writes positions bit by bit.
 #[inline(always)]
 fn expand(base: u32, full: u64, mask: u64, out: &mut [Slot]) {
     let mut left = mask;
@@ -192,14 +192,11 @@ fn expand(base: u32, full: u64, mask: u64, out: &mut [Slot]) {
     }
 }
 
-/// The bits that are there, squeezed to the numbers they have among `full`, lead to the positions: 16
-/// at a time, without a branch for each.
-///
-/// # Safety
-/// The processor must have avx512f, bmi2 and popcnt.
+/// [`fill`] by vectors: the bits of `mask`, compressed to their numbers among `full` (`pext`), select the positions, 16 at a time
+/// and without a branch for each.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,popcnt")]
-unsafe fn fill_avx512(part: &[Block], locator: &Locator<'_>, map: &mut [Slot]) -> usize {
+fn fill_avx512(part: &[Block], locator: &Locator<'_>, map: &mut [Slot]) -> usize {
     use std::arch::x86_64::*;
     let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     fill(
@@ -214,7 +211,7 @@ unsafe fn fill_avx512(part: &[Block], locator: &Locator<'_>, map: &mut [Slot]) -
             let mut numbers = _pext_u64(mask, full);
             let mut positions = _mm512_add_epi32(lanes, _mm512_set1_epi32(base as i32));
             let mut at = 0;
-            // Two vectors a step: most blocks take one step, so the loop's end is easily foretold.
+            // Two vectors a step: most blocks take one step, so the loop's end is predictable.
             while numbers != 0 {
                 for _ in 0..2 {
                     let some = numbers as u16;
@@ -259,7 +256,7 @@ mod tests {
                 let map = locator.positions(part);
                 let mut plain = vec![Slot::new(0); map.len()];
                 fill(part, &Locator { table: None, ..locator }, &mut plain, expand);
-                // SAFETY: all were made with a 0.
+                // SAFETY: all were initialised with 0.
                 let plain: Vec<u32> = plain.iter().map(|p| unsafe { p.assume_init() }).collect();
                 prop_assert_eq!(&map, &plain);
                 let want: Vec<u32> = IndexSet::new(part.clone())

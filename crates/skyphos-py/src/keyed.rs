@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 use skyphos::keyed::{
-    Keys, Known, Merge, NOWHERE, Numbers, StringBatch, Strings, Table, owner_of, wave_of, words,
+    Keys, Known, Merge, NOWHERE, Numbers, StringBatch, Strings, Table, owner_of, tokens, wave_of,
 };
 use skyphos::{DType, Element, Error, Result, with_element};
 use std::any::Any;
@@ -314,7 +314,7 @@ pub fn words_of<'py>(
 ) -> PyResult<(StringArrays<'py>, usize)> {
     let text = text.as_slice()?;
     let left = text.get(at..).ok_or_else(|| PyValueError::new_err("beyond the end of a text"))?;
-    let (ends, letters, taken) = py.detach(|| words(left, most));
+    let (ends, letters, taken) = py.detach(|| tokens(left, most));
     Ok(((PyArray1::from_vec(py, ends), PyArray1::from_vec(py, letters)), at + taken))
 }
 

@@ -6,7 +6,7 @@ use skyphos_core::Endpoint;
 use skyphos_core::clock::Effort;
 use skyphos_core::collectives::allreduce::dense;
 use skyphos_core::stream::Terms;
-use skyphos_kernels::Pieces;
+use skyphos_kernels::ArrayBuilder;
 use skyphos_kernels::stream::{Addend, Form, Shape, View, absent_number, as_entries, tell_apart};
 use skyphos_types::{Element, ReduceOp, Result};
 
@@ -77,7 +77,7 @@ async fn told_by_numbers<T: Element>(
         return Ok(Form::Dense { values, present });
     }
     let vector = Addend::new(view, width, absent);
-    let (mut values, mut present) = (Pieces::new(len), vec![0; n.div_ceil(64) as usize]);
+    let (mut values, mut present) = (ArrayBuilder::new(len), vec![0; n.div_ceil(64) as usize]);
     dense::ring_of_entries(ep, op, &vector, len, |first, piece| {
         values.put_entries(first, piece, width, &mut present);
     })
@@ -102,13 +102,13 @@ async fn told_by_bitmap<T: Element>(
     }
     let vector = Addend::new(view, shape.width, identity);
     let (mut values, mut present) =
-        (Pieces::new(len), shape.with_present.then(|| view.bitmap(n, shape.width)));
+        (ArrayBuilder::new(len), shape.with_present.then(|| view.bitmap(n, shape.width)));
     let ring = dense::ring_of_entries(ep, op, &vector, len, |first, piece| values.put(first, piece));
     dense::with_bitmap(ep, ring, present.as_mut(), n).await?;
     Ok(Form::Dense { values: whole(values), present })
 }
 
-fn whole<T: Element>(values: Pieces<T>) -> Vec<T> {
+fn whole<T: Element>(values: ArrayBuilder<T>) -> Vec<T> {
     values.finish().expect("each step of the ring brought its whole range")
 }
 

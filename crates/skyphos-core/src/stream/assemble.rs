@@ -8,10 +8,10 @@ use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::quantised::open;
-use skyphos_kernels::Pieces;
+use skyphos_kernels::ArrayBuilder;
 use skyphos_kernels::stream::{
-    Form, IndexList, Offsets, QuantisedValues, STEP, Segment, Shape, dense_form, entries, list_bitmap,
-    put_bitmap, put_entries, set_run,
+    Form, IndexList, Offsets, QuantisedValues, Reader, STEP, Segment, Shape, dense_form, entries,
+    list_bitmap, put_bitmap, put_entries, set_run,
 };
 use skyphos_types::{Element, Result};
 
@@ -34,7 +34,7 @@ enum Room<T> {
     /// No memory is touched, nor cleared, before its entries come.
     Sparse {
         indices: Indices,
-        values: Pieces<T>,
+        values: ArrayBuilder<T>,
     },
     Dense {
         values: Vec<T>,
@@ -43,8 +43,8 @@ enum Room<T> {
 }
 
 enum Indices {
-    Narrow(Pieces<u32>),
-    Wide(Pieces<u64>),
+    Narrow(ArrayBuilder<u32>),
+    Wide(ArrayBuilder<u64>),
 }
 
 impl Indices {
@@ -102,7 +102,10 @@ impl<T: Element> Assembler<T> {
             unknown: leaves.len(),
             leaves,
             early: Vec::new(),
-            room: Room::Sparse { indices: Indices::Narrow(Pieces::new(0)), values: Pieces::new(0) },
+            room: Room::Sparse {
+                indices: Indices::Narrow(ArrayBuilder::new(0)),
+                values: ArrayBuilder::new(0),
+            },
             codec: None,
         }
     }
@@ -197,10 +200,10 @@ impl<T: Element> Assembler<T> {
         } else {
             let room = || {
                 let indices = match self.shape.wide {
-                    true => Indices::Wide(Pieces::try_new(total).ok()?),
-                    false => Indices::Narrow(Pieces::try_new(total).ok()?),
+                    true => Indices::Wide(ArrayBuilder::try_new(total).ok()?),
+                    false => Indices::Narrow(ArrayBuilder::try_new(total).ok()?),
                 };
-                let values = Pieces::try_new(total.checked_mul(self.shape.width)?).ok()?;
+                let values = ArrayBuilder::try_new(total.checked_mul(self.shape.width)?).ok()?;
                 Some(Room::Sparse { indices, values })
             };
             room().ok_or("streams of more entries than this machine can hold")?
@@ -227,7 +230,7 @@ impl<T: Element> Assembler<T> {
                 _ => {}
             }
         }
-        let (mut reader, mut offsets, mut at) = (segment.reader(), [0; STEP], 0);
+        let (mut reader, mut offsets, mut at) = (Reader::default(), [0; STEP], 0);
         while let Some(some) = reader.step(&segment, &mut offsets)? {
             let listed = match some {
                 Offsets::Listed(count) => count,

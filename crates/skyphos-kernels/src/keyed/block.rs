@@ -1,19 +1,19 @@
-//! Keyed rows as bytes: what ranks of a shuffle send each other.
+//! Encoding of keyed rows, as ranks of a shuffle exchange them.
 //!
 //! ```text
-//! head      kind, type of values, bytes of a number, bytes of a count (0: a row a key); width u32; keys u64; rows u64; extra u64
-//! numbers   of each key: its distance from `extra`, the smallest; of strings: their lengths, and `extra` is their sum
-//! strings   one after the other
-//! counts    of a list: each key's rows
-//! rows      from the next multiple of 8
+//! head      kind of keys, type of values, bytes of a number, bytes of a count (0: one row per key); width u32; keys u64; rows u64; extra u64
+//! numbers   numeric keys: each key minus `extra`, the smallest; strings: their lengths, whose sum is `extra`
+//! strings   their bytes, concatenated
+//! counts    in a list: the number of rows of each key
+//! rows      from the next multiple of 8 on
 //! ```
-//! Little-endian. Nothing has no bytes at all.
+//! All numbers are little-endian. An empty table is encoded as no bytes.
 
 use skyphos_types::{DType, Error, Result};
 
 const HEAD_BYTES: usize = 32;
 
-/// A block that was read: its parts fit its length.
+/// A decoded block, whose parts fit its length.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
     pub(super) kind: u8,
@@ -22,19 +22,19 @@ pub struct Block<'a> {
     pub(super) extra: u64,
     numbers: Narrow<'a>,
     pub(super) strings: &'a [u8],
-    /// Of a list.
+    /// Rows per key, in a list only.
     counts: Option<Narrow<'a>>,
     pub(super) rows: &'a [u8],
 }
 
-/// Numbers of a few bytes each.
+/// Numbers of 1, 2, 4 or 8 bytes each.
 #[derive(Clone, Copy, Debug)]
 struct Narrow<'a> {
     bytes: &'a [u8],
     each: usize,
 }
 
-/// The next bytes.
+/// Splits the next `len` bytes off.
 fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (part, left) = rest.split_at_checked(len)?;
     *rest = left;
@@ -42,7 +42,7 @@ fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
 }
 
 impl<'a> Narrow<'a> {
-    /// The next ones, one a key.
+    /// Splits the next `keys` numbers off.
     fn take(rest: &mut &'a [u8], keys: usize, each: u8) -> Option<Narrow<'a>> {
         let each = [1, 2, 4, 8].contains(&each).then_some(usize::from(each))?;
         take(rest, keys.checked_mul(each)?).map(|bytes| Narrow { bytes, each })
@@ -57,7 +57,7 @@ impl<'a> Narrow<'a> {
     }
 }
 
-/// Appends numbers up to `most`, and says how many bytes each has.
+/// Appends numbers, none above `most`, and returns the bytes per number.
 pub(super) fn narrow(to: &mut Vec<u8>, most: u64, numbers: impl Iterator<Item = u64>) -> usize {
     match most {
         0..=0xff => to.extend(numbers.map(|number| number as u8)),
@@ -75,7 +75,7 @@ pub(super) fn narrow(to: &mut Vec<u8>, most: u64, numbers: impl Iterator<Item = 
     }
 }
 
-/// Writes a block, part after part.
+/// Encoder of a block, part by part.
 pub(super) struct Writer {
     bytes: Vec<u8>,
     head: [u8; 4],
@@ -85,25 +85,25 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Of so many keys of a kind. The rest of the bytes are for what comes.
+    /// An encoder of `keys` keys of a kind, with `room` bytes reserved for its parts.
     pub(super) fn new(kind: u8, dtype: DType, width: usize, keys: usize, room: usize) -> Writer {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + room);
         bytes.resize(HEAD_BYTES, 0);
         Writer { bytes, head: [kind, dtype as u8, 1, 0], width: width as u32, keys: keys as u64, extra: 0 }
     }
 
-    /// The keys.
+    /// Writes the keys.
     pub(super) fn keys(&mut self, put: impl FnOnce(&mut Vec<u8>) -> (usize, u64)) {
         let (each, extra) = put(&mut self.bytes);
         (self.head[2], self.extra) = (each as u8, extra);
     }
 
-    /// Each key's rows, in a list.
+    /// Writes the number of rows of each key, for a list.
     pub(super) fn counts(&mut self, most: u64, counts: impl Iterator<Item = u64>) {
         self.head[3] = narrow(&mut self.bytes, most, counts) as u8;
     }
 
-    /// The rows, and the block.
+    /// Writes the rows and returns the block.
     pub(super) fn rows(mut self, rows: u64, put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
         put(&mut self.bytes);
@@ -117,12 +117,14 @@ impl Writer {
 }
 
 impl<'a> Block<'a> {
-    /// Reads one that is not empty.
+    /// Decodes a block that is not empty.
     ///
     /// # Errors
-    /// `BadInput` where its parts do not fit its length, or say what cannot be.
+    /// `BadInput` if its parts do not fit its length or contradict each other.
     pub fn read(block: &'a [u8]) -> Result<Block<'a>> {
-        Block::parts(block).ok_or_else(|| Error::bad_input("a block of keyed rows that makes no sense"))
+        Block::parts(block).ok_or_else(|| {
+            Error::bad_input("a block of keyed rows is damaged: its parts do not fit its length")
+        })
     }
 
     fn parts(block: &'a [u8]) -> Option<Block<'a>> {
@@ -145,24 +147,24 @@ impl<'a> Block<'a> {
         let so_far = block.len() - rest.len();
         take(&mut rest, so_far.next_multiple_of(8) - so_far)?;
         let rows = rest;
-        let told = match counts {
+        let counted = match counts {
             None => keys as u64,
-            // A key without a row has none to be folded into.
+            // Every key needs a row.
             Some(counts) => {
                 counts.iter().try_fold(0u64, |sum, count| sum.checked_add(count).filter(|_| count > 0))?
             }
         };
         let bytes = row_count.checked_mul(width as u64)?.checked_mul(dtype.size() as u64)?;
-        (told == row_count && bytes == rows.len() as u64).then_some(())?;
+        (counted == row_count && bytes == rows.len() as u64).then_some(())?;
         Some(Block { kind, dtype, width, extra, numbers, strings, counts, rows })
     }
 
-    /// Each key's number.
+    /// The number of each key.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> + use<'a> {
         self.numbers.iter()
     }
 
-    /// Each key's rows, in a list.
+    /// The number of rows of each key, in a list.
     pub(super) fn counts(&self) -> Option<impl Iterator<Item = u64> + use<'a>> {
         self.counts.map(Narrow::iter)
     }

@@ -1,27 +1,26 @@
-//! Distinct keys by number.
+//! Grouper: a number for each distinct key, from 0 in the order of first occurrence.
 
 use super::{Keys, Known};
 use hashbrown::HashTable;
 use skyphos_types::{Error, Result};
 use std::ops::Range;
 
-/// Keys that are looked up at a time, each step for all of them: a large table's entries are far, and the processor waits for many
-/// of them at once.
+/// Keys that are looked up together, step by step, so that the cache misses of a large table overlap.
 const TOGETHER: usize = 64;
 
-/// A key that was not found at first sight.
+/// Result of the first look-up if it found nothing.
 const UNSEEN: u32 = u32::MAX;
 
-/// See the module's text.
+/// Numbers of distinct keys, over any number of batches.
 #[derive(Default)]
 pub struct Grouper<K> {
     known: K,
-    /// Half of a key's hash, and its number.
+    /// The upper half of a key's hash, and the key's number.
     table: HashTable<(u32, u32)>,
 }
 
-/// Where an entry is in the table: by what it holds, so that a table grows without its keys. All bits of an entry count in the
-/// lowest and in the highest ones, which hashbrown goes by; keys of an owner have some of them in common.
+/// The table's hash of an entry, from the entry alone, so that the table grows without the keys. It mixes all bits of the half into
+/// the lowest and the highest ones, which hashbrown uses: keys of one owner have some bits of the half in common.
 fn place((half, _): &(u32, u32)) -> u64 {
     let product = u64::from(*half).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ (product >> 32)
@@ -31,14 +30,14 @@ impl<K: Known> Grouper<K> {
     /// The number of each key of a batch.
     ///
     /// # Errors
-    /// `BadInput` where there are more than 2^32 - 1 different ones.
+    /// `BadInput` if there are more than 2^32 - 1 distinct keys.
     pub fn numbers(&mut self, batch: &K::Batch<'_>) -> Result<Vec<u32>> {
         let mut numbers = Vec::with_capacity(batch.len());
         self.numbers_of(batch, 0..batch.len(), &mut numbers)?;
         Ok(numbers)
     }
 
-    /// Appends those of some of them.
+    /// Appends the numbers of the keys `some` of a batch.
     ///
     /// # Errors
     /// As [`Grouper::numbers`].
@@ -65,7 +64,7 @@ impl<K: Known> Grouper<K> {
         Ok(())
     }
 
-    /// The number of a key, which is new, or has come since, or has half of its hash in common with another.
+    /// The number of a key that the first look-up did not find: it is new, was added since, or shares half of its hash with another.
     #[cold]
     fn number(&mut self, half: u32, batch: &K::Batch<'_>, at: usize) -> Result<u32> {
         let Grouper { known, table } = self;
@@ -75,34 +74,34 @@ impl<K: Known> Grouper<K> {
             return Ok(*number);
         }
         if known.len() >= UNSEEN as usize {
-            return Err(Error::bad_input("more than 2^32 - 1 different keys on a rank"));
+            return Err(Error::bad_input("a rank takes at most 2^32 - 1 distinct keys"));
         }
         known.add(batch, at);
         table.insert_unique(place(&new), new, place);
         Ok(new.1)
     }
 
-    /// How many different ones there are.
+    /// Number of distinct keys.
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
-    /// The keys, by number.
+    /// The distinct keys, by number.
     pub fn keys(&self) -> &K {
         &self.known
     }
 
-    /// The same, to keep.
+    /// The distinct keys, by number, taken out.
     pub fn into_keys(self) -> K {
         self.known
     }
 
-    /// Bytes of memory that the table takes, without its keys.
+    /// Bytes of the table, without the keys.
     pub fn table_bytes(&self) -> usize {
         self.table.allocation_size()
     }
@@ -115,7 +114,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// Numbers as a map gives them.
+    /// Oracle: numbers by an ordered map.
     fn oracle<T: Ord + Clone>(keys: &[T]) -> (Vec<u32>, Vec<T>) {
         let (mut numbers, mut distinct) = (BTreeMap::new(), Vec::new());
         let of_each = keys.iter().map(|key| {

@@ -1,70 +1,69 @@
-//! Kinds of keys: numbers, and strings of bytes as Arrow has them.
+//! Kinds of keys: 64-bit numbers, and byte strings in Arrow's layout.
 
 use super::block::{Block, narrow};
 use super::hash_number;
 use super::strings::{hash_string, same_string};
 use skyphos_types::{Error, Result};
 
-/// Keys of a batch, one after the other.
+/// A batch of keys.
 pub trait Keys {
-    /// How many there are.
+    /// Number of keys.
     fn len(&self) -> usize;
 
-    /// Whether there is none.
+    /// Whether there are no keys.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The hash of one.
+    /// The hash of the key at a position.
     fn hash(&self, at: usize) -> u64;
 }
 
-/// Distinct keys of a kind.
+/// A store of distinct keys of one kind, by number.
 pub trait Known: Default {
-    /// A batch of them.
+    /// A batch of keys of this kind.
     type Batch<'a>: Keys;
 
-    /// How many there are.
+    /// Number of keys.
     fn len(&self) -> usize;
 
-    /// Whether there is none.
+    /// Whether there are no keys.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether a known key is the one at a place of a batch.
+    /// Whether the key with a number equals the one at a position of a batch.
     fn is(&self, number: u32, batch: &Self::Batch<'_>, at: usize) -> bool;
 
-    /// One more.
+    /// Adds the key at a position of a batch.
     fn add(&mut self, batch: &Self::Batch<'_>, at: usize);
 
-    /// The hash of a known key.
+    /// The hash of the key with a number.
     fn hash(&self, number: u32) -> u64;
 
-    /// All of them as a batch.
+    /// All keys as a batch.
     fn batch(&self) -> Self::Batch<'_>;
 
-    /// Bytes of memory that they take.
+    /// Bytes of memory of all keys.
     fn bytes(&self) -> usize;
 
-    /// What a block calls this kind.
+    /// The code of this kind in a block.
     const KIND: u8;
 
-    /// Memory for keys as they come in a block.
+    /// Memory into which a block's keys are decoded.
     type Room: Default;
 
-    /// Appends keys of these numbers, as [`Known::decode`] reads them: the bytes that each has in a list of numbers, and a number
-    /// that goes with them.
+    /// Appends the keys with these numbers as [`Known::decode`] reads them. Returns the bytes per number, and the head's `extra`.
     fn encode(&self, numbers: &[u32], to: &mut Vec<u8>) -> (usize, u64);
 
-    /// The keys of a block.
+    /// Decodes the keys of a block.
     ///
     /// # Errors
-    /// `BadInput` where they are none.
+    /// `BadInput` if they do not fit the block.
     fn decode<'a>(block: &Block<'a>, room: &'a mut Self::Room) -> Result<Self::Batch<'a>>;
 }
 
-/// Numbers as they are.
+/// Numeric keys.
 pub type Numbers = Vec<u64>;
 
 impl Keys for &[u64] {
@@ -122,7 +121,7 @@ impl Known for Numbers {
     }
 }
 
-/// Strings of bytes as Arrow has them: string k is `bytes[offsets[k]..offsets[k + 1]]`.
+/// Byte strings in Arrow's layout: string k is `bytes[offsets[k]..offsets[k + 1]]`.
 #[derive(Clone, Copy, Debug)]
 pub struct StringBatch<'a> {
     offsets: &'a [i64],
@@ -130,16 +129,16 @@ pub struct StringBatch<'a> {
 }
 
 impl<'a> StringBatch<'a> {
-    /// Of these.
+    /// A batch of the strings between these offsets.
     ///
     /// # Errors
-    /// `BadInput` where the offsets do not ascend within the bytes.
+    /// `BadInput` if the offsets do not ascend, or leave the bytes.
     pub fn new(offsets: &'a [i64], bytes: &'a [u8]) -> Result<StringBatch<'a>> {
         let whole = offsets.first().is_some_and(|first| *first >= 0) && offsets.is_sorted();
         match whole && offsets.last().is_some_and(|last| *last as u64 <= bytes.len() as u64) {
             true => Ok(StringBatch { offsets, bytes }),
             false => Err(Error::bad_input(format!(
-                "offsets of strings that do not lie within their {} bytes",
+                "the offsets of strings do not ascend within their {} bytes",
                 bytes.len()
             ))),
         }
@@ -160,7 +159,7 @@ impl Keys for StringBatch<'_> {
     }
 }
 
-/// Strings one after the other.
+/// String keys, concatenated.
 #[derive(Clone, Debug)]
 pub struct Strings {
     offsets: Vec<i64>,
@@ -179,7 +178,7 @@ impl Strings {
         &self.bytes[self.offsets[at] as usize..self.offsets[at + 1] as usize]
     }
 
-    /// Where each begins, and the end; and all of them.
+    /// The offsets of all strings, and their bytes.
     pub fn into_parts(self) -> (Vec<i64>, Vec<u8>) {
         (self.offsets, self.bytes)
     }
@@ -235,7 +234,7 @@ impl Known for Strings {
             room.push(i64::try_from(end).unwrap_or(i64::MAX));
         }
         if end != block.strings.len() as u64 {
-            return Err(Error::bad_input("strings of another length than their block says"));
+            return Err(Error::bad_input("the lengths of a block's strings do not add up to their bytes"));
         }
         StringBatch::new(room, block.strings)
     }
@@ -246,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offsets_that_lie_elsewhere() {
+    fn offsets_outside_the_bytes_are_refused() {
         for offsets in [&[][..], &[-1, 2], &[0, 3, 2], &[0, 4]] {
             assert!(StringBatch::new(offsets, b"abc").is_err());
         }

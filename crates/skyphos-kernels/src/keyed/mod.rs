@@ -1,36 +1,37 @@
-//! Keys of any kind to small numbers, and to the rank that owns them.
+//! Rows by key: grouping, the owner of each key, and their encoding.
 //!
-//! A [`Grouper`] numbers distinct keys from 0 in the order in which they first come, over as many batches as there are: rows of
-//! equal keys are then folded by number, or kept side by side ([`Table`]), and go to other ranks as bytes ([`Block`]). Numbers
-//! and strings of bytes; 8 bytes of table a key, and the key.
+//! A [`Grouper`] numbers distinct keys from 0 in the order of first occurrence, over any number of batches. A [`Table`] folds rows
+//! of equal keys by that number, or lists them, and encodes them for other ranks ([`Block`]). Keys are 64-bit numbers or byte
+//! strings; each takes 8 bytes of table beside itself.
 
 mod block;
+mod fold;
 mod grouper;
 mod keys;
 mod strings;
 mod table;
-mod words;
+mod tokens;
 
 pub use block::Block;
 pub use grouper::Grouper;
 pub use keys::{Keys, Known, Numbers, StringBatch, Strings};
 pub use table::{Merge, NOWHERE, Table};
-pub use words::words;
+pub use tokens::tokens;
 
-/// The hash of a number: the finaliser of MurmurHash3, in which each bit of a key changes half of the bits.
+/// The hash of a number: the finaliser of MurmurHash3, in which each bit of a key flips about half of the bits.
 pub fn hash_number(key: u64) -> u64 {
     let key = (key ^ (key >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let key = (key ^ (key >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     key ^ (key >> 33)
 }
 
-/// The rank that owns keys of a hash, of `ranks`. A table within a rank goes by the upper half, all bits of which it mixes: those that
-/// an owner's keys have in common do no harm.
+/// The rank, of `ranks`, that owns keys with a hash. It depends on bits that the table within a rank mixes with others, so that the
+/// keys of one owner do not collide there.
 pub fn owner_of(hash: u64, ranks: u32) -> u32 {
     ((u64::from((hash >> 8) as u32) * u64::from(ranks)) >> 32) as u32
 }
 
-/// In which of several waves keys of a hash go, at most 65,536 of them. By bits that owners do not go by.
+/// The wave, of at most 65,536, in which keys with a hash are sent, independent of their owner.
 pub fn wave_of(hash: u64, waves: u32) -> u32 {
     (((hash >> 40 & 0xffff) * u64::from(waves)) >> 16) as u32
 }
@@ -40,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waves_of_an_owner_have_about_as_many() {
+    fn waves_of_an_owner_are_even() {
         let hashes = (0..100_000).map(hash_number).filter(|hash| owner_of(*hash, 7) == 3);
         let mut counts = [0u32; 16];
         hashes.for_each(|hash| counts[wave_of(hash, 16) as usize] += 1);
@@ -52,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_have_about_as_many() {
+    fn owners_are_even() {
         for ranks in [1u32, 3, 8, 100] {
             let mut counts = vec![0u32; ranks as usize];
             (0..100_000).for_each(|key| counts[owner_of(hash_number(key), ranks) as usize] += 1);

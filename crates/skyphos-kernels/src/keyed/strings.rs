@@ -1,15 +1,15 @@
-//! Hashes and comparisons of strings that lie among others.
+//! Hashes and comparisons of strings in a concatenated array.
 //!
-//! Most keys are short, and of any length: what branches by the length is guessed wrong for every second one. So up to 16 bytes
-//! are loaded at once, with those of the strings behind it, which are masked out.
+//! Most keys are short, and their lengths vary, so a branch on the length is often mispredicted. Strings of up to 16 bytes are
+//! therefore loaded as one number of 16 bytes, and the bytes of the next strings are masked out.
 
 use super::hash_number;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Bytes of a string that is looked at as one number.
+/// Bytes of a string up to which it is one number.
 const SHORT: usize = 16;
 
-/// Up to 16 bytes as a number, whatever is behind them.
+/// A string of up to 16 bytes as a number, zero-extended.
 #[inline]
 fn short(bytes: &[u8], start: usize, len: usize) -> u128 {
     let Some(more) = bytes.get(start..start + SHORT) else {
@@ -21,15 +21,15 @@ fn short(bytes: &[u8], start: usize, len: usize) -> u128 {
     all & u128::MAX.checked_shr(8 * (SHORT - len) as u32).unwrap_or(0)
 }
 
-/// Where one of several strings begins, and how long it is.
+/// Start and length of a string.
 #[inline]
 fn place(offsets: &[i64], at: usize) -> (usize, usize) {
     let start = offsets[at] as usize;
     (start, offsets[at + 1] as usize - start)
 }
 
-/// The hash of a string, the same on all machines: XXH3, or of a short one both halves multiplied, which are nothing where the string
-/// has ended, and its length.
+/// The hash of a string, the same on all machines: XXH3, or for a short string the product of its two zero-extended halves, mixed
+/// with its length.
 #[inline]
 pub(super) fn hash_string(offsets: &[i64], bytes: &[u8], at: usize) -> u64 {
     let (start, len) = place(offsets, at);
@@ -42,7 +42,7 @@ pub(super) fn hash_string(offsets: &[i64], bytes: &[u8], at: usize) -> u64 {
     hash_number(product as u64 ^ (product >> 64) as u64 ^ (len as u64).wrapping_mul(0xa076_1d64_78bd_642f))
 }
 
-/// Whether two strings, each of several, are the same.
+/// Whether two strings, each from its own array, are equal.
 #[inline]
 pub(super) fn same_string(a: (&[i64], &[u8], usize), b: (&[i64], &[u8], usize)) -> bool {
     let ((start_a, len_a), (start_b, len_b)) = (place(a.0, a.2), place(b.0, b.2));
@@ -66,9 +66,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever lies around them.
+        /// The bytes around a string do not matter.
         #[test]
-        fn strings_are_what_they_hold(
+        fn strings_are_compared_by_their_bytes(
             a in prop::collection::vec(0u8..3, 0..20),
             b in prop::collection::vec(0u8..3, 0..20),
             before in prop::collection::vec(any::<u8>(), 0..20),
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn strings_differ_in_their_hashes() {
         let mut hashes: Vec<u64> = (0..200_000u32).map(|k| hash(k.to_string().as_bytes())).collect();
-        // Nothing is something else than zeroes.
+        // Strings of zeroes of different lengths differ.
         hashes.extend((0..40).map(|len| hash(&vec![0; len])));
         let mut owners = [0u32; 64];
         hashes.iter().for_each(|hash| owners[owner_of(*hash, 64) as usize] += 1);
@@ -98,7 +98,7 @@ mod tests {
             let mut halves: Vec<u32> = hashes.iter().map(|hash| (hash >> half) as u32).collect();
             halves.sort_unstable();
             halves.dedup();
-            // Of so many about five pairs have a half in common by chance.
+            // About five pairs of this many share a half by chance.
             assert!(halves.len() + 20 > hashes.len(), "{half}: {}", hashes.len() - halves.len());
         }
         hashes.sort_unstable();

@@ -1,9 +1,9 @@
 //! Levels as codes of a few bits: two's complement, the first in a byte's lowest bits.
 
-/// Values that are worked on at once; their codes fill whole bytes at any number of bits.
+/// Values that are encoded together; their codes fill whole bytes at any number of bits.
 pub(super) const BLOCK: usize = 64;
 
-/// The lowest bits of the levels, joined to bytes; the first `BLOCK * BITS / 8` count.
+/// The lowest bits of the levels packed into bytes, the first `BLOCK * BITS / 8` of which count.
 #[inline(always)]
 pub(super) fn bytes_of<const BITS: usize>(levels: &[i8; BLOCK]) -> [u8; BLOCK] {
     let mut bytes = [0u8; BLOCK];
@@ -25,7 +25,7 @@ pub(super) fn bytes_of<const BITS: usize>(levels: &[i8; BLOCK]) -> [u8; BLOCK] {
     bytes
 }
 
-/// The levels that the first `BLOCK * BITS / 8` bytes hold.
+/// The levels in the first `BLOCK * BITS / 8` bytes.
 #[inline(always)]
 pub(super) fn levels_of<const BITS: usize>(bytes: &[u8; BLOCK]) -> [i8; BLOCK] {
     let mut fields = [0u8; BLOCK];
@@ -45,14 +45,14 @@ pub(super) fn levels_of<const BITS: usize>(bytes: &[u8; BLOCK]) -> [i8; BLOCK] {
         }
         _ => fields = *bytes,
     }
-    // Flipping the sign bit and taking its weight away extends it.
+    // Flipping the sign bit and subtracting its weight extends the sign.
     let sign = 1u8 << (BITS - 1);
     let mut levels = [0i8; BLOCK];
     levels.iter_mut().zip(fields).for_each(|(l, f)| *l = (f ^ sign).wrapping_sub(sign) as i8);
     levels
 }
 
-/// `bytes`, then zeros.
+/// `bytes`, followed by zeros.
 #[inline(always)]
 pub(super) fn padded(bytes: &[u8]) -> [u8; BLOCK] {
     let mut block = [0; BLOCK];

@@ -1,11 +1,11 @@
-//! Random numbers that depend on their place only: a counter, mixed.
+//! Random numbers as a function of their position alone: a counter-based generator.
 //!
-//! A 64-bit mixer (SplitMix64's) makes a key of seed, call, rank and bucket; a 32-bit one with the
-//! constants of Wellons' search (`lowbias32`), keyed once more between its rounds, makes a number of key
-//! and place. That is two multiplications a number, in vectors of any width, where Philox takes ten
-//! rounds; nothing here needs to withstand more than averaging. It is not for secrets.
+//! A 64-bit mixer (SplitMix64's) derives a key from seed, call, rank and bucket; a 32-bit one with the
+//! constants of Wellons' search (`lowbias32`), keyed once more between its rounds, derives a number from key
+//! and position. That is two multiplications a number, in vectors of any width, where Philox takes ten
+//! rounds; the numbers only need to average well. They are not for cryptography.
 
-/// Which random numbers: those of other calls, ranks or buckets are independent.
+/// Identity of a stream of random numbers; streams of other calls, ranks or buckets are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Draw {
     /// Number of the call.
@@ -16,7 +16,7 @@ pub struct Draw {
     pub first_bucket: u64,
 }
 
-/// What random numbers are made of.
+/// Key of a bucket's random numbers.
 #[derive(Clone, Copy)]
 pub(super) struct Key([u32; 2]);
 
@@ -34,7 +34,7 @@ impl Key {
         Key([key as u32, (key >> 32) as u32])
     }
 
-    /// 32 random bits for a place in the bucket.
+    /// 32 random bits for a position in the bucket.
     #[inline(always)]
     pub(super) fn random(self, place: u32) -> u32 {
         let mut x = place.wrapping_mul(GOLDEN as u32).wrapping_add(self.0[0]);

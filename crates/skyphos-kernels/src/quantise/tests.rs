@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use skyphos_types::{bf16, f16};
 
-/// Plain oracle of the format: each code by itself, bit by bit.
+/// Oracle of the encoder: each code by itself, bit by bit.
 fn quantise_plain<T: Real>(values: &[T], params: &Quantize, draw: Draw) -> Vec<u8> {
     let mut bytes = Vec::new();
     let stream = Key::of_call(params.seed, draw);
@@ -36,7 +36,7 @@ fn quantise_plain<T: Real>(values: &[T], params: &Quantize, draw: Draw) -> Vec<u
     bytes
 }
 
-/// Plain oracle of the reading.
+/// Oracle of the decoder.
 fn dequantise_plain<T: Real>(bytes: &[u8], values: usize, params: &Quantize) -> Vec<T> {
     let (bits, bucket) = (params.bits() as usize, params.bucket());
     let stride = HEAD + (bucket * bits).div_ceil(8);
@@ -61,14 +61,14 @@ fn check<T: Real>(values: &[T], params: &Quantize) {
     let (mut sum, mut added) = (values.to_vec(), values.to_vec());
     sum.iter_mut().zip(&plain).for_each(|(s, v)| *s = s.add(*v));
     dequantise_and_add(&want, params, &mut added).unwrap();
-    for level in simd::levels() {
+    for isa in simd::all_detected() {
         let mut bytes = vec![0xaa; want.len()];
-        encode_at(level, values, params, DRAW, &mut bytes).unwrap();
-        assert_eq!(bytes, want, "{level:?}");
+        encode_at(isa, values, params, DRAW, &mut bytes).unwrap();
+        assert_eq!(bytes, want, "{isa:?}");
         let mut back = vec![T::ONE; values.len()];
-        decode_at(level, &bytes, params, &mut back, |_, v| v).unwrap();
+        decode_at(isa, &bytes, params, &mut back, |_, v| v).unwrap();
         let raw = |v: &[T]| bytemuck::cast_slice::<T, u8>(v).to_vec();
-        assert_eq!(raw(&back), raw(&plain), "{level:?}");
+        assert_eq!(raw(&back), raw(&plain), "{isa:?}");
         assert_eq!(raw(&added), raw(&sum));
     }
 }
@@ -80,7 +80,7 @@ fn any_params() -> impl Strategy<Value = Quantize> {
     (bits, bucket, scale, any::<u64>()).prop_map(|(b, n, s, seed)| Quantize::new(b, n, s, seed).unwrap())
 }
 
-/// Finite numbers of any magnitude, of one magnitude, and zeros.
+/// Finite numbers of any magnitude, numbers of one magnitude, and zeros.
 fn any_values() -> impl Strategy<Value = Vec<f32>> {
     let any = any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |v| v.is_finite());
     let small = (0u32..200).prop_map(f32::from_bits);
@@ -121,8 +121,8 @@ proptest! {
         long.resize(quantised_bytes(count, &params), 0x7f);
         let scales = long.chunks(HEAD + params.code_bytes(params.bucket()));
         let sane = scales.map(|b| f32::from_le_bytes(b[..4].try_into().unwrap())).all(|s| s.is_finite() && s >= 0.0);
-        for level in simd::levels() {
-            prop_assert_eq!(decode_at(level, &long, &params, &mut out, |a, v| a + v).is_ok(), sane);
+        for isa in simd::all_detected() {
+            prop_assert_eq!(decode_at(isa, &long, &params, &mut out, |a, v| a + v).is_ok(), sane);
         }
     }
 }
@@ -162,7 +162,7 @@ fn the_largest_comes_back_exactly_and_the_others_within_a_step() {
 }
 
 #[test]
-fn what_is_not_finite_is_named() {
+fn the_error_names_the_value_that_is_not_finite() {
     for (bad, shown) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
         for scale in [Scale::L2, Scale::Max] {
             for place in [0usize, 70, 1023, 1024, 2999] {

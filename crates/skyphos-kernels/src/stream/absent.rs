@@ -1,12 +1,10 @@
-//! Arrays of floats that are summed, in which −0.0 stands for what is no entry.
+//! Absent rows as −0.0 in arrays of floats that are summed.
 //!
-//! A sum, rounded to nearest, is −0.0 only where every addend is (IEEE 754-2019, section 6.3): in any order, and without
-//! underflow, as sums of floats are multiples of the least one. So the array itself says which rows are entries, and no
-//! bitmap travels beside it. An entry that is −0.0 goes as 0.
+//! A sum, rounded to nearest, is −0.0 only if every addend is (IEEE 754-2019, section 6.3), in any order. Underflow cannot break
+//! this, since sums of floats are multiples of the least float. So the array itself says which rows are entries, and no bitmap
+//! is sent beside it. An entry of −0.0 is sent as 0.
 
 use super::bits::{bits_of, set_word};
-#[cfg(target_arch = "x86_64")]
-use crate::lanes;
 use crate::simd;
 use skyphos_types::{Element, ReduceOp};
 use std::borrow::Cow;
@@ -14,45 +12,44 @@ use std::borrow::Cow;
 /// Numbers that stay in the L1 cache.
 const BLOCK: usize = 4096;
 
-/// What stands for no entry while arrays are reduced; `None` where no number can.
+/// The number that marks an absent row while arrays are reduced; `None` if the operation or type has none.
 pub fn absent_number<T: Element>(op: &ReduceOp) -> Option<T> {
     T::ABSENT.filter(|_| matches!(op, ReduceOp::Sum | ReduceOp::Mean))
 }
 
-/// Entries' numbers, none of which looks absent.
+/// The numbers of entries, with −0.0 replaced by 0, so that none looks absent.
 pub fn as_entries<T: Element>(values: &[T]) -> Cow<'_, [T]> {
     #[inline(always)]
     fn some_absent<T: Element>(values: &[T]) -> bool {
         values.chunks(BLOCK).any(|block| block.iter().fold(false, |found, v| found | v.is_absent()))
     }
     match simd::dispatch!(some_absent(values)) {
-        true => Cow::Owned(values.iter().map(|v| settled(*v)).collect()),
+        true => Cow::Owned(values.iter().map(|v| zero_if_absent(*v)).collect()),
         false => Cow::Borrowed(values),
     }
 }
 
-/// Numbers that are absent become 0.
+/// The number, or 0 for −0.0.
 #[inline(always)]
-fn settled<T: Element>(number: T) -> T {
+fn zero_if_absent<T: Element>(number: T) -> T {
     number.add(T::ZERO)
 }
 
-/// Turns an array into the values of a dense vector, in place, and says which rows are entries.
+/// Turns an array into the values of a dense vector, in place, and returns a bitmap of the rows that are entries.
 pub fn tell_apart<T: Element>(values: &mut [T], width: usize) -> Vec<u64> {
     let mut bits = vec![0; (values.len() / width).div_ceil(64)];
     let (numbers, count) = (values.as_mut_ptr(), values.len());
-    // SAFETY: they are read and written in place.
-    unsafe { read_off(numbers, numbers, count, &mut bits, 0, width) };
+    // SAFETY: all numbers of the slice are read and written in place.
+    unsafe { copy_marking_absent(numbers, numbers, count, &mut bits, 0, width) };
     bits
 }
 
-/// Copies numbers of an array, the first of which is number `first` of all; what is absent becomes 0. Sets the bits of the
-/// rows that are entries, of those that begin here.
+/// Copies numbers, the first of which has position `first` in the whole array; −0.0 becomes 0. Sets the bit of each row that
+/// begins among them and is an entry. All `count` numbers of `to` are written.
 ///
 /// # Safety
-/// `count` numbers must be there to be read, and there must be room for as many: the same, or apart. All are written.
-#[allow(unused_unsafe, reason = "the macro has blocks of its own")]
-pub(crate) unsafe fn read_off<T: Element>(
+/// `count` numbers must be readable at `from` and writable at `to`, which must be equal or not overlap.
+pub(crate) unsafe fn copy_marking_absent<T: Element>(
     from: *const T,
     to: *mut T,
     count: usize,
@@ -61,26 +58,31 @@ pub(crate) unsafe fn read_off<T: Element>(
     width: usize,
 ) {
     if width == 1 {
-        let level = simd::level();
-        // SAFETY: as the caller says.
-        return unsafe { simd::dispatch!(level => read_off_singles(level, from, to, count, bits, first)) };
+        let isa = simd::detected();
+        // SAFETY: as the caller promises.
+        return unsafe {
+            simd::dispatch!(isa => copy_marking_absent_singles(isa, from, to, count, bits, first))
+        };
     }
     for k in 0..count {
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller promises.
         let number = unsafe { from.add(k).read() };
         let (row, column) = ((first + k) / width, (first + k) % width);
         if column == 0 && !number.is_absent() {
             bits[row / 64] |= 1 << (row % 64);
         }
-        // SAFETY: as the caller says.
-        unsafe { to.add(k).write(settled(number)) };
+        // SAFETY: as the caller promises.
+        unsafe { to.add(k).write(zero_if_absent(number)) };
     }
 }
 
-/// [`read_off`] of rows of one number.
+/// [`copy_marking_absent`] for rows of one number.
+///
+/// # Safety
+/// As for [`copy_marking_absent`].
 #[inline(always)]
-unsafe fn read_off_singles<T: Element>(
-    level: simd::Level,
+unsafe fn copy_marking_absent_singles<T: Element>(
+    isa: simd::InstructionSet,
     from: *const T,
     to: *mut T,
     count: usize,
@@ -88,20 +90,22 @@ unsafe fn read_off_singles<T: Element>(
     first: usize,
 ) {
     for k in (0..count).step_by(64) {
-        // SAFETY: what the caller's numbers have left.
+        // SAFETY: `some` of the caller's numbers are left.
         let (some, from, to) = unsafe { ((count - k).min(64), from.add(k), to.add(k)) };
-        let word = match level {
+        let word = match isa {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `level` has seen that the processor has these instructions; there are 64 numbers.
-            simd::Level::Avx512 if some == 64 && size_of::<T>() > 1 => unsafe { lanes::unsigned(from, to) },
+            // SAFETY: there are 64 numbers to read, and room for as many.
+            simd::InstructionSet::Avx512(avx512) if some == 64 && size_of::<T>() > 1 => unsafe {
+                avx512.clear_negative_zeros(from, to)
+            },
             _ => {
                 let mut marks = [0u8; 64];
                 for (k, mark) in marks[..some].iter_mut().enumerate() {
-                    // SAFETY: there are so many.
+                    // SAFETY: `k` is below `some`.
                     let number = unsafe { from.add(k).read() };
                     *mark = u8::from(!number.is_absent());
-                    // SAFETY: and room for them.
-                    unsafe { to.add(k).write(settled(number)) };
+                    // SAFETY: as above.
+                    unsafe { to.add(k).write(zero_if_absent(number)) };
                 }
                 bits_of(&marks[..some])
             }
@@ -113,7 +117,7 @@ unsafe fn read_off_singles<T: Element>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Pieces;
+    use crate::ArrayBuilder;
     use proptest::prelude::*;
     use skyphos_types::with_real;
 
@@ -145,20 +149,20 @@ mod tests {
                 let mut cuts = cuts.iter().map(|cut| (*cut).min(sum.len())).chain([0, sum.len()]).collect::<Vec<_>>();
                 cuts.sort_unstable();
                 let mut bits = vec![0; want.len()];
-                let mut pieces = Pieces::new(sum.len());
+                let mut builder = ArrayBuilder::new(sum.len());
                 for cut in cuts.windows(2) {
-                    pieces.put_entries(cut[0], &sum[cut[0]..cut[1]], width, &mut bits);
+                    builder.put_entries(cut[0], &sum[cut[0]..cut[1]], width, &mut bits);
                 }
                 prop_assert_eq!(&bits, &want);
                 prop_assert_eq!(&tell_apart(&mut sum, width), &want);
                 prop_assert!(sum.iter().all(|v| !v.is_absent()));
-                prop_assert_eq!(pieces.finish(), Some(sum));
+                prop_assert_eq!(builder.finish(), Some(sum));
             }, else unreachable!("all are floats"));
         }
     }
 
     #[test]
-    fn only_sums_of_floats() {
+    fn only_sums_of_floats_have_an_absent_number() {
         assert!(absent_number::<f32>(&ReduceOp::Mean).is_some());
         assert!(absent_number::<i32>(&ReduceOp::Sum).is_none());
         assert!(absent_number::<f64>(&ReduceOp::Min).is_none());

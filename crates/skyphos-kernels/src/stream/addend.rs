@@ -1,6 +1,4 @@
-//! A vector that is added to stretches of an array, one after the other.
-//!
-//! Cost: a step for each entry in a stretch.
+//! Addend: a vector that is folded into one range of an array after the other. Cost: a step for each entry in a range.
 
 use super::bits::set_bits_between;
 use super::vector::View;
@@ -8,27 +6,27 @@ use crate::fold::fold_all;
 use crate::index::Index;
 use skyphos_types::{Element, ReduceOp, Result};
 
-/// See the module's text.
+/// A vector to be folded into ranges of an array.
 pub struct Addend<'a, T> {
     view: View<'a, T>,
     width: usize,
-    /// Changes nothing that it is added to.
+    /// The operation's identity.
     blank: T,
 }
 
 impl<'a, T: Element> Addend<'a, T> {
-    /// A vector of rows of `width` numbers, for an operation that `blank` changes nothing in.
+    /// A vector of rows of `width` numbers, for an operation with the identity `blank`.
     pub fn new(view: View<'a, T>, width: usize, blank: T) -> Addend<'a, T> {
         Addend { view, width, blank }
     }
 
-    /// What an array is full of before anything is added.
+    /// The number with which an array is filled before the first fold.
     pub fn blank(&self) -> T {
         self.blank
     }
 
-    /// `acc ⊕=` the entries' numbers that lie in `first..first + acc.len()` of all rows side by side. A row may lie in it
-    /// in part.
+    /// Folds the numbers of entries at positions `first..first + acc.len()` of the array of all rows into `acc`. The range may begin
+    /// and end within a row.
     pub fn fold_onto(&self, op: &ReduceOp, acc: &mut [T], first: usize) -> Result<()> {
         match op {
             _ if acc.is_empty() => {}
@@ -43,7 +41,7 @@ impl<'a, T: Element> Addend<'a, T> {
             ReduceOp::Or => self.fold(T::or, acc, first),
             ReduceOp::And => self.fold(T::and, acc, first),
             ReduceOp::Custom(_) => {
-                // The caller's operation works on whole arrays.
+                // A custom operation works on whole arrays.
                 let mut others = vec![self.blank; acc.len()];
                 self.fold(|_, number| number, &mut others, first);
                 fold_all(op, acc, &others)?;
@@ -61,7 +59,7 @@ impl<'a, T: Element> Addend<'a, T> {
         }
     }
 
-    /// Row by row.
+    /// Folds row by row.
     fn fold_rows(&self, op: impl Fn(T, T) -> T + Copy, acc: &mut [T], first: usize) {
         let width = self.width;
         let rows = first / width..(first + acc.len()).div_ceil(width);
@@ -83,7 +81,7 @@ impl<'a, T: Element> Addend<'a, T> {
     }
 }
 
-/// Adds entries of one number, those that lie inside.
+/// Folds the entries of one number that lie in the range.
 fn fold_singles<T: Element, I: Index>(
     op: impl Fn(T, T) -> T,
     acc: &mut [T],
@@ -99,7 +97,7 @@ fn fold_singles<T: Element, I: Index>(
     }
 }
 
-/// Adds what is inside of a row that begins at number `at`.
+/// Folds the part of a row, which begins at position `at`, that lies in the range.
 #[inline(always)]
 fn fold_row<T: Element>(op: impl Fn(T, T) -> T, acc: &mut [T], first: usize, at: usize, row: &[T]) {
     let (from, to) = (at.max(first), (at + row.len()).min(first + acc.len()));

@@ -1,35 +1,34 @@
-//! From a block with marks to its entries side by side.
+//! Append of a block's marked rows to lists of indices and values.
 //!
-//! A branch for each word of 64 marks, or for each entry, would not be foretold. So words with a mark are listed first;
-//! then few entries are taken one by one without caring where a word ends, and many are squeezed together as vectors
-//! where the processor can. Rows of neighbours are copied together. Cost: a step for 64 marks, and one for each entry
-//! or each 16 positions of a filled word.
+//! A branch for each word of 64 marks, or for each entry, would be mispredicted often. So the words with a mark are listed first.
+//! If they have few entries, positions are written without a branch per word; if many, AVX-512 compresses them. Consecutive rows
+//! are copied together. Cost: a step for 64 marks, and one for each entry or each 16 positions of a filled word.
 
 use super::bits::bits_of;
 use super::vector::IndexList;
 #[cfg(target_arch = "x86_64")]
-use crate::lanes;
+use crate::avx512::OVERRUN;
 use crate::simd;
 use skyphos_types::Element;
 
-/// Appends the rows that have a mark.
+/// Appends the marked rows.
 pub(super) fn append<T: Element>(
-    level: simd::Level,
+    isa: simd::InstructionSet,
     block: Marked<'_, T>,
     indices: &mut IndexList,
     values: &mut Vec<T>,
 ) {
-    match level {
+    match isa {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `level` has seen that the processor has these instructions.
-        simd::Level::Avx512 => unsafe { append_avx512(block, indices, values) },
-        level => {
-            simd::dispatch!(level => append_with(block, indices, values, bits_of, append_bits))
+        // SAFETY: `avx512` proves that the processor has the instructions.
+        simd::InstructionSet::Avx512(avx512) => unsafe { append_avx512(avx512, block, indices, values) },
+        isa => {
+            simd::dispatch!(isa => append_with(block, indices, values, bits_of, append_bits))
         }
     }
 }
 
-/// Rows from index `first` on, and their marks.
+/// Rows from index `first` on, with a mark (0 or 1) for each.
 #[derive(Clone, Copy)]
 pub(super) struct Marked<'a, T> {
     pub(super) first: u64,
@@ -38,10 +37,10 @@ pub(super) struct Marked<'a, T> {
     pub(super) width: usize,
 }
 
-/// Words of 64 marks that are looked at together.
+/// Words of 64 marks that are handled together.
 const WORDS: usize = 64;
 
-/// Entries a word up to which they are listed one by one.
+/// Mean entries per word up to which positions are listed one by one.
 const FEW: usize = 6;
 
 /// `mask(marks)` has a bit for each of up to 64 marks; `put(base, mask, rows, …)` appends one word's entries.
@@ -56,7 +55,7 @@ fn append_with<T: Element>(
     assert!(rows.len() >= marks.len() * width);
     for (k, marks) in marks.chunks(64 * WORDS).enumerate() {
         let (from, rows) = (first + (k * 64 * WORDS) as u64, &rows[k * 64 * WORDS * width..]);
-        // Words with a mark, and where they begin.
+        // Words with a mark, and the position of their first mark.
         let (mut words, mut starts) = ([0u64; WORDS + 1], [0u32; WORDS + 1]);
         let (mut filled, mut total) = (0, 0);
         for (k, marks) in marks.chunks(64).enumerate() {
@@ -101,11 +100,11 @@ fn append_with<T: Element>(
     }
 }
 
-/// Positions that fit, with those written beyond the last.
+/// Capacity for positions, with those written beyond the last one.
 const ROOM: usize = WORDS * FEW + 8;
 
-/// The positions of the bits of words, `AT_ONCE` of them written for each word whether it has as many or not: how many
-/// it has could not be foretold. What is too much the next word overwrites.
+/// Lists the positions of the bits of words. `AT_ONCE` positions are written for each word, whether it has as many bits or not,
+/// since their number is not predictable; the next word overwrites the excess.
 #[inline(always)]
 fn positions<const AT_ONCE: usize>(words: &[u64], starts: &[u32], room: &mut [u32; ROOM]) {
     let mut end = 0;
@@ -139,7 +138,7 @@ fn append_bits<T: Element>(base: u64, mask: u64, rows: &[T], indices: &mut Index
     }
 }
 
-/// Rows of neighbours are copied together.
+/// Appends rows, consecutive ones by one copy.
 #[inline(always)]
 fn append_runs<T: Element>(
     base: u64,
@@ -159,45 +158,45 @@ fn append_runs<T: Element>(
             IndexList::Wide(list) => list.extend((0..u64::from(count)).map(|k| from + k)),
         }
         values.extend_from_slice(&rows[start as usize * width..][..count as usize * width]);
-        // In two steps, for a run of all 64 positions.
+        // Two shifts, since a run of all 64 positions would shift by 64.
         left &= (u64::MAX << start << (count - 1)) << 1;
     }
 }
 
-/// # Safety
-/// The processor must have what [`simd::with_avx512`] asks for.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
-unsafe fn append_avx512<T: Element>(block: Marked<'_, T>, indices: &mut IndexList, values: &mut Vec<T>) {
+fn append_avx512<T: Element>(
+    avx512: simd::Avx512,
+    block: Marked<'_, T>,
+    indices: &mut IndexList,
+    values: &mut Vec<T>,
+) {
     append_with(
         block,
         indices,
         values,
         #[inline(always)]
-        |marks| {
-            // SAFETY: the caller has seen that the processor has these instructions.
-            unsafe { lanes::bits_of(marks) }
-        },
+        |marks| avx512.bits_of_marks(marks),
         #[inline(always)]
         |base, mask, rows, indices, values| {
             let count = mask.count_ones() as usize;
-            // SAFETY: each list has room for as many as are chosen and those that may be written beyond, and
-            // then holds the chosen ones. Values are read at marks only, for which there are rows.
+            // SAFETY: `reserve` makes room for 64 numbers and `OVERRUN` (for 64-bit positions, 64), of which `count` are written.
+            // Values are read only at marks, which have rows.
             unsafe {
                 match indices {
                     IndexList::Narrow(list) => {
-                        list.reserve(64 + lanes::BEYOND);
-                        lanes::numbers_u32(mask, base as u32, list.as_mut_ptr().add(list.len()));
+                        list.reserve(64 + OVERRUN);
+                        avx512.positions_u32(mask, base as u32, list.as_mut_ptr().add(list.len()));
                         list.set_len(list.len() + count);
                     }
                     IndexList::Wide(list) => {
                         list.reserve(64);
-                        lanes::numbers_u64(mask, base, list.as_mut_ptr().add(list.len()));
+                        avx512.positions_u64(mask, base, list.as_mut_ptr().add(list.len()));
                         list.set_len(list.len() + count);
                     }
                 }
-                values.reserve(64 + lanes::BEYOND);
-                lanes::squeeze(mask, rows.as_ptr(), values.as_mut_ptr().add(values.len()));
+                values.reserve(64 + OVERRUN);
+                avx512.compress(mask, rows.as_ptr(), values.as_mut_ptr().add(values.len()));
                 values.set_len(values.len() + count);
             }
         },
@@ -210,20 +209,20 @@ mod tests {
     use proptest::prelude::*;
     use skyphos_types::bf16;
 
-    /// Appends blocks at every level and compares with a filter.
+    /// Appends blocks with every instruction set and compares with a filter.
     fn check<T: Element>(present: &[bool], width: usize, first: u64, make: impl Fn(usize) -> T) {
         let marks: Vec<u8> = present.iter().map(|p| u8::from(*p)).collect();
         let rows: Vec<T> = (0..marks.len() * width).map(make).collect();
         let places: Vec<usize> = (0..marks.len()).filter(|k| present[*k]).collect();
         let want: Vec<u64> = places.iter().map(|k| first + *k as u64).collect();
         let chosen: Vec<T> = places.iter().flat_map(|k| &rows[k * width..][..width]).copied().collect();
-        for level in simd::levels() {
+        for isa in simd::all_detected() {
             for empty in [IndexList::Narrow(Vec::new()), IndexList::Wide(Vec::new())] {
                 let (mut indices, mut values) = (empty, Vec::new());
                 let block = Marked { first, marks: &marks, rows: &rows, width };
-                append(level, block, &mut indices, &mut values);
-                assert_eq!(indices.to_vec(), want, "{level:?}");
-                assert_eq!(values, chosen, "{level:?}");
+                append(isa, block, &mut indices, &mut values);
+                assert_eq!(indices.to_vec(), want, "{isa:?}");
+                assert_eq!(values, chosen, "{isa:?}");
             }
         }
     }

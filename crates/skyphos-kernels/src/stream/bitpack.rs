@@ -1,4 +1,4 @@
-//! Small numbers packed to the bits that the largest of 256 needs.
+//! Bit packing of small numbers, 256 at a time, with the bits that the largest of them needs.
 //!
 //! 256 numbers lie in 32 rows of 8 lanes; a lane's numbers follow each other bit by bit in its own
 //! 32-bit words (the vertical layout of Lemire and Boytsov 2015, §4), so that packing and unpacking are
@@ -7,15 +7,15 @@
 
 use crate::simd;
 
-/// Numbers in a whole block.
+/// Numbers per full block.
 pub(crate) const BLOCK: usize = 256;
 const LANES: usize = 8;
 const ROWS: usize = BLOCK / LANES;
 
-/// One row of lanes.
+/// One number or word of each lane.
 type Row = [u32; LANES];
 
-/// Bits that hold every one of the numbers.
+/// Bits that the largest of the numbers needs.
 #[inline(always)]
 pub(crate) fn width_of(numbers: &[u32]) -> u32 {
     32 - numbers.iter().fold(0, |all, n| all | n).leading_zeros()
@@ -39,7 +39,7 @@ pub(crate) fn pack(numbers: &[u32], bits: u32, out: &mut [u8]) {
     }
 }
 
-/// The reverse of [`pack`]: `numbers.len()` numbers. `packed` must have their [`packed_bytes`].
+/// Reverses [`pack`] for `numbers.len()` numbers. `packed` must have their [`packed_bytes`].
 pub(crate) fn unpack(packed: &[u8], bits: u32, numbers: &mut [u32]) {
     debug_assert_eq!(packed.len(), packed_bytes(numbers.len(), bits));
     match <&mut [u32; BLOCK]>::try_from(&mut *numbers) {
@@ -50,7 +50,7 @@ pub(crate) fn unpack(packed: &[u8], bits: u32, numbers: &mut [u32]) {
 
 #[inline(always)]
 fn pack_block(block: &[u32; BLOCK], bits: u32, out: &mut [u8]) {
-    // One row more than needed: a number that ends with its word writes nothing into the next.
+    // One row more than needed: a number that ends with its word adds only zeros to the next.
     let mut words = [[0u32; LANES]; ROWS + 1];
     for row in 0..ROWS {
         let at = row * bits as usize;

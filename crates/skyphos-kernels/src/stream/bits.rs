@@ -1,7 +1,5 @@
-//! Bitmaps of the rows that are entries: a bit a row, 64 a word.
+//! Presence bitmaps: a bit for each row, set if the row is an entry, in words of 64.
 
-#[cfg(target_arch = "x86_64")]
-use crate::lanes;
 use crate::simd;
 
 /// Sets the bits of `count` rows from `from` on.
@@ -21,23 +19,23 @@ pub fn set_run(bits: &mut [u64], from: usize, count: usize) {
     bits[last] |= tail;
 }
 
-/// Sets the bits of rows that ascend, one by one.
+/// Sets the bits of ascending rows, one by one.
 ///
-/// Where many rows share a word, each would wait for the one before it; and where the word ends is hard to foresee for a
-/// processor. So each row writes a mark of its own, and a block of marks becomes bits at once.
+/// If many rows share a word, each update waits for the one before it, and the branch at the word's end is mispredicted. So each
+/// row writes a byte as its mark, and a block of marks is turned into bits together.
 pub struct Ascending {
-    /// Whether rows are so many that marks pay.
+    /// Whether there are enough rows for marks to be faster.
     marked: bool,
-    /// The row of the first mark, which begins a word.
+    /// The row of the first mark, a multiple of 64.
     base: usize,
     marks: [u8; Self::BLOCK],
 }
 
 impl Ascending {
-    /// Marks at once; they stay in the L1 cache.
+    /// Marks per block; they stay in the L1 cache.
     const BLOCK: usize = 4096;
 
-    /// Positions a row above which marks cost more than they save.
+    /// Positions per row above which marks cost more than they save.
     const SPARSE: usize = 64;
 
     /// For `count` rows from `first` to `last`.
@@ -46,7 +44,7 @@ impl Ascending {
         Ascending { marked, base: first / 64 * 64, marks: [0; Self::BLOCK] }
     }
 
-    /// Sets the next row's bit, in time.
+    /// Sets the next row's bit; it may become visible only with [`Ascending::finish`].
     #[inline(always)]
     pub fn set(&mut self, bits: &mut [u64], row: usize) {
         if !self.marked {
@@ -60,7 +58,7 @@ impl Ascending {
         self.marks[row - self.base] = 1;
     }
 
-    /// Ends with the last row.
+    /// Sets the bits that are still marks.
     pub fn finish(mut self, bits: &mut [u64]) {
         if self.marked {
             self.flush(bits);
@@ -75,14 +73,13 @@ impl Ascending {
     }
 }
 
-/// Sets the bits of the rows from `from` on whose mark is 1, where the others' is 0.
+/// Sets the bits of the marked rows; row `from` has the first mark, which is 0 or 1.
 pub fn set_marked(bits: &mut [u64], from: usize, marks: &[u8]) {
-    let level = simd::level();
+    let isa = simd::detected();
     for (k, some) in marks.chunks(64).enumerate() {
-        let word = match level {
+        let word = match isa {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `level` has seen that the processor has these instructions.
-            simd::Level::Avx512 => unsafe { lanes::bits_of(some) },
+            simd::InstructionSet::Avx512(avx512) => avx512.bits_of_marks(some),
             _ => bits_of(some),
         };
         set_word(bits, from + 64 * k, word);
@@ -95,7 +92,7 @@ pub(super) fn bits_of(marks: &[u8]) -> u64 {
     let mut word = 0;
     let mut whole = marks.chunks_exact(8);
     for (k, eight) in whole.by_ref().enumerate() {
-        // Byte j's lowest bit comes to bit 56 + j.
+        // The product moves the lowest bit of byte j to bit 56 + j.
         let eight = u64::from_le_bytes(eight.try_into().expect("8 bytes"));
         word |= (eight.wrapping_mul(0x0102_0408_1020_4080) >> 56) << (8 * k);
     }
@@ -106,7 +103,7 @@ pub(super) fn bits_of(marks: &[u8]) -> u64 {
     word
 }
 
-/// Sets the bits of a word, whose first is that of row `at`.
+/// Sets the bits of a word, the first of which is row `at`.
 #[inline(always)]
 pub(super) fn set_word(bits: &mut [u64], at: usize, word: u64) {
     let (place, shift) = (at / 64, at % 64);
@@ -116,14 +113,14 @@ pub(super) fn set_word(bits: &mut [u64], at: usize, word: u64) {
     }
 }
 
-/// Clears the bits of the last word that belong to no row, whatever a member said of them.
+/// Clears the bits of the last word beyond the last row, which a damaged message may have set.
 pub fn clear_beyond(bits: &mut [u64], rows: u64) {
     if let Some(last) = bits.last_mut().filter(|_| !rows.is_multiple_of(64)) {
         *last &= (1 << (rows % 64)) - 1;
     }
 }
 
-/// How many of the bits from `from` to before `to` are set.
+/// Number of bits that are set among `from..to`.
 pub fn count_between(words: &[u64], from: usize, to: usize) -> usize {
     if from >= to {
         return 0;
@@ -137,15 +134,14 @@ pub fn count_between(words: &[u64], from: usize, to: usize) -> usize {
     ((words[first] & head).count_ones() + between + (words[last] & tail).count_ones()) as usize
 }
 
-/// The numbers of the bits that are set, of those from `from` to before `to`.
+/// The positions of the bits that are set among `from..to`.
 pub fn set_bits_between(words: &[u64], from: usize, to: usize) -> Vec<usize> {
     let mut all = Vec::new();
     first_set_bits(words, from, to, usize::MAX, &mut all);
     all
 }
 
-/// The numbers of the first bits that are set, at most so many, of those from `from` to before `to`. Returns where the
-/// rest begin.
+/// Lists the positions of the first bits that are set among `from..to`, at most `most`. Returns the position to continue from.
 pub fn first_set_bits(words: &[u64], from: usize, to: usize, most: usize, found: &mut Vec<usize>) -> usize {
     found.clear();
     let mut at = from;

@@ -1,4 +1,4 @@
-//! From reduced blocks to a vector: entries side by side, or all rows once there are too many.
+//! Collector of reduced blocks into a vector: a list of entries, or all rows once there are too many entries.
 
 use super::append::{Marked, append};
 use super::bits::{set_bits_between, set_marked};
@@ -13,27 +13,27 @@ pub struct Collector<T> {
     hi: u64,
     shape: Shape,
     identity: T,
-    /// Entries above which the vector turns dense.
+    /// Number of entries above which the vector turns dense.
     most: u64,
     form: Form<T>,
-    /// For each entry, how many sources had it, if that was asked for.
+    /// For each entry, the number of sources that have it; empty unless the reduction counts them.
     pub counts: Vec<u32>,
 }
 
-/// How a collector stores entries.
+/// Layout of a collected vector.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Numbers a row.
+    /// Numbers per row.
     pub width: usize,
     /// Whether indices take 8 bytes.
     pub wide: bool,
     /// Entries per position above which a vector turns dense.
     pub dense_above: f64,
-    /// Whether a dense vector must say which rows are entries.
+    /// Whether a dense vector has a bitmap of the rows that are entries.
     pub with_present: bool,
 }
 
-/// A dense vector of `rows` rows without an entry.
+/// A dense vector of `rows` rows without entries.
 pub fn dense_form<T: Element>(shape: Shape, rows: u64, identity: T) -> Form<T> {
     let rows = rows as usize;
     let present = shape.with_present.then(|| vec![0; rows.div_ceil(64)]);
@@ -41,7 +41,7 @@ pub fn dense_form<T: Element>(shape: Shape, rows: u64, identity: T) -> Form<T> {
 }
 
 impl<T: Element> Collector<T> {
-    /// For entries of `lo..hi`, about `expected` of them.
+    /// A collector for about `expected` entries of `lo..hi`.
     pub fn new(lo: u64, hi: u64, shape: Shape, identity: T, expected: usize) -> Collector<T> {
         let most = (shape.dense_above * (hi - lo) as f64) as u64;
         let indices = if shape.wide { IndexList::Wide(Vec::new()) } else { IndexList::Narrow(Vec::new()) };
@@ -55,8 +55,8 @@ impl<T: Element> Collector<T> {
         collector
     }
 
-    /// Makes room for so many entries at most, if none has come. What is not used takes no memory; where the system
-    /// has not as much, room is made as entries come.
+    /// Reserves memory for up to `entries` entries, if there are none yet. Pages that stay unused take no memory; if the system
+    /// refuses, the lists grow as entries arrive.
     pub fn make_room(&mut self, entries: usize) {
         let Form::Sparse { indices, values } = &mut self.form else { return };
         let room = (entries as u64).min(self.most.saturating_add(1)).min(self.hi - self.lo) as usize + SLACK;
@@ -64,7 +64,7 @@ impl<T: Element> Collector<T> {
         if !indices.is_empty() || numbers <= values.capacity() {
             return;
         }
-        // New ones: memory that is made longer is copied, used or not.
+        // New lists, since growing the old ones would copy them.
         if let (Ok(list), Ok(rows)) = (IndexList::with_room(self.shape.wide, room), with_room(numbers)) {
             (*indices, *values) = (list, rows);
         }
@@ -74,7 +74,7 @@ impl<T: Element> Collector<T> {
         dense_form(self.shape, self.hi - self.lo, self.identity)
     }
 
-    /// Entries collected, of a vector that stays sparse.
+    /// Number of entries collected so far, while the vector is sparse.
     pub fn len(&self) -> usize {
         match &self.form {
             Form::Sparse { indices, .. } => indices.len(),
@@ -82,12 +82,12 @@ impl<T: Element> Collector<T> {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The first entries that were collected since the last time, at most so many, of a vector that stays sparse.
+    /// Takes the first entries out, at most `most`, while the vector is sparse.
     pub fn take(&mut self, most: usize) -> Form<T> {
         let rest = match &mut self.form {
             Form::Sparse { indices, values } if indices.len() > most => {
@@ -103,8 +103,7 @@ impl<T: Element> Collector<T> {
         std::mem::replace(&mut self.form, rest)
     }
 
-    /// What was collected; positions of a dense form count from `lo`. Its form depends on the entries alone, not on
-    /// how many were expected.
+    /// The collected vector; rows of a dense form count from `lo`. Its form depends on the entries alone, not on the expected number.
     pub fn finish(mut self) -> Form<T> {
         if let Form::Dense { values, present: Some(bits) } = &self.form
             && self.shape.dense_above >= 0.0
@@ -123,8 +122,8 @@ impl<T: Element> Collector<T> {
         self.form
     }
 
-    /// Turns what there is dense.
-    fn thicken(&mut self) {
+    /// Turns the vector dense.
+    fn turn_dense(&mut self) {
         let mut dense = self.empty_dense();
         let Form::Dense { values, present } = &mut dense else { unreachable!("just made") };
         if let Form::Sparse { indices, values: rows } = &self.form {
@@ -136,7 +135,7 @@ impl<T: Element> Collector<T> {
     }
 }
 
-/// Rows that vector stores may write beyond the end.
+/// Rows that vector stores may write beyond the last one.
 const SLACK: usize = 128;
 
 impl<T: Element> Sink<T> for Collector<T> {
@@ -147,9 +146,9 @@ impl<T: Element> Sink<T> for Collector<T> {
         let width = self.shape.width;
         match &mut self.form {
             Form::Sparse { indices, values } => {
-                append(simd::level(), Marked { first, marks, rows, width }, indices, values);
+                append(simd::detected(), Marked { first, marks, rows, width }, indices, values);
                 if indices.len() as u64 > self.most {
-                    self.thicken();
+                    self.turn_dense();
                 }
             }
             Form::Dense { values, present } => {
@@ -176,7 +175,7 @@ impl<T: Element> Sink<T> for Collector<T> {
                 }
                 values.extend_from_slice(rows);
                 if indices.len() as u64 > self.most {
-                    self.thicken();
+                    self.turn_dense();
                 }
             }
             Form::Dense { values, present } => {
@@ -193,7 +192,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn room_that_nobody_has() {
+    fn a_refused_reservation_is_no_error() {
         let shape = Shape { width: 1 << 20, wide: true, dense_above: f64::INFINITY, with_present: false };
         let mut collector = Collector::new(0, 1 << 60, shape, 0f32, 0);
         collector.make_room(usize::MAX);

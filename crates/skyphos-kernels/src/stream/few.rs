@@ -1,31 +1,31 @@
-//! Reduction of very sparse streams, in which most blocks of positions would be empty.
+//! Reduction of very sparse streams by merges, since most blocks of positions would be empty.
 //!
 //! ```text
-//! while a source has an entry that all have reached:
-//!     queue about 1,000 entries of each source;  limit = the least index that a source may have beyond its queue
+//! while a source has an entry that all sources have reached:
+//!     queue about 1,000 entries of each source;  limit = the least index that may follow a queue
 //!     sum = {};  for each source, in order:  sum = merge(sum, its entries below the limit)
 //!     hand sum to the sink
 //! ```
 //!
-//! The order of the additions is that of blocks: from the identity on, source by source. Cost: each entry is
-//! merged once for each source from its own on, in the cache: O(entries · sources), however large the index
-//! space. It is worth that for few sources and few entries, see [`Few::worth`].
+//! Additions are in the same order as by blocks: from the identity on, source by source. Cost: each entry is
+//! merged once for its own source and each later one, in the cache: O(entries · sources), however large the index
+//! space. That pays for few sources and few entries, see [`Few::worth`].
 
 use super::source::{FoldError, Sink, Source, of_source};
 use crate::merge::{Entries, merge};
 use skyphos_types::{Element, Error, ReduceOp};
 
-/// Entries of each source that are there for a batch.
+/// Entries of each source that are queued for a batch.
 const QUEUE: usize = 1024;
 
-/// Positions that a batch may cover, for distances to fit 32 bits.
+/// Positions that a batch may cover, so that distances fit 32 bits.
 const REACH: u64 = 1 << 32;
 
-/// Density of all sources together, times the merges of an entry, below which merges are faster than blocks: a block's
-/// empty positions cost 0.1 ns each, a merge 0.5 ns an entry. Measured: `kernel_rates reduce`.
+/// Density of all sources together times the merges of an entry, below which merges are faster than blocks. An empty position of a
+/// block costs 0.1 ns, a merge 0.5 ns an entry (measured by `kernel_rates reduce`).
 const WORTH: f64 = 0.35;
 
-/// See the module's text.
+/// State of a reduction by merges.
 pub(super) struct Few<T> {
     queues: Vec<Queue<T>>,
     sum: Sum<T>,
@@ -34,14 +34,14 @@ pub(super) struct Few<T> {
     offsets: Vec<u32>,
 }
 
-/// Entries of a source that have been read.
+/// Entries of a source that were read and are not folded yet.
 struct Queue<T> {
     indices: Vec<u64>,
     values: Vec<T>,
     used: usize,
 }
 
-/// Merged entries, and room for the next merge.
+/// Merged entries, and memory for the next merge.
 struct Sum<T> {
     indices: Vec<u32>,
     values: Vec<T>,
@@ -70,7 +70,7 @@ impl<T: Element> Sum<T> {
 }
 
 impl<T: Element> Few<T> {
-    /// Whether to reduce so many streams by merges; `density` is each one's.
+    /// Whether merges are faster than blocks for streams with this mean `density`.
     pub(super) fn worth(op: &ReduceOp, sources: usize, width: usize, density: f64) -> bool {
         let (named, sources) = (!matches!(op, ReduceOp::Custom(_)), sources as f64);
         named && width == 1 && density * sources * (sources - 1.0).max(2.0) < WORTH
@@ -96,7 +96,7 @@ impl<T: Element> Few<T> {
         sink: &mut impl Sink<T>,
     ) -> Result<(), FoldError> {
         loop {
-            // The least index queued, and the least that a source may have beyond its queue.
+            // The least queued index, and the least index that may follow a queue.
             let (mut least, mut limit) = (ready, ready);
             for (number, (source, queue)) in sources.iter_mut().zip(&mut self.queues).enumerate() {
                 let more = of_source(number, queue.fill(source, hi))?;
@@ -143,7 +143,7 @@ impl<T: Element> Few<T> {
 }
 
 impl<T: Element> Queue<T> {
-    /// Reads until there are enough entries, unless no more have come. Returns whether there may be more.
+    /// Reads entries until the queue is full or no more have arrived. Returns whether it is full.
     fn fill<B: AsRef<[u8]>>(&mut self, source: &mut Source<B>, hi: u64) -> Result<bool, &'static str> {
         self.indices.drain(..self.used);
         self.values.drain(..self.used);

@@ -1,4 +1,4 @@
-//! Reduction of several streams into one, as their segments come.
+//! Reduction of several streams into one, as their segments arrive.
 //!
 //! ```text
 //! for each block of positions that every source has reached:
@@ -7,44 +7,45 @@
 //!     hand (marks, acc) to the sink
 //! ```
 //!
-//! A block fits the L2 cache, each entry is read once and nothing is written but the block: P streams
-//! cost one pass however many they are. Additions are in the order of the sources, so the result does
-//! not depend on when segments came. Cost: O(entries) + O(positions / 64), where blocks in which no
-//! source has an entry are skipped. Very sparse streams are merged instead ([`super::few`]).
+//! A block fits the L2 cache, each entry is read once, and only the block is written, so P streams cost
+//! one pass whatever P. Additions are in the order of the sources, so the result does not depend on when
+//! segments arrive. Cost: O(entries) + O(positions / 64); blocks without entries are skipped. Very sparse
+//! streams are merged instead ([`super::few`]).
 
+use super::bitmap::SLACK;
 use super::few::Few;
+use super::fold_block::{Block, clear, fold_source};
 use super::segment::Segment;
 use super::source::{FoldError, Sink, Source, of_source};
-use super::words::{SLACK, mark_word, take_word};
 use crate::simd;
 use skyphos_types::{Element, Error, ReduceOp};
 
 /// Bytes of a block's values: with its marks they stay in the L2 cache.
 const BLOCK_BYTES: usize = 64 * 1024;
 
-/// Entries per position below which blocks are small, since most positions of large ones would be empty: those of
-/// wide rows and custom operations, which are not merged.
+/// Entries per position below which blocks are small, since most positions of large ones would be empty. It applies to wide rows
+/// and custom operations, which are not merged.
 const SPARSE: f64 = 1.0 / 2048.0;
 
-/// See the module's text. `B` is what holds a segment's bytes.
+/// A reduction of several streams. `B` is the buffer of a segment.
 pub struct Fold<T, B> {
     sources: Vec<Source<B>>,
     width: usize,
     hi: u64,
-    /// Everything below this has been handed over.
+    /// The sink has everything below this index.
     at: u64,
     block: usize,
     identity: T,
     rows: Vec<T>,
     marks: Vec<u8>,
     counts: Vec<u32>,
-    /// For streams so sparse that they are merged.
+    /// State of the merges, for very sparse streams.
     pub(super) few: Option<Few<T>>,
 }
 
 impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
-    /// A reduction by `op` of `sources` streams of the range `lo..hi` with rows of `width` values. `density`
-    /// is a guess of entries per position, which only speed depends on.
+    /// A reduction by `op` of `sources` streams of the range `lo..hi` with rows of `width` values. `density`, the expected entries
+    /// per position, affects only the speed.
     pub fn new(
         op: &ReduceOp,
         sources: usize,
@@ -77,7 +78,7 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
         })
     }
 
-    /// Takes the next segment of a source.
+    /// Adds the next segment of a source.
     pub fn push(&mut self, number: usize, bytes: B) -> Result<(), FoldError> {
         let source = &mut self.sources[number];
         let row = self.width * size_of::<T>();
@@ -89,28 +90,28 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
         Ok(())
     }
 
-    /// Whether everything has been handed over.
+    /// Whether the sink has everything.
     pub fn done(&self) -> bool {
         self.at == self.hi
     }
 
-    /// Whether a source's stream has come to its end.
+    /// Whether a source's stream is complete.
     pub fn has_all(&self, number: usize) -> bool {
         self.sources[number].reached >= self.hi
     }
 
-    /// Whether it can hand over no more before more of this source's stream comes.
+    /// Whether the reduction cannot advance before the next segment of this source arrives.
     pub fn waits_for(&self, number: usize) -> bool {
         let reached = self.sources[number].reached;
         reached < self.hi && self.sources.iter().all(|source| reached <= source.reached)
     }
 
-    /// The first source whose stream has not come to its end.
+    /// The first source whose stream is not complete.
     pub fn behind(&self) -> Option<usize> {
         self.sources.iter().position(|s| s.reached < self.hi)
     }
 
-    /// Folds all that every source has reached. Returns whether anything moved.
+    /// Folds everything that all sources have reached. Returns whether there was progress.
     pub fn advance(&mut self, op: &ReduceOp, sink: &mut impl Sink<T>) -> Result<bool, FoldError> {
         let ready = self.sources.iter().map(|s| s.reached).min().unwrap_or(self.hi);
         let start = self.at;
@@ -119,7 +120,7 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
             self.at = ready;
         }
         while self.at < ready {
-            // Nothing lies before the next entry of any source.
+            // Positions before the next entry of any source are skipped.
             let next = self.next_entry()?.unwrap_or(ready);
             let first = next.max(self.at) & !63;
             let end = first.saturating_add(self.block as u64).min(self.hi);
@@ -128,14 +129,14 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
                 break;
             }
             if end > ready {
-                // A whole block is cheaper than its parts, and decided by what has come, not by when.
+                // A whole block is cheaper than its parts.
                 self.at = first.max(self.at);
                 break;
             }
             self.fold_block(op, first, end)?;
             let count = (end - first) as usize;
             sink.block(first, &self.marks[..count], &self.rows[..count * self.width], &self.counts);
-            // A custom operation has been at all rows.
+            // A custom operation may have written all rows.
             let all = self.width == 1 || matches!(op, ReduceOp::Custom(_));
             let rows = &mut self.rows[..count * self.width];
             simd::dispatch!(clear(rows, (!all).then_some(&self.marks[..count]), self.width, self.identity));
@@ -146,7 +147,7 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
         Ok(self.at > start)
     }
 
-    /// The least index of any entry not yet folded.
+    /// The least index of an entry that is not folded yet.
     fn next_entry(&mut self) -> Result<Option<u64>, FoldError> {
         let (mut least, row) = (None, self.width * size_of::<T>());
         for (number, source) in self.sources.iter_mut().enumerate() {
@@ -172,7 +173,7 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
                 ReduceOp::Or => simd::dispatch!(fold_source(source, &mut block, T::or, hi, identity)),
                 ReduceOp::And => simd::dispatch!(fold_source(source, &mut block, T::and, hi, identity)),
                 ReduceOp::Custom(custom) => {
-                    // The caller's operation works on whole arrays: the source's own block, then both.
+                    // A custom operation works on whole arrays: the source's entries as a block, then both blocks.
                     let mut theirs = vec![self.identity; block.rows.len()];
                     block.rows = &mut theirs;
                     let folded = fold_source(source, &mut block, |_, v| v, hi, identity);
@@ -188,150 +189,9 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
     }
 }
 
-/// Makes rows the identity: all, or those that have a mark. Wide rows are few of a block's, if it is not dense.
-#[inline(always)]
-fn clear<T: Copy>(rows: &mut [T], marks: Option<&[u8]>, width: usize, identity: T) {
-    let Some(marks) = marks else { return rows.fill(identity) };
-    for (row, mark) in rows.chunks_exact_mut(width).zip(marks) {
-        if *mark != 0 {
-            row.fill(identity);
-        }
-    }
-}
-
-/// The positions being folded.
-struct Block<'a, T> {
-    first: u64,
-    end: u64,
-    width: usize,
-    rows: &'a mut [T],
-    marks: &'a mut [u8],
-    counts: &'a mut [u32],
-}
-
-/// Folds a source's entries in the block.
-#[inline(always)]
-fn fold_source<T: Element, B: AsRef<[u8]>>(
-    source: &mut Source<B>,
-    block: &mut Block<'_, T>,
-    op: impl Fn(T, T) -> T + Copy,
-    hi: u64,
-    identity: T,
-) -> Result<(), &'static str> {
-    let (row, width, level) = (block.width * size_of::<T>(), block.width, simd::level());
-    while let Some(index) = source.peek(row, hi)? {
-        if index >= block.end {
-            break;
-        }
-        let bytes = source.segments.front().expect("an entry was seen");
-        let segment = Segment::parse(bytes.as_ref(), row, 0, hi)?;
-        let (base, limit) = (segment.head.first, block.end - segment.head.first);
-        let values = &segment.values::<T>()[source.entry * width..];
-        let taken = if source.run.1 > 0 {
-            let (start, count) = ((base + source.run.0 - block.first) as usize, source.run.1);
-            let count = count.min((limit - source.run.0) as usize);
-            fold_run(block, start, count, values, op);
-            source.run = (source.run.0 + count as u64, source.run.1 - count);
-            count
-        } else if source.word.1 != 0 {
-            let mut taken = 0;
-            while source.word.0 < limit {
-                let (at, bits) = source.word;
-                // Words need not begin where blocks do.
-                let here = if at + 64 <= limit { bits } else { bits & ((1 << (limit - at)) - 1) };
-                let skip = block.first.saturating_sub(base + at);
-                let start = (base + at + skip - block.first) as usize;
-                take_word(level, here >> skip, &values[taken..], &mut block.rows[start..], identity, op);
-                mark_word(level, here >> skip, &mut block.marks[start..]);
-                taken += here.count_ones() as usize;
-                source.word.1 = bits & !here;
-                if source.word.1 != 0 {
-                    break;
-                }
-                match source.reader.step_word(&segment)? {
-                    Some(word) => source.word = word,
-                    None => break,
-                }
-            }
-            taken
-        } else {
-            let offsets = &source.offsets[source.used..source.listed];
-            let all = offsets[offsets.len() - 1] < limit;
-            let count = if all { offsets.len() } else { offsets.partition_point(|o| *o < limit) };
-            fold_listed(block, base.wrapping_sub(block.first), &offsets[..count], values, op);
-            source.used += count;
-            count
-        };
-        source.entry += taken;
-    }
-    Ok(())
-}
-
-#[inline(always)]
-fn fold_run<T: Element>(
-    block: &mut Block<'_, T>,
-    start: usize,
-    count: usize,
-    values: &[T],
-    op: impl Fn(T, T) -> T + Copy,
-) {
-    let width = block.width;
-    block.marks[start..start + count].fill(1);
-    let rows = &mut block.rows[start * width..(start + count) * width];
-    rows.iter_mut().zip(values).for_each(|(a, v)| *a = op(*a, *v));
-    if !block.counts.is_empty() {
-        block.counts[start..start + count].iter_mut().for_each(|c| *c += 1);
-    }
-}
-
-/// Entries that are tested at once for being neighbours.
-const STRETCH: usize = 16;
-
-/// `shift` leads from a distance to a position in the block.
-#[inline(always)]
-fn fold_listed<T: Element>(
-    block: &mut Block<'_, T>,
-    shift: u64,
-    offsets: &[u64],
-    values: &[T],
-    op: impl Fn(T, T) -> T + Copy,
-) {
-    let width = block.width;
-    let rows = &mut *block.rows;
-    if width == 1 {
-        let mut at = 0;
-        for offsets in offsets.chunks(STRETCH) {
-            let (values, start) = (&values[at..at + offsets.len()], offsets[0].wrapping_add(shift) as usize);
-            at += offsets.len();
-            // Offsets ascend, so their ends tell whether they are neighbours.
-            if offsets.len() == STRETCH && offsets[STRETCH - 1] - offsets[0] == STRETCH as u64 - 1 {
-                block.marks[start..start + STRETCH].fill(1);
-                let rows = &mut rows[start..start + STRETCH];
-                rows.iter_mut().zip(values).for_each(|(a, v)| *a = op(*a, *v));
-                continue;
-            }
-            for (offset, value) in offsets.iter().zip(values) {
-                let at = offset.wrapping_add(shift) as usize;
-                block.marks[at] = 1;
-                rows[at] = op(rows[at], *value);
-            }
-        }
-    } else {
-        for (offset, values) in offsets.iter().zip(values.chunks_exact(width)) {
-            let at = offset.wrapping_add(shift) as usize;
-            block.marks[at] = 1;
-            let row = &mut rows[at * width..(at + 1) * width];
-            row.iter_mut().zip(values).for_each(|(a, v)| *a = op(*a, *v));
-        }
-    }
-    if !block.counts.is_empty() {
-        offsets.iter().for_each(|offset| block.counts[offset.wrapping_add(shift) as usize] += 1);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::segment::{Encoder, Places};
+    use super::super::encoder::{Encoder, Places};
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;

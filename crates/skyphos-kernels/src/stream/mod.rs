@@ -1,32 +1,35 @@
-//! Sparse streams: entries of ascending index on the wire, and their reduction as they come.
+//! Sparse streams: vectors of entries with ascending indices, their encoding in segments, and their reduction as segments arrive.
 
 mod absent;
 mod addend;
 mod append;
+mod bitmap;
 mod bitpack;
 mod bits;
 mod collect;
+mod encoder;
 mod few;
 mod fold;
+mod fold_block;
 mod quantised;
+mod reader;
 mod segment;
 mod shuffled;
 mod source;
 mod vector;
-mod words;
 
-pub(crate) use absent::read_off;
+pub(crate) use absent::copy_marking_absent;
 pub use absent::{absent_number, as_entries, tell_apart};
 pub use addend::Addend;
+pub use bitmap::{list_bitmap, put_bitmap};
 pub use bits::{clear_beyond, count_between, first_set_bits, set_bits_between, set_run};
 pub use collect::{Collector, Shape, dense_form};
+pub use encoder::{Encoder, Next, Places};
 pub use fold::Fold;
 pub use quantised::{NotFinite, QuantisedValues};
-pub use segment::{
-    Encoder, HEAD_BYTES, Head, Next, Offsets, Places, Reader, STEP, Segment, entries, stream_entries,
-};
+pub use reader::{Offsets, Reader, STEP};
+pub use segment::{HEAD_BYTES, Head, Segment, entries, stream_entries};
 pub use shuffled::{shuffle, shuffled_len, unshuffle};
 pub use source::{FoldError, Sink};
 pub(crate) use vector::with_room;
 pub use vector::{Form, IndexList, SparseVec, View, put_entries};
-pub use words::{list_bitmap, put_bitmap};

@@ -1,20 +1,21 @@
-//! Segments whose values are quantised: what a plain one becomes on the wire, and back.
+//! Conversion of segments to quantised values on the wire, and back.
 //!
-//! Head and indices stay as they are (`segment.rs`), exact; the values become buckets of codes
-//! (`quantise.rs`), and a bit in the head says so. A bucket ends where its segment does, so each segment is
-//! readable by itself; [`QuantisedValues::segment_bytes`] makes segments of whole buckets where one fits.
-//! Whoever folds or places entries sees plain segments only, so nothing else knows of this form.
+//! Head and indices (`segment.rs`) stay exact; the values become buckets of codes (`quantise.rs`), and a bit in the head
+//! says so. A bucket ends with its segment, so each segment can be decoded by itself; [`QuantisedValues::segment_bytes`] makes
+//! segments of whole buckets where one fits. Segments are expanded before they are folded or placed, so no other code knows
+//! this form.
 //!
-//! Decoding trusts nothing. Cost: one pass over the values either way, and a copy of the indices.
+//! The decoder checks everything it reads. Cost: one pass over the values either way, and a copy of the indices.
 
-use super::segment::{HEAD_BYTES, Head, Offsets, STEP, Segment};
+use super::reader::{Offsets, Reader, STEP};
+use super::segment::{HEAD_BYTES, Head, Segment};
 use crate::quantise::{Draw, Quantize, dequantise, quantise, quantised_bytes};
 use skyphos_types::{DType, Error, Real, Result, with_real};
 
-/// Set in the form of a segment whose values are quantised.
+/// Flag of quantised values in the form of a segment.
 const QUANTISED: u8 = 0x80;
 
-/// How the values of a stream are quantised: sender and receivers know it of each other.
+/// Quantisation of a stream's values, the same at sender and receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuantisedValues {
     params: Quantize,
@@ -25,14 +26,17 @@ pub struct QuantisedValues {
 /// A value that cannot be quantised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotFinite {
-    /// Where it stands.
+    /// Its index.
     pub index: u64,
-    /// What it is.
+    /// The value as text.
     pub value: String,
 }
 
 impl QuantisedValues {
-    /// For rows of `width` values. Integers are refused.
+    /// Quantisation of rows of `width` values.
+    ///
+    /// # Errors
+    /// Integers are refused.
     pub fn new(params: Quantize, dtype: DType, width: usize) -> Result<QuantisedValues> {
         match dtype.is_float() {
             true => Ok(QuantisedValues { params, dtype, width }),
@@ -42,7 +46,7 @@ impl QuantisedValues {
         }
     }
 
-    /// Values a row.
+    /// Values per row.
     pub fn width(&self) -> usize {
         self.width
     }
@@ -51,12 +55,12 @@ impl QuantisedValues {
         self.width * self.dtype.size()
     }
 
-    /// Bytes to ask of an [`Encoder`](super::Encoder), so that a segment takes at most `most` bytes, plain and
-    /// quantised (tiny buckets make values larger), and, if a bucket is no longer, holds whole buckets.
+    /// The segment size for an [`Encoder`](super::Encoder) such that a segment takes at most `most` bytes, both plain and quantised
+    /// (tiny buckets make values larger), and consists of whole buckets if one fits.
     pub fn segment_bytes(&self, most: usize) -> usize {
         let bucket = self.params.bucket();
         let codes = quantised_bytes(bucket * self.width, &self.params).div_ceil(bucket);
-        // 8 bytes an index at worst, and a bucket cut off at the end.
+        // At worst 8 bytes an index, and a partial bucket at the end.
         let entry = self.row_bytes().max(codes) + 8;
         let fits = (most.saturating_sub(HEAD_BYTES + 8) / entry).clamp(1, 1 << 15);
         let whole = bucket / gcd(bucket, self.width);
@@ -73,7 +77,7 @@ impl QuantisedValues {
         Segment::parse(plain, self.row_bytes(), 0, u64::MAX).expect("a segment of this rank's own")
     }
 
-    /// Bytes that a plain segment takes with its values quantised.
+    /// Bytes of a plain segment after quantisation.
     pub fn bytes(&self, plain: &[u8]) -> usize {
         let head = self.parse_plain(plain).head;
         HEAD_BYTES + self.code_bytes(head.count) + head.index_bytes as usize
@@ -83,8 +87,7 @@ impl QuantisedValues {
         quantised_bytes(entries as usize * self.width, &self.params)
     }
 
-    /// Writes a plain segment with its values quantised to `out`, of [`QuantisedValues::bytes`]. Returns how many
-    /// buckets were drawn, from `draw`'s first on.
+    /// Quantises a plain segment into `out`, of [`QuantisedValues::bytes`]. Returns the number of buckets drawn, from `draw`'s first on.
     pub fn quantise(&self, plain: &[u8], draw: Draw, out: &mut [u8]) -> std::result::Result<u64, NotFinite> {
         let segment = self.parse_plain(plain);
         let head = Head { form: segment.head.form | QUANTISED, ..segment.head };
@@ -104,7 +107,7 @@ impl QuantisedValues {
     fn not_finite<T: Real>(&self, segment: &Segment<'_>) -> NotFinite {
         let values = segment.values::<T>();
         let place = values.iter().position(|v| !v.to_f32().is_finite()).unwrap_or(0);
-        let (mut reader, mut offsets, mut seen) = (segment.reader(), [0; STEP], 0);
+        let (mut reader, mut offsets, mut seen) = (Reader::default(), [0; STEP], 0);
         let entry = place / self.width;
         while let Ok(Some(some)) = reader.step(segment, &mut offsets) {
             let (count, offset) = match some {
@@ -120,10 +123,10 @@ impl QuantisedValues {
         unreachable!("a value has an index")
     }
 
-    /// Bytes that a segment with quantised values takes as a plain one, if it is whole.
+    /// Bytes of a quantised segment after expansion, if it is complete.
     pub fn plain_bytes(&self, bytes: &[u8]) -> std::result::Result<usize, &'static str> {
         let head = Head::read(bytes).ok_or("a segment shorter than its head")?;
-        // Each value has 2 bits at least, which bounds what a count may claim.
+        // A value takes at least 2 bits, which bounds the count.
         if head.count as usize > bytes.len() * 4 {
             return Err("a segment with more entries than its bytes can hold");
         }
@@ -134,7 +137,7 @@ impl QuantisedValues {
         }
     }
 
-    /// Writes a segment with quantised values as a plain one to `out`, of [`QuantisedValues::plain_bytes`].
+    /// Expands a quantised segment into `out`, of [`QuantisedValues::plain_bytes`].
     pub fn expand(&self, bytes: &[u8], out: &mut [u8]) -> std::result::Result<(), &'static str> {
         let head = Head::read(bytes).ok_or("a segment shorter than its head")?;
         Head { form: head.form & !QUANTISED, ..head }.write(out);
@@ -153,12 +156,12 @@ fn gcd(a: usize, b: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::segment::{Encoder, Places};
+    use super::super::encoder::{Encoder, Places};
     use super::*;
     use crate::quantise::Scale;
     use proptest::prelude::*;
 
-    /// Bytes aligned as a pool's are.
+    /// Bytes aligned like a pool's.
     struct Aligned(Vec<u64>, usize);
 
     impl Aligned {
@@ -258,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_named_by_its_index() {
+    fn the_error_has_the_index_of_the_value_that_is_not_finite() {
         let codec = QuantisedValues::new(Quantize::default(), DType::F32, 2).unwrap();
         let indices: Vec<u64> = (0..1000).map(|k| k * 3).collect();
         let mut values = vec![1f32; 2000];

@@ -1,8 +1,7 @@
-//! Vectors whose indices are hashed, so that equal ranges of the new indices hold about as many entries whatever the
-//! data, and back.
+//! Vectors with hashed indices, and back. Equal ranges of hashed indices have about equally many entries, whatever the data.
 //!
-//! The hash moves granules of neighbouring indices ([`BlockHash`]), so a sorted vector becomes runs that are sorted
-//! by their granule's new number and copied. Cost: O(entries), and a sort of the granules that have any.
+//! The hash moves granules of neighbouring indices ([`BlockHash`]), so the runs of a sorted vector are sorted by their granule's new
+//! number and copied. Cost: O(entries), and a sort of the granules with entries.
 
 use super::bits::{clear_beyond, set_bits_between};
 use super::vector::{Form, IndexList, SparseVec, View};
@@ -17,12 +16,12 @@ fn granule_log2(hash: BlockHash) -> u32 {
     hash.granule_log2() + BLOCK_SIZE.ilog2()
 }
 
-/// Indices of the hashed space.
+/// Size of the hashed index space.
 pub fn shuffled_len(hash: BlockHash) -> u64 {
     hash.range() * BLOCK_SIZE
 }
 
-/// Moves the runs of entries of each granule to where `place` says that it belongs.
+/// Moves the entries of each granule to the granule `place(granule)`.
 fn move_runs<T: Element, I: Index>(
     list: &[I],
     values: &[T],
@@ -74,8 +73,8 @@ pub fn shuffle<T: Element>(view: View<'_, T>, width: usize, hash: BlockHash) -> 
     SparseVec { n, width, form: Form::Sparse { indices, values } }
 }
 
-/// The vector of `n` rows whose [`shuffle`] this is. There are more hashed indices than rows: `None` if entries are of other
-/// rows; those of an array are left out. `wide`: whether its indices take 8 bytes.
+/// The vector of `n` rows whose [`shuffle`] is `form`, with indices of 8 bytes if `wide`. There are more hashed indices than rows:
+/// `None` if an entry belongs to no row; an array's rows beyond `n` are left out.
 pub fn unshuffle<T: Element>(
     form: Form<T>,
     n: u64,
@@ -106,7 +105,7 @@ pub fn unshuffle<T: Element>(
                 let (to, len) = ((granule << log) as usize, (n - (granule << log)).min(1 << log) as usize);
                 rows.extend_from_slice(&values[from * width..(from + len) * width]);
                 if let (Some(bits), Some(present)) = (&mut bits, &present) {
-                    // A block of indices is a word.
+                    // A block of indices is a word of the bitmap.
                     let words = len.div_ceil(64);
                     bits[to / 64..to / 64 + words].copy_from_slice(&present[from / 64..from / 64 + words]);
                 }
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_a_row_that_there_is_not() {
+    fn an_entry_beyond_the_last_row_is_refused() {
         let (n, hash) = (1000, BlockHash::new(1000, 2));
         let one =
             |index: u64| Form::Sparse { indices: IndexList::Narrow(vec![index as u32]), values: vec![1f32] };
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_an_array_that_there_are_not() {
+    fn rows_of_an_array_beyond_the_last_are_left_out() {
         let (n, hash) = (1000, BlockHash::new(1000, 2));
         let all = shuffled_len(hash);
         let present = Some(vec![u64::MAX; all.div_ceil(64) as usize]);

@@ -1,17 +1,18 @@
-//! One source of a reduction: segments of a stream that have come, and how far they have been read.
+//! Source of a reduction: the received segments of one stream, and how far they have been read.
 
-use super::segment::{Offsets, Reader, STEP, Segment};
+use super::reader::{Offsets, Reader, STEP};
+use super::segment::Segment;
 use skyphos_types::{Element, Error};
 use std::collections::VecDeque;
 
-/// Why a reduction of streams failed.
+/// Error of a reduction of streams.
 #[derive(Clone, Debug)]
 pub enum FoldError {
-    /// A source's segments make no sense.
+    /// A source's segment is damaged.
     Damaged {
         /// Its number.
         source: usize,
-        /// What is wrong.
+        /// The damage.
         what: &'static str,
     },
     /// The operation failed.
@@ -24,42 +25,42 @@ impl From<Error> for FoldError {
     }
 }
 
-/// Tells whose segment is damaged.
+/// Adds the source to an error of its segment.
 pub(super) fn of_source<R>(source: usize, result: Result<R, &'static str>) -> Result<R, FoldError> {
     result.map_err(|what| FoldError::Damaged { source, what })
 }
 
-/// Where reduced blocks go.
+/// Receiver of reduced blocks.
 pub trait Sink<T> {
-    /// A block of positions from index `first` on: one mark (0 or 1) a position, one row a position; rows
-    /// without a mark are the identity. `counts`, if asked for, says how many sources had each position.
+    /// Takes a block of positions from index `first` on: a mark (0 or 1) and a row for each; rows without a mark are the identity.
+    /// `counts` has the number of sources with each position, or is empty if the reduction does not count.
     fn block(&mut self, first: u64, marks: &[u8], rows: &[T], counts: &[u32]);
 
-    /// Entries at these ascending distances from index `base`, a row each, beyond all that came before; `counts`
-    /// has a number for each, if asked for.
+    /// Takes entries at these ascending distances from index `base`, a row for each, all beyond the earlier ones. `counts` has a
+    /// number for each, or is empty.
     fn entries(&mut self, base: u64, offsets: &[u32], rows: &[T], counts: &[u32]);
 }
 
-/// A stream of segments, and the place in it.
+/// A stream of segments, and the reading position.
 pub(super) struct Source<B> {
     pub(super) segments: VecDeque<B>,
-    /// All entries below this have come.
+    /// All entries below this index have been received.
     pub(super) reached: u64,
     pub(super) reader: Reader,
-    /// Distances that were read from the first segment and not used yet: `offsets[used..listed]`, or a run.
+    /// Distances that were read from the first segment and not folded yet: `offsets[used..listed]`, or a run.
     pub(super) offsets: Box<[u64; STEP]>,
     pub(super) used: usize,
     pub(super) listed: usize,
     pub(super) run: (u64, usize),
-    /// Whether bitmaps are taken word by word, and the word that is being taken: its distance, and bits left.
+    /// Whether bitmaps are read word by word; the current word: its distance, and the bits that are left.
     pub(super) by_words: bool,
     pub(super) word: (u64, u64),
-    /// Entries of the first segment that have been used.
+    /// Entries of the first segment that have been folded.
     pub(super) entry: usize,
 }
 
 impl<B: AsRef<[u8]>> Source<B> {
-    /// A stream of which nothing has come, for a range that begins at `lo`.
+    /// A stream without segments, for a range that begins at `lo`.
     pub(super) fn new(lo: u64, by_words: bool) -> Source<B> {
         Source {
             segments: VecDeque::new(),
@@ -75,7 +76,7 @@ impl<B: AsRef<[u8]>> Source<B> {
         }
     }
 
-    /// Makes sure that an entry has been read, if there is one; its index.
+    /// Reads ahead if necessary; the index of the next entry, if there is one.
     pub(super) fn peek(&mut self, row: usize, hi: u64) -> Result<Option<u64>, &'static str> {
         loop {
             let Some(bytes) = self.segments.front() else { return Ok(None) };
@@ -104,13 +105,13 @@ impl<B: AsRef<[u8]>> Source<B> {
         }
     }
 
-    /// Lets go of the first segment.
+    /// Drops the first segment.
     fn pop(&mut self) {
         self.segments.pop_front();
         (self.reader, self.used, self.listed, self.entry) = (Reader::default(), 0, 0, 0);
     }
 
-    /// Moves the entries that have been read to `indices` and `values`, of a run at most [`STEP`].
+    /// Moves the entries that were read to `indices` and `values`; of a run, at most [`STEP`].
     pub(super) fn take_read<T: Element>(
         &mut self,
         indices: &mut Vec<u64>,

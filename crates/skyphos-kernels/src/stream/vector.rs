@@ -1,4 +1,4 @@
-//! A sparse vector, or one that has turned dense, as collectives take and return it.
+//! Sparse vector, in sparse or dense form, as collectives take and return it.
 
 use super::bits::{Ascending, count_between, set_bits_between, set_run};
 use crate::index::{Index, Indices};
@@ -6,7 +6,7 @@ use crate::simd;
 use skyphos_types::{Element, Error, Result};
 use std::collections::TryReserveError;
 
-/// Bytes of a row at most: a frame of 128 KB has room for one, its index and the head.
+/// Most bytes per row: a row, its index and the head must fit a frame of 128 KB.
 pub const MOST_ROW_BYTES: usize = 127 * 1024;
 
 /// Ascending indices, in 4 or 8 bytes each.
@@ -14,11 +14,11 @@ pub const MOST_ROW_BYTES: usize = 127 * 1024;
 pub enum IndexList {
     /// Below 2^32.
     Narrow(Vec<u32>),
-    /// Any.
+    /// Of any size.
     Wide(Vec<u64>),
 }
 
-/// An empty vector with room, if the system has as much.
+/// An empty list with capacity; fails if the system has not as much memory.
 pub(crate) fn with_room<V>(room: usize) -> std::result::Result<Vec<V>, TryReserveError> {
     let mut empty = Vec::new();
     empty.try_reserve_exact(room)?;
@@ -26,7 +26,7 @@ pub(crate) fn with_room<V>(room: usize) -> std::result::Result<Vec<V>, TryReserv
 }
 
 impl IndexList {
-    /// An empty one with room, if the system has as much.
+    /// An empty list with capacity; fails if the system has not as much memory.
     pub(super) fn with_room(wide: bool, room: usize) -> std::result::Result<IndexList, TryReserveError> {
         match wide {
             true => with_room(room).map(IndexList::Wide),
@@ -34,7 +34,7 @@ impl IndexList {
         }
     }
 
-    /// How many.
+    /// Number of indices.
     pub fn len(&self) -> usize {
         match self {
             IndexList::Narrow(list) => list.len(),
@@ -42,12 +42,12 @@ impl IndexList {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are no indices.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Those at these places.
+    /// The indices at these positions of the list.
     pub fn pick(&self, places: &[usize]) -> IndexList {
         match self {
             IndexList::Narrow(list) => IndexList::Narrow(places.iter().map(|p| list[*p]).collect()),
@@ -55,7 +55,7 @@ impl IndexList {
         }
     }
 
-    /// All of them, as 64-bit numbers.
+    /// All indices as 64-bit numbers.
     pub fn to_vec(&self) -> Vec<u64> {
         match self {
             IndexList::Narrow(list) => list.iter().map(|i| u64::from(*i)).collect(),
@@ -63,7 +63,7 @@ impl IndexList {
         }
     }
 
-    /// For kernels.
+    /// Borrowed, as kernels take indices.
     pub fn view(&self) -> Indices<'_> {
         match self {
             IndexList::Narrow(list) => Indices::U32(list),
@@ -72,22 +72,22 @@ impl IndexList {
     }
 }
 
-/// What a vector holds.
+/// Entries of a vector, in sparse or dense form.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Form<T> {
     /// Entries of ascending index, a row of values each.
     Sparse {
-        /// Where they stand.
+        /// Their indices.
         indices: IndexList,
         /// Their rows.
         values: Vec<T>,
     },
-    /// A row for every index. Without `present` each is an entry; with it the entries are those whose bit
-    /// is set, and the other rows hold the operation's identity.
+    /// A row for every index. Without `present` every row is an entry. With it, entries are the rows whose bit is set; the
+    /// other rows are the operation's identity.
     Dense {
         /// All rows.
         values: Vec<T>,
-        /// A bit an index, 64 a word.
+        /// A bit for each index, 64 per word.
         present: Option<Vec<u64>>,
     },
 }
@@ -95,20 +95,20 @@ pub enum Form<T> {
 /// A vector of `n` rows of `width` numbers, most of which may be absent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SparseVec<T> {
-    /// Rows.
+    /// Number of rows.
     pub n: u64,
-    /// Numbers a row.
+    /// Numbers per row.
     pub width: usize,
     /// Entries.
     pub form: Form<T>,
 }
 
-/// The same, borrowed: what a collective takes.
+/// A borrowed [`Form`], as collectives take it.
 #[derive(Clone, Copy, Debug)]
 pub enum View<'a, T> {
     /// Entries of ascending index.
     Sparse {
-        /// Where they stand.
+        /// Their indices.
         indices: Indices<'a>,
         /// Their rows.
         values: &'a [T],
@@ -117,25 +117,25 @@ pub enum View<'a, T> {
     Dense {
         /// All rows.
         values: &'a [T],
-        /// A bit an index, 64 a word.
+        /// A bit for each index, 64 per word.
         present: Option<&'a [u64]>,
     },
 }
 
 impl<T: Element> SparseVec<T> {
-    /// Entries that must ascend and be below `n`, a row each.
+    /// A sparse vector. Indices must ascend and be below `n`, with a row for each.
     pub fn new(n: u64, width: usize, indices: IndexList, values: Vec<T>) -> Result<SparseVec<T>> {
         let vector = SparseVec { n, width, form: Form::Sparse { indices, values } };
         vector.view().check(n, width)?;
         Ok(vector)
     }
 
-    /// Every row.
+    /// A dense vector in which every row is an entry.
     pub fn dense(width: usize, values: Vec<T>) -> SparseVec<T> {
         SparseVec { n: (values.len() / width) as u64, width, form: Form::Dense { values, present: None } }
     }
 
-    /// Borrows it.
+    /// A borrowed view.
     pub fn view(&self) -> View<'_, T> {
         match &self.form {
             Form::Sparse { indices, values } => View::Sparse { indices: indices.view(), values },
@@ -143,7 +143,7 @@ impl<T: Element> SparseVec<T> {
         }
     }
 
-    /// Whether it has turned dense.
+    /// Whether the form is dense.
     pub fn is_dense(&self) -> bool {
         matches!(self.form, Form::Dense { .. })
     }
@@ -153,7 +153,7 @@ impl<T: Element> SparseVec<T> {
         self.view().nnz(self.width)
     }
 
-    /// Number of entries of the indices `from..to`.
+    /// Number of entries with indices in `from..to`.
     pub fn nnz_between(&self, from: u64, to: u64) -> usize {
         match &self.form {
             Form::Sparse { indices, .. } => indices.view().before(to) - indices.view().before(from),
@@ -176,7 +176,7 @@ impl<T: Element> SparseVec<T> {
         }
     }
 
-    /// All rows, with `fill` for what is absent.
+    /// All rows, with `fill` for absent ones.
     pub fn to_dense(&self, fill: T) -> Vec<T> {
         if let Form::Dense { values, present: None } = &self.form {
             return values.clone();
@@ -188,7 +188,7 @@ impl<T: Element> SparseVec<T> {
     }
 }
 
-/// Puts rows into their places in a dense array.
+/// Writes rows to their places in a dense array.
 pub fn put_rows<T: Copy>(all: &mut [T], width: usize, places: impl Iterator<Item = usize>, rows: &[T]) {
     if width == 1 {
         places.zip(rows).for_each(|(place, value)| all[place] = *value);
@@ -199,7 +199,7 @@ pub fn put_rows<T: Copy>(all: &mut [T], width: usize, places: impl Iterator<Item
     }
 }
 
-/// Puts rows into their places, which ascend, and sets their bits.
+/// Writes rows to their ascending places in a dense array, and sets their bits.
 pub fn put_entries<T: Copy>(
     all: &mut [T],
     bits: Option<&mut [u64]>,
@@ -222,10 +222,10 @@ pub fn put_entries<T: Copy>(
     ascending.finish(bits);
 }
 
-/// The first place after which an index does not ascend.
+/// The first position whose next index is not larger.
 #[inline(always)]
 fn descent<I: Index>(list: &[I]) -> Option<usize> {
-    // Pairs at a time that are compared without a look at each.
+    // Pairs that are compared together by vectors.
     const PIECE: usize = 256;
     let falls = |from: usize, to: usize| {
         let pairs = list[from..to].iter().zip(&list[from + 1..=to]);
@@ -237,7 +237,7 @@ fn descent<I: Index>(list: &[I]) -> Option<usize> {
 }
 
 impl<'a, T: Element> View<'a, T> {
-    /// Puts the entries into a dense form of `n` rows without any.
+    /// Writes the entries into a dense form that has none yet.
     pub fn put_into(&self, values: &mut [T], present: Option<&mut [u64]>, width: usize) {
         match self {
             View::Sparse { indices, values: rows } => crate::with_indices!(*indices, list => {
@@ -261,14 +261,14 @@ impl<'a, T: Element> View<'a, T> {
         }
     }
 
-    /// All numbers.
+    /// The numbers of all stored rows.
     pub fn values(&self) -> &'a [T] {
         match self {
             View::Sparse { values, .. } | View::Dense { values, .. } => values,
         }
     }
 
-    /// The same with other numbers.
+    /// The same entries with other numbers.
     pub fn with_values<'b>(&self, values: &'b [T]) -> View<'b, T>
     where
         'a: 'b,
@@ -279,7 +279,7 @@ impl<'a, T: Element> View<'a, T> {
         }
     }
 
-    /// A bit for each of `n` rows: whether it is an entry.
+    /// A bit for each of `n` rows, set if it is an entry.
     pub fn bitmap(&self, n: u64, width: usize) -> Vec<u64> {
         let mut bits = vec![0; n.div_ceil(64) as usize];
         match self {
@@ -306,7 +306,7 @@ impl<'a, T: Element> View<'a, T> {
         }
     }
 
-    /// Refuses what is no vector of `n` rows of `width` numbers.
+    /// Checks that this is a vector of `n` rows of `width` numbers.
     pub fn check(&self, n: u64, width: usize) -> Result<()> {
         let row = width.saturating_mul(size_of::<T>());
         if row > MOST_ROW_BYTES {
@@ -343,7 +343,7 @@ impl<'a, T: Element> View<'a, T> {
                 };
                 match present {
                     Some(bits) if !whole(bits) => {
-                        Err(Error::bad_input("a bitmap that does not fit the vector"))
+                        Err(Error::bad_input("the bitmap of a dense vector does not have one bit per row"))
                     }
                     _ => Ok(()),
                 }
@@ -353,17 +353,17 @@ impl<'a, T: Element> View<'a, T> {
 }
 
 impl Indices<'_> {
-    /// All of them, as 64-bit numbers; none may be negative.
+    /// All indices as 64-bit numbers; none may be negative.
     pub fn to_vec(self) -> Vec<u64> {
         crate::with_indices!(self, list => list.iter().map(|i| i.number()).collect())
     }
 
-    /// How many ascending indices are below `bound`.
+    /// Number of ascending indices below `bound`.
     pub fn before(self, bound: u64) -> usize {
         crate::with_indices!(self, list => list.partition_point(|i| i.number() < bound))
     }
 
-    /// Refuses indices that do not ascend strictly or are outside `0..n`.
+    /// Checks that indices ascend strictly and lie in `0..n`.
     pub fn check_ascending(self, n: u64) -> Result<()> {
         fn check<I: Index>(list: &[I], n: u64) -> Result<()> {
             let outside = |i: &&I| i.get().is_none_or(|i| i >= n);

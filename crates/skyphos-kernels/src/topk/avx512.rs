@@ -1,26 +1,25 @@
-//! The loops by vectors of 512 bits. Each is right for values of 2, 4 and 8 bytes; the choice is made when
-//! they are compiled.
+//! The loops of selection by vectors of 512 bits, for values of 2, 4 and 8 bytes; the size is known when they are compiled.
 
 use super::magnitude::{Magnitude, Number};
 use super::slots::{LANES, SLACK, Slots};
 use std::arch::x86_64::*;
 
-/// Values that a vector holds; those of 2 bytes are widened.
+/// Values per vector; those of 2 bytes are widened.
 const fn lanes<T>() -> usize {
     assert!(size_of::<T>() == 2 || size_of::<T>() == 4 || size_of::<T>() == 8);
     if size_of::<T>() == 8 { 8 } else { 16 }
 }
 
-/// The lanes of the values that are left.
+/// Mask of the lanes of `left` values.
 #[inline(always)]
 const fn mask<T>(left: usize) -> u16 {
     if left < lanes::<T>() { (1 << left) - 1 } else { u16::MAX }
 }
 
-/// Values of the lanes of a mask, others zero, and their magnitudes.
+/// Loads the values of a mask's lanes, with zero elsewhere; also their magnitudes.
 ///
 /// # Safety
-/// The processor must have AVX-512, and the values of the mask must be there.
+/// The values of the mask must be readable.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
 unsafe fn load<T>(from: *const T, mask: u16) -> (__m512i, __m512i) {
@@ -43,10 +42,10 @@ unsafe fn load<T>(from: *const T, mask: u16) -> (__m512i, __m512i) {
     }
 }
 
-/// Vectors that are compared before values of them are kept: the bits of a lane.
+/// Vectors that are compared before values are kept: one for each bit of a lane.
 const AT_ONCE: usize = 32;
 
-/// Bit by bit.
+/// The single bits of a lane.
 const BITS: [u32; AT_ONCE] = {
     let mut bits = [0; AT_ONCE];
     let mut bit = 0;
@@ -57,14 +56,11 @@ const BITS: [u32; AT_ONCE] = {
     bits
 };
 
-/// In each lane the bits of those of at most [`AT_ONCE`] vectors whose value there reaches a magnitude. No number leaves the vector
-/// units for that, and nothing is stored.
-///
-/// # Safety
-/// The processor must have AVX-512.
+/// For each lane, a bit for each of up to [`AT_ONCE`] vectors: whether the vector's value in that lane reaches a magnitude. All
+/// intermediate results stay in vector registers.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
-unsafe fn reaching<T>(some: &[T], least32: __m512i, least64: __m512i) -> __m512i {
+fn reaching<T>(some: &[T], least32: __m512i, least64: __m512i) -> __m512i {
     let mut reached = _mm512_setzero_si512();
     let mut compare = |from: *const T, bit: u32, there: u16| {
         // SAFETY: the lanes of `there` are inside `some`.
@@ -82,7 +78,7 @@ unsafe fn reaching<T>(some: &[T], least32: __m512i, least64: __m512i) -> __m512i
     };
     let full = mask::<T>(lanes::<T>());
     if some.len() == AT_ONCE * lanes::<T>() {
-        // Nothing to ask between vectors.
+        // The common case, without a check between vectors.
         for (vector, bit) in BITS.into_iter().enumerate() {
             compare(some[vector * lanes::<T>()..].as_ptr(), bit, full);
         }
@@ -99,14 +95,11 @@ unsafe fn reaching<T>(some: &[T], least32: __m512i, least64: __m512i) -> __m512i
     reached
 }
 
-/// [`super::loops::Loops::collect`]. Few vectors have a value that is kept: those are found first, 32 at a time, so that
-/// the others cost a comparison each.
-///
-/// # Safety
-/// The processor must have what [`crate::simd::with_avx512`] asks for.
+/// [`super::loops::Loops::collect`]. Few vectors have a value that is kept. They are found first, 32 vectors at a time, so the
+/// others cost one comparison each.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
-pub(super) unsafe fn collect<T: Magnitude>(
+pub(super) fn collect<T: Magnitude>(
     values: &[T],
     start: u32,
     least: T::Key,
@@ -119,9 +112,8 @@ pub(super) unsafe fn collect<T: Magnitude>(
     let mut count = 0;
     let mut first = 0;
     for some in values.chunks(AT_ONCE * lanes::<T>()) {
-        // SAFETY: the caller's promise.
-        let reached = unsafe { reaching(some, least32, least64) };
-        // Bits above the lowest 32 of a number of 64 are zero.
+        let reached = reaching(some, least32, least64);
+        // In lanes of 64 bits the upper 32 bits are zero.
         let mut vectors = _mm512_reduce_or_epi32(reached) as u32;
         while vectors != 0 {
             let vector = vectors.trailing_zeros() as usize;
@@ -132,8 +124,8 @@ pub(super) unsafe fn collect<T: Magnitude>(
                 8 => u16::from(_mm512_test_epi64_mask(reached, _mm512_set1_epi64(i64::from(bit)))),
                 _ => _mm512_test_epi32_mask(reached, _mm512_set1_epi32(bit as i32)),
             };
-            // SAFETY: kept lanes are inside `some`. `count` is at most the values passed, so both outputs hold a whole
-            // vector more. A bit pattern of a value is stored as a value of the same size.
+            // SAFETY: kept lanes are inside `some`. `count` is at most the number of values passed, so both outputs have room for
+            // a whole vector more. A value is stored as the bit pattern that was loaded.
             unsafe {
                 let (v, _) = load(some.as_ptr().add(at), kept);
                 let to = picked.as_mut_ptr().add(count);
@@ -157,12 +149,9 @@ pub(super) unsafe fn collect<T: Magnitude>(
 }
 
 /// [`super::loops::Loops::maxima`].
-///
-/// # Safety
-/// The processor must have what [`crate::simd::with_avx512`] asks for.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
-pub(super) unsafe fn maxima<T: Magnitude, const VECTORS: usize>(values: &[T]) -> [[i16; LANES]; VECTORS] {
+pub(super) fn maxima<T: Magnitude, const VECTORS: usize>(values: &[T]) -> [[i16; LANES]; VECTORS] {
     let mut groups = [[_mm512_set1_epi32(-1); 2]; VECTORS];
     let parts = LANES / lanes::<T>();
     let mut rounds = values.chunks_exact(VECTORS * LANES);
@@ -213,12 +202,9 @@ pub(super) unsafe fn maxima<T: Magnitude, const VECTORS: usize>(values: &[T]) ->
 }
 
 /// [`super::loops::Loops::kth_of_pairs`].
-///
-/// # Safety
-/// The processor must have what [`crate::simd::with_avx512`] asks for.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
-pub(super) unsafe fn kth_of_pairs<T: Magnitude>(values: &[T], k: usize) -> T::Key {
+pub(super) fn kth_of_pairs<T: Magnitude>(values: &[T], k: usize) -> T::Key {
     let none = _mm512_set1_epi32(-1);
     let mut pairs = [[none; 2]; 2];
     let mut take = |part: usize, magnitude: __m512i| {
@@ -240,14 +226,14 @@ pub(super) unsafe fn kth_of_pairs<T: Magnitude>(values: &[T], k: usize) -> T::Ke
         let there = mask::<T>(rest.len());
         // SAFETY: the lanes of `there` are inside `rest`.
         let (_, magnitude) = unsafe { load(rest.as_ptr(), there) };
-        // Lanes without a value have none.
+        // Lanes without a value get -1, below every magnitude.
         let magnitude = match size_of::<T>() {
             8 => _mm512_mask_mov_epi64(none, there as u8, magnitude),
             _ => _mm512_mask_mov_epi32(none, there, magnitude),
         };
         take(part, magnitude);
     }
-    // Lists in order, one in each lane, are merged with those of other lanes until all lanes have the same.
+    // Each lane holds an ordered list of its largest values. Lists are merged across lanes until all lanes hold the same one.
     let [a1, a2] = pairs[0];
     let [b1, b2] = if parts == 2 { pairs[1] } else { [halves(a1), halves(a2)] };
     let ([most, a], [b, least]) = (in_order::<T>(a1, b1), in_order::<T>(a2, b2));
@@ -260,7 +246,7 @@ pub(super) unsafe fn kth_of_pairs<T: Magnitude>(values: &[T], k: usize) -> T::Ke
             (2, _) | (1, 1) => top.map(|v| _mm512_shuffle_epi32::<_MM_PERM_BADC>(v)),
             _ => top.map(|v| _mm512_shuffle_epi32::<_MM_PERM_CDAB>(v)),
         };
-        // The largest of both lists: first they rise, then they fall.
+        // The four largest of both lists form a bitonic sequence, which two steps sort.
         let [a, b, c, d] = [0, 1, 2, 3].map(|i| in_order::<T>(top[i], there[3 - i])[0]);
         let ([a, c], [b, d]) = (in_order::<T>(a, c), in_order::<T>(b, d));
         let ([a, b], [c, d]) = (in_order::<T>(a, b), in_order::<T>(c, d));
@@ -272,7 +258,7 @@ pub(super) unsafe fn kth_of_pairs<T: Magnitude>(values: &[T], k: usize) -> T::Ke
     })
 }
 
-/// The larger numbers of two vectors, and the others.
+/// Lane by lane, the larger and the smaller numbers of two vectors.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
 fn in_order<T>(a: __m512i, b: __m512i) -> [__m512i; 2] {
@@ -282,38 +268,35 @@ fn in_order<T>(a: __m512i, b: __m512i) -> [__m512i; 2] {
     }
 }
 
-/// Halves in each other's place.
+/// The vector with its halves exchanged.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
 fn halves(v: __m512i) -> __m512i {
     _mm512_shuffle_i64x2::<0b01_00_11_10>(v, v)
 }
 
-/// Quarters of each half in each other's place.
+/// The vector with the quarters of each half exchanged.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
 fn quarters(v: __m512i) -> __m512i {
     _mm512_shuffle_i64x2::<0b10_11_00_01>(v, v)
 }
 
-/// The least of the numbers of 2 bytes.
+/// The least of 32 numbers of 2 bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
 fn least_of_32(numbers: __m512i) -> i16 {
     let least = _mm256_min_epi16(_mm512_castsi512_si256(numbers), _mm512_extracti64x4_epi64::<1>(numbers));
     let least = _mm_min_epi16(_mm256_castsi256_si128(least), _mm256_extracti128_si256::<1>(least));
-    // The instruction is for numbers without sign.
+    // The instruction takes unsigned numbers.
     let sign = _mm_set1_epi16(i16::MIN);
     (_mm_extract_epi16::<0>(_mm_minpos_epu16(_mm_xor_si128(least, sign))) as u16 ^ 0x8000) as i16
 }
 
 /// [`super::loops::Loops::kth_of_few`].
-///
-/// # Safety
-/// The processor must have what [`crate::simd::with_avx512`] asks for.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
-pub(super) unsafe fn kth_of_few<K: Number>(keys: &[[K; LANES]], k: usize) -> K {
+pub(super) fn kth_of_few<K: Number>(keys: &[[K; LANES]], k: usize) -> K {
     macro_rules! body {
         ($key:ty, $lanes:expr, $set1:ident, $load:ident, $least:ident, $sub:ident, $sign:expr, $add:ident,
          $less:ident, $min:ident) => {{
@@ -324,7 +307,7 @@ pub(super) unsafe fn kth_of_few<K: Number>(keys: &[[K; LANES]], k: usize) -> K {
                 let mine = unsafe { $load(mine.as_ptr().cast()) };
                 let mut above = $set1(0);
                 for key in keys {
-                    // No difference overflows, for no key is below -1: its sign tells which is larger.
+                    // No key is below -1, so the difference cannot overflow, and its sign says which key is larger.
                     above = $add(above, $sign($sub(mine, $set1(*key))));
                 }
                 kths = $min(kths, $less(above, $set1(k as $key)), kths, mine);

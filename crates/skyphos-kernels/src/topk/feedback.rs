@@ -1,25 +1,25 @@
-//! Error feedback: what was not sent is added to the next gradient (SparCML Algorithm 1).
+//! Error feedback: values that were not sent are added to the next gradient (SparCML Algorithm 1).
 //!
 //! ```text
 //! acc = residual + gradient;   send Q(TopK(acc));   residual = acc - TopK(acc)
 //! ```
 //!
-//! [`take_topk_of_sum`] and [`take_layers`] are that without Q. [`put_back`] adds TopK(acc) - Q(TopK(acc)) to the residual, so that
-//! what quantisation lost is sent later too. Then the sum of all that was sent and the residual is the sum of
-//! all gradients, but for rounding. Cost: one pass over gradient and residual, in which both are in the cache while values are
-//! added and chosen, and O(k).
+//! [`take_topk_of_sum`] and [`take_layers`] do this without Q. [`put_back`] adds TopK(acc) - Q(TopK(acc)) to the residual, so that
+//! the error of quantisation is sent later too. All values sent plus the residual then equal the sum of all gradients, up to
+//! rounding. Cost: one pass over gradient and residual, which stay in the cache while values are added and chosen, and O(k).
 
-use super::room::Room;
+use super::selected::Selected;
 use super::{Magnitude, Select, check, take_of};
+use crate::prefetch::prefetch_to_second_level;
 use crate::quantise::{Draw, Quantize, dequantise, quantise, quantised_bytes};
 use crate::simd;
 use skyphos_types::{Error, Real, Result};
 use std::ops::Range;
 
-/// Adds the gradient to the residual, and moves the chosen values of the sum out of it.
+/// Adds the gradient to the residual, then moves the chosen values out of the residual.
 ///
 /// # Errors
-/// As [`super::take_topk`], or a gradient of another length; the residual is then as it was.
+/// As [`super::take_topk`], or a gradient of another length; the residual is then unchanged.
 pub fn take_topk_of_sum<T: Magnitude>(
     residual: &mut [T],
     gradient: &[T],
@@ -31,19 +31,19 @@ pub fn take_topk_of_sum<T: Magnitude>(
     take_each(residual, Incoming::new(gradient), &layers, |_| true, indices, picked)
 }
 
-/// What is added to a residual.
+/// A gradient to be added to a residual.
 pub struct Incoming<'a, T> {
     /// The gradient.
     pub gradient: &'a [T],
-    /// It counts so many times; None: once.
+    /// Factor of the gradient; `None` means 1.
     pub scale: Option<T>,
-    /// Of momentum correction (Lin et al. 2018, §3.2): u, and m of u = m u + gradient, which is then added in the
-    /// gradient's place; u is cleared where values are sent.
+    /// Momentum correction (Lin et al. 2018, §3.2): u and m of u = m u + gradient. The new u is added in place of the gradient, and
+    /// is cleared where values are sent.
     pub velocity: Option<(&'a mut [T], T)>,
 }
 
 impl<'a, T> Incoming<'a, T> {
-    /// The gradient as it is.
+    /// The gradient with factor 1 and without momentum.
     pub fn new(gradient: &'a [T]) -> Incoming<'a, T> {
         Incoming { gradient, scale: None, velocity: None }
     }
@@ -52,16 +52,16 @@ impl<'a, T> Incoming<'a, T> {
 impl<T: Real> Incoming<'_, T> {
     /// Adds it to a part of the residual that begins at `at`.
     ///
-    /// Memory is asked for a little at a time, while what came of it is added: when values are then chosen from the part, and
-    /// nothing is read, the last lines are still on their way. Asked for all at once they would make the processor wait.
+    /// Prefetches are issued a few at a time between additions, so that the last ones are still under way while values are chosen
+    /// from the part and nothing is read. Issued all together they would stall the processor.
     #[inline(always)]
     fn add_to(&mut self, part: &mut [T], at: usize) {
         for (few, at) in part.chunks_mut(AT_ONCE).zip((at..).step_by(AT_ONCE)) {
             let there = at..at + few.len();
             let gradient = &self.gradient[there.clone()];
-            ask_ahead(few, AT_ONCE);
-            ask_ahead(gradient, AT_ONCE);
-            // The loops differ so that each is one of vectors.
+            prefetch_ahead(few, AT_ONCE);
+            prefetch_ahead(gradient, AT_ONCE);
+            // Separate loops, so that each is vectorised.
             match (self.scale, &mut self.velocity) {
                 (None, None) => few.iter_mut().zip(gradient).for_each(|(r, g)| *r = r.add(*g)),
                 (Some(scale), None) => {
@@ -69,7 +69,7 @@ impl<T: Real> Incoming<'_, T> {
                 }
                 (scale, Some((velocity, momentum))) => {
                     let velocity = &mut velocity[there];
-                    ask_ahead(velocity, AT_ONCE);
+                    prefetch_ahead(velocity, AT_ONCE);
                     for ((r, g), u) in few.iter_mut().zip(gradient).zip(velocity) {
                         *u = u.mul(*momentum).add(scale.map_or(*g, |scale| g.mul(scale)));
                         *r = r.add(*u);
@@ -80,34 +80,33 @@ impl<T: Real> Incoming<'_, T> {
     }
 }
 
-/// Values that are added before more memory is asked for.
+/// Values that are added between prefetches.
 const AT_ONCE: usize = 64;
 
-/// Asks for the cache lines of as many values, some way behind these.
+/// Prefetches the cache lines of `count` values, at a fixed distance behind these.
 #[inline(always)]
-fn ask_ahead<T>(values: &[T], count: usize) {
+fn prefetch_ahead<T>(values: &[T], count: usize) {
     const LINE: usize = 64;
     const AHEAD: usize = 4096;
     for bytes in (0..count * size_of::<T>()).step_by(LINE) {
-        simd::prefetch_nearby(values.as_ptr().cast::<u8>().wrapping_add(bytes + AHEAD));
+        prefetch_to_second_level(values.as_ptr().cast::<u8>().wrapping_add(bytes + AHEAD));
     }
 }
 
-/// A part of a vector from which values are chosen by itself.
+/// A part of a vector from which values are chosen separately.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer<T> {
-    /// Where it is.
+    /// Its positions.
     pub range: Range<usize>,
-    /// What of it to choose.
+    /// Its rule of selection.
     pub select: Select<T>,
 }
 
-/// As [`take_topk_of_sum`], layer by layer: layers are in order and do not overlap. Of what lies between them nothing is
-/// read or chosen. Nor of a layer whose gradient is zero everywhere: what its residual holds waits.
+/// As [`take_topk_of_sum`], layer by layer. Layers must ascend without overlap; values between them are neither read nor chosen. A
+/// layer whose gradient is zero everywhere is skipped: its residual waits.
 ///
 /// # Errors
-/// As [`take_topk_of_sum`], a velocity of another length, layers that overlap or end beyond the vector; nothing has then
-/// changed.
+/// As [`take_topk_of_sum`], a velocity of another length, layers that overlap or end beyond the vector; nothing is then changed.
 pub fn take_layers<T: Magnitude>(
     residual: &mut [T],
     incoming: Incoming<'_, T>,
@@ -119,7 +118,7 @@ pub fn take_layers<T: Magnitude>(
     take_each(residual, incoming, layers, any, indices, picked)
 }
 
-/// The same of the layers of which `sends` says so when it sees their gradient.
+/// [`take_layers`] for the layers whose gradient `sends` accepts.
 fn take_each<T: Magnitude>(
     residual: &mut [T],
     mut incoming: Incoming<'_, T>,
@@ -145,45 +144,45 @@ fn take_each<T: Magnitude>(
         }
         end = range.end;
     }
-    let (level, mut room) = (simd::level(), Room::new(indices, picked));
+    let (isa, mut selected) = (simd::detected(), Selected::new(indices, picked));
     for Layer { range, select } in layers {
         if !sends(&incoming.gradient[range.clone()]) {
             continue;
         }
         let (layer, start) = (&mut residual[range.clone()], range.start);
         take_of(
-            level,
+            isa,
             layer,
             start as u32,
             *select,
-            &mut room,
+            &mut selected,
             #[inline(always)]
             |part, at| incoming.add_to(part, start + at),
         );
     }
     if let Some((velocity, _)) = &mut incoming.velocity {
-        room.indices.iter().for_each(|place| velocity[*place as usize] = T::ZERO);
+        selected.indices.iter().for_each(|place| velocity[*place as usize] = T::ZERO);
     }
     Ok(())
 }
 
-/// Replaces values by what their quantised form stands for.
+/// Replaces values by their quantised ones.
 ///
 /// # Errors
-/// A value that is not finite as float32; the values are then as they were.
+/// A value that is not finite as float32; the values are then unchanged.
 pub fn quantise_in_place<T: Real>(values: &mut [T], params: &Quantize, draw: Draw) -> Result<()> {
     let mut codes = vec![0; quantised_bytes(values.len(), params)];
     quantise(values, params, draw, &mut codes)?;
     dequantise(&codes, params, values).map_err(Error::bad_input)
 }
 
-/// Adds `picked` - `sent`, as each was rounded, to the residual at `indices`.
+/// Adds the rounding errors `picked` - `sent` to the residual at `indices`.
 ///
 /// # Errors
-/// Lists of different lengths, an index outside the residual; some may then have been added.
+/// Lists of different lengths, or an index outside the residual; some errors may then have been added.
 pub fn put_back<T: Real>(residual: &mut [T], indices: &[u32], picked: &[T], sent: &[T]) -> Result<()> {
     if indices.len() != picked.len() || indices.len() != sent.len() {
-        return Err(Error::bad_input("as many indices as values are put back"));
+        return Err(Error::bad_input("putting values back takes as many indices as values"));
     }
     for ((index, exact), sent) in indices.iter().zip(picked).zip(sent) {
         let slot = residual.get_mut(*index as usize);
@@ -283,12 +282,12 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_sent_without_a_gradient_too() {
+    fn the_residual_is_sent_without_a_gradient_too() {
         let (mut residual, mut indices, mut picked) = ([1f32, -3.0], vec![], vec![]);
         take_topk_of_sum(&mut residual, &[0.0; 2], Select::Whole { k: 1 }, &mut indices, &mut picked)
             .unwrap();
         assert_eq!((residual, &indices[..], &picked[..]), ([1.0, 0.0], &[1][..], &[-3.0][..]));
-        // A layer without gradient is one that was not used.
+        // A layer with a zero gradient was not used.
         let layers = [Layer { range: 0..2, select: Select::Whole { k: 1 } }];
         let incoming = Incoming::new(&[0.0; 2]);
         take_layers(&mut residual, incoming, &layers, &mut indices, &mut picked).unwrap();
@@ -296,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_changes_nothing() {
+    fn refused_input_changes_nothing() {
         let mut residual = vec![1f32, 2.0];
         let (mut indices, mut picked) = (vec![], vec![]);
         let error =

@@ -1,27 +1,32 @@
-//! The loops of every selection: keep the values that reach a magnitude, and their positions; find the
-//! k-th largest of a few.
+//! The loops of every selection: collect the values that reach a magnitude, and their positions; find the
+//! k-th largest of a few numbers.
 //!
-//! Vectors of 8 or 16 values are compared at once and squeezed together, without a branch that depends on
-//! the data; where there are no such instructions, 16 values are passed over at once if none is kept.
+//! With AVX-512, vectors of 8 or 16 values are compared and compressed without a branch that depends on
+//! the data; without it, 16 values are skipped together if none is kept.
 
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
 use super::magnitude::{Magnitude, Number};
 use super::slots::{LANES, Slots};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx512;
 
-/// The largest k of [`Loops::kth_of_pairs`].
+/// The largest k that [`Loops::kth_of_pairs`] takes.
 pub(super) const PAIRED: usize = 4;
 
 /// The loops that every selection is made of, for one instruction set.
-pub(super) trait Loops<T: Magnitude>: Copy {
-    /// Writes indices (the first is `start`) and values of at least a magnitude, and returns how many.
+///
+/// # Safety
+/// `collect` must write as many indices and values, from the first slot on, as it returns.
+pub(super) unsafe trait Loops<T: Magnitude>: Copy {
+    /// Writes the indices (the first value's is `start`) and values of at least a magnitude, and returns their number.
     fn collect(self, values: &[T], start: u32, least: T::Key, to: Slots<'_, T>) -> usize;
 
-    /// Upper 16 bits of the largest magnitudes of the values dealt to groups in turn; -1 for a group without.
+    /// Deals the values to groups in turn; returns the upper 16 bits of each group's largest magnitude, or -1 for an empty group.
     fn maxima<const VECTORS: usize>(self, values: &[T]) -> [[i16; LANES]; VECTORS];
 
-    /// The k-th of the two largest magnitudes of each of [`LANES`] groups; below 0 if there are not so many. For k of at
-    /// most [`PAIRED`].
+    /// The k-th largest of the two largest magnitudes of each of [`LANES`] groups, for k up to [`PAIRED`]; below 0 if there are
+    /// fewer than k.
     fn kth_of_pairs(self, values: &[T], k: usize) -> T::Key;
 
     /// The k-th largest of at least k numbers, none below -1; those of 2 bytes in an even number of rows.
@@ -32,7 +37,8 @@ pub(super) trait Loops<T: Magnitude>: Copy {
 #[derive(Clone, Copy)]
 pub(super) struct Plain;
 
-impl<T: Magnitude> Loops<T> for Plain {
+// SAFETY: `count` rises by one after a slot of both was written.
+unsafe impl<T: Magnitude> Loops<T> for Plain {
     #[inline(always)]
     fn collect(self, values: &[T], start: u32, least: T::Key, to: Slots<'_, T>) -> usize {
         let mut count = 0;
@@ -76,7 +82,7 @@ impl<T: Magnitude> Loops<T> for Plain {
 
     #[inline(always)]
     fn kth_of_few<K: Number>(self, keys: &[[K; LANES]], k: usize) -> K {
-        // The least of those that fewer than k are above.
+        // The least of the keys that fewer than k keys exceed.
         let mut kth = K::MAX;
         for mine in keys {
             let mut above = [0i32; LANES];
@@ -90,61 +96,45 @@ impl<T: Magnitude> Loops<T> for Plain {
     }
 }
 
-/// For processors with AVX-512: there is one of these only where that was found.
+// SAFETY: `avx512::collect` stores a vector of both before it counts the values kept.
 #[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-pub(super) struct Avx512(());
-
-#[cfg(target_arch = "x86_64")]
-impl Avx512 {
-    /// # Safety
-    /// The processor must have what [`crate::simd::with_avx512`] asks for.
-    #[inline(always)]
-    pub(super) unsafe fn new() -> Avx512 {
-        Avx512(())
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-impl<T: Magnitude> Loops<T> for Avx512 {
+unsafe impl<T: Magnitude> Loops<T> for Avx512 {
     #[inline(always)]
     fn collect(self, values: &[T], start: u32, least: T::Key, to: Slots<'_, T>) -> usize {
-        // SAFETY: `self` is there, so the processor has the instructions.
+        // SAFETY: `self` proves that the processor has the instructions.
         unsafe { avx512::collect(values, start, least, to) }
     }
 
     #[inline(always)]
     fn maxima<const VECTORS: usize>(self, values: &[T]) -> [[i16; LANES]; VECTORS] {
-        // SAFETY: `self` is there, so the processor has the instructions.
+        // SAFETY: `self` proves that the processor has the instructions.
         unsafe { avx512::maxima::<T, VECTORS>(values) }
     }
 
     #[inline(always)]
     fn kth_of_pairs(self, values: &[T], k: usize) -> T::Key {
-        // SAFETY: `self` is there, so the processor has the instructions.
+        // SAFETY: `self` proves that the processor has the instructions.
         unsafe { avx512::kth_of_pairs(values, k) }
     }
 
     #[inline(always)]
     fn kth_of_few<K: Number>(self, keys: &[[K; LANES]], k: usize) -> K {
-        // SAFETY: `self` is there, so the processor has the instructions.
+        // SAFETY: `self` proves that the processor has the instructions.
         unsafe { avx512::kth_of_few(keys, k) }
     }
 }
 
-/// Calls an `#[inline(always)]` kernel with the loops for a level that the processor has.
+/// Calls an `#[inline(always)]` kernel with the loops for a detected instruction set.
 macro_rules! with_loops {
-    ($level:expr, $loops:ident => $kernel:ident ( $($argument:expr),* )) => {
-        match $level {
+    ($isa:expr, $loops:ident => $kernel:ident ( $($argument:expr),* )) => {
+        match $isa {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the processor has the instructions of its level.
-            $crate::simd::Level::Avx512 => unsafe {
-                let $loops = $crate::topk::loops::Avx512::new();
-                $crate::simd::with_avx512(#[inline(always)] || $kernel($($argument),*))
-            },
-            level => {
+            $crate::simd::InstructionSet::Avx512($loops) => {
+                $loops.run(#[inline(always)] || $kernel($($argument),*))
+            }
+            isa => {
                 let $loops = $crate::topk::loops::Plain;
-                $crate::simd::dispatch!(level => $kernel($($argument),*))
+                $crate::simd::dispatch!(isa => $kernel($($argument),*))
             }
         }
     };

@@ -3,11 +3,11 @@
 use bytemuck::Pod;
 use skyphos_types::{Real, bf16, f16};
 
-/// An integer that holds a magnitude.
+/// An integer type of magnitudes.
 pub trait Number: Pod + Ord + std::fmt::Debug + Into<i64> {
     /// The largest.
     const MAX: Self;
-    /// The lower bits of a number.
+    /// A number cut to this type's lower bits.
     fn of(number: i64) -> Self;
 }
 
@@ -24,20 +24,20 @@ macro_rules! numbers {
 }
 numbers!(i16, i32, i64);
 
-/// A number with a magnitude that orders as an integer.
+/// A number type whose magnitudes order like integers.
 pub trait Magnitude: Real {
-    /// The integer; never negative.
+    /// The type of magnitudes, which are never negative.
     type Key: Number;
-    /// The bits without the sign.
+    /// The value's bits without the sign.
     fn magnitude(self) -> Self::Key;
 
-    /// The upper 16 bits of the magnitude, still in order.
+    /// The upper 16 bits of the magnitude, in the same order.
     #[inline(always)]
     fn upper(self) -> i16 {
         (self.magnitude().into() >> Self::LOWER_BITS) as i16
     }
 
-    /// Bits below the upper 16.
+    /// Number of bits below the upper 16.
     const LOWER_BITS: usize = (size_of::<Self>() - 2) * 8;
 }
 

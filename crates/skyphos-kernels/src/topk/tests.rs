@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use skyphos_types::{bf16, f16};
 
-/// Plain oracle: sort by magnitude, then by index.
+/// Oracle: sort by magnitude, then by index.
 fn plain<T: Magnitude>(values: &[T], select: Select<T>) -> Vec<u32> {
     let top = |start: usize, some: &[T], k: usize| {
         let mut order: Vec<usize> = (0..some.len()).collect();
@@ -30,14 +30,14 @@ fn check<T: Magnitude>(values: &[T], select: Select<T>) {
     let want = plain(values, select);
     let chosen: Vec<T> = want.iter().map(|i| values[*i as usize]).collect();
     let (mut indices, mut picked) = (vec![77], vec![T::ONE; 2]);
-    for level in simd::levels() {
-        topk_at(level, values, select, &mut Room::new(&mut indices, &mut picked));
-        assert_eq!(indices, want, "{level:?} {select:?}");
-        assert_eq!(raw(&picked), raw(&chosen), "{level:?} {select:?}");
+    for isa in simd::all_detected() {
+        topk_at(isa, values, select, &mut Selected::new(&mut indices, &mut picked));
+        assert_eq!(indices, want, "{isa:?} {select:?}");
+        assert_eq!(raw(&picked), raw(&chosen), "{isa:?} {select:?}");
 
         let mut acc = values.to_vec();
-        take_at(level, &mut acc, select, &mut Room::new(&mut indices, &mut picked));
-        assert_eq!((&indices, raw(&picked)), (&want, raw(&chosen)), "{level:?} {select:?}");
+        take_at(isa, &mut acc, select, &mut Selected::new(&mut indices, &mut picked));
+        assert_eq!((&indices, raw(&picked)), (&want, raw(&chosen)), "{isa:?} {select:?}");
         for i in &indices {
             assert_eq!(acc[*i as usize], T::ZERO);
             acc[*i as usize] = values[*i as usize];
@@ -63,7 +63,7 @@ fn check_types(values: &[f32], select: Select<f32>) {
     check(&values.iter().map(|v| f16::from_f32(*v)).collect::<Vec<_>>(), of(select));
 }
 
-/// Ordinary numbers, any bits (NaN and infinities among them), few different ones, mostly zeros.
+/// Ordinary numbers, any bits (including NaN and infinities), few distinct numbers, mostly zeros.
 fn any_values(most: usize) -> impl Strategy<Value = Vec<f32>> {
     let special = prop::sample::select(vec![
         0.0f32,
@@ -161,7 +161,7 @@ fn nan_is_the_largest_and_signs_do_not_count() {
 }
 
 #[test]
-fn what_is_refused_leaves_the_vector_alone() {
+fn refused_input_changes_nothing() {
     let (mut indices, mut picked) = (vec![], vec![]);
     let mut acc = [1.0f32; 3];
     for select in [Select::AtLeast(f32::NAN), Select::Buckets { k: 1, bucket: 0 }] {
@@ -172,7 +172,7 @@ fn what_is_refused_leaves_the_vector_alone() {
 }
 
 #[test]
-fn an_accumulator_keeps_what_is_not_taken() {
+fn the_residual_is_what_was_not_taken() {
     // SparCML, algorithm 1: acc = ε + gradient; send TopK(acc); ε = acc - TopK(acc).
     let mut residual = vec![0f64; 1000];
     let mut sent = vec![0f64; 1000];

@@ -1,20 +1,20 @@
-//! The caller's vectors, and what of them to keep.
+//! The caller's lists of selected values and indices, which selection appends to and trims.
 
 use super::magnitude::Magnitude;
 use super::slots::{SLACK, Slots};
 
-/// The caller's vectors: as many indices as values.
-pub(super) struct Room<'a, T> {
+/// The selected values and their indices; both lists have the same length.
+pub(super) struct Selected<'a, T> {
     pub(super) indices: &'a mut Vec<u32>,
     pub(super) picked: &'a mut Vec<T>,
 }
 
-impl<'a, T: Magnitude> Room<'a, T> {
-    /// Empties both.
-    pub(super) fn new(indices: &'a mut Vec<u32>, picked: &'a mut Vec<T>) -> Room<'a, T> {
-        let mut room = Room { indices, picked };
-        room.clear();
-        room
+impl<'a, T: Magnitude> Selected<'a, T> {
+    /// Empties both lists.
+    pub(super) fn new(indices: &'a mut Vec<u32>, picked: &'a mut Vec<T>) -> Selected<'a, T> {
+        let mut selected = Selected { indices, picked };
+        selected.clear();
+        selected
     }
 
     pub(super) fn clear(&mut self) {
@@ -22,15 +22,18 @@ impl<'a, T: Magnitude> Room<'a, T> {
         self.picked.clear();
     }
 
-    /// Appends what `fill` writes, at most `most` indices and values, and returns how many it says.
+    /// Appends the indices and values that `fill` writes, at most `most`, and returns their number.
+    ///
+    /// # Safety
+    /// `fill` must write as many of both, from the first slot on, as it returns.
     #[inline(always)]
-    pub(super) fn append(&mut self, most: usize, fill: impl FnOnce(Slots<'_, T>) -> usize) -> usize {
+    pub(super) unsafe fn append(&mut self, most: usize, fill: impl FnOnce(Slots<'_, T>) -> usize) -> usize {
         self.indices.reserve(most + SLACK);
         self.picked.reserve(most + SLACK);
         let (indices, picked) = (self.indices.spare_capacity_mut(), self.picked.spare_capacity_mut());
         let count = fill(Slots { indices, picked });
         assert!(count <= most);
-        // SAFETY: a collecting loop has written as many of both.
+        // SAFETY: as many of both were written, as the caller promises.
         unsafe {
             self.indices.set_len(self.indices.len() + count);
             self.picked.set_len(self.picked.len() + count);
@@ -38,7 +41,7 @@ impl<'a, T: Magnitude> Room<'a, T> {
         count
     }
 
-    /// Of those from `start` on keeps the `k` largest, earlier ones first where magnitudes are equal.
+    /// Keeps the `k` largest of the values from `start` on, the earlier ones among equal magnitudes.
     pub(super) fn keep_largest(&mut self, start: usize, k: usize) {
         let count = self.indices.len() - start;
         if count <= k {
@@ -53,8 +56,7 @@ impl<'a, T: Magnitude> Room<'a, T> {
         self.keep_from(start, kth, k);
     }
 
-    /// Of those from `start` on keeps the ones above the k-th magnitude, and of those equal to it as many
-    /// as `k` leaves, the first ones.
+    /// Keeps, of the values from `start` on, those above the k-th magnitude and the first of those equal to it, `k` in all.
     pub(super) fn keep_from(&mut self, start: usize, kth: T::Key, k: usize) {
         let above = self.picked[start..].iter().filter(|v| v.magnitude() > kth).count();
         let (mut to, mut equal) = (start, k - above);

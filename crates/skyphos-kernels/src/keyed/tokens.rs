@@ -1,15 +1,15 @@
-//! Words of a text as strings of bytes, without an object for each.
+//! Tokens: the words of a text as byte strings in Arrow's layout, without an object for each.
 
-/// White space as `bytes.split` of Python has it: space, tab, line feed, vertical tab, form feed, carriage return.
+/// White space as in Python's `bytes.split`: space, tab, line feed, vertical tab, form feed, carriage return.
 const fn is_space(byte: u8) -> bool {
     byte == b' ' || (byte >= b'\t' && byte <= b'\r')
 }
 
-/// The highest bit of each byte that is white space, in eight of them.
+/// The highest bit of each of eight bytes is set where the byte is white space.
 const fn spaces_of_eight(bytes: u64) -> u64 {
     const EACH: u64 = 0x0101_0101_0101_0101;
     const LOW: u64 = 0x7f * EACH;
-    // No sum of seven bits and seven bits goes into the next byte.
+    // A sum of two 7-bit numbers does not carry into the next byte.
     let low = bytes & LOW;
     let space = low ^ (b' ' as u64 * EACH);
     let is_space = !(space + LOW);
@@ -17,27 +17,27 @@ const fn spaces_of_eight(bytes: u64) -> u64 {
     (is_space | control) & !bytes & !LOW
 }
 
-/// A bit for each of 64 bytes: whether it is white space.
+/// A bit for each of 64 bytes, set where it is white space.
 fn spaces(bytes: &[u8; 64]) -> u64 {
     let eights = bytes.as_chunks::<8>().0.iter().enumerate();
-    // The multiplication brings the eight bits together in the uppermost byte.
+    // The multiplication gathers the eight bits in the highest byte.
     let bits = |eight: &[u8; 8]| {
         (spaces_of_eight(u64::from_le_bytes(*eight)) >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
     };
     eights.fold(0, |all, (k, eight)| all | bits(eight) << (8 * k))
 }
 
-/// Words are copied so many bytes at a time, if they have no more: what is too much is written over.
+/// Bytes copied for a word that has no more; the next word overwrites the excess.
 const COPIED: usize = 16;
 
-/// Letters of words one after the other, and where each begins, and the end.
-struct Words {
+/// The concatenated words so far, and their offsets.
+struct Tokens {
     ends: Vec<i64>,
     letters: Vec<u8>,
     written: usize,
 }
 
-impl Words {
+impl Tokens {
     fn add(&mut self, text: &[u8], start: usize, end: usize) {
         let to = self.written;
         match text.get(start..start + COPIED) {
@@ -49,15 +49,15 @@ impl Words {
     }
 }
 
-/// Words of the beginning of a text: where each begins among their letters, and the end; their letters; and how many bytes of the
-/// text they take. That is about `most` of them, and more where the last word goes on.
-pub fn words(text: &[u8], most: usize) -> (Vec<i64>, Vec<u8>, usize) {
+/// The words at the beginning of a text: their offsets, their bytes, and the bytes of text that were read. Reading stops after
+/// `most` bytes, at the end of a word.
+pub fn tokens(text: &[u8], most: usize) -> (Vec<i64>, Vec<u8>, usize) {
     let end = text.len().min(most.max(1));
     let end = text[end..].iter().position(|byte| is_space(*byte)).map_or(text.len(), |more| end + more);
     let mut ends = Vec::with_capacity(end / 5 + 2);
     ends.push(0);
-    let mut words = Words { ends, letters: vec![0u8; end + COPIED], written: 0 };
-    // Where a word began that is not over yet.
+    let mut tokens = Tokens { ends, letters: vec![0u8; end + COPIED], written: 0 };
+    // Start of the word that is not complete yet.
     let mut open: Option<usize> = None;
     for (at, some) in (0..end).step_by(64).zip(text[..end].chunks(64)) {
         let mut padded = [b' '; 64];
@@ -74,7 +74,7 @@ pub fn words(text: &[u8], most: usize) -> (Vec<i64>, Vec<u8>, usize) {
                 starts &= starts - 1;
                 start
             });
-            words.add(text, start, at + stops.trailing_zeros() as usize);
+            tokens.add(text, start, at + stops.trailing_zeros() as usize);
             stops &= stops - 1;
         }
         if starts != 0 {
@@ -82,10 +82,10 @@ pub fn words(text: &[u8], most: usize) -> (Vec<i64>, Vec<u8>, usize) {
         }
     }
     if let Some(start) = open {
-        words.add(text, start, end);
+        tokens.add(text, start, end);
     }
-    words.letters.truncate(words.written);
-    (words.ends, words.letters, end)
+    tokens.letters.truncate(tokens.written);
+    (tokens.ends, tokens.letters, end)
 }
 
 #[cfg(test)]
@@ -95,7 +95,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn words_are_what_white_space_parts(
+        fn white_space_separates_tokens(
             text in prop::collection::vec(prop::sample::select(b" \t\n\x0b\x0c\rabcdefghijklmnopqrstu\x80\xa0\x89".to_vec()), 0..400),
             gaps in prop::collection::vec(0usize..400, 0..20),
             most in 0usize..450,
@@ -105,7 +105,7 @@ mod tests {
             let (mut got, mut at) = (Vec::new(), 0);
             let expected: Vec<&[u8]> = text.split(|byte| is_space(*byte)).filter(|word| !word.is_empty()).collect();
             while at < text.len() {
-                let (ends, letters, taken) = words(&text[at..], most);
+                let (ends, letters, taken) = tokens(&text[at..], most);
                 prop_assert!(taken > 0);
                 let word = |pair: &[i64]| letters[pair[0] as usize..pair[1] as usize].to_vec();
                 got.extend(ends.windows(2).map(word));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn white_space_is_pythons() {
+    fn white_space_is_that_of_python() {
         let spaces: Vec<u8> = (0..=255).filter(|byte| is_space(*byte)).collect();
         assert_eq!(spaces, b"\t\n\x0b\x0c\r ");
         for byte in 0..=255u8 {
@@ -124,6 +124,6 @@ mod tests {
             let is = if is_space(byte) { 0x80 } else { 0 };
             assert_eq!(others.to_le_bytes(), [is, 0, 0x80, 0, is, 0x80, 0, is], "{byte}");
         }
-        assert_eq!(words(b"", 10), (vec![0], vec![], 0));
+        assert_eq!(tokens(b"", 10), (vec![0], vec![], 0));
     }
 }
