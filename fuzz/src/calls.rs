@@ -5,7 +5,7 @@ use crate::allocation::{Limits, within};
 use crate::scripted::Scripted;
 use arbitrary::{Arbitrary, Result, Unstructured};
 use skyphos::{Comm, Settings, Topology, planner::Profile};
-use skyphos_core::endpoint::WINDOW_BYTES;
+use skyphos_core::frame::WINDOW_BYTES;
 use skyphos_core::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use skyphos_core::transport::{Event, Loss};
 use std::collections::BTreeMap;

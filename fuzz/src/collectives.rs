@@ -12,7 +12,7 @@ use skyphos::{
     Quantize, QuantizeOptions, Real, ReduceOp, Room, Route, Scale, Schedule, SharedPlan, SparseVec, Split,
     Stage,
 };
-use skyphos_core::endpoint::WINDOW_BYTES;
+use skyphos_core::frame::WINDOW_BYTES;
 
 /// What is believed of a message's length at once, and buffers of all ranks.
 const LIMITS: Limits = Limits { one: WINDOW_BYTES as usize + (64 << 10), all: 64 << 20 };

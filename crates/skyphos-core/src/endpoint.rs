@@ -1,16 +1,15 @@
-//! What a collective sees: send to a rank, receive from a rank, wait for progress.
+//! A collective's view of the network: its group, its call, and waiting for progress.
 //!
-//! Ranks here are the group's. A message is a stream of chunks on (call, round, peer). An
-//! [`Outgoing`] hands chunks over while the peer's window and the transport's backlog allow; an
-//! [`Incoming`] yields them as they come. [`Endpoint::progress`] is the one thing a collective
-//! awaits. Dropping any of these leaves nothing behind: what still comes is dropped with the call.
+//! Ranks here are the group's. [`Endpoint::progress`] is the one thing a collective awaits; messages are in
+//! [`crate::message_stream`] and [`crate::exchange`]. Dropping any of these leaves nothing behind: what still comes is dropped
+//! with the call.
 
 use crate::clock::Effort;
 use crate::frame::{CallKind, CallSig, FrameKind, Header};
-use crate::mailbox::{Absence, Filter, Group, Mailbox, MessageId, Next};
+use crate::group::Group;
+use crate::mailbox::{Absence, Filter, Mailbox, MessageId};
 use crate::node::Node;
-use crate::point_to_point::Status;
-use crate::slab::{Message, MessageMut, Payload, SlabMut};
+use crate::slab::{MessageMut, Payload, SlabMut};
 use crate::topology::Topology;
 use crate::transport::Loss;
 use skyphos_types::{DType, Error, ReduceOp, Result};
@@ -19,41 +18,21 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
-/// Bytes of one stream that may be on the way and unconsumed. Messages up to this size are eager;
-/// larger ones need the receiver's credits, which bounds what a slow receiver must hold.
-pub const WINDOW_BYTES: u64 = 8 << 20;
-
-/// Bytes waiting in the transport for one peer above which no more chunks are made.
-const BACKLOG_BYTES: usize = 1 << 20;
-
-/// Round that no collective uses; nobody waits for its messages.
-const ANNOUNCE_ROUND: u32 = u32::MAX;
-
-/// One call's view of the group.
+/// One call on this rank: its group, its number, and its node.
 pub struct Endpoint {
     node: Arc<Node>,
     group: Arc<Group>,
     call: u64,
     sig: CallSig,
-    /// Of a point-to-point call: the message, once it is known.
-    message: OnceLock<MessageId>,
+    /// The message of a point-to-point call, once it is known.
+    pub(crate) message: OnceLock<MessageId>,
     seen: AtomicU64,
-    sent_bytes: AtomicU64,
-    sent_frames: AtomicU64,
-    received_bytes: AtomicU64,
+    pub(crate) sent_bytes: AtomicU64,
+    pub(crate) sent_frames: AtomicU64,
+    pub(crate) received_bytes: AtomicU64,
 }
 
-/// A checksum of what a rank puts into a call.
-pub struct Vouch(crc_fast::Digest);
-
-impl Vouch {
-    /// More of it, without padding.
-    pub fn bytes(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-}
-
-/// What a call has moved on this rank.
+/// Bytes and frames that a call has moved on this rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Bytes sent to other ranks, without the heads of frames.
@@ -71,7 +50,7 @@ impl Endpoint {
         Endpoint { node, group, call, sig, message, seen, sent_bytes, sent_frames, received_bytes }
     }
 
-    /// The same of a point-to-point call.
+    /// The endpoint of a call that sends this message.
     pub(crate) fn of_message(self, id: MessageId) -> Endpoint {
         self.message.get_or_init(|| id);
         self
@@ -82,7 +61,7 @@ impl Endpoint {
         self.sig.kind == CallKind::PointToPoint
     }
 
-    /// How others know the call: its group and number, or those of the message.
+    /// The call as frames name it: its group and number, or the message's.
     pub(crate) fn wire(&self) -> Option<(u64, u64)> {
         match self.is_message() {
             true => self.message.get().map(|id| (id.pair, id.count)),
@@ -90,7 +69,7 @@ impl Endpoint {
         }
     }
 
-    /// The other ranks in the call, in the transport. Of a receive there is none before it has a message; a message may be from
+    /// The transport's ranks of the other ranks in the call. A receive has none before it has a message; a message may be from
     /// this rank, or to it.
     pub(crate) fn others(&self) -> impl Iterator<Item = u32> {
         let (me, is_message) = (self.node.rank(), self.is_message());
@@ -98,7 +77,7 @@ impl Endpoint {
         all.chain(self.message.get().map(|id| id.peer))
     }
 
-    /// The ranks that the call waits for, in the transport.
+    /// The transport's ranks of the ranks that the call waits for.
     pub(crate) fn awaited(&self) -> Vec<u32> {
         match self.filter().filter(|_| self.message.get().is_none()) {
             Some(Filter { source: Some(source), .. }) => vec![source],
@@ -109,52 +88,15 @@ impl Endpoint {
         }
     }
 
-    /// What a receive or probe takes.
-    fn filter(&self) -> Option<Filter> {
+    /// The messages that a receive or probe accepts.
+    pub(crate) fn filter(&self) -> Option<Filter> {
         let takes = self.is_message() && self.sig.flags != CallSig::SENDS;
         takes.then(|| Filter::of(&self.group, self.sig))
     }
 
-    /// Completes when a receive has a message. `Err`: none can come.
-    pub(crate) async fn message_met(&self) -> Result<Status> {
-        let filter = self.filter().expect("a receive");
-        loop {
-            let taken = self.node.mail(|m| match m.take_message(self.group.comm, self.call) {
-                Some(envelope) => Ok(Some(envelope)),
-                None => m.why_none_comes(&self.group, filter, self.sig).map_or(Ok(None), Err),
-            })?;
-            if let Some(envelope) = taken {
-                self.message.get_or_init(|| envelope.id);
-                return Ok(Status::of(&self.group, envelope));
-            }
-            self.progress().await?;
-        }
-    }
-
-    /// Completes when there is a message that a receive would take, which stays where it is.
-    pub(crate) async fn message_seen(&self) -> Result<Status> {
-        let filter = self.filter().expect("a probe");
-        loop {
-            let seen = self.node.mail(|m| match m.peek(self.group.comm, filter) {
-                Some(envelope) => Ok(Some(envelope)),
-                None => m.why_none_comes(&self.group, filter, self.sig).map_or(Ok(None), Err),
-            })?;
-            if let Some(envelope) = seen {
-                return Ok(Status::of(&self.group, envelope));
-            }
-            self.progress().await?;
-        }
-    }
-
-    /// `Err` if a rank that is sent to takes no more.
-    pub(crate) fn check_taken(&self, rank: u32) -> Result<()> {
-        let (world, is_replicated) = (self.world_rank(rank), self.node.is_replicated());
-        self.node.mail(|m| m.why_not_taken(world, self.sig, is_replicated)).map_or(Ok(()), Err)
-    }
-
-    /// A control frame of the call, for whoever is in it too.
+    /// The header of a control frame of the call.
     pub(crate) fn control(&self, kind: FrameKind) -> Header {
-        let (comm, call) = self.wire().expect("somebody is there");
+        let (comm, call) = self.wire().expect("the call has a peer");
         let header = Header::control(kind, comm, call);
         match self.is_message() {
             true => {
@@ -184,12 +126,12 @@ impl Endpoint {
         &self.node
     }
 
-    /// A group rank as the transport numbers it.
+    /// The transport's number of a rank of the group.
     pub fn world_rank(&self, rank: u32) -> u32 {
         self.group.ranks[rank as usize]
     }
 
-    /// What came from a rank of the group makes no sense.
+    /// The error of malformed data from a rank of the group.
     pub fn corrupt(&self, from: u32, what: &str) -> Error {
         Error::Corrupt { rank: self.world_rank(from), message: what.to_owned() }
     }
@@ -198,7 +140,7 @@ impl Endpoint {
         self.sig
     }
 
-    pub(crate) fn place(&self) -> (&Group, u64) {
+    pub(crate) fn group_and_call(&self) -> (&Group, u64) {
         (&self.group, self.call)
     }
 
@@ -207,7 +149,7 @@ impl Endpoint {
             .map_or(true, |version| version != self.seen.load(Ordering::Relaxed))
     }
 
-    /// The version of what has happened in the call up to which its collective has looked.
+    /// The version of the call's box at the collective's last look.
     pub(crate) fn seen(&self) -> u64 {
         self.seen.load(Ordering::Relaxed)
     }
@@ -216,18 +158,18 @@ impl Endpoint {
         self.seen.store(version, Ordering::Relaxed);
     }
 
-    /// Counts what has happened in the call so far.
+    /// The version of the call's box. `Err` if the call failed.
     pub(crate) fn version(&self) -> Result<u64> {
         self.node.mail(|m| m.look(self.group.comm, self.call)).map_err(|(e, _)| e)
     }
 
-    /// Takes note of what has happened so far. `Err` if the call failed.
+    /// Takes all that has happened so far for seen. `Err` if the call failed.
     pub(crate) fn catch_up(&self) -> Result<()> {
         self.seen.store(self.version()?, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Whether the call, whose part is done here, may end: not while a peer is to say what it called instead.
+    /// Whether a call whose part is done here may end: not while a peer is to say what it called instead.
     pub(crate) fn may_end(&self) -> Result<bool> {
         self.node.mail(|m| m.may_end(self.group.comm, self.call))
     }
@@ -242,7 +184,7 @@ impl Endpoint {
         .await
     }
 
-    /// What the call has moved so far.
+    /// Bytes and frames that the call has moved so far.
     pub fn traffic(&self) -> Traffic {
         Traffic {
             sent_bytes: self.sent_bytes.load(Ordering::Relaxed),
@@ -261,7 +203,7 @@ impl Endpoint {
         self.node.now()
     }
 
-    /// A buffer for a chunk; where there is no data, its length alone.
+    /// A buffer for a chunk; in a simulation without data, its length alone.
     pub fn chunk(&self, len: usize) -> SlabMut {
         match self.is_sized() {
             true => SlabMut::sized(len),
@@ -269,7 +211,7 @@ impl Endpoint {
         }
     }
 
-    /// The same for a chunk that so many ranks get, this one maybe among them.
+    /// A buffer for a chunk that `ranks` ranks get, this one possibly among them.
     pub fn chunk_for(&self, ranks: usize, len: usize) -> SlabMut {
         match ranks > 2 && !self.is_sized() {
             true => self.node.pool().take_for_several(len),
@@ -277,7 +219,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether this is a simulation of lengths, without data.
+    /// Whether this is a simulation without data.
     pub fn is_sized(&self) -> bool {
         self.node.clock().is_sized()
     }
@@ -292,7 +234,7 @@ impl Endpoint {
         self.compute(effort, || Some(work())).unwrap_or(Ok(()))
     }
 
-    /// Accounts for work on data that is done elsewhere.
+    /// Adds the cost of work on data that is done elsewhere to the clock.
     pub fn spend(&self, effort: Effort) {
         self.node.clock().spend(effort);
     }
@@ -302,17 +244,17 @@ impl Endpoint {
         self.node.mail(|m| m.losses(&self.group))
     }
 
-    /// Counts what [`Endpoint::absences`] would tell.
+    /// A count that changes with [`Endpoint::absences`].
     pub(crate) fn count_absences(&self) -> usize {
         self.node.mail(|m| m.count_absences(&self.group, self.call))
     }
 
-    /// Who takes no part any more in this call, which outlives losses.
+    /// Ranks that take no more part in this call, which outlives losses.
     pub(crate) fn absences(&self) -> Vec<(u32, Absence)> {
         self.node.mail(|m| m.absences(&self.group, self.call))
     }
 
-    /// Whether this call goes on without who is lost.
+    /// Whether this call goes on without ranks that are lost.
     pub(crate) fn outlives_losses(&self) -> bool {
         self.sig.outlives_losses()
     }
@@ -326,30 +268,31 @@ impl Endpoint {
         })
     }
 
-    /// The next word that any rank has said in a round, and who.
-    pub(crate) fn word(&self, round: u32) -> Option<(u32, Payload)> {
-        self.node.mail(|m| m.word(&self.group, self.call, round))
+    /// The next message that any rank has sent in a round, and its sender.
+    pub(crate) fn take_from_any(&self, round: u32) -> Option<(u32, Payload)> {
+        self.node.mail(|m| m.take_from_any(&self.group, self.call, round))
     }
 
-    /// Others have lost a rank, and this one will not come to it in a later call.
+    /// Other ranks have lost a rank: this one counts on it in no later call.
     pub(crate) fn miss(&self, rank: u32) {
         let error = self.lost(rank);
         self.node.mail(|mail| mail.miss(self.world_rank(rank), &error));
     }
 
-    /// Tells all that this rank makes no more calls in the group, if somebody is lost: they may wait for it in one.
+    /// If a rank is lost, tells all ranks that this one makes no more calls in the group: they may wait for it in one.
     pub(crate) fn leave_calls(&self) {
         let (rank, node) = (self.node.rank(), &self.node);
-        let (why, begun) = node.mail(|mail| (mail.why_over(&self.group), mail.begun(self.group.comm)));
-        let Some(why) = why else { return };
-        let payload = node.pool().copy_of(&why.to_wire());
+        let (error, begun) =
+            node.mail(|mail| (mail.reason_to_stop(&self.group), mail.begun(self.group.comm)));
+        let Some(error) = error else { return };
+        let payload = node.pool().copy_of(&error.to_wire());
         let header = Header { total: begun, ..Header::control(FrameKind::Abort, self.group.comm, self.call) };
         for peer in self.group.ranks.iter().filter(|peer| **peer != rank) {
             node.post(*peer, header, payload.clone());
         }
     }
 
-    /// Lets messages move, without waiting for any: between two pieces of work that nobody should wait for.
+    /// Moves messages without waiting for any, between two pieces of work.
     pub fn pump(&self) {
         self.node.wait_until(|_| false, Duration::ZERO);
     }
@@ -359,7 +302,7 @@ impl Endpoint {
         self.progress_until(Duration::MAX).await
     }
 
-    /// The same, or some time after `deadline`.
+    /// Like [`Endpoint::progress`], or completes some time after `deadline`.
     pub(crate) async fn progress_until(&self, deadline: Duration) -> Result<()> {
         std::future::poll_fn(|_| match self.node.mail(|m| m.look(self.group.comm, self.call)) {
             Err((error, _)) => Poll::Ready(Err(error)),
@@ -373,52 +316,32 @@ impl Endpoint {
         .await
     }
 
-    /// Ends the call on all ranks, wherever it is here; nothing happens if it is over.
+    /// Ends the call on all ranks with an error. Does nothing if it is over.
     pub fn fail(&self, error: Error) {
         self.node.mail(|mail| mail.fail(self.group.comm, self.call, error));
-        self.node.rouse();
+        self.node.wake_waiters();
     }
 
-    /// Lets the call look again at what it waits for: something has changed on this rank.
+    /// Lets the call check again what it waits for: something has changed on this rank.
     pub fn look_again(&self) {
         self.node.mail(|mail| mail.touch(self.group.comm, self.call));
-        self.node.rouse();
+        self.node.wake_waiters();
     }
 
-    /// Tells the next rank which call this is. Where not every rank hears from every other, two neighbours that
-    /// disagree find out so, and tell all.
-    pub fn announce(&self) {
-        let next = (self.rank() + 1) % self.size();
-        if next != self.rank() {
-            Outgoing::new(next, ANNOUNCE_ROUND, 0).push_shared(self, Payload::default());
-        }
-    }
-
-    /// Tells replicas of this rank what it puts into the call: they must put in the same.
-    pub fn vouch(&self, put_in: impl FnOnce(&mut Vouch)) {
-        if !self.node.is_replicated() || self.is_sized() {
-            return;
-        }
-        let mut vouch = Vouch(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme));
-        vouch.bytes(self.sig.with_hashes().as_bytes());
-        put_in(&mut vouch);
-        let (comm, call) = self.wire().expect("a call that puts something in");
-        self.node.transport().vouch(comm, call, vouch.0.finalize());
-    }
-
-    /// Whether the transport has an allreduce of its own for these ranks and such numbers. The same on all ranks.
+    /// Whether the transport has a native allreduce for these ranks and numbers of this type. The same on all ranks.
     pub fn has_allreduce(&self, op: &ReduceOp, dtype: DType) -> bool {
         self.size() == self.node.size() && self.node.transport().has_allreduce(op, dtype)
     }
 
-    /// Begins such an allreduce: what comes of it is chunk `seq` of this rank's message to itself of that round and length.
-    pub(crate) fn begin_allreduce(&self, op: &ReduceOp, dtype: DType, place: (u32, u32, u64), part: SlabMut) {
-        let (round, seq, total) = place;
+    /// Begins a native allreduce. Its result comes as chunk `seq` of this rank's message to itself of that round and length.
+    pub(crate) fn begin_allreduce(&self, op: &ReduceOp, dtype: DType, at: (u32, u32, u64), part: SlabMut) {
+        let (round, seq, total) = at;
         let header = self.header(round, seq, total);
         self.node.transport().begin_allreduce(header, op, dtype, part);
     }
 
-    fn header(&self, round: u32, seq: u32, total: u64) -> Header {
+    /// The header of a chunk.
+    pub(crate) fn header(&self, round: u32, seq: u32, total: u64) -> Header {
         let ((comm, call), sig) = (self.wire().expect("a call that sends"), self.sig);
         Header { kind: FrameKind::Data, comm, call, origin: 0, round, seq, total, sig }
     }
@@ -436,207 +359,5 @@ impl Endpoint {
         let mut message = self.message(bytes.len());
         message.as_bytes_mut().copy_from_slice(bytes);
         message
-    }
-
-    /// Sends a message to each of several ranks and receives one from each of several, all at once.
-    ///
-    /// Returns the messages in the order of `sources`. A rank may name itself in neither list. A
-    /// message of one chunk is neither copied on its way out nor in. Static plans do not use this.
-    pub async fn exchange(
-        &self,
-        round: u32,
-        messages: Vec<(u32, MessageMut)>,
-        sources: &[u32],
-    ) -> Result<Vec<Message>> {
-        let mut large = Vec::new();
-        for (to, message) in messages {
-            match message {
-                MessageMut::Chunk(slab) => Outgoing::new(to, round, slab.len() as u64).push(self, slab),
-                MessageMut::Large(vec) => {
-                    large.push((Outgoing::new(to, round, vec.len() as u64), Some(vec)));
-                }
-                MessageMut::Sized(len) => large.push((Outgoing::new(to, round, len as u64), None)),
-            }
-        }
-        let mut receives: Vec<Incoming> = sources.iter().map(|from| Incoming::new(*from, round)).collect();
-        let mut got: Vec<Option<Message>> = sources.iter().map(|_| None).collect();
-        loop {
-            let mut moved = false;
-            for (send, bytes) in &mut large {
-                while let Some(range) = send.next_range(self, 1) {
-                    let mut chunk = self.chunk(range.len());
-                    if let Some(bytes) = bytes {
-                        chunk.as_bytes_mut().copy_from_slice(&bytes.as_bytes()[range]);
-                    }
-                    send.push(self, chunk);
-                    moved = true;
-                }
-            }
-            for (receive, message) in receives.iter_mut().zip(&mut got) {
-                while let Some(chunk) = receive.next(self)? {
-                    moved = true;
-                    match message {
-                        None if receive.done() => *message = Some(Message::Chunk(chunk)),
-                        None => {
-                            // The claimed size is believed only so far; more is found as it comes.
-                            let room = if self.is_sized() { 0 } else { receive.total().min(WINDOW_BYTES) };
-                            let mut joined = self.node.pool().large(room as usize);
-                            joined.resize(0);
-                            joined.extend(chunk.as_bytes());
-                            *message = Some(Message::Large(joined));
-                        }
-                        Some(Message::Large(joined)) => joined.extend(chunk.as_bytes()),
-                        Some(Message::Chunk(_)) => unreachable!("a message that is done yields no more"),
-                    }
-                }
-            }
-            if large.iter().all(|(send, _)| send.done()) && receives.iter().all(Incoming::done) {
-                return Ok(got.into_iter().flatten().collect());
-            }
-            if !moved {
-                self.progress().await?;
-            }
-        }
-    }
-}
-
-/// A message on its way out.
-#[derive(Debug)]
-pub struct Outgoing {
-    to: u32,
-    round: u32,
-    total: u64,
-    sent: u64,
-    seq: u32,
-}
-
-impl Outgoing {
-    /// A message of `total` bytes; an empty one is still sent, as one empty chunk, since its coming
-    /// tells the peer that this rank is in the call.
-    pub fn new(to: u32, round: u32, total: u64) -> Outgoing {
-        Outgoing { to, round, total, sent: 0, seq: 0 }
-    }
-
-    /// A message whose end its own bytes tell, to a receiver that stops there.
-    pub fn open(to: u32, round: u32) -> Outgoing {
-        Outgoing::new(to, round, u64::MAX)
-    }
-
-    /// Bytes that have been handed over.
-    pub fn sent(&self) -> u64 {
-        self.sent
-    }
-
-    /// Whether all of it has been handed over.
-    pub fn done(&self) -> bool {
-        self.seq > 0 && self.sent == self.total
-    }
-
-    /// The bytes of the next chunk, of whole rows, if it may go now.
-    pub fn next_range(&self, ep: &Endpoint, row_bytes: usize) -> Option<std::ops::Range<usize>> {
-        if !self.may_send(ep) {
-            return None;
-        }
-        let limit = (ep.node.chunk_bytes() / row_bytes).max(1) * row_bytes;
-        let start = self.sent as usize;
-        Some(start..start + (self.total - self.sent).min(limit as u64) as usize)
-    }
-
-    /// Whether the next chunk may go now.
-    pub fn may_send(&self, ep: &Endpoint) -> bool {
-        if self.done() {
-            return false;
-        }
-        let peer = ep.world_rank(self.to);
-        if self.sent >= WINDOW_BYTES {
-            let consumed = ep.node.mail(|m| m.credit(ep.group.comm, ep.call, peer, self.round));
-            if self.sent >= consumed.saturating_add(WINDOW_BYTES) {
-                return false;
-            }
-        }
-        self.sent == 0 || ep.node.backlog(peer) <= BACKLOG_BYTES
-    }
-
-    /// Hands over the chunk that [`Outgoing::next_range`] asked for.
-    pub fn push(&mut self, ep: &Endpoint, chunk: SlabMut) {
-        self.push_shared(ep, chunk.freeze());
-    }
-
-    /// Hands over a chunk that others may be sent too.
-    pub fn push_shared(&mut self, ep: &Endpoint, chunk: Payload) {
-        let len = chunk.len();
-        let header = ep.header(self.round, self.seq, self.total);
-        ep.node.post(ep.world_rank(self.to), header, chunk);
-        ep.sent_bytes.fetch_add(len as u64, Ordering::Relaxed);
-        ep.sent_frames.fetch_add(1, Ordering::Relaxed);
-        self.sent += len as u64;
-        self.seq += 1;
-    }
-}
-
-/// A message on its way in.
-#[derive(Debug)]
-pub struct Incoming {
-    from: u32,
-    round: u32,
-    total: Option<u64>,
-    consumed: u64,
-    credited: u64,
-}
-
-impl Incoming {
-    /// The message that `from` sends in `round`.
-    pub fn new(from: u32, round: u32) -> Incoming {
-        Incoming { from, round, total: None, consumed: 0, credited: 0 }
-    }
-
-    /// Its sender.
-    pub fn from(&self) -> u32 {
-        self.from
-    }
-
-    /// Whether all of it has been taken.
-    pub fn done(&self) -> bool {
-        self.total == Some(self.consumed)
-    }
-
-    /// Bytes of the whole message, as its first chunk claims; 0 before.
-    pub fn total(&self) -> u64 {
-        self.total.unwrap_or(0)
-    }
-
-    /// Whether any of it has come.
-    pub fn begun(&self) -> bool {
-        self.total.is_some()
-    }
-
-    /// The next chunk, if it has come. `Err` if the call failed or the peer can send no more.
-    pub fn next(&mut self, ep: &Endpoint) -> Result<Option<Payload>> {
-        if self.done() {
-            return Ok(None);
-        }
-        let peer = ep.world_rank(self.from);
-        let (chunk, total) = match ep.node.mail(|m| m.take(ep.group.comm, ep.call, peer, self.round))? {
-            Next::Nothing => return Ok(None),
-            Next::Chunk(chunk, total) => (chunk, total),
-        };
-        self.total = Some(total);
-        self.consumed += chunk.len() as u64;
-        if self.from != ep.rank() {
-            ep.received_bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
-        }
-        if self.consumed > total {
-            let message = format!("{} bytes in a message of {total}", self.consumed);
-            return Err(Error::Corrupt { rank: peer, message });
-        }
-        // Credits matter only to messages larger than the window, and a quarter of it at a time.
-        if total > WINDOW_BYTES && self.consumed - self.credited >= WINDOW_BYTES / 4 && !self.done() {
-            self.credited = self.consumed;
-            let mut header = ep.control(FrameKind::Credit);
-            header.round = self.round;
-            header.total = self.consumed;
-            ep.node.post(peer, header, Payload::default());
-        }
-        Ok(Some(chunk))
     }
 }

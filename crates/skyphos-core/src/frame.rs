@@ -26,6 +26,11 @@ use skyphos_types::{DType, ReduceOp};
 
 /// Bytes of an encoded header.
 pub const HEADER_BYTES: usize = 64;
+
+/// Bytes of one message that may be on the way and unconsumed. Messages up to this size are eager;
+/// larger ones need the receiver's credits, which bounds what a slow receiver must hold.
+pub const WINDOW_BYTES: u64 = 8 << 20;
+
 const MAGIC: [u8; 2] = *b"SY";
 const VERSION: u8 = 1;
 

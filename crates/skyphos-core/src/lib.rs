@@ -1,23 +1,32 @@
 //! Frames, matching, and the collectives that stand on them.
 //!
 //! Read in this order: [`transport`] (what carries frames), [`local`] (the smallest one),
-//! [`frame`], [`mailbox`](crate::Group), [`node`] (who drives), [`endpoint`] (what a collective
-//! sees), [`collectives::barrier`] (the simplest collective).
+//! [`frame`], [`group`], `mailbox` (which frame belongs to which call), [`node`] and `driver` (who polls the transport),
+//! [`endpoint`] (what a collective sees), `calls` and `blocking` (from a call to its result),
+//! [`collectives::barrier`] (the simplest collective).
 
 pub mod arena;
 pub mod arguments;
+mod background;
+mod blocking;
 mod both;
 pub mod butterfly;
+mod call_guard;
+mod calls;
 pub mod clock;
 pub mod collectives;
+mod driver;
 pub mod endpoint;
+mod exchange;
 pub mod frame;
+pub mod group;
 pub mod host;
 pub mod host_region;
 pub mod loan;
 pub mod local;
 mod mailbox;
 pub mod memory;
+mod message_stream;
 pub mod node;
 pub mod plan;
 pub mod point_to_point;
@@ -26,16 +35,22 @@ pub mod replicated;
 pub mod slab;
 pub mod stream;
 pub mod survivors;
+mod tasks;
 pub mod topology;
 pub mod transport;
+mod vouch;
+mod watch;
 pub mod work;
 
 pub use arguments::{Arguments, Named};
-pub use endpoint::{Endpoint, Incoming, Outgoing, Traffic, Vouch};
-pub use mailbox::Group;
-pub use node::{Asked, Node, Settings};
+pub use calls::Asked;
+pub use endpoint::{Endpoint, Traffic};
+pub use group::Group;
+pub use message_stream::{Incoming, Outgoing};
+pub use node::{Node, Settings};
 pub use plan::Plan;
 pub use topology::Topology;
+pub use vouch::Vouch;
 pub use work::{Call, Steps, Work};
 
 #[cfg(test)]
@@ -143,7 +158,7 @@ pub(crate) mod tests {
 
     #[test]
     fn messages_larger_than_the_window_flow_both_ways() {
-        let len = endpoint::WINDOW_BYTES as usize * 3 + 17;
+        let len = frame::WINDOW_BYTES as usize * 3 + 17;
         let got = on_all(2, 20.0, |rank, node, group| {
             let message = vec![rank as u8 + 1; len];
             node.call(&group, CallSig::plain(CallKind::Barrier), async |ep| {

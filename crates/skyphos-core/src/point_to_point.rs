@@ -1,17 +1,24 @@
-//! A message from one rank to another, in several parts: what it is, then what it holds.
+//! Messages from one rank to another, in several parts.
 //!
 //! ```text
 //! send:     number of parts, their lengths, the parts, as one stream
 //! receive:  wait until a message fits;  read the lengths;  copy each part to where it goes, as it comes
 //! ```
 //!
-//! A message of up to [`WINDOW_BYTES`](crate::endpoint::WINDOW_BYTES) goes out whether or not its receiver is there; the rest of
+//! A message of up to [`WINDOW_BYTES`](crate::frame::WINDOW_BYTES) goes out whether or not its receiver is there; the rest of
 //! a larger one waits for it. Cost: α + β bytes; the data is copied once on each side.
 
-use crate::endpoint::{Endpoint, Incoming, Outgoing, WINDOW_BYTES};
-use crate::mailbox::{Envelope, Group};
+use crate::call_guard::{CallGuard, Outcome};
+use crate::endpoint::Endpoint;
+use crate::frame::{CallSig, WINDOW_BYTES};
+use crate::group::Group;
+use crate::mailbox::{Envelope, Filter};
+use crate::message_stream::{Incoming, Outgoing};
+use crate::node::Node;
 use crate::slab::Payload;
-use skyphos_types::Result;
+use crate::work::Call;
+use skyphos_types::{Error, Result};
+use std::sync::Arc;
 
 /// The only exchange of a message.
 const ROUND: u32 = 0;
@@ -22,7 +29,7 @@ const MOST_PARTS: u64 = 1 << 20;
 /// Bytes of a number.
 const WORD: usize = size_of::<u64>();
 
-/// What is known of a message before it is received.
+/// A message's sender, tag and size, known before it is received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
     /// Its sender.
@@ -71,7 +78,7 @@ pub async fn send(ep: &Endpoint, dest: u32, parts: &[impl AsRef<[u8]>]) -> Resul
     let mut pieces = pieces.into_iter();
     let mut piece = pieces.next().unwrap_or_default();
     loop {
-        ep.check_taken(dest)?;
+        ep.check_receiver(dest)?;
         while let Some(range) = out.next_range(ep, 1) {
             let mut chunk = ep.chunk(range.len());
             let mut rest = chunk.as_bytes_mut();
@@ -89,7 +96,7 @@ pub async fn send(ep: &Endpoint, dest: u32, parts: &[impl AsRef<[u8]>]) -> Resul
         }
         if out.done() {
             // Who is lost has room for everything: the rest of a message that nobody has taken.
-            return ep.check_taken(dest);
+            return ep.check_receiver(dest);
         }
         ep.progress().await?;
     }
@@ -194,5 +201,94 @@ impl Stream {
             self.at += more;
         }
         Ok(part)
+    }
+}
+
+impl Node {
+    /// A message to a rank of the group, or a receive or probe ([`CallSig::of_message`]).
+    pub fn prepare_message<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
+        self: &Arc<Node>,
+        group: &Arc<Group>,
+        sig: CallSig,
+        body: impl FnOnce(Arc<Endpoint>) -> F,
+    ) -> Call<R> {
+        let ep = Arc::new(self.begin_message(group, sig));
+        Call::new(ep.clone(), Box::pin(body(ep)), false)
+    }
+
+    /// The first message that a probe would find now.
+    pub fn look_for_message(&self, group: &Group, sig: CallSig) -> Result<Option<Status>> {
+        self.file_arrivals();
+        let filter = Filter::of(group, sig);
+        self.mail(|m| match m.peek(group.comm, filter) {
+            Some(envelope) => Ok(Some(Status::of(group, envelope))),
+            None if m.may_be_lost(group, filter) => m
+                .reason_for_no_message(group, filter, sig)
+                .map_or(Ok(None), |error| Err(group.with_group_ranks(error))),
+            None => Ok(None),
+        })
+    }
+
+    fn begin_message(self: &Arc<Node>, group: &Arc<Group>, sig: CallSig) -> Endpoint {
+        let of = |call| Endpoint::new(self.clone(), group.clone(), call, sig);
+        if sig.flags == CallSig::SENDS {
+            self.file_arrivals(); // its receiver may have left, which no call has seen yet
+            let to = group.ranks[sig.width as usize];
+            let (call, id) = self.mail(|m| m.begin_send(group, to, sig));
+            return of(call).of_message(id);
+        }
+        of(self.mail(|m| match sig.flags & CallSig::PROBES {
+            0 => m.begin_receive(group, sig),
+            _ => m.begin_probe(group, sig),
+        }))
+    }
+
+    /// Sends a rank this error in place of a message.
+    pub fn fail_message(self: &Arc<Node>, group: &Arc<Group>, to: u32, tag: u32, error: Error) -> Error {
+        let sig = CallSig::of_message(group.comm, CallSig::SENDS, Some(to), Some(tag));
+        let ep = self.begin_message(group, sig);
+        let outcome = Outcome::Failed(group.with_transport_ranks(error.clone()));
+        drop(CallGuard { ep: &ep, outcome, is_reported: true });
+        Node::flush_abort(&ep);
+        error
+    }
+}
+
+impl Endpoint {
+    /// Completes when a receive has got a message. `Err`: none can come.
+    async fn message_met(&self) -> Result<Status> {
+        let (filter, (group, call)) = (self.filter().expect("a receive"), self.group_and_call());
+        loop {
+            let taken = self.node().mail(|m| match m.take_message(group.comm, call) {
+                Some(envelope) => Ok(Some(envelope)),
+                None => m.reason_for_no_message(group, filter, self.sig()).map_or(Ok(None), Err),
+            })?;
+            if let Some(envelope) = taken {
+                self.message.get_or_init(|| envelope.id);
+                return Ok(Status::of(group, envelope));
+            }
+            self.progress().await?;
+        }
+    }
+
+    /// Completes when there is a message that a receive would get, without receiving it.
+    async fn message_seen(&self) -> Result<Status> {
+        let (filter, (group, _)) = (self.filter().expect("a probe"), self.group_and_call());
+        loop {
+            let seen = self.node().mail(|m| match m.peek(group.comm, filter) {
+                Some(envelope) => Ok(Some(envelope)),
+                None => m.reason_for_no_message(group, filter, self.sig()).map_or(Ok(None), Err),
+            })?;
+            if let Some(envelope) = seen {
+                return Ok(Status::of(group, envelope));
+            }
+            self.progress().await?;
+        }
+    }
+
+    /// `Err` if a message's receiver is gone.
+    fn check_receiver(&self, rank: u32) -> Result<()> {
+        let (world, is_replicated) = (self.world_rank(rank), self.node().is_replicated());
+        self.node().mail(|m| m.reason_not_received(world, self.sig(), is_replicated)).map_or(Ok(()), Err)
     }
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{each_way, on_all, on_each};
 use skyphos_core::collectives::{allgather::allgather_bytes, barrier::barrier};
-use skyphos_core::endpoint::WINDOW_BYTES;
+use skyphos_core::frame::WINDOW_BYTES;
 use skyphos_core::frame::{CallKind, CallSig};
 
 #[test]

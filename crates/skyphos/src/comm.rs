@@ -326,7 +326,7 @@ impl Comm {
     /// begun ([`Comm::calls_begun`]). Ranks whose programs take it for completed then end the next call with
     /// [`Error::Diverged`].
     pub fn note_failure_since(&self, first: u64) {
-        self.node.see_failure_since(&self.group, first);
+        self.node.report_failure_since(&self.group, first);
     }
 
     /// Leaves the next call with an error that this rank found before it could enter: the others, who
@@ -426,7 +426,7 @@ impl Comm {
         }
         // Other groups of this process may go on.
         if let Some(why) = why.filter(|_| self.node.open_groups() == 1) {
-            self.node.say_why(why);
+            self.node.set_failure_reason(why);
         }
         self.close()
     }

@@ -82,7 +82,7 @@ impl Comm {
 
     /// This process's number, and how many there are: more than ranks, where those are replicated.
     pub fn process(&self) -> (u32, u32) {
-        self.node().place()
+        self.node().process()
     }
 
     /// Processes of each rank, at least.

@@ -5,7 +5,8 @@
 //! the rest of its stretch, so that all steps overlap, and only what begins here is copied on its way out.
 
 use crate::clock::Effort;
-use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::endpoint::Endpoint;
+use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::Payload;
 use skyphos_types::{Element, Error, Result};
 use std::ops::Range;

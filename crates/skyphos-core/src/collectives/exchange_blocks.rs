@@ -8,8 +8,9 @@
 //! Cost at each rank: α for each other, the bytes of its blocks out and in, and 2 α more for each that is fetched.
 
 use crate::clock::Effort;
-use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
+use crate::message_stream::{Incoming, Outgoing};
 use crate::transport::Loss;
 use skyphos_types::Result;
 

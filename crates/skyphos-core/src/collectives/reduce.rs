@@ -17,7 +17,8 @@
 
 use crate::clock::Effort;
 use crate::collectives::rows::{Source, Target, copy_repeats, fold_block_rows, stage_repeats};
-use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::endpoint::Endpoint;
+use crate::message_stream::{Incoming, Outgoing};
 use crate::plan::{BlockCuts, Layer, Memory, Plan, Stats};
 use crate::slab::{AlignedVec, CHUNK_BYTES};
 use skyphos_kernels::{fold_rows, gather_rows};

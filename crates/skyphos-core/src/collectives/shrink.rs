@@ -4,7 +4,8 @@
 //! kept between its tries, so that one who tries again after a time-out goes on where it was. Cost where one rank leads and
 //! none is lost meanwhile: a word to all others, then four messages in a row, of some bytes a rank.
 
-use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::endpoint::Endpoint;
+use crate::message_stream::{Incoming, Outgoing};
 use crate::survivors::{Decision, Survivor, Word};
 use crate::transport::Loss;
 use skyphos_types::Result;

@@ -1,7 +1,8 @@
 //! The messages of one layer of a reduction: chunks out and chunks in, and how far they have come.
 
 use crate::clock::Effort;
-use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::endpoint::Endpoint;
+use crate::message_stream::{Incoming, Outgoing};
 use crate::plan::{Held, Layer, Map, Memory};
 use skyphos_types::{Error, Result};
 

@@ -1,25 +1,53 @@
-//! Peers whose programs have seen other calls fail, and what becomes of a call with them.
+//! Doubts: a peer's program has seen other calls fail than this rank's (decision 0028).
 //!
 //! ```text
-//! a frame says so:  ask the peer what its program knows, and take nothing more out of the call's box meanwhile
-//! it has answered:  go on, if both can be of one program;  else end this call and all later ones of the group
+//! a frame's hash of outcomes differs:  exchange outcomes with the peer; the call makes no progress meanwhile
+//! the peer's outcomes are here:        if both can be at the same place of one program, the call goes on;
+//!                                      else it fails, and all later calls of the group
 //! ```
-//!
-//! What programs know is in [`Outcomes`]. Decision 0028.
 
-use super::{CallBox, Mailbox, Outcomes, Reply, SHRINK_CALL, mismatch};
-use crate::frame::{CallSig, FrameKind, Header};
+use super::call_box::CallBox;
+use super::calls::SHRINK_CALL;
+use super::mismatch::mismatch;
+use super::outcomes::Outcomes;
+use super::reply::Reply;
+use super::state::Mailbox;
+use crate::frame::{CallSig, Frame, FrameKind, Header};
 use skyphos_types::Error;
 
 impl Mailbox {
-    /// What the program knows of the calls of a group.
-    pub(super) fn outcomes_of(&mut self, comm: u64) -> Option<&mut Outcomes> {
-        self.comms.iter_mut().find(|c| c.group.comm == comm).map(|state| &mut state.outcomes)
+    /// Outcomes have come for a call: compares them, or keeps them until this rank enters it.
+    pub(super) fn deliver_outcomes(&mut self, from: u32, frame: Frame) {
+        let Header { comm, call, round, .. } = frame.header;
+        let asks = round == 0;
+        match self.box_of(comm, call) {
+            Some(k) if self.calls[k].own.is_some() => {
+                self.receive_outcomes(k, from, frame.payload.as_bytes(), asks)
+            }
+            Some(k) => {
+                let early = &mut self.calls[k].early_outcomes;
+                early.retain(|(peer, _)| *peer != from);
+                early.push((from, frame.payload));
+            }
+            None if asks => self.send_outcomes(from, comm, call, 1),
+            None => {}
+        }
     }
 
-    /// This rank's program is told that a call has failed: what it does from now on may depend on that. A loss has rules of
-    /// its own, and `shrink` may be tried again. `at_once`: before it was under way.
-    pub(crate) fn see_failure(&mut self, comm: u64, call: u64, error: &Error, at_once: bool) {
+    /// Whether this rank's program never learns how a call ended: it has closed the group, or dropped the `Work`.
+    pub(crate) fn is_unseen(&mut self, comm: u64, call: u64) -> bool {
+        self.closed.contains(&comm)
+            || self.outcomes_of(comm).is_some_and(|outcomes| outcomes.is_forgotten(call))
+    }
+
+    /// Outcomes of a group's calls, as far as this rank's program knows them.
+    pub(super) fn outcomes_of(&mut self, comm: u64) -> Option<&mut Outcomes> {
+        self.groups.iter_mut().find(|c| c.group.comm == comm).map(|state| &mut state.outcomes)
+    }
+
+    /// This rank's program learns that a call has failed, which may change what it does next; `at_once`: before the call was
+    /// under way. Losses are agreed on in their own way, and `shrink` may be repeated.
+    pub(crate) fn report_failure(&mut self, comm: u64, call: u64, error: &Error, at_once: bool) {
         let begun = self.begun(comm);
         let Some(outcomes) = self.outcomes_of(comm).filter(|_| call != SHRINK_CALL) else { return };
         match error {
@@ -28,25 +56,25 @@ impl Mailbox {
         }
     }
 
-    /// This rank's program is told that a collective has failed that consists of all calls from `first` on.
-    pub(crate) fn see_failure_since(&mut self, comm: u64, first: u64) {
+    /// This rank's program learns that a collective has failed that consists of all calls from `first` on.
+    pub(crate) fn report_failure_since(&mut self, comm: u64, first: u64) {
         let begun = self.begun(comm);
         if first < begun {
             self.outcomes_of(comm).into_iter().for_each(|outcomes| outcomes.fail_since(first, begun));
         }
     }
 
-    /// This rank's program is told that a call went well.
-    pub(crate) fn see_success(&mut self, comm: u64, call: u64) {
+    /// This rank's program learns that a call has succeeded.
+    pub(crate) fn report_success(&mut self, comm: u64, call: u64) {
         self.outcomes_of(comm).into_iter().for_each(|outcomes| outcomes.succeed(call));
     }
 
-    /// Nobody will be told how a call ends.
-    pub(crate) fn see_nothing(&mut self, comm: u64, call: u64) {
+    /// This rank's program will not learn how a call ends.
+    pub(crate) fn forget_outcome(&mut self, comm: u64, call: u64) {
         self.outcomes_of(comm).into_iter().for_each(|outcomes| outcomes.forget(call));
     }
 
-    /// A peer has called something else: it is at another place of its program, or its program is another one.
+    /// A peer has called something else: it is at another place of its program, or runs another program.
     pub(super) fn disagree(&mut self, k: usize, own: (u32, CallSig), other: (u32, CallSig)) {
         let b = &mut self.calls[k];
         if own.1.outcomes == other.1.outcomes {
@@ -57,8 +85,8 @@ impl Mailbox {
         self.doubt(k, other.0);
     }
 
-    /// This rank enters a call: looks at what has come for it from programs that have seen other calls fail.
-    pub(super) fn doubt_all(&mut self, k: usize, own: CallSig) {
+    /// This rank enters a call: doubts the peers whose frames came before and have another hash of outcomes.
+    pub(super) fn doubt_early(&mut self, k: usize, own: CallSig) {
         let b = &mut self.calls[k];
         let Some((_, first)) = b.first else { return };
         let early = std::mem::take(&mut b.early);
@@ -76,30 +104,30 @@ impl Mailbox {
             self.doubt(k, peer);
         }
         for (peer, outcomes) in known {
-            self.hear_outcomes(k, peer, outcomes.as_bytes(), true);
+            self.receive_outcomes(k, peer, outcomes.as_bytes(), true);
         }
     }
 
-    /// A peer's program has seen other calls fail than this one: asks which.
+    /// A peer's program has seen other calls fail than this rank's: exchanges outcomes with it.
     pub(super) fn doubt(&mut self, k: usize, peer: u32) {
         let b = &mut self.calls[k];
         if !b.doubts.iter().any(|(one, _)| *one == peer) {
             b.doubts.push((peer, false));
             let (comm, call) = (b.comm, b.call);
-            self.tell_outcomes(peer, comm, call, 0);
+            self.send_outcomes(peer, comm, call, 0);
         }
     }
 
-    /// Sends a peer what this rank's program knows.
-    pub(super) fn tell_outcomes(&mut self, peer: u32, comm: u64, call: u64, round: u32) {
+    /// Sends a peer the outcomes that this rank's program knows; round 0 asks for the peer's.
+    pub(super) fn send_outcomes(&mut self, peer: u32, comm: u64, call: u64, round: u32) {
         let Some(outcomes) = self.outcomes_of(comm) else { return };
         let payload = outcomes.to_wire();
         let header = Header { round, ..Header::control(FrameKind::Outcomes, comm, call) };
         self.replies.push(Reply { to: peer, header, payload });
     }
 
-    /// A peer says what its program knows of the calls before one that this rank is in.
-    pub(super) fn hear_outcomes(&mut self, k: usize, peer: u32, bytes: &[u8], asks: bool) {
+    /// A peer's outcomes have come, in a call that this rank is in.
+    pub(super) fn receive_outcomes(&mut self, k: usize, peer: u32, bytes: &[u8], asks: bool) {
         let (comm, call) = (self.calls[k].comm, self.calls[k].call);
         let Some(own) = self.outcomes_of(comm) else { return };
         let error = match Outcomes::from_wire(bytes) {
@@ -115,23 +143,22 @@ impl Mailbox {
         b.version += 1;
         if let Some(error) = error {
             b.fail(error.clone(), false);
-            self.part(comm, call, &error);
+            self.end_later_calls(comm, call, &error);
         } else if let Some(error) = b.disputed.clone().filter(|_| !b.has_doubts()) {
             b.fail(error, false);
         }
         if asks {
-            self.tell_outcomes(peer, comm, call, 1);
+            self.send_outcomes(peer, comm, call, 1);
         }
     }
 
-    /// The error of two ranks whose programs do not know the same.
+    /// The error of this rank and a peer whose programs know different outcomes.
     fn differs_from(&self, comm: u64, peer: u32) -> Error {
-        let me = self.comm(comm).map_or(self.me, |state| state.group.ranks[state.group.me as usize]);
-        diverged(me, peer)
+        diverged(self.rank_in(comm).unwrap_or(self.me), peer)
     }
 
-    /// A peer that says no more has not said what its program knows of the calls before.
-    pub(super) fn doubt_for_good(&mut self, peer: u32, comm: Option<u64>) {
+    /// A peer that is gone can no longer settle the doubts about it: the calls in doubt fail.
+    pub(super) fn confirm_doubts(&mut self, peer: u32, comm: Option<u64>) {
         for k in 0..self.calls.len() {
             let b = &self.calls[k];
             if comm.is_none_or(|comm| comm == b.comm) && b.doubts.contains(&(peer, false)) {
@@ -141,45 +168,33 @@ impl Mailbox {
         }
     }
 
-    /// A peer has left a call with an error. If this rank has completed that call, ranks disagree about its outcome: a
-    /// program that repeats failed calls would from now on pair different calls. So no later call of the group succeeds,
-    /// those included that have begun.
+    /// A peer has left a call with an error. If this rank has completed that call, the ranks disagree about its outcome, and a
+    /// program that repeats failed calls would from now on pair different calls. So no later call of the group succeeds, also
+    /// none that has begun.
     pub(super) fn diverge(&mut self, comm: u64, call: u64, from: u32, error: &Error) {
-        let Some(state) = self.comms.iter_mut().find(|c| c.group.comm == comm) else { return };
+        let Some(state) = self.groups.iter_mut().find(|c| c.group.comm == comm) else { return };
         let me = state.group.ranks[state.group.me as usize];
         if state.failed_calls.contains(&call) {
             return;
         }
         let (left, right, why) = (
-            state.group.named().place_of(from),
+            state.group.named().group_rank(from),
             state.group.named().me,
             state.group.with_group_ranks(error.clone()),
         );
         let cause =
             format!("rank {left} left call {call} with an error ({why}) just as rank {right} completed it");
-        self.part(comm, call, &Error::Diverged { left: from, right: me, cause });
+        self.end_later_calls(comm, call, &Error::Diverged { left: from, right: me, cause });
     }
 
-    /// After a call that has ended with [`Error::Diverged`] no later one of the group succeeds.
-    pub(super) fn part(&mut self, comm: u64, call: u64, error: &Error) {
-        let Some(state) = self.comms.iter_mut().find(|c| c.group.comm == comm) else { return };
+    /// Fails all calls of a group after one that has ended with [`Error::Diverged`].
+    pub(super) fn end_later_calls(&mut self, comm: u64, call: u64, error: &Error) {
+        let Some(state) = self.groups.iter_mut().find(|c| c.group.comm == comm) else { return };
         let error = state.diverged.get_or_insert(error.clone());
         let later = |b: &&mut CallBox| b.comm == comm && b.call > call && b.call != SHRINK_CALL;
         for b in self.calls.iter_mut().filter(later).filter(|b| b.own.is_some()) {
             b.fail(error.clone(), false);
         }
-    }
-}
-
-impl CallBox {
-    /// Whether a peer is to say first what its program knows.
-    fn has_doubts(&self) -> bool {
-        self.doubts.iter().any(|(_, is_settled)| !is_settled)
-    }
-
-    /// Whether a peer is to say first why it has called something else, or seen other calls fail.
-    pub(super) fn waits_for_word(&self) -> bool {
-        self.disputed.is_some() || self.has_doubts()
     }
 }
 

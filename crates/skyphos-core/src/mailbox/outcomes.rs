@@ -1,24 +1,23 @@
-//! How the calls of a group ended, as far as this rank's program has been told, and whether a peer's program can have been
-//! told the same.
+//! Outcomes of a group's calls, as far as this rank's program knows them, and whether a peer's program can know the same.
 //!
-//! Ranks whose programs have seen other calls fail may be at different places, whatever their calls look like. Each frame
-//! carries a hash of the failures that its sender's program knows ([`CallSig::outcomes`]). Where hashes differ, that need not
-//! mean anything: a call under way fails on one rank before the others have waited for it. So both ranks send each other
-//! their [`Outcomes`], and the call goes on only if these fit.
+//! Ranks whose programs have seen different calls fail may be at different places of the program, although their calls look
+//! alike. Each frame carries a hash of the failures that its sender's program knows ([`CallSig::outcomes`]). A different hash
+//! alone is no error: a call under way may fail on one rank before the others have waited for it. So both ranks send each
+//! other their [`Outcomes`], and the call goes on only if these fit.
 
 use crate::frame::OUTCOME_BITS;
 use std::collections::VecDeque;
 
-/// Failures and untold calls that are remembered, of a group; a peer asks soon after.
+/// Failures and unreported calls that a group remembers; a peer asks soon after.
 const REMEMBERED: usize = 1024;
 
 /// A call that the program knows has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Failure {
     call: u64,
-    /// Calls that the program had begun when it was told.
-    told_at: u64,
-    /// It was told at once, before the call was under way, and may have left out what it would have called next.
+    /// Calls that the program had begun when it learnt of the failure.
+    reported_at: u64,
+    /// The program learnt it at once, before the call was under way, and may have skipped the calls after it.
     at_once: bool,
 }
 
@@ -34,19 +33,19 @@ fn mixed(call: u64) -> u16 {
 enum Known {
     Succeeded,
     Failed(Failure),
-    /// It is under way, or nobody has asked how it ended.
-    Untold,
+    /// The call is under way, or the program has not asked how it ended.
+    Unreported,
 }
 
-/// See the module's text.
+/// Outcomes that a program knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcomes {
     failures: VecDeque<Failure>,
-    /// Calls of whose end the program has not been told, in ascending order.
-    untold: VecDeque<u64>,
-    /// Calls of whose end it never will be: nobody has the `Work` any more, or the error was a loss, which has its own rules.
+    /// Calls whose outcome the program does not know yet, in ascending order.
+    unreported: VecDeque<u64>,
+    /// Calls whose outcome it never learns: their `Work` was dropped, or a rank was lost, which is agreed on in its own way.
     never: VecDeque<u64>,
-    /// Of calls before this one nothing is remembered.
+    /// Calls before this one are forgotten.
     since: u64,
     hash: u16,
 }
@@ -59,21 +58,21 @@ impl Outcomes {
 
     /// The program makes a call.
     pub(crate) fn begin(&mut self, call: u64) {
-        self.untold.push_back(call);
+        self.unreported.push_back(call);
     }
 
-    /// The program is told that a call went well.
+    /// The program learns that a call has succeeded.
     pub(crate) fn succeed(&mut self, call: u64) {
         self.settle(call);
     }
 
     fn settle(&mut self, call: u64) {
-        if let Ok(place) = self.untold.binary_search(&call) {
-            self.untold.remove(place);
+        if let Ok(place) = self.unreported.binary_search(&call) {
+            self.unreported.remove(place);
         }
     }
 
-    /// The program is told that a call has failed, when it has begun `begun`.
+    /// The program learns that a call has failed, when it has begun `begun` calls.
     pub(crate) fn fail(&mut self, call: u64, begun: u64, at_once: bool) {
         self.settle(call);
         if self.failures.iter().any(|failure| failure.call == call) {
@@ -83,11 +82,11 @@ impl Outcomes {
             let oldest = self.failures.pop_front().expect("it is full");
             self.since = self.since.max(oldest.call + 1);
         }
-        self.failures.push_back(Failure { call, told_at: begun, at_once });
+        self.failures.push_back(Failure { call, reported_at: begun, at_once });
         self.hash = self.hash.wrapping_add(mixed(call)) & HASH_MASK;
     }
 
-    /// The program takes all calls from `first` on for one, and has been told that this one has failed.
+    /// The program learns that a collective has failed that consists of all calls from `first` on.
     pub(crate) fn fail_since(&mut self, first: u64, begun: u64) {
         let (before, since): (VecDeque<_>, VecDeque<_>) =
             self.failures.iter().partition(|failure| failure.call < first);
@@ -98,7 +97,7 @@ impl Outcomes {
         self.fail(first, begun, since.iter().any(|failure| failure.at_once));
     }
 
-    /// The program will not be told how a call ends.
+    /// The program will not learn how a call ends.
     pub(crate) fn forget(&mut self, call: u64) {
         self.settle(call);
         if self.never.len() == REMEMBERED {
@@ -108,7 +107,7 @@ impl Outcomes {
         self.never.push_back(call);
     }
 
-    /// Whether the program will not be told how a call ends.
+    /// Whether the program never learns how a call ends.
     pub(crate) fn is_forgotten(&self, call: u64) -> bool {
         self.never.contains(&call)
     }
@@ -117,20 +116,20 @@ impl Outcomes {
         if let Some(failure) = self.failures.iter().find(|failure| failure.call == call) {
             return Known::Failed(*failure);
         }
-        match call < self.since || self.untold.contains(&call) || self.never.contains(&call) {
-            true => Known::Untold,
+        match call < self.since || self.unreported.contains(&call) || self.never.contains(&call) {
+            true => Known::Unreported,
             false => Known::Succeeded,
         }
     }
 
-    /// Whether programs that know this and that can be at the same place when they make a call.
+    /// Whether two programs that know these outcomes can be at the same place when they make a call.
     pub(crate) fn fit(&self, other: &Outcomes, call: u64) -> bool {
         let explained = |one: &Outcomes, by: &Outcomes| {
             one.failures.iter().filter(|failure| failure.call < call).all(|failure| {
                 match by.of(failure.call) {
-                    Known::Failed(theirs) => !failure.at_once || theirs.told_at <= call,
-                    // It was not told and went on; the other program was, and may not have.
-                    Known::Untold => !failure.at_once || failure.call < by.since,
+                    Known::Failed(theirs) => !failure.at_once || theirs.reported_at <= call,
+                    // That program went on without knowing; this one knew, and may not have.
+                    Known::Unreported => !failure.at_once || failure.call < by.since,
                     Known::Succeeded => false,
                 }
             })
@@ -140,18 +139,18 @@ impl Outcomes {
 
     /// As bytes for a peer; they fit one frame.
     pub(crate) fn to_wire(&self) -> Vec<u8> {
-        let mut untold: Vec<u64> = self.never.iter().chain(&self.untold).copied().collect();
-        untold.sort_unstable();
-        let cut = untold.len().saturating_sub(2 * REMEMBERED);
-        let since = if cut > 0 { self.since.max(untold[cut - 1] + 1) } else { self.since };
+        let mut unreported: Vec<u64> = self.never.iter().chain(&self.unreported).copied().collect();
+        unreported.sort_unstable();
+        let cut = unreported.len().saturating_sub(2 * REMEMBERED);
+        let since = if cut > 0 { self.since.max(unreported[cut - 1] + 1) } else { self.since };
         let mut out = Vec::new();
         out.extend(since.to_le_bytes());
         out.extend((self.failures.len() as u64).to_le_bytes());
         for failure in &self.failures {
             out.extend(failure.call.to_le_bytes());
-            out.extend((failure.told_at << 1 | u64::from(failure.at_once)).to_le_bytes());
+            out.extend((failure.reported_at << 1 | u64::from(failure.at_once)).to_le_bytes());
         }
-        untold[cut..].iter().for_each(|call| out.extend(call.to_le_bytes()));
+        unreported[cut..].iter().for_each(|call| out.extend(call.to_le_bytes()));
         out
     }
 
@@ -165,10 +164,10 @@ impl Outcomes {
         let (since, count) = (words.next()?, words.next()?);
         let mut failures = VecDeque::new();
         for _ in 0..count {
-            let (call, told) = (words.next()?, words.next()?);
-            failures.push_back(Failure { call, told_at: told >> 1, at_once: told & 1 == 1 });
+            let (call, reported) = (words.next()?, words.next()?);
+            failures.push_back(Failure { call, reported_at: reported >> 1, at_once: reported & 1 == 1 });
         }
-        Some(Outcomes { failures, untold: words.collect(), never: VecDeque::new(), since, hash: 0 })
+        Some(Outcomes { failures, unreported: words.collect(), never: VecDeque::new(), since, hash: 0 })
     }
 }
 
@@ -176,7 +175,7 @@ impl Outcomes {
 mod tests {
     use super::*;
 
-    /// Both ranks have begun calls 0 to 4, and have been told that all but the last went well.
+    /// Both ranks have begun calls 0 to 4, and know that all but the last succeeded.
     fn pair() -> (Outcomes, Outcomes) {
         let mut one = Outcomes::default();
         (0..5).for_each(|call| one.begin(call));
@@ -203,14 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn one_that_raised_at_once_fits_only_who_was_told_before_it_went_on() {
+    fn a_failure_raised_at_once_fits_only_if_the_peer_knew_before_its_next_call() {
         let (mut one, mut other) = pair();
         one.fail(4, 5, true);
-        assert!(!fit(&one, &other, 5), "it makes call 5 without having been told");
+        assert!(!fit(&one, &other, 5), "it makes call 5 without knowing");
         let mut late = other.clone();
         late.begin(5);
         late.fail(4, 6, false);
-        assert!(!fit(&one, &late, 5), "it was told after call 5");
+        assert!(!fit(&one, &late, 5), "it learnt after call 5");
         assert!(fit(&one, &late, 6));
         other.fail(4, 5, false);
         assert!(fit(&one, &other, 5));
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_are_one_to_the_program_fail_as_one() {
+    fn calls_of_one_collective_fail_as_one() {
         // Both are in a collective of calls 3 to 6. One leaves it after call 4, in place of call 5, which the other fails in.
         let (mut one, mut other) = pair();
         one.begin(5);
@@ -237,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn who_drops_its_work_is_never_told() {
+    fn a_dropped_work_fits_any_outcome() {
         let (mut one, mut other) = pair();
         one.fail(4, 5, false);
         other.forget(4);
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_old_to_be_remembered_fits() {
+    fn forgotten_outcomes_fit() {
         let (mut one, mut other) = pair();
         for call in 5..5 + 2 * REMEMBERED as u64 {
             for outcomes in [&mut one, &mut other] {
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_none() {
+    fn malformed_bytes_are_none() {
         for bytes in [&[][..], &[0; 8], &[1; 16], &[0; 17]] {
             assert_eq!(Outcomes::from_wire(bytes), None);
         }

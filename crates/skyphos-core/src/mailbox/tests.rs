@@ -1,8 +1,9 @@
-//! What calls of a group end with once ranks are lost or have left.
+//! Calls of a group that end with errors: lost ranks, ranks that have left, programs that disagree.
 
-use super::{Group, Mailbox, UNSEEN};
+use super::{Mailbox, UNSEEN};
 use crate::arguments::Arguments;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
+use crate::group::Group;
 use crate::slab::{Payload, Pool};
 use crate::transport::{Event, Loss};
 use skyphos_types::Error;
@@ -52,7 +53,7 @@ fn calls_under_way_when_a_comm_closes_end_with_the_loss_before() {
 }
 
 #[test]
-fn calls_under_way_when_a_comm_closes_say_so_if_nobody_is_lost() {
+fn calls_under_way_when_a_comm_closes_say_so_if_no_rank_is_lost() {
     let (mut mail, _) = in_two_calls();
     mail.close_comm(COMM);
     let error = error_of(&mut mail, 0).unwrap();
@@ -60,12 +61,12 @@ fn calls_under_way_when_a_comm_closes_say_so_if_nobody_is_lost() {
 }
 
 #[test]
-fn a_loss_that_others_told_of_comes_before_who_has_left_in_order() {
+fn a_loss_comes_before_a_rank_that_has_left_in_order() {
     let (mut mail, group) = in_two_calls();
     leave_in_order(&mut mail, 2);
-    assert!(mail.why_over(&group).unwrap().to_string().contains("rank 2"));
+    assert!(mail.reason_to_stop(&group).unwrap().to_string().contains("rank 2"));
     hear_of_loss(&mut mail);
-    assert!(mail.why_over(&group).unwrap().to_string().contains("rank 1"));
+    assert!(mail.reason_to_stop(&group).unwrap().to_string().contains("rank 1"));
 }
 
 /// A peer's first frame of a call.
@@ -75,11 +76,11 @@ fn enter(mail: &mut Mailbox, from: u32, call: u64, sig: CallSig) {
 }
 
 #[test]
-fn peers_in_different_calls_that_have_seen_other_calls_fail_are_no_mismatch() {
+fn different_calls_after_different_failures_are_no_mismatch() {
     let (mut mail, group) = in_two_calls();
     for call in 0..2 {
         mail.end(COMM, call, true);
-        mail.see_success(COMM, call);
+        mail.report_success(COMM, call);
     }
     // Rank 1 takes call 1 for failed and repeats a barrier; rank 2 is in the next step, and this rank will be too.
     let mut theirs = mail.outcomes_of(COMM).unwrap().clone();
@@ -89,7 +90,7 @@ fn peers_in_different_calls_that_have_seen_other_calls_fail_are_no_mismatch() {
     enter(&mut mail, 1, 2, CallSig { outcomes: theirs.hash(), ..CallSig::plain(CallKind::Barrier) });
     enter(&mut mail, 2, 2, next);
     mail.begin(&group, next, Arguments::None);
-    assert_eq!(error_of(&mut mail, 2), None, "rank 1 is asked first what its program knows");
+    assert_eq!(error_of(&mut mail, 2), None, "rank 1 is asked for its outcomes first");
     assert!(mail.replies.iter().any(|reply| reply.to == 1 && reply.header.kind == FrameKind::Outcomes));
     let payload: Payload = Pool::default().copy_of(&theirs.to_wire());
     let header = Header { round: 1, ..Header::control(FrameKind::Outcomes, COMM, 2) };
@@ -99,8 +100,8 @@ fn peers_in_different_calls_that_have_seen_other_calls_fail_are_no_mismatch() {
 }
 
 #[test]
-fn an_error_that_no_program_sees_leaves_no_doubt_about_calls_that_have_completed_here() {
-    for (round, is_told) in [(UNSEEN, false), (0, true)] {
+fn only_an_error_that_the_program_sees_contradicts_a_completed_call() {
+    for (round, is_seen) in [(UNSEEN, false), (0, true)] {
         let (mut mail, _) = in_two_calls();
         mail.end(COMM, 0, true);
         let left = Error::Aborted { rank: 2, cause: "its Comm was closed".to_owned() };
@@ -108,6 +109,6 @@ fn an_error_that_no_program_sees_leaves_no_doubt_about_calls_that_have_completed
         let header = Header { round, ..Header::control(FrameKind::Abort, COMM, 0) };
         mail.deliver(Event::Frame { from: 2, frame: Frame { header, payload } });
         let error = error_of(&mut mail, 1);
-        assert_eq!(error.is_some_and(|error| error.contains("no longer agree")), is_told);
+        assert_eq!(error.is_some_and(|error| error.contains("no longer agree")), is_seen);
     }
 }

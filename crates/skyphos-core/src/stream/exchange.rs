@@ -1,6 +1,7 @@
 //! Moving streams between ranks: all that a round sends and receives, at once.
 
-use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::endpoint::Endpoint;
+use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::Payload;
 use crate::stream::segments::Segments;
 use skyphos_types::Result;

@@ -13,7 +13,8 @@
 //! Cost: ⌈log2 P⌉ α (2 more if P is no power of two) and a segment's time a round; bytes grow by what does not
 //! overlap, and pass once. Any P. Both partners add in the same order, so all ranks get the same bits.
 
-use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::endpoint::Endpoint;
+use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::Payload;
 use crate::stream::{
     Assembler, Part, SEGMENT_BYTES, Stream, Terms, encode, exchange_and_fold, exchange_and_place,

@@ -17,8 +17,9 @@
 //! itself. A word to one that has gone is answered by [`crate::frame::FrameKind::Past`]: all had the message then.
 
 use super::tree::binomial;
-use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::endpoint::Endpoint;
 use crate::mailbox::Absence;
+use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::Payload;
 use skyphos_types::{Error, Result};
 use std::ops::Range;
@@ -192,7 +193,7 @@ impl<'a> Completion<'a> {
     /// Takes what was said, and who is lost; whether there was anything.
     pub(super) fn look(&mut self) -> Result<bool> {
         let mut moved = false;
-        while let Some((from, bytes)) = self.ep.word(WORDS) {
+        while let Some((from, bytes)) = self.ep.take_from_any(WORDS) {
             moved = true;
             let word = Word::decode(bytes.as_bytes(), self.ep.size());
             match word.ok_or_else(|| self.ep.corrupt(from, "no word of a broadcast"))? {

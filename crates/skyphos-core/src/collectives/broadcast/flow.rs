@@ -6,8 +6,9 @@ use super::message::{Ranges, Room};
 use super::store::Store;
 use super::tree::Leg;
 use crate::clock::Effort;
-use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
+use crate::message_stream::{Incoming, Outgoing};
 use skyphos_types::{Error, Result};
 use std::ops::Range;
 

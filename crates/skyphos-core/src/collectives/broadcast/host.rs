@@ -13,8 +13,9 @@ use super::flow::Flow;
 use super::message::Room;
 use super::shared::Shared;
 use super::store::Store;
-use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::endpoint::Endpoint;
 use crate::host_region::HostCopy;
+use crate::message_stream::{Incoming, Outgoing};
 use skyphos_types::Result;
 
 /// Rounds: where the memory is; whether it was found; how far it is filled.

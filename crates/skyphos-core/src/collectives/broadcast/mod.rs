@@ -30,7 +30,8 @@ pub use tree::order;
 #[cfg(feature = "fuzzing")]
 pub use {completion::fuzz_word, message::fuzz_table};
 
-use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::endpoint::Endpoint;
+use crate::message_stream::{Incoming, Outgoing};
 use completion::{Came, Completion};
 use flow::Flow;
 use host::{Mate, Mates};
@@ -115,7 +116,7 @@ pub async fn broadcast<R: Room>(
     Ok(Brought {
         way: table.way,
         bytes: table.total(),
-        missed: missed.map(|error| ep.place().0.with_group_ranks(error)),
+        missed: missed.map(|error| ep.group_and_call().0.with_group_ranks(error)),
     })
 }
 

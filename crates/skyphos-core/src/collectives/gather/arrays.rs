@@ -6,8 +6,9 @@
 use super::{END, Parcel, Schedule, rounds};
 use crate::collectives::around::{By, Circle, around};
 use crate::collectives::barrier::barrier_from;
-use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
+use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::Payload;
 use skyphos_types::{Error, Result};
 use std::ops::Range;
@@ -246,7 +247,7 @@ pub async fn alltoall_uneven(
     let mut to = Blocks { bytes: out, of: |rank: u32| came[rank as usize].clone() };
     trade(ep, ROUND, from, &mut to, &parcels, &parcels).await.map_err(|error| match error {
         Error::Corrupt { rank, message } => {
-            let rank = ep.place().0.place_of(rank);
+            let rank = ep.group_and_call().0.group_rank(rank);
             Error::bad_input(format!("rank {rank} sends rank {me} {message}"))
         }
         other => other,

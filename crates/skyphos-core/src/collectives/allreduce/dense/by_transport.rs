@@ -7,7 +7,8 @@
 
 use super::{ASK, OWN, finish};
 use crate::collectives::barrier::all_say;
-use crate::endpoint::{Endpoint, Incoming};
+use crate::endpoint::Endpoint;
+use crate::message_stream::Incoming;
 use crate::slab::CHUNK_BYTES;
 use skyphos_types::{Element, ReduceOp, Result};
 
@@ -29,11 +30,11 @@ pub async fn by_transport<T: Element>(
         return Ok(false);
     }
     let node = ep.node();
-    let taken = node.take_own_collectives();
+    let taken = node.take_native_collectives();
     // An error from here on leaves them taken.
     if !all_say(ep, ASK, taken).await? {
         if taken {
-            node.give_own_collectives_back();
+            node.release_native_collectives();
         }
         return Ok(false);
     }
@@ -68,6 +69,6 @@ pub async fn by_transport<T: Element>(
             incoming = Incoming::new(ep.rank(), place(done).0);
         }
     }
-    node.give_own_collectives_back();
+    node.release_native_collectives();
     Ok(true)
 }

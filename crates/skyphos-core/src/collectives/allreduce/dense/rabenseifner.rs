@@ -3,7 +3,8 @@
 use super::{BITMAP, GATHER, REDUCE, finish, ranges};
 use crate::clock::Effort;
 use crate::collectives::around::numbers;
-use crate::endpoint::{Endpoint, Incoming, Outgoing};
+use crate::endpoint::Endpoint;
+use crate::message_stream::{Incoming, Outgoing};
 use skyphos_kernels::fold_all;
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::ops::Range;

@@ -1,0 +1,245 @@
+//! Calls in the background: who polls the calls that are under way.
+//!
+//! ```text
+//! the node's thread, while calls are under way and no thread waits for one:
+//!     poll each call that has news;  if none had, drive the transport or wait for the thread that does
+//! a thread in Work::wait:  the same, until its own call is done; the node's thread steps back meanwhile
+//! a thread in a blocking call:  drives the transport; calls that the node's thread may not touch, it polls too
+//! ```
+
+use crate::group::Group;
+use crate::mailbox::Mailbox;
+use crate::node::Node;
+use crate::tasks::{Step, Tasks, Waiting, lock};
+use skyphos_types::{Error, Result};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// Longest wait for news of calls under way.
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
+
+impl Node {
+    /// Puts a call under way.
+    pub(crate) fn launch(node: &Arc<Node>, task: Box<dyn Step>) {
+        {
+            let mut held = lock(&node.tasks.held);
+            if held.0 > 0 {
+                return held.1.push(task);
+            }
+        }
+        Node::launch_all(node, vec![task]);
+    }
+
+    fn start_thread(node: &Arc<Node>) -> std::io::Result<()> {
+        let (tasks, weak) = (node.tasks.clone(), Arc::downgrade(node));
+        let thread = std::thread::Builder::new().name("skyphos-work".to_owned());
+        thread.spawn(move || run_thread(&tasks, &weak)).map(drop)
+    }
+
+    /// From now on the node's thread polls the transport also while no call is under way.
+    pub(crate) fn start_background_work(node: &Arc<Node>) -> Result<()> {
+        let mut state = lock(&node.tasks.thread_state);
+        (state.background_work, state.thread) = (true, true);
+        let failed =
+            |e| Error::bad_input(format!("cannot start the thread that a replicated group needs: {e}"));
+        Node::start_thread(node).map_err(failed)
+    }
+
+    /// Lets the node's thread send what is still queued here.
+    pub(crate) fn send_in_background(node: &Arc<Node>) {
+        let mut state = lock(&node.tasks.thread_state);
+        state.unsent = true;
+        if !state.thread {
+            // Without a thread it is sent during this rank's next call.
+            state.thread = Node::start_thread(node).is_ok();
+        }
+        drop(state);
+        node.tasks.thread_wake.notify_all();
+    }
+
+    /// This thread drives the transport from now on, in place of the node's.
+    pub(crate) fn step_in(&self) -> Waiting<'_> {
+        let waiting = Waiting::enter(&self.tasks);
+        self.wake_waiters();
+        waiting
+    }
+
+    fn launch_all(node: &Arc<Node>, calls: Vec<Box<dyn Step>>) {
+        let for_waiters = calls.iter().filter(|call| call.waiters_only()).count();
+        node.tasks.waiters_only.fetch_add(for_waiters, Ordering::AcqRel);
+        let mut state = lock(&node.tasks.thread_state);
+        state.calls += calls.len() - for_waiters;
+        lock(&node.tasks.fresh).extend(calls);
+        if !state.thread {
+            // Without a thread the calls move while a thread waits for one.
+            state.thread = Node::start_thread(node).is_ok();
+        }
+        drop(state);
+        node.tasks.thread_wake.notify_all();
+        node.wake_waiters();
+    }
+
+    /// Holds the calls that are started from now on until [`Node::release`], or until this rank waits for anything, so that
+    /// their messages travel together.
+    pub fn hold(&self) {
+        lock(&self.tasks.held).0 += 1;
+    }
+
+    /// Starts the held calls.
+    pub fn release(self: &Arc<Node>) {
+        let calls = {
+            let mut held = lock(&self.tasks.held);
+            held.0 = held.0.saturating_sub(1);
+            if held.0 > 0 {
+                return;
+            }
+            std::mem::take(&mut held.1)
+        };
+        self.launch_fused(calls);
+    }
+
+    /// Starts the held calls though they were not released: this rank is about to wait.
+    pub(crate) fn release_held(self: &Arc<Node>) {
+        let calls = std::mem::take(&mut lock(&self.tasks.held).1);
+        self.launch_fused(calls);
+    }
+
+    fn launch_fused(self: &Arc<Node>, mut calls: Vec<Box<dyn Step>>) {
+        calls.iter_mut().for_each(|call| *call.fused() = true);
+        if !calls.is_empty() {
+            Node::launch_all(self, calls);
+        }
+    }
+
+    /// Polls the calls that have news, in the order in which they were started; true if there was one. Frames of calls that
+    /// were started together leave together. `background`: polls only calls that the node's own thread may poll.
+    pub(crate) fn poll_calls(&self, background: bool) -> bool {
+        let mut active = lock(&self.tasks.active);
+        active.append(&mut lock(&self.tasks.fresh));
+        if active.is_empty() {
+            return false;
+        }
+        let (mut moved, mut over, mut for_waiters, mut corked) = (false, 0, 0, false);
+        active.retain_mut(|call| {
+            if background && call.waiters_only() || !self.mail(|m| call.has_news(m)) {
+                return true;
+            }
+            if *call.fused() != corked {
+                corked = !corked;
+                self.transport().cork(corked);
+            }
+            moved = true;
+            if !call.step() {
+                return true;
+            }
+            match call.waiters_only() {
+                true => for_waiters += 1,
+                false => over += 1,
+            }
+            false
+        });
+        if corked {
+            self.transport().cork(false);
+        }
+        drop(active);
+        if over + for_waiters > 0 {
+            self.tasks.waiters_only.fetch_sub(for_waiters, Ordering::AcqRel);
+            let mut state = lock(&self.tasks.thread_state);
+            (state.calls, state.unsent) = (state.calls - over, true);
+            drop(state);
+            self.tasks.thread_wake.notify_all();
+            self.wake_waiters();
+        }
+        moved
+    }
+
+    /// Polls calls; if none had news, waits for some, and returns true if nothing came. `until` ends the wait too; without it
+    /// this is the node's own thread.
+    pub(crate) fn step_calls(self: &Arc<Node>, most: Duration, until: Option<&AtomicBool>) -> bool {
+        let background = until.is_none();
+        if self.poll_calls(background) {
+            return false;
+        }
+        let seen: Vec<_> = {
+            let active = lock(&self.tasks.active);
+            active
+                .iter()
+                .filter(|call| !background || !call.waiters_only())
+                .map(|call| call.last_seen())
+                .collect()
+        };
+        let news = |mail: &mut Mailbox| {
+            until.is_some_and(|ready| ready.load(Ordering::Acquire))
+                || !lock(&self.tasks.fresh).is_empty()
+                || seen.iter().any(|(comm, call, version, woken)| {
+                    woken.0.load(Ordering::Acquire) || mail.version(*comm, *call) != *version
+                })
+        };
+        self.wait_until(news, most.min(self.longest_wait()))
+    }
+
+    /// Sends the last bytes of calls that are over; true once all have left.
+    fn send_rest(&self) -> bool {
+        let done = || self.transport().is_idle();
+        done() || {
+            self.wait_until(|_| false, self.longest_wait());
+            done()
+        }
+    }
+
+    /// Lets the calls of a group end, for at most `most`: other ranks wait for them.
+    pub fn finish_calls(self: &Arc<Node>, group: &Group, most: Duration) {
+        let comm = group.comm;
+        self.release_held();
+        let until = Instant::now() + most;
+        let any = |calls: &[Box<dyn Step>]| calls.iter().any(|call| call.group() == comm);
+        let _waiting = Waiting::enter(&self.tasks);
+        while any(&lock(&self.tasks.fresh)) || any(&lock(&self.tasks.active)) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let never = AtomicBool::new(false);
+            self.step_calls(left, Some(&never));
+        }
+    }
+
+    /// Ends the calls of a group that was closed.
+    pub(crate) fn end_calls(self: &Arc<Node>, comm: u64) {
+        self.release_held();
+        let any = |calls: &[Box<dyn Step>]| calls.iter().any(|call| call.group() == comm);
+        while any(&lock(&self.tasks.fresh)) || any(&lock(&self.tasks.active)) {
+            self.poll_calls(false);
+        }
+    }
+}
+
+/// The node's thread: polls calls while no thread waits for one. It owns the node only while there are some.
+fn run_thread(tasks: &Tasks, node: &Weak<Node>) {
+    loop {
+        let (idle, has_background_work);
+        {
+            let mut state = lock(&tasks.thread_state);
+            while !state.stop
+                && (state.calls == 0 && !state.unsent && !state.background_work || state.waiters > 0)
+            {
+                state = tasks.thread_wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            if state.stop {
+                return;
+            }
+            idle = state.calls == 0;
+            has_background_work = state.background_work;
+            state.unsent &= !idle;
+        }
+        let Some(node) = node.upgrade() else { return };
+        if !idle {
+            node.step_calls(LONGEST_WAIT, None);
+        } else if has_background_work {
+            node.wait_until(|_| false, node.longest_wait());
+        } else if !node.send_rest() {
+            lock(&tasks.thread_state).unsent = true;
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! A group: its ranks in order, its number, and where its ranks are.
+//!
+//! All members derive the same number, so that frames name the group by it.
+
+use crate::topology::Topology;
+use skyphos_types::{Error, NO_MEMBER};
+use std::sync::Arc;
+
+/// The ranks of a group, in group order, as ranks of the transport.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Its number, which all members derive alike.
+    pub comm: u64,
+    /// Transport rank of each member.
+    pub ranks: Vec<u32>,
+    /// This process's index in `ranks`.
+    pub me: u32,
+    /// Where the ranks are; the same on all members.
+    pub topology: Topology,
+    /// The group whose ranks errors name, if this one was made inside of a call of it and users do not know it.
+    pub named_by: Option<Arc<Group>>,
+}
+
+impl Group {
+    /// The number of a group that a call of another one agrees on. Parts of that group that exchange no messages may share it.
+    pub fn number_after(comm: u64, call: u64) -> u64 {
+        let mixed = comm ^ call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed ^ mixed >> 29).wrapping_mul(0xb7e1_5162_8aed_2a6b) | 1
+    }
+
+    /// The number of a group of survivors. It depends on the ranks, for before a loss some may have agreed on more of them.
+    pub fn number_of_some(comm: u64, call: u64, ranks: &[u32]) -> u64 {
+        let first = Group::number_after(comm, call);
+        ranks.iter().fold(first, |number, rank| Group::number_after(number, u64::from(*rank)))
+    }
+
+    /// A group of ranks of unknown topology.
+    pub fn new(comm: u64, ranks: Vec<u32>, me: u32) -> Group {
+        let topology = Topology::flat(ranks.len() as u32);
+        Group { comm, ranks, me, topology, named_by: None }
+    }
+
+    /// The group whose ranks errors name.
+    pub(crate) fn named(&self) -> &Group {
+        self.named_by.as_deref().unwrap_or(self)
+    }
+
+    /// The group's number of a rank of the transport, or [`NO_MEMBER`].
+    pub(crate) fn group_rank(&self, rank: u32) -> u32 {
+        self.ranks.iter().position(|member| *member == rank).map_or(NO_MEMBER, |place| place as u32)
+    }
+
+    /// An error with the group's ranks, for its callers. Inside the core and on the wire errors have the transport's ranks.
+    pub(crate) fn with_group_ranks(&self, error: Error) -> Error {
+        error.renumbered(|rank| self.named().group_rank(rank))
+    }
+
+    /// The reverse of [`Group::with_group_ranks`].
+    pub(crate) fn with_transport_ranks(&self, error: Error) -> Error {
+        error.renumbered(|place| self.named().ranks.get(place as usize).copied().unwrap_or(place))
+    }
+}

@@ -1,0 +1,199 @@
+//! A call's box: everything that has arrived for one call.
+
+use super::absence::Absence;
+use super::messages::{Envelope, MessageId, Post, error_in};
+use super::mismatch::mismatch;
+use super::reply::Reply;
+use super::stream::Stream;
+use crate::arguments::Arguments;
+use crate::frame::{CallSig, Frame, FrameKind, Header};
+use crate::slab::Payload;
+use skyphos_types::Error;
+use std::collections::VecDeque;
+
+/// Everything that has come for one call.
+#[derive(Default)]
+pub(super) struct CallBox {
+    pub(super) comm: u64,
+    pub(super) call: u64,
+    /// How this rank called it; `None` until it does.
+    pub(super) own: Option<CallSig>,
+    /// Arguments of which `own` has a hash.
+    pub(super) arguments: Arguments,
+    /// The first signature that came before this rank entered, with its sender, and the first that differs from it.
+    pub(super) first: Option<(u32, CallSig)>,
+    pub(super) second: Option<(u32, CallSig)>,
+    /// The error for a peer whose arguments have another hash, until it has said which argument differs.
+    pub(super) disputed: Option<Error>,
+    /// Peers whose programs have seen other calls fail, and whether their outcomes have been compared.
+    pub(super) doubts: Vec<(u32, bool)>,
+    /// Hashes of outcomes that came before this rank entered and differ from those of `first`, and outcomes that came then.
+    pub(super) early: Vec<(u32, u16)>,
+    pub(super) early_outcomes: Vec<(u32, Payload)>,
+    pub(super) streams: Vec<Stream>,
+    /// (round, sender, index of the stream), sorted: a rank may hear from thousands.
+    pub(super) places: Vec<(u32, u32, u32)>,
+    /// (peer, round, bytes that the peer has consumed)
+    pub(super) credits: Vec<(u32, u32, u64)>,
+    /// The error that ended the call, and whether it came from another rank.
+    pub(super) failed: Option<(Error, bool)>,
+    /// Ranks that answered a probe.
+    pub(super) present: Vec<u32>,
+    /// Ranks that take no more part in the call, though they are not lost.
+    pub(super) absent: Vec<(u32, Absence)>,
+    /// Counts everything that happened here; a waiting thread compares it.
+    pub(super) version: u64,
+    /// The send, receive or probe, if the call is point-to-point.
+    pub(super) post: Option<Post>,
+    /// The message that is sent or received, once it is known.
+    pub(super) message: Option<MessageId>,
+    /// The message that a receive was matched with, and whether the receive has begun to take it.
+    pub(super) envelope: Option<Envelope>,
+    pub(super) has_taken: bool,
+    /// The send whose failure fails this receive, if no message has been taken before.
+    pub(super) paired_send: Option<u64>,
+}
+
+impl CallBox {
+    /// The storage of all streams, emptied.
+    pub(super) fn take_chunks(&mut self) -> impl Iterator<Item = VecDeque<Payload>> {
+        self.streams.drain(..).map(|mut stream| {
+            stream.chunks.clear();
+            stream.chunks
+        })
+    }
+
+    /// An empty box in the same storage.
+    pub(super) fn cleared(self) -> CallBox {
+        let CallBox {
+            mut doubts,
+            mut early,
+            mut early_outcomes,
+            mut streams,
+            mut places,
+            mut credits,
+            mut present,
+            mut absent,
+            ..
+        } = self;
+        doubts.clear();
+        early.clear();
+        early_outcomes.clear();
+        streams.clear();
+        places.clear();
+        credits.clear();
+        present.clear();
+        absent.clear();
+        CallBox {
+            doubts,
+            early,
+            early_outcomes,
+            streams,
+            places,
+            credits,
+            present,
+            absent,
+            ..CallBox::default()
+        }
+    }
+
+    /// The index of a stream in `places`. `Err`: the index at which it belongs.
+    pub(super) fn place_of(&self, from: u32, round: u32) -> Result<usize, usize> {
+        self.places.binary_search_by_key(&(round, from), |(round, from, _)| (*round, *from))
+    }
+
+    /// A peer has called something else, and its program has seen the same calls fail. If only hashes of arguments differ, the
+    /// reply brings the peer this rank's arguments; the peer then tells all ranks which one differs.
+    pub(super) fn disagree(&mut self, own: (u32, CallSig), other: (u32, CallSig)) -> Option<Reply> {
+        let error = mismatch(own, other);
+        let payload = self.arguments.to_wire().filter(|_| own.1.differs_in_hash(&other.1));
+        match payload {
+            Some(payload) if self.disputed.is_none() => {
+                self.disputed = Some(error);
+                let header =
+                    Header { sig: own.1, ..Header::control(FrameKind::Arguments, self.comm, self.call) };
+                return Some(Reply { to: other.0, header, payload });
+            }
+            Some(_) => {}
+            None => self.fail(error, false),
+        }
+        None
+    }
+
+    /// Notes how many bytes of a stream a peer has consumed.
+    pub(super) fn take_credit(&mut self, from: u32, round: u32, consumed: u64) {
+        match self.credits.iter_mut().find(|(p, r, _)| (*p, *r) == (from, round)) {
+            Some((_, _, bytes)) => *bytes = (*bytes).max(consumed),
+            None => self.credits.push((from, round, consumed)),
+        }
+    }
+
+    /// Notes that a rank takes no more part.
+    pub(super) fn set_absent(&mut self, rank: u32, why: Absence) {
+        self.version += 1;
+        if !self.absent.contains(&(rank, why)) {
+            self.absent.push((rank, why));
+        }
+    }
+
+    /// Ends the call with an error, `remote` if another rank sent it. The first error counts.
+    pub(super) fn fail(&mut self, error: Error, remote: bool) {
+        self.version += 1;
+        if self.failed.is_none() {
+            self.failed = Some((error, remote));
+        }
+    }
+
+    pub(super) fn is_send(&self) -> bool {
+        matches!(self.post, Some(Post::Send(_)))
+    }
+
+    /// Whether the call is point-to-point and may need a rank: the one at the other end, once that is known.
+    pub(super) fn needs_of_message(&self, rank: u32) -> bool {
+        match (self.message, self.post) {
+            (Some(id), _) => id.peer == rank,
+            (None, Some(post)) => post.needs(rank),
+            (None, None) => false,
+        }
+    }
+
+    /// Takes a frame of the message that is sent or received here.
+    pub(super) fn take_message_frame(&mut self, from: u32, frame: Frame) {
+        let header = frame.header;
+        if header.kind == FrameKind::Present {
+            return self.present.push(from); // no progress
+        }
+        self.version += 1;
+        match header.kind {
+            FrameKind::Data => match self.streams.last_mut() {
+                Some(stream) => {
+                    if let Err(error) = stream.push(from, &header, frame) {
+                        self.fail_message(error, false);
+                    }
+                }
+                None => {
+                    self.fail(Error::Corrupt { rank: from, message: "a message came back".to_owned() }, false)
+                }
+            },
+            FrameKind::Credit => self.take_credit(from, header.round, header.total),
+            FrameKind::Abort => self.fail_message(error_in(from, &frame), true),
+            _ => {}
+        }
+    }
+
+    /// Fails the call with its message, which no other receive will get.
+    pub(super) fn fail_message(&mut self, error: Error, remote: bool) {
+        self.has_taken = true;
+        self.fail(error, remote);
+    }
+
+    /// Whether a peer has not sent its outcomes yet.
+    pub(super) fn has_doubts(&self) -> bool {
+        self.doubts.iter().any(|(_, is_settled)| !is_settled)
+    }
+
+    /// Whether the call waits for a peer to say what it called, or which calls its program has seen fail.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.disputed.is_some() || self.has_doubts()
+    }
+}

@@ -1,0 +1,217 @@
+//! Calls from their beginning to their end, and what a collective reads from its call's box.
+
+use super::absence::Absence;
+use super::call_box::CallBox;
+use super::state::Mailbox;
+use crate::arguments::Arguments;
+use crate::frame::{CallKind, CallSig};
+use crate::group::Group;
+use crate::slab::Payload;
+use skyphos_types::Error;
+use std::sync::Arc;
+
+/// Number of the call in which the surviving ranks agree who they are. It is outside of the sequence of calls, for the ranks
+/// were at different ones.
+pub(crate) const SHRINK_CALL: u64 = 1 << 47;
+
+/// Failed calls that a group remembers. A peer reports an error of its own in such a call at most once, soon after.
+const FAILED_CALLS: usize = 1024;
+
+/// One read of a stream.
+pub(crate) enum Next {
+    /// A chunk, and the length of its message.
+    Chunk(Payload, u64),
+    Nothing,
+}
+
+impl Mailbox {
+    /// This rank enters its next call. Returns the call's number, and the signature that its frames carry.
+    pub(crate) fn begin(&mut self, group: &Arc<Group>, sig: CallSig, arguments: Arguments) -> (u64, CallSig) {
+        let state = self.groups.iter_mut().find(|g| g.group.comm == group.comm).expect("group is open");
+        let is_shrink = sig.kind == CallKind::Shrink;
+        let (call, outcomes) = match is_shrink {
+            true => (SHRINK_CALL, 0),
+            false => (state.next_call, state.outcomes.hash()),
+        };
+        if !is_shrink {
+            state.next_call += 1;
+            state.outcomes.begin(call);
+        }
+        let diverged = state.diverged.clone().filter(|_| !is_shrink);
+        let sig = CallSig { outcomes, ..sig };
+        let k = self.open_box(group.comm, call);
+        let b = &mut self.calls[k];
+        (b.own, b.arguments) = (Some(sig), arguments);
+        let me = group.ranks[group.me as usize];
+        for (peer, theirs) in [b.first, b.second].into_iter().flatten() {
+            if !theirs.fits(&sig) {
+                self.disagree(k, (me, sig), (peer, theirs));
+            }
+        }
+        let ended = self.lost_peers.iter().find(|(rank, peer)| peer.ends(sig) && group.ranks.contains(rank));
+        if let Some(error) = ended.and_then(|(rank, _)| self.lost(*rank, Some(sig))) {
+            self.calls[k].fail(error, false);
+        }
+        if !is_shrink {
+            self.begin_without_departed(k, group, sig);
+        }
+        if let Some(error) = diverged {
+            self.calls[k].fail(error, false);
+        }
+        self.doubt_early(k, sig);
+        (call, sig)
+    }
+
+    /// Ranks that make no more calls in the group are absent from this one, or end it.
+    fn begin_without_departed(&mut self, k: usize, group: &Group, sig: CallSig) {
+        let Mailbox { departed, calls, .. } = self;
+        let (b, all) = (&mut calls[k], departed.range((group.comm, 0)..=(group.comm, u32::MAX)));
+        for ((_, rank), departure) in all.filter(|((_, rank), _)| group.ranks.contains(rank)) {
+            if departure.ends(b.call, sig) {
+                b.fail(departure.error.clone(), true);
+            }
+            if let Some(why) = departure.absence(b.call).filter(|_| sig.outlives_losses()) {
+                b.set_absent(*rank, why);
+            }
+        }
+    }
+
+    /// Calls of a group that this rank has begun.
+    pub(crate) fn begun(&self, comm: u64) -> u64 {
+        self.group(comm).map_or(0, |state| state.next_call)
+    }
+
+    /// The next message that any rank of the group has sent in a round of a call, and its sender's place in the group.
+    pub(crate) fn take_from_any(&mut self, group: &Group, call: u64, round: u32) -> Option<(u32, Payload)> {
+        let b = self.find(group.comm, call)?;
+        let first = b.places.partition_point(|(at, ..)| *at < round);
+        let of_round = b.places[first..].iter().take_while(|(at, ..)| *at == round);
+        for (_, from, stream) in of_round {
+            if let Some(chunk) = b.streams[*stream as usize].chunks.pop_front() {
+                let place = group.ranks.iter().position(|rank| rank == from)?;
+                return Some((place as u32, chunk));
+            }
+        }
+        None
+    }
+
+    /// Ends a call here, completed or failed. What still comes for it is dropped.
+    pub(crate) fn end(&mut self, comm: u64, call: u64, completed: bool) {
+        let Some(k) = self.calls.iter().position(|b| b.call == call && b.comm == comm) else { return };
+        if call == SHRINK_CALL {
+            // It may be entered again, and goes on where it was.
+            (self.calls[k].own, self.calls[k].failed) = (None, None);
+            return;
+        }
+        let mut done = self.calls.swap_remove(k);
+        if done.post.is_some() {
+            self.end_post(&mut done);
+        } else {
+            if !completed {
+                self.note_failed_call(&done);
+            }
+            if let Some((error @ Error::PeerLost { rank, .. }, _)) = &done.failed {
+                self.miss(*rank, error);
+            }
+        }
+        self.spare_chunks.extend(done.take_chunks());
+        self.spare_calls.push(done.cleared());
+    }
+
+    fn note_failed_call(&mut self, done: &CallBox) {
+        let Some(state) = self.groups.iter_mut().find(|g| g.group.comm == done.comm) else { return };
+        state.mismatches += u64::from(matches!(done.failed, Some((Error::Mismatch { .. }, _))));
+        if state.failed_calls.len() == FAILED_CALLS {
+            state.failed_calls.pop_front();
+        }
+        state.failed_calls.push_back(done.call);
+    }
+
+    /// Counts what has happened in a call. `Err`: the error with which it failed, and whether another rank sent that.
+    pub(crate) fn look(&mut self, comm: u64, call: u64) -> Result<u64, (Error, bool)> {
+        let b = self.find(comm, call).expect("an open call");
+        match &b.failed {
+            Some(failed) => Err(failed.clone()),
+            None => Ok(b.version),
+        }
+    }
+
+    /// Counts what has happened in a call; `None` if it failed or is over.
+    pub(crate) fn version(&mut self, comm: u64, call: u64) -> Option<u64> {
+        self.find(comm, call).filter(|b| b.failed.is_none()).map(|b| b.version)
+    }
+
+    /// Counts something that has happened in a call outside of the network.
+    pub(crate) fn touch(&mut self, comm: u64, call: u64) {
+        self.find(comm, call).into_iter().for_each(|b| b.version += 1);
+    }
+
+    /// Ends a call with an error found on this rank.
+    pub(crate) fn fail(&mut self, comm: u64, call: u64, error: Error) {
+        if let Some(b) = self.find(comm, call) {
+            b.fail(error, false);
+        }
+    }
+
+    /// The next chunk of a stream and its message's length, if it has come.
+    pub(crate) fn take(&mut self, comm: u64, call: u64, from: u32, round: u32) -> Result<Next, Error> {
+        let b = self.find(comm, call).expect("an open call");
+        if let Some((error, _)) = &b.failed {
+            return Err(error.clone());
+        }
+        if b.is_in_doubt() {
+            return Ok(Next::Nothing); // whatever has come, the call may fail
+        }
+        if let Ok(place) = b.place_of(from, round) {
+            let stream = &mut b.streams[b.places[place].2 as usize];
+            if let Some(chunk) = stream.chunks.pop_front() {
+                return Ok(Next::Chunk(chunk, stream.total));
+            }
+        }
+        let own = b.own;
+        self.lost(from, own).map_or(Ok(Next::Nothing), Err)
+    }
+
+    /// Bytes that a peer has consumed of the stream sent to it. Unlimited for a peer that is gone: it grants no more, and what
+    /// is sent to it is dropped.
+    pub(crate) fn credit(&mut self, comm: u64, call: u64, peer: u32, round: u32) -> u64 {
+        if self.lost_peers.contains_key(&peer) {
+            return u64::MAX / 2;
+        }
+        let b = self.find(comm, call).expect("an open call");
+        b.credits.iter().find(|(p, r, _)| (*p, *r) == (peer, round)).map_or(0, |(_, _, bytes)| *bytes)
+    }
+
+    /// The error for a peer that called something else and has not said yet what. Meanwhile the call does not go on.
+    pub(crate) fn disputed(&mut self, comm: u64, call: u64) -> Option<Error> {
+        self.find(comm, call)?.disputed.clone()
+    }
+
+    /// Whether a call whose part is done here may end: `Err` if it failed, `false` while a peer is to say what it called.
+    pub(crate) fn may_end(&mut self, comm: u64, call: u64) -> Result<bool, Error> {
+        let b = self.find(comm, call).expect("an open call");
+        match &b.failed {
+            Some((error, _)) => Err(error.clone()),
+            None => Ok(!b.is_in_doubt()),
+        }
+    }
+
+    /// Ranks that have answered a probe of this call.
+    pub(crate) fn present(&mut self, comm: u64, call: u64) -> Vec<u32> {
+        self.find(comm, call).map_or(Vec::new(), |b| b.present.clone())
+    }
+
+    /// Ranks that take no more part in a call that outlives losses, by their places in the group.
+    pub(crate) fn absences(&mut self, group: &Group, call: u64) -> Vec<(u32, Absence)> {
+        let absent = self.find(group.comm, call).map_or(Vec::new(), |b| b.absent.clone());
+        let all = self.lost_peers.iter().map(|(rank, peer)| (*rank, peer.absence())).chain(absent);
+        let place = |rank: u32| group.ranks.iter().position(|one| *one == rank);
+        all.filter_map(|(rank, why)| Some((place(rank)? as u32, why))).collect()
+    }
+
+    /// The length of [`Mailbox::absences`], other groups' ranks included.
+    pub(crate) fn count_absences(&mut self, group: &Group, call: u64) -> usize {
+        let lost = self.lost_peers.len();
+        lost + self.find(group.comm, call).map_or(0, |b| b.absent.len())
+    }
+}

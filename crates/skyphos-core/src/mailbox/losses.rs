@@ -1,0 +1,99 @@
+//! Ranks that are lost or have left, and the calls of a group without them.
+
+use super::absence::Departure;
+use super::calls::SHRINK_CALL;
+use super::state::Mailbox;
+use crate::frame::CallSig;
+use crate::group::Group;
+use crate::transport::{Health, Loss};
+use skyphos_types::Error;
+
+impl Mailbox {
+    /// Why no call in a group can succeed here any more, if so. Only losses that this rank has seen itself count: a rank that
+    /// sees one tells all.
+    pub(crate) fn reason_to_stop(&self, group: &Group) -> Option<Error> {
+        let has_left = |rank: &u32| self.lost_peers.get(rank).is_some_and(|peer| peer.loss == Loss::Left);
+        let (left, others): (Vec<u32>, Vec<u32>) = group.ranks.iter().partition(|rank| has_left(rank));
+        let first = |ranks: Vec<u32>| ranks.into_iter().find_map(|rank| self.lost(rank, None));
+        let departed = || self.departures_in(group).next().map(|(_, departure)| departure.error.clone());
+        let diverged = || self.group(group.comm)?.diverged.clone();
+        // A rank that has left in order is seldom the cause.
+        first(others).or_else(departed).or_else(diverged).or_else(|| first(left))
+    }
+
+    /// Ranks that make no more calls in a group.
+    pub(super) fn departures_in(&self, group: &Group) -> impl Iterator<Item = (u32, &Departure)> {
+        let all = self.departed.range((group.comm, 0)..=(group.comm, u32::MAX));
+        all.filter(|((_, rank), _)| group.ranks.contains(rank))
+            .map(|((_, rank), departure)| (*rank, departure))
+    }
+
+    /// Other ranks have lost a rank: no call of a group that needs it can succeed.
+    pub(crate) fn miss(&mut self, rank: u32, error: &Error) {
+        let groups = self.groups.iter().map(|state| &state.group).filter(|group| group.ranks.contains(&rank));
+        for comm in groups.map(|group| group.comm) {
+            self.departed
+                .entry((comm, rank))
+                .or_insert_with(|| Departure { error: error.clone(), begun: None });
+        }
+    }
+
+    /// A rank makes no more calls in a group. Calls that it has not begun end, now or when this rank begins them.
+    pub(super) fn end_calls_of(&mut self, from: u32, comm: u64, departure: Departure) {
+        if self.closed.contains(&comm) {
+            return;
+        }
+        self.confirm_doubts(from, Some(comm));
+        if self.group(comm).is_some_and(|state| state.group.ranks.contains(&from)) {
+            for b in self.calls.iter_mut().filter(|b| b.comm == comm && b.call != SHRINK_CALL) {
+                match b.own {
+                    Some(_) if b.needs_of_message(from) => b.fail(departure.error.clone(), true),
+                    Some(_) if b.post.is_some() => {}
+                    Some(sig) if departure.ends(b.call, sig) => b.fail(departure.error.clone(), true),
+                    Some(sig) if sig.outlives_losses() => {
+                        departure.absence(b.call).into_iter().for_each(|why| b.set_absent(from, why));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        self.departed.entry((comm, from)).or_insert(departure);
+    }
+
+    /// The error for a rank that is gone, in a call of signature `sig`.
+    pub(crate) fn lost(&self, rank: u32, sig: Option<CallSig>) -> Option<Error> {
+        let cause = &self.lost_peers.get(&rank)?.cause;
+        let last_error = self.last_errors.get(&rank).map_or(String::new(), |error| match error {
+            Error::Aborted { rank: by, cause } if *by == rank => format!(" (after an error there: {cause})"),
+            _ => format!(" (after an error there: {error})"),
+        });
+        let here = sig.map_or(String::new(), |sig| format!("; this rank was in {sig}"));
+        let address = self.addresses[rank as usize].clone();
+        Some(Error::PeerLost { rank, address, cause: format!("{cause}{last_error}{here}") })
+    }
+
+    /// How ranks of a group were lost, by their places in it.
+    pub(crate) fn losses(&self, group: &Group) -> Vec<Option<Loss>> {
+        group.ranks.iter().map(|rank| self.lost_peers.get(rank).map(|peer| peer.loss)).collect()
+    }
+
+    /// The health of all ranks, where each is one process.
+    pub(crate) fn health(&self) -> Vec<Health> {
+        let of = |(rank, address): (usize, &String)| {
+            let rank = rank as u32;
+            let lost = self.lost_peers.get(&rank).map(|peer| (peer.loss, peer.cause.clone()));
+            Health {
+                process: rank,
+                rank,
+                replica: 0,
+                address: address.clone(),
+                lost,
+                late: false,
+                silent: None,
+                won: 0,
+                lost_races: 0,
+            }
+        };
+        self.addresses.iter().enumerate().map(of).collect()
+    }
+}
