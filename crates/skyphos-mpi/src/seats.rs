@@ -1,19 +1,19 @@
-//! Where the processes are: each tells all others its host.
+//! The host of each process, gathered from all.
 
 use crate::abi::Handle;
-use crate::transport::wait;
-use crate::{Library, Until};
+use crate::library::Library;
+use crate::waiting::{Until, wait};
 use skyphos_core::Topology;
 use skyphos_core::host::{Host, NAME_BYTES};
 use skyphos_types::{Error, Result};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 
-/// What a process tells: the name of its host, its key, and its own number there, each text with its length before it.
+/// A seat on the wire: the host's name, its key, and the process number; each text after its length.
 const TEXT_BYTES: usize = 1 + NAME_BYTES;
 const SEAT_BYTES: usize = 2 * TEXT_BYTES + 4;
 
-/// Where all processes are.
+/// The hosts of all processes.
 pub(crate) struct Seats {
     /// Host and process of each rank, for people.
     pub(crate) addresses: Vec<String>,
@@ -21,7 +21,7 @@ pub(crate) struct Seats {
     pub(crate) topology: Topology,
 }
 
-/// Asks all. Collective.
+/// Gathers the seats of all processes. Collective.
 pub(crate) fn gather(library: &'static Library, comm: Handle, size: u32, until: &Until<'_>) -> Result<Seats> {
     let mine = encode(&Host::this());
     let mut all = vec![0u8; SEAT_BYTES * size as usize];

@@ -8,13 +8,14 @@
 //! Headers and small frames come in buffers that are posted ahead, one a sender ([`Inbox`]). A large payload is received once its
 //! header is there. Frames of a peer are handed on in order.
 //!
-//! MPI waits by asking again and again. Whoever has nothing to do lets others run between two questions, then sleeps a little: ranks
-//! that share a core do not starve each other, and a rank that waits for long costs little.
+//! A waiting rank asks MPI again and again; between two questions it yields, later sleeps ([`crate::waiting`]): ranks that share a
+//! core do not starve each other, and a long wait costs little.
 
 use crate::abi::Handle;
 use crate::inbox::{HEAD, Inbox, small_bytes};
+use crate::library::Library;
 use crate::seats::Seats;
-use crate::{Library, Until};
+use crate::waiting::Idle;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Payload, Pool, SlabMut};
 use skyphos_core::topology::Topology;
@@ -34,11 +35,6 @@ const UNDER_WAY: usize = 16;
 
 /// In the place of a goodbye's call: the process ends without having closed its group.
 const ENDS: u64 = 1;
-
-/// How long between questions only to let others run; then sleeps begin, and grow.
-const YIELD: Duration = Duration::from_millis(2);
-const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
-const LONGEST_SLEEP: Duration = Duration::from_micros(500);
 
 /// Rounds of asking between two looks at the clock.
 const ROUNDS: u32 = 8;
@@ -109,72 +105,6 @@ pub struct Mpi {
     closed: bool,
     /// Why this rank leaves, if its program has failed.
     why: String,
-}
-
-/// Rank in and size of a communicator.
-pub(crate) fn place_in(library: &Library, comm: Handle) -> Result<(u32, u32)> {
-    let (mut rank, mut size) = (0, 0);
-    // SAFETY: MPI has begun; a handle that is none is found out by it.
-    let codes =
-        unsafe { [(library.call.comm_rank)(comm, &mut rank), (library.call.comm_size)(comm, &mut size)] };
-    for code in codes {
-        library.check(code, "MPI_Comm_rank").map_err(Error::bad_input)?;
-    }
-    Ok((rank as u32, size as u32))
-}
-
-/// A communicator of our own, with the same processes. Collective.
-pub(crate) fn duplicate(library: &'static Library, comm: Handle, until: &Until<'_>) -> Result<Handle> {
-    // MPI writes the handle until the request is complete.
-    let own: &mut Handle = Box::leak(Box::new(0));
-    let mut request: Handle = 0;
-    // SAFETY: both live long enough.
-    let code = unsafe { (library.call.comm_idup)(comm, own, &mut request) };
-    library.check(code, "MPI_Comm_idup").map_err(Error::bad_input)?;
-    wait(library, &mut request, until)?;
-    // SAFETY: it was leaked above, and MPI is done with it.
-    let own = *unsafe { Box::from_raw(own) };
-    // SAFETY: a communicator of ours.
-    let code = unsafe { (library.call.comm_set_errhandler)(own, library.is.errors_return) };
-    library.check(code, "MPI_Comm_set_errhandler").map_err(Error::bad_input)?;
-    Ok(own)
-}
-
-/// Waits for a request.
-pub(crate) fn wait(library: &Library, request: &mut Handle, until: &Until<'_>) -> Result<()> {
-    let mut idle = Idle::new();
-    loop {
-        let mut done = 0;
-        // SAFETY: a request of ours.
-        let code = unsafe { (library.call.test)(request, &mut done, library.is.status_ignore) };
-        library.check(code, "MPI_Test").map_err(Error::bad_input)?;
-        if done != 0 {
-            return Ok(());
-        }
-        until.check("init over MPI")?;
-        idle.pause(Duration::MAX);
-    }
-}
-
-/// What to do between two questions.
-struct Idle {
-    since: Instant,
-    sleep: Duration,
-}
-
-impl Idle {
-    fn new() -> Idle {
-        Idle { since: Instant::now(), sleep: SHORTEST_SLEEP }
-    }
-
-    fn pause(&mut self, most: Duration) {
-        if self.since.elapsed() < YIELD {
-            std::thread::yield_now();
-        } else {
-            std::thread::sleep(self.sleep.min(most));
-            self.sleep = (self.sleep * 2).min(LONGEST_SLEEP);
-        }
-    }
 }
 
 impl Mpi {

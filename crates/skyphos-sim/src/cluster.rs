@@ -2,8 +2,9 @@
 
 use crate::network::Network;
 use crate::record::Record;
+use crate::time::{MOST_NS, MOST_YEARS, nanoseconds};
 use crate::transport::{Shared, Sim, Slowness};
-use crate::world::{MOST_NS, MOST_YEARS, World, nanoseconds};
+use crate::world::World;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 use skyphos_core::clock::VirtualClock;

@@ -19,6 +19,8 @@ pub mod faults;
 pub mod network;
 pub mod play;
 pub mod record;
+mod strikes;
+mod time;
 pub mod trace;
 mod transport;
 mod world;

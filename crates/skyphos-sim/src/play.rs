@@ -6,8 +6,9 @@
 use crate::cluster::{Cluster, too_late};
 use crate::coroutine::{Turns, park};
 use crate::faults::{Fault, Faults, Struck, When};
+use crate::time::{MOST_NS, nanoseconds};
 use crate::transport::{Crashed, Shared, Sim, Slowness};
-use crate::world::{MOST_NS, World, nanoseconds};
+use crate::world::World;
 use skyphos_core::clock::VirtualClock;
 use skyphos_core::transport::{Loss, Transport};
 use skyphos_types::{Error, Result};
@@ -201,7 +202,7 @@ impl Cluster {
             for (process, times) in std::mem::take(&mut self.shared.world().faults().slowed) {
                 self.slowness[process as usize].multiply(times);
             }
-            if turns[number].is_none() && self.shared.world().starts_anew(process) {
+            if turns[number].is_none() && self.shared.world().take_restart(process) {
                 (turns[number], outcomes[number]) = (start(number), None);
             }
             CURRENT.set(Some((self.shared.clone(), process)));

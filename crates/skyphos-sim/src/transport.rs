@@ -2,7 +2,8 @@
 
 use crate::coroutine;
 use crate::costs::Costs;
-use crate::world::{World, nanoseconds};
+use crate::time::nanoseconds;
+use crate::world::World;
 use skyphos_core::Topology;
 use skyphos_core::clock::{Clock, VirtualClock};
 use skyphos_core::frame::Frame;

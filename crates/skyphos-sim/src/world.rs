@@ -1,15 +1,16 @@
-//! The links of a simulated cluster, and what is on its way on them.
+//! The links of a simulated cluster, and the frames on their way.
 //!
 //! A frame that is posted passes the sender's link, perhaps the uplinks of two racks, and the receiver's link. Each carries
-//! one frame after the other, in the order in which their heads come to it; a frame's head goes on before its tail has
-//! come (cut-through), so that an idle path of equal links takes one frame's time and not one a link. What is kept is the
-//! moment at which each link is free again, so a frame costs a few events and no more.
+//! one frame after the other, in the order in which their heads arrive; a frame's head goes on before its tail has
+//! arrived (cut-through), so an idle path of equal links takes one frame's time, not one per link. A link's state is the
+//! moment at which it is free again, so a frame costs only a few events.
 //!
-//! What goes wrong, if anything shall, is in [`crate::faults`]; here it is asked at each step of a frame's way.
+//! Faults ([`crate::faults`], [`crate::strikes`]) are asked at each step of a frame's way.
 
-use crate::faults::{Due, Faults, Mark, Word};
+use crate::faults::{Arrival, Due, Faults, Mark};
 use crate::network::Network;
 use crate::record::{Flight, Record};
+use crate::time::nanoseconds;
 use rand::SeedableRng;
 use rand_pcg::Pcg64;
 use skyphos_core::frame::{Frame, HEADER_BYTES};
@@ -17,27 +18,27 @@ use skyphos_core::transport::Event;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-/// Frames of less leave the backlog as soon as their turn comes if nobody watches it: that saves an event.
+/// Frames of fewer bytes leave the backlog at once when their turn comes, unless the sender watches it: that saves an event.
 const WATCHED_BYTES: usize = 16 * 1024;
 
-/// What happens at a moment. Frames are named by their place in `flying`.
+/// An event. Frames are named by their index in `flying`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
     /// A frame comes to its sender's link.
     Leave(u32),
-    /// A frame of so many bytes has left its sender.
+    /// A frame of `bytes` bytes has left its sender.
     Left { from: u32, to: u32, bytes: u32 },
     /// A frame's head comes to the uplink of its rack.
     Up(u32),
-    /// To that of the rack where it goes.
+    /// A frame's head comes to the downlink of its receiver's rack.
     Down(u32),
-    /// To the receiver's link.
+    /// A frame's head comes to the receiver's link.
     Enter(u32),
-    /// All of a frame is there.
+    /// All of a frame has arrived.
     Come(u32),
-    /// A rank looks whether there is something to do.
+    /// A rank polls.
     Wake(u32),
-    /// Something of the faults' own.
+    /// An event of a fault.
     Fault(Due),
 }
 
@@ -52,19 +53,19 @@ pub(crate) struct Flying {
     /// When its last byte is past the links so far.
     tail: u64,
     pub(crate) frame: Frame,
-    /// What faults have to do with it.
+    /// Effects of faults on it.
     pub(crate) mark: Mark,
 }
 
-/// What lies between two ranks.
+/// The state between two ranks.
 #[derive(Default)]
 struct Pair {
-    /// Bytes posted and not yet on the link, and the most of them since the sender was told last.
+    /// Bytes posted and not yet on the link, and their maximum since the sender last got `Writable`.
     queued: usize,
     peak: usize,
-    /// Whether the sender has seen that there are some, and may wait for them to go.
+    /// Whether the sender has seen the backlog, and may wait until it shrinks.
     watched: bool,
-    /// Of the last frame: frames of one sender stay in order, however late one is.
+    /// Arrival of the last frame's head and tail: frames of one sender stay in order.
     head: u64,
     tail: u64,
 }
@@ -82,7 +83,7 @@ impl Link {
         Link { byte_ns: 1e9 / rate, free: 0 }
     }
 
-    /// When it begins with a frame that comes at `head`, and when it is done.
+    /// The moments at which it begins and ends to carry a frame whose head comes at `head`.
     fn carry(&mut self, head: u64, bytes: f64) -> (u64, u64) {
         let start = head.max(self.free);
         self.free = start.saturating_add((bytes * self.byte_ns).round() as u64);
@@ -90,7 +91,7 @@ impl Link {
     }
 }
 
-/// See the module's text.
+/// Links, frames on their way, and events to come.
 pub(crate) struct World {
     pub(crate) network: Network,
     /// The host of each rank.
@@ -109,31 +110,22 @@ pub(crate) struct World {
     down_links: Vec<Link>,
     /// Between ranks of one host.
     host_links: Vec<Link>,
-    /// Frames that each host has coming from each other, and from how many others, if that matters.
+    /// Frames on their way by pair of hosts, and the number of senders to each host; only with incast.
     coming: HashMap<(u32, u32), u32>,
     senders: Vec<u32>,
     pairs: HashMap<(u32, u32), Pair>,
     inboxes: Vec<VecDeque<Event>>,
     /// When each rank is next to be woken.
     wakes: Vec<Option<u64>>,
-    /// What goes wrong, if anything shall.
+    /// Faults, in a play.
     pub(crate) faults: Option<Box<Faults>>,
-}
-
-/// Years that a simulation may last, and the nanoseconds of them: six times as many are still counted.
-pub(crate) const MOST_YEARS: u64 = 100;
-pub(crate) const MOST_NS: u64 = MOST_YEARS * 365 * 86_400 * 1_000_000_000;
-
-/// Nanoseconds; of what lasts longer than any simulation, those of [`MOST_NS`].
-pub(crate) fn nanoseconds(seconds: f64) -> u64 {
-    ((seconds * 1e9).round() as u64).min(MOST_NS)
 }
 
 impl World {
     pub(crate) fn new(network: Network, seed: u64) -> World {
         let (ranks, hosts, racks) =
             (network.ranks as usize, network.hosts() as usize, network.racks() as usize);
-        // Of a rack: the share of each of its hosts.
+        // A rack's uplink has the rate of one host times the hosts of the rack.
         let uplink = Link::new(network.uplink_rate * f64::from(network.hosts_per_rack.max(1)));
         World {
             hosts: network.hosts_of_ranks(),
@@ -168,7 +160,7 @@ impl World {
         self.events.push(Reverse((time, self.count, kind)));
     }
 
-    /// Lets a rank look for work at a moment, unless it does earlier.
+    /// Lets a rank poll at a moment, unless it polls earlier.
     pub(crate) fn wake(&mut self, rank: u32, time: u64) {
         let due = &mut self.wakes[rank as usize];
         if due.is_none_or(|due| time < due) {
@@ -193,7 +185,7 @@ impl World {
         self.posted(from, number, time);
     }
 
-    /// Puts a frame on its way; its place.
+    /// Puts a frame on its way. Returns its index.
     pub(crate) fn launch(&mut self, from: u32, to: u32, time: u64, frame: Frame, mark: Mark) -> u32 {
         let payload = frame.payload.len();
         let bytes = ((payload + HEADER_BYTES) as f64).max(self.network.packet_floor);
@@ -228,7 +220,7 @@ impl World {
         }
     }
 
-    /// Bytes posted that are not there yet.
+    /// Bytes posted that have not arrived yet.
     pub(crate) fn on_way(&self, from: u32, to: u32) -> usize {
         let of_pair = |flying: &&Flying| (flying.from, flying.to) == (from, to);
         let length = |flying: &Flying| HEADER_BYTES + flying.frame.payload.len();
@@ -240,7 +232,7 @@ impl World {
         }
     }
 
-    /// What has come for a rank. Where faults are played, some of it, in order: the rest comes with the next polls.
+    /// Takes the events that have come for a rank; in a play with faults only some of them, in order.
     pub(crate) fn take(&mut self, rank: u32) -> impl Iterator<Item = Event> + '_ {
         let inbox = &mut self.inboxes[rank as usize];
         let count = self.faults.as_mut().map_or(inbox.len(), |faults| faults.events_of_a_poll(inbox.len()));
@@ -252,15 +244,15 @@ impl World {
         self.events.peek().is_some_and(|Reverse((next, ..))| *next < time)
     }
 
-    /// Lets time go on until a rank is to look for work: which, and when. `None` if nothing will happen any more. `clock`
-    /// says how far a rank has come: while it works it does not look.
+    /// Lets time go on until a rank is to poll. Returns the rank and the moment; `None` if no event is left. `clock` is a
+    /// rank's own time: while it works it does not poll.
     pub(crate) fn run(&mut self, clock: impl Fn(u32) -> u64) -> Option<(u32, u64)> {
         while let Some(Reverse((time, count, kind))) = self.events.pop() {
             if let Some(faults) = &mut self.faults {
                 faults.trace(&(time, count, kind));
             }
             match kind {
-                // One that is stopped looks once it goes on.
+                // A stopped rank polls once it goes on.
                 Kind::Wake(rank)
                     if self.wakes[rank as usize] == Some(time) && self.until_thaw(rank) > time =>
                 {
@@ -321,30 +313,30 @@ impl World {
         self.flying.iter_mut().flatten()
     }
 
-    /// A frame is no more on its way.
+    /// Takes a frame off its way.
     pub(crate) fn land(&mut self, number: u32) -> Flying {
         self.landed.push(number);
         self.flying[number as usize].take().expect("a frame on its way")
     }
 
-    /// Has something to tell a rank.
-    pub(crate) fn tell(&mut self, rank: u32, event: Event) {
+    /// Files an event for a rank.
+    pub(crate) fn file(&mut self, rank: u32, event: Event) {
         self.inboxes[rank as usize].push_back(event);
     }
 
-    /// What is on its way will never be there.
+    /// Drops all frames on their way and all events.
     pub(crate) fn drop_frames(&mut self) {
         self.flying.clear();
         self.inboxes.iter_mut().for_each(VecDeque::clear);
     }
 
-    /// Everything between ranks begins anew.
+    /// Forgets the state between ranks, for a new group.
     pub(crate) fn forget_pairs(&mut self) {
         self.pairs.clear();
         self.inboxes.iter_mut().for_each(VecDeque::clear);
     }
 
-    /// Its turn at the sender's link.
+    /// A frame gets the sender's link.
     fn leave(&mut self, number: u32, time: u64) {
         if self.faults.is_some() && !self.may_leave(number, time) {
             return;
@@ -379,7 +371,7 @@ impl World {
         self.at(head, if other_rack { Kind::Up(number) } else { Kind::Enter(number) });
     }
 
-    /// A frame with so many bytes will have left its sender at a moment.
+    /// A frame of so many bytes will have left its sender at a moment.
     pub(crate) fn gone(&mut self, number: u32, bytes: usize, end: u64) {
         let flying = self.flying_mut(number);
         let (from, to) = (flying.from, flying.to);
@@ -394,7 +386,7 @@ impl World {
         }
     }
 
-    /// Takes bytes off a backlog; whether it is now half or less of what it was.
+    /// Takes bytes off a backlog. True if it is now half or less of its maximum.
     fn shrink(&mut self, from: u32, to: u32, bytes: usize) -> bool {
         // Gone if only frames without payload are left.
         let Some(pair) = self.pairs.get_mut(&(from, to)) else { return false };
@@ -410,7 +402,7 @@ impl World {
         halved
     }
 
-    /// Its head comes to the receiver's link.
+    /// A frame's head comes to the receiver's link.
     fn enter(&mut self, number: u32, time: u64) {
         let Flying { from, to, bytes, tail, .. } = *self.flying(number);
         let (here, there) = (self.host(from), self.host(to));
@@ -425,7 +417,7 @@ impl World {
         self.at(end.max(tail), Kind::Come(number));
     }
 
-    /// All of it is there: files it, and tells for whom.
+    /// A frame has arrived: files it. Returns the rank to wake.
     fn come(&mut self, number: u32, time: u64) -> Option<u32> {
         let Flying { from, to, .. } = *self.flying(number);
         let (here, there) = (self.host(from), self.host(to));
@@ -439,9 +431,9 @@ impl World {
         }
         if self.faults.is_some() {
             match self.may_come(number, time) {
-                Word::Frame => {}
-                Word::Told => return Some(to),
-                Word::Nothing => return None,
+                Arrival::Frame => {}
+                Arrival::OtherEvent => return Some(to),
+                Arrival::Nothing => return None,
             }
         }
         let Flying { posted, left, frame, .. } = self.land(number);
@@ -453,12 +445,12 @@ impl World {
                 self.record.flights.push(Flight { from, to, round, bytes, posted, left, came: time });
             }
         }
-        self.tell(to, Event::Frame { from, frame });
+        self.file(to, Event::Frame { from, frame });
         Some(to)
     }
 }
 
-/// A frame's head passes a link: when it goes on.
+/// A frame's head passes a link. Returns the moment at which it goes on.
 fn pass(link: &mut Link, flying: &mut Option<Flying>, head: u64) -> u64 {
     let flying = flying.as_mut().expect("a frame on its way");
     let (start, end) = link.carry(head, flying.bytes);

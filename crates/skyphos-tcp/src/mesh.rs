@@ -12,7 +12,8 @@
 //! connecting lazily could save, in programs that use few pairs; others would pay it inside their
 //! first collectives, where an unreachable rank is also a worse surprise.
 
-use crate::join::{Attempt, Heard, Join};
+use crate::attempt::Attempt;
+use crate::joining::{Event, Joining};
 use crate::link::Trust;
 use crate::lobby::Happening;
 use crate::message::{self, Hello, Kind, Message, PROTOCOL, Role, Table};
@@ -21,29 +22,29 @@ use skyphos_types::{Error, Result};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-/// Time for the mesh once the table is there: every listener exists by then, so what takes longer
-/// than this is a firewall or a wrong address.
+/// Time for the mesh once the table is there: every listener exists by then, so a longer wait means a
+/// firewall or a wrong address.
 const MESH_TIME: Duration = Duration::from_secs(30);
 
-/// How long a connection that is refused outright is tried again.
+/// How long a refused connection is retried.
 const REFUSED_TIME: Duration = Duration::from_secs(2);
 
 /// How much longer the accepting side waits than the connecting one, which knows more.
 const ACCEPT_EXTRA: Duration = Duration::from_secs(1);
 
 struct Mesh<'a> {
-    join: &'a mut Join,
+    join: &'a mut Joining,
     table: &'a Table,
     me: usize,
-    /// The connection to each rank, as far as it is made.
+    /// The connections made so far, by rank.
     links: Vec<Option<usize>>,
-    /// For ranks below this one.
+    /// Attempts to connect to the ranks below this one.
     attempts: Vec<Attempt>,
     limit: Instant,
 }
 
 /// Connects to every other rank but 0: the link to each.
-pub(crate) fn mesh(join: &mut Join, listener: TcpListener, table: &Table) -> Result<Vec<Option<usize>>> {
+pub(crate) fn mesh(join: &mut Joining, listener: TcpListener, table: &Table) -> Result<Vec<Option<usize>>> {
     join.lobby.accept_on(listener)?;
     let me = join.options.rank as usize;
     let mut mesh = Mesh {
@@ -56,22 +57,22 @@ pub(crate) fn mesh(join: &mut Join, listener: TcpListener, table: &Table) -> Res
     };
     while mesh.missing().next().is_some() {
         let until = mesh.try_due()?;
-        match mesh.join.hear(until)? {
-            Heard::Nothing if Instant::now() >= mesh.limit + ACCEPT_EXTRA => {
-                return Err(mesh.nobody_connects());
+        match mesh.join.next_event(until)? {
+            Event::Nothing if Instant::now() >= mesh.limit + ACCEPT_EXTRA => {
+                return Err(mesh.no_connections());
             }
-            Heard::Other(Happening::Gone(id, cause)) => {
+            Event::Other(Happening::Gone(id, cause)) => {
                 if let Some(j) = mesh.attempt_of(id) {
                     mesh.attempts[j].failed(cause);
                 }
             }
-            Heard::Other(Happening::Denied(id, cause)) => {
+            Event::Other(Happening::Denied(id, cause)) => {
                 if let Some(j) = mesh.attempt_of(id) {
                     let there = format!("rank {j}'s place {}", mesh.table.seats[j].describe());
                     return Err(mesh.join.denied(&there, &cause));
                 }
             }
-            Heard::Other(Happening::Message(id, message)) => match mesh.attempt_of(id) {
+            Event::Other(Happening::Message(id, message)) => match mesh.attempt_of(id) {
                 Some(j) => mesh.outgoing(id, j, &message)?,
                 None => mesh.incoming(id, &message),
             },
@@ -90,7 +91,7 @@ impl Mesh<'_> {
         self.attempts.iter().position(|a| a.link == Some(id))
     }
 
-    /// Makes the attempts that are due: when to look again.
+    /// Makes the attempts that are due. Returns when to look again.
     fn try_due(&mut self) -> Result<Instant> {
         let now = Instant::now();
         let mut until = self.limit + ACCEPT_EXTRA;
@@ -112,7 +113,7 @@ impl Mesh<'_> {
         Ok(until)
     }
 
-    /// A rank that this one connects to has spoken.
+    /// A message of a rank that this one connects to.
     fn outgoing(&mut self, id: usize, j: usize, message: &Message) -> Result<()> {
         let Mesh { join, table, attempts, links, .. } = self;
         match (message.kind, &attempts[j].hello) {
@@ -144,8 +145,7 @@ impl Mesh<'_> {
         Ok(())
     }
 
-    /// Someone who connected to this rank has spoken: takes his place if he proves to be a rank, else
-    /// is dropped.
+    /// A message on a connection that was accepted: it is kept if the peer proves to be a rank, else dropped.
     fn incoming(&mut self, id: usize, message: &Message) {
         let Mesh { join, table, links, me, .. } = self;
         let Some(link) = join.lobby.link(id) else { return };
@@ -162,7 +162,7 @@ impl Mesh<'_> {
         };
         join.lobby.settle(id);
         join.lobby.send(id, Kind::Welcome, &hello.welcome(&join.key, &nonce, &table.group));
-        // One that the rank gave up before may be there still.
+        // An earlier connection that the rank gave up may still be there.
         if let Some(before) = links[hello.rank as usize].replace(id) {
             join.lobby.drop_link(before);
         }
@@ -181,7 +181,7 @@ impl Mesh<'_> {
         Error::PeerLost { rank: j as u32, address: seat.describe(), cause }
     }
 
-    fn nobody_connects(&self) -> Error {
+    fn no_connections(&self) -> Error {
         let missing = self.missing().map(|j| j as u32).collect();
         let call = format!("connecting to rank {} at {}", self.me, self.table.seats[self.me].describe());
         Error::Timeout { missing, call, after: MESH_TIME.min(self.join.options.timeout) }

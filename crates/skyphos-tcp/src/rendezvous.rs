@@ -14,12 +14,14 @@
 //!
 //! Cost: 4 messages a rank; rank 0 uses the connections of the rendezvous for its part of the mesh.
 
+use crate::connections::Connections;
 use crate::handshake::{GroupId, Key, random};
 use crate::link::{SPEAKS_TLS, Trust};
 use crate::lobby::{Happening, Lobby};
 use crate::message::{Details, Hello, Kind, Message, Role, Seat, Table};
+use crate::options::Options;
+use crate::sockets;
 use crate::tls::Tls;
-use crate::{Formed, Options, sockets};
 use skyphos_core::host::Host;
 use skyphos_types::{Error, Result};
 use std::io::ErrorKind;
@@ -60,7 +62,7 @@ struct Rendezvous {
 }
 
 /// Brings the group up as rank 0.
-pub(crate) fn gather(options: Options, tls: Option<Tls>) -> Result<Formed> {
+pub(crate) fn gather(options: Options, tls: Option<Tls>) -> Result<Connections> {
     let (listener, address) = open(&options)?;
     let mut lobby = Lobby::new(options.world_size as usize, options.interrupted, tls)?;
     lobby.accept_on(listener)?;
@@ -74,7 +76,7 @@ pub(crate) fn gather(options: Options, tls: Option<Tls>) -> Result<Formed> {
         address,
     };
     match rendezvous.run() {
-        Ok(formed) => Ok(formed),
+        Ok(connections) => Ok(connections),
         Err(error) => {
             rendezvous.tell_all(&error);
             Err(error)
@@ -123,7 +125,7 @@ fn open(options: &Options) -> Result<(TcpListener, SocketAddr)> {
 }
 
 impl Rendezvous {
-    fn run(&mut self) -> Result<Formed> {
+    fn run(&mut self) -> Result<Connections> {
         while self.missing(|_| true).next().is_some() {
             match self.lobby.next(self.deadline)? {
                 None => return Err(self.timeout(|_| true)),
@@ -145,7 +147,7 @@ impl Rendezvous {
         self.lobby.flush(self.deadline + REPORT)?;
         let Rendezvous { members, lobby, .. } = self;
         let wires = members.iter().map(|m| m.as_ref().map(|m| lobby.take(m.link)).transpose());
-        Ok(Formed { wires: wires.collect::<Result<_>>()?, seats: table.seats, arena: None })
+        Ok(Connections { wires: wires.collect::<Result<_>>()?, seats: table.seats, arena: None })
     }
 
     fn missing(&self, there: impl Fn(&Member) -> bool) -> impl Iterator<Item = u32> {

@@ -3,11 +3,12 @@
 #[path = "../tests/common/certificates.rs"]
 mod certificates;
 
+use crate::Tcp;
+use crate::connections::Connections;
 use crate::message::Seat;
 use crate::tls::{Tls, read};
 use crate::transport::lose;
 use crate::wire::{Idle, Wire};
-use crate::{Formed, Tcp};
 use proptest::prelude::*;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Payload, Pool};
@@ -34,7 +35,7 @@ fn over(rank: u32, wire: Idle) -> Tcp {
     let seat = |k: u32| Seat { machine: k, address: ([127, 0, 0, 1], 9).into(), host: format!("h{k}") };
     let mut wires = vec![Some(wire)];
     wires.insert(rank as usize, None);
-    Tcp::new(rank, Formed { seats: vec![seat(0), seat(1)], wires, arena: None }, Duration::from_secs(10))
+    Tcp::new(rank, Connections { seats: vec![seat(0), seat(1)], wires, arena: None }, Duration::from_secs(10))
         .unwrap()
 }
 

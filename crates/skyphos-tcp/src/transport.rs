@@ -24,7 +24,7 @@
 //! A peer whose process ends is noticed by its connection's end, one whose host or link is gone by its silence (`pulse`),
 //! both while somebody waits.
 
-use crate::Formed;
+use crate::connections::Connections;
 use crate::lobby::system;
 use crate::options::FOR_EVER;
 use crate::pulse::{self, Pulse};
@@ -106,9 +106,9 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    pub(crate) fn new(rank: u32, formed: Formed, heartbeat: Duration) -> Result<Tcp> {
+    pub(crate) fn new(rank: u32, connections: Connections, heartbeat: Duration) -> Result<Tcp> {
         let failed = |e| system("cannot take over the connections", &e);
-        let Formed { seats, wires, arena } = formed;
+        let Connections { seats, wires, arena } = connections;
         let size = wires.len();
         let poll = Poll::new().map_err(failed)?;
         let waker = mio::Waker::new(poll.registry(), Token(size)).map_err(failed)?;

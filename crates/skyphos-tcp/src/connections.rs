@@ -1,0 +1,31 @@
+//! The result of the bring-up: the ranks' seats, and a connection to each of them.
+
+use crate::message::Seat;
+use crate::options::Options;
+use crate::sockets::{self, Tuning};
+use crate::wire::Idle;
+use skyphos_core::arena::Arena;
+use skyphos_core::host::Host;
+use skyphos_types::Result;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Seats of all ranks, and a connection to each other rank.
+pub(crate) struct Connections {
+    pub(crate) seats: Vec<Seat>,
+    pub(crate) wires: Vec<Option<Idle>>,
+    /// This rank's buffers that other ranks of the host have open.
+    pub(crate) arena: Option<Arc<Arena>>,
+}
+
+impl Connections {
+    /// Of a group of one rank.
+    pub(crate) fn alone(options: &Options) -> Result<Connections> {
+        if let Some(fd) = options.listen_fd {
+            drop(sockets::inherit(fd, &Tuning::default())?);
+        }
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let seat = Seat { machine: 0, address, host: Host::this().name };
+        Ok(Connections { seats: vec![seat], wires: vec![None], arena: None })
+    }
+}
