@@ -95,8 +95,9 @@ lint: build
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
 	cargo fmt --check --manifest-path fuzz/Cargo.toml
 	cargo clippy --quiet --manifest-path fuzz/Cargo.toml --target-dir target --all-targets -- -D warnings
-	$(BIN)/ruff check python tests bench examples crates fuzz
-	$(BIN)/ruff format --check python tests bench examples crates fuzz
+	$(BIN)/ruff check python tests bench examples crates fuzz tools
+	$(BIN)/ruff format --check python tests bench examples crates fuzz tools
+	$(BIN)/python tools/layers.py --python
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest skyphos._skyphos
 

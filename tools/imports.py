@@ -1,18 +1,29 @@
 """Imports between the files of the project, read from the text of Rust and Python sources.
 
-A graph maps each file to the files that it imports, as paths from the project's root. Tests inside files (``#[cfg(test)]``)
-and imports for type checkers alone (``if TYPE_CHECKING``) do not count: nothing of them is in the product.
+A graph maps each file to the files that it imports, as paths from the project's root. Tests inside files
+(``#[cfg(test)]``) and imports for type checkers alone (``if TYPE_CHECKING``) do not count: they are not in the product.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-import tomllib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 Graph = dict[str, set[str]]
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return tomllib.load(file)
 
 
 # Rust
@@ -89,8 +100,8 @@ class _Crate:
         for module, file in self.modules.items():
             self.uses[module] = {}
             for use in re.finditer(r"\buse\s+([^;]+);", self._text(file)):
-                for parts, name in _leaves(use[1]):
-                    self.uses[module].setdefault(name, parts)
+                for path, local in _leaves(use[1]):
+                    self.uses[module].setdefault(local, path)
 
     def _text(self, file: Path) -> str:
         if file not in self.texts:
@@ -103,7 +114,8 @@ class _Crate:
             return True
         parent = self.modules.get(module[:-1])
         return parent is None or (
-            re.search(rf"\bmod\s+{module[-1]}\s*[;{{]", self._text(parent)) is not None and self._is_product(module[:-1])
+            re.search(rf"\bmod\s+{module[-1]}\s*[;{{]", self._text(parent)) is not None
+            and self._is_product(module[:-1])
         )
 
     def paths(self, module: tuple[str, ...]) -> Iterator[list[str]]:
@@ -154,8 +166,7 @@ def rust_imports(root: Path) -> Graph:
     """Imports between the sources of all crates."""
     crates = {}
     for manifest in sorted((root / "crates").glob("*/Cargo.toml")):
-        with manifest.open("rb") as file:
-            read = tomllib.load(file)
+        read = read_toml(manifest)
         name = read.get("lib", {}).get("name", read["package"]["name"].replace("-", "_"))
         crates[name] = _Crate(manifest.parent, name)
     graph: Graph = {}

@@ -10,18 +10,23 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import click
 import matplotlib
+from markupsafe import Markup
 from matplotlib import pyplot
 
 from skyphos.files.whole_file import replacing
-from skyphos.pages.page import CLAY, CUP, FAINT, INK, LINE, STYLE, human_bytes, human_seconds
+from skyphos.pages.template import fill
+from skyphos.text.plain_text import encoded
+from skyphos.text.quantities import human_bytes, human_seconds
 
 matplotlib.use("Agg")
+
+# The light colours of the pages' style sheet.
+INK, CLAY, CUP, LINE, FAINT, PAPER = "#2b2320", "#b4532a", "#f4e6d8", "#d9cdbf", "#7d6e63", "#fbf7f0"
 
 # Dark to light, so that they can be told apart in grey; dashes tell the rest.
 COLOURS = (INK, CLAY, "#1f6f8b", "#c98d6d", "#5b9a68", "#d9a441", "#9aa88b", "#6b7f8c")
@@ -110,13 +115,13 @@ def figure(runs: Sequence[Run]) -> Any:
     return made
 
 
-def table(runs: Sequence[Run]) -> str:
-    """Metrics at the end, and where the time of an epoch goes."""
+def table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
+    """Metrics at the end, and where the time of an epoch goes: headings and rows."""
     names = list(dict.fromkeys(name for run in runs for name in run["headline"]))
     heads = ["run", *(name.replace("_", " ") for name in names), "loss", "epochs"]
     heads += ["time of one", "compute", "hook", "wait", "gradients a step", "sent a step", "speed"]
     base = _epoch_s(runs[0])
-    rows = [f"<tr>{''.join(f'<th>{escape(head)}</th>' for head in heads)}</tr>"]
+    rows = []
     for run, said in zip(runs, labels(runs), strict=True):
         last, count = run["epochs"][-1], len(run["epochs"])
         steps = sum(epoch["steps"] for epoch in run["epochs"])
@@ -128,8 +133,8 @@ def table(runs: Sequence[Run]) -> str:
             amounts = [epoch.get(part) for epoch in run["epochs"]]
             cells.append("" if None in amounts else human_bytes(sum(amounts) / steps))
         cells.append(f"{base / _epoch_s(run):.2f}×")
-        rows.append(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
-    return f"<table>{''.join(rows)}</table>"
+        rows.append(cells)
+    return heads, rows
 
 
 def _epoch_s(run: Run) -> float:
@@ -151,28 +156,17 @@ def page(runs: Sequence[Run]) -> str:
         "PyTorch": machine["torch"],
         "date": runs[0]["date"][:10],
     }
-    equal = all(run.get("ranks_equal") for run in runs)
-    return _PAGE.format(
-        title=escape(names),
-        style=STYLE,
-        facts="".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items()),
-        table=table(runs),
-        picture=picture[picture.index("<svg") :],
-        equal="All ranks of each run ended with the same parameters."
-        if equal
-        else "A run is not over, or its ranks differ.",
+    heads, rows = table(runs)
+    return fill(
+        "compare.html",
+        Path(__file__).parent,
+        title=names,
+        facts=facts.items(),
+        heads=heads,
+        rows=rows,
+        picture=Markup(picture[picture.index("<svg") :]),
+        equal=all(run.get("ranks_equal") for run in runs),
     )
-
-
-_PAGE = """<!doctype html> <html lang="en"> <head> <meta charset="utf-8"> <meta name="viewport"
-content="width=device-width, initial-scale=1"> <title>Training {title} · Skyphos</title> <style>{style}
-td:first-child {{ color: inherit; width: auto; text-align: left; }} th:first-child {{ text-align: left; }} td, th {{
-font-size: 13px; padding-right: 8px; vertical-align: top; }}</style> </head> <body> <h1>Training <b>{title}</b></h1>
-<dl>{facts}</dl> <h2>At the end</h2> <p class="lead">Seconds are of a mean epoch on rank 0, without evaluating. Hook and
-wait are communication that computing did not hide. What was sent is what all interfaces of rank 0's machine counted:
-ranks of one host that share memory send next to nothing there, however much they exchange.
-Speed is against the first run. {equal}</p> {table} <h2>On the way</h2> {picture} </body> </html>
-"""
 
 
 def _read(file: Path) -> Run:
@@ -197,10 +191,10 @@ def main(files: tuple[Path, ...], html: str | None, png: str | None) -> None:
         raise click.UsageError("say where to write with --html, --png or both")
     if html:
         with replacing(html) as out:
-            out.write(page(runs).encode())
+            out.write(encoded(page(runs)))
     if png:
         with replacing(png) as out:
-            figure(runs).savefig(out, format="png", dpi=130, facecolor="#fbf7f0")
+            figure(runs).savefig(out, format="png", dpi=130, facecolor=PAPER)
 
 
 if __name__ == "__main__":

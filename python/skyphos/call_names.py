@@ -1,7 +1,7 @@
-"""Calls as errors name them, where the native library knows them by a size that only Skyphos itself uses.
+"""Names of calls in errors, for calls that the native library knows by a reserved size of the index space.
 
-Objects and numbers travel as the entries of sparse vectors. A size of the index space that no user can have tells these
-calls from those of users.
+Objects and numbers travel as the entries of sparse vectors. Their index space has a size that users cannot pass, which
+distinguishes these calls from users' calls.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NAMES = {OBJECTS: "objects", NUMBERS: "numbers or lists of Python's"}
 
 
 def in_words(message: str) -> str:
-    """An error's message that says "of objects" or "of numbers" in place of such a size.
+    """An error's message with "of objects" or "of numbers" instead of a reserved size.
 
     Examples
     --------

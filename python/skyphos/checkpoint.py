@@ -1,15 +1,14 @@
-"""Checkpoints of iterative programs: what each rank holds after an iteration, on disk, so that a group that starts
-again goes on from there with the same bits.
+"""Checkpoints: the state of each rank after an iteration, on disk, from which a group continues with the same bits.
 
-Each rank writes one file, under a temporary name, and renames it when all of it is on the disk. Its name ends in a
-checksum of its bytes, so that a file is what it was or is no checkpoint. An iteration counts when all ranks have it
-whole: ranks agree on the last such one when they restore. Older ones are removed only after all ranks have written a
-newer one, so a group that dies while it writes has the one before. Folders may be shared by all hosts or each host's
-own.
+Each rank writes one file under a temporary name, and renames it when it is complete on the disk. The name ends in a
+checksum of the content, so a damaged file is recognised and is no checkpoint. An iteration counts when all ranks have
+it complete: on restoring, ranks agree on the last such iteration. Older ones are removed only after all ranks have
+written a newer one, so a group that dies while it writes still has the one before. All hosts may share the folder, or
+each may have its own.
 
-Replicas of a rank need the same files. One that finds others than its siblings is told, or the group fails as it does
-when replicas hold different data. It is not certain who hears what, for ranks agree here and not processes
-(``docs/known-limits.md``).
+Replicas of a rank need the same files. A replica that finds other files than its siblings raises, or the group fails as
+it does when replicas hold different data. Which processes raise is not certain, because ranks agree here and not
+processes (``docs/known-limits.md``).
 """
 
 from __future__ import annotations
@@ -52,14 +51,14 @@ _MOST = 10**18
 
 
 class Restored:
-    """What a rank held after an iteration.
+    """The state of a rank after an iteration.
 
     Attributes
     ----------
     iteration : int
-        The last one that all ranks have.
+        The last iteration that all ranks have.
     state : dict of str to ndarray
-        What was saved, with the same bits and types.
+        The saved arrays, with the same bits and types.
     """
 
     def __init__(self, iteration: int, state: dict[str, npt.NDArray[Any]]) -> None:
@@ -73,7 +72,7 @@ class Restored:
 
 
 class Checkpoint:
-    """Saves what ranks hold every so many iterations.
+    """Saves the state of all ranks every so many iterations.
 
     Parameters
     ----------
@@ -102,7 +101,7 @@ class Checkpoint:
     ...     return first, x
     >>> with sky.init() as comm:
     ...     run(comm, 5)  # dies, let us say, after iteration 5
-    ...     run(comm, 6)  # goes on after iteration 4
+    ...     run(comm, 6)  # continues after iteration 4
     (0, array([15., 15., 15.]))
     (4, array([21., 21., 21.]))
     """
@@ -134,9 +133,9 @@ class Checkpoint:
         """
         return _whole(iteration) % self.every == 0
 
-    @collective(place=1)
+    @collective(argument=1)
     def save(self, comm: Comm, iteration: int, state: Mapping[str, npt.ArrayLike]) -> bool:
-        """Write what this rank holds after an iteration, if one is due. Collective.
+        """Write the state of this rank after an iteration, if a checkpoint is due. Collective.
 
         Parameters
         ----------
@@ -145,7 +144,7 @@ class Checkpoint:
         iteration : int
             Its number, 0 or more, the same on all ranks.
         state : mapping of str to array_like
-            What :meth:`restore` is to give back. Arrays of numbers, of any shape: of NumPy's types, or of those of the
+            The arrays that :meth:`restore` returns: numbers in any shape, of NumPy's types, or of those of the
             package ``ml_dtypes`` (bfloat16, float8 …). A sparse vector or tensor is saved as its arrays.
 
         Returns
@@ -171,18 +170,18 @@ class Checkpoint:
             self._remove_before(comm, number)
         return True
 
-    @collective(place=1)
+    @collective(argument=1)
     def restore(self, comm: Comm) -> Restored | None:
-        """What this rank held after the last iteration that all ranks have whole; None where there is none. Collective.
+        """This rank's state after the last iteration that all ranks have complete; None if there is none. Collective.
 
-        A group goes on only from what as many ranks have saved. Where a group of another size has saved a later
-        iteration it is an error: to go on from an earlier one would throw away without a word what was done since.
+        A group continues only from a checkpoint of as many ranks. Where a group of another size has saved a later
+        iteration, this raises, because to continue from an earlier one would silently discard the work since then.
         Older ones of other sizes do no harm.
 
         Raises
         ------
         BadInput
-            A folder cannot be read; what is there was saved by a group of another size; on all ranks. Replicas of this
+            A folder cannot be read, or its checkpoint is from a group of another size; on all ranks. Replicas of this
             rank have different files: one may have returned, and learns of it in its next call.
         """
         with _named("Checkpoint.restore"):
@@ -215,7 +214,7 @@ class Checkpoint:
         return Restored(below, state)
 
     def _files(self, comm: Comm) -> list[_File]:
-        """All checkpoints in the folder, damaged ones too; what this process began earlier and did not end goes."""
+        """All checkpoints in the folder, damaged ones too. Removes unfinished files of this process."""
         try:
             names = sorted(os.listdir(self.path))
         except FileNotFoundError:
@@ -251,9 +250,9 @@ class Checkpoint:
 
     def _write(self, comm: Comm, iteration: int, state: Mapping[str, npt.ArrayLike]) -> None:
         if not isinstance(state, Mapping):
-            raise BadInput(f"rank {comm.rank}: state maps names to arrays, and is of type {type(state).__name__}")
+            raise BadInput(f"rank {comm.rank}: state must be a mapping of names to arrays, not {type(state).__name__}")
         arrays = {name: _array(comm, name, value) for name, value in state.items()}
-        self._files(comm)  # makes room: what a killed process left may be as large
+        self._files(comm)  # makes room: unfinished files of a killed process may be as large
         temporary = self.path / f".iteration-{iteration}.{_process(comm)}.{secrets.token_hex(4)}"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -271,7 +270,7 @@ class Checkpoint:
                 temporary.unlink(missing_ok=True)
 
     def _remove_before(self, comm: Comm, iteration: int) -> None:
-        # What cannot be removed now is tried again after the next save; another replica of this rank may have done it.
+        # Files that cannot be removed now are tried again after the next save. A replica may have removed them.
         with suppress(OSError, BadInput):
             mine = _of(comm, self._files(comm))
             older = sorted(number for number in mine if number < iteration)
@@ -299,12 +298,12 @@ def _process(comm: Comm) -> str:
 
 
 def _whole(iteration: int) -> int:
-    """An iteration's number, checked: what is saved under another name would never be found."""
+    """An iteration's number, checked: a file under another name would never be found."""
     return whole(iteration, "iteration", 0, _MOST - 1)
 
 
 def _refuse_different(numbers: npt.NDArray[np.int64]) -> None:
-    """Raise, on all ranks alike, if they save different iterations."""
+    """Raise on all ranks if they save different iterations."""
     (others,) = np.nonzero(numbers != numbers[0])
     if others.size:
         saves = f"rank 0 saves iteration {numbers[0]}, rank {others[0]} iteration {numbers[others[0]]}"
@@ -313,7 +312,7 @@ def _refuse_different(numbers: npt.NDArray[np.int64]) -> None:
 
 @contextmanager
 def _named(call: str) -> Iterator[None]:
-    """Errors that tell of calls which the user did not make name the one that he made."""
+    """Make errors of internal calls name the call that the user made."""
     try:
         yield
     except SkyphosError as error:
@@ -338,7 +337,7 @@ def _array(comm: Comm, name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
 
 
 def _is_kept(dtype: np.dtype[Any]) -> bool:
-    """Whether a file of NumPy's says what type an array is of: of types from elsewhere it says only their size."""
+    """Whether NumPy's file format records the dtype: of types from other packages it records only the size."""
     try:
         return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
     except (TypeError, ValueError):
@@ -366,7 +365,7 @@ def _checksum(file: IO[bytes]) -> str:
 
 
 def _read(paths: list[Path] | None) -> dict[str, npt.NDArray[Any]] | None:
-    """What was saved, from the first of these files that is whole."""
+    """The saved state, from the first of these files that is complete."""
     for path in paths or []:
         named = _NAMED.fullmatch(path.name)
         try:
@@ -391,7 +390,7 @@ def _read(paths: list[Path] | None) -> dict[str, npt.NDArray[Any]] | None:
 
 
 class _Unreadable(BadInput):
-    """A checkpoint that is whole, and cannot be read here: to go on from an earlier one would lose what was done."""
+    """A complete checkpoint that cannot be read here: to continue from an earlier one would lose work."""
 
 
 def _extension_type(name: str, path: Path) -> np.dtype[Any]:

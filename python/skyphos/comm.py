@@ -1,4 +1,4 @@
-"""A group of ranks and its collectives."""
+"""Comm: a group of ranks and its collectives."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Comm:
         return f"Comm(rank {self.rank} of {self.size}, {self.transport}{state})"
 
     def __getattr__(self, name: str) -> Any:
-        """Raises for what there is not, and says what a name of MPI's is here."""
+        """Raise for unknown names; for MPI's names the error gives Skyphos's."""
         from .mpi_names import in_place_of
 
         here = in_place_of(name)
@@ -156,12 +156,12 @@ class Comm:
 
     @property
     def transport(self) -> str:
-        """What carries messages: ``local``, ``tcp`` or ``mpi``."""
+        """The transport: ``local``, ``tcp`` or ``mpi``."""
         return self._native.transport
 
     @property
     def profile(self) -> Profile | None:
-        """What ``algorithm="auto"`` began with: a profile that was measured, the same on all ranks; None: defaults.
+        """The measured profile that ``algorithm="auto"`` started with, the same on all ranks; None: defaults.
 
         Groups from :meth:`split` and :meth:`dup` inherit it.
         """
@@ -169,7 +169,7 @@ class Comm:
 
     @property
     def replica(self) -> int:
-        """Which replica of its rank this process is, from 0 (:func:`skyphos.init`)."""
+        """Number of this process among the replicas of its rank, from 0 (:func:`skyphos.init`)."""
         return self._native.replica
 
     @property
@@ -197,7 +197,7 @@ class Comm:
 
     @property
     def topology(self) -> Topology:
-        """Which ranks share a host, and which hosts a rack (:func:`skyphos.init`); without measured times.
+        """Hosts and racks of the ranks (:func:`skyphos.init`), without measured times.
 
         Examples
         --------
@@ -214,7 +214,7 @@ class Comm:
         return self._stats
 
     def address(self, rank: int) -> str:
-        """Host and address of a rank, for messages to people."""
+        """Host and address of a rank, for messages."""
         return self._native.address(as_rank(rank, self.size))
 
     @overload
@@ -223,7 +223,7 @@ class Comm:
     def barrier(self, *, async_op: Literal[True]) -> Work[None]: ...
     @collective()
     def barrier(self, *, async_op: bool = False) -> Work[None] | None:
-        """Return when every rank has come. Collective.
+        """Return when every rank has called this. Collective.
 
         With ``async_op=True`` return a :class:`Work` at once.
 
@@ -267,7 +267,7 @@ class Comm:
         return None if native is None else self._derived(native)
 
     def _split_within(self, color: int | None) -> Comm | None:
-        """As :meth:`split`, for a group of which the user does not know: its errors name ranks as this group's do."""
+        """As :meth:`split`, for an internal group: its errors use this group's ranks."""
         native = self._native.split(color, self.rank, True)
         return None if native is None else self._derived(native)
 
@@ -287,7 +287,7 @@ class Comm:
         return group
 
     def shrink(self) -> Comm:
-        """Go on without ranks that are lost: a group of those that are left, in the same order. Collective among them.
+        """Make a group of the ranks that are not lost, in the same order. Collective among them.
 
         After :class:`PeerLost` this group is good for nothing else. Every rank that is left calls it, wherever in its
         program it learned of the loss; ranks that are lost meanwhile are left out too, and all who return have the same
@@ -339,7 +339,7 @@ class Comm:
         return comm
 
     def close(self) -> None:
-        """Leave the group: tell the peers and hand over what was sent. Not collective; may be called twice.
+        """Leave the group: notify the peers and flush sent messages. Not collective; may be called twice.
 
         Raises
         ------

@@ -90,7 +90,7 @@ class SkyphosError(RuntimeError):
 
     result: Any = None
 
-    #: As other ranks are told of it, where the native library raised it.
+    #: The encoding that is sent to other ranks, where the native library raised the error.
     _wire: bytes | None = None
 
     def __init__(self, message: str = "") -> None:

@@ -1,4 +1,4 @@
-"""How groups are made: from a launcher's environment, or inside this process."""
+"""Groups: made from a launcher's environment, or inside this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .planning.profile_choice import ProfileSource, TopologySource, begin_replic
 
 __all__ = ["init", "local"]
 
-# What may say how a group begins, beside arguments. A group of one has nothing to gain from the user's own profile.
+# Variables that set the start of a group. A group of one gains nothing from the user's own profile.
 _BEGIN = ("SKYPHOS_PROFILE", "SKYPHOS_ADAPT", "SKYPHOS_TOPOLOGY")
 
 _HEARTBEAT_S = 10.0
@@ -153,45 +153,47 @@ def init(
     share_hosts = truth(share_hosts, "share_hosts")
     shared_memory = _shares_memory(shared_memory)
     replication = _replication(replication)
-    place = discover(rank=rank, world_size=world_size, rendezvous=rendezvous, token=token)
-    if place.launcher == "alone" and (sign := sign_of_job()) is not None:
+    process = discover(rank=rank, world_size=world_size, rendezvous=rendezvous, token=token)
+    if process.launcher == "alone" and (sign := sign_of_job()) is not None:
         warnings.warn(f"sky.init() makes a group of one process, though {sign}", stacklevel=2)
-    _take_place(place)
+    _refuse_child(process)
     if _listen_fd is not None:  # rank 0 of an engine's group (skyphos.engines) has a socket that listens already
-        place = replace(place, listen_fd=_listen_fd)
-    if transport == "mpi" or (transport is None and _goes_over_mpi(place, rendezvous)):
-        _check_over_mpi(place, rank, replication, tls)
+        process = replace(process, listen_fd=_listen_fd)
+    if transport == "mpi" or (transport is None and _goes_over_mpi(process, rendezvous)):
+        _check_over_mpi(process, rank, replication, tls)
         begin = (profile, adapt, topology)
-        return mpi.remember(Comm(mpi.join(None, place, timeout=timeout, threads=threads, begin=begin)))
-    threads = thread_count(threads, place.local_size)
-    _check_replication(replication, place.world_size, "started")
-    _warn_of_variables(place)
+        return mpi.remember(Comm(mpi.join(None, process, timeout=timeout, threads=threads, begin=begin)))
+    threads = thread_count(threads, process.local_size)
+    _check_replication(replication, process.world_size, "started")
+    _warn_of_variables(process)
     certificates = tls_files(tls)
-    if place.world_size == 1:
+    if process.world_size == 1:
         sockets = (None, socket_buffer, congestion_control, heartbeat, certificates)
         if sockets != (None, None, None, _HEARTBEAT_S, None):
-            # Nobody to talk to, but settings that larger groups refuse are refused here too.
+            # A group of one has no peers, but settings that larger groups refuse are refused here too.
             _skyphos.connect_tcp(0, 1, "", None, timeout, threads, *sockets, (1, False), False)
         alone = _skyphos.local(1, timeout, threads, 1)[0]
         named = any(given is not None for given in (profile, adapt, topology, *map(variables.text, _BEGIN)))
         return Comm(begin_with(alone, profile, adapt, topology) if named else alone)
-    if place.launcher == "torchrun" and rendezvous is None:
-        from .engines import torchrun
+    if process.launcher == "torchrun" and rendezvous is None:
+        from .launch import torchrun
 
-        place = torchrun.meet(place, timeout)
-    if place.rendezvous is None:
-        raise BadInput(f"a group of {place.world_size} needs a rendezvous: pass rendezvous= or set SKYPHOS_RENDEZVOUS")
-    if place.listen_fd is not None and _listen_fd is None:
+        process = torchrun.meet(process, timeout)
+    if process.rendezvous is None:
+        raise BadInput(
+            f"a group of {process.world_size} needs a rendezvous: pass rendezvous= or set SKYPHOS_RENDEZVOUS"
+        )
+    if process.listen_fd is not None and _listen_fd is None:
         # The launcher's socket belongs to this group from now on; a later init must not take it again.
         os.environ.pop("SKYPHOS_LISTEN_FD", None)
     connected = _skyphos.connect_tcp(
-        place.rank,
-        place.world_size,
-        place.rendezvous,
-        place.token,
+        process.rank,
+        process.world_size,
+        process.rendezvous,
+        process.token,
         timeout,
         threads,
-        place.listen_fd,
+        process.listen_fd,
         socket_buffer,
         congestion_control,
         heartbeat,
@@ -204,28 +206,28 @@ def init(
     return Comm(begin_with(connected.group(), profile, adapt, topology))
 
 
-def _warn_of_variables(place: Bootstrap) -> None:
-    """Say once, on rank 0, which variables look like settings and are none."""
-    if place.rank == 0 and not _warned:
+def _warn_of_variables(process: Bootstrap) -> None:
+    """Warn once, on rank 0, of variables whose names are almost those of settings."""
+    if process.rank == 0 and not _warned:
         _warned.append(True)
         variables.warn_of_typing_errors()
 
 
-# The process that has taken the place which the launcher's variables name: a child of it inherits them.
+# The process that is the rank which the launcher's variables name: its children inherit these variables.
 _TAKEN = "SKYPHOS_TAKEN"
 
 
-def _take_place(place: Bootstrap) -> None:
-    """Refuse the place of a process that has started this one: the group has only one process there."""
-    if place.launcher in ("alone", "explicit"):
+def _refuse_child(process: Bootstrap) -> None:
+    """Refuse to be a rank that this process's parent is already: a rank has only one process."""
+    if process.launcher in ("alone", "explicit"):
         return
     taken = os.environ.get(_TAKEN)
-    mine = f"{place.launcher} {place.rank} {place.rendezvous} {os.getpid()}"
+    mine = f"{process.launcher} {process.rank} {process.rendezvous} {os.getpid()}"
     if taken is not None and taken != mine and taken.rsplit(" ", 1)[0] == mine.rsplit(" ", 1)[0]:
         raise BadInput(
-            f"rank {place.rank} of this group is process {taken.rsplit(' ', 1)[1]} already, which has started this one "
-            f"({os.getpid()}): a group has only the processes that its launcher starts. For a group of its own pass "
-            "rank=, world_size= and rendezvous= to sky.init(), or start it by skyphos run"
+            f"rank {process.rank} of this group is process {taken.rsplit(' ', 1)[1]} already, which has started this "
+            f"one ({os.getpid()}): a group has only the processes that its launcher starts. For a group of its own "
+            "pass rank=, world_size= and rendezvous= to sky.init(), or start it by skyphos run"
         )
     os.environ[_TAKEN] = mine
 
@@ -267,25 +269,25 @@ def _check_replication(replication: int, processes: int, how: str) -> None:
         raise BadInput(f"replication={replication} needs as many processes at least; {processes} {how}")
 
 
-def _goes_over_mpi(place: Bootstrap, rendezvous: str | None) -> bool:
-    if place.launcher not in ("mpi", "slurm") or rendezvous is not None or variables.text("SKYPHOS_RENDEZVOUS"):
+def _goes_over_mpi(process: Bootstrap, rendezvous: str | None) -> bool:
+    if process.launcher not in ("mpi", "slurm") or rendezvous is not None or variables.text("SKYPHOS_RENDEZVOUS"):
         return False
-    return mpi.is_chosen(place)
+    return mpi.is_chosen(process)
 
 
-def _check_over_mpi(place: Bootstrap, rank: int | None, replication: int, tls: TLS | None) -> None:
-    """What a group over MPI cannot have."""
+def _check_over_mpi(process: Bootstrap, rank: int | None, replication: int, tls: TLS | None) -> None:
+    """Refuse settings that a group over MPI cannot have."""
     if rank is not None:
-        raise BadInput("rank= and world_size= are for TCP: MPI numbers its processes itself")
-    if place.launcher not in ("mpi", "slurm", "alone"):
+        raise BadInput("rank= and world_size= are for TCP, because MPI numbers its processes itself: leave them out")
+    if process.launcher not in ("mpi", "slurm", "alone"):
         raise BadInput(
-            f"over MPI processes are started by mpiexec or srun; {place.launcher} has started these, "
+            f"over MPI processes are started by mpiexec or srun; {process.launcher} has started these, "
             'and MPI would take each for alone: transport="tcp"'
         )
     if replication != 1:
-        raise BadInput('replicas are there to survive lost processes, and MPI does not: use transport="tcp"')
+        raise BadInput('replication survives lost processes, but MPI does not: use transport="tcp"')
     if tls_files(tls) is not None:
-        raise BadInput('MPI encrypts nothing: use transport="tcp" with tls= or SKYPHOS_TLS_*, or take those away')
+        raise BadInput('MPI does not encrypt: use transport="tcp" with tls= or SKYPHOS_TLS_*, or remove these settings')
 
 
 def _shares_memory(asked: bool | None) -> bool:

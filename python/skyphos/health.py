@@ -1,4 +1,4 @@
-"""How the processes of a group are."""
+"""Health: the state of the processes of a group."""
 
 from __future__ import annotations
 

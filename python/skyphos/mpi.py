@@ -1,4 +1,4 @@
-"""MPI as what carries messages: which library, whose processes, and its end."""
+"""MPI as the transport: finding a library, connecting its processes, finalizing it."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ _MANAGERS = ("PMI_RANK", "PMI_FD", "PMI_PORT", "PMIX_RANK", "OMPI_COMM_WORLD_RAN
 _open: weakref.WeakSet[Comm] = weakref.WeakSet()
 
 
-def _places() -> list[str]:
-    """Where to look for a library: files, this environment's folder, then the one beside ``mpiexec``."""
+def _candidates() -> list[str]:
+    """Paths to look for a library: files, this environment's folder, then the one next to ``mpiexec``."""
     mpiexec = shutil.which("mpiexec")
-    beside = [Path(mpiexec).resolve().parent.parent / "lib"] if mpiexec else []
+    next_to_mpiexec = [Path(mpiexec).resolve().parent.parent / "lib"] if mpiexec else []
     own = [Path(prefix) / "lib" for prefix in (sys.prefix, sys.base_prefix)]
-    folders = list(dict.fromkeys(folder for folder in [*own, *beside] if folder.is_dir()))
+    folders = list(dict.fromkeys(folder for folder in [*own, *next_to_mpiexec] if folder.is_dir()))
     # A process has one MPI: should the program import mpi4py later, it is to find the library that it was made for.
     for_mpi4py = importlib.util.find_spec("mpi4py") is not None and "OMPI_COMM_WORLD_SIZE" not in os.environ
     first = [folder / "libmpi.so.12" for folder in folders] if for_mpi4py else []
-    return [str(place) for place in [*filter(Path.exists, first), *folders]]
+    return [str(process) for process in [*filter(Path.exists, first), *folders]]
 
 
-def is_chosen(place: Bootstrap) -> bool:
-    """Whether a group whose place to meet nobody has named goes over MPI: under ``mpiexec``, and under ``srun`` with a
+def is_chosen(process: Bootstrap) -> bool:
+    """Whether a group without a named rendezvous goes over MPI: under ``mpiexec``, and under ``srun`` with a
     process manager, where there is a library; and where there is no other way."""
-    if place.launcher == "mpi" and place.rendezvous is None:
+    if process.launcher == "mpi" and process.rendezvous is None:
         return True
-    managed = place.launcher == "mpi" or (place.launcher == "slurm" and any(map(os.environ.get, _MANAGERS)))
-    return managed and _skyphos.mpi_is_there(_places())
+    managed = process.launcher == "mpi" or (process.launcher == "slurm" and any(map(os.environ.get, _MANAGERS)))
+    return managed and _skyphos.mpi_is_there(_candidates())
 
 
 def handle_of(comm: Any) -> int:
@@ -79,18 +79,18 @@ def _leave_before_it_ends() -> None:
 
 def join(
     comm: int | None,
-    place: Bootstrap,
+    process: Bootstrap,
     *,
     timeout: float,
     threads: int | None,
     begin: tuple[ProfileSource | None, bool | None, TopologySource | None],
 ) -> _skyphos.Comm:
-    """Join a group of an MPI communicator's processes, or of all of them; MPI begins here if nobody has begun it."""
+    """Join the group of an MPI communicator's processes, or of all processes; initialises MPI unless it is."""
     atexit.unregister(_end)
     atexit.register(_end)
     _leave_before_it_ends()
-    launched = place.world_size if place.launcher in ("mpi", "slurm") else None
-    connected = _skyphos.connect_mpi(comm, launched, _places(), timeout, named_threads(threads))
+    launched = process.world_size if process.launcher in ("mpi", "slurm") else None
+    connected = _skyphos.connect_mpi(comm, launched, _candidates(), timeout, named_threads(threads))
     return begin_with(connected.group(), *begin)
 
 

@@ -1,4 +1,4 @@
-"""Names of MPI's and mpi4py's that users look for on a group, and what they are called here."""
+"""MPI's and mpi4py's names that users look for on a group, with their names here."""
 
 from __future__ import annotations
 

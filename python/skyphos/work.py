@@ -1,4 +1,4 @@
-"""A collective call that goes on while its caller does something else."""
+"""Work: the handle of a non-blocking call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Work(Generic[T]):
-    """What a collective returns with ``async_op=True``: a call under way.
+    """Handle of a call under way; collectives return it with ``async_op=True``.
 
     All ranks make a group's calls, blocking or not, in the same order; they complete, and may be waited for, in any.
     A call goes on while nobody waits; one with a ufunc as operation goes on only while this process waits for
@@ -54,7 +54,7 @@ class Work(Generic[T]):
         return self._native.done()
 
     def wait(self, timeout: float | None = None) -> T:
-        """Wait for the result, which is what the blocking call returns, to the bit.
+        """Wait for the result, which is the same as that of the blocking call, to the bit.
 
         Parameters
         ----------

@@ -11,7 +11,7 @@ import pytest
 
 import skyphos as sky
 from skyphos.engines import RankFailed
-from skyphos.engines._meeting import Endings, Outcome, address_toward, hold
+from skyphos.engines._meeting import Outcome, Outcomes, address_toward, hold
 
 
 def test_engines_are_imported_when_they_are_used() -> None:
@@ -27,13 +27,13 @@ def test_the_error_that_began_it_all_is_raised() -> None:
         ([lost], [1], sky.PeerLost),
         ([lost, Outcome(1, "n2", 3)], [], sky.PeerLost),
     ):
-        endings = Endings(2)
+        ended = Outcomes(2)
         for one in outcomes:
-            endings.add(one)
+            ended.add(one)
         for rank in gone:
-            endings.lose(rank, "killed")
+            ended.lose(rank, "killed")
         with pytest.raises(kind) as raised:
-            endings.results()
+            ended.results()
         assert raised.value.rank == 1
 
 

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 import skyphos as sky
-from skyphos.engines import torchrun
-from skyphos.engines._store import listen
-from skyphos.launch import Bootstrap
+from skyphos.launch import Bootstrap, torchrun
+from skyphos.launch.torch_store import listen
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "engines" / "allreduce.py")
 RIGHT = "the sum of 4 ranks over tcp is right"

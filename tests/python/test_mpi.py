@@ -176,11 +176,11 @@ def test_what_is_no_library_is_told(library: str, named: str) -> None:
 
 
 def test_what_mpi_cannot_do_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(sky.BadInput, match="replicas are there to survive"):
+    with pytest.raises(sky.BadInput, match="replication survives lost processes"):
         sky.init(transport="mpi", replication=2)
     with pytest.raises(sky.BadInput, match="rank= and world_size= are for TCP"):
         sky.init(transport="mpi", rank=0, world_size=1)
-    with pytest.raises(sky.BadInput, match="encrypts nothing"):
+    with pytest.raises(sky.BadInput, match="does not encrypt"):
         sky.init(transport="mpi", tls=sky.TLS(tmp_path / "a", tmp_path / "b", tmp_path / "c"))
     with pytest.raises(sky.BadInput, match='"tcp" or "mpi"'):
         sky.init(transport="infiniband")

@@ -91,7 +91,7 @@ def _report(error: Exception) -> int:
 
 
 def _is_of_output(error: OSError) -> bool:
-    """Whether it came of writing what a command prints: such an error names no file."""
+    """Whether an error arose from printing: such an error names no file."""
     *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
     return innermost.f_code in (click.echo.__code__, _LazyGroup.main.__code__)
 

@@ -1,4 +1,4 @@
-"""``skyphos certificates``: an authority, and a certificate and key for each host."""
+"""``skyphos certificates``: make an authority, and a certificate and key for each host."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ def command(*, folder: str, hosts: str, days: int) -> None:
             raise BadInput(f"--hosts: {name!r} cannot be the name of a host's files")
     if len(set(names)) < len(names):
         raise BadInput("--hosts: a name is there twice")
-    place = Path(folder)
-    taken = [path for name in names for path in (place / f"{name}.pem", place / f"{name}.key") if path.exists()]
+    directory = Path(folder)
+    taken = [path for name in names for path in (directory / f"{name}.pem", directory / f"{name}.key") if path.exists()]
     if taken:
         raise BadInput(f"{taken[0]} is there already, and is not overwritten: remove it, or name another folder")
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        authority = _authority(place)
+        directory.mkdir(parents=True, exist_ok=True)
+        authority = _authority(directory)
         for name in names:
             certificate, key = _signed(f"{_NAME} on {name}", days, authority)
-            _save(place / f"{name}.key", _key_pem(key), 0o600)
-            _save(place / f"{name}.pem", _pem(certificate), 0o644)
+            _save(directory / f"{name}.key", _key_pem(key), 0o600)
+            _save(directory / f"{name}.pem", _pem(certificate), 0o644)
     except OSError as error:
-        raise BadInput(f"{error.filename or place}: {error.strerror or error}") from None
+        raise BadInput(f"{error.filename or directory}: {error.strerror or error}") from None
     click.echo(
-        f"{place}: a certificate and key for each of {', '.join(names)}, valid for {days} days.\n"
+        f"{directory}: a certificate and key for each of {', '.join(names)}, valid for {days} days.\n"
         f"Give each host {_AUTHORITY}.pem and its own two files, under the same names everywhere, and all ranks these\n"
         "variables (if that is where they are):\n"
         f"  SKYPHOS_TLS_AUTHORITY=/etc/skyphos/{_AUTHORITY}.pem\n"
@@ -85,18 +85,18 @@ def _cryptography() -> Any:
     return cryptography
 
 
-def _authority(place: Path) -> tuple[x509.Certificate, EllipticCurvePrivateKey]:
-    """The authority of a folder: the one that is there, or a new one."""
+def _authority(directory: Path) -> tuple[x509.Certificate, EllipticCurvePrivateKey]:
+    """The authority of a folder: an existing one, or a new one."""
     lib = _cryptography()
     serialization = lib.hazmat.primitives.serialization
-    paths = place / f"{_AUTHORITY}.pem", place / f"{_AUTHORITY}.key"
+    paths = directory / f"{_AUTHORITY}.pem", directory / f"{_AUTHORITY}.key"
     there = [path.exists() for path in paths]
     if all(there):
         try:
             certificate = lib.x509.load_pem_x509_certificate(paths[0].read_bytes())
             key = serialization.load_pem_private_key(paths[1].read_bytes(), password=None)
         except (ValueError, TypeError) as error:
-            raise BadInput(f"the authority in {place} cannot be read: {error}") from None
+            raise BadInput(f"the authority in {directory} cannot be read: {error}") from None
         if certificate.public_key() != key.public_key():
             raise BadInput(f"{paths[1]} is not the key of {paths[0]}")
         return certificate, key

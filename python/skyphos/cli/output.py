@@ -1,4 +1,4 @@
-"""Where results go: which files can be written, and tables of plain text."""
+"""Output of commands: checks of result paths, and tables of plain text."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def check_writable(path: str, kinds: Sequence[str] = _KINDS) -> None:
         return
     if not os.path.isdir(folder):
         raise BadInput(f"{path}: there is no folder {folder}")
-    place = target if os.path.exists(target) else folder
-    if not os.access(place, os.W_OK) or os.path.isdir(path):
+    checked = target if os.path.exists(target) else folder
+    if not os.access(checked, os.W_OK) or os.path.isdir(path):
         raise BadInput(f"{path}: cannot be written")
 
 

@@ -1,4 +1,4 @@
-"""``skyphos pagerank``: from a file with edges to a table of ranks."""
+"""``skyphos pagerank``: rank the vertices of a graph file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..collectives.agreement import reduce_number, together
 from ..errors import BadInput, SkyphosError
 from ..launch import bootstrap
 from ..launch import local as launch
-from ..plain_text import encoded
+from ..text.plain_text import encoded
 from . import shared_options
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ __all__ = ["command"]
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line asks for."""
+    """Settings from the command line."""
 
     graph: str
     partition: str
@@ -142,10 +142,10 @@ def command(*, n: int | None, unweighted: bool, **options: object) -> None:
     skyphos run --hostfile hosts skyphos pagerank graph.txt
     """
     settings = Settings(weights=not unweighted, **options)  # type: ignore[arg-type]
-    place = bootstrap.discover()
-    if place.launcher != "alone":
-        if n is not None and n != place.world_size:
-            raise BadInput(f"-n {n}, but {place.launcher} started a group of {place.world_size}: leave -n out")
+    process = bootstrap.discover()
+    if process.launcher != "alone":
+        if n is not None and n != process.world_size:
+            raise BadInput(f"-n {n}, but {process.launcher} started a group of {process.world_size}: leave -n out")
         _run(settings)
         return
     _check(settings, n or launch.cores())
@@ -153,11 +153,11 @@ def command(*, n: int | None, unweighted: bool, **options: object) -> None:
         _run(settings)
         return
     argv = [sys.executable, "-m", "skyphos.cli", "pagerank", *settings.arguments()]
-    sys.exit(launch.run_local(argv, n or launch.cores(), prefix=False, tell="killed"))
+    sys.exit(launch.run_local(argv, n or launch.cores(), prefix=False, report="killed"))
 
 
 def _check(settings: Settings, n: int) -> None:
-    """Find what is wrong before any process is started."""
+    """Refuse bad settings before any process is started."""
     from .output import PAGES, check_writable
 
     absent = [name for name in ("scipy", "pyarrow") if importlib.util.find_spec(name) is None]
@@ -188,7 +188,7 @@ def _check(settings: Settings, n: int) -> None:
 
 
 def _run(settings: Settings) -> None:
-    """What each rank does."""
+    """Run one rank."""
     # Here, so that no part of the time split pays for reading SciPy from the disk.
     import scipy.sparse  # noqa: F401
 

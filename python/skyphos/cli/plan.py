@@ -1,4 +1,4 @@
-"""``skyphos plan``: what a collective will cost, and what would be chosen."""
+"""``skyphos plan``: predict the cost of a collective, and what would be chosen."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import click
 
 from ..errors import BadInput
 from ..files.whole_file import replacing
-from ..pages.page import human_bytes, human_seconds
-from ..plain_text import encoded
-from ..planning.forecast import Assumed, Collective, Outlook, assume, foretell, layers, rank_words
+from ..planning.forecast import Assumptions, Collective, Forecast, forecast, from_profile, layers
 from ..planning.planner import Prediction, Profile
+from ..text.plain_text import encoded
+from ..text.quantities import human_bytes, human_ranks, human_seconds
 from . import shared_options
 from .output import PAGES, check_writable
 from .units import RATE, VOLUME, Size, entries_of, parse_rate
 
 __all__ = ["command"]
 
-#: What stands for hosts with links of their own, unless something is said of them.
+#: Rate of hosts with links of their own, unless an option sets it.
 _DEFAULT_RATE = "10Gbit"
 _HOSTS, _ONE_HOST = Profile.network(1e9), Profile.one_host(1)
 
@@ -97,7 +97,7 @@ def command(
     count = entries_of(n, density, entries)
     if chart is not None:
         check_writable(chart, PAGES)
-    seen = foretell(
+    found = forecast(
         collective,
         ranks,
         n,
@@ -107,37 +107,37 @@ def command(
         row_bytes=row_bytes,
         min_packet_bytes=min_packet,
     )
-    for note in seen.assumed.notes:
+    for note in found.assumed.notes:
         click.echo(f"note: {note}", err=True)
     if chart is not None:
         from ..pages.plan import render
 
         with replacing(chart) as file:
-            file.write(encoded(render(seen)))
+            file.write(encoded(render(found)))
     if as_json:
-        click.echo(json.dumps(seen.record(), indent=2))
+        click.echo(json.dumps(found.record(), indent=2))
     else:
-        _show(seen, everything)
+        _show(found, everything)
 
 
 def _assumed(
     ranks: int, path: str | None, rate: float | None, one_host: bool, seconds: dict[str, float | None]
-) -> Assumed:
-    """What options say of machines and network; those that contradict each other are refused."""
+) -> Assumptions:
+    """Machines and network from the options; refuse options that contradict each other."""
     given = {name: value for name, value in seconds.items() if value is not None}
     named = [*(["--rate"] if rate is not None else []), *(["--one-host"] if one_host else [])]
     if path is not None:
         if named or given:
             too_much = ", ".join([*named, *(f"--{name}" for name in given)])
-            raise BadInput(f"--profile says what machines and network can do: leave out {too_much}, or the profile")
-        return assume(path, ranks)
+            raise BadInput(f"--profile sets machines and network: leave out {too_much}, or the profile")
+        return from_profile(path, ranks)
     if len(named) == 2:
-        raise BadInput("--rate is of links between hosts, and with --one-host there are none: say one of them")
+        raise BadInput("--rate is for links between hosts, and --one-host has none: give one of them")
     if one_host:
-        assumed = Assumed(Profile.one_host(ranks), "defaults of ranks on this host")
+        assumed = Assumptions(Profile.one_host(ranks), "defaults of ranks on this host")
     else:
         carried = parse_rate(_DEFAULT_RATE) if rate is None else rate
-        assumed = Assumed(_named("rate", lambda: Profile.network(carried)), "defaults of hosts on a network")
+        assumed = Assumptions(_named("rate", lambda: Profile.network(carried)), "defaults of hosts on a network")
     profile = assumed.profile
     for name, value in given.items():
         changed = {f"{name}_s": value}
@@ -153,65 +153,66 @@ def _named(option: str, make: Callable[[], Profile]) -> Profile:
         raise BadInput(f"--{option}: {error}") from None
 
 
-def _show(seen: Outlook, everything: bool) -> None:
+def _show(found: Forecast, everything: bool) -> None:
     """All of it as text."""
     click.echo(
-        f"{rank_words(seen.ranks)}, n = {seen.n:,}, {seen.entries:,.0f} entries a rank ({seen.entries / seen.n:.3g}), "
-        f"{seen.result_entries:,.0f} in the result ({seen.result_entries / seen.n:.3g})"
+        f"{human_ranks(found.ranks)}, n = {found.n:,}, "
+        f"{found.entries:,.0f} entries a rank ({found.entries / found.n:.3g}), "
+        f"{found.result_entries:,.0f} in the result ({found.result_entries / found.n:.3g})"
     )
-    click.echo(f"Assumed: {seen.assumed.source}; {seen.assumed.words()}.")
-    _table(seen, everything)
-    if seen.best_butterfly is not None:
-        _layers(seen.best_butterfly)
-    if seen.ranks > 1:
-        degrees = "x".join(map(str, seen.papers_degrees))
+    click.echo(f"Assumed: {found.assumed.source}; {found.assumed.text()}.")
+    _table(found, everything)
+    if found.best_butterfly is not None:
+        _layers(found.best_butterfly)
+    if found.ranks > 1:
+        degrees = "x".join(map(str, found.papers_degrees))
         click.echo(
-            f"The papers' rule (messages of at least {human_bytes(seen.min_packet_bytes)}, or all that is left in one "
+            f"The papers' rule (messages of at least {human_bytes(found.min_packet_bytes)}, or all that is left in one "
             f"layer): degrees {degrees}."
         )
-    if seen.configure_s is not None:
-        click.echo(f"Configured once, which takes {human_seconds(seen.configure_s)}.")
-    if seen.survey is not None:
+    if found.configure_s is not None:
+        click.echo(f"Configured once, which takes {human_seconds(found.configure_s)}.")
+    if found.survey is not None:
         click.echo(
-            f"Before a first call all ranks are asked what they hold: {human_seconds(seen.survey.seconds)}, "
-            f"{human_bytes(seen.survey.sent_bytes)} (expected_nnz= saves that)."
+            f"Before a first call all ranks are asked what they hold: {human_seconds(found.survey.seconds)}, "
+            f"{human_bytes(found.survey.sent_bytes)} (expected_nnz= saves that)."
         )
-    if seen.collective == "allreduce" and seen.result_entries > 0:
-        times = 2 * seen.n / seen.result_entries
+    if found.collective == "allreduce" and found.result_entries > 0:
+        times = 2 * found.n / found.result_entries
         click.echo(
             f"A sparse allreduce whose result must be dense is at most {times:,.3g} times faster than a dense one "
             "(SparCML, Lemma 5.2)."
         )
 
 
-def _table(seen: Outlook, everything: bool) -> None:
+def _table(found: Forecast, everything: bool) -> None:
     """A line for each prediction."""
-    shown = list(seen.found) if everything else _short(seen)
+    shown = list(found.found) if everything else _short(found)
     click.echo(f"{'':2}{'algorithm':<28} {'time':>10} {'sent':>10} {'messages':>9} {'rounds':>7}")
     for p in shown:
-        mark = "* " if p == seen.chosen else "  "
+        mark = "* " if p == found.chosen else "  "
         click.echo(
             f"{mark}{p.name:<28} {human_seconds(p.seconds):>10} {human_bytes(p.sent_bytes):>10} "
             f"{p.messages:>9,.0f} {p.rounds:>7,.0f}"
         )
-    if left := len(seen.found) - len(shown):
+    if left := len(found.found) - len(shown):
         click.echo(f"  … and {left:,} slower butterfl{'y' if left == 1 else 'ies'} (--all)")
-    click.echo(f"* {seen.why()}")
+    click.echo(f"* {found.why()}")
 
 
-def _short(seen: Outlook) -> list[Prediction]:
+def _short(found: Forecast) -> list[Prediction]:
     """The three best butterflies and all others; of plans, which are nothing else, the eight best."""
-    butterflies = [p for p in seen.found if p.algorithm == "butterfly"]
-    most = 3 if len(butterflies) < len(seen.found) else 8
-    return [p for p in seen.found if p.algorithm != "butterfly" or p in butterflies[:most]]
+    butterflies = [p for p in found.found if p.algorithm == "butterfly"]
+    most = 3 if len(butterflies) < len(found.found) else 8
+    return [p for p in found.found if p.algorithm != "butterfly" or p in butterflies[:most]]
 
 
 def _layers(best: Prediction) -> None:
     """By layer, down and up."""
     click.echo(f"{best.name}, by layer:")
     click.echo(f"  {'':<16} {'time':>10} {'sent':>10} {'messages':>9} {'each':>10}")
-    for way, number, degree, stage in layers(best):
-        name, each = f"{way} {number}, degree {degree}", stage.sent_bytes / max(1.0, stage.messages)
+    for direction, number, degree, stage in layers(best):
+        name, each = f"{direction} {number}, degree {degree}", stage.sent_bytes / max(1.0, stage.messages)
         click.echo(
             f"  {name:<16} {human_seconds(stage.seconds):>10} {human_bytes(stage.sent_bytes):>10} "
             f"{stage.messages:>9,.0f} {human_bytes(each):>10}"

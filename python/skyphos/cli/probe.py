@@ -47,7 +47,7 @@ def command(
     ssh: str | None,
     python: str | None,
 ) -> None:
-    """Measure what the network between ranks, and their machines, can do.
+    """Measure the network between ranks, and their machines.
 
     Alone it starts its own ranks; under `skyphos run`, torchrun, srun or mpiexec it takes part as one. Rank 0
     writes a profile, with which `skyphos.init` lets `auto` begin and `skyphos plan --profile` predicts.
@@ -59,12 +59,12 @@ def command(
     """
     path = output or default_path()
     _check(path, chart, make_folder=os.path.abspath(path) == default_path())
-    place = bootstrap.discover()
-    if place.launcher != "alone":
-        if n is not None and n != place.world_size:
-            raise BadInput(f"-n {n}, but {place.launcher} started a group of {place.world_size}: leave -n out")
+    process = bootstrap.discover()
+    if process.launcher != "alone":
+        if n is not None and n != process.world_size:
+            raise BadInput(f"-n {n}, but {process.launcher} started a group of {process.world_size}: leave -n out")
         if hostfile is not None:
-            raise BadInput(f"--hostfile, but {place.launcher} started this group: leave it out")
+            raise BadInput(f"--hostfile, but {process.launcher} started this group: leave it out")
         _take_part(path, chart, seconds, as_json, timeout)
         return
     options = ["--output", os.path.abspath(path), "--seconds", repr(seconds), "--timeout", repr(timeout)]
@@ -72,14 +72,14 @@ def command(
     options += ["--json"] if as_json else []
     argv = [python or sys.executable, "-m", "skyphos.cli", "probe", *options]
     if hostfile is None:
-        sys.exit(launch.run_local(argv, n or max(2, launch.cores()), prefix=False, tell="killed"))
+        sys.exit(launch.run_local(argv, n or max(2, launch.cores()), prefix=False, report="killed"))
     hosts = launch_hosts.parse_hostfile(hostfile)
     command = ssh.split() if ssh else launch_hosts.SSH
-    sys.exit(launch_hosts.run_hosts(argv, hosts, n, ssh=command, python=python, prefix=False, tell="killed"))
+    sys.exit(launch_hosts.run_hosts(argv, hosts, n, ssh=command, python=python, prefix=False, report="killed"))
 
 
 def _check(path: str, chart: str | None, *, make_folder: bool) -> None:
-    """Find what cannot be written before anything is measured; only rank 0 writes."""
+    """Refuse paths that cannot be written before anything is measured; only rank 0 writes."""
     from .output import PAGES, check_writable
 
     if bootstrap.discover().rank != 0:
@@ -95,7 +95,7 @@ def _check(path: str, chart: str | None, *, make_folder: bool) -> None:
 
 
 def _take_part(path: str, chart: str | None, seconds: float, as_json: bool, timeout: float) -> None:
-    """What each rank does."""
+    """Run one rank."""
     import skyphos
 
     from ..probe.measure import probe
@@ -123,7 +123,7 @@ def _take_part(path: str, chart: str | None, seconds: float, as_json: bool, time
 
 
 def _lost(error: PeerLost | Timeout) -> NoReturn:
-    """Each rank that is left says which is not: rank 0 may be the one."""
+    """Report the lost rank, on each remaining rank, since rank 0 may be the lost one."""
     click.echo(f"skyphos: {_one_line(error)}; {_AGAIN}", err=True)
     sys.exit(1)
 
@@ -136,7 +136,7 @@ def _write(found: Measured, path: str, chart: str | None) -> None:
     """Write the files, each of which appears whole or not at all."""
     from ..files.whole_file import replacing
     from ..pages.probe import render
-    from ..plain_text import encoded
+    from ..text.plain_text import encoded
 
     with replacing(path) as file:
         file.write(found.to_json().encode())
@@ -146,7 +146,7 @@ def _write(found: Measured, path: str, chart: str | None) -> None:
 
 
 def _summary(found: Measured, path: str, chart: str | None) -> str:
-    """What people read."""
+    """The summary as text."""
     from ..probe.summary import summary
 
     where = f"The profile is in {path}" + ("." if chart is None else f", the page in {chart}.")

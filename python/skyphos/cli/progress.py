@@ -16,7 +16,7 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """Shows what is going on; a context manager.
+    """Shows the progress of a command; a context manager.
 
     Parameters
     ----------
@@ -50,14 +50,14 @@ class Progress:
             self._bar.stop()
 
     def say(self, words: str) -> None:
-        """Show what begins now."""
+        """Show the name of the next step."""
         if self._bar is not None:
             self._bar.update(self._task, description=words)
         elif self._shown:
             click.echo(words, err=True)
 
     def share(self, words: str, share: float) -> None:
-        """Show what begins now, and the share that is done."""
+        """Show the name of the next step, and the share that is done."""
         if self._bar is not None:
             self._bar.update(self._task, description=words, completed=share, total=1.0)
         elif self._shown:

@@ -18,7 +18,7 @@ __all__ = ["command"]
 
 _PER_NODE_NAMES = ("--nproc-per-node", "--nproc_per_node")
 
-#: Set where ``--`` stands before the target.
+#: Set if ``--`` precedes the target.
 _SEPARATED = "skyphos.run.separated"
 
 
@@ -96,7 +96,7 @@ def command(
     skyphos run --hostfile hosts -n 16 skyphos pagerank graph.txt
     """
     if n is not None and per_node is not None:
-        raise BadInput("-n is the number of all processes, --nproc-per-node that of each host: say one of them")
+        raise BadInput("-n is the number of all processes, --nproc-per-node that of each host: give one of them")
     if target.startswith("-") and not ctx.meta[_SEPARATED]:
         raise BadInput(f"{target}: no such option of skyphos run")
     if arguments[:1] == ("--",):
@@ -116,7 +116,7 @@ def command(
                 env={**os.environ, **exported},
                 grace_s=grace,
                 keep_going=keep_going,
-                tell="failed",
+                report="failed",
             )
         )
     hosts = launch_hosts.parse_hostfile(hostfile)
@@ -133,7 +133,7 @@ def command(
             prefix=prefix,
             grace_s=grace,
             keep_going=keep_going,
-            tell="failed",
+            report="failed",
         )
     )
 
@@ -161,7 +161,7 @@ def _check_order(ctx: click.Context, target: str, arguments: Sequence[str], *, m
     if not module and not target.endswith(".py"):
         names = (*shared_options.PROCESSES_NAMES, *_PER_NODE_NAMES, *shared_options.HOSTFILE_NAMES)
         ours = {} if counted else {name: ours[name] for name in names}
-    for place, argument in enumerate(arguments):
+    for position, argument in enumerate(arguments):
         if argument == "--":
             return
         name, equals, _ = argument.partition("=")
@@ -169,7 +169,7 @@ def _check_order(ctx: click.Context, target: str, arguments: Sequence[str], *, m
         if not isinstance(param, click.Option) or not argument.startswith("-"):
             continue
         takes = 1 if equals or param.is_flag else 2
-        option, others = arguments[place : place + takes], (*arguments[:place], *arguments[place + takes :])
+        option, others = arguments[position : position + takes], (*arguments[:position], *arguments[position + takes :])
         begin, what = ["skyphos", "run"], [*(["-m"] if module else []), target]
         right = [*begin, *_given(ctx, param), *option, *what, *others]
         hand = [*begin, *_given(ctx), *what, "--", *arguments]

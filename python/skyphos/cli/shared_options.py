@@ -1,4 +1,4 @@
-"""Options that several commands have, so that they are called and explained alike."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def processes(words: str, least: int = 1) -> _Decorator:
 
 
 def _said_once(_: click.Context, param: click.Parameter, given: tuple[int, ...]) -> int | None:
-    """The value of an option that has several names, each of which may be said."""
+    """The value of an option with several names."""
     if len(set(given)) > 1:
         raise click.BadParameter(f"{' and '.join(map(str, given))} were given: say one of them", param=param)
     return given[0] if given else None
@@ -69,5 +69,5 @@ row_bytes: _Decorator = click.option(
 
 
 def seconds(name: str, words: str, default: str) -> _Decorator:
-    """A time; ``default`` says what it is unless it is said."""
+    """An option for a time; ``default`` is its default as text."""
     return click.option(name, type=float, default=None, metavar="SECONDS", help=f"{words}  [default: {default}]")

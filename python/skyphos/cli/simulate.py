@@ -1,4 +1,4 @@
-"""``skyphos simulate``: a collective on a cluster that is not there."""
+"""``skyphos simulate``: run a collective on a simulated cluster."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from click.core import ParameterSource
 
 from ..errors import BadInput
 from ..files.whole_file import replacing
-from ..pages.page import human_bytes, human_seconds
-from ..pages.simulate import data_words, phase_words, render
-from ..plain_text import encoded
-from ..planning.forecast import rank_words
 from ..planning.planner import Profile
-from ..simulate.run import LOOKED_AT, Network, Phase, Simulation, collectives, simulate
+from ..simulate.run import USED_BY, Network, Phase, Simulation, collectives, simulate
+from ..simulate.summary import data_summary, phase_summary
+from ..text.plain_text import encoded
+from ..text.quantities import human_bytes, human_ranks, human_seconds
 from . import shared_options
 from .output import PAGES, check_writable
 from .units import RATE, Degrees, Size, entries_of
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-#: Collectives that look at an option; with others it is refused. A density is a share of the index space.
-_TAKEN_BY = LOOKED_AT | {"density": tuple(name for name in LOOKED_AT["entries"] if name in LOOKED_AT["n"])}
+#: Options, and the collectives that use them; others refuse them. A density is a share of the index space.
+_USED_BY = USED_BY | {"density": tuple(name for name in USED_BY["entries"] if name in USED_BY["n"])}
 
 _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
 
@@ -137,19 +136,19 @@ def command(
     if collective not in collectives():
         raise BadInput(f"there is no collective {collective!r} to simulate: --list names them")
     _refuse_ignored(click.get_current_context(), collective, algorithm)
-    if n is None and collective in LOOKED_AT["n"]:
+    if n is None and collective in USED_BY["n"]:
         raise BadInput("say how large the index space is: --size")
     count = None
-    if collective in LOOKED_AT["entries"]:
+    if collective in USED_BY["entries"]:
         if n is None and entries is None:
             raise BadInput("say how many rows a rank has: --entries")
         count = entries_of(n or 1, density, entries)
     network = _network(described, ranks, network_options)
-    for path, endings in ((chart, PAGES), (trace, (".json",))):
+    for path, suffixes in ((chart, PAGES), (trace, (".json",))):
         if path is not None:
-            check_writable(path, endings)
+            check_writable(path, suffixes)
     found = _run(
-        lambda told: simulate(
+        lambda report: simulate(
             network,
             collective,
             n=n,
@@ -164,10 +163,12 @@ def command(
             repeats=repeats,
             seed=seed,
             trace=trace is not None,
-            progress=told,
+            progress=report,
         )
     )
     if chart is not None:
+        from ..pages.simulate import render
+
         with replacing(chart) as file:
             file.write(encoded(render(network, n, count, found, row_bytes=row_bytes)))
     if trace is not None:
@@ -176,8 +177,8 @@ def command(
     if as_json:
         click.echo(json.dumps([_record(phase) for phase in found.phases], indent=2))
         return
-    facts = "".join(f"{words}, " for words in data_words(collective, n, count, row_bytes))
-    click.echo(f"{rank_words(network.ranks)}, {facts}seed {seed}")
+    facts = "".join(f"{words}, " for words in data_summary(collective, n, count, row_bytes))
+    click.echo(f"{human_ranks(network.ranks)}, {facts}seed {seed}")
     for phase in found.phases:
         _show(phase)
 
@@ -185,7 +186,7 @@ def command(
 def _refuse_ignored(ctx: click.Context, collective: str, algorithm: str) -> None:
     """Refuse options that the collective, or its algorithm, would not look at."""
     flags = {option.name: option.opts[0] for option in ctx.command.params}
-    for name, taken_by in _TAKEN_BY.items():
+    for name, taken_by in _USED_BY.items():
         if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
             continue
         if collective not in taken_by:
@@ -246,7 +247,7 @@ def _network(described: str | None, ranks: int | None, options: dict[str, str | 
 
 
 def _run(work: Callable[[Callable[[str, int, float], None] | None], Simulation]) -> Simulation:
-    """Runs it, with a line that says how far it is where there is a terminal."""
+    """Run the simulation, with a line of progress on a terminal."""
     if not sys.stderr.isatty():
         return work(None)
     from rich.console import Console
@@ -259,7 +260,7 @@ def _run(work: Callable[[Callable[[str, int, float], None] | None], Simulation])
 
 def _show(phase: Phase) -> None:
     first = min(phase.seconds)
-    click.echo(f"{phase_words(phase)}: {human_seconds(phase.last_s)} (the first rank after {human_seconds(first)})")
+    click.echo(f"{phase_summary(phase)}: {human_seconds(phase.last_s)} (the first rank after {human_seconds(first)})")
     click.echo(f"  {'':<12} {'from':>10} {'to':>10} {'messages':>10} {'each':>10} {'sent by a rank':>15}")
     ranks = len(phase.seconds)
     for r in phase.rounds:

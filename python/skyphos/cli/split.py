@@ -1,4 +1,4 @@
-"""``skyphos split``: data to even partitions."""
+"""``skyphos split``: cut data into even partitions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def command(
     skyphos split book.txt parts --partitions 8 --hosts n1,n2,n3,n4 --replicas 2
     """
     from ..mapreduce import split
-    from ..pages.page import human_bytes
+    from ..text.quantities import human_bytes
 
     names = [] if hosts is None else [name.strip() for name in hosts.split(",")]
     if not all(names):

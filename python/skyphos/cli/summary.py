@@ -1,4 +1,4 @@
-"""What a run of PageRank has to tell, gathered on rank 0: as text for the terminal and as a report."""
+"""Summary of a PageRank run, gathered on rank 0: text for the terminal, and the page."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..graph import report
 from ..graph.edges import Ids, Weights
 from ..graph.exchange import gather_table, move
+from ..pages import pagerank as report
 from .output import table
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def summarise(
     base: int,
     facts: Sequence[tuple[str, str]],
 ) -> Summary:
-    """Gather what the ranks know. Collective; the best vertices are known on rank 0 only.
+    """Gather the summary from all ranks. Collective; the best vertices are returned on rank 0 only.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Numbers as people write them on the command line."""
+"""Parameter types of the command line: sizes, rates, degrees."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Size(click.ParamType[int]):
 
 
 def entries_of(n: int, density: float | None, entries: int | None) -> float:
-    """How many of n indices a rank has, of which one or the other was said.
+    """The number of entries of a rank, from either option.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Errors and numbers that all ranks come to alike.
+"""Agreement: errors that all ranks raise together, and numbers that all ranks get.
 
-An error that one rank finds between two calls is told to the others (:func:`tell`, :func:`collective`), or raised on
-all by a call made for that (:func:`together`). Numbers are gathered by the configured reduce: one in which each index
-has exactly one contributor moves data, for its "sum" is that rank's value.
+An error that one rank finds between two calls is reported to the others (:func:`report_error`, :func:`collective`), or
+raised on all by a call made for that (:func:`together`). Numbers are gathered by a configured reduce: where each index
+has exactly one contributor, its "sum" is that rank's value.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 __all__ = [
     "agree_arguments",
     "collective",
+    "error_for_peers",
     "fail",
     "gather_numbers",
-    "in_words_for_peers",
     "raise_if",
     "reduce_number",
-    "tell",
+    "report_error",
     "together",
 ]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Bytes of an error's message that other ranks get to see.
+# Bytes of an error's message that are sent to other ranks.
 _MESSAGE = 1024
 
 
@@ -77,7 +77,7 @@ def together(comm: Comm, work: Callable[[], T]) -> T:
     Parameters
     ----------
     comm : Comm
-        All its ranks must come.
+        All its ranks must make this call.
     work : callable
         Makes no collective calls itself.
 
@@ -103,7 +103,7 @@ def together(comm: Comm, work: Callable[[], T]) -> T:
     result: T | None = None
     try:
         result = work()
-    except BaseException as caught:  # whatever it is, the others must hear of it
+    except BaseException as caught:  # of any kind: the other ranks must raise too
         error = caught
     first = reduce_number(comm, comm.size if error is None else comm.rank, op="min")
     if first == comm.size:
@@ -115,34 +115,34 @@ def together(comm: Comm, work: Callable[[], T]) -> T:
         said = text_of(error) if is_ours else f"rank {first}: {_named(error)}"
         text = (kind + said).encode()[:_MESSAGE]
     letters = np.frombuffer(text, np.uint8)
-    places = np.arange(_MESSAGE)
-    heard = comm.configure_reduce(places[: len(letters)], places, letters, n=_MESSAGE, missing="identity")
+    positions = np.arange(_MESSAGE)
+    heard = comm.configure_reduce(positions[: len(letters)], positions, letters, n=_MESSAGE, missing="identity")
     if error is not None and not isinstance(error, Exception):
         raise mark_raised_by_all(error)  # Ctrl-C and sys.exit() do here what they do everywhere
     said = heard.tobytes().rstrip(b"\0").decode("utf-8", "replace")
     raise mark_raised_by_all((BadInput if said[:1] == "B" else SkyphosError)(said[1:])) from error
 
 
-def tell(comm: Comm, error: BaseException, *, goes_on: bool = False) -> BaseException:
+def report_error(comm: Comm, error: BaseException, *, goes_on: bool = False) -> BaseException:
     """Make the group's next call fail on all ranks with an error found on this one; return what to raise here.
 
-    An exception of Python's becomes a :class:`BadInput` of the same text; Ctrl-C and ``sys.exit()`` stay what they are.
-    ``goes_on``: the program makes the same calls afterwards as on ranks where this call is under way, which have not
-    heard of its error yet.
+    A Python exception becomes a :class:`BadInput` with the same text; Ctrl-C and ``sys.exit()`` stay what they are.
+    ``goes_on``: afterwards this rank makes the same calls as ranks on which this call is under way and which have not
+    received the error yet.
     """
-    wire, text, raised = in_words_for_peers(error, comm.rank)
+    wire, text, raised = error_for_peers(error, comm.rank)
     if comm.size > 1 and not comm._native.closed:
         comm._native.fail_call(text, wire, goes_on)
     return mark_raised_by_all(raised)
 
 
 def fail(comm: Comm, error: BaseException, *, goes_on: bool = False) -> NoReturn:
-    """Raise an error found before a call could begin, on all ranks. ``goes_on``: see :func:`tell`."""
-    raise tell(comm, error, goes_on=goes_on) from None
+    """Raise an error found before a call could begin, on all ranks. ``goes_on``: see :func:`report_error`."""
+    raise report_error(comm, error, goes_on=goes_on) from None
 
 
-def in_words_for_peers(error: BaseException, rank: int) -> tuple[bytes | None, str, BaseException]:
-    """What other ranks are told of an error: the native library's bytes of it, or a text; and what to raise here."""
+def error_for_peers(error: BaseException, rank: int) -> tuple[bytes | None, str, BaseException]:
+    """An error as sent to other ranks (the native library's encoding, or else a text), and the one to raise here."""
     wire = error._wire if isinstance(error, SkyphosError) else None
     text, raised = text_of(error), error
     if not isinstance(error, Exception):
@@ -154,39 +154,40 @@ def in_words_for_peers(error: BaseException, rank: int) -> tuple[bytes | None, s
 
 
 def collective(
-    comm_of: Callable[[Any], Comm] | None = None, *, place: int = 0
+    comm_of: Callable[[Any], Comm] | None = None, *, argument: int = 0
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorate a collective: an error that this rank raises before, between or after the messages is raised on all.
 
-    Arguments that are refused, Ctrl-C between the two parts of a call, memory that runs out: the group's next call
-    fails on the other ranks, which would wait otherwise, or take that call for another. A rank that has completed the
-    collective is then at another place of its program, so that the calls after it end with
+    Such errors are refused arguments, Ctrl-C between the two parts of a call, and lack of memory. The group's next call
+    fails on the other ranks, which would otherwise wait, or take that call for another. A rank that has completed the
+    collective is then further on in its program, so later calls end with
     :class:`~skyphos.errors.Diverged` on all ranks.
 
     Parameters
     ----------
     comm_of : callable, optional
-        From the argument at ``place`` to the group. None: that argument is the group, and named ``comm``.
-    place : int, default 0
-        Of the arguments; 1 in methods that are passed the group.
+        Returns the group of the argument with the number ``argument``. None: that argument is the group, and is named
+        ``comm``.
+    argument : int, default 0
+        Number of the argument; 1 in methods that are passed the group.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
-                comm: Any = args[place] if comm_of is None else comm_of(args[place])
+                comm: Any = args[argument] if comm_of is None else comm_of(args[argument])
                 member = comm._native
             except (AttributeError, IndexError):
                 comm = kwargs.get("comm")
                 member = getattr(comm, "_native", None)
                 if member is None:
-                    return function(*args, **kwargs)  # no Comm: it says so
+                    return function(*args, **kwargs)  # no Comm: the function raises
             entered, first = monotonic_ns(), member.calls_begun()
             try:
                 return function(*args, **kwargs)
             except BaseException as error:
-                raised = error if is_raised_by_all(error, since=entered) else tell(comm, error)
+                raised = error if is_raised_by_all(error, since=entered) else report_error(comm, error)
                 if not isinstance(raised, PeerLost):
                     member.note_failure_since(first)
                 if raised is error:
@@ -205,7 +206,7 @@ def _named(error: BaseException) -> str:
 
 
 def agree_arguments(comm: Comm, function: str, **arguments: Any) -> None:
-    """Raise :class:`Mismatch` on all ranks if they pass other arguments; it names those that differ. Collective.
+    """Raise :class:`Mismatch` on all ranks, naming the arguments, if ranks pass different ones. Collective.
 
     Examples
     --------
@@ -218,12 +219,12 @@ def agree_arguments(comm: Comm, function: str, **arguments: Any) -> None:
         comm._native.agree_arguments(function, [(name, _words(value)) for name, value in arguments.items()])
 
 
-# Characters of an argument that other ranks are sent; of what is longer a checksum stands for the rest.
-_LONG = 200
+# Characters of an argument that are sent to other ranks; a checksum stands for the rest of a longer one.
+_MOST_CHARACTERS = 200
 
 
 def _words(value: Any) -> str:
-    """An argument in words: equal where it is equal."""
+    """An argument as text; equal arguments have equal texts."""
     if isinstance(value, Mapping):
         value = dict(sorted(value.items(), key=repr))
     if callable(value):
@@ -233,14 +234,14 @@ def _words(value: Any) -> str:
     except Exception:
         text = f"a {type(value).__name__}"
     text = text.encode("utf-8", "backslashreplace").decode()
-    if len(text) <= _LONG:
+    if len(text) <= _MOST_CHARACTERS:
         return text
     from zlib import crc32
 
-    return f"{text[:_LONG]}… ({len(text)} characters, checksum {crc32(text.encode()):08x})"
+    return f"{text[:_MOST_CHARACTERS]}… ({len(text)} characters, checksum {crc32(text.encode()):08x})"
 
 
 def raise_if(error: BaseException | None) -> None:
-    """What :func:`together` runs where the work is done already: it failed, or it did not."""
+    """Raise an error that was kept for :func:`together`, if there is one."""
     if error is not None:
         raise error

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from .. import _skyphos as native
 from ..inputs.arguments import as_name
 from ..inputs.settings import truth
-from ..planning.explanation import WHY_SCHEDULE, Explanation, Told, explanation_of
+from ..planning.explanation import WHY_SCHEDULE, Explanation, NativeReport, explanation_of
 from ..vectors.booleans import as_room, as_sent, settled
 from ..vectors.kinds import is_vector
 from ..vectors.sparse_vector import Parts
@@ -81,10 +81,10 @@ def allgather(
     (array([[1., 2.]]), [{'rank': 0}])
     """
 
-    def told_too(result: Any, told: Told, entries: int, gathered: int, is_dense: bool) -> Any:
+    def with_explanation(result: Any, report: NativeReport, entries: int, gathered: int, is_dense: bool) -> Any:
         if not explain:
             return result
-        return result, explanation_of(algorithm, told, entries, gathered, is_dense=is_dense, why=WHY_SCHEDULE)
+        return result, explanation_of(algorithm, report, entries, gathered, is_dense=is_dense, why=WHY_SCHEDULE)
 
     as_name(algorithm, "algorithm")
     explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
@@ -97,15 +97,17 @@ def allgather(
         arrays = as_sent(array, kind), as_room(out)
         done = native.move_arrays(comm._native, "allgather", *arrays, 0, algorithm, async_op)
         return perform(
-            done, async_op, lambda told: told_too(back(settled(out, kind)), told, array.size, out.size, True)
+            done,
+            async_op,
+            lambda report: with_explanation(back(settled(out, kind)), report, array.size, out.size, True),
         )
     call = (comm._native, vector.n, vector.width, parts_of(vector), algorithm, async_op)
     done = native.allgather(*call)
 
-    def finish(result: tuple[list[Parts], Told]) -> Any:
-        all_parts, told = result
+    def finish(result: tuple[list[Parts], NativeReport]) -> Any:
+        all_parts, report = result
         gathered = [vector_of(parts, vector) for parts in all_parts]
         entries = sum(one.nnz for one in gathered) if explain else 0
-        return told_too([back(one) for one in gathered], told, vector.nnz, entries, False)
+        return with_explanation([back(one) for one in gathered], report, vector.nnz, entries, False)
 
     return perform(done, async_op, finish)

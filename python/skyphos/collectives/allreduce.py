@@ -1,4 +1,4 @@
-"""Allreduce of vectors whose indices may change with every call."""
+"""Allreduce of vectors whose indices may differ in every call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .. import _skyphos as native
 from ..errors import BadInput, Mismatch
 from ..inputs.arguments import Op, as_degrees, as_expected, as_name, as_out, identity_of, resolve_op
 from ..inputs.settings import truth, whole
-from ..planning.explanation import WHY_ARRAY, Explanation, Told, explanation_of
+from ..planning.explanation import WHY_ARRAY, Explanation, NativeReport, explanation_of
 from ..vectors.booleans import as_room, as_sent, result_type, settled
 from ..vectors.kinds import AnyVector, is_number
 from ..vectors.scipy_kinds import matrix_shape
@@ -48,7 +48,7 @@ Algorithm = Literal[
 Split = Literal["quantiles", "even", "hash"]
 _DENSE = frozenset(name for name in get_args(Algorithm) if name.startswith("dense"))
 SPARSE_ALGORITHMS = frozenset(get_args(Algorithm)) - _DENSE - {"auto"}
-#: What :func:`_allreduce_settings` makes of no options.
+#: Settings of :func:`_allreduce_settings` for no options.
 _USUAL = ("auto", None, "quantiles", -1, None, None, None)
 _Quantised = tuple[int, int, str, str, int]
 _Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None, Sequence[int] | None]
@@ -247,7 +247,7 @@ def _allreduce(
     explain: bool,
     async_op: bool,
 ) -> Any:
-    """As :meth:`allreduce`, of whatever kind ``x`` is."""
+    """As :meth:`allreduce`, for any kind of ``x``."""
     prune, keep_plan = truth(prune, "prune"), truth(keep_plan, "keep_plan")
     explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
     settings = _allreduce_settings(
@@ -272,11 +272,11 @@ def _allreduce(
         whole = (as_sent(array, kind), as_room(result), native_op, identity, settings[0], settings[4])
         done = native.allreduce_dense(comm._native, *whole, async_op)
 
-        def finish_array(told: Told) -> Any:
+        def finish_array(report: NativeReport) -> Any:
             reduced = back(settled(result, kind))
             if not explain:
                 return reduced
-            return reduced, explanation_of(algorithm, told, array.size, array.size, is_dense=True, why=WHY_ARRAY)
+            return reduced, explanation_of(algorithm, report, array.size, array.size, is_dense=True, why=WHY_ARRAY)
 
         return perform(done, async_op, finish_array)
     if out is not None:
@@ -294,8 +294,8 @@ def _allreduce(
         kind = result_type(op, vector.dtype)
         done = begin(vector, kind)
 
-    def finish(result: tuple[Parts, Told, None]) -> Any:
-        parts, told, _ = result
+    def finish(result: tuple[Parts, NativeReport, None]) -> Any:
+        parts, report, _ = result
         reduced = vector_of(parts, vector, kind)
         if prune:
             reduced = reduced.prune(identity_of(op, reduced.dtype))
@@ -306,7 +306,7 @@ def _allreduce(
         if explain:
             counts = (vector.nnz, reduced.nnz)
             limited = quantize is not None or degrees is not None or op == "mean_present"
-            how = explanation_of(algorithm, told, *counts, is_dense=reduced.is_dense, limited=limited)
+            how = explanation_of(algorithm, report, *counts, is_dense=reduced.is_dense, limited=limited)
             returned.append(how)
         return tuple(returned) if len(returned) > 1 else returned[0]
 
@@ -314,7 +314,7 @@ def _allreduce(
 
 
 def reduce_shaped(comm: Comm, vector: SparseVector, op: Op, shape: Sequence[int], *, async_op: bool) -> Any:
-    """Allreduce of a sparse vector made of something of this shape: that it differs by rank is a ``Mismatch``."""
+    """Allreduce a sparse vector made of an object of this shape; differing shapes raise ``Mismatch``."""
     settings = _allreduce_settings("auto", None, "quantiles", None, None, shape=shape)
     call = (comm._native, vector.n, vector.width, parts_of(vector), *resolve_op(op), settings)
     done = native.allreduce(*call, False, False, async_op)
@@ -331,7 +331,7 @@ def _allreduce_settings(
     expected_nnz: int | None = None,
     shape: Sequence[int] | None = None,
 ) -> _Settings:
-    """Check the settings that all ranks share; the native library knows the names. ``shape``: of what ``x`` was."""
+    """Check the settings that all ranks share; the native library checks the names. ``shape``: that of ``x``."""
     as_name(algorithm, "algorithm")
     as_name(split, "split")
     layers = as_degrees(degrees)

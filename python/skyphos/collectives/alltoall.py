@@ -1,4 +1,4 @@
-"""Alltoall: a vector or object from each rank to each other."""
+"""Alltoall: a vector or object from each rank to each rank."""
 
 from __future__ import annotations
 

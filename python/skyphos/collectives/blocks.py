@@ -41,8 +41,8 @@ def exchange_blocks(
     try:
         take(comm.rank, own)
         del own
-        while (came := under_way.next_block()) is not None:
-            take(*came)
+        while (block := under_way.next_block()) is not None:
+            take(*block)
     except BaseException as error:  # also Ctrl-C: the others wait for what this rank does not take
         under_way.fail(str(error) or type(error).__name__)
         raise

@@ -1,4 +1,4 @@
-"""Broadcast of arrays and any Python object."""
+"""Broadcast of arrays and Python objects."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args, overload
 
 from .. import _skyphos as native
-from ..errors import BadInput, PeerLost
+from ..errors import PeerLost
 from ..inputs.arguments import as_name, as_one_of, as_rank
 from ..inputs.settings import real, truth, whole
 from ..work import Work, perform
 from .agreement import collective, together
-from .packing import Bytes, is_pickle, pack, unpack, untrusted
+from .packing import Bytes, is_pickle, pack, read_object, untrusted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -23,7 +23,7 @@ __all__ = ["BroadcastExplanation", "broadcast"]
 BroadcastAlgorithm = Literal["auto", "chain", "binomial", "scatter_allgather", "simple"]
 OnLoss = Literal["raise", "continue"]
 # Route, bytes of a chunk and of the message; bytes and frames sent, bytes received.
-_Told = tuple[tuple[str, int, int], tuple[int, int, int]]
+_NativeReport = tuple[tuple[str, int, int], tuple[int, int, int]]
 _WHY = {
     "chain": "every link carries it once, and all at the same time",
     "binomial": "the fewest rounds",
@@ -33,7 +33,7 @@ _WHY = {
 
 @dataclass(frozen=True)
 class BroadcastExplanation:
-    """What a broadcast did on this rank; ``print`` it.
+    """A broadcast on this rank: algorithm and traffic; ``print`` it.
 
     Attributes
     ----------
@@ -186,14 +186,14 @@ def broadcast(
     parts = _packed(comm, obj) if comm.rank == number else None
     done = native.broadcast(comm._native, parts, number, algorithm, most, limit_s, async_op)
 
-    def finish(result: tuple[list[Bytes], _Told, PeerLost | None]) -> Any:
-        came, told, lost = result
-        pickled = is_pickle(came if parts is None else parts)
+    def finish(result: tuple[list[Bytes], _NativeReport, PeerLost | None]) -> Any:
+        received, report, lost = result
+        pickled = is_pickle(received if parts is None else parts)
         brought = [obj] if parts is not None else []
 
         def read() -> None:
             if parts is None:
-                brought.append(_read(comm, came))
+                brought.append(read_object(comm, received))
 
         # What all must come to takes all: a pickle that one rank cannot read is an error of all of them.
         if pickled and lost is None and not async_op:
@@ -203,7 +203,7 @@ def broadcast(
                 lost = error
         if not brought:
             read()
-        whole = (brought[0], _explanation(algorithm, told)) if explain else brought[0]
+        whole = (brought[0], _explanation(algorithm, report)) if explain else brought[0]
         if lost is not None and on_loss == "raise":
             lost.result = whole
             raise lost
@@ -219,13 +219,7 @@ def _packed(comm: Comm, obj: Any) -> list[Bytes]:
     return parts
 
 
-def _read(comm: Comm, parts: list[Bytes]) -> Any:
-    if is_pickle(parts) and not comm._native.trusted:
-        raise BadInput("a pickle came in a group that has proved no token")
-    return unpack(parts)
-
-
-def _explanation(asked: str, told: _Told) -> BroadcastExplanation:
-    (algorithm, chunk_bytes, message_bytes), (sent_bytes, sent_frames, received_bytes) = told
+def _explanation(asked: str, report: _NativeReport) -> BroadcastExplanation:
+    (algorithm, chunk_bytes, message_bytes), (sent_bytes, sent_frames, received_bytes) = report
     reason = f'asked for "auto": {_WHY.get(algorithm, "")}' if asked == "auto" else "asked for"
     return BroadcastExplanation(algorithm, reason, message_bytes, chunk_bytes, sent_bytes, sent_frames, received_bytes)

@@ -1,4 +1,4 @@
-"""Configured reductions: ranks tell once which indices they have and want."""
+"""Configure: ranks state once which indices they have and want, and get a plan."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def configure(
     expected_nnz: int | None = None,
     async_op: bool = False,
 ) -> Plan | Work[Plan]:
-    """Tell the group which indices this rank has values for, and which it wants. Collective.
+    """State which indices this rank has values for, and which it wants. Collective.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ def _shared(
     min_packet: float | None,
     expected_nnz: int | None,
 ) -> _Shared:
-    """Checks the arguments that all ranks share."""
+    """Check the arguments that all ranks share."""
     n, width = None if n is None else as_n(n), whole(width, "width", 1, 2**32 - 1)
     if missing not in ("error", "identity"):
         raise BadInput(f'missing must be "error" or "identity", not {missing!r}')

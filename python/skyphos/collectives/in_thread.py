@@ -1,4 +1,4 @@
-"""A call of several collectives that goes on while its caller does something else: on a thread, in its own group."""
+"""Calls made of several collectives, run on a thread in a group of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["InThread"]
 
 
 class InThread:
-    """A call under way on a thread; what :class:`skyphos.Work` asks of a native one.
+    """A call under way on a thread, with the methods of a native one that :class:`skyphos.Work` uses.
 
     Examples
     --------
@@ -42,11 +42,11 @@ class InThread:
         return self._is_over.is_set()
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait for its end, at most so many seconds; whether it is over."""
+        """Wait until the call is over, at most so many seconds; return whether it is."""
         return self._is_over.wait(timeout)
 
     def note_failure(self) -> None:
-        """Nothing: what this rank has seen fail in the call's own group ends with that group."""
+        """Does nothing: failures of the call's own group end with that group."""
 
     def take(self) -> Any:
         """The result; raises the call's error."""

@@ -1,11 +1,11 @@
-"""Types of values that ranks pass as lists: NumPy gives each list a type of its own, and ranks agree on one.
+"""Dtypes of lists: ranks agree on one where NumPy gives their lists different ones.
 
-``[1]`` becomes int64, ``[2**63]`` uint64 and ``[]`` float64. A call whose ranks differ in that alone ends with
-:class:`Mismatch` on all of them. All then tell each other which types their lists can have, and repeat the call with
-the first that holds everyone's numbers exactly: that of the arrays, if some ranks pass arrays; else int64, uint64,
-float64.
+NumPy makes int64 of ``[1]``, uint64 of ``[2**63]`` and float64 of ``[]``. A call whose ranks differ in that alone ends
+with :class:`Mismatch` on all of them. Then ranks exchange the dtypes that their lists can have, and repeat the call
+with the first dtype that holds all numbers exactly: that of the arrays, if some ranks pass arrays; else int64, uint64
+or float64.
 
-Cost: nothing where types are the same; else the call that failed, one exchange of a number, and the call again.
+Cost: nothing where dtypes agree; else the call that failed, one exchange of a number, and the call again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["retyped"]
 Array = npt.NDArray[Any]
 
 _TYPES = ("bool", "uint8", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64")
-#: Types that a list may take, the first that all can.
+#: Types that a list may take, in order of preference.
 _OF_LISTS = ("int64", "uint64", "float64")
 # What a rank tells the others, in one number: a type, whether it is that of an array, whether there are no values,
 # which types a list may take, and the width.
@@ -37,7 +37,7 @@ _IS_ARRAY, _IS_EMPTY, _MAY_BE, _WIDTH = 1 << 4, 1 << 5, 1 << 6, 1 << 9
 
 
 def retyped(comm: Comm, error: Mismatch, array: Array, *, is_list: bool) -> Array:
-    """This rank's values of a type that all ranks' lists can have, after a call that has failed. Collective.
+    """This rank's values in a type that suits the lists of all ranks, after a call that has failed. Collective.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def retyped(comm: Comm, error: Mismatch, array: Array, *, is_list: bool) -> Arra
     """
     if not _differ_in_type_alone(str(error)):
         raise error
-    kind, width = _agreed(gather_numbers(comm, _told(array, is_list)))
+    kind, width = _agreed(gather_numbers(comm, _encoded(array, is_list)))
     if kind is None:
         raise _with_advice(error, array) if is_list else error
     return together(comm, lambda: _as(array, kind, width) if is_list else array)
@@ -71,21 +71,21 @@ def _differ_in_type_alone(message: str) -> bool:
     return left == right
 
 
-def _told(array: Array, is_list: bool) -> int:
-    """What the others need to know of this rank's values."""
-    told = _TYPES.index(array.dtype.name)
+def _encoded(array: Array, is_list: bool) -> int:
+    """This rank's possible types, as a number for the others."""
+    encoded = _TYPES.index(array.dtype.name)
     if not is_list:
-        told |= _IS_ARRAY
+        encoded |= _IS_ARRAY
     elif array.size == 0:
-        told |= _IS_EMPTY
+        encoded |= _IS_EMPTY
     else:
-        told |= sum(_MAY_BE << place for place, kind in enumerate(_OF_LISTS) if _fits(array, np.dtype(kind)))
-    return told + _WIDTH * (array.shape[1] if array.ndim == 2 else 1)
+        encoded |= sum(_MAY_BE << bit for bit, kind in enumerate(_OF_LISTS) if _fits(array, np.dtype(kind)))
+    return encoded + _WIDTH * (array.shape[1] if array.ndim == 2 else 1)
 
 
-def _agreed(told: npt.NDArray[np.int64]) -> tuple[np.dtype[Any] | None, int]:
-    """The type and width for all; no type if there is none."""
-    full = told[(told & _IS_EMPTY) == 0]
+def _agreed(encoded: npt.NDArray[np.int64]) -> tuple[np.dtype[Any] | None, int]:
+    """The type and width for all ranks; None if no type suits them."""
+    full = encoded[(encoded & _IS_EMPTY) == 0]
     widths, types = np.unique(full // _WIDTH), np.unique(full % _IS_ARRAY)
     if len(widths) != 1:
         return None, 1
@@ -94,8 +94,8 @@ def _agreed(told: npt.NDArray[np.int64]) -> tuple[np.dtype[Any] | None, int]:
         if len(some) == 1:
             return type_named(_TYPES[some[0]]), int(widths[0])
     has_floats = _TYPES.index("float64") in types
-    for place, name in enumerate(_OF_LISTS):
-        if (full & _MAY_BE << place).all() and (name != "float64" or has_floats):
+    for bit, name in enumerate(_OF_LISTS):
+        if (full & _MAY_BE << bit).all() and (name != "float64" or has_floats):
             return np.dtype(name), int(widths[0])
     return None, 1
 

@@ -1,4 +1,4 @@
-"""Sums of outer products: each rank has factors, and all want the sum of their products."""
+"""Sum of outer products: each rank passes factors, and all get the sum of the products."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = ["OuterExplanation", "outer_product_sum"]
 Algorithm = Literal["auto", "allgather", "allreduce", "ring", "rabenseifner", "butterfly"]
 Exchange = Literal["auto", "direct", "ring", "recursive_doubling", "bruck", "neighbour_exchange", "dissemination"]
 Owners = Literal["all", "rack", "host", "rank"]
-#: Algorithm, exchange, owners, grid, pairs; stages and seconds; what was passed over; bytes and frames.
-_Told = tuple[
+#: Algorithm, exchange, owners, grid, pairs; stages and seconds; alternatives; bytes and frames.
+_NativeReport = tuple[
     tuple[str, str | None, str, tuple[int, int] | None, int],
     tuple[list[tuple[float, float, float, float, float, float]], float] | None,
     list[tuple[str, float]],
@@ -36,7 +36,7 @@ _Told = tuple[
 
 @dataclass(frozen=True)
 class OuterExplanation:
-    """How a sum of outer products came about on this rank; ``print`` it.
+    """A sum of outer products on this rank: choices, predictions, traffic; ``print`` it.
 
     Attributes
     ----------
@@ -98,8 +98,8 @@ class OuterExplanation:
         return "\n".join(lines)
 
 
-def _explanation(told: _Told) -> OuterExplanation:
-    (algorithm, exchange, owners, grid, pairs), predicted, others, moved = told
+def _explanation(report: _NativeReport) -> OuterExplanation:
+    (algorithm, exchange, owners, grid, pairs), predicted, others, moved = report
     stages, seconds = ([], None) if predicted is None else predicted
     return OuterExplanation(
         algorithm,
@@ -137,7 +137,7 @@ def outer_product_sum(
     explain: bool = False,
     async_op: bool = False,
 ) -> Any:
-    """Sum ``a.T @ b`` over all ranks: the gradient of a linear layer, from what its ranks have of it. Collective.
+    """Sum ``a.T @ b`` over all ranks: the gradient of a linear layer, from the factors of each rank. Collective.
 
     Each rank has r pairs of vectors, r ≥ 0, which may differ between ranks. Factors are r (N + M) numbers where the
     matrix is N M: as long as those of all ranks are fewer, nothing larger need travel.
@@ -235,39 +235,41 @@ def outer_product_sum(
         rows = len(comm.owned_range(pair.n)) if scatter else pair.n
         matrix = pair.matrix(rows, out)
 
-    def told_too(result: Any, told: _Told) -> Any:
-        return (result, _explanation(told)) if explain else result
+    def with_explanation(result: Any, report: _NativeReport) -> Any:
+        return (result, _explanation(report)) if explain else result
 
     if isinstance(pair, DenseFactors):
-        return _dense(comm, pair, matrix, settings, told_too, async_op)
-    return _sparse(comm, pair, settings, (scatter, factors), told_too, async_op)
+        return _dense(comm, pair, matrix, settings, with_explanation, async_op)
+    return _sparse(comm, pair, settings, (scatter, factors), with_explanation, async_op)
 
 
-def _dense(comm: Comm, pair: DenseFactors, matrix: Any, settings: Any, told_too: Any, async_op: bool) -> Any:
+def _dense(comm: Comm, pair: DenseFactors, matrix: Any, settings: Any, with_explanation: Any, async_op: bool) -> Any:
     shape = (pair.n, pair.m, pair.pairs)
     if matrix is not None:
         done = native.outer_product_sum(comm._native, pair.a, pair.b, matrix, shape, settings, async_op)
-        return perform(done, async_op, lambda told: told_too(pair.back(matrix), told))
+        return perform(done, async_op, lambda report: with_explanation(pair.back(matrix), report))
     done = native.outer_factors(comm._native, pair.a, pair.b, shape, settings, async_op)
 
-    def finish(result: tuple[Any, Any, _Told]) -> Any:
-        a, b, told = result
-        return told_too(LowRank(a.reshape(-1, pair.n), b.reshape(-1, pair.m)), told)
+    def finish(result: tuple[Any, Any, _NativeReport]) -> Any:
+        a, b, report = result
+        return with_explanation(LowRank(a.reshape(-1, pair.n), b.reshape(-1, pair.m)), report)
 
     return perform(done, async_op, finish)
 
 
-def _sparse(comm: Comm, pair: Factors, settings: Any, what: tuple[bool, bool], told_too: Any, async_op: bool) -> Any:
+def _sparse(
+    comm: Comm, pair: Factors, settings: Any, what: tuple[bool, bool], with_explanation: Any, async_op: bool
+) -> Any:
     shape, (scatter, factors) = (pair.n, pair.m, pair.pairs), what
     if factors:
         done = native.sparse_outer_factors(comm._native, pair.a, pair.b, shape, settings, async_op)
 
-        def finish_factors(result: tuple[Any, Any, _Told]) -> Any:
-            a, b, told = result
-            count = told[0][4]
-            return told_too(LowRank(pair.matrix_of(a, count, pair.n), pair.matrix_of(b, count, pair.m)), told)
+        def finish_factors(result: tuple[Any, Any, _NativeReport]) -> Any:
+            a, b, report = result
+            count = report[0][4]
+            return with_explanation(LowRank(pair.matrix_of(a, count, pair.n), pair.matrix_of(b, count, pair.m)), report)
 
         return perform(done, async_op, finish_factors)
     done = native.sparse_outer_product_sum(comm._native, pair.a, pair.b, shape, settings, async_op)
     rows = len(comm.owned_range(pair.n)) if scatter else pair.n
-    return perform(done, async_op, lambda result: told_too(pair.back(result[0], rows), result[1]))
+    return perform(done, async_op, lambda result: with_explanation(pair.back(result[0], rows), result[1]))

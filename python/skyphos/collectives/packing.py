@@ -1,4 +1,4 @@
-"""Python objects as a few stretches of memory, and back.
+"""Encoding of Python objects as a few blocks of memory, and decoding.
 
 Arrays, bytes and SparseVectors are described in JSON and go as they lie in memory, and so do numbers, text and lists of
 numbers where :func:`pack_plain` is asked. Everything else is pickled, by protocol 5: large buffers inside it are handed
@@ -12,7 +12,7 @@ import pickle
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ import numpy.typing as npt
 from ..errors import BadInput
 from ..vectors.dtype_names import name_of, type_named
 from ..vectors.sparse_vector import SparseVector
+
+if TYPE_CHECKING:
+    from ..comm import Comm
 
 __all__ = [
     "Bytes",
@@ -30,6 +33,7 @@ __all__ = [
     "pack",
     "pack_plain",
     "parted",
+    "read_object",
     "unpack",
     "untrusted",
 ]
@@ -37,23 +41,23 @@ __all__ = [
 #: A stretch of memory.
 Bytes = npt.NDArray[np.uint8]
 
-# What the first part begins with.
+# First byte of the first part.
 _JSON, _PICKLE = b"J", b"P"
 
-#: What JSON says exactly, and Python reads back as it was.
+#: Types whose values JSON represents exactly.
 _PLAIN = (type(None), bool, int, float, str)
 
 #: Elements of a list that is described in JSON, at most; others of mixed kinds are pickled.
 _MOST_LISTED = 256
 
-#: Parts of a joined stretch begin at multiples of this: what lies in them may be of any type.
+#: Parts of a joined block begin at multiples of this, so that they may hold numbers of any type.
 _ALIGN = 64
 
 _HOW = "install what it is made of on all ranks, or send arrays"
 
 
 def pack(x: Any) -> list[Bytes]:
-    """An object as memory: what describes it, then what it holds. Nothing of an array is copied.
+    """An object as memory: its description, then its content. Arrays are not copied.
 
     Examples
     --------
@@ -70,8 +74,8 @@ def pack(x: Any) -> list[Bytes]:
         arrays = [x._indices, x._values, x._present]
         forms = [None if array is None else _form(array) for array in arrays]
         owned = x.owned if x.owned is None else [x.owned.start, x.owned.stop]
-        told = {"kind": "sparse", "n": x.n, "owned": owned, "arrays": forms}
-        return _described(told, *(array for array in arrays if array is not None))
+        header = {"kind": "sparse", "n": x.n, "owned": owned, "arrays": forms}
+        return _described(header, *(array for array in arrays if array is not None))
     if type(x) in (bytes, bytearray):
         return _described({"kind": type(x).__name__}, np.frombuffer(x, np.uint8))
     if torch is not None and type(x) is torch.Tensor and _is_plain_tensor(x):
@@ -88,7 +92,7 @@ def pack(x: Any) -> list[Bytes]:
 
 
 def described_array(x: npt.NDArray[Any]) -> bytes | None:
-    """What the first part of an array says; None if it would be pickled."""
+    """The first part of an array, its description; None if the array would be pickled."""
     return _head_of_array(*_form(x)).tobytes() if type(x) is np.ndarray and _is_plain(x) else None
 
 
@@ -106,6 +110,16 @@ def is_pickle(parts: list[Bytes]) -> bool:
     return parts[0][:1].tobytes() == _PICKLE
 
 
+def read_object(comm: Comm, parts: list[Bytes]) -> Any:
+    """The object that another rank sent; a pickle is refused unless the ranks of the group have proved a token."""
+    if is_pickle(parts) and not comm._native.trusted:
+        raise BadInput(
+            f"rank {comm.rank} received a pickle, which runs code, in a group without a token: pass token= to "
+            "sky.init() on all ranks, or set SKYPHOS_TOKEN, or send arrays"
+        )
+    return unpack(parts)
+
+
 def untrusted(what: str) -> BadInput:
     """The error for pickles in a group whose ranks have not proved who they are."""
     return BadInput(
@@ -120,60 +134,60 @@ def unpack(parts: list[Bytes]) -> Any:
     Raises
     ------
     BadInput
-        What is no object's description, or a pickle that cannot be read here.
+        The blocks describe no object, or hold a pickle that cannot be read here.
     """
-    head, held = parts[0][1:], parts[1:]
+    head, blocks = parts[0][1:], parts[1:]
     if is_pickle(parts):
         try:
-            return pickle.loads(head.data, buffers=held)
+            return pickle.loads(head.data, buffers=blocks)
         except Exception as error:  # a class that is not here, say
-            raise BadInput(f"an object came that cannot be read here: {error}; {_HOW}") from error
+            raise BadInput(f"an object was received that cannot be read here: {error}; {_HOW}") from error
     try:
         text = head.tobytes()
         is_kept = text.startswith(_OF_ARRAY) and len(text) < _MOST_KEPT
-        told = _read_head_of_array(text) if is_kept else json.loads(text)
-        return _READERS[told["kind"]](told, held)
+        header = _read_head_of_array(text) if is_kept else json.loads(text)
+        return _READERS[header["kind"]](header, blocks)
     except ImportError as error:
-        raise BadInput(f"an object came that cannot be read here: {error}; {_HOW}") from error
+        raise BadInput(f"an object was received that cannot be read here: {error}; {_HOW}") from error
     except (KeyError, IndexError, StopIteration, TypeError, ValueError) as error:
-        raise BadInput(f"what came describes no object: {error!r}") from error
+        raise BadInput(f"the received blocks describe no object: {error!r}") from error
 
 
-def _read_sparse(told: dict[str, Any], held: list[Bytes]) -> SparseVector:
-    rest = iter(held)
-    indices, values, present = (None if form is None else _array(form, next(rest)) for form in told["arrays"])
+def _read_sparse(header: dict[str, Any], blocks: list[Bytes]) -> SparseVector:
+    rest = iter(blocks)
+    indices, values, present = (None if form is None else _array(form, next(rest)) for form in header["arrays"])
     if values is None:
         raise ValueError("a vector without values")
-    vector = SparseVector._of(indices, values, present, told["n"])
-    vector._owned = told["owned"] if told["owned"] is None else range(*told["owned"])
+    vector = SparseVector._of(indices, values, present, header["n"])
+    vector._owned = header["owned"] if header["owned"] is None else range(*header["owned"])
     return vector
 
 
-def _read_tensor(told: dict[str, Any], held: list[Bytes]) -> Any:
+def _read_tensor(header: dict[str, Any], blocks: list[Bytes]) -> Any:
     import torch
 
-    return torch.from_numpy(_array(told["array"], held[0]))
+    return torch.from_numpy(_array(header["array"], blocks[0]))
 
 
-#: What makes an object of its description and its memory, by kind.
+#: Functions that make an object of its description and its memory, by kind.
 _READERS: dict[str, Callable[[dict[str, Any], list[Bytes]], Any]] = {
-    "array": lambda told, held: _array(told["array"], held[0]),
-    "scalar": lambda told, held: _array(told["array"], held[0])[()],
-    "list": lambda told, held: _array(told["array"], held[0]).tolist(),
-    "plain": lambda told, held: told["value"],
+    "array": lambda header, blocks: _array(header["array"], blocks[0]),
+    "scalar": lambda header, blocks: _array(header["array"], blocks[0])[()],
+    "list": lambda header, blocks: _array(header["array"], blocks[0]).tolist(),
+    "plain": lambda header, blocks: header["value"],
     "sparse": _read_sparse,
     "tensor": _read_tensor,
-    "bytes": lambda told, held: bytes(held[0].data),
-    "bytearray": lambda told, held: bytearray(held[0].data),
+    "bytes": lambda header, blocks: bytes(blocks[0].data),
+    "bytearray": lambda header, blocks: bytearray(blocks[0].data),
 }
 
 
-def _described(told: dict[str, Any], *arrays: npt.NDArray[Any]) -> list[Bytes]:
-    return [np.frombuffer(_told(told), np.uint8), *(array_bytes(array) for array in arrays)]
+def _described(header: dict[str, Any], *arrays: npt.NDArray[Any]) -> list[Bytes]:
+    return [np.frombuffer(_encoded(header), np.uint8), *(array_bytes(array) for array in arrays)]
 
 
-def _told(told: dict[str, Any]) -> bytes:
-    return _JSON + json.dumps(told).encode()
+def _encoded(header: dict[str, Any]) -> bytes:
+    return _JSON + json.dumps(header).encode()
 
 
 #: How the description of an array begins, and how long those are that are kept once they have been read.
@@ -183,14 +197,14 @@ _OF_ARRAY, _MOST_KEPT = b'{"kind": "array"', 512
 @lru_cache(maxsize=256)
 def _head_of_array(dtype: str, shape: tuple[int, ...], by_columns: bool) -> Bytes:
     """The description of an array. Programs send arrays of few types and shapes, most of them again and again."""
-    return np.frombuffer(_told({"kind": "array", "array": [dtype, shape, by_columns]}), np.uint8)
+    return np.frombuffer(_encoded({"kind": "array", "array": [dtype, shape, by_columns]}), np.uint8)
 
 
 @lru_cache(maxsize=256)
 def _read_head_of_array(text: bytes) -> dict[str, Any]:
-    """What the description of an array says. Nobody changes it."""
-    told: dict[str, Any] = json.loads(text)
-    return told
+    """The fields of an array's description. Callers must not change them."""
+    header: dict[str, Any] = json.loads(text)
+    return header
 
 
 def joined(parts: list[Bytes]) -> Bytes:
@@ -203,7 +217,7 @@ def joined(parts: list[Bytes]) -> Bytes:
 
 
 def parted(block: Bytes) -> list[Bytes]:
-    """What was joined."""
+    """The parts of a joined block."""
     try:
         (count,) = block[:8].view(np.int64).tolist()
         lengths = block[8 : 8 * (count + 1)].view(np.int64).tolist() if 0 <= count < len(block) else []
@@ -216,7 +230,7 @@ def parted(block: Bytes) -> list[Bytes]:
             parts.append(block[at : at + length])
             at += -(-length // _ALIGN) * _ALIGN
     except ValueError as error:
-        raise BadInput(f"a block came that makes no sense: {error}") from None
+        raise BadInput(f"a malformed block was received: {error}") from None
     return parts
 
 
@@ -247,7 +261,7 @@ def _is_plain(x: npt.NDArray[Any]) -> bool:
 
 
 def _is_plain_tensor(x: Any) -> bool:
-    """Whether NumPy can say what a tensor is, which it cannot of bfloat16."""
+    """Whether NumPy has the tensor's dtype, which it has not for bfloat16."""
     if x.device.type != "cpu" or x.is_sparse or x.is_quantized:
         return False
     return str(x.dtype) not in ("torch.bfloat16", "torch.complex32") and not str(x.dtype).startswith("torch.float8")

@@ -1,4 +1,4 @@
-"""A configured reduction: index sets known ahead, values that change."""
+"""Plan: a configured reduction, of known index sets and changing values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["LayerVolume", "Plan", "Stats"]
 
 @dataclass(frozen=True)
 class LayerVolume:
-    """What this rank sends in one layer, in one direction, in one reduction.
+    """Traffic of this rank in one layer and direction of a reduction.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class LayerVolume:
 
 @dataclass(frozen=True)
 class Stats:
-    """Where the seconds of a call went.
+    """Seconds of the parts of a call.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Stats:
 
 
 class Plan:
-    """What :meth:`Comm.configure` returns: who sends which values to whom, worked out once.
+    """Result of :meth:`Comm.configure`: a schedule of sends and receives that is reused by every reduction.
 
     A plan belongs to its :class:`Comm`; :meth:`reduce` is collective. Plans keep their working memory, so a
     steady sequence of reductions allocates nothing (with ``out=``).
@@ -138,7 +138,7 @@ class Plan:
         return tuple(self._native.degrees)
 
     def explain(self) -> PlanExplanation:
-        """Why it has these degrees, and what its layers should take. Not collective.
+        """Explain the degrees, with the predicted times of the layers. Not collective.
 
         Examples
         --------

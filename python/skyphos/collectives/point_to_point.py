@@ -1,4 +1,4 @@
-"""Messages from one rank to another: arrays, SparseVectors and objects of any kind, with tags.
+"""Point-to-point messages: arrays, SparseVectors and objects of any kind, with tags.
 
 None of these calls is collective: only the two ranks of a message take part, and an error of one is no error of the
 others. What a message is travels with it, so a receiver needs to know neither type nor size.
@@ -20,8 +20,8 @@ from ..inputs.arguments import as_rank
 from ..inputs.arrays import is_masked
 from ..inputs.settings import truth, whole
 from ..work import Work, perform
-from .agreement import in_words_for_peers
-from .packing import Bytes, array_bytes, described_array, is_pickle, pack_plain, unpack, untrusted
+from .agreement import error_for_peers
+from .packing import Bytes, array_bytes, described_array, is_pickle, pack_plain, read_object, untrusted
 
 if TYPE_CHECKING:
     from ..comm import Comm
@@ -40,7 +40,7 @@ class Status:
     source, tag : int
         Its sender and its tag.
     nbytes : int
-        Bytes that it takes on the wire, what describes it included.
+        Bytes on the wire, with the description of the object.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def send(comm: Comm, x: Any, dest: int, tag: int = 0) -> None:
         receive; the rest of a larger message waits for it, so ranks that send such to each other both use
         :meth:`sendrecv`, or :meth:`isend`.
     BadInput
-        A rank or tag that there is not; an object that cannot be sent, which the receiver is told, too.
+        A rank or tag that does not exist; an object that cannot be sent, for which the receiver raises too.
 
     Examples
     --------
@@ -138,7 +138,7 @@ def recv(
     Timeout
         Nothing has come for the group's ``timeout``.
     Mismatch
-        ``out`` is of another type or shape than what came, which is dropped; it names both.
+        ``out`` has another type or shape than the message, which is dropped; the error names both.
     BadInput
         The sender found that it could not send the object, or it cannot be read here.
 
@@ -166,7 +166,7 @@ def irecv(
     Raises
     ------
     BadInput
-        A rank or tag that there is not; an ``out`` that cannot be written. Other errors are the Work's.
+        A rank or tag that does not exist; an ``out`` that cannot be written. Other errors are the Work's.
     """
     work: Work[Any] = _recv(comm, source, tag, out, return_status, async_op=True)
     return work
@@ -189,7 +189,7 @@ def sendrecv(
 
     Returns
     -------
-    What :meth:`recv` returns.
+    As :meth:`recv`.
 
     Raises
     ------
@@ -205,14 +205,14 @@ def sendrecv(
     [2, 0, 1]
     """
     receiving = _receive_arguments(comm, source, recvtag, out, return_status)
-    sent = _send(comm, x, dest, sendtag, room=out, async_op=True)
+    sent = _send(comm, x, dest, sendtag, receiving=out, async_op=True)
     try:
         sent._native.advance()
         if sent.done():
             sent.wait()
-        received = _receive(comm, *receiving, beside=sent, async_op=False)
+        received = _receive(comm, *receiving, paired_send=sent, async_op=False)
     except Exception:
-        sent.exception()  # its receiver must not get what the caller writes from now on
+        sent.exception()  # the receiver must not get values that the caller writes after this call
         raise
     except BaseException:
         sent._native.withdraw()
@@ -250,15 +250,15 @@ def iprobe(comm: Comm, source: int | None = None, tag: int | None = None) -> Sta
     return None if seen is None else Status(*seen)
 
 
-def _send(comm: Comm, x: Any, dest: int, tag: int, *, room: npt.NDArray[Any] | None = None, async_op: bool) -> Any:
-    """``room``: where something is received meanwhile."""
+def _send(comm: Comm, x: Any, dest: int, tag: int, *, receiving: npt.NDArray[Any] | None = None, async_op: bool) -> Any:
+    """``receiving``: an array that is received into meanwhile, so that parts which share its memory are copied."""
     dest, tag = as_rank(dest, comm.size, "dest"), whole(tag, "tag", 0, _MOST_TAG)
     try:
         parts = pack_plain(x)
         if is_pickle(parts) and not comm._native.trusted:
             raise untrusted(f"{type(x).__name__} would be sent as a pickle, which runs")
-        if room is not None:
-            parts = [part.copy() if np.may_share_memory(part, room) else part for part in parts]
+        if receiving is not None:
+            parts = [part.copy() if np.may_share_memory(part, receiving) else part for part in parts]
     except BaseException as error:
         _fail_send(comm, error, dest, tag)
     done = native.send(comm._native, dest, tag, parts, async_op)
@@ -267,7 +267,7 @@ def _send(comm: Comm, x: Any, dest: int, tag: int, *, room: npt.NDArray[Any] | N
 
 def _fail_send(comm: Comm, error: BaseException, dest: int, tag: int) -> NoReturn:
     """Raise an error found before anything was sent, also where it would be received."""
-    wire, text, raised = in_words_for_peers(error, comm.rank)
+    wire, text, raised = error_for_peers(error, comm.rank)
     native.fail_send(comm._native, dest, tag, text, wire)
     raise raised from None
 
@@ -290,31 +290,29 @@ def _receive(
     out: Any,
     return_status: bool,
     *,
-    beside: Work[None] | None = None,
+    paired_send: Work[None] | None = None,
     async_op: bool,
 ) -> Any:
-    """``beside``: a send; if it fails before a message has come, so does the receive."""
+    """``paired_send``: a send; if it fails before a message has come, the receive fails too."""
     first: bytes | None = None
     memory: Bytes | None = None
     if out is not None and out.flags.c_contiguous and (described := described_array(out)) is not None:
         first, memory = described, array_bytes(out)
-    send: Any = None if beside is None else beside._native
+    send: Any = None if paired_send is None else paired_send._native
     done = native.recv(comm._native, source, tag, first, memory, async_op, send)
 
-    def finish(came: tuple[tuple[int, int, int], list[Bytes], bool]) -> Any:
-        told, parts, is_in_out = came
-        if is_pickle(parts) and not comm._native.trusted:
-            raise BadInput("a pickle came in a group that has proved no token")
-        received = out if is_in_out else unpack(parts)
+    def finish(message: tuple[tuple[int, int, int], list[Bytes], bool]) -> Any:
+        status, parts, is_in_out = message
+        received = out if is_in_out else read_object(comm, parts)
         if out is not None and not is_in_out:
-            received = _put(received, out, told, comm.rank)
-        return (received, Status(*told)) if return_status else received
+            received = _put(received, out, status, comm.rank)
+        return (received, Status(*status)) if return_status else received
 
     return perform(done, async_op, finish)
 
 
 def _filter(comm: Comm, source: Any, tag: Any) -> tuple[int | None, int | None]:
-    """What a receive takes. MPI's ``ANY_SOURCE`` and ``ANY_TAG`` are negative numbers, by library."""
+    """Source and tag of a receive. MPI's ``ANY_SOURCE`` and ``ANY_TAG`` are negative numbers, by library."""
     source = None if source is None else _or_any(source, "source", lambda: as_rank(source, comm.size, "source"))
     tag = None if tag is None else _or_any(tag, "tag", lambda: whole(tag, "tag", 0, _MOST_TAG))
     return source, tag
@@ -334,18 +332,18 @@ def _check_out(out: Any) -> None:
         return
     if not isinstance(out, np.ndarray) or is_masked(out):
         kind = "a masked array" if isinstance(out, np.ndarray) else type(out).__name__
-        raise BadInput(f"out must be a NumPy array, not {kind}: without out=, recv returns what was sent")
+        raise BadInput(f"out must be a NumPy array, not {kind}: without out=, recv returns the object that was sent")
     if not out.flags.writeable:
         raise BadInput("out must be writable, and is a read-only array: pass a copy of it")
 
 
-def _put(x: Any, out: npt.NDArray[Any], told: tuple[int, int, int], rank: int) -> npt.NDArray[Any]:
-    """An array that came, in ``out``, which is of the same type and shape."""
+def _put(x: Any, out: npt.NDArray[Any], status: tuple[int, int, int], rank: int) -> npt.NDArray[Any]:
+    """Copy a received array to ``out``, which has the same type and shape."""
     if not isinstance(x, np.ndarray) or x.dtype != out.dtype or x.shape != out.shape:
         sent = f"{x.dtype} of shape {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
         raise Mismatch(
-            f"rank {told[0]} sent {sent} with tag {told[1]}, rank {rank} receives it in an array of {out.dtype} of "
-            f"shape {out.shape}: pass one of what is sent, or receive without out="
+            f"rank {status[0]} sent {sent} with tag {status[1]}, rank {rank} receives it in an array of {out.dtype} of "
+            f"shape {out.shape}: pass an array like the one that is sent, or receive without out="
         )
     out[...] = x
     return out

@@ -1,12 +1,12 @@
-"""Reductions of numbers and lists of numbers of Python's and NumPy's, to the kind that came in.
+"""Reductions of Python and NumPy numbers, and of lists of them, with results of the same kind.
 
-A number has no type that ranks could have agreed on: one passes ``0``, another ``1.5``. So ranks tell each other their
-numbers, and each reduces those of all, in the order of ranks: integers exactly, whatever they come to on the way,
-floats in the type that NumPy gives to all of them, or in float64 where that type does not hold an integer of Python's
-exactly or makes a float of Python's infinite. Lists of many numbers are described first, then reduced as arrays;
-where a sum of integers might not fit 64 bits it is made of Python's.
+Numbers have no dtype on which ranks agree: one rank passes ``0``, another ``1.5``. So ranks gather all numbers, and
+each rank reduces them in rank order: integers exactly, of any size; floats in the type that NumPy gives to all of them,
+or in float64 where that type does not hold a Python integer exactly or makes a Python float infinite. Lists of many
+numbers are described first and then reduced as arrays; where a sum of integers might not fit 64 bits, as Python
+integers.
 
-Cost: one allgather of 100 to 200 bytes a rank; of a list of more than 256 numbers an allreduce beside.
+Cost: one allgather of 100 to 200 bytes a rank; for a list of more than 256 numbers also an allreduce.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["reduce_numbers"]
 
-#: Lists of up to so many numbers travel with their description.
+#: Lists of at most this many numbers travel with their description.
 _INLINE = 256
 
 _LEAST, _MOST = -(2**63), 2**64 - 1
@@ -51,7 +51,7 @@ _UFUNCS: dict[str, np.ufunc] = {
 
 @dataclass(frozen=True)
 class _Given:
-    """What a rank has passed.
+    """The argument of one rank.
 
     Attributes
     ----------
@@ -122,11 +122,11 @@ def _read(block: npt.NDArray[np.uint8]) -> _Given:
     try:
         return _Given(**json.loads(block.tobytes().rstrip(b"\0")))
     except (TypeError, ValueError) as error:
-        raise BadInput(f"what came describes no numbers: {error}") from None
+        raise BadInput(f"the received block describes no numbers: {error}") from None
 
 
 def _array_of(x: Any, call: str) -> npt.NDArray[Any]:
-    """The numbers, checked; integers of Python's as such."""
+    """The numbers, checked; Python integers stay Python integers."""
     if isinstance(x, (list, tuple)):
         refuse_masked(x, "a list")
         kinds = _kinds(x)
@@ -140,7 +140,7 @@ def _array_of(x: Any, call: str) -> npt.NDArray[Any]:
         if array.dtype == object:
             wrong = next((one for one in array.flat if not isinstance(one, (int, np.integer, np.bool_))), None)
             if wrong is not None:
-                raise BadInput("a list of numbers must have rows of one length, and these differ")
+                raise BadInput("a list of numbers must have rows of one length, but these differ")
             array = np.array([int(one) for one in array.flat], object).reshape(array.shape)
             _check_range(array)
         return array
@@ -165,12 +165,12 @@ def _kinds(x: Any) -> set[type]:
 
 
 def _is_half(kind: type) -> bool:
-    """A type of ml_dtypes: no subclass of NumPy's floats."""
+    """Whether the type is one of ml_dtypes, which are not subclasses of NumPy's floats."""
     return issubclass(kind, np.generic) and not issubclass(kind, (np.integer, np.bool_, np.floating))
 
 
 def _check_kind(kind: type, what: str) -> None:
-    """Refuse what is no real number."""
+    """Refuse anything but real numbers."""
     if kind in (int, float, bool):
         return
     if issubclass(kind, np.generic):
@@ -198,7 +198,7 @@ def _check_kind(kind: type, what: str) -> None:
 def _check_range(array: npt.NDArray[Any]) -> None:
     for number in array.flat:
         if not _LEAST <= number <= _MOST:
-            raise BadInput(f"integers must fit 64 bits, and {number} does not: use float(x)")
+            raise BadInput(f"integers must fit 64 bits, but {number} does not: use float(x)")
 
 
 def _described(x: Any, array: npt.NDArray[Any], op: Op, call: str, root: int, *, inline: bool) -> _Given:
@@ -278,7 +278,7 @@ def _common(kinds: list[str], op: Op) -> np.dtype[Any] | None:
 
 
 def _is_held(given: _Given, dtype: np.dtype[Any]) -> bool:
-    """Whether a number of Python's is itself in a type of floats: an integer exactly, a float in its range."""
+    """Whether a float type holds a Python number: an integer exactly, a float without overflow."""
     if given.kind not in ("int", "float") or given.shape is not None:
         return True
     with np.errstate(all="ignore"):
@@ -287,7 +287,7 @@ def _is_held(given: _Given, dtype: np.dtype[Any]) -> bool:
 
 
 def _fits(all_given: list[_Given], op: Op) -> bool:
-    """Whether no sum or product on the way can leave 64 bits."""
+    """Whether no intermediate sum or product can exceed 64 bits."""
     most = [given.most for given in all_given]
     if op == "prod" or op is np.multiply:
         return math.prod(max(1, one) for one in most) < 2**63
@@ -303,7 +303,7 @@ def _all_rows(comm: Comm, mine: npt.NDArray[Any]) -> list[Any]:
 
 
 def _exact(rows: list[npt.NDArray[Any]], dtype: np.dtype[Any] | None, op: Op) -> npt.NDArray[Any]:
-    """Integers, and truth values, of all ranks in Python's integers."""
+    """Reduce the integers and booleans of all ranks as Python integers."""
     shape = rows[0].shape
     numbers = [np.array([int(one) for one in row.flat], object) for row in rows]
     if isinstance(op, str) or op in NAMED_UFUNCS:
@@ -327,7 +327,7 @@ def _exact(rows: list[npt.NDArray[Any]], dtype: np.dtype[Any] | None, op: Op) ->
 
 
 def _rounded(rows: list[npt.NDArray[Any]], op: Op) -> npt.NDArray[Any]:
-    """Floats of all ranks, one after the other."""
+    """Reduce the floats of all ranks in rank order."""
     if not isinstance(op, str):
         return _custom(rows, op)
     total = rows[0]
@@ -340,7 +340,7 @@ def _rounded(rows: list[npt.NDArray[Any]], op: Op) -> npt.NDArray[Any]:
 
 
 def _custom(rows: list[npt.NDArray[Any]], op: Any) -> npt.NDArray[Any]:
-    """What a ufunc makes of numbers; of the type of the first."""
+    """Reduce numbers by a ufunc, in the type of the first."""
     if len({row.dtype for row in rows}) > 1:
         rows = [row.astype(np.int64) for row in rows]
     total = rows[0]
@@ -354,7 +354,7 @@ def _custom(rows: list[npt.NDArray[Any]], op: Any) -> npt.NDArray[Any]:
 
 
 def _like(x: Any, reduced: npt.NDArray[Any]) -> Any:
-    """A result as a number or list of the kind that this rank passed."""
+    """The result as a number or list, of the kind of this rank's argument."""
     if isinstance(x, (list, tuple)):
         return _nested(x, reduced.tolist())
     if not isinstance(x, np.generic):
@@ -365,7 +365,7 @@ def _like(x: Any, reduced: npt.NDArray[Any]) -> Any:
 
 
 def _nested(like: Any, values: Any) -> Any:
-    """Lists and tuples where the other has them."""
+    """Nest a result in lists and tuples as the argument was."""
     if not isinstance(like, (list, tuple)):
         return values
     return type(like)(_nested(one, value) for one, value in zip(like, values, strict=True))

@@ -1,4 +1,4 @@
-"""How an allreduce quantises values: a few bits each."""
+"""Quantize: settings of quantised allreduces."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Quantize:
         check_seed(self.seed)
 
     def _native(self) -> tuple[int, int, str, str, int]:
-        """For the native library."""
+        """Arguments of the native library."""
         return int(self.bits), int(self.bucket), self.where, self.scale, int(self.seed)
 
 

@@ -1,4 +1,4 @@
-"""Reduce-scatter: the reduction of all ranks' vectors, a range of which each rank gets."""
+"""Reduce-scatter: the reduction of all ranks' vectors, of which each rank gets a range."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .. import _skyphos as native
 from ..errors import BadInput
 from ..inputs.arguments import Op, as_degrees, as_expected, as_n, as_rank
 from ..inputs.settings import truth
-from ..planning.explanation import WHY_PARTS, Explanation, Told, explanation_of
+from ..planning.explanation import WHY_PARTS, Explanation, NativeReport, explanation_of
 from ..vectors.booleans import as_room, as_sent, settled
 from ..vectors.kinds import AnyVector, is_number
 from ..vectors.sparse_vector import Parts
@@ -126,15 +126,15 @@ def reduce_scatter(
     call = (comm._native, vector.n, vector.width, parts_of(vector, kind), *op_pair, layers, expected)
     done = native.reduce_scatter(*call, explain, async_op)
 
-    def finish(result: tuple[Parts, tuple[int, int], Told]) -> Any:
-        parts, (low, high), told = result
+    def finish(result: tuple[Parts, tuple[int, int], NativeReport]) -> Any:
+        parts, (low, high), report = result
         part = vector_of(parts, vector, kind)
         part._owned = range(low, high)
         returned = back(part)
         if not explain:
             return returned
         asked = "auto" if layers is None else "degrees"
-        how = explanation_of(asked, told, vector.nnz, part.nnz, is_dense=part.is_dense, why=WHY_PARTS)
+        how = explanation_of(asked, report, vector.nnz, part.nnz, is_dense=part.is_dense, why=WHY_PARTS)
         return returned, how
 
     return perform(done, async_op, finish)

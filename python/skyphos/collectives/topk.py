@@ -1,4 +1,4 @@
-"""Top-k with error feedback: of each gradient the largest values are sent, the rest waits for the next."""
+"""TopK: top-k sparsification with error feedback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import BadInput
 from ..inputs.arguments import Op, as_array, resolve_op
 from ..inputs.arrays import as_numpy, require_floats
 from ..inputs.settings import whole
-from ..planning.explanation import Told
+from ..planning.explanation import NativeReport
 from ..vectors.kinds import open_vector
 from ..vectors.sparse_vector import Parts, SparseVector
 from ..work import perform
@@ -49,11 +49,11 @@ class TopK:
     bucket : int or None, default 512
         The k largest of every so many consecutive values (and of the rest); None: exactly the k largest of all.
     bits : {2, 4, 8} or None
-        Quantise what is sent to so many bits, unbiased: 1,024 chosen values share a scale, their largest magnitude
+        Quantise sent values to so many bits, unbiased: 1,024 chosen values share a scale, their largest magnitude
         (with the Euclidean length the noise of 1,024 values would be larger than they are, and feedback of it would
-        grow without end). None: values are sent as they are.
+        grow without end). None: values are sent unquantised.
     feedback : bool or "quantised", default True
-        True: values not chosen stay in the residual. "quantised": what quantisation changed goes back to it too.
+        True: values that are not chosen stay in the residual. "quantised": errors of quantisation are added to it too.
         False: there is no residual.
     seed : int, default 0
         Start of the random numbers of quantisation.
@@ -116,7 +116,7 @@ class TopK:
 
     @property
     def residual(self) -> _Array | None:
-        """What has not been sent yet, an array of the gradient's shape (this object's own memory); None at first."""
+        """The values not sent yet, in the gradient's shape (this object's own memory); None before the first one."""
         return self._residual
 
     @property
@@ -125,7 +125,7 @@ class TopK:
         return self._steps
 
     def compress(self, gradient: Any, *, rank: int = 0) -> SparseVector:
-        """Add a gradient to the residual, and take out what is to be sent. Not collective.
+        """Add a gradient to the residual, and take out the values to send. Not collective.
 
         Parameters
         ----------
@@ -138,7 +138,7 @@ class TopK:
         Returns
         -------
         SparseVector
-            The chosen values, at their places in the flattened gradient; quantised values as what they stand for.
+            The chosen values, by position in the flattened gradient; quantised ones as decoded from their codes.
 
         Raises
         ------
@@ -153,19 +153,19 @@ class TopK:
         array([1, 2], dtype=uint32)
         """
         array, _ = self._open(gradient)
-        places, picked = self._take(array)
+        positions, picked = self._take(array)
         if self._bits is not None:
             exact, how = picked.copy(), (self._bits, _QUANTISED_TOGETHER, self._seed)
             try:
                 native.topk_quantise(picked, how, (self._steps, whole(rank, "rank", 0, 2**32 - 1)))
             except BaseException:
-                self._restore(places, exact)
+                self._restore(positions, exact)
                 raise
-            self._put_back(places, exact, picked)
+            self._put_back(positions, exact, picked)
         self._steps += 1
-        return SparseVector._of(places, picked, None, array.size)
+        return SparseVector._of(positions, picked, None, array.size)
 
-    @collective(place=1)
+    @collective(argument=1)
     def allreduce(
         self,
         comm: Comm,
@@ -176,7 +176,7 @@ class TopK:
         dense: bool = False,
         async_op: bool = False,
     ) -> Any:
-        """Reduce what all ranks choose of their gradients; every rank gets the result. Collective.
+        """Reduce the values that all ranks choose of their gradients; every rank gets the result. Collective.
 
         Parameters
         ----------
@@ -189,7 +189,7 @@ class TopK:
         algorithm : str
             As in :meth:`Comm.allreduce`, those for sparse vectors.
         dense : bool
-            Return the kind that came in, in its shape, with zeros where nobody sent anything.
+            Return the gradient's kind and shape, with zeros where no rank sent a value.
         async_op : bool
             Return a :class:`Work` at once; its ``wait()`` returns the result, and puts what quantisation changed in the
             residual. The gradient may be written to at once.
@@ -225,15 +225,15 @@ class TopK:
         if self._bits is not None:
             quantize = Quantize(self._bits, _QUANTISED_TOGETHER, "input", "max", self._seed)
         settings = _allreduce_settings(algorithm, None, "quantiles", None, quantize)
-        places, picked = self._take(array)
-        mine = SparseVector._of(places, picked, None, array.size)
+        positions, picked = self._take(array)
+        mine = SparseVector._of(positions, picked, None, array.size)
         work = reduce_chosen(
             comm,
             mine,
             (native_op, identity),
             settings,
-            sent=lambda sent: self._put_back(places, picked, sent),
-            restore=lambda: self._restore(places, picked),
+            sent=lambda sent: self._put_back(positions, picked, sent),
+            restore=lambda: self._restore(positions, picked),
             finish=lambda reduced, _: back(reduced.to_dense().reshape(np.shape(gradient))) if dense else reduced,
             async_op=async_op,
         )
@@ -280,7 +280,7 @@ class TopK:
         except (KeyError, TypeError) as error:
             raise BadInput(f"this is no state of a TopK: {error!r}") from None
         if settings != self._settings():
-            raise BadInput(f"the state is of a TopK with {settings}, this one has {self._settings()}")
+            raise BadInput(f"the state is from a TopK with {settings}, but this TopK has {self._settings()}")
         if residual is not None:
             residual = np.array(as_numpy(residual, "residual"), order="C")
             require_floats(residual.dtype, "TopK")
@@ -303,11 +303,11 @@ class TopK:
             raise BadInput("a gradient is a dense array or tensor: sparse ones need no TopK")
         array = as_array(array)
         require_floats(array.dtype, "TopK")
-        held = self._residual
-        if held is not None and (held.shape, held.dtype) != (array.shape, array.dtype):
+        residual = self._residual
+        if residual is not None and (residual.shape, residual.dtype) != (array.shape, array.dtype):
             raise BadInput(
-                f"the gradient is {array.dtype} of shape {array.shape}, those before it were {held.dtype} of shape "
-                f"{held.shape}: use one TopK for each array of parameters, or reset()"
+                f"the gradient is {array.dtype} of shape {array.shape}, those before it were {residual.dtype} of shape "
+                f"{residual.shape}: use one TopK for each array of parameters, or reset()"
             )
         if self._bits is not None and not np.isfinite(array).all():
             bad = int(np.flatnonzero(~np.isfinite(array.reshape(-1)))[0])
@@ -316,7 +316,7 @@ class TopK:
         return array, back
 
     def _take(self, array: _Array) -> tuple[_Array, _Array]:
-        """What to send of this gradient and the residual: taken out of the latter."""
+        """Add a gradient to the residual, and take the largest values out of it."""
         threshold = None if self._threshold is None else np.array([self._threshold]).astype(array.dtype)
         residual = None
         if self._feedback:
@@ -325,26 +325,26 @@ class TopK:
             residual = self._residual.reshape(-1)
         return native.topk_take(residual, array.reshape(-1), (self._k, self._bucket, threshold))
 
-    def _put_back(self, places: _Array, picked: _Array, sent: _Array) -> None:
-        """What quantisation changed goes to the residual, if that was asked for."""
+    def _put_back(self, positions: _Array, picked: _Array, sent: _Array) -> None:
+        """Add the errors of quantisation to the residual, if ``feedback`` asks for it."""
         if self._feedback == "quantised" and self._residual is not None:
-            native.topk_put_back(self._residual.reshape(-1), places, picked, sent)
+            native.topk_put_back(self._residual.reshape(-1), positions, picked, sent)
 
-    def _restore(self, places: _Array, picked: _Array) -> None:
-        """What was chosen and not sent goes to the residual again."""
+    def _restore(self, positions: _Array, picked: _Array) -> None:
+        """Add chosen values that were not sent to the residual again."""
         if self._residual is not None:
             # Later gradients may have put something there.
-            self._residual.reshape(-1)[places] += picked
+            self._residual.reshape(-1)[positions] += picked
 
 
 def check_feedback(bits: int | None, feedback: object) -> None:
-    """Refuse bits that there are not, and feedback that there is not with them."""
+    """Refuse unsupported bits, and feedback that needs bits."""
     if bits is not None:
         check_bits(bits)
     if feedback not in (True, False, "quantised"):
         raise BadInput(f'feedback must be True, False or "quantised", not {feedback!r}')
     if feedback == "quantised" and bits is None:
-        raise BadInput('feedback="quantised" puts back what bits= loses: give bits too, or feedback=True')
+        raise BadInput('feedback="quantised" adds errors of quantisation to the residual: give bits=, or feedback=True')
 
 
 def reduce_chosen(
@@ -355,10 +355,10 @@ def reduce_chosen(
     *,
     sent: Callable[[_Array], None],
     restore: Callable[[], None],
-    finish: Callable[[SparseVector, Told], Any],
+    finish: Callable[[SparseVector, NativeReport], Any],
     async_op: bool,
 ) -> Any:
-    """Reduce what all ranks chose, and return what ``finish`` makes of the result and of how it came about.
+    """Reduce the chosen values of all ranks, and return ``finish(result, report)``.
 
     Where inputs are quantised ``sent`` gets what this rank's became; ``restore`` is called if the call ends with an
     error.
@@ -371,10 +371,10 @@ def reduce_chosen(
         restore()
         raise
 
-    def finish_all(result: tuple[Parts, Told, _Array | None]) -> Any:
-        parts, told, became = result
+    def finish_all(result: tuple[Parts, NativeReport, _Array | None]) -> Any:
+        parts, report, became = result
         if became is not None:
             sent(became)
-        return finish(vector_of(parts, mine), told)
+        return finish(vector_of(parts, mine), report)
 
     return perform(done, async_op, finish_all, restore)

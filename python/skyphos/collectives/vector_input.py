@@ -1,4 +1,4 @@
-"""Vectors as callers pass them, opened for the native library, and results in the kind that came in."""
+"""Vector arguments: opened for the native library, with results returned in the caller's kind."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def agree_on_shape(comm: Comm, function: str, x: Any) -> None:
 
 
 def stacked_like(xs: Sequence[Any] | None, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """One array of those that this rank scatters."""
+    """One array of the list that this rank scatters."""
     opened = [] if isinstance(xs, np.ndarray) else [open_vector(x) for x in xs or ()]
     stacked, _ = stack(xs, opened)
     if (stacked.dtype, stacked.shape[1:]) != (like.dtype, like.shape):
@@ -66,7 +66,7 @@ def stacked_like(xs: Sequence[Any] | None, like: npt.NDArray[Any]) -> npt.NDArra
 
 
 def check_count(comm: Comm, xs: Sequence[Any] | None) -> None:
-    """Refuse other than one vector or object a rank."""
+    """Refuse anything but one vector or object a rank."""
     if xs is None:
         raise BadInput(f"0 vectors for {comm.size} ranks: pass one a rank")
     if isinstance(xs, (dict, set, frozenset, str, bytes)) or not hasattr(xs, "__getitem__") or _is_single(xs):
@@ -91,7 +91,7 @@ def of_one_form(opened: list[Any]) -> tuple[list[SparseVector], Any]:
 
 
 def stack(xs: Any, opened: list[Any]) -> tuple[npt.NDArray[Any], Any]:
-    """Arrays of one shape as one contiguous array, and the way back to the caller's kind."""
+    """Arrays of one shape as one contiguous array, and the conversion back to the caller's kind."""
     if isinstance(xs, np.ndarray):
         array, back = open_vector(xs)
         assert isinstance(array, np.ndarray)
@@ -114,13 +114,13 @@ def as_vector(vector: SparseVector | npt.NDArray[Any]) -> SparseVector:
 
 
 def parts_of(vector: SparseVector, kind: np.dtype[Any] | None = None) -> Parts:
-    """For the native library, where the result is of this type; None: of the vector's."""
+    """Parts for the native library, of this dtype; None: the vector's."""
     values = as_sent(vector._values, vector.dtype if kind is None else kind)
     return vector._indices, values if values.ndim == 1 else values.reshape(-1), vector._present
 
 
 def vector_of(parts: Parts, like: SparseVector, kind: np.dtype[Any] | None = None) -> SparseVector:
-    """From the native library, with the index type and shape of the vector that went in."""
+    """A vector from native parts, with the index type and shape of the argument."""
     indices, rows, present = parts
     if indices is not None and like._indices is not None and indices.dtype != like._indices.dtype:
         indices = indices.view(like._indices.dtype) if indices.itemsize == like._indices.itemsize else indices

@@ -1,11 +1,11 @@
-"""What every engine does alike: ranks that meet, their part of the work, and what the driver makes of their ends.
+"""Groups of an engine's workers: rendezvous, running the function on each rank, and collecting the outcomes.
 
-1. The driver makes a random token (:func:`settings_of` checks what it was given beside it).
+1. The driver makes a random token (:func:`settings_of` checks the arguments beside it).
 2. Rank 0's worker takes a free port and holds it open (:func:`hold`); the engine brings its address to the others.
 3. Each worker joins the group, runs the function and returns an :class:`Outcome` (:func:`take_part`). An error is an
    outcome too: engines retry what raises, and a rank alone must not be run again.
 4. The driver waits until all have ended, or a moment after the first failure, and returns the results or raises the
-   error that began it all (:class:`Endings`).
+   error that began it all (:class:`Outcomes`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ..group import init
 from ..inputs import variables
 
 __all__ = [
-    "Endings",
+    "Member",
     "Outcome",
-    "Place",
+    "Outcomes",
     "RankFailed",
     "address_toward",
     "failed",
@@ -67,8 +67,8 @@ class RankFailed(SkyphosError):
 
 
 @dataclass(frozen=True)
-class Place:
-    """A rank's place in a group, and how it joins.
+class Member:
+    """One rank of a group, and how it joins.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ def package(name: str, extra: str) -> Any:
 def settings_of(
     fn: Callable[..., Any], num_workers: int | None, timeout: float, init_options: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """What each rank gives to ``init`` beside its place; BadInput before anything is started."""
+    """Further arguments of ``init`` on each rank; BadInput before anything is started."""
     if num_workers is not None and (not isinstance(num_workers, int) or num_workers < 1):
         raise BadInput(f"num_workers must be a whole number, at least 1, not {num_workers!r}")
     if not callable(fn):
@@ -171,7 +171,7 @@ def address_toward(host: str) -> str:
 
 
 def take_part(
-    place: Place,
+    member: Member,
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     *,
@@ -179,27 +179,27 @@ def take_part(
     cpus: float,
     dumps: Any,
 ) -> Outcome:
-    """Join the group, run ``fn(comm, *args)`` and leave it, so that the others notice an end that is none of theirs.
+    """Join the group, run ``fn(comm, *args)`` and leave the group, so that the other ranks notice an early end.
 
     ``cpus`` are those that the engine gave this worker, ``dumps`` its way to pickle.
     """
-    settings = dict(place.settings)
+    settings = dict(member.settings)
     if variables.text("SKYPHOS_THREADS") is None:
         # Else a rank would take the whole host for its own.
         settings.setdefault("threads", max(1, int(cpus)))
     try:
         with init(
-            rank=place.rank,
-            world_size=place.size,
-            rendezvous=place.rendezvous,
-            token=place.token,
+            rank=member.rank,
+            world_size=member.size,
+            rendezvous=member.rendezvous,
+            token=member.token,
             transport="tcp",
             _listen_fd=None if listener is None else listener.detach(),
             **settings,
         ) as comm:
-            return Outcome(place.rank, socket.gethostname(), fn(comm, *args))
+            return Outcome(member.rank, socket.gethostname(), fn(comm, *args))
     except BaseException as error:  # SystemExit too: it would end the engine's own worker
-        return failed(place.rank, error, dumps)
+        return failed(member.rank, error, dumps)
 
 
 def failed(rank: int, error: BaseException, dumps: Any) -> Outcome:
@@ -213,15 +213,15 @@ def failed(rank: int, error: BaseException, dumps: Any) -> Outcome:
 
 
 def pack(outcome: Outcome, dumps: Any) -> bytes:
-    """The outcome as bytes; if what was returned cannot travel, that is the outcome."""
+    """The outcome as bytes; if the result cannot be pickled, the outcome is that error."""
     try:
         return bytes(dumps(outcome))
     except Exception as error:
         return bytes(dumps(failed(outcome.rank, error, dumps)))
 
 
-class Endings:
-    """How the ranks of a group ended, in the order in which the driver heard it."""
+class Outcomes:
+    """Outcomes of the ranks of a group, in the order in which the driver received them."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -250,20 +250,20 @@ class Endings:
         return [rank for rank in range(self._size) if rank not in self._outcomes and rank not in self._lost]
 
     def results(self) -> list[Any]:
-        """What the function returned, by rank; or the error that the others come from."""
+        """What the function returned, by rank; or raises the error that caused the others."""
         raised = [one for one in self._outcomes.values() if one.error is not None]
-        # A rank that says PeerLost tells of another's end, which says more.
+        # PeerLost on one rank follows from the end of another, whose own error says more.
         first = next((one for one in raised if not isinstance(one.error, PeerLost)), None)
         if first is not None:
-            raise RankFailed(self._told(first), rank=first.rank) from first.error
+            raise RankFailed(self._description(first), rank=first.rank) from first.error
         for rank, why in self._lost.items():
             raise PeerLost(f"rank {rank} of {self._size} lost its worker: {why}", rank=rank)
         for one in raised:
             assert isinstance(one.error, PeerLost)
-            raise PeerLost(self._told(one), rank=one.error.rank, address=one.error.address) from one.error
+            raise PeerLost(self._description(one), rank=one.error.rank, address=one.error.address) from one.error
         return [self._outcomes[rank].value for rank in range(self._size)]
 
-    def _told(self, one: Outcome) -> str:
+    def _description(self, one: Outcome) -> str:
         assert one.error is not None
         return f"rank {one.rank} of {self._size} on {one.host} raised {_text(one.error)}\n\n{one.trace}"
 

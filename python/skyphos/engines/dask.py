@@ -16,12 +16,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import BadInput, PeerLost, Timeout
-from ._meeting import Endings, Outcome, Place, failed, hold, package, settings_of, take_part
+from ._meeting import Member, Outcome, Outcomes, failed, hold, package, settings_of, take_part
 
 __all__ = ["run"]
 
 # By worker, for those may share a process: the port that it holds for a group to come, and the group's token.
-_held: dict[str, tuple[socket.socket, str]] = {}
+_listeners: dict[str, tuple[socket.socket, str]] = {}
 
 
 def run(
@@ -75,45 +75,45 @@ def run(
     try:
         if size > 1:
             rendezvous = _follow(client, [submit(0, _hold, token)], workers, timeout).results()[0]
-        places = (Place(rank, size, rendezvous, token, settings) for rank in range(size))
-        return _follow(client, [submit(one.rank, _part, one, fn, *args) for one in places], workers).results()
+        members = (Member(rank, size, rendezvous, token, settings) for rank in range(size))
+        return _follow(client, [submit(one.rank, _part, one, fn, *args) for one in members], workers).results()
     finally:
         client.cancel(futures)
 
 
-def _follow(client: Any, futures: list[Any], workers: list[str], within_s: float = math.inf) -> Endings:
+def _follow(client: Any, futures: list[Any], workers: list[str], within_s: float = math.inf) -> Outcomes:
     distributed = package("distributed", "dask")
-    endings, until = Endings(len(futures)), time.monotonic() + within_s
-    while awaited := endings.awaited:
+    outcomes, until = Outcomes(len(futures)), time.monotonic() + within_s
+    while awaited := outcomes.awaited:
         with suppress(distributed.TimeoutError):
             distributed.wait([futures[rank] for rank in awaited], timeout=0.5, return_when="FIRST_COMPLETED")
         there = client.nthreads()
         for rank in awaited:
             if (future := futures[rank]).status == "finished":
                 with suppress(distributed.TimeoutError):  # its worker may be lost just now
-                    endings.add(future.result(timeout=10))
+                    outcomes.add(future.result(timeout=10))
             elif future.status == "pending" and workers[rank] in there:
                 pass
             elif future.status == "error" and not isinstance(error := future.exception(), distributed.KilledWorker):
-                endings.add(failed(rank, error, package("cloudpickle", "dask").dumps))
+                outcomes.add(failed(rank, error, package("cloudpickle", "dask").dumps))
             else:
-                endings.lose(rank, f"{workers[rank]} has left the Dask cluster: it was killed, or its host is down")
-        if endings.awaited and time.monotonic() > until:
+                outcomes.lose(rank, f"{workers[rank]} has left the Dask cluster: it was killed, or its host is down")
+        if outcomes.awaited and time.monotonic() > until:
             raise Timeout(f"the Dask worker at {workers[0]} had no free thread within {within_s:g} s")
-    return endings
+    return outcomes
 
 
 def _hold(token: str) -> Outcome:
     worker = package("distributed", "dask").get_worker()
     own = urlsplit(worker.address)  # what others know it by; none in a cluster inside one process
     listener, address = hold("127.0.0.1" if own.scheme == "inproc" else str(own.hostname))
-    _held[worker.address] = listener, token
+    _listeners[worker.address] = listener, token
     return Outcome(0, socket.gethostname(), address)
 
 
-def _part(place: Place, fn: Callable[..., Any], *args: Any) -> Outcome:
+def _part(member: Member, fn: Callable[..., Any], *args: Any) -> Outcome:
     worker, dumps = package("distributed", "dask").get_worker(), package("cloudpickle", "dask").dumps
-    listener, token = _held.pop(worker.address, (None, "")) if place.rank == 0 else (None, place.token)
-    if place.size > 1 and token != place.token:
+    listener, token = _listeners.pop(worker.address, (None, "")) if member.rank == 0 else (None, member.token)
+    if member.size > 1 and token != member.token:
         return failed(0, PeerLost("the worker of rank 0 was started anew, and its group is gone", rank=0), dumps)
-    return take_part(place, fn, args, listener=listener, cpus=worker.state.nthreads, dumps=dumps)
+    return take_part(member, fn, args, listener=listener, cpus=worker.state.nthreads, dumps=dumps)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import BadInput, Timeout
-from ._meeting import Endings, Outcome, Place, failed, hold, package, settings_of, take_part
+from ._meeting import Member, Outcome, Outcomes, failed, hold, package, settings_of, take_part
 
 __all__ = ["run"]
 
@@ -76,8 +76,8 @@ def run(
         rendezvous, token = None, secrets.token_hex(16)
         if num_workers > 1:
             rendezvous = _follow(ray, [actors[0].hold.remote()]).results()[0]
-        place = Place(0, num_workers, rendezvous, token, settings)
-        parts = [one.take_part.remote(replace(place, rank=rank), num_cpus, *given) for rank, one in enumerate(actors)]
+        member = Member(0, num_workers, rendezvous, token, settings)
+        parts = [one.take_part.remote(replace(member, rank=rank), num_cpus, *given) for rank, one in enumerate(actors)]
         return _follow(ray, parts).results()
     finally:
         for actor in actors:
@@ -87,24 +87,26 @@ def run(
 
 def _check_room(nodes: list[Any], need: Mapping[str, float], num_workers: int) -> None:
     there = [node["Resources"] for node in nodes if node["Alive"]]
-    room = sum(int(min(have.get(name, 0) / value for name, value in need.items())) for have in there)
-    if room < num_workers:
+    available = sum(int(min(have.get(name, 0) / value for name, value in need.items())) for have in there)
+    if available < num_workers:
         each = ", ".join(f"{name} {value:g}" for name, value in need.items())
-        what = f"num_workers={num_workers}, but Ray has room for {room} workers of {each} each (nodes: {len(there)})"
-        raise BadInput(f"{what}: ask for fewer or smaller ones (num_cpus=), or add nodes first")
+        raise BadInput(
+            f"num_workers={num_workers}, but Ray has room for {available} workers of {each} each "
+            f"(nodes: {len(there)}): ask for fewer or smaller ones (num_cpus=), or add nodes first"
+        )
 
 
-def _follow(ray: Any, tasks: list[Any]) -> Endings:
-    endings = Endings(len(tasks))
-    while awaited := {tasks[rank]: rank for rank in endings.awaited}:
+def _follow(ray: Any, tasks: list[Any]) -> Outcomes:
+    outcomes = Outcomes(len(tasks))
+    while awaited := {tasks[rank]: rank for rank in outcomes.awaited}:
         for task in ray.wait(list(awaited), timeout=1.0)[0]:
             try:
-                endings.add(ray.get(task))
+                outcomes.add(ray.get(task))
             except ray.exceptions.RayActorError as error:
-                endings.lose(awaited[task], " ".join(str(error).split()))
+                outcomes.lose(awaited[task], " ".join(str(error).split()))
             except Exception as error:  # what could not be brought there or back
-                endings.add(failed(awaited[task], error, ray.cloudpickle.dumps))
-    return endings
+                outcomes.add(failed(awaited[task], error, ray.cloudpickle.dumps))
+    return outcomes
 
 
 class _Worker:
@@ -114,6 +116,6 @@ class _Worker:
         self._listener, address = hold(package("ray.util", "ray").get_node_ip_address())
         return Outcome(0, socket.gethostname(), address)
 
-    def take_part(self, place: Place, cpus: float, fn: Callable[..., Any], *args: Any) -> Outcome:
+    def take_part(self, member: Member, cpus: float, fn: Callable[..., Any], *args: Any) -> Outcome:
         pickler = package("ray.cloudpickle", "ray")
-        return take_part(place, fn, args, listener=self._listener, cpus=cpus, dumps=pickler.dumps)
+        return take_part(member, fn, args, listener=self._listener, cpus=cpus, dumps=pickler.dumps)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import BadInput, PeerLost
-from ._meeting import Endings, Place, address_toward, hold, pack, package, settings_of, take_part
+from ._meeting import Member, Outcomes, address_toward, hold, pack, package, settings_of, take_part
 
 __all__ = ["run"]
 
@@ -75,9 +75,9 @@ def run(
     rows, schema = spark.range(num_workers, numPartitions=num_workers), None
     if data is not None:  # a shuffle: as many tasks as ranks after it, and Spark may repeat what is before it
         rows, schema = data.repartition(num_workers, *partition_by), types.to_arrow_schema(data.schema)
-    place = Place(0, num_workers, None, secrets.token_hex(16), settings)
+    member = Member(0, num_workers, None, secrets.token_hex(16), settings)
     try:
-        stage = rows.mapInArrow(lambda batches: _part(batches, place, fn, schema), "outcome binary", barrier=True)
+        stage = rows.mapInArrow(lambda batches: _part(batches, member, fn, schema), "outcome binary", barrier=True)
         collected = stage.collect()
     except Exception as error:
         if not _LOST.search(str(error)):
@@ -85,10 +85,10 @@ def run(
         rank = int(task[1]) if (task := _TASK.search(str(error))) else None
         what = f"rank {'?' if rank is None else rank} of {num_workers} lost its worker"
         raise PeerLost(f"{what}: its process or its executor ended", rank=rank) from error
-    endings = Endings(num_workers)
+    outcomes = Outcomes(num_workers)
     for row in collected:
-        endings.add(pickler.loads(bytes(row.outcome)))
-    return endings.results()
+        outcomes.add(pickler.loads(bytes(row.outcome)))
+    return outcomes.results()
 
 
 def _check_slots(context: Any, num_workers: int) -> None:
@@ -102,18 +102,18 @@ def _check_slots(context: Any, num_workers: int) -> None:
         time.sleep(0.1)
 
 
-def _part(batches: Iterator[Any], place: Place, fn: Callable[..., Any], schema: Any) -> Iterator[Any]:
+def _part(batches: Iterator[Any], member: Member, fn: Callable[..., Any], schema: Any) -> Iterator[Any]:
     arrow, pickler = package("pyarrow", "spark"), package("pyspark.cloudpickle", "spark")
     context = package("pyspark", "spark").BarrierTaskContext.get()
     # All rows are here before ranks meet, so that none waits for another's shuffle in a call.
     table = arrow.Table.from_batches(given) if (given := list(batches)) else schema and schema.empty_table()
     args = () if schema is None else ({name: table[name].to_numpy() for name in table.column_names},)
     rank, listener, address = context.partitionId(), None, ""
-    if rank == 0 and place.size > 1:
+    if rank == 0 and member.size > 1:
         hosts = [info.address.rpartition(":")[0].strip("[]") for info in context.getTaskInfos()]
         elsewhere = next((host for host in hosts if host != hosts[0]), None)
         listener, address = hold("127.0.0.1" if elsewhere is None else address_toward(elsewhere))
-    place = replace(place, rank=rank, rendezvous=context.allGather(address)[0] or None)
-    outcome = take_part(place, fn, args, listener=listener, cpus=context.cpus(), dumps=pickler.dumps)
+    member = replace(member, rank=rank, rendezvous=context.allGather(address)[0] or None)
+    outcome = take_part(member, fn, args, listener=listener, cpus=context.cpus(), dumps=pickler.dumps)
     packed = pack(outcome, pickler.dumps)
     yield arrow.RecordBatch.from_pydict({"outcome": arrow.array([packed], arrow.binary())})

@@ -1,7 +1,7 @@
-"""Compressed and other binary files, told apart by their first bytes.
+"""Compressed and other binary files, recognised by their first bytes.
 
-gzip, bzip2 and xz are read by Python itself, Zstandard by Python 3.14 or pyarrow. What is neither text nor compressed
-text is named, so that it can be refused by its name instead of being read as lines.
+gzip, bzip2 and xz are read by Python itself, Zstandard by Python 3.14 or pyarrow. Other binary files are refused with
+the name of their format, instead of being read as lines.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..errors import BadInput
 
 __all__ = ["ERRORS", "bare_name", "binary_kind", "compression_of", "decompressed", "in_place_of_binary", "looks_binary"]
 
-#: What damaged files raise when they are decompressed.
+#: Errors of decompressing damaged files.
 ERRORS = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
 
-#: Bytes at the beginning of a file that tell what it is.
+#: First bytes of a file, by format.
 HEAD_BYTES = 512
 
-_ENDINGS = {
+_SUFFIXES = {
     ".gz": "gzip",
     ".bz2": "bzip2",
     ".xz": "xz",
@@ -75,7 +75,7 @@ _NO_TEXT = bytes(set(range(32)) - {7, 8, 9, 10, 11, 12, 13, 27})
 
 
 def compression_of(path: str, head: bytes = b"") -> str | None:
-    """How a file is compressed: what its name says, else its first bytes; None: it is not.
+    """Compression of a file, by its name or else its first bytes; None: none.
 
     Examples
     --------
@@ -83,9 +83,9 @@ def compression_of(path: str, head: bytes = b"") -> str | None:
     >>> compression_of("GRAPH.TXT.GZ"), compression_of("/dev/fd/63", b"BZh91AY"), compression_of("a.txt")
     ('gzip', 'bzip2', None)
     """
-    ending = os.path.splitext(path)[1].lower()
-    if ending in _ENDINGS:
-        return _ENDINGS[ending]
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in _SUFFIXES:
+        return _SUFFIXES[suffix]
     return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
 
 
@@ -98,12 +98,12 @@ def bare_name(path: str) -> str:
     >>> bare_name("a.mtx.GZ"), bare_name("a.mtx")
     ('a.mtx', 'a.mtx')
     """
-    bare, ending = os.path.splitext(path)
-    return bare if ending.lower() in _ENDINGS else path
+    bare, suffix = os.path.splitext(path)
+    return bare if suffix.lower() in _SUFFIXES else path
 
 
 def binary_kind(head: bytes) -> str | None:
-    """What a file that is no text is, by its first bytes; None: text, as far as one can tell.
+    """Format of a binary file, by its first bytes; None: probably text.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all.
+"""Output files that appear whole or not at all.
 
 A regular file is written under another name beside it and renamed, with the mode and, where the system lets it, the
 owner of the file that it replaces. A link is followed: what it points to is replaced, the link stays. What cannot be
@@ -87,7 +87,7 @@ def replacing(path: str) -> Iterator[BinaryIO]:
 
 
 def is_special(path: str) -> bool:
-    """Whether a name is of what is there and is no regular file: a FIFO, a device, an open descriptor.
+    """Whether a name is of an existing special file: a FIFO, a device, an open descriptor.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def is_special(path: str) -> bool:
 
 
 def _end_of_links(path: str) -> tuple[str, int | None]:
-    """What a name leads to in the end; the number, if that is an open descriptor of this process."""
+    """Target of a name after all links; the number, if that is an open descriptor of this process."""
     for _ in range(_MOST_LINKS):
         found = _DESCRIPTOR.fullmatch(os.path.abspath(path))
         if found is not None:
@@ -144,7 +144,7 @@ def _make_alike(file: int, before: os.stat_result) -> None:
 
 
 def _copy(whole: BinaryIO, path: str, number: int | None) -> None:
-    """Write all of a file to a place that stays what it is."""
+    """Write all of a file to a special file, in place."""
     whole.flush()
     whole.seek(0)
     if number is None:

@@ -1,4 +1,4 @@
-"""Which columns of an edge list are source, target and weight: by names that programs give them, or by the user.
+"""Columns of an edge list: which are source, target and weight, by known names or by the caller.
 
 Names are compared without case, blanks and punctuation, so ``Source ID``, ``source_id`` and ``sourceId`` are one. Known
 are those of NetworkX and Gephi (Source, Target, Weight), igraph (from, to), Spark's GraphFrames and cuGraph (src, dst),
@@ -56,7 +56,7 @@ class Roles:
 
 @dataclass(frozen=True)
 class Columns:
-    """What a user says of the columns: a name of the file's first line, or a number from 1, as ``cut -f`` counts."""
+    """Columns as the caller names them: by a name in the first line, or by a number from 1, as ``cut -f`` counts."""
 
     source: str
     target: str
@@ -112,13 +112,13 @@ class Columns:
 
 
 def _number(name: str, names: Sequence[str] | None, count: int, where: str) -> int:
-    for alike in (str, str.lower):
-        places = [place for place, known in enumerate(names or ()) if alike(known) == alike(name)]
-        if len(places) == 1:
-            return places[0]
-        if places:
+    for fold in (str, str.lower):
+        found = [column for column, known in enumerate(names or ()) if fold(known) == fold(name)]
+        if len(found) == 1:
+            return found[0]
+        if found:
             raise BadInput(
-                f"{where}: {len(places)} columns are called {name}: {_listed(names)}; say its number, from 1"
+                f"{where}: {len(found)} columns are called {name}: {_listed(names)}; give the number of one, from 1"
             )
     if name.isascii() and name.isdigit() and 1 <= int(name) <= count:
         return int(name) - 1
@@ -127,7 +127,7 @@ def _number(name: str, names: Sequence[str] | None, count: int, where: str) -> i
 
 
 def roles_by_name(names: Sequence[str], where: str, *, weights: bool) -> Roles:
-    """The columns that known names tell.
+    """Columns found by known names.
 
     Parameters
     ----------
@@ -158,7 +158,9 @@ def roles_by_name(names: Sequence[str], where: str, *, weights: bool) -> Roles:
     if not weights:
         return Roles(source, target)
     weight = plain.index("weight") if plain.count("weight") == 1 else _only(plain, _WEIGHT_NAMES)
-    left = [name for place, name in enumerate(names) if place not in (source, target) and plain[place] not in _OTHERS]
+    left = [
+        name for column, name in enumerate(names) if column not in (source, target) and plain[column] not in _OTHERS
+    ]
     if weight is None and left:
         raise BadInput(
             f"{where}: is {' or '.join(map(repr, left))} the weight? The columns are {_listed(names)}; {_HINT}; leave "
@@ -171,8 +173,8 @@ def _numbered_pair(plain: Sequence[str]) -> tuple[int, int] | tuple[None, None]:
     """The only two columns whose names differ in a last 1 and 2; if there are but two, in a last letter: ``a,b``."""
     ends = (("1", "2"), *((("a", "b"), ("x", "y"), ("i", "j")) if len(plain) == 2 else ()))
     pairs = [
-        (place, plain.index(name[:-1] + after))
-        for place, name in enumerate(plain)
+        (column, plain.index(name[:-1] + after))
+        for column, name in enumerate(plain)
         for first, after in ends
         if name.endswith(first) and plain.count(name) == plain.count(name[:-1] + after) == 1
     ]
@@ -189,8 +191,8 @@ def _plain(name: str) -> str:
 
 def _only(plain: Sequence[str], known: frozenset[str]) -> int | None:
     """The one column of a known name; None if there is none, or several."""
-    places = [place for place, name in enumerate(plain) if name in known]
-    return places[0] if len(places) == 1 else None
+    found = [column for column, name in enumerate(plain) if name in known]
+    return found[0] if len(found) == 1 else None
 
 
 def _listed(names: Sequence[str] | None) -> str:

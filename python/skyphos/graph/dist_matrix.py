@@ -1,14 +1,12 @@
-"""The distributed sparse matrix, and its product with a vector: the papers' iterative matrix product.
+"""DistMatrix: the distributed sparse matrix, and its product with a vector.
 
-Each rank holds a share of the entries, any share. To multiply, it needs x at the columns of its share
-(Kylix's *in* set) and has part of y at the rows of its share (the *out* set); one configured reduce a
-product adds the parts up and takes each rank the entries that it needs (*Sparse Allreduce*, section III;
-Kylix, section I.A.2). For a square matrix the result is aligned like the input, so it can be multiplied
-again.
+Each rank holds any share of the entries. To multiply, it needs x at the columns of its share (Kylix's *in* set) and has
+part of y at the rows of its share (the *out* set). One configured reduce a product adds the parts and returns to each
+rank the entries that it needs (*Sparse Allreduce*, section III; Kylix, section I.A.2). For a square matrix the result
+is aligned like the input, so it can be multiplied again.
 
-Cost of a product on one rank: 2 nnz/P operations, and one reduce of |rows| values in and |index| values
-out. Setting up: two passes of counting sort over the share, one configure with a reduce for the ownership,
-one configure.
+Cost of a product on one rank: 2 nnz/P operations, and one reduce of |rows| values in and |index| values out. Cost of
+construction: two passes of counting sort over the share, one configure with a reduce for the ownership, one configure.
 """
 
 from __future__ import annotations
@@ -89,7 +87,7 @@ class DistMatrix:
     (array([  10., 1000.,  100.]), array([  2.,  11., 101.]))
     """
 
-    @collective(place=1)
+    @collective(argument=1)
     def __init__(
         self,
         comm: Comm,

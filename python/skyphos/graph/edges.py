@@ -1,4 +1,4 @@
-"""A list of edges: what the readers give and the partitions move."""
+"""Edge lists, which readers return and partitions move."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Edges:
 
 
 def _ids(given: Any, name: str) -> Ids:
-    """Ids as int64, those that are written as whole floats too."""
+    """Ids as int64, also from whole floats."""
     if isinstance(given, np.ndarray) and given.dtype == np.int64 and given.ndim == 1 and type(given) is np.ndarray:
         return given
     if np.ma.isMaskedArray(given):

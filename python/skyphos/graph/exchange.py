@@ -1,4 +1,4 @@
-"""Small collectives that loading a graph needs, made of the one that there is: a configured reduce.
+"""Small collectives for loading a graph, made of configured reductions.
 
 A reduce in which each index has exactly one contributor moves data: its "sum" is that rank's value. So rows
 travel to the rank that asks for them, and numbers are gathered.
@@ -93,11 +93,11 @@ def move(comm: Comm, rows: Ids, owners: npt.NDArray[Any]) -> Ids:
     want = np.arange(starts[comm.rank, 0], ends[comm.rank, -1])
     plan = comm.configure(np.concatenate(mine), want, n=int(ends[-1, -1]), width=capacity * width)
     packed = _pack(rows, order, counts, capacity)
-    came = plan.reduce(packed).reshape(-1, width)
+    received = plan.reduce(packed).reshape(-1, width)
     del packed
     firsts = (starts[comm.rank] - starts[comm.rank, 0]) * capacity
     found: Ids = np.concatenate(
-        [came[first : first + count] for first, count in zip(firsts, table[comm.rank], strict=True)]
+        [received[first : first + count] for first, count in zip(firsts, table[comm.rank], strict=True)]
     )
     return found
 
@@ -107,9 +107,9 @@ def _pack(rows: Ids, order: npt.NDArray[Any], counts: npt.NDArray[Any], capacity
     width = rows.shape[1]
     crates = -(-counts // capacity)
     packed = np.zeros((int(crates.sum()), capacity * width), np.int64)
-    room = packed.reshape(-1, width)
+    packed_rows = packed.reshape(-1, width)
     done = first = 0
     for count, taken in zip(counts.tolist(), crates.tolist(), strict=True):
-        np.take(rows, order[done : done + count], axis=0, out=room[first : first + count], mode="clip")
+        np.take(rows, order[done : done + count], axis=0, out=packed_rows[first : first + count], mode="clip")
         done, first = done + count, first + taken * capacity
     return packed

@@ -1,4 +1,4 @@
-"""Files to be read, on local disk or elsewhere: S3, HDFS, HTTP and whatever else fsspec or pyarrow know.
+"""Input files, on local disk or elsewhere: S3, HDFS, HTTP and whatever else fsspec or pyarrow can read.
 
 A name with a scheme (``s3://bucket/graph.txt.gz``, ``hdfs://host/graph.mtx``) is opened by fsspec where that is
 installed, which finds the package for the scheme (s3fs, gcsfs, …), else by pyarrow, which brings S3, GCS and HDFS
@@ -79,15 +79,17 @@ def _open(path: str) -> BinaryIO:
     if importlib.util.find_spec("fsspec") is not None:
         import fsspec  # type: ignore[import-untyped, unused-ignore]
 
-        system, place = fsspec.core.url_to_fs(path)
-        return cast(BinaryIO, system.open(place, "rb"))
+        system, inner_path = fsspec.core.url_to_fs(path)
+        return cast(BinaryIO, system.open(inner_path, "rb"))
     if importlib.util.find_spec("pyarrow") is not None:
         import pyarrow.fs  # type: ignore[import-untyped, unused-ignore]
 
-        arrow_system, place = pyarrow.fs.FileSystem.from_uri(path)
+        arrow_system, inner_path = pyarrow.fs.FileSystem.from_uri(path)
         # It has no lines of its own.
-        return cast(BinaryIO, io.BufferedReader(cast(Any, arrow_system.open_input_file(place))))
-    raise BadInput(f"{path}: to read from there takes fsspec or pyarrow: pip install fsspec, and what it asks for")
+        return cast(BinaryIO, io.BufferedReader(cast(Any, arrow_system.open_input_file(inner_path))))
+    raise BadInput(
+        f"{path}: reading from there needs fsspec or pyarrow: pip install fsspec, and the package that it names"
+    )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Graphs as other libraries have them, as edges: arrays and sparse matrices of weights, and graphs of NetworkX."""
+"""Edges of graphs from other libraries: arrays, sparse matrices of weights, and NetworkX graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a file to each rank's share of the graph: read, check together, move edges to where they belong."""
+"""Loading of a graph: read a share, check it on all ranks, move edges to their ranks."""
 
 from __future__ import annotations
 

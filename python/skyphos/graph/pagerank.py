@@ -83,7 +83,7 @@ class TimeSplit:
 
 @dataclass
 class PageRank:
-    """What :func:`pagerank` returns on each rank.
+    """Result of :func:`pagerank` on each rank.
 
     Attributes
     ----------
@@ -319,7 +319,7 @@ class _Change:
 
 
 class _Personalization:
-    """The vector p, kept as one number while all its entries are alike."""
+    """The vector p, stored as one number if all its entries are equal."""
 
     def __init__(self, matrix: DistMatrix, count: int, weights: Mapping[int, float] | None) -> None:
         self._p: Weights | float = 1.0 / count

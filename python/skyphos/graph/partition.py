@@ -1,4 +1,4 @@
-"""Which rank holds which edges.
+"""Partitions of edges: which rank gets which edge.
 
 An edge partition cuts vertices: each edge lives on one rank, a vertex on every rank that has an edge of it.
 For graphs with hubs that is the better cut (PowerGraph; Kylix II.B). Three ways:
@@ -162,18 +162,18 @@ def greedy_owners(edges: Edges, parts: int) -> Ids:
     names, ends = np.unique(np.concatenate([edges.source, edges.target]), return_inverse=True)
     left = np.bincount(ends, minlength=len(names)).tolist()
     sources, targets = ends[: len(edges)].tolist(), ends[len(edges) :].tolist()
-    held = [0] * len(names)  # A(v), one bit a part
+    parts_of = [0] * len(names)  # A(v), one bit a part
     load = [0] * parts
     owners = []
     bits = [1 << part for part in range(parts)]
-    room, most = (1 << parts) - 1, _SLACK * len(sources) / parts
+    open_parts, most = (1 << parts) - 1, _SLACK * len(sources) / parts
     for u, v in zip(sources, targets, strict=True):
-        of_u, of_v = held[u] & room, held[v] & room
+        of_u, of_v = parts_of[u] & open_parts, parts_of[v] & open_parts
         allowed = of_u & of_v  # case 1
         if not allowed and of_u and of_v:  # case 2
             allowed = of_u if left[u] >= left[v] else of_v
         elif not allowed:  # cases 3 and 4
-            allowed = of_u or of_v or room
+            allowed = of_u or of_v or open_parts
         owner, least = -1, len(sources) + 1
         for part in range(parts):
             if allowed & bits[part] and load[part] < least:
@@ -181,9 +181,9 @@ def greedy_owners(edges: Edges, parts: int) -> Ids:
         owners.append(owner)
         load[owner] += 1
         if load[owner] >= most:
-            room &= ~bits[owner]
-        held[u] |= bits[owner]
-        held[v] |= bits[owner]
+            open_parts &= ~bits[owner]
+        parts_of[u] |= bits[owner]
+        parts_of[v] |= bits[owner]
         left[u] -= 1
         left[v] -= 1
     return np.array(owners, np.int64)

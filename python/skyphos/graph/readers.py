@@ -107,7 +107,7 @@ def read_file(
     shown: str | None = None,
     of_stream: bool = False,
 ) -> Edges:
-    """As :func:`read_edges`, of a file. What came from a stream is named as that, and told by what it holds."""
+    """As :func:`read_edges`, of a file. ``of_stream``: a copy of a stream, whose format is found by content."""
     try:
         with open_binary(path) as stream:
             head = stream.read(HEAD_BYTES)

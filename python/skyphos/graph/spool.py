@@ -1,4 +1,4 @@
-"""Graphs from stdin and pipes: read once, to a temporary file that all ranks of the host then read.
+"""Spool of graphs from stdin and pipes: read once, to a temporary file that all ranks of the host read.
 
 ``-`` is stdin; ``/dev/stdin``, ``/dev/fd/63`` (a shell's ``<(zcat g.gz)``), FIFOs and sockets are pipes. The bytes of
 a pipe are there once and cannot be sought in, while a reader looks at a file's beginning first and each rank reads a
@@ -31,7 +31,7 @@ _DESCRIPTOR = re.compile(r"/dev/stdin|/dev/fd/\d+|/proc/(?:self|\d+)/fd/\d+")
 
 
 def is_stream(path: str) -> bool:
-    """Whether a name is of something that can be read only once, by one process.
+    """Whether a name is of a source that can be read only once, by one process.
 
     Examples
     --------

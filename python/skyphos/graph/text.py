@@ -1,4 +1,4 @@
-"""Edges in lines of text: one rank's share of a file, parsed fast, and the exact line where it cannot be.
+"""Edges in lines of text: fast parsing of one share of a file, and the exact line of an error.
 
 A line belongs to the share in which its first byte lies, so shares that meet at any byte hold each line
 once. A plain file is read from the share's first byte on. A compressed one has to be decompressed up to
@@ -40,7 +40,7 @@ _HEAD = 1 << 16
 
 #: A byte order mark, as Windows writes it before text in UTF-8.
 BOM = b"\xef\xbb\xbf"
-#: What may stand between columns: the first of these that a line holds. Blanks beside one are none of it.
+#: Separators of columns: the first of these that a line holds counts. Blanks next to it are ignored.
 SEPARATORS = (b";", b"|", b",", b"\t", b" ")
 # Those beside which no other separates: a comma is then part of a field.
 _STRONG = (b";", b"|")
@@ -48,7 +48,7 @@ _STRONG = (b";", b"|")
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the edges of a text file begin, and what its columns mean.
+    """Start of the edges in a text file, and the meaning of its columns.
 
     Attributes
     ----------
@@ -287,7 +287,7 @@ def _regular(text: bytes, layout: Layout) -> bytes:
 
 
 def _parse_slow(text: bytes, layout: Layout, path: str, lines_before: int) -> tuple[Ids, Ids, Weights | None]:
-    """Parse line by line; the definition of what an edge is."""
+    """Parse line by line; this defines an edge."""
     rows: list[tuple[int, int, float]] = []
     for number, raw in enumerate(text.split(b"\n"), lines_before + 1):
         line = raw.strip()

@@ -1,8 +1,8 @@
 """Undirected graphs from edges of either direction, as ``networkx.Graph`` has them.
 
-An edge {a, b} may be written as a b, as b a, or as both. Where it is written several times with weights of their own,
-the last one counts, in the order of the file, whichever way it was written. In a matrix (``combine="sum"``) entries of
-one place add up first, as SciPy has it; of (a, b) and (b, a), which a symmetric matrix both has, the later counts.
+An edge {a, b} may be written as a b, as b a, or as both. Where it is written several times with different weights, the
+last one in the order of the file counts, whichever way it was written. In a matrix (``combine="sum"``) entries of the
+same row and column are added first, as SciPy does; then of (a, b) and (b, a) the later counts.
 
 Cost: one exchange, which brings both directions of an edge to one rank, and a sort of its edges.
 """

@@ -1,4 +1,4 @@
-"""From what users pass to what the native library takes: contiguous arrays, checked, copied only if they must be."""
+"""Arguments for the native library: contiguous arrays, checked, and copied only where necessary."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _PYTHONS |= {operator.add: "sum", operator.mul: "prod", operator.or_: "or", oper
 
 
 def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The array if its memory can be used as it is, else a copy."""
+    """The array if its memory can be used directly, else a copy."""
     flags = array.flags
     return array if flags.c_contiguous and flags.aligned else np.require(array, requirements=["C", "A"])
 
@@ -97,7 +97,7 @@ def as_name(name: str, what: str) -> str:
 
 
 def as_one_of(name: str, known: Sequence[str], what: str) -> None:
-    """Refuse what is none of the names of a way to do something."""
+    """Refuse unknown names."""
     if name not in known:
         raise BadInput(f"{what}={name!r}: one of {', '.join(known)}")
 
@@ -148,7 +148,9 @@ def as_out(
         return np.empty(shape, dtype)
     if type(out) is not np.ndarray and isinstance(out, np.ndarray):
         if is_masked(out):
-            raise BadInput("out must not be a masked array: its mask would say nothing of the result")
+            raise BadInput(
+                "out must not be a masked array, because its mask would not describe the result: pass a plain array"
+            )
         plain_array(out, "out")  # refuses classes that give numbers another meaning
     if not isinstance(out, np.ndarray) or out.dtype != dtype or out.shape != shape:
         found = f"{out.dtype} of shape {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
@@ -198,7 +200,7 @@ def python_name(op: Any) -> str | None:
 
 
 def identity_of(op: Op, dtype: np.dtype[Any]) -> Any:
-    """What an absent index counts as."""
+    """The value that an absent index counts as."""
     name = op if isinstance(op, str) else NAMED_UFUNCS.get(op)
     least, most = -np.inf, np.inf  # of floats: also of bfloat16, which is of a kind of its own
     if dtype == np.bool_:

@@ -1,7 +1,7 @@
-"""Arrays as callers have them: NumPy's own, or what becomes one without a change of value.
+"""Array arguments: NumPy arrays, and objects that convert to one without changing a value.
 
-What NumPy would convert and lose a meaning by, it is refused here by name: masked arrays lose their mask, Arrow's nulls
-become NaN, sets and generators become one object.
+Objects whose meaning a conversion by NumPy would lose are refused by name: masked arrays would lose their mask, Arrow's
+nulls would become NaN, sets and generators would become one object.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["as_numpy", "is_masked", "plain_array", "refuse_masked", "require_flo
 
 Array = npt.NDArray[Any]
 
-#: bfloat16 is the type of the package ml_dtypes: who has such an array has that package.
+#: bfloat16 is a type of the package ml_dtypes, which is installed where there are such arrays.
 _VALUE_TYPES = frozenset(["bfloat16", "float16", "float32", "float64", "int32", "int64", "uint8", "uint32", "uint64"])
 
-#: What a type that cannot be reduced is made instead, without a change of value.
+#: Types that replace types that cannot be reduced, without changing values.
 _INSTEAD = {
     "int8": "int32",
     "int16": "int32",
@@ -103,7 +103,7 @@ def as_numpy(x: Any, what: str) -> Array:
 
 
 def _refuse_others(x: Any, what: str) -> None:
-    """Raise BadInput for what NumPy would make one object of, or another value."""
+    """Raise BadInput for objects that NumPy would convert to one object or to other values."""
     nulls = getattr(x, "null_count", 0)
     nulls = nulls() if callable(nulls) else nulls
     if isinstance(nulls, int) and nulls:

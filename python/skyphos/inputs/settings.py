@@ -1,7 +1,7 @@
-"""Numbers that users give as settings: honoured where their value is plain, else refused by name.
+"""Numeric settings: accepted where their value is unambiguous, else refused by name.
 
-``10.0`` and ``np.int64(10)`` are ten. ``2.5`` is no count, ``True`` no number, and a text is what it says in a file or
-on a command line, never in an argument.
+``10.0`` and ``np.int64(10)`` are ten. ``2.5`` is not a count, ``True`` is not a number. Text is read as a number in
+files and on the command line, but refused as an argument.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Threads that a rank merges with: the argument, ``SKYPHOS_THREADS``, or its share of the host's cores."""
+"""Number of merge threads of a rank: the argument, ``SKYPHOS_THREADS``, or a share of the host's cores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes and rates as people write them: ``2MB``, ``16 GiB``, ``10Gbit``."""
+"""Sizes and rates as text: ``2MB``, ``16 GiB``, ``10Gbit``."""
 
 from __future__ import annotations
 

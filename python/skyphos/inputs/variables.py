@@ -57,7 +57,7 @@ def text(name: str, environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def flag(name: str, environ: Mapping[str, str] | None = None) -> bool | None:
-    """Whether a variable says yes: 1, true, on, yes, or 0, false, off, no, in any case; None if it is not set.
+    """A variable as a boolean: 1, true, on, yes, or 0, false, off, no, in any case; None if it is not set.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def flag(name: str, environ: Mapping[str, str] | None = None) -> bool | None:
 
 
 def whole_number(name: str, environ: Mapping[str, str] | None = None) -> int | None:
-    """The whole number that a variable says, in decimal digits; None if it is not set.
+    """A variable as a whole number in decimal digits; None if it is not set.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def whole_number(name: str, environ: Mapping[str, str] | None = None) -> int | N
 
 
 def parse_whole(value: str, name: str) -> int:
-    """A whole number in ASCII digits; an error names where it stands."""
+    """A whole number in ASCII digits; errors name its source."""
     if not re.fullmatch(r"[+-]?[0-9]{1,30}", value.strip()):
         raise BadInput(f"{name} must be a whole number, not {value!r}")
     return int(value)

@@ -1,7 +1,7 @@
-"""How a process finds its place in a group: its rank, the group's size, and where to meet the others.
+"""Bootstrap: a process finds its rank, the size of its group, and the rendezvous.
 
-:func:`discover` is a pure function of its arguments and the environment. It opens nothing and waits for
-nobody. The first of these that says something wins:
+:func:`discover` is a pure function of its arguments and the environment. It opens nothing and does
+not wait. The first of these that is set counts:
 
 1. explicit arguments;
 2. ``SKYPHOS_RANK``, ``SKYPHOS_WORLD_SIZE``, ``SKYPHOS_RENDEZVOUS``, ``SKYPHOS_TOKEN``: ``skyphos run``;
@@ -12,7 +12,7 @@ nobody. The first of these that says something wins:
 
 A variable that is set to nothing counts as not set. Settings that are partial or contradict each other raise
 :class:`~skyphos.errors.BadInput` with the name of the variable, because a process that guesses would wait for
-ranks that never come.
+ranks that do not exist.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SLURM_PORTS = 20_000
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """A process's place in its group.
+    """Rank of a process, size of its group, and rendezvous.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ def discover(
     *,
     environ: Mapping[str, str] | None = None,
 ) -> Bootstrap:
-    """Find this process's place in its group.
+    """Find this process's rank, the size of its group, and the rendezvous.
 
     Parameters
     ----------
@@ -165,18 +165,18 @@ def split_address(address: str, name: str = "rendezvous") -> tuple[str, int]:
     return bare, _port(port, name)
 
 
-#: What launchers set for each process, that says neither its rank nor how many there are in a way that is known here.
+#: Variables of launchers whose ranks are not supported here.
 _RANKS = ("PMIX_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", "MV2_COMM_WORLD_RANK", "ALPS_APP_PE")
 
-#: What batch systems set: how many processes a job is to have.
+#: Variables of batch systems: the number of processes of a job.
 _SIZES = ("SLURM_NTASKS", "PBS_NP", "LSB_DJOB_NUMPROC", "FLUX_JOB_SIZE")
 
-#: What says where a group meets, or how many are on this host, but not which rank this is.
+#: Variables that give a rendezvous or local size, but no rank.
 _PARTIAL = ("SKYPHOS_RENDEZVOUS", "MASTER_ADDR", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 
 def sign_of_job(environ: Mapping[str, str] | None = None) -> str | None:
-    """What says that a process is one of several, though :func:`discover` finds it alone; None: nothing does.
+    """A sign that a process is one of several, though :func:`discover` finds it alone; None: there is none.
 
     Examples
     --------
@@ -235,7 +235,7 @@ def _explicit(env: _Environment, rank: int, world_size: int, rendezvous: str | N
     _check_pair(rank, world_size, "rank", "world_size")
     address = _address(env, rendezvous, world_size, 'give rendezvous="host:port"')
     # SKYPHOS_LISTEN_FD is not taken: that socket belongs to the launcher's group, not to this one.
-    return _place("explicit", (rank, world_size), address, token, None)
+    return _bootstrap("explicit", (rank, world_size), address, token, None)
 
 
 def _from_skyphos(env: _Environment, rendezvous: str | None, token: str | None) -> Bootstrap | None:
@@ -247,7 +247,7 @@ def _from_skyphos(env: _Environment, rendezvous: str | None, token: str | None) 
         raise BadInput(f"SKYPHOS_LISTEN_FD is {listen_fd} on rank {pair[0]}: it is an open socket, of rank 0 only")
     address = _address(env, rendezvous, pair[1], "set SKYPHOS_RENDEZVOUS=host:port")
     local = env.pair("SKYPHOS_LOCAL_RANK", "SKYPHOS_LOCAL_WORLD_SIZE")
-    return _place("skyphos", pair, address, token, local, listen_fd=listen_fd)
+    return _bootstrap("skyphos", pair, address, token, local, listen_fd=listen_fd)
 
 
 def _from_torch(env: _Environment, rendezvous: str | None, token: str | None) -> Bootstrap | None:
@@ -255,14 +255,14 @@ def _from_torch(env: _Environment, rendezvous: str | None, token: str | None) ->
     if pair is None:
         return None
     # torchrun says "True" here when its own store listens on MASTER_PORT for the whole job. `init` asks that store
-    # (engines/torchrun.py); without torch the next port is ours.
+    # (launch/torchrun.py); without torch the next port is ours.
     agent_holds_port = env.text("TORCHELASTIC_USE_AGENT_STORE") == "True"
     how = "set MASTER_ADDR and MASTER_PORT, or SKYPHOS_RENDEZVOUS=host:port"
     address = _address(env, rendezvous, pair[1], how, port_offset=int(agent_holds_port))
     # Some launchers set LOCAL_RANK alone; then nothing is known of the other ranks on this host.
     local = env.pair("LOCAL_RANK", "LOCAL_WORLD_SIZE") if env.text("LOCAL_WORLD_SIZE") else None
     launcher = "torchrun" if env.text("TORCHELASTIC_RUN_ID") or agent_holds_port else "environment"
-    return _place(launcher, pair, address, token, local)
+    return _bootstrap(launcher, pair, address, token, local)
 
 
 def _from_slurm(env: _Environment, rendezvous: str | None, token: str | None) -> Bootstrap | None:
@@ -289,7 +289,7 @@ def _from_slurm(env: _Environment, rendezvous: str | None, token: str | None) ->
     local = None
     if local_rank is not None and tasks is not None:
         local = local_rank, tasks_on_node(tasks, env.number("SLURM_NODEID") or 0)
-    return _place("slurm", (rank, size), address, token, local)
+    return _bootstrap("slurm", (rank, size), address, token, local)
 
 
 def _slurm_address(env: _Environment, step: str) -> str:
@@ -309,7 +309,7 @@ def _from_mpi(env: _Environment, rendezvous: str | None, token: str | None) -> B
     named = any(map(env.text, ("SKYPHOS_RENDEZVOUS", "MASTER_ADDR", "MASTER_PORT"))) or rendezvous is not None
     address = _address(env, rendezvous, pair[1], "") if named else None
     local = env.pair("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
-    return _place("mpi", pair, address, token, local or env.pair("MPI_LOCALRANKID", "MPI_LOCALNRANKS"))
+    return _bootstrap("mpi", pair, address, token, local or env.pair("MPI_LOCALRANKID", "MPI_LOCALNRANKS"))
 
 
 def _mpi_pair(env: _Environment) -> tuple[int, int] | None:
@@ -331,7 +331,7 @@ def _address(env: _Environment, rendezvous: str | None, world_size: int, how: st
     if world_size == 1 and (host is None or port is None):
         return None  # it meets nobody
     if host is None and port is None:
-        raise BadInput(f"{world_size} ranks but no place to meet: {how}")
+        raise BadInput(f"{world_size} ranks but no rendezvous: {how}")
     if host is None or port is None:
         here, absent = ("MASTER_ADDR", "MASTER_PORT") if port is None else ("MASTER_PORT", "MASTER_ADDR")
         raise BadInput(f"{here} is set but {absent} is not: set both or neither")
@@ -341,7 +341,7 @@ def _address(env: _Environment, rendezvous: str | None, world_size: int, how: st
     return f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
 
 
-def _place(
+def _bootstrap(
     launcher: str,
     pair: tuple[int, int],
     address: str | None,

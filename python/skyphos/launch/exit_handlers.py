@@ -1,7 +1,6 @@
-"""The end of a program: its groups are closed in order, and peers are told why, if it has failed.
+"""Exit handlers: at the end of a program its groups are closed in order, and peers receive the reason if it failed.
 
-Without this a rank whose program raises is noticed by its closed connections, and its peers, which then fail too, say
-of each other that they have left.
+Without them peers would only see closed connections, would fail too, and would then report each other as lost.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ _handlers_are_set = False
 
 
 def close_later(comm: Comm) -> None:
-    """Have a group closed when the program ends, whichever way it does."""
+    """Close a group when the program ends, in any way."""
     global _handlers_are_set  # noqa: PLW0603
     if not _handlers_are_set:
         _handlers_are_set = True
         atexit.register(_close_all)
         before = sys.excepthook
 
-        def told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
             # First, so that peers hear of it before they miss this rank.
             for one in list(_open):
                 close_failed(one, error)
@@ -44,12 +43,12 @@ def close_later(comm: Comm) -> None:
             if before is not sys.__excepthook__ or not tell_launcher(error):
                 before(kind, error, trace)
 
-        sys.excepthook = told
+        sys.excepthook = hook
     _open.add(comm)
 
 
 def close_failed(comm: Comm, error: BaseException) -> None:
-    """Close a group since an error ends its use, and tell the peers the class of the error and what it says."""
+    """Close a group because of an error, and send the peers its class and message."""
     _close(comm, _reason(error))
 
 

@@ -1,7 +1,7 @@
-"""How the processes of a group ended, and what that makes of the group.
+"""Exit status of processes, and the status of a group that follows from them.
 
-A process *died* if a signal killed it (a shell in between says so by a status of 128 + signal), or if its host is out
-of reach. One that ends by itself with a status other than 0 says that something is wrong.
+A process *died* if a signal killed it (a shell in between reports that as a status of 128 + signal), or if its host is
+out of reach. A process that ends by itself with a status other than 0 has failed.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Ending", "group_status"]
+__all__ = ["Exit", "group_status"]
 
 
 @dataclass(frozen=True)
-class Ending:
+class Exit:
     """The end of one process, or of all that were on a host which was lost.
 
     Attributes
@@ -24,14 +24,14 @@ class Ending:
     code : int
         As :attr:`subprocess.Popen.returncode`: the status, or minus the signal.
     lost : bool
-        It is the launcher's connection to ``who`` that ended so; nothing more will be heard of them.
+        It is the launcher's connection to ``who`` that ended so; their own status will never be known.
 
     Examples
     --------
-    >>> from skyphos.launch.exit_status import Ending
-    >>> print(Ending("rank 3 on n7", -9))
+    >>> from skyphos.launch.exit_status import Exit
+    >>> print(Exit("rank 3 on n7", -9))
     rank 3 on n7 was killed by SIGKILL
-    >>> print(Ending("rank 3 on n7", 2))
+    >>> print(Exit("rank 3 on n7", 2))
     rank 3 on n7 ended with status 2
     """
 
@@ -54,26 +54,26 @@ class Ending:
         return self.lost or 128 < self.status < 128 + signal.NSIG
 
 
-def group_status(endings: Sequence[Ending]) -> int:
+def group_status(exits: Sequence[Exit]) -> int:
     """The status of a group that goes on without processes that die, from how they ended, in order.
 
-    0 if one or more ended with 0 and all others died. A process that ends by itself with another status has something
-    to tell, whoever else ended well: the first such status. If all died, that of the first.
+    0 if one or more ended with 0 and all others died. If processes failed by themselves, the status of the first of
+    them, even where others ended with 0. If all died, the status of the first.
 
     Examples
     --------
-    >>> from skyphos.launch.exit_status import Ending, group_status
-    >>> group_status([Ending("rank 1", -9), Ending("rank 0", 0)])
+    >>> from skyphos.launch.exit_status import Exit, group_status
+    >>> group_status([Exit("rank 1", -9), Exit("rank 0", 0)])
     0
-    >>> group_status([Ending("rank 1", -9), Ending("rank 0", 1), Ending("rank 2", 0)])
+    >>> group_status([Exit("rank 1", -9), Exit("rank 0", 1), Exit("rank 2", 0)])
     1
-    >>> group_status([Ending("rank 1", -9), Ending("rank 0", -15)])
+    >>> group_status([Exit("rank 1", -9), Exit("rank 0", -15)])
     137
     """
-    failed = [one.status for one in endings if one.status and not one.died]
+    failed = [one.status for one in exits if one.status and not one.died]
     if failed:
         return failed[0]
-    return 0 if any(one.status == 0 for one in endings) else endings[0].status
+    return 0 if any(one.status == 0 for one in exits) else exits[0].status
 
 
 def _name(number: int) -> str:

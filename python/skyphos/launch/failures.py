@@ -1,7 +1,7 @@
-"""How a rank's program failed, as the rank tells its launcher.
+"""Failure of a rank's program, as the rank reports it to its launcher.
 
-A rank that raises an error which nobody catches writes one line to stderr, which its launcher takes out of the output.
-So the launcher knows which rank failed first by cause: the others raise what that one told them.
+A rank with an uncaught error writes one line to stderr, which the launcher removes from the output. So the launcher
+knows which rank's error is the cause: the other ranks raise the error that this rank sent them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import traceback
 from dataclasses import asdict, dataclass
 
 from ..errors import SkyphosError, text_of
-from ..plain_text import encoded
+from ..text.plain_text import encoded
 
 __all__ = ["VARIABLE", "Failure", "tell_launcher"]
 
@@ -72,9 +72,9 @@ class Failure:
         return f"{word} {json.dumps(asdict(self))}\n".encode()
 
     @classmethod
-    def of_json(cls, told: str | bytes) -> Failure:
-        """From what follows the word in the line."""
-        return cls(**json.loads(told))
+    def of_json(cls, text: str | bytes) -> Failure:
+        """Decode the part of a line after the word."""
+        return cls(**json.loads(text))
 
 
 def tell_launcher(error: BaseException) -> bool:

@@ -1,12 +1,12 @@
-"""Host files: which hosts, and how many ranks each takes.
+"""Host files: hosts, and the number of ranks on each.
 
-A line is one host, in the words of any of these; ``#`` begins a comment:
+A line is one host in any of these forms; ``#`` begins a comment:
 
 - ``node1`` (one rank), ``node1:4`` (MPICH, Hydra), ``[2001:db8::7]:4``;
 - ``node1 slots=4 max_slots=8`` (Open MPI; ``max_slots`` is of no effect, as slots are not exceeded here);
 - ``user@node1``, as ssh takes it.
 
-Everything else is refused with its line: a setting that is not understood must not become a host's name.
+Everything else is refused with its line, so that an unknown setting does not become the name of a host.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _line(words: list[str], where: str) -> tuple[str, int]:
 
 
 def _host(word: str, where: str) -> tuple[str, int | None]:
-    """A host as ssh takes it, and its ranks if they stand behind a colon."""
+    """A host as ssh takes it, and its number of ranks if a colon and a number follow."""
     if word.count(":") > 1 and "[" not in word:
         try:
             ipaddress.IPv6Address(word.rpartition("@")[2].partition("%")[0])

@@ -1,7 +1,6 @@
-"""Slurm's short way of writing a list of hosts: ``node[03-07,9],login1``.
+"""Slurm's host lists: ``node[03-07,9],login1``.
 
-Only what a process needs to find its group is here: the hosts one by one, in the order that Slurm numbers
-them.
+Only what a process needs to find its group: the hosts one by one, in the order in which Slurm numbers them.
 """
 
 from __future__ import annotations

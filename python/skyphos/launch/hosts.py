@@ -1,16 +1,15 @@
-"""Start the ranks of a group on the machines of a host file, over ssh.
+"""Launcher over ssh: starts the ranks of a group on the machines of a host file.
 
 On each host ssh starts one *agent*, ``python -m skyphos.launch.hosts``, which starts that host's ranks as
-:func:`.launch.run_local` does. Launcher and agent talk by lines of JSON over ssh's stdin, so neither the
-token nor the user's arguments stand on a command line, where others could read them and a shell would
-expand them:
+:func:`.launch.run_local` does. Launcher and agent exchange lines of JSON over ssh's stdin and stdout. So neither the
+token nor the user's arguments are on a command line, where other users could read them and a shell would expand them:
 
 - the launcher sends the job; the agent on the first host opens the socket for rank 0 and answers with its
   port, and only then the others are sent theirs;
-- an agent says once it has started its ranks, and of each how it ended; what that means for the others is the
-  launcher's to decide;
+- an agent reports that it has started its ranks, and the exit of each; the launcher decides what follows for the
+  others;
 - the launcher sends ``{"signal": 15}`` to pass a signal on;
-- when the line ends, because the launcher died or the network did, the agent kills its ranks.
+- when the connection ends, because the launcher or the network failed, the agent kills its ranks.
 
 Hosts named ``localhost`` get an agent without ssh. Skyphos must be installed at the same path on all hosts,
 and ssh must not ask for anything.
@@ -33,11 +32,11 @@ from typing import Any, BinaryIO, cast
 
 from ..errors import BadInput
 from ..inputs.settings import real, whole
-from .exit_status import Ending
+from .exit_status import Exit
 from .failures import Failure
 from .hostfile import parse_hostfile
-from .local import Place, start_ranks
-from .supervise import Child, Supervisor, Tell
+from .local import HostRanks, start_ranks
+from .supervise import Child, Report, Supervisor
 
 __all__ = ["SSH", "parse_hostfile", "place_ranks", "run_hosts"]
 
@@ -48,7 +47,7 @@ _FORWARDED = re.compile(
 )
 _LISTENS = b"skyphos-listens "
 # Before what an agent tells in its ranks' output; then a job's own word, so that no rank says it by chance.
-_TELLS = b"skyphos-tells-"
+_REPORT_PREFIX = b"skyphos-tells-"
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 # The usual command; BatchMode: a question would wait for an answer on the line to the agent.
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20")
@@ -80,10 +79,10 @@ def place_ranks(hosts: Sequence[tuple[str, int]], n: int | None) -> list[tuple[s
     >>> place_ranks([("a", 4), ("b", 4)], 6)
     [('a', 0, 4), ('b', 4, 2)]
     """
-    room = sum(slots for _, slots in hosts)
-    n = room if n is None else whole(n, "n", -(2**63), 2**63)
-    if not 1 <= n <= room:
-        raise BadInput(f"{n} ranks, but the host file has slots for 1 to {room}")
+    slots = sum(slots for _, slots in hosts)
+    n = slots if n is None else whole(n, "n", -(2**63), 2**63)
+    if not 1 <= n <= slots:
+        raise BadInput(f"{n} ranks, but the host file has slots for 1 to {slots}")
     placed, first = [], 0
     for host, slots in hosts:
         count = min(slots, n - first)
@@ -105,7 +104,7 @@ def run_hosts(
     python: str | None = None,
     grace_s: float = 5.0,
     keep_going: bool = False,
-    tell: Tell = "",
+    report: Report = "",
 ) -> int:
     """Run a command as a group over several hosts, and stay until it ends.
 
@@ -131,7 +130,7 @@ def run_hosts(
     grace_s : float
         Seconds from SIGTERM to SIGKILL.
     keep_going : bool
-    tell : {"", "killed", "failed"}
+    report : {"", "killed", "failed"}
         As in :func:`~skyphos.launch.run_local`; a host that is out of reach counts as killed, but one on which no rank
         began ends the group.
 
@@ -157,7 +156,7 @@ def run_hosts(
         "prefix": prefix,
         "grace_s": grace_s,
     }
-    with _Agents(job, placed, ssh, python or sys.executable, env, keep_going=keep_going, tell=tell) as agents:
+    with _Agents(job, placed, ssh, python or sys.executable, env, keep_going=keep_going, report=report) as agents:
         agents.start_next()
         return agents.run()
 
@@ -174,11 +173,11 @@ class _Agents(Supervisor):
         env: Mapping[str, str],
         *,
         keep_going: bool,
-        tell: Tell,
+        report: Report,
     ) -> None:
         # The agents keep the grace; what they have not ended twice that long is out of reach.
-        super().__init__(2 * job["grace_s"] + 1, keep_going=keep_going, tell=tell)
-        self._word = _TELLS + job["word"].encode() + b" "
+        super().__init__(2 * job["grace_s"] + 1, keep_going=keep_going, report=report)
+        self._word = _REPORT_PREFIX + job["word"].encode() + b" "
         self._began: set[str] = set()
         # Ranks of each host that was started of whose end nothing is known.
         self._running: dict[str, set[int]] = {}
@@ -213,19 +212,19 @@ class _Agents(Supervisor):
                 self.start_next()
         while self._word in lines:
             before, _, rest = lines.partition(self._word)
-            told, _, lines = rest.partition(b"\n")
+            message, _, lines = rest.partition(b"\n")
             super().deliver(child, to, before)
-            self._hear(child.who, json.loads(told))
+            self._hear(child.who, json.loads(message))
         super().deliver(child, to, lines)
 
-    def _hear(self, host: str, told: dict[str, Any]) -> None:
+    def _hear(self, host: str, message: dict[str, Any]) -> None:
         self._began.add(host)
-        if "ended" in told:
-            rank, code = told["ended"]
+        if "ended" in message:
+            rank, code = message["ended"]
             self._running[host].discard(rank)
-            self.note(Ending(f"rank {rank} on {host}", code))
-        if "failed" in told:
-            rank, label, failure = told["failed"]
+            self.note(Exit(f"rank {rank} on {host}", code))
+        if "failed" in message:
+            rank, label, failure = message["failed"]
             self.note_failure(f"rank {rank} on {host}", label, Failure.of_json(failure))
 
     def left(self) -> bool:
@@ -236,7 +235,7 @@ class _Agents(Supervisor):
         if gone:
             ranks = f"rank {gone[0]}" if len(gone) == 1 else f"ranks {', '.join(map(str, gone))}"
             began = child.who in self._began
-            self.note(Ending(f"{ranks} on {child.who}", child.process.returncode or 1, lost=True), ends_all=not began)
+            self.note(Exit(f"{ranks} on {child.who}", child.process.returncode or 1, lost=True), ends_all=not began)
 
     def signal_child(self, child: Child, number: int) -> None:
         if number == signal.SIGKILL:
@@ -258,24 +257,24 @@ class _Host(Supervisor):
 
     def __init__(self, job: dict[str, Any]) -> None:
         super().__init__(job["grace_s"], keep_going=True)  # until the launcher says otherwise
-        self._word = _TELLS + job["word"].encode() + b" "
+        self._word = _REPORT_PREFIX + job["word"].encode() + b" "
         self._first_rank: int = job["first_rank"]
 
     def listen_to_launcher(self, rest: bytes) -> None:
         self._heard = rest
         self.watch(0, self._hear)
 
-    def tell_launcher(self, told: dict[str, Any]) -> None:
-        self._write(self._stdout, self._word + json.dumps(told).encode() + b"\n")
+    def report_to_launcher(self, message: dict[str, Any]) -> None:
+        self._write(self._stdout, self._word + json.dumps(message).encode() + b"\n")
 
     def child_ended(self, child: Child) -> None:
         super().child_ended(child)
         rank = self._first_rank + self.children.index(child)
-        self.tell_launcher({"ended": [rank, child.process.returncode]})
+        self.report_to_launcher({"ended": [rank, child.process.returncode]})
 
     def failure_told(self, child: Child, failure: Failure) -> None:
         rank = self._first_rank + self.children.index(child)
-        self.tell_launcher({"failed": [rank, child.label, json.dumps(asdict(failure))]})
+        self.report_to_launcher({"failed": [rank, child.label, json.dumps(asdict(failure))]})
 
     def _hear(self, fd: int) -> bool:
         data = os.read(fd, 1 << 16)
@@ -318,18 +317,18 @@ def _agent_main() -> int:
         rendezvous = f"[{job['host']}]:{port}" if is_v6 else f"{job['host']}:{port}"
         sys.stdout.buffer.write(_LISTENS + rendezvous.encode() + b"\n")
         sys.stdout.buffer.flush()
-    place = Place(job["world_size"], job["first_rank"], job["count"], rendezvous, job["token"])
+    share = HostRanks(job["world_size"], job["first_rank"], job["count"], rendezvous, job["token"])
     with _Host(job) as group:
         group.listen_to_launcher(b"")
         start_ranks(
             group,
             job["command"],
-            place,
+            share,
             {**os.environ, **job["env"]},
             listener=listener,
             prefix=job["prefix"],
         )
-        group.tell_launcher({"began": place.count})
+        group.report_to_launcher({"began": share.count})
         if listener is not None:
             listener.close()
         return group.run()

@@ -1,7 +1,7 @@
-"""Processes that a rank started and that outlive it.
+"""Leftovers: processes that a rank started and that outlive it.
 
-They are found by the rank's process group, and by the rank's variables in their environment, which a process keeps
-that makes a session of its own (``setsid``, a daemon). Linux only; elsewhere a signal to the group is all there is.
+They are found by the rank's process group, and by the rank's variables in their environment, which a process keeps when
+it starts its own session (``setsid``, a daemon). This works on Linux only; elsewhere the group is sent a signal.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def find(origins: Sequence[Origin]) -> dict[Origin, list[int]]:
 
 
 def adopt(wanted: bool) -> bool:
-    """Whether orphans among this process's descendants become its children from now on; what was so before.
+    """Set whether orphaned descendants become children of this process; return the setting before.
 
     Their ends can then be waited for, which not every first process of a container does.
     """

@@ -1,10 +1,10 @@
-"""Start the ranks of a group: ``skyphos run`` and everything else that needs local processes.
+"""Local launcher: starts the ranks of a group on this machine (``skyphos run`` and others).
 
-:func:`run_local` starts them on this machine. The launcher opens the socket on which rank 0 will listen, on
-a port that the kernel picks, and hands it down open: no other program can take the port in between, and no
-rank can come too early. Each job has a random token, passed by environment, without which nobody gets in.
+:func:`run_local` opens the socket on which rank 0 will listen, on a port that the kernel picks, and passes it on open:
+no other program can take the port meanwhile, and no rank can connect too early. Each job has a random token, passed in
+the environment, without which nothing joins the group.
 
-For machines of a host file see :mod:`.hosts`.
+For the machines of a host file see :mod:`.hosts`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ..errors import BadInput
 from ..inputs.settings import real, whole
 from . import failures
 from .streams import fill_gaps
-from .supervise import Supervisor, Tell
+from .supervise import Report, Supervisor
 
-__all__ = ["Place", "command_line", "cores", "rank_environment", "run_local", "start_ranks"]
+__all__ = ["HostRanks", "command_line", "cores", "rank_environment", "run_local", "start_ranks"]
 
 # What a group in which the launcher itself may be must not leak into the new one.
 _OURS = (
@@ -43,7 +43,7 @@ _OURS = (
 
 
 @dataclass(frozen=True)
-class Place:
+class HostRanks:
     """The ranks of one group that run on one host.
 
     Attributes
@@ -73,7 +73,7 @@ def run_local(
     env: Mapping[str, str] | None = None,
     grace_s: float = 5.0,
     keep_going: bool = False,
-    tell: Tell = "",
+    report: Report = "",
 ) -> int:
     """Run a command as a group of local processes, and stay until it ends.
 
@@ -93,7 +93,7 @@ def run_local(
         Seconds from SIGTERM to SIGKILL when the group has to end.
     keep_going : bool
         Whether the others go on when a process fails: for groups with replicas, and programs that shrink theirs.
-    tell : {"", "killed", "failed"}
+    report : {"", "killed", "failed"}
         Of which ranks to say on stderr how they ended, and what becomes of the others: as :class:`.Supervisor` has it.
 
     Returns
@@ -127,11 +127,11 @@ def run_local(
     # A queue for every rank at once: all of them connect in the same moment.
     with (
         socket.create_server(("127.0.0.1", 0), backlog=max(128, n)) as listener,
-        Supervisor(grace_s, keep_going=keep_going, tell=tell) as group,
+        Supervisor(grace_s, keep_going=keep_going, report=report) as group,
     ):
         rendezvous = f"127.0.0.1:{listener.getsockname()[1]}"
-        place = Place(n, 0, n, rendezvous, secrets.token_hex(16))
-        start_ranks(group, command, place, os.environ if env is None else env, listener=listener, prefix=prefix)
+        share = HostRanks(n, 0, n, rendezvous, secrets.token_hex(16))
+        start_ranks(group, command, share, os.environ if env is None else env, listener=listener, prefix=prefix)
         listener.close()
         return group.run()
 
@@ -139,23 +139,23 @@ def run_local(
 def start_ranks(
     group: Supervisor,
     command: Sequence[str],
-    place: Place,
+    share: HostRanks,
     env: Mapping[str, str],
     *,
     listener: socket.socket | None,
     prefix: bool,
 ) -> None:
     """Start one host's ranks in a supervisor; rank 0 inherits the listening socket."""
-    for local_rank in range(place.count):
-        rank = place.first_rank + local_rank
-        variables = rank_environment(place, local_rank, env)
+    for local_rank in range(share.count):
+        rank = share.first_rank + local_rank
+        variables = rank_environment(share, local_rank, env)
         if prefix:
             # Lines shall come when they are printed, not when 8 KB of them are there.
             variables.setdefault("PYTHONUNBUFFERED", "1")
             variables[failures.VARIABLE] = group.failure_word
         # Rank 0 reads what a shell gave as <(command).
         pass_fds = _open_descriptors(command) if rank == 0 else ()
-        if rank == 0 and listener is not None and place.world_size > 1:
+        if rank == 0 and listener is not None and share.world_size > 1:
             variables["SKYPHOS_LISTEN_FD"] = str(listener.fileno())
             pass_fds = (*pass_fds, listener.fileno())
         # A background process group that reads a terminal is stopped by the kernel, so a terminal is not
@@ -173,7 +173,7 @@ def start_ranks(
         )
 
 
-def rank_environment(place: Place, local_rank: int, env: Mapping[str, str]) -> dict[str, str]:
+def rank_environment(share: HostRanks, local_rank: int, env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of one rank.
 
     ``OMP_NUM_THREADS``, if not set, becomes this host's cores over its ranks: NumPy's matrix products would
@@ -187,14 +187,14 @@ def rank_environment(place: Place, local_rank: int, env: Mapping[str, str]) -> d
     ('3', '1', '3')
     """
     variables = {name: value for name, value in env.items() if name not in _OURS}
-    variables.setdefault("OMP_NUM_THREADS", str(max(1, cores() // place.count)))
+    variables.setdefault("OMP_NUM_THREADS", str(max(1, cores() // share.count)))
     variables.update(
-        SKYPHOS_RANK=str(place.first_rank + local_rank),
-        SKYPHOS_WORLD_SIZE=str(place.world_size),
-        SKYPHOS_RENDEZVOUS=place.rendezvous,
-        SKYPHOS_TOKEN=place.token,
+        SKYPHOS_RANK=str(share.first_rank + local_rank),
+        SKYPHOS_WORLD_SIZE=str(share.world_size),
+        SKYPHOS_RENDEZVOUS=share.rendezvous,
+        SKYPHOS_TOKEN=share.token,
         SKYPHOS_LOCAL_RANK=str(local_rank),
-        SKYPHOS_LOCAL_WORLD_SIZE=str(place.count),
+        SKYPHOS_LOCAL_WORLD_SIZE=str(share.count),
     )
     return variables
 

@@ -1,4 +1,4 @@
-"""The ranks of a group inside one process, and a function run on all of them."""
+"""LocalGroup: the ranks of a group inside one process, and a function run on all of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AGREED_S = 1.0
 
 
 class LocalGroup(list["Comm"]):
-    """What :func:`skyphos.local` returns: a list of the group's Comms, by rank."""
+    """The Comms of a group inside one process, by rank; :func:`skyphos.local` returns it."""
 
     def run(self, function: Callable[..., T], *arguments: Any) -> list[T]:
         """Run a function on every rank, each in a thread of its own.
@@ -52,17 +52,17 @@ class LocalGroup(list["Comm"]):
         ended = threading.Condition()
         running = len(self)
 
-        def body(place: int, comm: Comm) -> None:
+        def body(process: int, comm: Comm) -> None:
             nonlocal running
             failed: BaseException | None = None
             try:
-                results[place] = function(comm, *arguments)
+                results[process] = function(comm, *arguments)
             except BaseException as error:
                 failed = error
             with ended:
                 running -= 1
                 if failed is not None:
-                    errors.append((place, failed))
+                    errors.append((process, failed))
                 ended.notify_all()
                 agreed = not isinstance(failed, SkyphosError) or ended.wait_for(lambda: not running, _AGREED_S)
             if failed is not None and not (agreed and isinstance(failed, SkyphosError)):
@@ -80,9 +80,9 @@ class LocalGroup(list["Comm"]):
                 thread.join()
             raise
         if errors:
-            place, error = errors[0]
+            process, error = errors[0]
             if hasattr(error, "add_note"):
-                error.add_note(f"on rank {place} of {len(self)}")
+                error.add_note(f"on rank {process} of {len(self)}")
             raise error
         return results
 

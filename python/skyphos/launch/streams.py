@@ -1,7 +1,7 @@
-"""The three standard streams of a process, any of which its parent may have closed.
+"""Standard streams of a process, any of which its parent may have closed.
 
-A closed descriptor 0, 1 or 2 is the number that the next open file gets: a socket would then be overwritten by what
-belongs on stdin, or be sent what was meant for stdout. So programs of ours first fill the gaps with ``/dev/null``.
+The next file that is opened gets the number of a closed descriptor. A socket with the number 0, 1 or 2 would be
+overwritten by what is printed. So our programs first open ``/dev/null`` on closed ones.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 from typing import IO, Any
 
-from ..plain_text import degrade
+from ..text.plain_text import degrade
 
 __all__ = ["descriptor_of", "fill_gaps", "prepare"]
 
@@ -44,7 +44,7 @@ def prepare() -> None:
 
 
 def descriptor_of(stream: IO[Any] | None, number: int) -> int:
-    """The descriptor that a standard stream writes to; of one that has none (a notebook's), the usual number.
+    """The descriptor of a standard stream; the usual number if it has none (in a notebook).
 
     Examples
     --------

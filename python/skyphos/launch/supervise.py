@@ -1,4 +1,4 @@
-"""Child processes that live and die together, and the way that they do.
+"""Supervisor of child processes: starts them, passes on output and signals, and ends all when one fails.
 
 A :class:`Supervisor` starts children, passes their output on line by line under a label, forwards signals, and when
 one child fails ends the others, unless they are to go on: after a moment for their last words SIGTERM, and after a
@@ -33,19 +33,19 @@ from types import FrameType, TracebackType
 from typing import IO, TYPE_CHECKING, Literal
 
 from ..errors import BadInput, SkyphosError
-from ..plain_text import encoded
+from ..text.plain_text import encoded
 from . import leftovers
-from .exit_status import Ending, group_status
+from .exit_status import Exit, group_status
 from .failures import Failure
 from .streams import descriptor_of, fill_gaps
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Child", "Supervisor", "Tell"]
+__all__ = ["Child", "Report", "Supervisor"]
 
-#: Of whom it is told how they ended: nobody, those that were killed, all that failed.
-Tell = Literal["", "killed", "failed"]
+#: Children whose end is reported: none, those that were killed, all that failed.
+Report = Literal["", "killed", "failed"]
 
 _PR_SET_PDEATHSIG = 1
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -53,7 +53,7 @@ _FORWARDED = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2)
 # A line without end is passed on in pieces of this size, so that no child can fill the launcher's memory.
 _LONGEST_LINE = 1 << 16
 _DRAIN_S = 1.0
-#: Seconds from one look at what ended children have left behind to the next.
+#: Seconds between looks at the processes that ended children left behind.
 _LOOK_S = 0.02
 
 #: Seconds that children have to end by themselves after one has failed, before they are sent SIGTERM.
@@ -69,7 +69,7 @@ class Child:
     process: subprocess.Popen[bytes]
     begun: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     has_ended: bool = False
-    #: ``NAME=value`` in its environment, by which what it starts is known.
+    #: ``NAME=value`` in its environment, by which processes that it starts are found.
     mark: tuple[bytes, ...] = ()
 
     @property
@@ -86,9 +86,9 @@ class Supervisor:
         Seconds from SIGTERM to SIGKILL.
     keep_going : bool
         Whether the others go on when a child fails.
-    tell : {"", "killed", "failed"}
-        Of whom to say on stderr how they ended, and what becomes of the others: nobody, those that were killed, or all
-        that failed; one line for the first one, for each with ``keep_going``.
+    report : {"", "killed", "failed"}
+        Children whose end is reported on stderr, with what becomes of the others: none, those that were killed, or all
+        that failed. One line for the first of them; with ``keep_going`` one for each.
 
     Notes
     -----
@@ -96,10 +96,10 @@ class Supervisor:
     child is left when it ends, whatever the reason.
     """
 
-    def __init__(self, grace_s: float = 5.0, *, keep_going: bool = False, tell: Tell = "") -> None:
+    def __init__(self, grace_s: float = 5.0, *, keep_going: bool = False, report: Report = "") -> None:
         self.children: list[Child] = []
-        self._endings: list[Ending] = []
-        self._keep_going, self._tell = keep_going, tell
+        self._exits: list[Exit] = []
+        self._keep_going, self._report = keep_going, report
         self._grace_s = grace_s
         self._selector = selectors.DefaultSelector()
         self._failed: int | None = None
@@ -108,14 +108,14 @@ class Supervisor:
         self._kill_at: float | None = None
         self._out_closed = False
         self._ends_all = False
-        # The word that begins a line in which a child tells how its program failed.
+        # Begins a line in which a child reports how its program failed.
         self.failure_word = f"\x1e{secrets.token_hex(8)}"
-        # Of whom that is told, and the line before each line of theirs.
+        # Reported failures: the child, the line before each line of its trace, and the failure.
         self._failures: list[tuple[str, str, Failure]] = []
         # The first that ended the group, and whether others were left then.
-        self._first_end: tuple[Ending, bool] | None = None
+        self._first_end: tuple[Exit, bool] | None = None
         # Those that ended with an error before the launcher ended any.
-        self._by_themselves: list[Ending] = []
+        self._by_themselves: list[Exit] = []
         # Children that have ended, whose own children are to end too, and when these are killed.
         self._rest: dict[Child, float] = {}
         self._give_up_at: float | None = None
@@ -179,16 +179,16 @@ class Supervisor:
         label : str
             Put before each line of its output.
         who : str
-            What it is called in messages: which rank, on which host.
+            Its name in messages: rank and host.
         pipes : bool
             Whether its output goes through the supervisor; else it has the launcher's own stdout and stderr.
         stdin : as in subprocess
-            What it reads.
+            Its stdin.
         pass_fds : sequence of int
             File descriptors that it keeps.
         mark : sequence of str
-            Names of variables whose values no other child has: what has them in its environment was started by this
-            one, and ends with it if it fails.
+            Names of variables whose values no other child has. A process with them in its environment was started by
+            this child, and is ended with it if it fails.
 
         Raises
         ------
@@ -203,8 +203,8 @@ class Supervisor:
                 stdout=subprocess.PIPE if pipes else None,
                 stderr=subprocess.PIPE if pipes else None,
                 pass_fds=pass_fds,
-                bufsize=0,  # what a broken pipe did not take must not be tried again when it is closed
-                # Runs in a process of one thread that only execs: what makes preexec_fn dangerous is not there.
+                bufsize=0,  # bytes that a broken pipe did not take must not be written again on closing
+                # The forked process has one thread and only execs, so preexec_fn is safe.
                 preexec_fn=partial(_before_exec, _prctl(), os.getpid()),  # noqa: PLW1509
             )
         except OSError as error:
@@ -234,11 +234,11 @@ class Supervisor:
         -------
         int
             0 if all children returned 0; else 128 + the signal that the launcher was sent; else the code of the
-            first child that failed, or what :func:`.group_status` says of children that were to go on.
+            first child that failed, or :func:`.group_status` if the others were to go on.
         """
         while self._unnoted() or self._rest:
             due = [at for at in (self._term_at, self._kill_at) if at is not None]
-            # Nothing tells of the end of processes that are not our own children.
+            # No signal reports the end of processes that are not our own children, so they are polled.
             due += [time.monotonic() + _LOOK_S] if self._rest else []
             timeout = max(0.0, min(due) - time.monotonic()) if due else None
             for key, _ in self._selector.select(timeout):
@@ -252,10 +252,10 @@ class Supervisor:
             self._look_at_rest()
         self._drain()
         self._tell_cause()
-        failed = self._failed or any(ending.status for ending in self._endings)
+        failed = self._failed or any(exited.status for exited in self._exits)
         if failed and self._interrupted is not None:
             return 128 + self._interrupted
-        return self._failed or group_status(self._endings)
+        return self._failed or group_status(self._exits)
 
     def end_all(self, number: int = signal.SIGTERM) -> None:
         """Send every child a signal, and SIGKILL after the grace."""
@@ -267,7 +267,7 @@ class Supervisor:
         self._rest = {child: min(at, self._kill_at) for child, at in self._rest.items()}
 
     def signal_child(self, child: Child, number: int) -> None:
-        """Send a signal to a child and what it started."""
+        """Send a signal to a child and the processes that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.process.pid, number)
 
@@ -276,31 +276,31 @@ class Supervisor:
         return [child for child in self.children if child.process.poll() is None]
 
     def left(self) -> bool:
-        """Whether there is anyone whose end has not been noted."""
+        """Whether there are children whose end has not been noted."""
         return self._unnoted()
 
     def _unnoted(self) -> bool:
         return any(not child.has_ended for child in self.children)
 
     def _note_ended(self) -> None:
-        # First those that were killed: others that ended in the same moment did so because of them.
+        # First those that were killed: others that ended in the same moment ended because of them.
         ended = [child for child in self.children if not child.has_ended and child.process.poll() is not None]
         for child in sorted(ended, key=lambda child: child.process.returncode >= 0):
             child.has_ended = True
             self._drain_one(child)  # its last words come first
             if child.process.returncode or self._ends_all:
-                # What it started may still be there.
+                # Processes that it started may still run.
                 self._end_rest([child], signal.SIGTERM)
                 self._rest[child] = time.monotonic() + self._grace_s
             self.child_ended(child)
 
     def _end_rest(self, children: Sequence[Child], number: int) -> None:
-        """Send a signal to what ended children have started."""
+        """Send a signal to processes that ended children started."""
         origins = [child.origin for child in children]
         leftovers.send(number, origins, leftovers.find(origins))
 
     def _look_at_rest(self) -> None:
-        """Forget children of whose own nothing is left; kill what is left after the grace."""
+        """Forget ended children whose processes are all gone; after the grace, kill the remaining processes."""
         if not self._rest:
             return
         found = leftovers.find([child.origin for child in self._rest])
@@ -309,7 +309,7 @@ class Supervisor:
                 del self._rest[child]
             elif time.monotonic() >= kill_at:
                 leftovers.send(signal.SIGKILL, [child.origin], found)
-                # What cannot be killed, since the system does not let it, is not waited for.
+                # Processes that the system does not let us kill are not waited for.
                 self._rest[child] = math.inf
                 self._give_up_at = self._give_up_at or time.monotonic() + _DRAIN_S
         if self._give_up_at is not None and time.monotonic() >= self._give_up_at:
@@ -318,34 +318,34 @@ class Supervisor:
 
     def child_ended(self, child: Child) -> None:
         """Take in the end of a child, once, when all that it wrote has been passed on."""
-        self.note(Ending(child.who, child.process.returncode))
+        self.note(Exit(child.who, child.process.returncode))
 
-    def note(self, ending: Ending, *, ends_all: bool = False) -> None:
-        """Take in how someone ended, and end the others if that is what it means, or if it ``ends_all``."""
-        self._endings.append(ending)
-        if ending.status and not self._ends_all:
-            self._by_themselves.append(ending)
-        if not ending.status or self._failed is not None or self._ends_all:
+    def note(self, exited: Exit, *, ends_all: bool = False) -> None:
+        """Record an exit, and end the others if it is a failure that ends them, or if ``ends_all``."""
+        self._exits.append(exited)
+        if exited.status and not self._ends_all:
+            self._by_themselves.append(exited)
+        if not exited.status or self._failed is not None or self._ends_all:
             return
         goes_on = self._keep_going and not ends_all
-        told = self._tell == "failed" or (self._tell == "killed" and ending.died)
-        if told and (goes_on or self.left()):
+        reported = self._report == "failed" or (self._report == "killed" and exited.died)
+        if reported and (goes_on or self.left()):
             if goes_on:
-                self._say(f"skyphos: {ending}; the others go on" if self.left() else f"skyphos: {ending}")
+                self._say(f"skyphos: {exited}; the others go on" if self.left() else f"skyphos: {exited}")
             else:
                 # Which one is to blame is known when all have ended.
-                self._first_end = ending, self.left()
+                self._first_end = exited, self.left()
         if not goes_on:
-            self._failed = self._failed or ending.status
-            # The others hear of it from each other, and can say what they were doing.
+            self._failed = self._failed or exited.status
+            # The others learn it from their peers, and get a moment to say what they were doing.
             self._term_at = time.monotonic() + _LAST_WORDS_S
 
     def failure_told(self, child: Child, failure: Failure) -> None:
-        """Take in how a child says that its program failed."""
+        """Record the failure that a child reported."""
         self.note_failure(child.who, child.label, failure)
 
     def note_failure(self, who: str, label: str, failure: Failure) -> None:
-        """Print an error: whole if the others go on, else in a line, for the one that all others follow comes last."""
+        """Print an error: whole if the others go on, else one line, because the cause is printed last."""
         if self._keep_going:
             self._say_whole(label, failure)
             return
@@ -361,8 +361,8 @@ class Supervisor:
         return next((one for one in self._failures if not one[2].follows), self._failures[0])
 
     def _tell_cause(self) -> None:
-        """Say which rank failed first, and why, once all have said what they have to say."""
-        ending, others_left = self._first_end or (None, False)
+        """Report which rank failed first, and why, after the output of all."""
+        exited, others_left = self._first_end or (None, False)
         why = ""
         if self._failures:
             who, label, failure = self._cause()
@@ -370,22 +370,22 @@ class Supervisor:
             if silent is None:
                 self._say_whole(label, failure)
                 why = f" ({failure.summary})"
-                ending = next((one for one in self._endings if one.who == who and one.status), ending)
+                exited = next((one for one in self._exits if one.who == who and one.status), exited)
             else:
                 self._say(f"{label}{failure.summary}")
-                ending = silent
-        if self._first_end is not None and ending is not None:
-            self._failed = ending.status
-            # Who tells of all is `skyphos run`.
-            may_go_on = self._tell == "failed" and ending.died and not self._keep_going
+                exited = silent
+        if self._first_end is not None and exited is not None:
+            self._failed = exited.status
+            # `skyphos run` reports all of them.
+            may_go_on = self._report == "failed" and exited.died and not self._keep_going
             hint = " (--keep-going: they go on)" if may_go_on else ""
             others = f"; the others are ended{hint}" if others_left else ""
-            self._say(f"skyphos: {ending}{why}{others}")
+            self._say(f"skyphos: {exited}{why}{others}")
 
-    def _silent_cause(self) -> Ending | None:
-        """Who ended with an error by itself and has not said why: first of all those that died."""
-        told = {who for who, _, _ in self._failures}
-        silent = [ending for ending in self._by_themselves if ending.who not in told]
+    def _silent_cause(self) -> Exit | None:
+        """A child that ended with an error by itself and did not report why: preferably one that died."""
+        reported = {who for who, _, _ in self._failures}
+        silent = [exited for exited in self._by_themselves if exited.who not in reported]
         return next((one for one in silent if one.died), silent[0] if silent else None)
 
     def _say_whole(self, label: str, failure: Failure) -> None:
@@ -396,21 +396,21 @@ class Supervisor:
         self._write(self._stderr, encoded(line) + b"\n")
 
     def _without_failures(self, child: Child, lines: bytes) -> bytes:
-        """A child's lines without those that are for the supervisor."""
+        """A child's lines without its reports to the supervisor."""
         word = self.failure_word.encode() + b" "
         while word in lines:
             before, _, rest = lines.partition(word)
-            told, _, after = rest.partition(b"\n")
+            reported, _, after = rest.partition(b"\n")
             lines = before + after
             try:
-                failure = Failure.of_json(told)
+                failure = Failure.of_json(reported)
             except (ValueError, TypeError):  # it was cut off
                 continue
             self.failure_told(child, failure)
         return lines
 
     def _drain_one(self, child: Child) -> None:
-        """Pass on what an ended child has left in its pipes."""
+        """Pass on what is left in the pipes of an ended child."""
         until = time.monotonic() + _DRAIN_S
         for stream in (child.process.stdout, child.process.stderr):
             key = self._selector.get_map().get(stream.fileno()) if stream is not None else None
@@ -418,7 +418,7 @@ class Supervisor:
                 pass
 
     def _drain(self) -> None:
-        """Pass on what ended children have left in their pipes; not for ever, should a grandchild go on writing."""
+        """Pass on what is left in the pipes of ended children, for a limited time: grandchildren may still write."""
         until = time.monotonic() + _DRAIN_S
         while any([key.data(key.fd) for key, _ in self._selector.select(0)]) and time.monotonic() < until:
             pass
@@ -430,7 +430,7 @@ class Supervisor:
     def _woken(self, fd: int) -> bool:
         for number in os.read(fd, 4096):
             if number in _ENDING:
-                # Whoever asks twice does not want to wait for the grace.
+                # A second signal means: do not wait for the grace.
                 self.end_all(number if self._interrupted is None else signal.SIGKILL)
                 self._interrupted = self._interrupted or number
             elif number != signal.SIGCHLD:
@@ -439,7 +439,7 @@ class Supervisor:
         return False
 
     def _pass_on(self, child: Child, to: int, fd: int) -> bool:
-        """Copy whole lines from a child's pipe; True if something came."""
+        """Copy whole lines from a child's pipe; True if there was something to read."""
         try:
             data = os.read(fd, 1 << 16)
         except BlockingIOError:
@@ -473,7 +473,7 @@ class Supervisor:
                 if error.errno != errno.EPIPE:
                     stream = {self._stdout: "standard output", self._stderr: "standard error"}.get(to, str(to))
                     raise SkyphosError(f"{stream}: {error.strerror}") from None
-                # Whoever read our output has gone (``| head``): so shall the children.
+                # The reader of our output has gone (``| head``): end the children too.
                 self._out_closed = True
                 self._failed = self._failed or 128 + signal.SIGPIPE
                 self.end_all()

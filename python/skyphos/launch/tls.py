@@ -1,4 +1,4 @@
-"""Encrypted connections: which files a rank needs, and where it finds their names.
+"""TLS settings: the files that a rank needs, from arguments or variables.
 
 What they protect, and what not: ``docs/threat-model.md``. ``skyphos certificates`` makes them.
 """
@@ -23,7 +23,7 @@ _VARIABLES = ("SKYPHOS_TLS_AUTHORITY", "SKYPHOS_TLS_CERTIFICATE", "SKYPHOS_TLS_K
 
 @dataclass(frozen=True)
 class TLS:
-    """Files, in PEM, with which a rank encrypts what it says to the others of its group.
+    """PEM files with which a rank encrypts its messages to the other ranks.
 
     All ranks of a group have such files, or none.
 

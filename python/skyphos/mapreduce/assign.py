@@ -1,4 +1,4 @@
-"""Which worker takes which partition: equal shares, as many as can be where the data is (*Twister*, section 3)."""
+"""Assignment of partitions to workers: equal shares, as many as possible where the data is (*Twister*, section 3)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def assign(parts: Sequence[Collection[str]], workers: Sequence[str]) -> list[int
     more -= int((loads > share).sum())
     for part in np.flatnonzero(chosen < 0).tolist():
         worker = int(np.argmin(loads))
-        if loads[worker] >= share:  # all have their share: some get one more
+        if loads[worker] >= share:  # all have their share, so some get one more
             worker = int(np.flatnonzero(loads == share)[0])
         chosen[part] = worker
         loads[worker] += 1
@@ -51,18 +51,18 @@ def assign(parts: Sequence[Collection[str]], workers: Sequence[str]) -> list[int
 
 
 def _flow(local: list[tuple[int, int]], parts: int, workers: int, share: int, more: int) -> list[tuple[int, int]]:
-    """The partitions that a maximal flow brings to workers which have them."""
+    """Partitions that a maximum flow assigns to workers which have their data."""
     from scipy.sparse import csr_array  # here, since it takes long to import
     from scipy.sparse.csgraph import maximum_flow
 
-    # Nodes: partitions, workers, source, what is beyond equal shares, sink.
+    # Nodes: partitions, workers, source, the excess over equal shares, sink.
     source, beyond, sink = parts + workers, parts + workers + 1, parts + workers + 2
     edges = [(source, part, 1) for part in range(parts)]
     edges += [(part, parts + worker, 1) for part, worker in local]
     edges += [(parts + worker, sink, share) for worker in range(workers)]
     edges += [(parts + worker, beyond, 1) for worker in range(workers)] + [(beyond, sink, more)]
-    tails, heads, room = np.array([edge for edge in edges if edge[2]], np.int32).T
-    graph = csr_array((room, (tails, heads)), shape=(sink + 1, sink + 1))
+    tails, heads, capacity = np.array([edge for edge in edges if edge[2]], np.int32).T
+    graph = csr_array((capacity, (tails, heads)), shape=(sink + 1, sink + 1))
     flow = maximum_flow(graph, source, sink).flow.tocoo()
     taken = (flow.data > 0) & (flow.row < parts) & (flow.col >= parts) & (flow.col < parts + workers)
     return list(zip(flow.row[taken].tolist(), (flow.col[taken] - parts).tolist(), strict=True))

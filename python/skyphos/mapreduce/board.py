@@ -1,4 +1,4 @@
-"""What all ranks know of an iteration's tasks, and what they decide by it alike: whose tasks go to whom."""
+"""Board: what all ranks know of the tasks of an iteration, and the moves of tasks that they derive from it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ..vectors.sparse_vector import SparseVector
 
 __all__ = ["Board", "Status"]
 
-# A task that is done counts more than any time for which one runs, and more for a lower rank: of two the first has won.
+# A completed task counts more than any running time, and more for a lower rank: of two copies one wins.
 _DONE = 1 << 40
 
-# Words of a rank beside those of its tasks: what a task takes, threads, and threads without work.
+# Words of a rank after those of its tasks: time of a task, threads, and idle threads.
 _WORDS = 3
 
-# A copy of a running task is begun when it has taken so many times what a task takes where the copy would run, and so
-# many seconds: nobody waits long for what is shorter.
+# A copy of a running task is begun when it has taken this many times as long as a task takes where the copy would run,
+# and at least this many seconds, since shorter tasks are not worth a copy.
 _SLOW, _LEAST = 1.5, 0.1
 
 
 @dataclass
 class Status:
-    """What a rank tells of itself.
+    """The progress of one rank.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Status:
     running : dict of int to float
         Seconds since they began, of tasks that run or that only this rank may begin.
     done : list of int
-        Tasks that were completed since it last told.
+        Tasks that were completed since its last report.
     """
 
     seconds: float
@@ -69,13 +69,13 @@ class Board:
     >>> import numpy as np
     >>> board.hear(np.concatenate([quick.indices, slow.indices]), np.concatenate([quick.values, slow.values]))
     [(4, {1})]
-    >>> board.moves()  # of 0's three that wait, the last first
+    >>> board.moves()  # of the three that wait on rank 0, the last first
     [(3, 1), (2, 1), (1, 1)]
     """
 
     def __init__(self, owner: Sequence[int] | npt.NDArray[np.int64], size: int, near: Sequence[Collection[int]]):
         self._size, self._near = size, near
-        #: Whose each task is, as of the last decision; the rank that completed it first, or -1.
+        #: Owner of each task, as of the last decision; the rank that completed it first, or -1.
         self.owner = np.array(owner, np.int64)
         self.winner = np.full(len(self.owner), -1, np.int64)
         #: The rank that runs a second copy of a task.
@@ -87,25 +87,25 @@ class Board:
 
     @property
     def is_complete(self) -> bool:
-        """Whether each task was completed by somebody."""
+        """Whether all tasks are completed."""
         return bool((self.winner >= 0).all())
 
     @property
     def quickest(self) -> float:
-        """Seconds that a task takes where it takes least; 0: nobody knows yet."""
+        """Seconds of a task on the fastest rank; 0 while unknown."""
         return float(min(self._seconds[self._seconds > 0], default=0.0))
 
     def words(self, rank: int, status: Status) -> SparseVector:
-        """What a rank tells, as a vector of which all ranks get the maximum."""
+        """The progress of a rank as a vector; ranks exchange the maximum of all of them."""
         count = len(self.owner)
-        held = {task: 1 + min(int(seconds * 1e3), _DONE >> 1) for task, seconds in status.running.items()}
-        held |= dict.fromkeys(status.done, _DONE + self._size - rank)
+        entries = {task: 1 + min(int(seconds * 1e3), _DONE >> 1) for task, seconds in status.running.items()}
+        entries |= dict.fromkeys(status.done, _DONE + self._size - rank)
         base = count + _WORDS * rank
-        held |= {base: 1 + int(status.seconds * 1e6), base + 1: 1 + status.threads, base + 2: 1 + status.idle}
-        return SparseVector(list(held), np.array(list(held.values()), np.int64), n=count + _WORDS * self._size)
+        entries |= {base: 1 + int(status.seconds * 1e6), base + 1: 1 + status.threads, base + 2: 1 + status.idle}
+        return SparseVector(list(entries), np.array(list(entries.values()), np.int64), n=count + _WORDS * self._size)
 
     def hear(self, indices: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> list[tuple[int, set[int]]]:
-        """Take note of what all have told: tasks that are completed by it, each with the ranks that were to run it."""
+        """Record the maximum of all ranks; return newly completed tasks, each with the ranks that were to run it."""
         completed = []
         count = len(self.owner)
         indices, values = np.asarray(indices, np.int64), np.asarray(values, np.int64)
@@ -122,18 +122,18 @@ class Board:
             del self._running[task]  # a copy that is late
         words = np.zeros(_WORDS * self._size, np.int64)
         words[indices[~of_tasks] - count] = values[~of_tasks] - 1
-        told = words.reshape(self._size, _WORDS)
-        self._seconds, self._threads, self._idle = told[:, 0] / 1e6, np.maximum(told[:, 1], 1), told[:, 2]
+        by_rank = words.reshape(self._size, _WORDS)
+        self._seconds, self._threads, self._idle = by_rank[:, 0] / 1e6, np.maximum(by_rank[:, 1], 1), by_rank[:, 2]
         return completed
 
     def _each(self) -> npt.NDArray[np.float64]:
-        """Seconds that a task holds a rank up: where nobody knows, as on the others."""
+        """Seconds that a task takes on a rank; the same as on other ranks while unknown."""
         known = self._seconds[self._seconds > 0]
         usual = float(np.median(known)) if known.size else 1.0
         return np.where(self._seconds > 0, self._seconds, usual) / self._threads
 
     def moves(self) -> list[tuple[int, int]]:
-        """Tasks that nobody has begun and that go to ranks without work, with those ranks.
+        """Waiting tasks that move to ranks with idle threads, with those ranks.
 
         As long as the rank that would end last ends earlier by it.
         """
@@ -168,7 +168,7 @@ class Board:
             moved.append((task, taker))
 
     def second_copies(self) -> list[tuple[int, int]]:
-        """Running tasks that ranks without work begin too, with those ranks, the slowest first.
+        """Running tasks that ranks with idle threads copy, with those ranks, the slowest first.
 
         Where a task takes far less than this one has taken.
         """
@@ -176,7 +176,7 @@ class Board:
         free = {int(rank): int(self._idle[rank]) for rank in np.flatnonzero(self._idle > 0)}
         for rank in self.copies.values():
             free.pop(rank, None)  # one at a time
-        # Those that wait go to whoever is free; they are not run twice.
+        # Waiting tasks go to any rank with idle threads; they are not copied.
         if any(self.winner[task] < 0 and task not in self._running for task in range(len(self.owner))):
             return []
         begun = []

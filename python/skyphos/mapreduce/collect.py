@@ -1,4 +1,4 @@
-"""What ranks have by key, brought to rank 0."""
+"""Collection of keys and results on rank 0."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def to_root(comm: Comm, keys: Any, results: Any) -> tuple[Any, Any]:
     """All keys and results, each key of one rank, on rank 0; none on the others. Collective."""
     if comm.size == 1:
         return keys, results
-    numbers = isinstance(results, np.ndarray)  # on all ranks alike: how they are reduced says so
+    numbers = isinstance(results, np.ndarray)  # the same on all ranks, by the way of reducing
     shuffle = Shuffle(
         comm,
         "max" if numbers else "list",

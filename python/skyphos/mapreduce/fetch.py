@@ -1,4 +1,4 @@
-"""Partitions that only other hosts have: the bytes of their files, from ranks that are there."""
+"""Transfer of partition files that only other hosts have."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fetch", "fetch", "plan"]
 
-# Files are announced and asked for, whatever their length, so that nobody holds what nobody has asked for.
+# Files of any length are announced and asked for, so that no rank holds one that no rank has asked for.
 _PUSH_BYTES = 1 << 16
 
 
@@ -37,7 +37,7 @@ class Fetch:
 
 
 def plan(parts: Sequence[Partition], chosen: Sequence[int], hosts: Sequence[str]) -> list[list[Fetch]]:
-    """What is to be sent, in rounds in which each rank sends one partition and gets one, at most.
+    """The transfers, in rounds in which each rank sends at most one partition and gets at most one.
 
     Parameters
     ----------
@@ -79,19 +79,19 @@ def plan(parts: Sequence[Partition], chosen: Sequence[int], hosts: Sequence[str]
 
 
 def fetch(comm: Comm, rounds: list[list[Fetch]], loader: Loader, put: Callable[[Partition, Any], None]) -> int:
-    """Send and get what a plan says, and load what came. Collective.
+    """Make the transfers of a plan, and load the received partitions. Collective.
 
     Returns
     -------
     int
-        Bytes that came.
+        Bytes that were received.
 
     Raises
     ------
     BadInput
         On all ranks: a file is gone on the host that should have it, or damaged.
     """
-    came = 0
+    received_bytes = 0
     for some in rounds:
         blocks = [np.empty(0, np.uint8) for _ in range(comm.size)]
 
@@ -105,25 +105,25 @@ def fetch(comm: Comm, rounds: list[list[Fetch]], loader: Loader, put: Callable[[
         mine = {one.source: one.part for one in some if one.target == comm.rank}
 
         def take(source: int, letters: Any, mine: dict[int, Partition] = mine, failed: list[Any] = failed) -> None:
-            nonlocal came
+            nonlocal received_bytes
             if source not in mine:
                 return
-            came += letters.nbytes
+            received_bytes += letters.nbytes
             try:
                 put(mine[source], _loaded(loader, mine[source], letters))
             except BadInput as error:
-                failed.append(BadInput(f"rank {comm.rank}: {error}, as rank {source} has sent it"))
-            except Exception as error:  # whatever a loader of the user's raises
+                failed.append(BadInput(f"rank {comm.rank}: {error}; rank {source} sent the file"))
+            except Exception as error:  # any error of a user's loader
                 which = f" on partition {mine[source].number} ({mine[source].path})"
                 failed.append(raised(f"rank {comm.rank}: the loader", error, which))
 
         exchange_blocks(comm, blocks, take, push_bytes=_PUSH_BYTES, fetches=1)
         together(comm, lambda failed=failed: raise_if(*failed or [None]))  # type: ignore[misc]
-    return came
+    return received_bytes
 
 
 def _file_of(path: str) -> tuple[str, str]:
-    """The file, and what of it: a dataset may be named after a colon."""
+    """The file and the dataset in it, which may be named after a colon."""
     file, colon, name = path.rpartition(":")
     return (path, "") if not colon or os.path.exists(path) else (file, colon + name)
 
@@ -139,7 +139,7 @@ def _bytes_of(comm: Comm, part: Partition) -> Any:
 
 
 def _loaded(loader: Loader, part: Partition, letters: Any) -> Any:
-    """What a file holds that came as bytes."""
+    """The content of a file that was received as bytes."""
     file, dataset = _file_of(part.path)
     with TemporaryDirectory(prefix="skyphos-") as folder:
         here = Path(folder, os.path.basename(file))

@@ -37,7 +37,7 @@ __all__ = ["MapReduce"]
 #: (key, its values) → its result.
 ReduceFunction = Callable[[Any, Any], Any]
 
-#: (keys, results) → what the next iteration begins with.
+#: (keys, results) → the state that the next iteration begins with.
 CombineFunction = Callable[[Any, Any], Any]
 
 
@@ -52,7 +52,7 @@ class MapReduce:
     Parameters
     ----------
     comm : Comm
-        Every rank makes the job alike.
+        Every rank makes the same job.
     map : callable
         (data of a partition, state) → (keys, values), an iterable of such batches, or None. With ``reduce="count"``
         values are None.
@@ -89,13 +89,13 @@ class MapReduce:
         Where states are saved, after each iteration (:class:`skyphos.Checkpoint`). A job that finds one goes on from
         it, to the same bits. What is no array there is a pickle: read only what you wrote.
     on_loss : str
-        ``restart``: without a rank that is lost, the iteration begins again on those that are left, which take its
+        ``restart``: without a rank that is lost, the iteration begins again on the remaining ranks, which take its
         partitions (a partition file); ``raise``: :class:`PeerLost`.
 
     Raises
     ------
     BadInput
-        On all ranks: a partition that is gone or damaged; what a function raised, with its traceback, the rank and the
+        On all ranks: a partition that is gone or damaged; an error of a function, with its traceback, the rank and the
         partition or key; a checkpoint of another job.
 
     Examples
@@ -112,7 +112,7 @@ class MapReduce:
     2
     """
 
-    @_collective(place=1)
+    @_collective(argument=1)
     def __init__(
         self,
         comm: Comm,
@@ -131,7 +131,7 @@ class MapReduce:
         on_loss: str = "restart",
     ) -> None:
         self.comm = comm
-        #: What iterations did on this rank.
+        #: Times and counts of this rank's iterations.
         self.iterations: list[Iteration] = []
         self._map, self._combine = map, combine
         self._reduce: ReduceFunction | None = None
@@ -161,7 +161,7 @@ class MapReduce:
         agree_arguments(
             comm,
             "MapReduce",
-            # Functions may differ by rank, as long as what they do fits together.
+            # Functions may differ by rank, as long as their results fit together.
             reduce="a function" if self._reduce is not None else Combine.of(reduce).name,
             combine=combine is not None,
             merge=None if merge is None else Combine.of(merge).name,
@@ -173,8 +173,8 @@ class MapReduce:
         )
         self._reducers = reducers
         self._on_loss, self._collective = on_loss, collective
-        self._saves = None if checkpoint is None else Saves(checkpoint, self._told())
-        # The last iteration whose result this rank's state is, and who has the newest.
+        self._saves = None if checkpoint is None else Saves(checkpoint, self._description())
+        # The iteration that made this rank's state, and the rank that has the newest state.
         self._done, self._root = 0, 0
         self._state: Any = None
         # Whether all ranks have it.
@@ -188,7 +188,7 @@ class MapReduce:
         Parameters
         ----------
         state : object
-            What ``map`` gets, from rank 0.
+            The state that ``map`` gets, from rank 0.
 
         Returns
         -------
@@ -228,23 +228,23 @@ class MapReduce:
         self._state, self._done, self._root, self._is_everywhere = state, 0, 0, False
         found = self._saves.restore(self.comm) if self._saves is not None else None
         if found is not None:
-            self._done, kept = found
-            self._state = kept if self.comm.rank == 0 else self._state
+            self._done, saved = found
+            self._state = saved if self.comm.rank == 0 else self._state
         result, over = None, False
         while not over and self._done < iterations:
-            start, told = perf_counter(), Iteration(self._done + 1)
+            start, iteration = perf_counter(), Iteration(self._done + 1)
             try:
-                result, over = self._once(told, until)
+                result, over = self._once(iteration, until)
             except PeerLost as error:
                 self._go_on_without(error)
                 continue
-            told.total = perf_counter() - start
-            self.iterations.append(told)
+            iteration.total = perf_counter() - start
+            self.iterations.append(iteration)
         return self._everywhere() if self._combine is not None else result
 
     @_collective(lambda job: job.comm)
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Write a page that shows what took how long, on which rank, and what went on beside what. Collective.
+        """Write a page of how long each stage took on each rank, and which stages overlapped. Collective.
 
         Parameters
         ----------
@@ -256,57 +256,57 @@ class MapReduce:
         BadInput
             It cannot be written; on all ranks.
         """
-        from .page import gathered, write
+        from .report import gather, write
 
-        found = gathered(self.comm, self.iterations)
+        found = gather(self.comm, self.iterations)
         together(self.comm, lambda: write(os.fspath(path), found) if self.comm.rank == 0 else None)
 
-    def _once(self, told: Iteration, until: Callable[[Any, Any], bool] | None) -> tuple[Any, bool]:
+    def _once(self, iteration: Iteration, until: Callable[[Any, Any], bool] | None) -> tuple[Any, bool]:
         """An iteration; its result, and whether it is enough."""
         comm, tasks = self.comm, self._tasks
         before = tasks.read_bytes, tasks.remote_bytes
         if not self._is_dealt:
             tasks.deal(comm)
             self._is_dealt = True
-        with told.time("broadcast"):
+        with iteration.time("broadcast"):
             state = self._everywhere()
         waves = 1 if self._reducers is None else -(-self._reducers // comm.size)
         shuffle = Shuffle(comm, self._merge, waves=waves)
         shuffle.in_turn = tasks.in_turn
-        with told.time("map"):
+        with iteration.time("map"):
             try:
                 tasks.run(comm, self._map, state, shuffle)
             except BaseException:
                 shuffle.close()
                 raise
         may_sum = self._combine is not None and self._reduce is None and self._collective != "shuffle"
-        sums = self._sums(shuffle, told) if may_sum else None
+        sums = self._sums(shuffle, iteration) if may_sum else None
         if sums is not None:
-            with told.time("allreduce"):
-                keys, results, told.sent_bytes = sums.everywhere(comm, shuffle, Combine.of(self._merge))
+            with iteration.time("allreduce"):
+                keys, results, iteration.sent_bytes = sums.everywhere(comm, shuffle, Combine.of(self._merge))
         else:
-            keys, results = self._reduced(shuffle, told)
-            told.sent_bytes = shuffle.explanation().sent_bytes
-        told.keys = len(keys)
-        told.tasks, told.taken, told.copied = len(tasks.mine), tasks.taken, tasks.copied
-        told.read_bytes, told.remote_bytes = tasks.read_bytes - before[0], tasks.remote_bytes - before[1]
+            keys, results = self._reduced(shuffle, iteration)
+            iteration.sent_bytes = shuffle.explanation().sent_bytes
+        iteration.keys = len(keys)
+        iteration.tasks, iteration.taken, iteration.copied = len(tasks.mine), tasks.taken, tasks.copied
+        iteration.read_bytes, iteration.remote_bytes = tasks.read_bytes - before[0], tasks.remote_bytes - before[1]
         over = False
         if self._combine is not None:
-            with told.time("combine"):
+            with iteration.time("combine"):
                 combined = self._combined if sums is None else self._combined_everywhere
                 over = combined(keys, results, state, until)
         self._done += 1
         if self._saves is not None:
-            with told.time("checkpoint"):
+            with iteration.time("checkpoint"):
                 self._saves.save(comm, self._done, self._state, is_mine=comm.rank == self._root)
         return (keys, results), over
 
-    def _sums(self, shuffle: Shuffle, told: Iteration) -> Sums | None:
+    def _sums(self, shuffle: Shuffle, iteration: Iteration) -> Sums | None:
         """Whether one allreduce takes the place of the shuffle and all that comes after it."""
         comm, is_wanted = self.comm, self._collective == "allreduce"
         start = perf_counter()
         sums = Sums.agreed(comm, shuffle, Combine.of(self._merge), self._state, whatever_it_moves=is_wanted)
-        told.count("shuffle" if sums is None else "allreduce", start)
+        iteration.count("shuffle" if sums is None else "allreduce", start)
         if sums is None and is_wanted:
             shuffle.close()
             raise BadInput(
@@ -315,39 +315,39 @@ class MapReduce:
             )
         return sums
 
-    def _reduced(self, shuffle: Shuffle, told: Iteration) -> tuple[Any, Any]:
+    def _reduced(self, shuffle: Shuffle, iteration: Iteration) -> tuple[Any, Any]:
         """Keys and results of this rank. A wave is reduced while the next is on its way."""
         parts: Iterator[tuple[Any, Any]] = shuffle.parts()
 
         def following() -> tuple[Any, Any] | None:
-            with told.moving():
+            with iteration.moving():
                 return next(parts, None)
 
-        kept: list[tuple[Any, Any]] = []
+        done_parts: list[tuple[Any, Any]] = []
         failed: Exception | None = None
         if self._reduce is None:
-            with told.time("shuffle"):
+            with iteration.time("shuffle"):
                 return shuffle.result()
         with ThreadPoolExecutor(1, "skyphos-shuffle") as pool:
             coming = pool.submit(following)
             while True:
-                with told.time("shuffle"):
+                with iteration.time("shuffle"):
                     part = coming.result()
                 if part is None:
                     break
                 coming = pool.submit(following)
                 if failed is not None:
                     continue  # the others wait for what this rank sends
-                with told.time("reduce"):
+                with iteration.time("reduce"):
                     try:
                         keys, values = part
                         of_each = values if self._lists else [[value] for value in values]
-                        kept.append((keys, reduced(self.comm, self._reduce, listed(keys), of_each)))
+                        done_parts.append((keys, reduced(self.comm, self._reduce, listed(keys), of_each)))
                     except BadInput as error:
                         failed = error
         together(self.comm, lambda: raise_if(failed))
-        all_keys = [key for keys, _ in kept for key in listed(keys)]
-        return all_keys, [result for _, results in kept for result in results]
+        all_keys = [key for keys, _ in done_parts for key in listed(keys)]
+        return all_keys, [result for _, results in done_parts for result in results]
 
     def _combined(self, keys: Any, results: Any, before: Any, until: Callable[[Any, Any], bool] | None) -> bool:
         """The next state, on rank 0, and whether it is enough, on all."""
@@ -373,7 +373,7 @@ class MapReduce:
     def _combined_everywhere(
         self, keys: Any, results: Any, before: Any, until: Callable[[Any, Any], bool] | None
     ) -> bool:
-        """The next state, made on all ranks alike, and whether it is enough, as rank 0 finds."""
+        """Make the next state on every rank; return rank 0's answer to whether it is enough."""
         comm = self.comm
         enough, seen = False, 0
         failed: BaseException | None = None
@@ -386,12 +386,12 @@ class MapReduce:
             failed = raised(f"rank {comm.rank}: combine", error)
         except BaseException as error:
             failed = error
-        told = comm.allgather(np.array([failed is not None, enough, seen], np.int64))
-        if told[:, 0].any():
+        by_rank = comm.allgather(np.array([failed is not None, enough, seen], np.int64))
+        if by_rank[:, 0].any():
             together(comm, lambda: raise_if(failed))
-        check_same(told[:, 2])
+        check_same(by_rank[:, 2])
         self._root, self._is_everywhere = 0, True
-        return bool(told[0, 1])
+        return bool(by_rank[0, 1])
 
     def _everywhere(self) -> Any:
         """The last state, on all ranks."""
@@ -400,7 +400,7 @@ class MapReduce:
         return self._state
 
     def _go_on_without(self, error: PeerLost) -> None:
-        """Begin the iteration again in a smaller group, from the newest state that anybody has."""
+        """Begin the iteration again in a smaller group, from the newest state of any rank."""
         if self._on_loss == "raise" or not self._tasks.can_be_read_again:
             raise error
         self.comm = self.comm.shrink()
@@ -408,7 +408,7 @@ class MapReduce:
         self._root, self._done = int(np.argmax(done)), int(done.max())
         self._is_dealt = self._is_everywhere = False
 
-    def _told(self) -> str:
-        """What the job is: a checkpoint of another one is none of its own."""
+    def _description(self) -> str:
+        """Names of what the job runs, by which a checkpoint of another job is refused."""
         names = [getattr(f, "__qualname__", type(f).__name__) for f in (self._map, self._reduce, self._combine) if f]
-        return f"{', '.join(names)}; {Combine.of(self._merge).name}; {self._tasks.told()}"
+        return f"{', '.join(names)}; {Combine.of(self._merge).name}; {self._tasks.description()}"

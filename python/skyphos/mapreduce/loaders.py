@@ -1,4 +1,4 @@
-"""How partitions are read, and data is cut into them: a small protocol, and the formats that are known."""
+"""Loaders: read partitions and cut data into them, one class a format."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from ..files.compression import (
 
 __all__ = ["LOADERS", "Loader", "check_text", "format_of", "loader_of"]
 
-# Bytes of a file by which it is told whether it is text.
+# Bytes of a file that are looked at to see whether it is text.
 _HEAD = 1 << 16
 
 
 class Loader(Protocol):
-    """Reads files of one format. What it raises of a damaged file is :class:`BadInput`."""
+    """Reads files of one format. Raises :class:`BadInput` for a damaged file."""
 
-    #: How files that :meth:`cut` writes end.
+    #: Suffix of the files that :meth:`cut` writes.
     suffix: str
 
     def rows(self, path: str) -> int:
         """Rows of a file."""
 
     def load(self, path: str) -> Any:
-        """What a file holds, as ``map`` gets it."""
+        """The content of a file, as ``map`` gets it."""
 
     def cut(self, path: str, ends: Sequence[int], targets: Sequence[str]) -> list[int]:
-        """Write rows up to each of ``ends`` to files of their own; how many there are in each."""
+        """Write the rows up to each of ``ends`` to a file of their own; return the number of rows in each."""
 
 
 class Text:
@@ -60,7 +60,7 @@ class Text:
             return bytes(text)
 
     def cut(self, path: str, ends: Sequence[int], targets: Sequence[str]) -> list[int]:
-        # Even by bytes, not by lines: a row's end is where a share of the bytes is over.
+        # Even by bytes, not by lines: a part ends with the line in which its share of the bytes ends.
         with _mapped(path) as text:
             size, start, rows = len(text), 0, []
             for k, target in enumerate(targets):
@@ -143,13 +143,13 @@ class Hdf5:
         try:
             import h5py  # type: ignore[import-not-found, import-untyped, unused-ignore]
         except ImportError:
-            raise BadInput(f"{path}: to read HDF5 takes h5py: pip install h5py") from None
+            raise BadInput(f"{path}: reading HDF5 needs h5py: pip install h5py") from None
         with _errors(path), h5py.File(file or path, "r") as opened:
-            held: list[str] = []
-            opened.visititems(lambda key, one: held.append(key) if isinstance(one, h5py.Dataset) else None)
-            if not file and len(held) != 1:
-                raise ValueError(f"it holds {', '.join(held) or 'no dataset'}: name one, {path}:NAME")
-            dataset = opened[name] if file else opened[held[0]]
+            names: list[str] = []
+            opened.visititems(lambda key, one: names.append(key) if isinstance(one, h5py.Dataset) else None)
+            if not file and len(names) != 1:
+                raise ValueError(f"it holds {', '.join(names) or 'no dataset'}: name one, {path}:NAME")
+            dataset = opened[name] if file else opened[names[0]]
             if not isinstance(dataset, h5py.Dataset) or dataset.ndim == 0:
                 raise ValueError(f"{name} is no dataset with rows")
             yield dataset
@@ -185,10 +185,10 @@ class NetCdf:
         from scipy.io import netcdf_file
 
         with _errors(path), netcdf_file(file, "r", mmap=False) as opened:
-            held = [key for key, variable in opened.variables.items() if variable.shape]
-            name = name if file != path else (held[0] if len(held) == 1 else "")
-            if name not in held:
-                raise ValueError(f"it holds {', '.join(held) or 'no variable with rows'}: name one, {file}:NAME")
+            names = [key for key, variable in opened.variables.items() if variable.shape]
+            name = name if file != path else (names[0] if len(names) == 1 else "")
+            if name not in names:
+                raise ValueError(f"it holds {', '.join(names) or 'no variable with rows'}: name one, {file}:NAME")
             yield opened.variables[name]
 
     def cut(self, path: str, ends: Sequence[int], targets: Sequence[str]) -> list[int]:
@@ -196,10 +196,10 @@ class NetCdf:
             return _cut_rows(variable, ends, targets)
 
 
-#: By name.
+#: Loaders by name.
 LOADERS: dict[str, Loader] = {"text": Text(), "npy": Npy(), "parquet": Parquet(), "hdf5": Hdf5(), "netcdf": NetCdf()}
 
-_ENDINGS = {
+_SUFFIXES = {
     ".npy": "npy",
     ".parquet": "parquet",
     ".h5": "hdf5",
@@ -210,7 +210,7 @@ _ENDINGS = {
 
 
 def format_of(path: str) -> str:
-    """The format that a file's name says; text, if it says nothing.
+    """The format by the suffix of a file; text, if it has none.
 
     Examples
     --------
@@ -219,8 +219,8 @@ def format_of(path: str) -> str:
     ('hdf5', 'text')
     """
     names = (path, path.rpartition(":")[0])  # a dataset may be named after the file
-    endings = [os.path.splitext(name)[1].lower() for name in names]
-    return next((_ENDINGS[ending] for ending in endings if ending in _ENDINGS), "text")
+    suffixes = [os.path.splitext(name)[1].lower() for name in names]
+    return next((_SUFFIXES[suffix] for suffix in suffixes if suffix in _SUFFIXES), "text")
 
 
 def loader_of(format: str | Loader) -> Loader:
@@ -244,12 +244,12 @@ def _parquet() -> Any:
     try:
         from pyarrow import parquet  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
-        raise BadInput('to read Parquet takes pyarrow: pip install "skyphos[graph]"') from None
+        raise BadInput('reading Parquet needs pyarrow: pip install "skyphos[graph]"') from None
     return parquet
 
 
 def _cut_rows(rows: Any, ends: Sequence[int], targets: Sequence[str]) -> list[int]:
-    """Write rows of what can be sliced as NumPy arrays, one slice in memory at a time."""
+    """Write rows of a sliceable object as NumPy arrays, with one slice in memory at a time."""
     start, counts = 0, []
     for end, target in zip(ends, targets, strict=True):
         with _errors(target), open(target, "wb") as file:
@@ -260,20 +260,20 @@ def _cut_rows(rows: Any, ends: Sequence[int], targets: Sequence[str]) -> list[in
 
 
 def _native(array: Any) -> Any:
-    """An array of its own, in this machine's order of bytes: NetCDF has the other."""
+    """A copy in this machine's byte order: NetCDF is big-endian."""
     own = np.ascontiguousarray(array)
     return own.astype(own.dtype.newbyteorder("="))
 
 
 def _lines(text: Any) -> int:
-    """Lines, of which the last may lack its end."""
+    """Lines; the last one may lack its line end."""
     array = np.frombuffer(text, np.uint8)
     ends = sum(int(np.count_nonzero(array[at : at + (1 << 24)] == 10)) for at in range(0, len(array), 1 << 24))
     return ends + int(len(array) > 0 and array[-1] != 10)
 
 
 def check_text(path: str, *, strictly: bool) -> None:
-    """Raise BadInput if a file is known to be no text, compressed or not; ``strictly``: or looks so.
+    """Raise BadInput if a file, compressed or not, is certainly binary; ``strictly``: also if it looks binary.
 
     Control characters may be in what a caller calls text, but nobody means lines by a file without a word of it.
     """
@@ -324,7 +324,7 @@ def _mapped(path: str) -> Iterator[Any]:
 
 @contextmanager
 def _errors(path: str) -> Iterator[None]:
-    """What goes wrong with a file, in one line with its name."""
+    """Make errors of a file one line with its name."""
     try:
         yield
     except BadInput:

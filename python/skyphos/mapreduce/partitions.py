@@ -1,4 +1,4 @@
-"""Partitions of data, and the file that lists them: what each holds, and which hosts have it."""
+"""Partitions of data, and the file that lists them with their hosts."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Partitions:
 
     @property
     def rows(self) -> int:
-        """Rows of all."""
+        """Rows of all partitions."""
         return sum(part.rows for part in self.parts)
 
     @property
@@ -84,21 +84,21 @@ class Partitions:
         return sum(part.bytes for part in self.parts)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the file; paths of partitions below its folder are written as they are from there."""
-        place = Path(path)
-        told = {"kind": _KIND, "version": _VERSION, "format": self.format, "rows": self.rows, "parts": []}
+        """Write the file; paths of partitions below its folder are written relative to it."""
+        location = Path(path)
+        content = {"kind": _KIND, "version": _VERSION, "format": self.format, "rows": self.rows, "parts": []}
         for part in self.parts:
             words = asdict(part)
             del words["number"]
-            words["path"] = _below(place.parent, part.path)
-            told["parts"].append(words)  # type: ignore[attr-defined]
+            words["path"] = _below(location.parent, part.path)
+            content["parts"].append(words)  # type: ignore[attr-defined]
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
+            location.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput(f"{path}: {error.strerror or error}") from None
-        with replacing(str(place)) as file:
-            file.write((json.dumps(told, indent=1) + "\n").encode())
-        return place
+        with replacing(str(location)) as file:
+            file.write((json.dumps(content, indent=1) + "\n").encode())
+        return location
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Partitions:
@@ -109,26 +109,26 @@ class Partitions:
         BadInput
             There is none, or it is none: what is wrong with it.
         """
-        place = Path(path)
+        location = Path(path)
         try:
-            told = json.loads(place.read_text(encoding="utf-8"))
+            content = json.loads(location.read_text(encoding="utf-8"))
         except OSError as error:
             raise BadInput(f"{path}: {error.strerror or error}") from None
         except ValueError as error:
-            raise BadInput(f"{path}: no partition file, for it is no JSON: {error}") from None
-        if not isinstance(told, dict) or told.get("kind") != _KIND:
-            raise BadInput(f"{path}: no partition file: skyphos split makes one")
-        if told.get("version") != _VERSION:
-            raise BadInput(f"{path}: a partition file of version {told.get('version')}, and this reads {_VERSION}")
+            raise BadInput(f"{path}: not a partition file, because it is not JSON: {error}") from None
+        if not isinstance(content, dict) or content.get("kind") != _KIND:
+            raise BadInput(f"{path}: not a partition file: skyphos split makes one")
+        if content.get("version") != _VERSION:
+            raise BadInput(f"{path}: a partition file of version {content.get('version')}, and this reads {_VERSION}")
         try:
-            parts = [_part(number, words, place.parent) for number, words in enumerate(told["parts"])]
-            return cls(_text(told["format"]), parts)
+            parts = [_part(number, words, location.parent) for number, words in enumerate(content["parts"])]
+            return cls(_text(content["format"]), parts)
         except (KeyError, TypeError, ValueError) as error:
             raise BadInput(f"{path}: a partition file that is damaged: {error!r}") from None
 
     @classmethod
     def of_files(cls, files: Iterable[str | os.PathLike[str]], format: str) -> Partitions:
-        """Of files that are there, each one partition.
+        """Make partitions of existing files, one each.
 
         Raises
         ------

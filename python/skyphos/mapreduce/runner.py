@@ -1,4 +1,4 @@
-"""The threads of one rank that run tasks, some of which may be given to others, or run there too."""
+"""Runner: the threads of one rank that run tasks, some of which other ranks may take over or copy."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .board import Status
 
 __all__ = ["GivenUp", "Runner"]
 
-# Seconds between two looks at what the other ranks do, at least and at most.
+# Seconds between exchanges with the other ranks, at least and at most.
 _SHORTEST, _LONGEST = 2e-3, 5e-2
 
 
 class GivenUp(Exception):
-    """What a task that another rank has completed is stopped by, where it hands something over."""
+    """Stops a task that another rank has completed, when it hands over output."""
 
 
 class Runner:
     """Runs tasks on threads.
 
-    While ranks tell each other how far they are (:meth:`tell` to :meth:`go_on`), it begins only what it has told.
+    While ranks exchange their progress (:meth:`report` to :meth:`go_on`), only tasks that it has reported begin.
     Threads do not hold the process up: one that is stuck in a task which another rank has completed is left alone.
 
     Parameters
@@ -40,7 +40,7 @@ class Runner:
         self._work, self._threads = work, threads
         self._changed = threading.Condition()
         self._waiting = deque(tasks)
-        #: Of those that wait, the ones that may begin while ranks talk.
+        #: Waiting tasks that may begin while ranks exchange their progress.
         self._claimed: deque[int] = deque()
         self._begun: dict[int, float] = {}
         self._done: list[int] = []
@@ -51,7 +51,7 @@ class Runner:
         self._handing: dict[int, threading.Lock] = {}
         self._busy, self._count = 0.0, 0
         self._talk, self._since = 0.0, 0.0
-        #: Tasks of others that this rank took over, and copies of others' that it began.
+        #: Tasks of other ranks that this rank took over, and those that it began a copy of.
         self.taken, self.copied = 0, 0
 
     def start(self) -> None:
@@ -64,7 +64,7 @@ class Runner:
             failed: BaseException | None = None
             try:
                 self._work(task)
-            except BaseException as error:  # whatever it raises ends the job
+            except BaseException as error:  # any error ends the job
                 failed = error
             with self._changed:
                 seconds = perf_counter() - self._begun.pop(task)
@@ -74,7 +74,7 @@ class Runner:
                     self._done.append(task)
                     self._busy, self._count = self._busy + seconds, self._count + 1
                 elif task in self._copies:
-                    self._gone.add(task)  # the rank whose task it is will say what is wrong with it
+                    self._gone.add(task)  # the owner of the task will report the error
                 elif self._failed is None:
                     self._failed = failed
                 self._changed.notify_all()
@@ -88,14 +88,14 @@ class Runner:
                     self._begun[task] = perf_counter()
                     self._handing[task] = threading.Lock()
                     return task
-                # Whoever waits for news hears that there is nothing to do.
+                # Wake the thread that waits: there is nothing to do.
                 self._changed.notify_all()
                 self._changed.wait()
             return None
 
     @property
     def _seconds(self) -> float:
-        """That a task takes: those that run count from when they have taken longer than others did."""
+        """Seconds that a task takes; running tasks count once they have taken longer than completed ones."""
         now = perf_counter()
         usual = self._busy / self._count if self._count else 0.0
         late = max((now - begun for task, begun in self._begun.items() if task not in self._gone), default=0.0)
@@ -107,15 +107,15 @@ class Runner:
         return max(0, self._threads - wanted)
 
     def wait(self, quickest: float) -> None:
-        """Until it is time to look at what the others do, by what a task takes: at once where a thread is idle."""
+        """Seconds until the next exchange with the others, by the time of a task; 0 if a thread is idle."""
         with self._changed:
             pause = min(max(quickest / 8, _SHORTEST), _LONGEST)
             end = perf_counter() + pause
             while (rest := end - perf_counter()) > 0 and not self._failed and not self._idle:
                 self._changed.wait(rest)
 
-    def tell(self) -> Status:
-        """How far it is. From here on it begins only what it has told as running.
+    def report(self) -> Status:
+        """The progress of this rank. Until :meth:`go_on` only tasks that it lists as running are begun.
 
         Raises
         ------
@@ -127,7 +127,7 @@ class Runner:
                 raise self._failed
             self._talking, self._since = True, perf_counter()
             seconds = self._seconds
-            # As many as may be begun until the others have answered.
+            # Tasks that may begin until the others have answered.
             most = math.ceil(2 * self._threads * self._talk / seconds - 0.1) if seconds else 0
             while self._claimed:
                 self._waiting.appendleft(self._claimed.pop())
@@ -140,7 +140,7 @@ class Runner:
             return Status(seconds, self._threads, self._idle, running, done)
 
     def go_on(self, gained: list[int], lost: list[int], copies: list[int]) -> None:
-        """Begin what there is again, with what came from others and without what went to them."""
+        """Begin tasks again, with those taken over from other ranks and without those given away."""
         with self._changed:
             talk = perf_counter() - self._since
             self._talk = talk if not self._talk else 0.5 * (self._talk + talk)
@@ -154,7 +154,7 @@ class Runner:
             self._changed.notify_all()
 
     def drop(self, task: int) -> None:
-        """Another rank has completed a task: nothing of it is handed over here any more, once this returns."""
+        """Another rank has completed a task: after this returns, this rank stores no more output of it."""
         with self._changed:
             if task in self._waiting:
                 self._waiting.remove(task)
@@ -166,7 +166,7 @@ class Runner:
                 pass
 
     def hand_over(self, task: int, put: Callable[[], None]) -> None:
-        """Run ``put``, which keeps what a task gives, unless that is wanted no more.
+        """Run ``put``, which stores the output of a task, unless another rank has completed the task.
 
         Raises
         ------
@@ -179,7 +179,7 @@ class Runner:
             put()
 
     def close(self) -> None:
-        """Begin nothing more, and take nothing more of what still runs."""
+        """Begin no more tasks, and store no more output of running ones."""
         with self._changed:
             self._closed = True
             locks = list(self._handing.values())

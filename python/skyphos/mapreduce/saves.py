@@ -1,4 +1,4 @@
-"""States of a job on disk, so that a job which is started again goes on where it was."""
+"""Saved states of a job, from which a job that is started again continues."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Saves:
         What the job is: a state of another one is none of its own.
     """
 
-    def __init__(self, place: Checkpoint | str | os.PathLike[str], job: str) -> None:
-        self._checkpoint = place if isinstance(place, Checkpoint) else Checkpoint(place)
+    def __init__(self, checkpoint: Checkpoint | str | os.PathLike[str], job: str) -> None:
+        self._checkpoint = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
         self._job = job
 
     def save(self, comm: Comm, iteration: int, state: Any, *, is_mine: bool) -> None:
-        """Save the state after an iteration, on the rank whose it is. Collective."""
+        """Save the state after an iteration, on the rank that has it. Collective."""
         parts = pack(state) if is_mine else []
-        held = {f"part-{number}": part for number, part in enumerate(parts)}
-        self._checkpoint.save(comm, iteration, {"job": np.frombuffer(self._job.encode(), np.uint8), **held})
+        state = {f"part-{number}": part for number, part in enumerate(parts)}
+        self._checkpoint.save(comm, iteration, {"job": np.frombuffer(self._job.encode(), np.uint8), **state})
 
     def restore(self, comm: Comm) -> tuple[int, Any] | None:
         """The last iteration that all ranks have saved, and this rank's state after it. Collective.
@@ -52,10 +52,11 @@ class Saves:
             return None
 
         def read() -> Any:
-            told = found.state["job"].tobytes().decode(errors="replace") if "job" in found.state else "of no job"
-            if told != self._job:
+            saved_job = found.state["job"].tobytes().decode(errors="replace") if "job" in found.state else "of no job"
+            if saved_job != self._job:
                 raise BadInput(
-                    f"{self._checkpoint!r} is of another job: {told}. This one is: {self._job}. Name another folder"
+                    f"{self._checkpoint!r} is of another job: {saved_job}. This one is: {self._job}. "
+                    "Name another folder"
                 )
             parts = [found.state[f"part-{number}"] for number in range(len(found.state) - 1)]
             return unpack(parts) if parts else None

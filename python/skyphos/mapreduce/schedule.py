@@ -1,4 +1,4 @@
-"""Which rank runs which task, decided while they run: ranks that are done take from those that are not."""
+"""Schedules of tasks: static, dynamic (idle ranks take over tasks) and speculative (idle ranks copy slow ones)."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from .runner import Runner
 if TYPE_CHECKING:
     from ..comm import Comm
 
-__all__ = ["Kept", "Schedule", "Scheduled", "run_scheduled"]
+__all__ = ["Schedule", "Scheduled", "Store", "run_scheduled"]
 
-#: ``static``: as dealt out; ``dynamic``: tasks that nobody has begun go to ranks without work; ``speculative``: and
-#: those that take far longer than others are run there too, and who is first counts.
+#: ``static``: as assigned; ``dynamic``: waiting tasks move to ranks with idle threads; ``speculative``: also tasks that
+#: take far longer than others are copied there, and the copy that ends first counts.
 Schedule = Literal["static", "dynamic", "speculative"]
 
 
-class Kept(Protocol):
-    """Where what tasks give is kept: a :class:`skyphos.shuffle.Shuffle`."""
+class Store(Protocol):
+    """Takes the results of tasks: a :class:`skyphos.shuffle.Shuffle`."""
 
     def hold(self, task: int) -> None:
-        """What a task gives may still be dropped."""
+        """Output of the task may still be dropped."""
 
     def release(self, task: int) -> None:
-        """It counts."""
+        """Output of the task counts."""
 
     def drop(self, task: int) -> None:
-        """It does not."""
+        """Output of the task is dropped."""
 
 
 @dataclass(frozen=True)
 class Scheduled:
-    """What came of it on this rank.
+    """The result of a schedule on this rank.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ def run_scheduled(
     threads: int,
     work: Callable[[int, Callable[[Callable[[], None]], None]], None],
     bring: Callable[[list[tuple[int, int]]], None],
-    kept: Kept,
+    store: Store,
     copies: bool,
 ) -> Scheduled:
     """Run all tasks. Collective.
@@ -78,8 +78,8 @@ def run_scheduled(
         (task, hand_over) → None; runs it, and keeps what it gives in calls that it passes to ``hand_over``.
     bring : callable
         ([(task, rank)]) → None; brings data that a rank lacks there. Called on all ranks alike.
-    kept : Kept
-        Where what tasks give is kept.
+    store : Store
+        Takes the results of tasks.
     copies : bool
         Whether tasks that take far longer than others are run on a second rank.
 
@@ -92,7 +92,7 @@ def run_scheduled(
 
     def run(task: int) -> None:
         if copies:
-            kept.hold(task)
+            store.hold(task)
         work(task, lambda put: runner.hand_over(task, put))
 
     runner = Runner(np.flatnonzero(owner == me).tolist(), threads, run)
@@ -101,18 +101,18 @@ def run_scheduled(
         while True:
             runner.wait(board.quickest)
             try:
-                status = runner.tell()
-            except BaseException as error:  # what a task raised
+                status = runner.report()
+            except BaseException as error:  # an error of a task
                 fail(comm, error)
             heard = comm.allreduce(board.words(me, status), op="max", algorithm="recursive_doubling")
             try:
                 for task, late in board.hear(heard.indices, heard.values):
                     if board.winner[task] == me:
-                        kept.release(task)
+                        store.release(task)
                     elif me in late:
                         runner.drop(task)
-                        kept.drop(task)
-            except BaseException as error:  # a disk that is full, where what counts goes to a file
+                        store.drop(task)
+            except BaseException as error:  # for instance a full disk, where output goes to a file
                 fail(comm, error)
             if board.is_complete:
                 return Scheduled(board.owner, runner.taken, runner.copied)

@@ -1,4 +1,4 @@
-"""Cuts data into even partitions, and says which hosts are to have which."""
+"""Split: cuts data into even partitions, and assigns hosts to them."""
 
 from __future__ import annotations
 
@@ -79,25 +79,23 @@ def split(
     if isinstance(hosts, str):
         raise BadInput(f"hosts must be a sequence of names, not the text {hosts!r}")
     if not hosts and replicas != 1:
-        raise BadInput(
-            f"replicas={replicas} (--replicas) are of hosts, and none are named: hosts= (--hosts) names them"
-        )
+        raise BadInput(f"replicas={replicas} (--replicas) needs hosts, and none are named: pass hosts= (--hosts)")
     if hosts and not 1 <= replicas <= len(set(hosts)):
         raise BadInput(f"replicas={replicas} on {len(set(hosts))} hosts: at least one, each on a host of its own")
     rows = [loader.rows(path) for path in paths]
     counts = _shares(paths, rows, partitions)
-    place = Path(folder).absolute()
+    directory = Path(folder).absolute()
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"{folder}: {error.strerror or error}") from None
     digits = max(5, len(str(partitions - 1)))
-    names = [place / f"part-{number:0{digits}}{loader.suffix}" for number in range(partitions)]
+    names = [directory / f"part-{number:0{digits}}{loader.suffix}" for number in range(partitions)]
     unfinished = [str(name.with_name(f".{name.name}.{os.getpid()}")) for name in names]
     cut: list[int] = []
     try:
-        for path, held, count in zip(paths, rows, counts, strict=True):
-            ends = [held * (number + 1) // count for number in range(count)]
+        for path, rows_of_file, count in zip(paths, rows, counts, strict=True):
+            ends = [rows_of_file * (number + 1) // count for number in range(count)]
             cut += loader.cut(path, ends, unfinished[len(cut) : len(cut) + count])
         for new, name in zip(unfinished, names, strict=True):
             os.replace(new, name)
@@ -109,21 +107,21 @@ def split(
     def on(number: int) -> tuple[str, ...]:
         return tuple(known[(number + k) % len(known)] for k in range(replicas)) if known else ()
 
-    kept = {".npy": "npy", ".txt": "text", ".parquet": "parquet"}[loader.suffix]
+    format_of_parts = {".npy": "npy", ".txt": "text", ".parquet": "parquet"}[loader.suffix]
     parts = [Partition(k, str(name), cut[k], name.stat().st_size, on(k)) for k, name in enumerate(names)]
-    result = Partitions(kept, parts)
-    result.save(place / "partitions.json")
+    result = Partitions(format_of_parts, parts)
+    result.save(directory / "partitions.json")
     return result
 
 
 def _loader(paths: Sequence[str], format: str | None) -> Loader:
-    """What reads the files; BadInput if one is known to be of another kind."""
+    """The loader of the files; BadInput if a file is certainly of another format."""
     if not paths:
         raise BadInput("no file to split is named")
     kinds = {path: format_of(path) if format is None else format for path in paths}
     if len(set(kinds.values())) > 1:
-        told = ", ".join(f"{path} ({kind})" for path, kind in kinds.items())
-        raise BadInput(f"files of several formats cannot be cut alike: {told}")
+        formats = ", ".join(f"{path} ({kind})" for path, kind in kinds.items())
+        raise BadInput(f"files of several formats cannot be cut together: {formats}")
     for path in paths:
         if is_stream(path):
             raise BadInput(f"{path}: a pipe, which cannot be cut: save it to a file first")
@@ -136,17 +134,17 @@ def _loader(paths: Sequence[str], format: str | None) -> Loader:
 
 
 def _shares(paths: Sequence[str], rows: Sequence[int], partitions: int) -> list[int]:
-    """Partitions of each file: by its rows, one at least, and no more than it has rows."""
+    """Number of partitions of each file: by its rows, at least one, and at most its rows."""
     if len(paths) > partitions:
         raise BadInput(f"{len(paths)} files cannot be cut into {partitions} partitions: each file is at least one")
     counts = [1] * len(paths)
-    for path, held in zip(paths, rows, strict=True):
-        if held == 0:
+    for path, rows_of_file in zip(paths, rows, strict=True):
+        if rows_of_file == 0:
             raise BadInput(f"{path}: 0 rows cannot be cut into partitions")
     if sum(rows) < partitions:
         raise BadInput(f"{', '.join(paths)}: {sum(rows)} rows cannot be cut into {partitions} partitions")
     for _ in range(partitions - len(paths)):
-        # The next goes to the file whose partitions are largest.
+        # The next partition goes to the file whose partitions are largest.
         free = [k for k in range(len(paths)) if counts[k] < rows[k]]
         counts[max(free, key=lambda k: rows[k] / counts[k])] += 1
     return counts

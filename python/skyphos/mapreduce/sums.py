@@ -1,8 +1,8 @@
-"""Keyed sums for all ranks by one sparse allreduce, in place of a shuffle, a reduction, a collection and a broadcast.
+"""Sums by key for all ranks: one sparse allreduce replaces shuffle, reduction, collection and broadcast.
 
-Both families of papers do the same to the same data. *Twister* (section 3) brings rows to the owners of their keys,
-reduces them there, collects the results at one place and broadcasts what was made of them. *Kylix* calls keys indices,
-and does all of it in one nested butterfly at whose end everybody has the result.
+*Twister* (section 3) brings rows to the owners of their keys, reduces them there, collects the results on one rank and
+broadcasts what is made of them. *Kylix* calls keys indices, and does all of that in one nested butterfly, after which
+every rank has the result.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Collective", "Sums", "check_same", "print_of"]
 
-#: How keyed values become the next state.
+#: Ways in which keyed values become the next state.
 Collective = Literal["auto", "shuffle", "allreduce"]
 
-# What a rank has: no rows that an allreduce could sum; nothing; rows.
+# Content of a rank: no rows that an allreduce could sum; nothing; rows.
 _NOT, _NOTHING, _ROWS = 0, 1, 2
 
-# More than so many bytes of results go to every rank only where the state that is made of them is not far smaller.
+# Results of more bytes than this go to every rank only if the state made of them is not far smaller.
 _MANY = 64 << 20
 
-# The highest index that there may be.
+# The highest index.
 _MOST = 2**63 - 2
 
 
 @dataclass(frozen=True)
 class Sums:
-    """What all ranks have agreed to sum by an allreduce.
+    """Rows by key that all ranks have agreed to sum by an allreduce.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Sums:
     def agreed(
         cls, comm: Comm, shuffle: Shuffle, combine: Combine, state: Any, *, whatever_it_moves: bool
     ) -> Sums | None:
-        """Whether what tasks gave can be summed so on all ranks, and is to be. Collective.
+        """Agree whether the output of the tasks can and shall be summed by an allreduce. Collective.
 
         Parameters
         ----------
@@ -76,18 +76,18 @@ class Sums:
         Sums or None
             On all ranks alike.
         """
-        held = shuffle.merged_keys() if isinstance(combine.op, str) else None
+        merged = shuffle.merged_keys() if isinstance(combine.op, str) else None
         kind, most, size, words = _NOT, 0, 0, [0] * Form.WORDS
-        if held is not None:
-            form, keys = held
+        if merged is not None:
+            form, keys = merged
             if form is None or not len(keys):
                 kind = _NOTHING
             elif int(keys.min()) >= 0 and int(keys.max()) <= _MOST:
                 kind, most, words = _ROWS, int(keys.max()), form.words()
                 size = len(keys) * form.width * np.dtype(form.dtype).itemsize
-        told = comm.allgather(np.array([kind, most, size, *words], np.int64))
-        rows = told[told[:, 0] == _ROWS]
-        if (told[:, 0] == _NOT).any() or not len(rows) or (rows[:, 3:] != rows[0, 3:]).any():
+        by_rank = comm.allgather(np.array([kind, most, size, *words], np.int64))
+        rows = by_rank[by_rank[:, 0] == _ROWS]
+        if (by_rank[:, 0] == _NOT).any() or not len(rows) or (rows[:, 3:] != rows[0, 3:]).any():
             return None
         row_bytes = int(rows[:, 2].sum())
         if not whatever_it_moves and row_bytes > _MANY:
@@ -99,7 +99,7 @@ class Sums:
         return cls(agreed, int(rows[:, 1].max()) + 1)
 
     def everywhere(self, comm: Comm, shuffle: Shuffle, combine: Combine) -> tuple[Any, Any, int]:
-        """All keys, ascending, what their rows come to, and bytes that this rank has sent. Collective.
+        """All keys, ascending, their sums, and the bytes that this rank sent. Collective.
 
         By the same algorithm in each run, so that a job which goes on after it was killed comes to the same bits.
         """
@@ -123,7 +123,7 @@ def _degrees(comm: Comm) -> list[int]:
 
 
 def print_of(state: Any) -> int:
-    """A checksum of a state: the same for equal states, in whatever order a set or a dictionary has what is in it.
+    """A checksum of a state: the same for equal states, in any order of the elements of a set or a dictionary.
 
     Examples
     --------
@@ -138,9 +138,9 @@ def print_of(state: Any) -> int:
 
 
 def _print_of(x: Any, above: set[int]) -> int:
-    """The same of a part of it; ``above`` are the objects that it is in."""
+    """The checksum of a part; ``above`` are the objects that contain it."""
     if id(x) in above:
-        return 1  # a circle: what is in it was looked at
+        return 1  # a reference to an object that contains it
     leaf = _leaf(x)
     if leaf is not None:
         return zlib.crc32(leaf, _crc(type(x).__name__))
@@ -154,7 +154,7 @@ def _print_of(x: Any, above: set[int]) -> int:
 
 
 def _leaf(x: Any) -> bytes | None:
-    """What has no parts, as bytes; None of anything else."""
+    """The bytes of an object without parts; None for any other."""
     if x is None or isinstance(x, (bool, int, float, complex, str)):
         return repr(x).encode("utf-8", "surrogatepass")
     if isinstance(x, (bytes, bytearray)):
@@ -168,7 +168,7 @@ def _leaf(x: Any) -> bytes | None:
 
 
 def _made_of(x: Any) -> list[Any]:
-    """What an object is made of, as pickles say it; nothing, of one that cannot be pickled."""
+    """The parts of an object, as a pickle lists them; none, if it cannot be pickled."""
     try:
         _, *parts = x.__reduce_ex__(4)
         return [list(part) if isinstance(part, Iterator) else part for part in parts]
@@ -181,7 +181,7 @@ def _crc(text: str) -> int:
 
 
 def check_same(prints: npt.NDArray[np.int64]) -> None:
-    """Refuse states of which ranks have made different ones.
+    """Refuse a state that differs between ranks.
 
     Raises
     ------
@@ -191,6 +191,6 @@ def check_same(prints: npt.NDArray[np.int64]) -> None:
     other = np.flatnonzero(prints != prints[0])
     if other.size:
         raise Mismatch(
-            f"combine has made one state on rank 0 and another on rank {other[0]}, of the same keys and results: with "
+            f"combine made different states on rank 0 and on rank {other[0]} from the same keys and results: with "
             'one allreduce it runs on all ranks, and must come to the same there. collective="shuffle" runs it on one'
         )

@@ -1,4 +1,4 @@
-"""This rank's partitions: which they are, their data, read once, and the map tasks over them."""
+"""Tasks of a rank: its partitions, their data, read once, and the map calls over them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ __all__ = ["Batch", "MapFunction", "Tasks"]
 #: Keys and values; without values, keys to be counted.
 Batch = tuple[Any, Any]
 
-#: (data of a partition, what was broadcast) → a batch, several, or None.
+#: (data of a partition, broadcast state) → a batch, several, or None.
 MapFunction = Callable[[Any, Any], "Batch | Iterable[Batch] | None"]
 
-# Bytes of a host's name that others get to see.
+# Bytes of a host's name that are sent to other ranks.
 _NAME = 64
 
 
@@ -69,7 +69,7 @@ class Tasks:
         if schedule != "static" and self._parts is None:
             raise BadInput(
                 f"schedule={schedule!r} takes a partition file (skyphos split): "
-                "what is in this rank's memory no other can run"
+                "data in the memory of this rank cannot be mapped by another"
             )
         self._data: dict[int, Any] = {}
         self._host = socket.gethostname()
@@ -78,7 +78,7 @@ class Tasks:
         self._owner = np.empty(0, np.int64)
         #: Partitions of this rank, by their numbers.
         self.mine: list[int] = []
-        #: Bytes of files that this rank has got, and those of them that another host has.
+        #: Bytes of files that this rank has read, and the part of them from other hosts.
         self.read_bytes = 0
         self.remote_bytes = 0
         #: Tasks of others that this rank took over in the last run, and those of which it began a copy.
@@ -87,7 +87,7 @@ class Tasks:
 
     @property
     def can_be_read_again(self) -> bool:
-        """Whether another rank can take a lost one's partitions."""
+        """Whether other ranks can read the partitions of a lost one."""
         return self._parts is not None
 
     @property
@@ -98,16 +98,16 @@ class Tasks:
     def __len__(self) -> int:
         return len(self._own) if self._parts is None else len(self._parts)
 
-    def told(self) -> str:
-        """What they are, for checkpoints: the same in each run."""
+    def description(self) -> str:
+        """The data, for checkpoints: the same in each run."""
         if self._parts is None:
             return "the ranks' own data"
         return f"{len(self._parts)} partitions of {self._parts.rows} rows in {self._parts.bytes} bytes"
 
     def deal(self, comm: Comm) -> None:
-        """Say which rank has which partitions, and fetch what only other hosts have. Collective.
+        """Assign partitions to ranks, and fetch files that only other hosts have. Collective.
 
-        Who has read one keeps it.
+        A rank keeps partitions that it has read.
         """
         if self._schedule != "static" and comm.replication > 1:
             raise BadInput(f"schedule={self._schedule!r}: replicas of a rank must run the same tasks, which is static")
@@ -118,18 +118,18 @@ class Tasks:
         name = self._host.encode()[:_NAME]
         names[0, : len(name)] = np.frombuffer(name, np.uint8)
         hosts = self._hosts = [bytes(row).rstrip(b"\0").decode() for row in comm.allgather(names)[:, 0]]
-        held = np.full(len(self._parts), -1, np.int64)
-        held[[number for number in self.mine if number in self._data]] = comm.rank
-        kept = comm.allreduce(held, op="max") if comm.size > 1 else held
-        chosen = comm.broadcast(self._dealt(kept.tolist(), hosts) if comm.rank == 0 else None)
+        here = np.full(len(self._parts), -1, np.int64)
+        here[[number for number in self.mine if number in self._data]] = comm.rank
+        holders = comm.allreduce(here, op="max") if comm.size > 1 else here
+        chosen = comm.broadcast(self._dealt(holders.tolist(), hosts) if comm.rank == 0 else None)
         self._own_as(chosen, comm.rank)
-        self._bring(comm, [(number, int(chosen[number])) for number in np.flatnonzero(kept < 0).tolist()])
+        self._bring(comm, [(number, int(chosen[number])) for number in np.flatnonzero(holders < 0).tolist()])
 
     def _own_as(self, owner: npt.NDArray[np.int64], rank: int) -> None:
-        """Whose partitions are whose, from here on: data of others' is dropped."""
+        """Set the owners of partitions, and drop the data of those that this rank no longer owns."""
         self._owner = owner
         self.mine = np.flatnonzero(owner == rank).tolist()
-        # A thread that another rank was quicker than may still load what it has lost.
+        # A thread whose task another rank completed first may still be loading its data.
         self._data = {number: data for number, data in list(self._data.items()) if owner[number] == rank}
 
     def _bring(self, comm: Comm, moves: list[tuple[int, int]]) -> None:
@@ -143,15 +143,15 @@ class Tasks:
             self._data[part.number] = data
 
         assert self._loader is not None
-        came = fetch(comm, rounds, self._loader, put)
-        self.read_bytes += came
-        self.remote_bytes += came
+        fetched_bytes = fetch(comm, rounds, self._loader, put)
+        self.read_bytes += fetched_bytes
+        self.remote_bytes += fetched_bytes
 
-    def _dealt(self, kept: list[int], hosts: list[str]) -> Any:
-        """A rank for each partition: those that somebody has stay there, the others are dealt out evenly."""
+    def _dealt(self, holders: list[int], hosts: list[str]) -> Any:
+        """A rank for each partition: its holder, if it has one (-1: none); the others are dealt out evenly."""
         assert self._parts is not None
-        free = [part.number for part in self._parts if kept[part.number] < 0]
-        chosen = np.array(kept)
+        free = [part.number for part in self._parts if holders[part.number] < 0]
+        chosen = np.array(holders)
         if free:
             given = assign([self._parts.parts[number].hosts for number in free], hosts)
             chosen[free] = given
@@ -163,24 +163,24 @@ class Tasks:
         if number not in self._data:
             assert self._loader is not None
             part = self._parts.parts[number]
-            # What only other hosts have was fetched; where none of them has a rank, it may be on a shared disk.
+            # Files of other hosts were fetched; where none of those hosts has a rank, the file may be on a shared disk.
             try:
                 self._data[number] = self._loader.load(part.path)
             except BadInput as error:
                 if not part.hosts or self._host in part.hosts:
                     raise
-                raise BadInput(f"{error}; only {', '.join(part.hosts)} have it, and no rank is there") from error
+                raise BadInput(f"{error}; only {', '.join(part.hosts)} have it, and no rank runs there") from error
             self.read_bytes += part.bytes
             if part.hosts and self._host not in part.hosts:
                 self.remote_bytes += part.bytes
         return self._data[number]
 
     def forget(self) -> None:
-        """Drop what was read."""
+        """Drop all data."""
         self._data.clear()
 
     def run(self, comm: Comm, function: MapFunction, state: Any, shuffle: Shuffle) -> None:
-        """Run tasks: this rank's own, and those that it takes over. What they give goes to ``shuffle``.
+        """Run the tasks of this rank, and those that it takes over. Their output goes to ``shuffle``.
 
         Raises
         ------
@@ -196,7 +196,7 @@ class Tasks:
                     hand_over(partial(shuffle.add, keys, values, task=number))
             except GivenUp:
                 raise
-            except Exception as error:  # whatever it raises
+            except Exception as error:  # any error of the user's function
                 raise self._failed(comm, number, error) from error
 
         if self._schedule != "static" and comm.size > 1:
@@ -234,7 +234,7 @@ class Tasks:
             threads=self._threads,
             work=task,
             bring=partial(self._bring, comm),
-            kept=shuffle,
+            store=shuffle,
             copies=self._schedule == "speculative",
         )
         self.taken, self.copied = done.taken, done.copied
@@ -253,7 +253,7 @@ def _at_once(put: Callable[[], None]) -> None:
 
 
 def _batches(given: Any) -> Iterator[Batch]:
-    """What a map function gave, as batches."""
+    """The output of a map function, as batches."""
     if given is None:
         return
     if isinstance(given, tuple) and len(given) == 2:
@@ -281,7 +281,7 @@ def reduced(comm: Comm, function: Callable[[Any, Any], Any], keys: Sequence[Any]
     for key, value in zip(keys, values, strict=True):
         try:
             results.append(function(key, value))
-        except Exception as error:  # whatever it raises
+        except Exception as error:  # any error of the user's function
             raise raised(f"rank {comm.rank}: reduce", error, f" on key {key!r}") from error
     return results
 

@@ -1,4 +1,4 @@
-"""How long each stage of an iteration took."""
+"""Times of the stages of an iteration."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from time import perf_counter
 
 __all__ = ["MOVING", "STAGES", "Iteration"]
 
-#: In the order in which they come.
+#: Stages in their order.
 STAGES = ("broadcast", "map", "shuffle", "reduce", "allreduce", "combine", "checkpoint")
 
-#: Beside them: keys are on their way while those before them are reduced.
+#: Transfer of keys while those before them are reduced; it overlaps with the stages.
 MOVING = "moving"
 
 
 @dataclass
 class Iteration:
-    """What an iteration did on this rank; ``print`` it.
+    """Times and counts of an iteration on this rank; ``print`` it.
 
     Attributes
     ----------
@@ -54,13 +54,13 @@ class Iteration:
     sent_bytes: int = 0
     read_bytes: int = 0
     remote_bytes: int = 0
-    #: What was done when: a stage, and seconds since the iteration began.
+    #: A stage, with its start and end in seconds since the iteration began.
     spans: list[tuple[str, float, float]] = field(default_factory=list, repr=False)
     _begin: float = field(default_factory=perf_counter, repr=False, compare=False)
 
     @contextmanager
     def time(self, stage: str) -> Iterator[None]:
-        """Count what happens inside to a stage."""
+        """Add the time of a block to a stage."""
         start = perf_counter()
         try:
             yield
@@ -68,13 +68,13 @@ class Iteration:
             self.count(stage, start)
 
     def count(self, stage: str, start: float) -> None:
-        """Count the time since ``start``, by ``perf_counter``, to a stage."""
+        """Add the time since ``start``, by ``perf_counter``, to a stage."""
         self.seconds[stage] = self.seconds.get(stage, 0.0) + perf_counter() - start
         self._note(stage, start)
 
     @contextmanager
     def moving(self) -> Iterator[None]:
-        """Keys are on their way, whatever else goes on."""
+        """Record a block in which keys are transferred."""
         start = perf_counter()
         try:
             yield

@@ -1,1 +1,1 @@
-"""Reports as HTML pages of one file each."""
+"""Reports as HTML pages: one self-contained file each, with a template, charts in SVG and one style sheet for all."""

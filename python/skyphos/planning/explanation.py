@@ -1,4 +1,4 @@
-"""What a collective did, in words and numbers."""
+"""Explanation of a call: what it did, why, and what it moved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Explanation", "PlanExplanation"]
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a collective did on this rank; ``print`` it.
+    """A collective call on this rank: choices, reasons, traffic; ``print`` it.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class PlanExplanation:
-    """Why a plan has its degrees; ``print`` it.
+    """The choice of the degrees of a plan, and its alternatives; ``print`` it.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class PlanExplanation:
 
     @classmethod
     def of(cls, degrees: tuple[int, ...], considered: _Considered) -> PlanExplanation:
-        """Put together what the native library considered."""
+        """Make the explanation from the native report."""
         found = [
             PlanPrediction(tuple(layers), tuple(Stage(*s) for s in configure), tuple(Stage(*s) for s in reduce))
             for layers, configure, reduce in considered
@@ -138,11 +138,11 @@ class PlanExplanation:
         if self.predicted is not None:
             found = self.predicted
             lines.append(f"  predicted: {_ms(found.seconds)} a reduction, {_ms(found.configure_seconds)} to configure")
-            ways = [f"down {k + 1}" for k in range(len(self.degrees))]
-            ways += [f"up {k + 1}" for k in reversed(range(len(self.degrees)))]
+            names = [f"down {k + 1}" for k in range(len(self.degrees))]
+            names += [f"up {k + 1}" for k in reversed(range(len(self.degrees)))]
             lines += [
-                f"    {way}: {_ms(stage.seconds)}, {stage.sent_bytes:,.0f} bytes in {stage.messages:.0f} messages"
-                for way, stage in zip(ways, found.reduce, strict=True)
+                f"    {name}: {_ms(stage.seconds)}, {stage.sent_bytes:,.0f} bytes in {stage.messages:.0f} messages"
+                for name, stage in zip(names, found.reduce, strict=True)
             ]
         if self.others:
             lines.append("  passed over: " + ", ".join(f"{other.name} {_ms(other.seconds)}" for other in self.others))
@@ -160,11 +160,11 @@ _Considered = list[tuple[list[int], _Stages, _Stages]]
 #: Names, degrees and seconds of algorithms.
 _Timed = list[tuple[str, list[int], float]]
 
-#: Stages of the algorithm that `auto` chose; the next best; those that were tried.
+#: Stages of the algorithm that `auto` chose; the next best ones; the ones that were tried.
 _Predicted = tuple[_Stages, _Timed, _Timed]
 
 #: Algorithm, degrees, dense threshold, bytes sent, frames sent, bytes received, prediction: from the native library.
-Told = tuple[str, list[int], float, int, int, int, _Predicted | None]
+NativeReport = tuple[str, list[int], float, int, int, int, _Predicted | None]
 
 _WHY_AUTO = {
     "recursive_doubling": "the fewest rounds, and hardly more bytes",
@@ -197,7 +197,7 @@ WHY_PARTS = {"butterfly": "the layers that should take the least time"}
 
 def explanation_of(
     asked: str,
-    told: Told,
+    report: NativeReport,
     entries: int,
     result_entries: int,
     *,
@@ -205,11 +205,11 @@ def explanation_of(
     why: Mapping[str, str] = _WHY_AUTO,
     limited: bool = False,
 ) -> Explanation:
-    """Put together what the native library told and what the caller knows.
+    """Make the explanation from the native report and the arguments of the call.
 
     ``why`` has the reasons of ``auto``; ``limited``: what was asked for leaves it not all algorithms or degrees.
     """
-    algorithm, degrees, threshold, sent, frames, received, found = told
+    algorithm, degrees, threshold, sent, frames, received, found = report
     reason = f'asked for "{asked}"'
     if asked == "auto":
         reason += f": {why.get(algorithm, 'what is quantised must have an owner')}"
@@ -241,7 +241,7 @@ def _not_by_prediction(
     *,
     limited: bool,
 ) -> str:
-    """Why another algorithm than the one with the least predicted time may run."""
+    """The reason why another algorithm than the one of least predicted time may run."""
     least, least_s = min(others, key=lambda other: other[1], default=("", math.inf))
     is_least = predicted.seconds <= least_s * (1 + 1e-9)
     if tried:

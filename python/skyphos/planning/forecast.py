@@ -1,6 +1,6 @@
-"""What ``skyphos plan`` foretells: predictions, what ``auto`` would take of them, and what they assume.
+"""Forecast of a collective: predictions of every algorithm, which of them ``auto`` takes, and their assumptions.
 
-The text, the JSON and the page of ``skyphos plan`` are made of one :class:`Outlook`, so that they say the same.
+The text, the JSON and the page of ``skyphos plan`` are made from one :class:`Forecast`, so that they say the same.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from .. import _skyphos as native
-from ..pages.page import human_bytes
-from ..probe.summary import micro
+from ..text.quantities import fine_seconds, human_bytes, human_ranks
 from .planner import (
     PlanPrediction,
     Prediction,
@@ -27,13 +26,13 @@ from .planner import (
 )
 from .profile_choice import host_words, read
 
-__all__ = ["Assumed", "Collective", "Outlook", "assume", "chosen", "foretell", "layers", "rank_words"]
+__all__ = ["Assumptions", "Collective", "Forecast", "chosen", "forecast", "from_profile", "layers"]
 
 Collective = Literal["allreduce", "reduce_scatter", "reduce"]
 
 
 @dataclass(frozen=True)
-class Assumed:
+class Assumptions:
     """Machines and network that predictions are for.
 
     Attributes
@@ -49,17 +48,21 @@ class Assumed:
     source: str
     notes: tuple[str, ...] = ()
 
-    def words(self) -> str:
-        """The numbers that matter most, for people."""
+    def sentences(self) -> list[str]:
+        """Source, numbers and notes as sentences without their full stops."""
+        return [f"Assumed: {self.source}; {self.text()}", *(note[0].upper() + note[1:] for note in self.notes)]
+
+    def text(self) -> str:
+        """The numbers that matter most."""
         p = self.profile
-        words = [f"{human_bytes(p.rate)}/s each way", f"latency {micro(p.latency_s)}"]
-        words.append(f"{micro(p.message_s)} more for each message" if p.message_s else "no cost of a message")
+        words = [f"{human_bytes(p.rate)}/s each way", f"latency {fine_seconds(p.latency_s)}"]
+        words.append(f"{fine_seconds(p.message_s)} more for each message" if p.message_s else "no cost of a message")
         words.append(f"{100 * p.incast:.3g} % longer for each further sender" if p.incast else "no incast")
         words.append(f"{p.cores:.3g} of a core a rank" if p.cores < 1 else "a core a rank")
-        return ", ".join(words) + (f", {micro(p.call_s)} more for each call" if p.call_s else "")
+        return ", ".join(words) + (f", {fine_seconds(p.call_s)} more for each call" if p.call_s else "")
 
 
-def assume(path: str, ranks: int) -> Assumed:
+def from_profile(path: str, ranks: int) -> Assumptions:
     """The profile of a file as it is, and how far it is from a group of so many ranks.
 
     Raises
@@ -70,47 +73,35 @@ def assume(path: str, ranks: int) -> Assumed:
     Examples
     --------
     >>> import pathlib, tempfile
-    >>> from skyphos.planning.forecast import assume
+    >>> from skyphos.planning.forecast import from_profile
     >>> from skyphos.planning import Profile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = pathlib.Path(folder, "slow.json")
     ...     _ = path.write_text(Profile.network(1e6).to_json())
-    ...     assume(str(path), 8).notes
+    ...     from_profile(str(path), 8).notes
     ()
     """
     found, name = read(path), os.path.basename(path)
     if isinstance(found, Profile):
-        return Assumed(found, f"the numbers of {name}, which does not say where they were measured")
+        return Assumptions(found, f"the numbers of {name}, which does not say where they were measured")
     hosts = Counter(host.name for host in found.hosts)
     where = "one host" if len(found.hosts) == 1 else f"{len(found.hosts)} hosts"
-    measured = f"measured by {rank_words(found.ranks)} on {where} ({host_words(hosts)})"
+    measured = f"measured by {human_ranks(found.ranks)} on {where} ({host_words(hosts)})"
     is_here = os.uname().nodename in hosts
     notes = []
     if found.ranks != ranks or not is_here:
         elsewhere = "" if is_here else ", not on this one"
-        another = "" if found.ranks == ranks else f" for {rank_words(ranks)}"
+        another = "" if found.ranks == ranks else f" for {human_ranks(ranks)}"
         notes.append(
             f"the profile {name} was {measured}{elsewhere}, and is used as it is{another}: `skyphos probe` measures "
             "the group that is meant"
         )
-    return Assumed(found.profile, f"the profile {name}, {measured}", tuple(notes))
-
-
-def rank_words(count: int) -> str:
-    """A number of ranks for people.
-
-    Examples
-    --------
-    >>> from skyphos.planning.forecast import rank_words
-    >>> rank_words(1), rank_words(4096)
-    ('1 rank', '4,096 ranks')
-    """
-    return f"{count:,} rank{'' if count == 1 else 's'}"
+    return Assumptions(found.profile, f"the profile {name}, {measured}", tuple(notes))
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """What is foretold of a collective.
+class Forecast:
+    """Predictions for a collective.
 
     Attributes
     ----------
@@ -119,17 +110,17 @@ class Outlook:
     ranks, n, entries, row_bytes, alpha
         As in :func:`skyphos.planning.union_entries` and :func:`skyphos.planning.predict_allreduce`; alpha None: drawn
         evenly.
-    assumed : Assumed
+    assumed : Assumptions
     result_entries : float
         Entries of the result.
     found : tuple of Prediction
         The fastest first; of a plan, its reductions.
     chosen : Prediction
-        What is taken where nobody names anything else.
+        The prediction that is taken unless an algorithm or degrees are named.
     configure : tuple of tuple of Stage
-        What configuring a plan takes, along ``found``; else empty.
+        Stages of configuring a plan, in the order of ``found``; else empty.
     survey : Stage or None
-        What it takes to ask all ranks before a first call; None where nobody asks.
+        Cost of the survey of all ranks before a first call; None where there is no survey.
     min_packet_bytes : float
     papers_degrees : tuple of int
         By the papers' rule, for messages of at least ``min_packet_bytes``.
@@ -141,7 +132,7 @@ class Outlook:
     entries: float
     row_bytes: int
     alpha: float | None
-    assumed: Assumed
+    assumed: Assumptions
     result_entries: float
     found: tuple[Prediction, ...]
     chosen: Prediction
@@ -157,13 +148,13 @@ class Outlook:
 
     @property
     def configure_s(self) -> float | None:
-        """Seconds of configuring what is chosen; None where nothing is configured."""
+        """Seconds of configuring the chosen plan; None where nothing is configured."""
         if not self.configure:
             return None
         return sum(stage.seconds for stage in self.configure[self.found.index(self.chosen)])
 
     def why(self) -> str:
-        """Why ``chosen`` is what it is, for people."""
+        """The reason for ``chosen``, for people."""
         if self.collective == "reduce":
             return "what configure takes where no degrees are named"
         if self.collective == "reduce_scatter":
@@ -212,18 +203,18 @@ class Outlook:
 _TRIES = "blocking calls then try what should take about as long, and keep what took least"
 
 
-def foretell(
+def forecast(
     collective: Collective,
     ranks: int,
     n: int,
     entries: float,
     *,
-    assumed: Assumed,
+    assumed: Assumptions,
     alpha: float | None = None,
     row_bytes: int = 4,
     min_packet_bytes: float = 2e6,
-) -> Outlook:
-    """Foretell a collective; arguments are the attributes of :class:`Outlook`.
+) -> Forecast:
+    """Foretell a collective; arguments are the attributes of :class:`Forecast`.
 
     Raises
     ------
@@ -232,9 +223,9 @@ def foretell(
 
     Examples
     --------
-    >>> from skyphos.planning.forecast import Assumed, foretell
+    >>> from skyphos.planning.forecast import Assumptions, forecast
     >>> from skyphos.planning import Profile
-    >>> seen = foretell("allreduce", 8, 10**6, 100, assumed=Assumed(Profile.network(1e9), "defaults"))
+    >>> seen = forecast("allreduce", 8, 10**6, 100, assumed=Assumptions(Profile.network(1e9), "defaults"))
     >>> seen.found[0].name, seen.chosen.name
     ('allgather', 'recursive_doubling')
     """
@@ -251,7 +242,7 @@ def foretell(
     degrees = greedy_degrees(
         ranks, n, entries, min_packet_bytes=min_packet_bytes, row_bytes=row_bytes, alpha=alpha or 0.0
     )
-    return Outlook(
+    return Forecast(
         collective=collective,
         ranks=ranks,
         n=n,
@@ -270,14 +261,14 @@ def foretell(
 
 
 def chosen(collective: Collective, ranks: int, entries: float, row_bytes: int, found: list[Prediction]) -> Prediction:
-    """Which of these predictions, the fastest first, is taken where nobody names an algorithm or degrees."""
+    """The prediction that is taken if no algorithm or degrees are named; ``found``: the fastest first."""
     if collective != "allreduce":
         return found[0]
     return next(p for p in found if native.auto_may_take(p.algorithm, ranks, entries, row_bytes))
 
 
 def layers(prediction: Prediction) -> list[tuple[str, int, int, Stage]]:
-    """Layers of a butterfly in the order of time: ``"down"`` or ``"up"``, its number, its degree, and what it takes.
+    """Layers of a butterfly in the order of time: ``"down"`` or ``"up"``, its number, its degree, and its cost.
 
     Examples
     --------
@@ -288,7 +279,7 @@ def layers(prediction: Prediction) -> list[tuple[str, int, int, Stage]]:
     [('down', 1, 4), ('down', 2, 2), ('up', 2, 2), ('up', 1, 4)]
     """
     numbered = list(enumerate(prediction.degrees, 1))
-    ways = [("down", *layer) for layer in numbered]
-    if len(prediction.stages) > len(ways):  # a reduce-scatter has none up again
-        ways += [("up", *layer) for layer in reversed(numbered)]
-    return [(*way, stage) for way, stage in zip(ways, prediction.stages, strict=True)]
+    order = [("down", *layer) for layer in numbered]
+    if len(prediction.stages) > len(order):  # a reduce-scatter has none up again
+        order += [("up", *layer) for layer in reversed(numbered)]
+    return [(*layer, stage) for layer, stage in zip(order, prediction.stages, strict=True)]

@@ -1,4 +1,4 @@
-"""Reads JSON files whose content may be anything: what is wrong is named with the file and the place in it."""
+"""Reader of JSON files with unknown content; errors name the file and the position in it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["JsonReader"]
 class JsonReader:
     """Reads parts of a file's content; errors name the file and the place in it."""
 
-    def __init__(self, found: Any, name: str, place: str = "") -> None:
-        self._found, self._name, self._place = found, name, place
+    def __init__(self, found: Any, name: str, where: str = "") -> None:
+        self._found, self._name, self._where = found, name, where
 
     def fail(self, key: str | int | None, what: str) -> Any:
         raise BadInput(f"{self._name}: {self._at(key)} {what}: probe again, or mend the file")
 
     def _at(self, key: str | int | None) -> str:
         if key is None:
-            return self._place or "the file"
-        return f"{self._place}[{key}]" if isinstance(key, int) else f"{self._place}.{key}".lstrip(".")
+            return self._where or "the file"
+        return f"{self._where}[{key}]" if isinstance(key, int) else f"{self._where}.{key}".lstrip(".")
 
     def _get(self, key: str | int | None, sound: Callable[[Any], bool], what: str) -> Any:
         value = self._found

@@ -1,4 +1,4 @@
-"""LogGP's parameters and the efficient size of a message, from measured times.
+"""LogGP parameters and the efficient size of a message, fitted to measured times.
 
 LogGP (Alexandrov, Ionescu, Schauser, Scheiman 1997): a message of s bytes takes o_s + L + (s - 1) G + o_r, and a
 processor can begin the next one g later. The half-rate size is Hockney's n_1/2, which *Kylix* (Fig. 2) calls the
@@ -60,7 +60,7 @@ def line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
 
 
 def half_rate_bytes(sizes: Sequence[float], seconds: Sequence[float], most: float = math.inf) -> float:
-    """The least size that is moved at half of the best rate; between two sizes by a line in log-log.
+    """The least size that moves at half of the best rate, interpolated by a line in log-log.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def half_rate_bytes(sizes: Sequence[float], seconds: Sequence[float], most: floa
 
 
 def incast_share(senders: Sequence[float], rates: Sequence[float]) -> float:
-    """By what share a transfer takes longer for each further sender, from the rates that k senders reach together.
+    """Share by which a transfer takes longer for each further sender, from the rates of k senders together.
 
     The slope s of rate(1) / rate(k) = 1 + s (k - 1), not below 0.
 

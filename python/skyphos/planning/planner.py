@@ -1,4 +1,4 @@
-"""What an allreduce will cost by each algorithm, before it runs and without a cluster.
+"""Planner: predicted times of the algorithms of a collective, without a cluster.
 
 Predictions follow from a :class:`Profile` (what machine and network can do) and from how many indices the union of m
 ranks' vectors holds: drawn evenly (SparCML, appendix B), by a power law (*Kylix*, Proposition 4.1), or by a measured
@@ -37,11 +37,11 @@ __all__ = [
 FORMAT = 1
 
 
-#: Longest of a profile's times, and bounds of what is no time: beyond them no computer is.
+#: Largest time of a profile, and bounds of its other numbers: no computer is beyond them.
 _MOST_SECONDS = 1e6
 _LIMITS = {"rate": (1.0, 1e15), "cores": (1e-6, 1e6), "incast": (0.0, 1e6), "ring_gain": (1e-3, 1e6)}
 
-#: What a file's parts may lie within: more is no file of ours, and would pass Python's own limit somewhere.
+#: Deepest nesting of a file: none of ours is deeper, and Python's own recursion limit would be reached.
 _MOST_NESTED = 50
 
 
@@ -63,7 +63,7 @@ def is_real(value: Any) -> bool:
 
 
 def short(value: object) -> str:
-    """What somebody wrote, as errors show it.
+    """A value as errors show it.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def short(value: object) -> str:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a machine and its network can do, as one rank sees it.
+    """Rates and times of a machine and its network, as one rank sees them.
 
     Attributes
     ----------
@@ -89,20 +89,20 @@ class Profile:
     rate : float
         Bytes a second that a rank's link carries, each way.
     incast : float
-        By what share of its time a transfer is longer for each further rank that sends to the same one at once.
+        Share by which a transfer takes longer for each further rank that sends to the same rank at once.
     cores : float
         Share of a core that a rank has.
     frame_s, byte_s, array_byte_s : float
         Processor time of a frame, of a byte, and of a byte of a dense array, at either end.
     encode_s, place_s : float
-        Processor time of encoding an entry, and of putting one that came into the result; for rows of 4 bytes.
+        Processor time of encoding an entry, and of writing a received one into the result; for rows of 4 bytes.
     merge_s, merge_more_s, block_s, position_s : float
         Of reducing an entry by merges (for the first source, more for each further one), by blocks, and of passing a
         position of a block.
     dense_byte_s, fresh_byte_s : float
         Of reading, adding or copying a byte of a dense array, and of making one.
     bitmap_s : float
-        What an entry takes more that comes from or goes to an array with a bitmap.
+        Additional time of an entry that is read from or written to an array with a bitmap.
     message_s : float
         Seconds for which a link is taken by each message, whatever its length (LogGP's g beyond the processors'
         overhead).
@@ -210,7 +210,7 @@ def read_text(path: str) -> str:
 
 
 def read_json(text: str, name: str) -> Any:
-    """What a file's text says in JSON; BadInput names the file, and what is wrong."""
+    """The JSON content of a file's text; BadInput names the file and the fault."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -230,7 +230,7 @@ _TOO_DEEP = f"parts of it lie within each other more than {_MOST_NESTED} deep"
 
 
 def read_profile(text: str, name: str) -> tuple[Profile, dict[str, Any]]:
-    """The profile of a file's text, and all that the file says; ``name`` is what errors call it."""
+    """The profile in a file's text, and the whole content; ``name`` is the file's name in errors."""
     found = read_json(text, f"{name}: no profile of skyphos")
     if not isinstance(found, dict) or "skyphos_profile" not in found:
         raise BadInput(f"{name}: no profile of skyphos: it does not say skyphos_profile")
@@ -255,7 +255,7 @@ def read_profile(text: str, name: str) -> tuple[Profile, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Stage:
-    """What the busiest rank does in a stage of an algorithm; it sends, receives and computes at the same time.
+    """Work of the busiest rank in one stage of an algorithm; it sends, receives and computes at the same time.
 
     Attributes
     ----------
@@ -280,7 +280,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What an algorithm is predicted to cost a rank.
+    """Predicted cost of an algorithm, for one rank.
 
     Attributes
     ----------
@@ -325,7 +325,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class PlanPrediction:
-    """What a plan with these layers is predicted to cost a rank.
+    """Predicted cost of a plan with these layers, for one rank.
 
     Attributes
     ----------
@@ -365,7 +365,7 @@ _MOST_RANKS, MOST_ROW_BYTES = 2**32 - 1, 2**40
 
 
 def whole(what: str, value: object, most: int) -> None:
-    """Refuses what is no whole number from 1 to ``most``."""
+    """Refuse anything but a whole number from 1 to ``most``."""
     if not isinstance(value, Integral) or isinstance(value, bool) or not 1 <= int(value) <= most:
         raise BadInput(f"{what} must be a whole number from 1 to {most}, not {short(value)}")
 
@@ -458,7 +458,7 @@ def predict_allreduce(
     n, entries, model, alpha, curve
         As in :func:`union_entries`.
     profile : Profile
-        What machine and network can do.
+        Rates and times of machine and network.
     row_bytes : int
         Bytes of one index's values.
 
@@ -502,7 +502,7 @@ def predict_reduce_scatter(
 
 
 def predict_agreement(ranks: int, *, profile: Profile) -> Stage:
-    """Predict what it takes to ask all ranks what they hold, as ``auto`` does before a first call, and seldom later.
+    """Predict the cost of the survey of all ranks that ``auto`` makes before a first call, and seldom later.
 
     Examples
     --------
@@ -545,7 +545,7 @@ def predict_plans(
     Parameters
     ----------
     ranks, n, entries, profile, row_bytes, model, alpha, curve
-        As in :func:`predict_allreduce`; every rank wants what it contributes.
+        As in :func:`predict_allreduce`; every rank wants the indices that it contributes.
 
     Returns
     -------

@@ -1,10 +1,9 @@
-"""Which profile and topology a group begins with, and what of a profile holds where the group is not the one that was
-measured.
+"""Choice of the profile and topology that a group starts with, and their use on other groups than the measured one.
 
-In this order: the argument of :func:`skyphos.init`, ``SKYPHOS_PROFILE`` (a path, or ``none``), and the user's own
-file (:func:`default_path`) if it was measured on these very hosts. Racks: the argument, ``SKYPHOS_TOPOLOGY``, and those
-of that profile, if it is of these hosts. Only rank 0 looks; the others get its numbers, so that files that differ, or
-are on one machine only, cannot make ranks choose differently.
+The first of these counts: the argument of :func:`skyphos.init`; ``SKYPHOS_PROFILE`` (a path, or ``none``); the user's
+own file (:func:`default_path`), if it was measured on exactly these hosts. Racks come from the argument, from
+``SKYPHOS_TOPOLOGY``, or from that profile if it is of these hosts. Only rank 0 reads files and sends the numbers to the
+others, so files that differ, or exist on one machine only, cannot make ranks choose differently.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ __all__ = [
     "begin_replicated", "begin_with", "default_path", "fit", "host_and_address", "host_words", "read",
 ]  # fmt: skip
 
-#: What :func:`skyphos.init` takes.
+#: Profile arguments of :func:`skyphos.init`.
 ProfileSource: TypeAlias = "Profile | Measured | str | os.PathLike[str]"
 TopologySource: TypeAlias = "Topology | str | os.PathLike[str] | re.Pattern[str]"
 
@@ -42,13 +41,13 @@ _BY_NAMES = "names:"
 
 
 def default_path() -> str:
-    """Where a user's profile is kept: ``$XDG_CONFIG_HOME/skyphos/profile.json``, by default in ``~/.config``."""
+    """Path of the user's profile: ``$XDG_CONFIG_HOME/skyphos/profile.json``, by default in ``~/.config``."""
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return os.path.join(folder, "skyphos", "profile.json")
 
 
 def host_and_address(place: str) -> tuple[str, str]:
-    """Name and address of the host that a transport says a rank is on; of one in this process this host's, none.
+    """Name and address of a rank's host, from the transport's text; for a rank of this process, this host and ``""``.
 
     Examples
     --------
@@ -70,7 +69,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class _Begin:
-    """What rank 0 begins with."""
+    """Profile and topology of rank 0, for the whole group."""
 
     profile: Profile | None = None
     adapt: bool = True
@@ -80,7 +79,7 @@ class _Begin:
 def begin_with(
     comm: native.Comm, profile: ProfileSource | None, adapt: bool | None, topology: TopologySource | None
 ) -> native.Comm:
-    """Give all ranks of a new group rank 0's profile and topology, if it has them, and whether calls are learned from.
+    """Give all ranks of a new group rank 0's profile and topology, if any, and whether ``auto`` learns from calls.
 
     Collective. Returns the group to use: where there is a topology, another one.
 
@@ -110,7 +109,7 @@ def begin_replicated(
     profile: ProfileSource | None,
     topology: TopologySource | None,
 ) -> native.Comm:
-    """The group of ranks of several processes, which begin with process 0's profile and topology. Collective.
+    """Make the group of replicated ranks, which start with process 0's profile and topology. Collective.
 
     Raises
     ------
@@ -140,7 +139,7 @@ def _find(
     adapt: bool | None,
     topology: TopologySource | None,
 ) -> _Begin:
-    """What rank 0 says for this group."""
+    """Rank 0's choice for this group."""
     here = [host_and_address(comm.address(rank)) for rank in range(comm.size)]
     found, measured = _find_profile(here, profile)
     if not isinstance(adapt, bool | None):
@@ -151,7 +150,7 @@ def _find(
 def _find_profile(
     here: Sequence[tuple[str, str]], asked: ProfileSource | None
 ) -> tuple[Profile | None, Measured | None]:
-    """The profile, and what was measured beside it."""
+    """The profile, and the measurements with it."""
     if asked is None:
         named = variables.text("SKYPHOS_PROFILE") or ""
         if named.lower() == "none":
@@ -177,7 +176,7 @@ def _find_profile(
 def _find_topology(
     here: Sequence[tuple[str, str]], asked: TopologySource | None, measured: Measured | None
 ) -> Topology | None:
-    """The topology that somebody says or measured; None: hosts are told apart, and nothing else."""
+    """The topology that was named or measured; None: hosts are distinguished, but not racks."""
     from .topology import Topology
 
     if asked is None:
@@ -199,19 +198,19 @@ def _find_topology(
     if not isinstance(asked, Topology):
         raise BadInput(f"topology must be a path, a pattern or a skyphos.Topology, not {type(asked).__name__}")
     if asked.size != len(here):
-        raise BadInput(f"the topology is of {asked.size} ranks, and this group has {len(here)}")
+        raise BadInput(f"the topology has {asked.size} ranks, but this group has {len(here)}")
     return asked
 
 
 def _pattern_in(asked: TopologySource) -> str | re.Pattern[str] | None:
-    """What tells racks by hosts' names, where that was asked for."""
+    """The pattern that finds racks in hosts' names, if there is one."""
     if isinstance(asked, str) and asked.startswith(_BY_NAMES):
         return asked.removeprefix(_BY_NAMES)
     return asked if isinstance(asked, re.Pattern) else None
 
 
 def _users_own(here: Sequence[tuple[str, str]]) -> tuple[Profile | None, Measured | None]:
-    """The user's own file, if it is of these hosts. Nobody asked for it, so it stops nothing."""
+    """The user's own file, if it was measured on these hosts. Its faults are warnings, because no one asked for it."""
     path = default_path()
     if not os.path.exists(path):
         return None, None
@@ -230,7 +229,7 @@ def _users_own(here: Sequence[tuple[str, str]]) -> tuple[Profile | None, Measure
 
 
 def _warn(words: str) -> None:
-    """Warn of it at the line that called this package, however deep it is in here."""
+    """Warn, at the line outside this package that called it."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "skyphos":
         frame, level = frame.f_back, level + 1
@@ -238,7 +237,7 @@ def _warn(words: str) -> None:
 
 
 def read(source: ProfileSource) -> Profile | Measured:
-    """A profile from whatever names it: what was measured, or the bare numbers.
+    """A profile from a path or object: with its measurements, or the bare numbers.
 
     Raises
     ------
@@ -259,7 +258,7 @@ def read(source: ProfileSource) -> Profile | Measured:
 
 
 def fit(found: Measured, here: Sequence[tuple[str, str]], usable_cores: int) -> Fitted:
-    """A profile as far as it holds for the ranks of another group.
+    """The part of a profile that holds for the ranks of another group.
 
     Kernels, frames and bytes cost what was measured. A rank's share of a core, and of its host's link, follows from
     how many ranks a host has now; on one host so does latency, for a rank that waits gets its turn after others. If
@@ -306,12 +305,12 @@ def fit(found: Measured, here: Sequence[tuple[str, str]], usable_cores: int) -> 
     return Fitted(replace(profile, cores=share, **network), tuple(differences))
 
 
-#: Bytes a second between hosts of which nothing is known: 1 Gbit/s.
+#: Bytes a second between hosts that were not measured: 1 Gbit/s.
 DEFAULT_RATE = 118e6
 
 
 def host_words(names: Counter[str]) -> str:
-    """Names of hosts for people: the first few, with how many there are of each.
+    """Names of the first few hosts, with the number of ranks on each.
 
     Examples
     --------

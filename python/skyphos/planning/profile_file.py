@@ -1,8 +1,8 @@
-"""The file that ``skyphos probe`` writes: a profile for the planner, and all that was measured beside it.
+"""Profile file, written by ``skyphos probe``: a profile for the planner, and the measurements that it was fitted to.
 
-JSON: ``{"skyphos_profile": 1, "profile": {…}}`` is what :meth:`skyphos.planning.Profile.load` needs; the rest says
-where and when that was measured, and what pictures are drawn from. Bytes, seconds, and bytes a second; ``null`` for
-pairs that were not measured.
+The format is JSON. ``{"skyphos_profile": 1, "profile": {…}}`` is what :meth:`skyphos.planning.Profile.load` needs; the
+rest says where and when it was measured, and is drawn on the page. Units are bytes, seconds, and bytes a second; pairs
+that were not measured are ``null``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What :func:`skyphos.probe.probe` found.
+    """Result of :func:`skyphos.probe.probe`.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class Measured:
 
     @classmethod
     def from_text(cls, text: str, name: str) -> Measured:
-        """Read the text of such a file; ``name`` is what errors call it."""
+        """Read the text of such a file; ``name`` is its name in errors."""
         profile, found = read_profile(text, name)
         at = JsonReader(found, name)
         ranks = at.whole("ranks")

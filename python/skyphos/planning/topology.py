@@ -1,9 +1,9 @@
-"""Which ranks are near to each other: hosts, and racks of hosts that a file names, their own names tell, or times part.
+"""Topology: the hosts of a group and their racks, from a file, from hosts' names or from measured times.
 
-Hosts are named: ranks that say the same of their machine share one. Racks are found: hosts are joined, the nearest
-first, as long as the next ones are not much farther than those that were joined before (agglomerative clustering by
-average linkage, cut at the largest gap). What is near is told by latency; where that shows nothing, by rate, since a
-link that racks share may be slow without being long.
+Ranks that name the same machine share a host. Racks are found by agglomerative clustering (average linkage, cut at the
+largest gap): the nearest hosts are joined first, as long as the next ones are not much farther apart than those joined
+before. Distance is latency; where all latencies are alike it is the inverse of the rate, since a link that racks share
+may be slow without being long.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["Topology", "cluster", "groups", "racks", "scattered"]
 
 Matrix = npt.NDArray[np.float64]
 
-#: How many times farther hosts of other racks are, at least. Latencies of one network differ by less between
+#: Hosts of other racks are at least this many times farther. Latencies of one network vary by less between
 #: measurements.
 GAP = 1.6
 
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """Where the ranks of a group are, and how near to each other.
+    """Hosts and racks of the ranks of a group, and measured times between them.
 
     A butterfly forms its layers by it: first the ranks of a host talk to each other, then the hosts of a rack. Where
     the first layers' degrees multiply to the ranks of a host, each host sends a reduced entry over the network once.
@@ -121,7 +121,7 @@ class Topology:
             keys = [host] if probed and host in rack_of else [host, address]
             said = {rack_of[key]: None for key in keys if key in rack_of}
             if not said:
-                raise BadInput(f"{name}: rank {rank} runs on {host} ({address}), of which it says nothing")
+                raise BadInput(f"{name}: rank {rank} runs on {host} ({address}), which is not in the file")
             if len(said) > 1:
                 raise BadInput(
                     f"{name}: rank {rank} runs on {host} ({address}), which is in rack {' and in rack '.join(said)}: "
@@ -132,7 +132,7 @@ class Topology:
 
     @classmethod
     def by_names(cls, pattern: str | re.Pattern[str], hosts: Sequence[tuple[str, str]]) -> Topology:
-        """Racks that hosts' names tell (*Twister*, section 4.5).
+        """Find racks in hosts' names (*Twister*, section 4.5).
 
         Parameters
         ----------
@@ -157,14 +157,14 @@ class Topology:
             known = re.compile(pattern)
         except re.error as error:
             raise BadInput(
-                f"{pattern!r}, which is to tell racks by hosts' names, is no regular expression: {error}"
+                f"{pattern!r}, which should find racks in hosts' names, is not a regular expression: {error}"
             ) from None
         racks = []
         for rank, (host, address) in enumerate(hosts):
             found = known.search(host)
             if found is None:
                 raise BadInput(
-                    f"{known.pattern!r}, which is to tell racks by hosts' names, does not match that of rank {rank}'s "
+                    f"{known.pattern!r}, which should find racks in hosts' names, does not match that of rank {rank}'s "
                     f"host, {host} ({address})"
                 )
             racks.append(found.groups("") if known.groups else found[0])
@@ -226,7 +226,7 @@ def _racks_in(text: str, name: str) -> dict[str, str]:
         if not words:
             continue
         if len(words) != 2:
-            raise BadInput(f"{name}:{number}: a line has a host and its rack, not {line.strip()!r}")
+            raise BadInput(f"{name}:{number}: a line must be a host and its rack, not {line.strip()!r}")
         host, rack = words
         if found.setdefault(host, rack) != rack:
             raise BadInput(f"{name}:{number}: {host} is in rack {found[host]} already")
@@ -234,7 +234,7 @@ def _racks_in(text: str, name: str) -> dict[str, str]:
 
 
 def groups(names: Sequence[str]) -> list[list[int]]:
-    """Places of equal names, in the order in which names come first.
+    """Positions of equal names, in the order in which the names first appear.
 
     Examples
     --------
@@ -249,7 +249,7 @@ def groups(names: Sequence[str]) -> list[list[int]]:
 
 
 def cluster(distance: Matrix, gap: float = GAP) -> list[list[int]]:
-    """Clusters of points that a gap in their distances sets apart; one cluster where there is none.
+    """Clusters of points that are separated by a gap in their distances; one cluster if there is no gap.
 
     Parameters
     ----------
@@ -349,7 +349,7 @@ def racks(hosts: Sequence[Sequence[int]], latency_s: Matrix, rate: Matrix, gap: 
 
 
 def scattered(hosts: Sequence[Sequence[int]], latency_s: Matrix) -> list[int]:
-    """Hosts whose own ranks are farther from each other than from the ranks of other hosts: are they one machine?
+    """Hosts whose ranks are farther from each other than from ranks of other hosts, so perhaps several machines.
 
     Examples
     --------

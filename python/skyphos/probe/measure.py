@@ -1,9 +1,9 @@
-"""What a group's network and machines can do, measured between its ranks (``skyphos probe``).
+"""Probe: measures the network and the machines of a group between its ranks (``skyphos probe``).
 
-Everything goes over the group's own connections and frames, because that is what the planner predicts. The numbers
-are those of the papers: time against message size (*Kylix*, Fig. 2), LogGP's parameters (Alexandrov et al. 1997;
-overheads as Kielmann et al. 2000 measure them), the slowdown when several send to one, each pair's latency and rate,
-and the times of the kernels.
+Messages go over the group's own connections in its own frames, because the planner predicts these. The measurements
+are those of the papers: time by message size (*Kylix*, Fig. 2), the parameters of LogGP (Alexandrov et al. 1997; with
+overheads measured as by Kielmann et al. 2000), the slowdown when several ranks send to one, latency and rate of each
+pair, and the times of the kernels.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _ROUNDS, _PAUSE_S = 5, 0.01
 
 @collective()
 def probe(comm: Comm, *, seconds: float = 10.0, tell: Tell | None = None) -> Measured:
-    """Measure what the network between the ranks, and their machines, can do. Collective.
+    """Measure the network between the ranks, and their machines. Collective.
 
     Parameters
     ----------
@@ -73,12 +73,12 @@ def probe(comm: Comm, *, seconds: float = 10.0, tell: Tell | None = None) -> Mea
         About how long it may take, from 0.5 on; the same on all ranks. More gives steadier numbers. A machine whose
         ranks share cores takes somewhat longer, and so do links below 100 Mbit/s.
     tell : callable, optional
-        Called with what begins now and the share that is done, from 0 to 1.
+        Called with the name of the next measurement and the share that is done, from 0 to 1.
 
     Returns
     -------
     Measured
-        The same on all ranks. ``measured.profile`` is what :func:`skyphos.init` and the planner take.
+        The same on all ranks. ``measured.profile`` is for :func:`skyphos.init` and the planner.
 
     Raises
     ------
@@ -116,7 +116,7 @@ class _Probe:
         self._say("hosts", 0.0)
         hosts = self._hosts()
         ranks = [list(host.ranks) for host in hosts]
-        # The pair that stands for the network: of two hosts if there are two.
+        # The pair that is measured in detail: on two hosts if there are two.
         alone = (ranks[0][0], ranks[1][0] if len(ranks) > 1 else ranks[0][1])
         self._stream(neighbours(ranks), 0.02 * self._seconds)  # connections have opened their windows
         round_s = self._barrier_round_s()
@@ -174,7 +174,7 @@ class _Probe:
             incast=incast,
             machine=machine,
         )
-        return Measured.from_text(self._of_rank_0(measured.to_json()), "what rank 0 measured")
+        return Measured.from_text(self._of_rank_0(measured.to_json()), "rank 0's measurements")
 
     def _say(self, words: str, share: float) -> None:
         self._tell(words, min(1.0, self._done))
@@ -202,7 +202,7 @@ class _Probe:
         return bytes(np.asarray(self._comm.allgather(block))[0]).decode()
 
     def _hosts(self) -> list[Host]:
-        """Ranks by machine, as each tells: kernel's boot and network namespace, or the host's name."""
+        """Ranks by machine: by the kernel's boot and network namespace, or by the host's name."""
         machines = self._texts(_machine())
         found = []
         for ranks in groups(machines):
@@ -246,12 +246,12 @@ class _Probe:
         return took[0], max(0.0, took[-1] - took[0]) / (others - 1) if others > 1 else None
 
     def _waits(self, round_s: float, frames_s: float) -> dict[str, float]:
-        """What messages between hosts cost beside their bytes: ``frames_s`` of the processors is known."""
+        """Costs of a message between hosts apart from its bytes; ``frames_s``, the processors' part, is known."""
         _, more_s = self._fans()
         return {"latency_s": round_s, "message_s": max(0.0, (more_s or 0.0) - frames_s)}
 
     def _turns(self, latency_s: float, frame_s: float, share: float) -> dict[str, float]:
-        """What messages cost ranks of one host, which have the processor in turn; ``latency_s`` is a pair's alone."""
+        """Costs of a message between ranks that share cores and run in turn; ``latency_s`` is that of a pair alone."""
         one_s, more_s = self._fans()
         wake_s = Profile.one_host(1, share).wake_s if more_s is None else max(0.0, more_s * share - 2 * frame_s)
         call_s = one_s - (2 * frame_s + wake_s) / share - latency_s
@@ -262,7 +262,7 @@ class _Probe:
         size, me = self._comm.size, self._comm.rank
         latency, rate = np.full((size, size), np.nan), np.full((size, size), np.nan)
         each_s = _PAIRS * self._seconds / len(turns) / 2
-        # In turns, of which the best counts: what else goes on only adds, and lasts a while.
+        # Several turns, of which the best counts: other programs only add time, and run for a while.
         for pairs in turns * _TURNS:
             small = self._ping(pairs, 8, each_s / _TURNS)
             for first, second in pairs:
@@ -270,10 +270,10 @@ class _Probe:
                     latency[first, second] = np.fmin(latency[first, second], np.quantile(small, 0.25))
                     latency[second, first] = latency[first, second]
         for pairs in turns:
-            came = self._stream(pairs, each_s)
+            stream = self._stream(pairs, each_s)
             for first, second in pairs:
-                if second == me and came[0][3] > 0:
-                    rate[first, second] = rate[second, first] = came[0][1] / came[0][3]
+                if second == me and stream[0][3] > 0:
+                    rate[first, second] = rate[second, first] = stream[0][1] / stream[0][3]
         every = [self._all(table.ravel()).reshape(size, size, size) for table in (latency, rate)]
         return np.fmin.reduce(every[0]), np.fmin.reduce(every[1])
 
@@ -281,7 +281,7 @@ class _Probe:
         """Seconds of messages of each size: of one pair while the others wait, and of all at once. Also the medians of
         the pair alone, by round and size.
 
-        All sizes are measured in each of several rounds, between which ranks sleep: what else goes on, and whether a
+        All sizes are measured in each of several rounds, between which ranks sleep: other load, and whether a
         rank polls or sleeps while it waits, lasts a while and would else be the answer of a whole probe.
         """
         sizes = message_sizes(_LARGEST)
@@ -291,16 +291,16 @@ class _Probe:
         for turn in range(_ROUNDS):
             medians.append([])
             time.sleep(_PAUSE_S)
-            for place, size in enumerate(sizes):
+            for position, size in enumerate(sizes):
                 for which, pairs in enumerate(([alone], together)):
                     times = self._ping(pairs, size, each_s)
-                    found[place][which] += times
+                    found[position][which] += times
                     if which == 0:
                         median = self._all([float(np.median(times)) if times else np.nan])[alone[0], 0]
                         medians[-1].append(float(median))
                 # A link on which this took so long shows no more with larger ones.
                 if turn == 0 and medians[-1][-1] > 4 * each_s * _ROUNDS:
-                    del sizes[place + 1 :]
+                    del sizes[position + 1 :]
                     break
         points = []
         for size, rows in zip(sizes, found, strict=False):
@@ -342,7 +342,7 @@ class _Probe:
     def _busy_byte_s(self, flows: Pairs, size: int, share: float) -> float:
         """Processor time of a byte, at either end, of streams in which all ranks take part.
 
-        NaN where these wait for the network rather than for the processors: looking whether something came is no cost.
+        NaN where these wait for the network rather than for the processors: polling is not a cost.
         """
         limit_s = _TOGETHER / 4 * self._seconds
         _, sent, seconds, cpu_s = native.stream(self._native, flows, size, _MOST, limit_s, 0.0)
@@ -405,15 +405,15 @@ def measure_machine(comm: Comm) -> tuple[dict[str, float], float, dict[str, floa
 
 def _slowness(kernel_s: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """How many times as long as the median rank's each rank's kernels take: the geometric mean over kernels."""
-    told = kernel_s[:, (kernel_s > 0).all(axis=0)]
-    ratios: npt.NDArray[np.float64] = np.exp(np.log(told / np.median(told, axis=0)).mean(axis=1))
+    known_s = kernel_s[:, (kernel_s > 0).all(axis=0)]
+    ratios: npt.NDArray[np.float64] = np.exp(np.log(known_s / np.median(known_s, axis=0)).mean(axis=1))
     return ratios
 
 
 def _gemm_gflops(comm: Comm, dtype: Any, n: int = 512) -> float:
     """10^9 operations a second of NumPy's product of n × n matrices, while all ranks do the same.
 
-    A single product may fit into a time slice, in which the other ranks of a core wait: only many say what is shared.
+    A single product may fit into a time slice, in which the other ranks of a core wait, so many are timed.
     """
     a = np.ones((n, n), dtype)
     out = a @ a
@@ -435,7 +435,7 @@ def _has_shared_memory() -> bool:
 
 
 def _machine() -> str:
-    """What is equal exactly for ranks that share a machine, as the transport tells them apart."""
+    """An identity of the machine, as the transport distinguishes machines."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return f"{file.read().strip()} {os.readlink('/proc/self/ns/net')}"

@@ -1,7 +1,7 @@
-"""Who measures with whom, and when: the same on all ranks.
+"""Pairings of a probe: which ranks measure with each other in which round, the same on all ranks.
 
-A tournament: in each round every rank is in one pair at most, and after all rounds each pair had its turn (the circle
-method). Large groups take samples of it.
+The rounds are a tournament by the circle method: in each round a rank is in one pair at most, and after all rounds
+every pair had its turn. In large groups only a sample of the rounds is played.
 """
 
 from __future__ import annotations

@@ -1,42 +1,18 @@
-"""What a probe found, in words and columns for a terminal."""
+"""Summary of a probe, as lines for a terminal."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..pages.page import human_bytes, human_seconds
 from ..planning.planner import Profile
 from ..planning.profile_file import Measured
 from ..planning.topology import scattered
+from ..text.quantities import fine_seconds, human_bytes
 
-__all__ = ["half_rate", "host_names", "micro", "summary", "together", "transport"]
+__all__ = ["half_rate", "host_names", "summary", "together", "transport"]
 
-#: How far rounds of measuring may lie apart to be one number.
-_ALIKE = 1.2
-
-
-def micro(seconds: float) -> str:
-    """Seconds for people, down to nanoseconds.
-
-    Examples
-    --------
-    >>> from skyphos.probe.summary import micro
-    >>> micro(2.5e-9), micro(4.2e-5), micro(0.25)
-    ('2.50 ns', '42.0 µs', '250 ms')
-    """
-    if seconds == 0:
-        return "≈ 0"
-    for unit, scale in (("ns", 1e-9), ("µs", 1e-6)):
-        if seconds < 1e3 * scale:
-            number = seconds / scale
-            return (
-                f"{number:.2f} {unit}"
-                if number < 10
-                else f"{number:.1f} {unit}"
-                if number < 100
-                else f"{number:.0f} {unit}"
-            )
-    return human_seconds(seconds)
+#: Rounds of measuring whose results lie within this factor are shown as one number.
+_ONE_NUMBER = 1.2
 
 
 def host_names(found: Measured) -> list[str]:
@@ -55,7 +31,7 @@ def transport(found: Measured) -> str:
 def half_rate(found: Measured) -> str:
     """The size at half of the best rate; where rounds of measuring differ by more than a fifth, from least to most."""
     low, high = found.half_rate_low_bytes, found.half_rate_high_bytes
-    if high <= _ALIKE * low:
+    if high <= _ONE_NUMBER * low:
         return human_bytes(found.half_rate_bytes)
     return f"{human_bytes(low)} to {human_bytes(high)}, as rounds differ"
 
@@ -68,8 +44,8 @@ def _around(profile: Profile) -> str:
 def together(profile: Profile) -> str:
     """What waiting is when all ranks exchange."""
     if profile.call_s > 0:
-        return f"{micro(profile.call_s)} more a call, until all ranks have had a turn"
-    return f"{micro(profile.latency_s)} when all ranks exchange"
+        return f"{fine_seconds(profile.call_s)} more a call, until all ranks have had a turn"
+    return f"{fine_seconds(profile.latency_s)} when all ranks exchange"
 
 
 def _share(found: Measured) -> str:
@@ -94,7 +70,7 @@ def summary(found: Measured) -> str:
     where = f"{hosts} host{'s' * (hosts > 1)}" + (f" in {racks} racks" if racks > 1 else "")
     lines = [
         ("ranks", f"{found.ranks} on {where}, over {transport(found)}"),
-        ("latency of a pair", f"{micro(least)} to {micro(most)}; {together(profile)}"),
+        ("latency of a pair", f"{fine_seconds(least)} to {fine_seconds(most)}; {together(profile)}"),
         ("rate of a pair", f"{human_bytes(slow)}/s to {human_bytes(fast)}/s, a stream one way"),
         (
             "rate of a rank",
@@ -104,8 +80,8 @@ def summary(found: Measured) -> str:
         ("half of the best rate", f"at messages of {half_rate(found)}"),
         (
             "LogGP",
-            f"L {micro(loggp.L_s)}, o_s {micro(loggp.o_s_s)}, o_r {micro(loggp.o_r_s)}, g {micro(loggp.g_s)}, "
-            f"G {micro(loggp.G_s)} a byte",
+            f"L {fine_seconds(loggp.L_s)}, o_s {fine_seconds(loggp.o_s_s)}, o_r {fine_seconds(loggp.o_r_s)}, "
+            f"g {fine_seconds(loggp.g_s)}, G {fine_seconds(loggp.G_s)} a byte",
         ),
         ("many to one", f"{profile.incast:.1%} longer for each further sender"),
         ("share of a core", _share(found)),

@@ -23,14 +23,14 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """``skyphos`` itself imports this package, and few programs shuffle: what there is comes when it is asked for."""
+    """Import names when they are used: ``skyphos`` itself imports this package, but few programs shuffle."""
     if name in _WHERE:
         return getattr(import_module(_WHERE[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class _Module(ModuleType):
-    """This package, which says what to call where somebody calls it."""
+    """This package; calling it raises an error that names the function."""
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise AttributeError("shuffle is a group's, not the module's: comm = sky.init(); comm.shuffle(keys, values)")

@@ -1,4 +1,4 @@
-"""How values of one key become one: a named operation, a list of them, or a function."""
+"""Combine: how values of one key merge, by a named operation, a list or a function."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["Combine", "Function"]
 #: (key, a, b) → value.
 Function = Callable[[Any, Any, Any], Any]
 
-#: Keys whose function is checked, in debug mode.
+#: Number of keys on which a function is checked in debug mode.
 CHECKED = 64
 
 
 @dataclass(frozen=True)
 class Combine:
-    """What ``combine=`` says.
+    """The parsed argument ``combine=``.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Combine:
 
     @classmethod
     def of(cls, combine: Op | Function) -> Combine:
-        """What a user asked for.
+        """Parse the argument.
 
         Examples
         --------
@@ -96,11 +96,11 @@ class Combine:
         return self.lists or (isinstance(self.op, str) and dtype.startswith(("int", "uint", "bool")))
 
     def type_of(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
-        """The type of what values of a type become: truth values are counted in sums."""
+        """The type of merged values: sums of booleans are counts."""
         return dtype if self.lists or self.op is None else result_type(self.op, dtype)
 
     def merge(self, key: Any, a: Any, b: Any, rank: int) -> Any:
-        """What the user's function makes of two values."""
+        """The user's function of two values."""
         assert self.function is not None
         try:
             return self.function(key, a, b)
@@ -109,11 +109,11 @@ class Combine:
 
 
 def _check_function(combine: Any) -> None:
-    """Refuse what takes no key and two values: it would fail, or compare the key, once a key comes twice."""
+    """Refuse functions that do not take a key and two values: they would fail, or use the key, when a key repeats."""
     is_bare = isinstance(combine, functools.partial) and not (combine.args or combine.keywords)
     name = python_name(combine.func if is_bare else combine)
     if name is not None:
-        raise BadInput(f"combine={combine!r} would take the key for a value: say {name!r}")
+        raise BadInput(f"combine={combine!r} would use the key as a value: pass {name!r}")
     if isinstance(combine, (types.BuiltinFunctionType, type)) or getattr(combine, "__module__", None) == "numpy":
         raise BadInput(
             f"combine={combine!r} knows of no key: a function takes (key, a, b), as lambda key, a, b: f(a, b) does"
@@ -127,7 +127,7 @@ def _check_function(combine: Any) -> None:
 
 
 def is_debug(debug: bool | None) -> bool:
-    """Whether functions are checked: what was asked for; else as ``python -X dev`` has it."""
+    """Whether functions are checked: as asked for, else if ``python -X dev`` runs."""
     return sys.flags.dev_mode if debug is None else bool(debug)
 
 

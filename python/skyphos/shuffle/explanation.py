@@ -1,4 +1,4 @@
-"""What a shuffle did."""
+"""Explanation of a shuffle: what it merged and moved."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["ShuffleExplanation"]
 
 @dataclass(frozen=True)
 class ShuffleExplanation:
-    """What a shuffle did on this rank; ``print`` it.
+    """A shuffle on this rank: counts and traffic; ``print`` it.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What the tasks of one rank give, batch by batch, until it is sent: forms, stores and files."""
+"""Gatherer: collects the output of the tasks of one rank, batch by batch, until it is sent."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ __all__ = ["Gatherer", "as_it_is", "default_back"]
 
 
 class Gatherer:
-    """What the tasks of one rank have given, by key: stores of its own for each, or files.
+    """The output of the tasks of one rank, by key: a store for each task, or files.
 
     Parameters
     ----------
     combine : Combine
-        What becomes of values of one key.
+        How values of one key merge.
     mergeable : callable, optional
         Which keys' values may be merged here.
     local : bool or "process"
         Whether any may.
     memory : int or str, optional
-        Bytes that all of it may take; None: by what the host has.
+        Bytes of memory at most; None: by the memory of the host.
     spill_dir : path, optional
         Where files are.
     debug : bool, optional
         Whether functions are checked.
     objects : bool
-        Whether listed values are sent as they are.
+        Whether lists of values are sent unchanged.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class Gatherer:
         # Bytes of each, as of its last batch: a store is asked only by who adds to it, for it waits for who does.
         self._bytes: dict[int, int] = {}
         # Tasks whose values may still be dropped, and so are in no file.
-        self._held: set[int] = set()
+        self._tentative: set[int] = set()
         self._spill = Spill(spill_dir)
         self._lock = threading.Lock()
         self._count = 0
-        #: What a rank gets where none has anything.
+        #: The result on a rank where no rank has any values.
         self._nothing: tuple[Any, Any] = ([], [])
         self._seconds = {"merge": 0.0}
 
@@ -95,7 +95,7 @@ class Gatherer:
         Parameters
         ----------
         keys : array or list
-            Integers, ``str`` or ``bytes``: a NumPy or Arrow array, or a list. All batches of all ranks are of one kind.
+            Integers, ``str`` or ``bytes``: a NumPy or Arrow array, or a list. All batches of all ranks have one kind.
         values : array or sequence, optional
             A number or a row of numbers for each key; any objects where ``combine`` is a function or ``"list"``. None
             with ``combine="count"``.
@@ -105,7 +105,7 @@ class Gatherer:
         Raises
         ------
         BadInput
-            Keys or values that cannot be sent, or are not what came before; what the function raised.
+            Keys or values that cannot be sent, or of another kind than those before; an error of the function.
         """
         if _is_nothing(keys):
             if self._form is None and isinstance(keys, np.ndarray):
@@ -176,12 +176,12 @@ class Gatherer:
         return Form(keys.form, rows.dtype.name, row_form(rows.shape[1:]), keys.signs, signs)
 
     def _open(self, form: Form, to_keys: Callable[[Any], Any], to_values: Callable[[Any], Any]) -> None:
-        """The first batch says what all are."""
+        """Take the kinds of keys and values from the first batch."""
         with self._lock:
             if self._form is None:
                 if form.dtype == "objects" and not self._comm._native.trusted:
                     raise untrusted("objects would be sent as pickles, which run")
-                self._new_store(form)  # what it refuses is refused before anything is kept
+                self._new_store(form)  # raises before anything is stored
                 self._form, self._back = form, (to_keys, to_values)
             elif form != self._form or form.key_signs != self._form.key_signs:
                 joined = self._form.joined(form)
@@ -201,7 +201,7 @@ class Gatherer:
         return store if self._mergeable is None else Pair(store, self._new_store(form, lists=True))
 
     def _new_here(self, form: Form) -> Any:
-        """For what this rank has: to be merged, or to be sent as it is."""
+        """A store for this rank's values, to be merged or to be sent unchanged."""
         return self._new(form) if self._local else self._new_store(form, lists=True)
 
     def _slot(self, task: int, form: Form) -> int:
@@ -250,36 +250,36 @@ class Gatherer:
             self._bytes[task] = taken
             if self._memory is None:
                 self._memory = memory_of_rank(len(stages_of(self._comm).here))
-            if sum(self._bytes.values()) <= self._memory or task in self._held:
+            if sum(self._bytes.values()) <= self._memory or task in self._tentative:
                 return
-            # What is small stays: a file for each batch would be many.
+            # Small stores stay in memory, or there would be a file for each batch.
             if taken * 2 * len(self._stores) < self._memory:
                 return
             del self._stores[task], self._bytes[task]
             self._spill.add(store)
 
     def hold(self, task: int) -> None:
-        """What a task gives may still be dropped: until it is released it stays in memory."""
+        """Keep a task's output in memory until it is released or dropped."""
         with self._lock:
-            self._held.add(task)
+            self._tentative.add(task)
 
     def release(self, task: int) -> None:
-        """What a task that was held gave counts."""
+        """Accept the output of a task that was held."""
         with self._lock:
-            self._held.discard(task)
+            self._tentative.discard(task)
             store = self._stores.get(task)
         if store is not None:
             self._settle(task, store)
 
     def drop(self, task: int) -> None:
-        """What a task that was held gave does not count."""
+        """Drop the output of a task that was held."""
         with self._lock:
-            self._held.discard(task)
+            self._tentative.discard(task)
             self._stores.pop(task, None)
             self._bytes.pop(task, None)
 
     def merged_keys(self) -> tuple[Form | None, npt.NDArray[Any]] | None:
-        """Merge what this rank's tasks have given: what it is, and its keys, in no order. The shuffle can still go on.
+        """Merge the output of this rank's tasks; return its form and keys, in no order. The shuffle can still continue.
 
         Returns
         -------
@@ -295,7 +295,7 @@ class Gatherer:
         return form, np.asarray(default_back(form)(self._stores[0].keys()))
 
     def take_rows(self, form: Form) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """What :meth:`merged_keys` has merged, in place of a shuffle: keys, and rows of shape (k, …)."""
+        """The result of :meth:`merged_keys`, instead of a shuffle: keys, and rows of shape (k, …)."""
         if not self._stores:
             return np.empty(0, form.keys), np.empty((0, *form.row), form.dtype)
         keys, rows, _ = self._stores[0].take()
@@ -303,7 +303,7 @@ class Gatherer:
         return np.asarray(default_back(form)(keys)), settled(rows, np.dtype(form.dtype)).reshape(-1, *form.row)
 
     def _take_form(self, form: Form) -> None:
-        """All ranks have this one, which holds what this rank has: integers of lists are of one type now."""
+        """Convert to the form that all ranks agreed on: integers of lists have one type from here on."""
         mine = self._form
         if mine is not None and mine != form:
             if form.dtype not in (mine.dtype, "objects"):
@@ -316,7 +316,7 @@ class Gatherer:
         self._form = form
 
     def _gathered(self, form: Form, wave: int, waves: int) -> Any:
-        """What this rank has of a wave, merged over all its tasks."""
+        """This rank's share of a wave, merged over all its tasks."""
         tasks = [self._stores[task] for task in sorted(self._stores)]
         if waves == 1 and not self._spill.bytes:
             if not tasks:
@@ -335,7 +335,7 @@ class Gatherer:
         return merged
 
     def close(self) -> None:
-        """Drop what was gathered, and the files."""
+        """Drop all stores, and the files."""
         self._stores.clear()
         self._spill.close()
 
@@ -357,7 +357,7 @@ def _signs_of(values: Any, rows: npt.NDArray[Any] | None) -> str | None:
 
 
 def as_it_is(x: Any) -> Any:
-    """What needs no change."""
+    """Return the argument."""
     return x
 
 

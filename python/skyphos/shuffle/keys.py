@@ -1,4 +1,4 @@
-"""Kinds of keys: from what users pass to what the native table takes, and back."""
+"""Keys: conversion from what callers pass to the native table, and back."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..inputs.arrays import as_numpy
 
 __all__ = ["FORMS", "KeyArrays", "Keys", "arrays_of", "as_list", "hashable", "joined", "listed", "open_keys", "select"]
 
-#: What the native table takes: numbers in 64 bits; or where strings begin, and their bytes.
+#: Keys of the native table: numbers in 64 bits; or offsets of strings, and their bytes.
 KeyArrays = npt.NDArray[np.uint64] | tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
-#: What keys are, by the number that ranks tell each other.
+#: Forms of keys, by the number that ranks exchange.
 FORMS = (*_INTEGERS, "str", "bytes")
 
 
@@ -157,7 +157,7 @@ def _of_list(strings: list[Any]) -> Keys:
         arrays = native.strings_of(strings)
     except UnicodeEncodeError as error:
         raise BadInput(f"a key is no text that can be sent: {error}") from None
-    return Keys(kind.__name__, arrays, len(strings), lambda came: as_list(came, kind is str))
+    return Keys(kind.__name__, arrays, len(strings), lambda native_keys: as_list(native_keys, kind is str))
 
 
 def _exactly(kind: type, key: Any) -> Any:
@@ -176,8 +176,8 @@ def _of_text(array: npt.NDArray[Any]) -> Keys:
     text = array.dtype.kind == "U"
     arrays = native.strings_of(array.tolist())
 
-    def back(came: Any) -> Any:
-        strings = as_list(came, text)
+    def back(native_keys: Any) -> Any:
+        strings = as_list(native_keys, text)
         return np.array(strings, "U" if text else "S") if strings else np.empty(0, array.dtype)
 
     return Keys("str" if text else "bytes", arrays, len(array), back)
@@ -192,7 +192,7 @@ def _of_arrow(arrow: Any, keys: Any) -> Keys:
         keys, kind = keys.cast(kind.value_type), kind.value_type
     if types.is_integer(kind):
         opened = _of_integers(keys.to_numpy() if chunked else keys.to_numpy(zero_copy_only=False), listed=False)
-        return Keys(opened.form, opened.arrays, opened.count, lambda came: arrow.array(opened.back(came)))
+        return Keys(opened.form, opened.arrays, opened.count, lambda native_keys: arrow.array(opened.back(native_keys)))
     text = types.is_string(kind) or types.is_large_string(kind)
     if not text and not types.is_binary(kind) and not types.is_large_binary(kind):
         raise BadInput(f"keys must be integers, strings or binary, not {kind}")
@@ -206,8 +206,8 @@ def _of_arrow(arrow: Any, keys: Any) -> Keys:
         ends = np.frombuffer(offsets, np.int64)[wide.offset : wide.offset + len(wide) + 1]
     held = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
 
-    def back(came: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]) -> Any:
-        starts, letters = came
+    def back(native_keys: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]) -> Any:
+        starts, letters = native_keys
         large = arrow.large_string() if text else arrow.large_binary()
         held = [None, arrow.py_buffer(starts), arrow.py_buffer(letters)]
         whole = arrow.Array.from_buffers(large, len(starts) - 1, held)
@@ -233,7 +233,7 @@ def hashable(keys: Any) -> tuple[Keys, list[Any]]:
 
 
 def listed(keys: Any) -> list[Any]:
-    """Keys in the kind that came in, one by one as Python has them."""
+    """Keys as Python objects, one by one."""
     if hasattr(keys, "to_pylist"):
         return list(keys.to_pylist())
     return list(keys.tolist() if isinstance(keys, np.ndarray) else keys)

@@ -1,4 +1,4 @@
-"""A shuffle: what a rank's tasks have gathered, merged, sent to the owners of the keys, and handed out."""
+"""Shuffle of one rank: merges what its tasks gathered, sends it to the owners of the keys, returns what it owns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .gatherer import Gatherer, as_it_is, default_back
 from .keys import arrays_of, joined
 from .spill import PARTS
 from .stages import Failed, Link, keep, stages_of
-from .stores import Pair, Places
+from .stores import Destinations, Pair
 from .survey import Form, agree
 
 if TYPE_CHECKING:
@@ -91,12 +91,12 @@ class Shuffle(Gatherer):
         waves = whole(waves, "waves", 1, PARTS)
         self._host, self._wire = (Link(push_bytes, fetches) for _ in range(2))
         self._waves = _power_of_two(waves)
-        self._told: dict[str, Any] = {"merged": 0, "keys": 0, "waves": 1}
+        self._counts: dict[str, Any] = {"merged": 0, "keys": 0, "waves": 1}
         self._seconds |= {"host": 0.0, "owners": 0.0}
 
     @property
     def _runs_user_code(self) -> bool:
-        """Whether what happens to one rank's values may fail on it alone."""
+        """Whether merging may fail on one rank alone."""
         return self._combine.function is not None or callable(self._combine.op) or self._mergeable is not None
 
     def _fail(self, error: BaseException) -> None:
@@ -104,7 +104,7 @@ class Shuffle(Gatherer):
         fail(self._comm, error)
 
     def parts(self) -> Iterator[tuple[Any, Any]]:
-        """Send all, and hand out what this rank owns, wave by wave. Collective.
+        """Send all values, and yield those that this rank owns, wave by wave. Collective.
 
         Yields
         ------
@@ -143,15 +143,15 @@ class Shuffle(Gatherer):
             if form is None:
                 return
             self._take_form(form)
-            self._told["waves"] = waves
+            self._counts["waves"] = waves
             for wave in range(waves):
                 yield form, self._wave(form, wave, waves)
         finally:
             self.close()
 
     def _waves_wanted(self) -> int:
-        held = sum(store.bytes for store in self._stores.values()) + self._spill.bytes
-        fits = -(-held // self._memory) if self._spill.bytes and self._memory else 1
+        gathered_bytes = sum(store.bytes for store in self._stores.values()) + self._spill.bytes
+        fits = -(-gathered_bytes // self._memory) if self._spill.bytes and self._memory else 1
         return max(self._waves, _power_of_two(min(fits, PARTS)))
 
     def _wave(self, form: Form, wave: int, waves: int) -> Any:
@@ -162,9 +162,9 @@ class Shuffle(Gatherer):
         try:
             store = self._gathered(form, wave, waves)
             if self._local:
-                self._told["merged"] += len(store)
+                self._counts["merged"] += len(store)
             else:
-                self._told["merged"] = self._count
+                self._counts["merged"] = self._count
             owners = self._owners(form, store)
         except BaseException as error:
             self._fail(error)
@@ -180,7 +180,7 @@ class Shuffle(Gatherer):
             return keep(failed, sent.merged) if isinstance(sent, Pair) else sent
 
         store = self._agreed(to_owners)
-        self._told["keys"] += len(store)
+        self._counts["keys"] += len(store)
         self._lap("owners", start)
         return store
 
@@ -198,7 +198,7 @@ class Shuffle(Gatherer):
         self._seconds[what] += now - start
         return now
 
-    def _owners(self, form: Form, store: Any) -> Places:
+    def _owners(self, form: Form, store: Any) -> Destinations:
         """The owner of each key of a store."""
         size = self._comm.size
         if self._partition is None:
@@ -234,7 +234,7 @@ class Shuffle(Gatherer):
         return keys, [to_values(rows[start:end]) for start, end in pairwise(ends)]
 
     def explanation(self) -> ShuffleExplanation:
-        """What it did on this rank."""
+        """The explanation of the shuffle on this rank."""
         return ShuffleExplanation(
             values=self._count,
             spilled_bytes=self._spill.bytes,
@@ -243,7 +243,7 @@ class Shuffle(Gatherer):
             sent_frames=self._host.sent_frames + self._wire.sent_frames,
             received_bytes=self._host.received_bytes + self._wire.received_bytes,
             seconds=dict(self._seconds),
-            **self._told,
+            **self._counts,
         )
 
 

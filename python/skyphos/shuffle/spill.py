@@ -1,4 +1,4 @@
-"""What does not fit memory, in Arrow IPC files: blocks of keyed values by the part of the keys that they are of."""
+"""Spill files: keyed values that do not fit memory, in Arrow IPC files, by part of the key space."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARTS = 64
 
 
 def memory_of_rank(ranks_on_host: int) -> int:
-    """Bytes that a rank takes for what it gathers, if nobody says: a quarter of its share of the host's free memory."""
+    """Default memory of a rank's stores, in bytes: a quarter of its share of the host's free memory."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     try:
         words = Path("/proc/meminfo").read_text(encoding="ascii").split()
@@ -75,7 +75,9 @@ class Spill:
             self._files.append(arrow.ipc.open_file(arrow.memory_map(path)))
         except OSError as error:
             where = self._parent or tempfile.gettempdir()
-            raise BadInput(f"what does not fit memory cannot be written to {where} (spill_dir=): {error}") from None
+            raise BadInput(
+                f"values that do not fit memory cannot be written to {where} (spill_dir=): {error}"
+            ) from None
 
     def blocks(self, wave: int, waves: int) -> Iterator[Bytes]:
         """The blocks of a wave, in the order in which they were written. They lie in the files."""
@@ -86,7 +88,7 @@ class Spill:
                     yield np.frombuffer(batch.column(1)[0].as_buffer(), np.uint8)
 
     def close(self) -> None:
-        """Forget what was written."""
+        """Forget all written blocks."""
         self._files.clear()
         if self._folder is not None:
             self._folder.cleanup()

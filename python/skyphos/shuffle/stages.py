@@ -1,4 +1,4 @@
-"""How keyed values travel: within each host to one rank a key, then to the key's owner."""
+"""Stages of a shuffle: within each host to one rank a key, then to the owner of the key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from ..collectives.blocks import exchange_blocks
 from ..collectives.packing import Bytes
 from ..errors import BadInput
-from .stores import NOWHERE, Places, Store
+from .stores import NOWHERE, Destinations, Store
 
 if TYPE_CHECKING:
     from ..comm import Comm
@@ -26,7 +26,7 @@ Failed: TypeAlias = list[BadInput]
 
 @dataclass
 class Link:
-    """How blocks go, and what has gone: bytes and frames that this rank has sent, and bytes that it has received.
+    """Exchange of blocks, with counts of bytes and frames sent and of bytes received.
 
     Blocks up to ``push_bytes`` are pushed; of longer ones ``fetches`` are asked for at a time.
     """
@@ -79,7 +79,7 @@ class Stages:
             self._group.close()
 
     def on_host(
-        self, store: Store, owners: Places, new: Callable[[], Any], link: Link, failed: Failed | None = None
+        self, store: Store, owners: Destinations, new: Callable[[], Any], link: Link, failed: Failed | None = None
     ) -> Any:
         """Bring each key to one rank of this host: its owner if that is here. As :func:`exchange`."""
         group = self._host_group()
@@ -93,14 +93,14 @@ class Stages:
         return range(self._comm.size)
 
     def to_owners(
-        self, store: Store, owners: Places, new: Callable[[], Any], link: Link, failed: Failed | None = None
+        self, store: Store, owners: Destinations, new: Callable[[], Any], link: Link, failed: Failed | None = None
     ) -> Any:
         """Bring each key to its owner. As :func:`exchange`."""
         return exchange(self._comm, store, owners, new, link, failed)
 
 
 def exchange(
-    comm: Comm, store: Store, to: Places, new: Callable[[], Any], link: Link, failed: Failed | None = None
+    comm: Comm, store: Store, to: Destinations, new: Callable[[], Any], link: Link, failed: Failed | None = None
 ) -> Any:
     """Send what a store holds to the ranks that ``to`` says, and gather what comes in a new one: this rank's own first,
     then that of the next rank, and so on around.
@@ -122,7 +122,7 @@ def exchange(
 
 
 def keep(failed: Failed | None, work: Callable[[], T]) -> T | None:
-    """What ``work`` returns; an error of it is put into ``failed``, if there is one. After an error nothing is done."""
+    """Run ``work`` and return its result; an error is put into ``failed``. Does nothing after an earlier error."""
     if failed is None:
         return work()
     if not failed:
@@ -133,6 +133,6 @@ def keep(failed: Failed | None, work: Callable[[], T]) -> T | None:
     return None
 
 
-def only(to: Places, waves: Places, wave: int) -> Places:
-    """Places of keys that go in a wave; the others go nowhere."""
+def only(to: Destinations, waves: Destinations, wave: int) -> Destinations:
+    """Destinations of keys that go in a wave; the others go nowhere."""
     return np.where(waves == wave, to, np.uint32(NOWHERE))

@@ -1,4 +1,4 @@
-"""Values by key, as they are gathered, merged and sent: rows in the native table, objects in a dictionary."""
+"""Stores of values by key: rows in the native table, objects in a dictionary."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ..errors import BadInput
 from .combine import Checker, Combine
 from .keys import KeyArrays, arrays_of
 
-__all__ = ["ObjectStore", "Places", "RowStore", "Store"]
+__all__ = ["Destinations", "ObjectStore", "RowStore", "Store"]
 
-#: A place for each key.
-Places = npt.NDArray[np.uint32]
+#: For each key the number of its destination.
+Destinations = npt.NDArray[np.uint32]
 
 #: Leaves a key out of all blocks.
 NOWHERE = 2**32 - 1
@@ -30,7 +30,7 @@ _EMPTY = np.empty(0, np.uint8)
 
 
 class Store(Protocol):
-    """Values by key. What comes first for a key is its value; what comes later is merged into that, or kept too."""
+    """Values by key. The first value of a key is stored; later ones are merged into it, or listed with it."""
 
     @property
     def bytes(self) -> int:
@@ -42,14 +42,14 @@ class Store(Protocol):
     def absorb(self, other: Any) -> None:
         """Adds all of another."""
 
-    def places(self, ranks: int, waves: int) -> tuple[Places, Places]:
+    def places(self, ranks: int, waves: int) -> tuple[Destinations, Destinations]:
         """The owner of each key, by its hash, and the wave that it goes in."""
 
-    def blocks(self, to: Places, count: int) -> list[Bytes]:
-        """What goes to each place."""
+    def blocks(self, to: Destinations, count: int) -> list[Bytes]:
+        """A block of keys and values for each destination."""
 
     def add_block(self, block: Bytes) -> None:
-        """Adds what a block holds."""
+        """Add the content of a block."""
 
     def keys(self) -> Any:
         """A copy of the keys."""
@@ -76,10 +76,10 @@ class RowStore:
     def absorb(self, other: RowStore) -> None:
         self._table.absorb(other._table)
 
-    def places(self, ranks: int, waves: int) -> tuple[Places, Places]:
+    def places(self, ranks: int, waves: int) -> tuple[Destinations, Destinations]:
         return self._table.places(ranks, waves)
 
-    def blocks(self, to: Places, count: int) -> list[Bytes]:
+    def blocks(self, to: Destinations, count: int) -> list[Bytes]:
         return self._table.blocks(to, count)
 
     def add_block(self, block: Bytes) -> None:
@@ -100,7 +100,7 @@ class ObjectStore:
         self._combine, self._rank = combine, rank
         self._lists = combine.lists or lists
         self._checker = Checker(combine, rank) if debug and not self._lists else None
-        self._held: dict[Any, Any] = {}
+        self._by_key: dict[Any, Any] = {}
         #: ``str``, ``bytes`` or an integer's dtype, once there is a key.
         self.form: str | None = None
         self._bytes = 0.0
@@ -108,10 +108,10 @@ class ObjectStore:
     def add(self, form: str, keys: Sequence[Any], values: Sequence[Any]) -> None:
         """Add a value for each key."""
         self.form = form
-        held, before = self._held, len(self._held)
+        by_key, before = self._by_key, len(self._by_key)
         if self._lists:
             for key, value in zip(keys, values, strict=True):
-                held.setdefault(key, []).append(value)
+                by_key.setdefault(key, []).append(value)
         else:
             for key, value in zip(keys, values, strict=True):
                 self._merge(key, value)
@@ -119,43 +119,43 @@ class ObjectStore:
             # Of a few of them is known what they take, pickled.
             some = min(len(keys), 8)
             each = sum(part.nbytes for part in pack((list(keys[:some]), list(values[:some])))) / some
-            self._bytes += each * (len(keys) if self._lists else len(held) - before)
+            self._bytes += each * (len(keys) if self._lists else len(by_key) - before)
 
     def _merge(self, key: Any, value: Any) -> None:
         if self._checker is not None:
             self._checker.see(key, value)
-        held = self._held
-        held[key] = self._combine.merge(key, held[key], value, self._rank) if key in held else value
+        by_key = self._by_key
+        by_key[key] = self._combine.merge(key, by_key[key], value, self._rank) if key in by_key else value
 
     @property
     def bytes(self) -> int:
         return int(self._bytes)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._by_key)
 
     def absorb(self, other: ObjectStore) -> None:
-        self._add_held(other.form, other._held, other._lists)
+        self._add_values(other.form, other._by_key, other._lists)
         self._bytes += other._bytes
 
-    def _add_held(self, form: str | None, held: dict[Any, Any], lists: bool) -> None:
+    def _add_values(self, form: str | None, values: dict[Any, Any], lists: bool) -> None:
         self.form = form or self.form
-        for key, value in held.items():
+        for key, value in values.items():
             if self._lists:
-                self._held.setdefault(key, []).extend(value)
+                self._by_key.setdefault(key, []).extend(value)
             else:
                 for one in value if lists else (value,):
                     self._merge(key, one)
 
-    def places(self, ranks: int, waves: int) -> tuple[Places, Places]:
-        keys = arrays_of(self.form or "int64", list(self._held))
+    def places(self, ranks: int, waves: int) -> tuple[Destinations, Destinations]:
+        keys = arrays_of(self.form or "int64", list(self._by_key))
         return native.key_places(keys, ranks, waves)
 
-    def blocks(self, to: Places, count: int) -> list[Bytes]:
+    def blocks(self, to: Destinations, count: int) -> list[Bytes]:
         parts: list[tuple[list[Any], list[Any]]] = [([], []) for _ in range(count)]
-        for (key, value), place in zip(self._held.items(), to.tolist(), strict=True):
-            if place != NOWHERE:
-                keys, values = parts[place]
+        for (key, value), destination in zip(self._by_key.items(), to.tolist(), strict=True):
+            if destination != NOWHERE:
+                keys, values = parts[destination]
                 keys.append(key)
                 values.append(value)
         return [joined(pack((self.form, self._lists, *part))) if part[0] else _EMPTY for part in parts]
@@ -163,15 +163,15 @@ class ObjectStore:
     def add_block(self, block: Bytes) -> None:
         if block.size:
             form, lists, keys, values = unpack(parted(block))
-            self._add_held(form, dict(zip(keys, values, strict=True)), lists)
+            self._add_values(form, dict(zip(keys, values, strict=True)), lists)
 
     def keys(self) -> list[Any]:
-        return list(self._held)
+        return list(self._by_key)
 
     def take(self) -> dict[Any, Any]:
         """The values by key."""
-        held, self._held = self._held, {}
-        return held
+        taken, self._by_key = self._by_key, {}
+        return taken
 
 
 class Pair:
@@ -191,11 +191,11 @@ class Pair:
         self.store.absorb(other.store)
         self.apart.absorb(other.apart)
 
-    def places(self, ranks: int, waves: int) -> tuple[Places, Places]:
+    def places(self, ranks: int, waves: int) -> tuple[Destinations, Destinations]:
         both = [store.places(ranks, waves) for store in (self.store, self.apart)]
         return np.concatenate([both[0][0], both[1][0]]), np.concatenate([both[0][1], both[1][1]])
 
-    def blocks(self, to: Places, count: int) -> list[Bytes]:
+    def blocks(self, to: Destinations, count: int) -> list[Bytes]:
         cut = len(self.store)
         both = zip(self.store.blocks(to[:cut], count), self.apart.blocks(to[cut:], count), strict=True)
         return [joined([first, second]) if first.size or second.size else _EMPTY for first, second in both]
@@ -214,7 +214,7 @@ class Pair:
 
 
 def retype(store: Any, new: Any) -> Any:
-    """A store's rows of int64 in a new one of uint64: those of lists whose numbers are so large on another rank."""
+    """A copy of an int64 store as uint64, for lists that have larger numbers on another rank."""
     if isinstance(store, Pair):
         return Pair(retype(store.store, new.store), retype(store.apart, new.apart))
     keys, rows, counts = store.take()

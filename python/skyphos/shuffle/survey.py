@@ -1,4 +1,4 @@
-"""What ranks tell each other before they shuffle: what keys and values they have, and how much of it."""
+"""Survey before a shuffle: ranks agree on the types of keys and values, and on the number of waves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Form", "agree"]
 
-#: Types of numbers that rows hold, by the number that ranks tell each other; 0 is objects.
+#: Types of numbers in rows, by the number that ranks exchange; 0 is objects.
 _DTYPES = (
     "objects",
     *("float32", "float64", "int32", "int64", "uint8", "uint32", "uint64", "bfloat16", "float16"),
@@ -31,7 +31,7 @@ MOST_AXES = 4
 
 @dataclass(frozen=True)
 class Form:
-    """What keys and values are.
+    """Form of keys and values.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Form:
     key_signs: str | None = field(default=None, compare=False)
     value_signs: str | None = field(default=None, compare=False)
 
-    #: How many numbers say it.
+    #: Numbers that encode a form.
     WORDS: ClassVar[int] = 3 + MOST_AXES
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Form:
         return "uint8" if self.dtype == "bool" else self.dtype
 
     def joined(self, other: Form) -> Form | None:
-        """What both are, where types differ only because lists have none; None if they differ."""
+        """The common form of two, where types differ only because lists have none; None if they differ otherwise."""
         keys = _common((self.keys, self.key_signs), (other.keys, other.key_signs))
         dtype = _common((self.dtype, self.value_signs), (other.dtype, other.value_signs))
         if keys is None or dtype is None or self.row != other.row:
@@ -88,19 +88,19 @@ class Form:
 
     @classmethod
     def of_words(cls, words: Sequence[int]) -> Form | None:
-        """What numbers say; None: a rank that has nothing."""
+        """Decode a form; None: a rank without values."""
         keys, dtype, axes, *row = words
         return cls(FORMS[keys - 1], _DTYPES[dtype], tuple(row[:axes])) if keys else None
 
 
-#: By the number that ranks tell each other.
+#: Forms by the number that ranks exchange.
 _SIGNS = (None, "any", "signed", "unsigned")
 
 _Type = tuple[str, str | None]
 
 
 def _common(one: _Type, other: _Type) -> _Type | None:
-    """A type of integers that holds what two ranks have, and what lists it then has; None: there is none."""
+    """An integer type for the numbers of two ranks, and whether it is from lists; None: there is none."""
     if one == other or (one[0] == other[0] and None not in (one[1], other[1])):
         strict = one if other[1] == "any" else other
         return None if {one[1], other[1]} == {"signed", "unsigned"} else strict
@@ -119,7 +119,7 @@ def _common(one: _Type, other: _Type) -> _Type | None:
 
 
 def agree(comm: Comm, form: Form | None, options: dict[str, Any], waves: int) -> tuple[Form | None, int]:
-    """What keys and values all ranks have, and in how many waves they go: as many as one of them needs.
+    """Agree on the form of keys and values, and on the number of waves, the largest that a rank needs.
 
     Parameters
     ----------
@@ -137,10 +137,10 @@ def agree(comm: Comm, form: Form | None, options: dict[str, Any], waves: int) ->
         return form, waves
     signs = 4 * _SIGNS.index(form.key_signs) + _SIGNS.index(form.value_signs) if form else 0
     mine = [zlib.crc32(repr(options).encode()), waves, signs, *(form.words() if form else [0] * Form.WORDS)]
-    told = comm.allgather(np.array(mine, np.int64)).tolist()
-    if any(checksum != told[0][0] for checksum, *_ in told):
+    by_rank = comm.allgather(np.array(mine, np.int64)).tolist()
+    if any(checksum != by_rank[0][0] for checksum, *_ in by_rank):
         agree_arguments(comm, "shuffle", **options)  # says which one differs
-    forms = [_with_signs(Form.of_words(words), signs) for _, _, signs, *words in told]
+    forms = [_with_signs(Form.of_words(words), signs) for _, _, signs, *words in by_rank]
     first = next((rank for rank, one in enumerate(forms) if one is not None), None)
     if first is None:
         return None, 1
@@ -152,7 +152,7 @@ def agree(comm: Comm, form: Form | None, options: dict[str, Any], waves: int) ->
         if joined is None:
             raise Mismatch(f"rank {first} has {forms[first]}, rank {rank} has {other}: all must have the same")
         common = joined
-    return common, max(words[1] for words in told)
+    return common, max(words[1] for words in by_rank)
 
 
 def _with_signs(form: Form | None, signs: int) -> Form | None:
@@ -160,7 +160,7 @@ def _with_signs(form: Form | None, signs: int) -> Form | None:
 
 
 def row_form(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a row, if it can be told."""
+    """The shape of a row, if it is known."""
     if len(shape) > MOST_AXES:
         raise BadInput(f"a value has {len(shape)} axes, {shape}: at most {MOST_AXES} are sent")
     if 0 in shape:

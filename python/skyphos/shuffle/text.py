@@ -1,4 +1,4 @@
-"""Words of a text as keys, without a Python object for each."""
+"""Words of a text as keys, without a Python object for each word."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def words(text: Any, batch_bytes: int = 1 << 18) -> Iterator[Keys]:
 
 
 def _words(letters: Any, batch_bytes: int, is_text: bool) -> Iterator[Keys]:
-    def back(came: Any) -> Any:
-        return as_list(came, is_text)
+    def back(native_keys: Any) -> Any:
+        return as_list(native_keys, is_text)
 
     at = 0
     while at < len(letters):

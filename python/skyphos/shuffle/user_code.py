@@ -1,4 +1,4 @@
-"""What functions of the user's raise, as all ranks hear of it."""
+"""Errors of the user's functions, in a form that all ranks raise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["raised"]
 
 
 def raised(who: str, error: Exception, on: str = "") -> BadInput:
-    """The error for what a function raised: which, where in it, and on what.
+    """The error for an exception of a function: with its rank, traceback and argument.
 
     Examples
     --------
@@ -18,5 +18,5 @@ def raised(who: str, error: Exception, on: str = "") -> BadInput:
     >>> str(raised("rank 1: reduce", KeyError("a"), " on key 7")).splitlines()[0]
     "rank 1: reduce raised KeyError on key 7: 'a'"
     """
-    told = "".join(traceback.format_exception(error)).rstrip()
-    return BadInput(f"{who} raised {type(error).__name__}{on}: {error}\n{told}")
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    return BadInput(f"{who} raised {type(error).__name__}{on}: {error}\n{trace}")

@@ -1,4 +1,4 @@
-"""What a simulated cluster is like: links, racks, processors, and what goes wrong in them."""
+"""Network of a simulated cluster: links, racks, processors, and their faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _default_machine() -> Profile:
 
 @dataclass(frozen=True)
 class Network:
-    """What a simulated cluster is like. Ranks fill hosts, and hosts fill racks, in their order.
+    """A simulated cluster. Ranks fill hosts, and hosts fill racks, in their order.
 
     Attributes
     ----------

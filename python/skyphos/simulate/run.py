@@ -1,4 +1,4 @@
-"""Collectives on a cluster that is not there: the same code, under a virtual clock, at up to 4,096 ranks.
+"""Simulation of a collective: the same code under a virtual clock, at up to 4,096 ranks.
 
 A :class:`Network` says what links, racks and processors can do and what goes wrong in them; :func:`simulate` runs a
 collective on it with indices drawn from a model, or, for runs that no memory holds, with lengths alone
@@ -16,7 +16,7 @@ from ..errors import BadInput
 from ..planning.planner import MOST_ROW_BYTES, whole
 from .network import Network, checked_seed
 
-__all__ = ["LOOKED_AT", "Network", "Phase", "Round", "Simulation", "collectives", "simulate"]
+__all__ = ["USED_BY", "Network", "Phase", "Round", "Simulation", "collectives", "simulate"]
 
 #: Ranks whose frames and work are kept for the timeline, unless others are asked for.
 _WATCHED = 32
@@ -84,7 +84,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a simulation did: its parts, one after the other."""
+    """Result of a simulation: its phases, one after the other."""
 
     phases: tuple[Phase, ...]
 
@@ -127,8 +127,8 @@ _WHOLE_ARRAYS = ("allreduce_dense", "broadcast")
 _OUTER = "outer_product_sum"
 _INDICES = tuple(name for name in collectives() if name not in ("barrier", "shuffle", _OUTER, *_WHOLE_ARRAYS))
 
-#: Arguments of :func:`simulate`, and the collectives that look at them; the others leave them alone.
-LOOKED_AT: dict[str, tuple[str, ...]] = {
+#: Arguments of :func:`simulate`, and the collectives that use them; the others ignore them.
+USED_BY: dict[str, tuple[str, ...]] = {
     "n": (*_INDICES, *_WHOLE_ARRAYS, _OUTER),
     "cols": (_OUTER,),
     "entries": (*_INDICES, "shuffle", _OUTER),
@@ -226,7 +226,7 @@ def simulate(
     if outside:
         raise BadInput(f"rank {outside[0]} cannot be watched: there are {network.ranks}")
     for name, value, said in (("n", n, "how large the index space is"), ("entries", entries, "how much a rank has")):
-        if value is None and collective in LOOKED_AT[name]:
+        if value is None and collective in USED_BY[name]:
             raise BadInput(f"say {said}: {collective} takes {name}=")
     n = 1 if n is None else n
     whole("the size n of an index space", n, 2**63)

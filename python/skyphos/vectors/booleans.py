@@ -1,7 +1,7 @@
-"""Truth values in reductions: what comes out, and how they travel.
+"""Booleans in reductions: the type of the result, and the type that travels.
 
-The native library has no type for them. They travel as bytes of 0 and 1, or as numbers where they are counted:
-``or``, ``and``, ``min`` and ``max`` give truth values, ``sum`` and ``prod`` give int64.
+The native library has no boolean type. Booleans travel as bytes of 0 and 1, or as numbers where they are counted:
+``or``, ``and``, ``min`` and ``max`` give booleans, ``sum`` and ``prod`` give int64.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BOOL = np.dtype(np.bool_)
 
 
 def result_type(op: Op, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type of what an operation makes of values: theirs, but for truth values that are counted.
+    """The result type of an operation: that of the values, or int64 where booleans are counted.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def as_room(out: Array) -> Array:
 
 
 def settled(result: Array, dtype: np.dtype[Any]) -> Array:
-    """A result of the native library as truth values, if ``dtype`` says so: in the same memory."""
+    """A native result viewed as booleans, if ``dtype`` is bool."""
     if dtype.kind != "b":
         return result
     # A rank that has passed bytes of another value has changed what a truth value may be.

@@ -1,7 +1,7 @@
-"""Names of types of numbers from which the types can be made again, on another rank or from a file.
+"""Names of number types, from which another rank or a later program makes the types again.
 
-NumPy names its own types. Those of the package ``ml_dtypes`` (bfloat16, float8 …) have names there; what NumPy calls
-them says only their size, or is another type's name.
+NumPy's own types have NumPy's names. Types of the package ``ml_dtypes`` (bfloat16, float8 …) have names there; NumPy's
+name for them says only their size, or is the name of another type.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _extension_types() -> ModuleType | None:
 
 @lru_cache(maxsize=256)
 def name_of(dtype: np.dtype[Any]) -> str | None:
-    """What :func:`type_named` takes. None: it is no type of numbers, or one that nothing names.
+    """The name that :func:`type_named` takes; None: not a type of numbers, or one without a name.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The factors of outer products, as users have them: arrays, tensors, SciPy's sparse arrays, sparse vectors."""
+"""Factors of outer products as callers pass them: arrays, tensors, SciPy's sparse arrays, sparse vectors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TYPES = ("bfloat16", "float16", "float32", "float64")
 
 @dataclass(frozen=True)
 class DenseFactors:
-    """Contiguous arrays of ``pairs`` rows of ``n`` and ``m`` numbers, and what makes the caller's kind of a result."""
+    """Contiguous arrays of ``pairs`` rows of ``n`` and ``m`` numbers, with the way back to the caller's kind."""
 
     a: npt.NDArray[Any]
     b: npt.NDArray[Any]
@@ -83,8 +83,8 @@ class Factors:
         if indices is None:
             indices = np.arange(values.size, dtype=np.uint64)
             if present is not None:
-                marks = np.unpackbits(present.view(np.uint8), bitorder="little")[: values.size].astype(bool)
-                indices, values = indices[marks], values[marks]
+                stored = np.unpackbits(present.view(np.uint8), bitorder="little")[: values.size].astype(bool)
+                indices, values = indices[stored], values[stored]
         return self.matrix_of((indices, values), rows, self.m)
 
     def matrix_of(self, entries: tuple[npt.NDArray[Any], npt.NDArray[Any]], rows: int, width: int) -> Any:
@@ -93,9 +93,9 @@ class Factors:
         at, cols = np.divmod(indices.astype(np.int64), max(width, 1))
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(self.kind, torch.Tensor):
-            places = torch.from_numpy(np.stack([at, cols]))
+            positions = torch.from_numpy(np.stack([at, cols]))
             return torch.sparse_coo_tensor(
-                places, torch.from_numpy(values), (rows, width), is_coalesced=True, check_invariants=False
+                positions, torch.from_numpy(values), (rows, width), is_coalesced=True, check_invariants=False
             ).to(self.kind.device)
         from scipy.sparse import csr_array, csr_matrix, spmatrix
 
@@ -145,9 +145,9 @@ def open_factors(a: Any, b: Any) -> DenseFactors | Factors:
 def _check(left: Any, right: Any, pairs: int, others: int) -> None:
     for dtype in (left, right):
         if np.dtype(dtype).name not in _TYPES or not np.dtype(dtype).isnative:
-            raise BadInput(f"factors are of {', '.join(_TYPES)}, not {dtype}: use .astype(...)")
+            raise BadInput(f"factors must have type {', '.join(_TYPES)}, not {dtype}: use .astype(...)")
     if left != right:
-        raise BadInput(f"a is of {left} and b of {right}: make them one type")
+        raise BadInput(f"a has type {left} and b {right}: make them one type")
     if pairs != others:
         raise BadInput(f"a has {pairs} rows and b {others}: a pair has one of each")
 
@@ -181,7 +181,7 @@ def _entries(x: Any, name: str) -> tuple[npt.NDArray[np.uint64], npt.NDArray[Any
         if x.ndim not in (1, 2):
             raise BadInput(f"{name} must be of shape (r, n), not {x.shape}")
         if x.dtype.name not in _TYPES:
-            raise BadInput(f"factors are of {', '.join(_TYPES)}, not {x.dtype}: use .astype(...)")
+            raise BadInput(f"factors must have type {', '.join(_TYPES)}, not {x.dtype}: use .astype(...)")
         csr = x.reshape((1, x.shape[0])).tocsr() if x.ndim == 1 else x.tocsr()
         if not csr.has_canonical_format:
             csr = csr.copy()
@@ -195,8 +195,8 @@ def _entries(x: Any, name: str) -> tuple[npt.NDArray[np.uint64], npt.NDArray[Any
         if tensor.ndim != 2 or tensor.dense_dim():
             raise BadInput(f"{name} must be a sparse tensor of shape (r, n), not {tuple(x.shape)}")
         rows, width = tensor.shape
-        places = tensor.indices().numpy().astype(np.uint64)
-        return places[0] * np.uint64(width) + places[1], tensor.values().numpy(), rows, width
+        positions = tensor.indices().numpy().astype(np.uint64)
+        return positions[0] * np.uint64(width) + positions[1], tensor.values().numpy(), rows, width
     vector, _ = open_vector(x)
     assert isinstance(vector, np.ndarray)
     array = _rows(vector, name)

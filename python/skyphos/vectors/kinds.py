@@ -1,4 +1,4 @@
-"""The kinds of vector that collectives take, and the way back to the kind that came in."""
+"""Kinds of vector that collectives take, with the conversion back to the caller's kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scipy.sparse import sparray, spmatrix
     from torch import Tensor
 
-#: A kind of vector that collectives return as it came in.
+#: A kind of vector that collectives return for the same kind of argument.
 AnyVector = TypeVar("AnyVector", bound="SparseVector | np.ndarray[Any, Any] | sparray | spmatrix | Tensor")
 
 #: Kinds that are no arrays, and have numbers: they are reduced one by one (:mod:`skyphos.collectives.python_numbers`).
@@ -59,7 +59,7 @@ def is_vector(x: Any) -> bool:
 
 
 def open_vector(x: Any, *, rows: bool = False) -> tuple[SparseVector | np.ndarray[Any, Any], Callable[[Any], Any]]:
-    """The vector or dense array inside, and what makes the caller's kind of a result.
+    """The vector or dense array inside, and the conversion of a result to the caller's kind.
 
     SparseVector, NumPy, SciPy and torch are known; the last two are not imported here, since an object of theirs
     means that they have been. Of anything else that shows an array (``__array_interface__``, DLPack, ``__array__``, the

@@ -1,4 +1,4 @@
-"""A matrix that is kept as its factors."""
+"""LowRank: a matrix stored as its factors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PIECE_BYTES = 8 << 20
 
 
 class LowRank:
-    """The matrix ``scale * a.T @ b``, kept as its factors: what ``comm.outer_product_sum(a, b, factors=True)`` returns.
+    """The matrix ``scale * a.T @ b``, stored as factors; returned by ``comm.outer_product_sum(a, b, factors=True)``.
 
     ``W -= lr * G`` multiplies straight into ``W``, and ``G @ x`` and ``x @ G`` never form ``G``; :meth:`to_dense` does.
 
@@ -60,7 +60,7 @@ class LowRank:
         if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[0]:
             raise BadInput(f"factors of shapes {a.shape} and {b.shape} are not K rows each")
         if a.dtype != b.dtype:
-            raise BadInput(f"factors are of {a.dtype} and {b.dtype}: make them one type")
+            raise BadInput(f"factors have types {a.dtype} and {b.dtype}: make them one type")
         self.a = a
         self.b = b
         self.scale = float(scale)

@@ -20,10 +20,10 @@ def entries_of(x: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
     if prod(x.shape) > 2**63:
         raise BadInput(f"a sparse array of shape {x.shape} has more than 2^63 places: fewer can be numbered")
     coo = x.tocoo()  # of a COO itself: nothing below writes to it
-    places = np.zeros(len(coo.data), np.int64)
+    positions = np.zeros(len(coo.data), np.int64)
     for length, coords in zip(x.shape, _coords(coo), strict=True):
-        places = places * length + coords
-    return places, _native(coo.data)
+        positions = positions * length + coords
+    return positions, _native(coo.data)
 
 
 def rows_of(x: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
@@ -31,13 +31,13 @@ def rows_of(x: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
     _check_type(x)
     coo = x.tocoo()
     row, column = _coords(coo)
-    held, at = np.unique(np.asarray(row, np.int64), return_inverse=True)
-    dense = np.zeros((len(held), x.shape[1]), x.dtype.newbyteorder("="))
+    stored, at = np.unique(np.asarray(row, np.int64), return_inverse=True)
+    dense = np.zeros((len(stored), x.shape[1]), x.dtype.newbyteorder("="))
     add = np.logical_or if dense.dtype == np.bool_ else np.add
     add.at(dense, (at.reshape(-1), column), _native(coo.data))
     if x.shape[1] == 0:
         raise BadInput(f"a matrix of shape {x.shape} has no numbers")
-    return held, dense
+    return stored, dense
 
 
 def _check_type(x: Any) -> None:

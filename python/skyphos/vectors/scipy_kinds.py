@@ -16,7 +16,7 @@ __all__ = ["matrix_shape", "open_scipy"]
 
 
 def open_scipy(x: Any, *, rows: bool = False) -> tuple[SparseVector, Callable[[SparseVector], Any]]:
-    """The vector of a sparse array's entries, in C order, and what makes such an array of a result.
+    """The vector of a sparse array's entries, in C order, and the conversion of a result to such an array.
 
     Entries that are stored more than once are summed, as SciPy means them. With ``rows`` a matrix of several rows is
     the vector of its rows instead.
@@ -38,7 +38,7 @@ def open_scipy(x: Any, *, rows: bool = False) -> tuple[SparseVector, Callable[[S
 
 
 def matrix_shape(x: Any) -> tuple[int, ...] | None:
-    """The shape of a sparse matrix of several rows, which all ranks must pass alike; None of anything else.
+    """The shape of a sparse matrix of several rows, which must be the same on all ranks; None for anything else.
 
     A matrix of one row goes with vectors of as many entries.
 
@@ -60,9 +60,9 @@ def matrix_shape(x: Any) -> tuple[int, ...] | None:
 def _entries_of_rows(rows: SparseVector) -> SparseVector:
     """The entries of a vector of rows that are not zero."""
     dense, width = rows.values, rows.width
-    held, column = np.nonzero(dense.reshape(-1, width))
-    places = np.asarray(rows.indices, np.int64)[held] * width + column
-    return SparseVector._of(places, dense.reshape(-1, width)[held, column], None, rows.n * width)
+    row, column = np.nonzero(dense.reshape(-1, width))
+    positions = np.asarray(rows.indices, np.int64)[row] * width + column
+    return SparseVector._of(positions, dense.reshape(-1, width)[row, column], None, rows.n * width)
 
 
 def _of_entries(result: SparseVector, like: Any) -> Any:
@@ -71,12 +71,12 @@ def _of_entries(result: SparseVector, like: Any) -> Any:
 
     if result._indices is None and result._present is None:
         result = result.prune()
-    places = np.asarray(result.indices, np.int64)
+    positions = np.asarray(result.indices, np.int64)
     coords = []
     for length in reversed(like.shape[1:]):
-        places, at = np.divmod(places, max(1, length))
+        positions, at = np.divmod(positions, max(1, length))
         coords.append(at)
-    coords.append(places)
+    coords.append(positions)
     is_matrix = isinstance(like, scipy.sparse.spmatrix)
     kind: Any = scipy.sparse.coo_matrix if is_matrix else scipy.sparse.coo_array
     coo = kind((result.values, tuple(reversed(coords))), shape=like.shape)

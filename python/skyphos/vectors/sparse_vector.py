@@ -1,4 +1,4 @@
-"""A vector most of which is absent: indices and values, or all rows once that is smaller."""
+"""SparseVector: indices and values, or all rows once that is smaller."""
 
 from __future__ import annotations
 
@@ -73,19 +73,19 @@ class SparseVector:
     def __init__(self, indices: npt.ArrayLike, values: npt.ArrayLike, n: int, *, op: str = "sum") -> None:
         if not isinstance(op, str) or op not in _UFUNCS:
             raise BadInput(f"op must be one of {', '.join(_UFUNCS)}, not {op!r}")
-        places, self._n, rows = as_indices(indices, "indices"), as_n(n), as_numpy(values, "values")
+        positions, self._n, rows = as_indices(indices, "indices"), as_n(n), as_numpy(values, "values")
         width = rows.shape[1] if rows.ndim == 2 else 1
         if width == 0:
             raise BadInput("values must have at least one number a row")
-        rows = as_values(rows, len(places), width, "indices")
-        ascending = bool((places[1:] > places[:-1]).all())
-        ends = places[[0, -1]] if ascending and len(places) else places
+        rows = as_values(rows, len(positions), width, "indices")
+        ascending = bool((positions[1:] > positions[:-1]).all())
+        ends = positions[[0, -1]] if ascending and len(positions) else positions
         if len(ends) and not (ends.min() >= 0 and ends.max() < self._n):
-            bad = int(np.flatnonzero((places < 0) | (places >= self._n))[0])
-            raise BadInput(f"indices[{bad}] = {places[bad]} is outside the index space 0 <= index < n = {n}")
+            bad = int(np.flatnonzero((positions < 0) | (positions >= self._n))[0])
+            raise BadInput(f"indices[{bad}] = {positions[bad]} is outside the index space 0 <= index < n = {n}")
         if not ascending:
-            places, rows = _sorted(places, rows, op)
-        self._indices: Array | None = places
+            positions, rows = _sorted(positions, rows, op)
+        self._indices: Array | None = positions
         self._values = rows
         self._present: Array | None = None
         self._owned: range | None = None
@@ -123,9 +123,9 @@ class SparseVector:
         rows = as_values(rows, len(rows), rows.shape[1] if rows.ndim == 2 else 1, "the array")
         if keep_zeros:
             return cls._of(None, rows, None, len(rows))
-        held = rows != 0 if rows.ndim == 1 else (rows != 0).any(axis=1)
-        places = np.flatnonzero(held)
-        return cls._of(places, rows[places], None, len(rows))
+        stored = rows != 0 if rows.ndim == 1 else (rows != 0).any(axis=1)
+        positions = np.flatnonzero(stored)
+        return cls._of(positions, rows[positions], None, len(rows))
 
     @classmethod
     def from_scipy(cls, array: Any) -> SparseVector:
@@ -273,7 +273,7 @@ class SparseVector:
         return self._values if self._present is None else self._values[self.indices]
 
     def to_dense(self, fill: float = 0) -> Array:
-        """Return an array of shape (n,) or (n, width) in which what is absent is ``fill``.
+        """Return an array of shape (n,) or (n, width) in which absent rows are ``fill``.
 
         Raises
         ------
@@ -293,7 +293,7 @@ class SparseVector:
         return dense
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """The dense array, of zeros where nothing is held: what ``np.asarray(x)`` returns."""
+        """The dense array, with zeros for absent rows; ``np.asarray(x)`` returns it."""
         if copy is False:
             raise ValueError("a SparseVector becomes an array only by a copy")
         dense = self.to_dense()
@@ -325,17 +325,17 @@ class SparseVector:
 
         if self._indices is None and self._present is None:
             return self.prune().to_torch()
-        places = torch.from_numpy(np.ascontiguousarray(self.indices, np.int64))
+        positions = torch.from_numpy(np.ascontiguousarray(self.indices, np.int64))
         size = (self._n, *self._values.shape[1:])
         values = torch.from_numpy(self.values)
         # What torch would check holds by construction.
-        return torch.sparse_coo_tensor(places[None], values, size, is_coalesced=True, check_invariants=False)
+        return torch.sparse_coo_tensor(positions[None], values, size, is_coalesced=True, check_invariants=False)
 
     def prune(self, identity: float = 0) -> SparseVector:
         """Return the vector without the entries that are all ``identity``."""
-        places, rows = self.indices, self.values
-        kept = rows != identity if rows.ndim == 1 else (rows != identity).any(axis=1)
-        return SparseVector._of(places[kept], rows[kept], None, self._n)
+        positions, rows = self.indices, self.values
+        stored = rows != identity if rows.ndim == 1 else (rows != identity).any(axis=1)
+        return SparseVector._of(positions[stored], rows[stored], None, self._n)
 
 
 def _column(table: Any, name: str) -> Array:
@@ -358,7 +358,7 @@ def _column(table: Any, name: str) -> Array:
 
 
 def _fill_of(fill: Any, dtype: np.dtype[Any]) -> Any:
-    """What absent rows become, as a number of a type that can hold it."""
+    """The value of absent rows, in a type that can hold it."""
     refuse_masked(fill, "fill")
     try:
         (given,) = np.asarray(fill).reshape(-1).tolist()
@@ -397,17 +397,17 @@ def _no_room(shape: tuple[int, ...], dtype: np.dtype[Any], why: str) -> BadInput
     )
 
 
-def _sorted(places: Array, rows: Array, op: str) -> tuple[Array, Array]:
+def _sorted(positions: Array, rows: Array, op: str) -> tuple[Array, Array]:
     """Sorts by index and combines the values of repeated ones."""
-    order = places.argsort(kind="stable")
-    places, rows = places[order], rows[order]
-    fresh = np.empty(len(places), bool)
+    order = positions.argsort(kind="stable")
+    positions, rows = positions[order], rows[order]
+    fresh = np.empty(len(positions), bool)
     fresh[:1] = True
-    np.not_equal(places[1:], places[:-1], out=fresh[1:])
+    np.not_equal(positions[1:], positions[:-1], out=fresh[1:])
     if fresh.all():
-        return places, rows
+        return positions, rows
     starts = np.flatnonzero(fresh)
     ufunc: np.ufunc = _UFUNCS[op]
     if rows.dtype == np.bool_:
         ufunc = np.logical_and if op in ("prod", "min", "and") else np.logical_or
-    return places[starts], ufunc.reduceat(rows, starts, axis=0, dtype=rows.dtype)
+    return positions[starts], ufunc.reduceat(rows, starts, axis=0, dtype=rows.dtype)

@@ -1,4 +1,4 @@
-"""Numbers and entries of PyTorch's tensors, as NumPy arrays, and tensors of arrays."""
+"""NumPy arrays of the entries of PyTorch tensors, and tensors of arrays."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def entries_of(x: torch.Tensor) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]
     if prod(dense) == 0:
         raise BadInput(f"a sparse tensor of shape {tuple(x.shape)} has no numbers at a place")
     indices, values = x._indices().detach().cpu().numpy(), _numpy(x._values().detach().cpu().contiguous())
-    places = np.zeros(indices.shape[1], np.int64)
+    positions = np.zeros(indices.shape[1], np.int64)
     for length, at in zip(shape, indices, strict=True):
-        places = places * length + at
-    rows = values.reshape(len(places), -1)
-    return places, rows if dense else rows[:, 0]
+        positions = positions * length + at
+    rows = values.reshape(len(positions), -1)
+    return positions, rows if dense else rows[:, 0]
 
 
 def tensor_of(array: npt.NDArray[Any]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""PyTorch's tensors as vectors and arrays, and back to their layout and device. Imported where there is a tensor."""
+"""PyTorch tensors as vectors and arrays, and back to their layout and device. Imported only if a tensor is passed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["open_tensor"]
 
 
 def open_tensor(x: torch.Tensor) -> tuple[SparseVector | np.ndarray[Any, Any], Callable[[Any], Any]]:
-    """The vector or array inside a tensor of any layout, and what makes such a tensor of a result.
+    """The vector or array inside a tensor of any layout, and the conversion of a result to such a tensor.
 
     Examples
     --------
@@ -55,9 +55,9 @@ def _sparse(x: torch.Tensor) -> tuple[SparseVector, Callable[[SparseVector], tor
         for dim in reversed(range(1, dims)):
             left, coords[dim] = np.divmod(left, max(1, shape[dim]))
         coords[:1] = left
-        came = tensor_of(np.ascontiguousarray(result.values)).reshape(len(left), *dense)
+        values = tensor_of(np.ascontiguousarray(result.values)).reshape(len(left), *dense)
         return torch.sparse_coo_tensor(
-            torch.from_numpy(coords), came, tuple(x.shape), is_coalesced=True, check_invariants=False
+            torch.from_numpy(coords), values, tuple(x.shape), is_coalesced=True, check_invariants=False
         ).to(x.device)
 
     return vector, back

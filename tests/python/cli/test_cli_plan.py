@@ -1,4 +1,4 @@
-"""`skyphos plan`: what it foretells, what it marks, and what it assumes, as text, JSON and a page."""
+"""`skyphos plan`: what it predicts, what it marks, and what it assumes, as text, JSON and a page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import skyphos as sky
 from skyphos.cli.plan import command
 from skyphos.cli.units import parse_bytes, parse_rate
 from skyphos.planning import Prediction, Profile
-from skyphos.planning.forecast import Assumed, chosen, foretell
+from skyphos.planning.forecast import Assumptions, chosen, forecast
 from skyphos.planning.profile_file import Host, Measured
 
 TWITTER = ("--ranks", "64", "--size", "60e6", "--density", "0.21", "--alpha", "1.1")
@@ -82,7 +82,7 @@ def test_what_auto_takes_is_marked() -> None:
         assert "* split_allgather_dense" not in said and said.count("\n* ") == 2
     found = [Prediction(name, (), ()) for name in ("split_allgather_dense", "ring", "recursive_doubling")]
     assert [chosen("allreduce", 8, count, 4, found).name for count in (2048, 2049)] == ["recursive_doubling", "ring"]
-    seen = foretell("allreduce", 8, 10**6, 1e5, assumed=Assumed(Profile.network(1e9), "defaults"))
+    seen = forecast("allreduce", 8, 10**6, 1e5, assumed=Assumptions(Profile.network(1e9), "defaults"))
     seen = replace(seen, found=tuple(found), chosen=found[1])
     assert "never split_allgather_dense, which forgets" in seen.why()
 
@@ -135,7 +135,7 @@ def test_what_was_assumed(found: Measured, tmp_path: pathlib.Path) -> None:
         (("--profile", "p.json", "--rate", "1Gbit"), "leave out --rate"),
         (("--profile", "p.json", "--one-host"), "leave out --one-host"),
         (("--profile", "p.json", "--latency", "1", "--message", "0"), "leave out --latency, --message"),
-        (("--rate", "10Gbit", "--one-host"), "say one of them"),
+        (("--rate", "10Gbit", "--one-host"), "give one of them"),
         (("--density", "0.1"), "--density and --entries exclude each other"),
         (("--rate", "fast"), "'--rate': 'fast' is no rate"),
         (("--rate", "0Gbit"), "'--rate': '0Gbit' is no rate"),
@@ -189,5 +189,5 @@ def test_the_largest_index_space() -> None:
 
 
 def test_one_rank_has_no_layers_and_asks_nobody() -> None:
-    seen = foretell("allreduce", 1, 100, 5, assumed=Assumed(Profile.network(1e9), "defaults"))
+    seen = forecast("allreduce", 1, 100, 5, assumed=Assumptions(Profile.network(1e9), "defaults"))
     assert (seen.best_butterfly, seen.survey, seen.why()) == (None, None, "what auto takes")

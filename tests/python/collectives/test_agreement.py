@@ -14,7 +14,7 @@ import pytest
 import skyphos as sky
 from conftest import Processes, on_all
 from mpi_support import needs_mpi, run
-from skyphos.collectives.agreement import agree_arguments, collective, tell, together
+from skyphos.collectives.agreement import agree_arguments, collective, report_error, together
 from skyphos.errors import BadInput, Mismatch, SkyphosError, text_of
 from skyphos.graph import Edges, pagerank
 from skyphos.mapreduce import MapReduce
@@ -346,8 +346,8 @@ def test_an_error_that_all_raise_keeps_its_class() -> None:
 
 def test_tell_returns_what_to_raise() -> None:
     with sky.init() as comm:
-        assert isinstance(tell(comm, OSError("no")), BadInput)
-        assert isinstance(tell(comm, KeyboardInterrupt()), KeyboardInterrupt)
+        assert isinstance(report_error(comm, OSError("no")), BadInput)
+        assert isinstance(report_error(comm, KeyboardInterrupt()), KeyboardInterrupt)
     assert text_of(Wordless()).startswith("(no text")
 
 

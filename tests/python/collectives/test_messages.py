@@ -301,7 +301,7 @@ def test_what_cannot_be_read_is_an_error_where_it_is_read() -> None:
     def body(comm: sky.Comm) -> Any:
         if comm.rank == 0:
             return comm.send(Unreadable(), 1) or comm.recv()
-        with pytest.raises(BadInput, match="an object came that cannot be read here"):
+        with pytest.raises(BadInput, match="an object was received that cannot be read here"):
             comm.recv()
         return comm.send("still here", 0)
 
@@ -524,7 +524,7 @@ def test_pickles_are_refused_between_hosts_that_have_proved_nothing(monkeypatch:
             there = getattr(sky._skyphos, name)
             monkeypatch.setattr(sky._skyphos, name, lambda _, *rest, there=there: there(native, *rest))
         comm._native = Distrustful(native)  # type: ignore[assignment]
-        with pytest.raises(BadInput, match="a pickle came in a group that has proved no token"):
+        with pytest.raises(BadInput, match="received a pickle, which runs code, in a group without a token"):
             comm.recv()
         with pytest.raises(BadInput, match="set would be sent as a pickle, which runs code where it is read"):
             comm.send({1, 2}, 0)

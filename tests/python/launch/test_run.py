@@ -61,7 +61,7 @@ def test_spellings_of_how_many(run: Run, spelling: list[str]) -> None:
 
 def test_two_numbers_are_one_too_many(run: Run) -> None:
     done = run("-n", "2", "--nproc-per-node", "2", "who.py")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "say one of them" in done.stderr
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "give one of them" in done.stderr
 
 
 @pytest.mark.parametrize("spelling", ["--hostfile", "-hostfile", "--machinefile"])

@@ -366,8 +366,8 @@ def test_partitions_of_other_hosts_that_are_no_good(
             Path(part.path).unlink()
     told = {
         "gone": "the partition file says that this host",
-        "damaged": r"partition.*\.npy.*as rank 1 has sent it",
-        "nobody": "no rank is there",
+        "damaged": r"partition.*\.npy.*rank 1 sent the file",
+        "nobody": "no rank runs there",
     }[trouble]
 
     def body(comm: sky.Comm) -> None:

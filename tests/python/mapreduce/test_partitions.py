@@ -134,9 +134,9 @@ def test_files_that_are_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("no json", "no JSON"),
-        ("[]", "no partition file"),
-        ({"kind": "else"}, "no partition file"),
+        ("no json", "not JSON"),
+        ("[]", "not a partition file"),
+        ({"kind": "else"}, "not a partition file"),
         ({"version": 9}, "of version 9"),
         ({"parts": 5}, "damaged"),
         ({"parts": [{"path": "a"}]}, "damaged"),
@@ -328,7 +328,7 @@ def test_several_files_at_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"replicas": 2}, r"replicas=2 \(--replicas\) are of hosts, and none are named"),
+        ({"replicas": 2}, r"replicas=2 \(--replicas\) needs hosts, and none are named"),
         ({"replicas": 3, "hosts": ["a", "b"]}, "replicas=3 on 2 hosts"),
         ({"replicas": 1.5}, "replicas must be a whole number"),
         ({"partitions": "4"}, "partitions must be a whole number"),

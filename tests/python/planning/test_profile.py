@@ -189,7 +189,7 @@ def test_a_group_of_one_checks_what_it_is_told(
         ({"profile": absent}, "nofile.json: No such file"),
         ({"profile": 5}, "profile must be a path"),
         ({"topology": 5}, "topology must be a path"),
-        ({"topology": sky.Topology.of(["a", "b"])}, "the topology is of 2 ranks, and this group has 1"),
+        ({"topology": sky.Topology.of(["a", "b"])}, "the topology has 2 ranks, but this group has 1"),
         ({"heartbeat": 0.5}, "heartbeat"),
         ({"congestion_control": "none such"}, "congestion_control"),
     ):

@@ -43,7 +43,7 @@ def test_from_a_file(tmp_path: pathlib.Path) -> None:
     assert topology.numbers() == ([0, 1, 0, 2], [0, 1, 0, 0])
     for text, words in (
         ("n1 left\nn2 right\n", "rank 3 runs on n3"),
-        ("n1\n", "racks:1: a line has a host and its rack"),
+        ("n1\n", "racks:1: a line must be a host and its rack"),
         ("n1 left\nn1 right\n", "racks:2: n1 is in rack left already"),
         ("n1 left\nn2 right\nn3 left\n10.0.0.2 left\n", r"n2 \(10.0.0.2\), which is in rack right and in rack left"),
         ("{}", "racks"),
@@ -62,7 +62,7 @@ def test_from_names() -> None:
         assert found.numbers() == ([0, 1, 2, 3] * 2, [0, 1, 0, 1] * 2)
     with pytest.raises(sky.BadInput, match=r"does not match that of rank 2's host, r1n1\.site \(10\.1\.1\.1\)"):
         sky.Topology.by_names(r"n0|r12", hosts)
-    with pytest.raises(sky.BadInput, match="is no regular expression"):
+    with pytest.raises(sky.BadInput, match="is not a regular expression"):
         sky.Topology.by_names("(", hosts)
 
 
@@ -132,5 +132,5 @@ def test_as_an_argument(processes: Processes) -> None:
     good = processes.lines(4, code.replace("TOO_FEW", "False"))
     assert good == [("[[0, 2], [1, 3]] [[0], [1]] 4000.0\n", "")] * 4
     for _, err in processes.lines(4, code.replace("TOO_FEW", "True")):
-        assert "the topology is of 2 ranks, and this group has 4" in err
+        assert "the topology has 2 ranks, but this group has 4" in err
     assert [comm.size for comm in on_all(2, lambda comm: comm.topology)] == [2, 2]

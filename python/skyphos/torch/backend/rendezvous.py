@@ -12,8 +12,8 @@ from typing import Any
 import torch.distributed as dist
 
 from ...comm import Comm
-from ...engines._store import meet
 from ...group import init
+from ...launch.torch_store import meet
 from .messages import group_name
 from .process_group import SkyphosBackend
 

@@ -1,4 +1,4 @@
-"""Meeting through a key-value store of PyTorch's: rank 0 says there where it listens, and the others look."""
+"""Rendezvous through a key-value store of PyTorch: rank 0 writes its address there, and the other ranks read it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _REACH_S = 5.0  # for one connection to rank 0
 
 
 def listen(master: str, port: int, *, one_host: bool) -> tuple[socket.socket, str]:
-    """A socket that listens, and ``host:port`` by which the other ranks reach it, who reach ``master``.
+    """A listening socket, and the ``host:port`` by which ranks that reach ``master`` reach it.
 
     Examples
     --------
-    >>> from skyphos.engines._store import listen
+    >>> from skyphos.launch.torch_store import listen
     >>> listener, address = listen("127.0.0.1", 29500, one_host=True)
     >>> address == f"127.0.0.1:{listener.getsockname()[1]}"
     True

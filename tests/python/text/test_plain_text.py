@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyphos.plain_text import encoded, plain
+from skyphos.text.plain_text import encoded, plain
 
 SKYPHOS = [sys.executable, "-m", "skyphos.cli"]
 PLAN = ["plan", "--ranks", "8", "--size", "1e6", "--density", "0.1"]

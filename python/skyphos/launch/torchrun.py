@@ -1,4 +1,4 @@
-"""Meeting under ``torchrun``, whose own store holds MASTER_PORT: rank 0 says through that store where it is.
+"""Rendezvous under ``torchrun``, whose own store holds MASTER_PORT: rank 0 writes its address to that store.
 
 Rank 0 listens on a port that its kernel picks, and writes ``host:port token`` under a key; the others read it. The key
 is ``skyphos/TORCHELASTIC_RUN_ID/k`` for a process's k-th group.
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import Timeout
 from ..inputs import variables
-from ._store import meet as meet_through
+from .torch_store import meet as meet_through
 
 if TYPE_CHECKING:
     from ..launch.bootstrap import Bootstrap
@@ -31,7 +31,7 @@ __all__ = ["meet"]
 _groups = itertools.count()
 
 
-def meet(place: Bootstrap, timeout: float) -> Bootstrap:
+def meet(process: Bootstrap, timeout: float) -> Bootstrap:
     """Agree on a rendezvous through torchrun's store.
 
     Parameters
@@ -55,17 +55,17 @@ def meet(place: Bootstrap, timeout: float) -> Bootstrap:
     Examples
     --------
     >>> from skyphos.launch import Bootstrap
-    >>> from skyphos.engines.torchrun import meet
+    >>> from skyphos.launch.torchrun import meet
     >>> meet(Bootstrap(rank=0, world_size=2, rendezvous="127.0.0.1:7000"), 1.0).rendezvous
     '127.0.0.1:7000'
     """
     named = variables.text("SKYPHOS_RENDEZVOUS")
     if named or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return place
+        return process
     try:
         from torch.distributed import TCPStore
     except ImportError:
-        return place
+        return process
     host, port = os.environ["MASTER_ADDR"].strip(), int(os.environ["MASTER_PORT"])
     seconds = min(1e6, max(1.0, timeout))  # torch takes no endless time-out
     try:
@@ -73,6 +73,6 @@ def meet(place: Bootstrap, timeout: float) -> Bootstrap:
     except RuntimeError as error:
         raise Timeout(f"torchrun's store at {host}:{port} cannot be reached: {error}", call="init") from error
     key = f"skyphos/{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{next(_groups)}"
-    master = (host, port, place.local_size == place.world_size)
-    address, token, listen_fd = meet_through(store, key, place.rank, master, seconds, token=place.token)
-    return replace(place, rendezvous=address, token=token, listen_fd=listen_fd)
+    master = (host, port, process.local_size == process.world_size)
+    address, token, listen_fd = meet_through(store, key, process.rank, master, seconds, token=process.token)
+    return replace(process, rendezvous=address, token=token, listen_fd=listen_fd)

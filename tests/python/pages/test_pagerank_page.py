@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyphos.graph.report import Layer, Report, render
-from skyphos.pages.page import human_bytes, human_seconds
+from skyphos.pages.pagerank import Layer, Report, render
+from skyphos.text.quantities import human_bytes, human_seconds
 
 VOID = {"meta", "br", "rect", "line", "circle", "polyline", "polygon"}
 

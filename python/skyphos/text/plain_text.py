@@ -1,7 +1,8 @@
-"""Text that any stream, page or message can carry: characters that cannot be encoded are degraded, never an error.
+"""Plain text: replaces characters that a stream or page cannot encode, so that encoding never fails.
 
-File names on Linux are bytes; Python holds those that are no UTF-8 as lone surrogates, which no encoding takes. They
-are shown as ``\\xff``. Terminals and pipes may have an encoding that lacks ``…`` or ``≈``: they get the nearest ASCII.
+File names on Linux are bytes. Python represents those that are not UTF-8 by lone surrogates, which no encoding accepts;
+they are shown as ``\\xff``. Where the encoding of a terminal or pipe lacks ``…`` or ``≈``, the
+nearest ASCII is written.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def encoded(text: str, encoding: str = "utf-8") -> bytes:
 
     Examples
     --------
-    >>> from skyphos.plain_text import encoded
+    >>> from skyphos.text.plain_text import encoded
     >>> encoded("raw\\udcff.txt …", "ascii")
     b'raw\\\\xff.txt ...'
     """
@@ -81,7 +82,7 @@ def plain(text: str) -> str:
 
     Examples
     --------
-    >>> from skyphos.plain_text import plain
+    >>> from skyphos.text.plain_text import plain
     >>> plain("raw\\udcff.txt …")
     'raw\\\\xff.txt …'
     """

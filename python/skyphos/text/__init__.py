@@ -1,0 +1,1 @@
+"""Text for people: quantities with units, and characters that any stream can carry."""
