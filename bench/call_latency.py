@@ -27,7 +27,7 @@ import skyphos as sky
 from common import check, median_ratio
 
 RANKS, ENTRIES, N, REPEATS, CALLS = 2, 20, 1000, 5, 600
-HERE = str(Path(__file__).resolve().parents[1] / "python")
+HERE = str(Path(sky.__file__).resolve().parents[1])
 
 
 def calls_of(comm: sky.Comm) -> dict[str, Callable[[], Any]]:

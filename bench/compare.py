@@ -1,0 +1,119 @@
+"""Two builds of Skyphos on the same benchmarks, in turns: median times of each, and the ratio of runs next to each other.
+
+    python bench/compare.py --before /path/to/tree --after . loopback_small small_calls startup
+    python bench/compare.py --before /path/to/tree --after . --rounds 6 --json ratios.json
+
+A tree is a project folder with the native library in its ``python/skyphos``. Both builds run this folder's benchmarks,
+so only the package differs. Each benchmark is run once before and once after in every round, the order changing each
+time. Every line of the form ``NAME  TIME ms`` (or s, µs) that a benchmark prints is compared. Rust examples such as
+``kernel_rates`` are not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from common import median_ratio
+
+HERE = Path(__file__).resolve().parent
+
+#: Arguments of the benchmarks: each runs as ``python bench/NAME.py ARGUMENTS``.
+COMMANDS: dict[str, list[str]] = {
+    "rmat_pagerank": ["rmat_pagerank.py"],
+    "loopback_small": ["loopback_small.py"],
+    "small_calls": ["small_calls.py"],
+    "call_latency": ["call_latency.py", "--rounds", "1"],
+    "startup": ["startup.py"],
+    "mpi": ["mpi.py"],
+    "topk_allreduce": ["topk_allreduce.py"],
+    "broadcast": ["broadcast.py", "--only", "chain"],
+    "dsop": ["dsop", "-n", "4000", "--repetitions", "1"],
+    "torch_embedding": ["torch_embedding.py", "--place", "host"],
+    "little_overlap": ["lab", "little_overlap", "--placements", "1"],
+    "much_overlap": ["lab", "much_overlap", "--placements", "1"],
+}
+
+#: ``NAME   TIME UNIT`` at the start of a line, as the benchmarks' reports print it.
+FIGURE = re.compile(r"^[ │]*(?P<name>\S.*?)\s*(?:\s{2,}|│)\s*(?P<value>[\d,]+\.?\d*)\s*(?P<unit>ms|µs|s)\b")
+UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
+
+
+def figures(text: str) -> dict[str, float]:
+    """Seconds by name, from what a benchmark printed; names that occur again are numbered."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        match = FIGURE.match(line)
+        if match is None:
+            continue
+        name, count = match["name"], 2
+        while name in found:
+            name, count = f"{match['name']} ({count})", count + 1
+        found[name] = float(match["value"].replace(",", "")) * UNITS[match["unit"]]
+    return found
+
+
+def run(tree: Path, name: str) -> dict[str, float]:
+    """One run of a benchmark with a tree's package."""
+    env = os.environ | {"PYTHONPATH": str(tree / "python"), "COLUMNS": "160"}
+    command = [sys.executable, str(HERE / COMMANDS[name][0]), *COMMANDS[name][1:]]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{name} failed with the package of {tree}: status {done.returncode}")
+    found = figures(done.stdout)
+    if not found:
+        raise SystemExit(f"{name} printed no figure that is understood:\n{done.stdout}")
+    return found
+
+
+def compare(name: str, before: Path, after: Path, rounds: int) -> dict[str, tuple[float, float, float]]:
+    """Median seconds before and after, and the median ratio of neighbouring runs, by figure."""
+    runs: dict[Path, list[dict[str, float]]] = {before: [], after: []}
+    for turn in range(rounds):
+        for tree in (before, after) if turn % 2 == 0 else (after, before):
+            runs[tree].append(run(tree, name))
+    shared = [figure for figure in runs[after][0] if all(figure in one for one in runs[before] + runs[after])]
+    found = {}
+    for figure in shared:
+        old, new = ([one[figure] for one in runs[tree]] for tree in (before, after))
+        found[figure] = (median(old), median(new), median_ratio(new, old))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="BENCHMARK", help=", ".join(COMMANDS))
+    parser.add_argument("--before", type=Path, required=True, metavar="TREE")
+    parser.add_argument("--after", type=Path, default=HERE.parent, metavar="TREE")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--json", type=Path, help="gets the figures")
+    options = parser.parse_args()
+    names = options.names or list(COMMANDS)
+    if unknown := sorted(set(names) - set(COMMANDS)):
+        parser.error(f"unknown benchmark {unknown[0]}: use some of {', '.join(COMMANDS)}")
+    before, after = options.before.resolve(), options.after.resolve()
+    table = Table(title=f"{before} and {after}, {options.rounds} rounds")
+    for column in ("benchmark", "figure", "before, ms", "after, ms", "after / before"):
+        table.add_column(column, justify="left" if column in ("benchmark", "figure") else "right")
+    kept = {}
+    for name in names:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        kept[name] = compare(name, before, after, options.rounds)
+        for figure, (old, new, ratio) in kept[name].items():
+            table.add_row(name, figure, f"{1e3 * old:,.4g}", f"{1e3 * new:,.4g}", f"{ratio:.3f}")
+        if options.json is not None:
+            options.json.write_text(json.dumps(kept, indent=1))
+    Console(width=140).print(table)
+
+
+if __name__ == "__main__":
+    main()
