@@ -1,4 +1,4 @@
-"""Two builds of Skyphos on the same benchmarks, in turns: median times of each, and the ratio of runs next to each other.
+"""Two builds of Skyphos on the same benchmarks, in turns: median times, and ratios of runs next to each other.
 
     python bench/compare.py --before /path/to/tree --after . loopback_small small_calls startup
     python bench/compare.py --before /path/to/tree --after . --rounds 6 --json ratios.json
