@@ -25,5 +25,5 @@ pub use outer::{OuterPrediction, OuterWay, OuterWork};
 pub use plans::{PlanPrediction, PlanWork};
 pub use predict::{Parts, Prediction, Route, Work, agreement, factorisations};
 pub use profile::{Kernels, Profile, RowKernels};
-pub use stage::Stage;
+pub use stage::{CHUNK_BYTES, Stage};
 pub use union::Union;

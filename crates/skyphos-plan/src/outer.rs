@@ -4,10 +4,7 @@
 
 use crate::predict::{Route, Work};
 use crate::profile::Profile;
-use crate::stage::{Stage, exchange};
-
-/// Bytes of a frame: what goes around a ring follows at this distance.
-const CHUNK_BYTES: f64 = 128.0 * 1024.0;
+use crate::stage::{CHUNK_BYTES, Stage, exchange};
 
 /// Pairs that are multiplied in one pass over G at least, if there are more.
 const PASS_PAIRS: f64 = 256.0;

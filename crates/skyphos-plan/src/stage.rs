@@ -2,8 +2,8 @@
 
 use crate::profile::Profile;
 
-/// Bytes of the largest frame.
-const FRAME_BYTES: f64 = 128.0 * 1024.0;
+/// Bytes of the largest frame: a message of more is sent in chunks of so many.
+pub const CHUNK_BYTES: f64 = 128.0 * 1024.0;
 
 /// What one rank does in a stage, the busiest where they differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -38,7 +38,7 @@ impl Stage {
         let crowd = 1.0 + profile.incast * (stage.senders - 1.0).max(0.0);
         let taken_s = stage.messages * profile.message_s;
         let wire = stage.sent.max(stage.received * crowd) / profile.rate + taken_s;
-        let frames = |bytes: f64| stage.messages.max(bytes / FRAME_BYTES);
+        let frames = |bytes: f64| stage.messages.max(bytes / CHUNK_BYTES);
         let moving = (stage.sent + stage.received) * profile.byte_s
             + (frames(stage.sent) + frames(stage.received)) * profile.frame_s
             + stage.messages * profile.wake_s;

@@ -81,12 +81,9 @@ impl Comm {
     }
 
     fn best_schedule(&self, item_bytes: f64) -> ScheduleChoice {
-        let seen = *self.observed();
-        match seen.starts_alike() {
-            true => {
-                let profile = seen.start(self.size(), self.node().on_one_host());
-                ScheduleChoice::best(&profile, self.size(), item_bytes)
-            }
+        let has_common_start = self.observed().has_common_start();
+        match has_common_start {
+            true => ScheduleChoice::best(&self.start_profile(), self.size(), item_bytes),
             // Ranks may think differently of their machines.
             false => ScheduleChoice::named(Schedule::Direct),
         }
@@ -103,7 +100,11 @@ impl Comm {
         let asked = sig(u32::MAX);
         let choice = match schedule {
             Some(schedule) => ScheduleChoice::named(schedule),
-            None => self.best_schedule(self.knowledge().item_bytes(&asked).unwrap_or(USUAL_BYTES) as f64),
+            None => {
+                let mismatches = self.mismatches();
+                let bytes = self.tuner().item_bytes(&asked, mismatches);
+                self.best_schedule(bytes.unwrap_or(USUAL_BYTES) as f64)
+            }
         };
         let number = choice.schedule as u32;
         (choice, asked, sig(number))
@@ -130,10 +131,11 @@ impl Comm {
         schedule: Option<Schedule>,
     ) -> Result<Gathered<T>> {
         let (choice, asked, sig) = self.plan_allgather::<T>(n, width, schedule);
-        let call = self.call((sig, schedule_argument(&choice)), async |ep| {
+        let done = self.call((sig, schedule_argument(&choice)), async |ep| {
             allgather_on(ep, (n, width), view, choice).await
-        });
-        self.memory.after_items(asked, call, |done| done.item_bytes)
+        })?;
+        self.tuner().finish_allgather(asked, done.item_bytes);
+        Ok(done)
     }
 
     /// [`Comm::allgather_and_tell`] that can go on by itself.

@@ -3,10 +3,9 @@
 use crate::Comm;
 use crate::algorithm::{Algorithm, AllreduceOptions, DenseThreshold};
 use crate::as_dense::{reduce_array, reduce_as_dense};
-use crate::choose::Reduction;
-use crate::decide::{Basis, Decided, decide};
+use crate::decide::{Decided, decide};
 use crate::explain::Explanation;
-use crate::memory::{Known, Learned, Size, Told};
+use crate::tuning::Basis;
 use crate::vectors::{Source, is_wide};
 use crate::vouch;
 use skyphos_core::butterfly::check_degrees;
@@ -20,6 +19,7 @@ use skyphos_core::stream::Terms;
 use skyphos_core::{Call, Endpoint};
 use skyphos_kernels::BlockHash;
 use skyphos_kernels::stream::{Form, Shape, SparseVec, View, shuffle, unshuffle};
+use skyphos_tune::{CallReport, Reduction, ResultSize, SurveyResult, Variant};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 
 /// A reduced vector, and how it came about.
@@ -61,7 +61,7 @@ impl Comm {
         let asked = options.sig::<T>(CallKind::Allreduce, op, n, width);
         let bytes = view.nnz(width) * size_of::<T>();
         let body = async |ep: &Endpoint, basis| allreduce_on(ep, (n, width), view, op, options, basis).await;
-        self.remembered((asked, options.arguments()), bytes, body, |done| {
+        self.tuned((asked, options.arguments()), bytes, body, |done| {
             (done.explanation.traffic, done.explanation.choice.as_deref())
         })
     }
@@ -121,7 +121,7 @@ pub(crate) async fn allreduce_on<T: Element>(
     op: &ReduceOp,
     options: &AllreduceOptions,
     basis: Basis,
-) -> Result<(Allreduced<T>, Told)> {
+) -> Result<(Allreduced<T>, CallReport)> {
     op.check(T::DTYPE)?;
     view.check(n, width)?;
     if let Some(degrees) = &options.degrees {
@@ -129,7 +129,7 @@ pub(crate) async fn allreduce_on<T: Element>(
     }
     vouch::views(ep, width, &[view]);
     let mut sent = Vec::new();
-    let Ran { form, known, learned, size } = if options.split == Split::Hash {
+    let Ran { form, variant, survey, size } = if options.split == Split::Hash {
         if options.quantize.is_some() {
             return Err(Error::bad_input(
                 "split=\"hash\" moves values out of their buckets: not with quantize=",
@@ -148,12 +148,12 @@ pub(crate) async fn allreduce_on<T: Element>(
     } else {
         run(ep, (n, width), view, op, options, options.tell_sent.then_some(&mut sent), basis).await?
     };
-    let Known { algorithm, degrees, choice, .. } = known;
+    let Variant { algorithm, degrees, choice, .. } = variant;
     let degrees = if degrees.is_empty() { vec![ep.size()] } else { degrees };
     let dense_threshold = terms::<T>(n, width, &view, op, options).shape.dense_above * n as f64;
     let explanation = Explanation { algorithm, degrees, dense_threshold, traffic: ep.traffic(), choice };
     let sum = SparseVec { n, width, form };
-    Ok((Allreduced { sum, explanation, sent }, Told { learned, size }))
+    Ok((Allreduced { sum, explanation, sent }, CallReport { survey, size }))
 }
 
 /// Returns the schedule that was used.
@@ -220,20 +220,20 @@ async fn quantised_dense<T: Element>(
     };
     let options = AllreduceOptions { algorithm, ..options.clone() };
     let view = View::Dense { values, present: None };
-    let Ran { form, known, .. } =
+    let Ran { form, variant, .. } =
         run(ep, (values.len() as u64, 1), view, op, &options, None, Basis::default()).await?;
     let (Form::Sparse { values, .. } | Form::Dense { values, .. }) = form;
     out.copy_from_slice(&values);
-    Ok(known.algorithm)
+    Ok(variant.algorithm)
 }
 
 struct Ran<T> {
     form: Form<T>,
-    /// What it relied on, and what a sample said, if one was taken.
-    known: Known,
-    learned: Option<Learned>,
-    /// Of the result, if it says.
-    size: Option<Size>,
+    /// How it ran, and the survey's result, if there was one.
+    variant: Variant,
+    survey: Option<SurveyResult>,
+    /// The result's size, if it says which rows are entries.
+    size: Option<ResultSize>,
 }
 
 #[allow(clippy::too_many_arguments, reason = "one call and what it relies on")]
@@ -256,15 +256,14 @@ async fn run<T: Element>(
         check_room::<T>(n, width)?;
     }
     let dense_above = terms.shape.dense_above;
-    let what = Reduction::ToAll;
-    let Decided { known, learned, .. } =
-        decide(ep, what, (n, width), view, dense_above, op, options, basis).await?;
-    let (algorithm, bounds) = (known.algorithm, known.bounds.clone());
+    let Decided { variant, survey, .. } =
+        decide(ep, Reduction::Allreduce, (n, width), view, dense_above, op, options, basis).await?;
+    let (algorithm, bounds) = (variant.algorithm, variant.bounds.clone());
     if algorithm.is_dense() && !dense {
         check_room::<T>(n, width)?;
     }
     let one_layer = [ep.size()];
-    let degrees = if known.degrees.is_empty() { &one_layer[..] } else { &known.degrees };
+    let degrees = if variant.degrees.is_empty() { &one_layer[..] } else { &variant.degrees };
     let input;
     if let (Some(quantize), Some(codec)) = (&options.quantize, codec) {
         let parts = if bounds.is_empty() { &[0, n] } else { &bounds[..] };
@@ -282,7 +281,8 @@ async fn run<T: Element>(
     };
     let sum = SparseVec { n, width, form: form? };
     let says = !matches!(sum.form, Form::Dense { present: None, .. });
-    let largest = || known.bounds.windows(2).map(|part| sum.nnz_between(part[0], part[1])).max().unwrap_or(0);
-    let size = says.then(|| Size { entries: sum.nnz(), largest: largest() });
-    Ok(Ran { form: sum.form, known, learned, size })
+    let largest =
+        || variant.bounds.windows(2).map(|part| sum.nnz_between(part[0], part[1])).max().unwrap_or(0);
+    let size = says.then(|| ResultSize { entries: sum.nnz(), largest_range: largest() });
+    Ok(Ran { form: sum.form, variant, survey, size })
 }

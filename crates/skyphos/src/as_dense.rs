@@ -1,13 +1,14 @@
 //! Allreduce by the schedules for dense arrays: of arrays, and of sparse vectors as arrays, which pays where nearly every
 //! index is some rank's.
 
-use crate::algorithm::{Algorithm, choose_dense, may_go_by_mpi};
+use crate::native_allreduce::{check_native, has_native};
 use skyphos_core::Endpoint;
 use skyphos_core::clock::Effort;
 use skyphos_core::collectives::allreduce::dense;
 use skyphos_core::stream::Terms;
 use skyphos_kernels::ArrayBuilder;
 use skyphos_kernels::stream::{Addend, Form, Shape, View, absent_number, as_entries, tell_apart};
+use skyphos_tune::{Algorithm, choose_dense};
 use skyphos_types::{Element, ReduceOp, Result};
 
 /// Reduces `values` of all ranks into `out`, which is as long. Returns the schedule that was used; `None` if
@@ -19,12 +20,12 @@ pub(crate) async fn reduce_array<T: Element>(
     values: &[T],
     out: &mut [T],
 ) -> Result<Option<Algorithm>> {
-    let by_rule = |by_mpi| choose_dense(ep.size(), size_of_val(values), by_mpi);
+    let by_rule = |has_native| choose_dense(ep.size(), size_of_val(values), has_native);
     let mut algorithm = match algorithm {
-        Algorithm::Auto => by_rule(may_go_by_mpi(ep, op, T::DTYPE)),
+        Algorithm::Auto => by_rule(has_native(ep, op, T::DTYPE)),
         named => named,
     };
-    algorithm.check_transport(ep, op, T::DTYPE)?;
+    check_native(algorithm, ep, op, T::DTYPE)?;
     if algorithm == Algorithm::DenseMpi && !dense::by_transport(ep, op, values, out).await? {
         // Another call is in the library, or has failed there.
         algorithm = by_rule(false);

@@ -135,7 +135,7 @@ impl Comm {
         room: &mut R,
         options: BroadcastOptions,
     ) -> Result<Broadcasted> {
-        let profile = self.observed().start(self.size(), self.node().on_one_host());
+        let profile = self.start_profile();
         let source = parts.map(Source::Parts);
         let body = async |ep: &Endpoint| broadcast_on(ep, root, source, room, options, profile).await;
         self.call(options.sig(root, self), body)
@@ -149,7 +149,7 @@ impl Comm {
         mut room: R,
         options: BroadcastOptions,
     ) -> Result<Call<(R, Broadcasted)>> {
-        let profile = self.observed().start(self.size(), self.node().on_one_host());
+        let profile = self.start_profile();
         self.prepare(options.sig(root, self), None, move |ep| async move {
             let slices: Option<Vec<&[u8]>> =
                 parts.as_ref().map(|parts| parts.iter().map(AsRef::as_ref).collect());
@@ -167,7 +167,7 @@ impl Comm {
         mut room: R,
         options: BroadcastOptions,
     ) -> Result<Call<Broadcasted>> {
-        let profile = self.observed().start(self.size(), self.node().on_one_host());
+        let profile = self.start_profile();
         self.prepare(options.sig(root, self), None, move |ep| async move {
             let source = lengths.as_deref().map(Source::Counted);
             broadcast_on(&ep, root, source, &mut room, options, profile).await

@@ -1,9 +1,7 @@
 //! A group of ranks and its collectives.
 
-use crate::memory::Memory;
-use crate::observe::Observed;
+use crate::group_start::{decode_profile, decode_topology, encode_profile, encode_topology};
 use crate::shrink::Shrunk;
-use crate::told;
 use skyphos_core::collectives::allgather::{allgather_bytes, allgather_numbers};
 use skyphos_core::collectives::barrier::barrier;
 use skyphos_core::collectives::gather::scatter_arrays;
@@ -12,9 +10,10 @@ use skyphos_core::local::local_group;
 use skyphos_core::transport::Transport;
 use skyphos_core::{Asked, Call, Endpoint, Group, Node, Settings, Topology};
 use skyphos_plan::Profile;
+use skyphos_tune::{Observations, Tuner, TuningParameters};
 use skyphos_types::{Error, ReduceOp, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Round from which ranks tell each other their places.
@@ -32,8 +31,7 @@ pub struct Comm {
     node: Arc<Node>,
     group: Arc<Group>,
     closed: AtomicBool,
-    pub(crate) memory: Memory,
-    observed: Mutex<Observed>,
+    pub(crate) tuner: Mutex<Tuner<CallSig>>,
     pub(crate) shrunk: Mutex<Shrunk>,
 }
 
@@ -74,7 +72,7 @@ impl Comm {
         let ranks: Vec<u32> = (0..node.size()).collect();
         let topology = placed(&ranks)?.unwrap_or_else(|| node.topology().clone());
         let group = Group { comm: 0, ranks, me: node.rank(), topology, named_by: None };
-        Ok(Comm::of_group(node, group, Observed::default()))
+        Ok(Comm::of_group(node, group, Observations::default()))
     }
 
     /// Groups for `size` ranks of this process.
@@ -86,22 +84,16 @@ impl Comm {
         Ok(LocalRanks(comms.collect::<Result<_>>()?))
     }
 
-    fn of_group(node: Arc<Node>, group: Group, parent: Observed) -> Comm {
+    fn of_group(node: Arc<Node>, group: Group, parent: Observations) -> Comm {
         let group = Arc::new(group);
         node.open_group(group.clone());
         Comm {
             node,
             group,
             closed: AtomicBool::new(false),
-            memory: Memory::default(),
             shrunk: Mutex::default(),
-            observed: Mutex::new(Observed::begin_as(parent)),
+            tuner: Mutex::new(Tuner::new(TuningParameters::DEFAULT, Observations::of_child(parent))),
         }
-    }
-
-    /// What calls have shown of machine and network.
-    pub(crate) fn observed(&self) -> MutexGuard<'_, Observed> {
-        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What a probe measured, as all ranks agreed ([`Comm::agree_profile`]); `None`: `auto` begins with defaults.
@@ -123,7 +115,7 @@ impl Comm {
     /// Whether `auto` learns from calls: tries what is predicted to take about as long, and keeps what took least. If not,
     /// it goes by data and profile alone, so that each run of a program does the same.
     pub fn adapts(&self) -> bool {
-        !self.observed().is_fixed()
+        !self.observed().fixed
     }
 
     /// Gives all ranks the profile of rank 0, and whether calls are learned from ([`Comm::adapts`]), whatever the others
@@ -150,11 +142,11 @@ impl Comm {
     }
 
     fn agree(&self, mine: Option<Profile>, adapt: bool, more: bool) -> Result<(Option<Profile>, bool)> {
-        let mut block = told::start(mine);
+        let mut block = encode_profile(mine);
         block.extend([u8::from(adapt), u8::from(more)]);
         let all =
             self.call(CallSig::plain(CallKind::Profile), async |ep| allgather_bytes(ep, 0, &block).await)?;
-        let (profile, cores) = told::read_start(&all[0]);
+        let (profile, cores) = decode_profile(&all[0]);
         self.set_profile(profile);
         let mut observed = self.observed();
         let [.., adapts, more] = all[0][..] else { unreachable!("as many bytes as here") };
@@ -166,7 +158,7 @@ impl Comm {
     /// The same ranks as another group, which goes by rank 0's topology. Collective; a message from rank 0 to each, and
     /// ⌈log2 P⌉ α.
     pub fn with_topology(&self, mine: Option<&Topology>) -> Result<Comm> {
-        let mine = mine.filter(|_| self.rank() == 0).map_or_else(Vec::new, told::places);
+        let mine = mine.filter(|_| self.rank() == 0).map_or_else(Vec::new, encode_topology);
         let (all, call) = self.call(CallSig::plain(CallKind::Split), async |ep| {
             if self.rank() == 0 && mine.len() != 8 * ep.size() as usize {
                 let ranks = mine.len() / 8;
@@ -178,7 +170,7 @@ impl Comm {
             Ok((allgather_numbers(ep, PLACES, &[u64::from_le_bytes(own)]).await?, ep.call_number()))
         })?;
         let bytes: Vec<u8> = all.into_iter().flatten().flat_map(u64::to_le_bytes).collect();
-        let topology = told::read_places(&bytes)?;
+        let topology = decode_topology(&bytes)?;
         let everyone: Vec<u32> = (0..self.size()).collect();
         Ok(self.regroup(Group::number_after(self.group.comm, call), &everyone, topology))
     }

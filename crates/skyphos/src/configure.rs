@@ -3,7 +3,6 @@
 use crate::Comm;
 use crate::decide::check_hint;
 use crate::degrees::{Asked, agree};
-use crate::observe::Observed;
 use crate::vouch;
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::allgather::allgather_numbers;
@@ -14,6 +13,7 @@ use skyphos_core::{Call, Endpoint, Plan};
 use skyphos_kernels::{BlockHash, Indices};
 use skyphos_plan::degrees::DEFAULT_ALPHA;
 use skyphos_plan::{Sizes, predict_rows};
+use skyphos_tune::Observations;
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -246,7 +246,7 @@ async fn request<T: Element>(
     lists: [Indices<'_>; 2],
     values: &[T],
     options: &ConfigureOptions,
-    seen: Observed,
+    seen: Observations,
 ) -> Result<Request> {
     vouch::lists(ep, lists, values);
     let [contribute, want] = lists;

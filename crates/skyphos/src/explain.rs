@@ -1,8 +1,7 @@
 //! What a reduction did.
 
-use crate::algorithm::Algorithm;
-use crate::choose::Choice;
 use skyphos_core::Traffic;
+use skyphos_tune::{Algorithm, Choice};
 use std::sync::Arc;
 
 /// How a vector was reduced, and what that moved on this rank.

@@ -22,60 +22,60 @@ mod arrays;
 mod as_dense;
 mod blocks;
 mod broadcast;
-mod choose;
 mod comm;
 mod configure;
-mod corrections;
 mod decide;
 mod degrees;
 mod explain;
 mod free_memory;
+mod group_start;
 mod kernel_times;
-mod memory;
 mod messages;
-mod observe;
+mod native_allreduce;
 mod outer_product;
 mod probe;
 mod quantize;
 mod reduce_scatter;
-mod remember;
 mod replicas;
 mod row_times;
 mod shrink;
 pub mod simulate;
-mod told;
+mod stopwatch;
 mod topk_allreduce;
+mod tuning;
 mod vectors;
 mod vouch;
 
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing {
-    //! What rank 0 tells, for the package `fuzz`.
+    //! The messages that rank 0 sends when a group starts, for the package `fuzz`.
+    use crate::group_start::{
+        PROFILE_BYTES, decode_profile, decode_topology, encode_profile, encode_topology,
+    };
     use skyphos_core::Topology;
     use skyphos_plan::Profile;
     use skyphos_types::Result;
 
-    /// Profile and cores, and what a group of them is told; `None` for fewer bytes than that.
+    /// Profile and cores, and the profile encoded again; `None` for fewer bytes than that.
     pub fn start(bytes: &[u8]) -> Option<(Option<Profile>, f64, Vec<u8>)> {
-        let (profile, cores) = crate::told::read_start(bytes.get(..crate::told::START_BYTES)?);
-        Some((profile, cores, crate::told::start(profile)))
+        let (profile, cores) = decode_profile(bytes.get(..PROFILE_BYTES)?);
+        Some((profile, cores, encode_profile(profile)))
     }
 
-    /// Places of ranks, and what they are encoded again.
+    /// The topology, and its bytes encoded again.
     pub fn places(bytes: &[u8]) -> Result<(Topology, Vec<u8>)> {
-        crate::told::read_places(bytes).map(|places| (places.clone(), crate::told::places(&places)))
+        decode_topology(bytes).map(|topology| (topology.clone(), encode_topology(&topology)))
     }
 }
 
-pub use algorithm::{Algorithm, AllreduceOptions, DenseThreshold};
+pub use algorithm::AllreduceOptions;
 pub use allgather::{Gathered, ScheduleChoice};
 pub use allreduce::Allreduced;
 pub use arguments::{Shape, shape_of};
 pub use arrays::ArrayMove;
 pub use blocks::{BlockExchange, ComingBlocks};
 pub use broadcast::{BroadcastOptions, Broadcasted};
-pub use choose::{Choice, auto_may_take, of_route};
 pub use comm::{Comm, LocalRanks};
 pub use configure::{ConfigureOptions, IndexSets, SharedPlan, predicted_rows};
 pub use explain::Explanation;
@@ -110,6 +110,7 @@ pub use skyphos_mpi as mpi;
 pub use skyphos_plan as planner;
 pub use skyphos_sim as sim;
 pub use skyphos_tcp as tcp;
+pub use skyphos_tune::{Algorithm, Choice, DenseThreshold, auto_may_take, of_route};
 pub use skyphos_types::{
     CustomOp, DType, Element, Error, NO_MEMBER, Real, ReduceOp, Result, bf16, f16, with_element, with_real,
 };

@@ -3,11 +3,10 @@
 use crate::Comm;
 use crate::algorithm::{Algorithm, AllreduceOptions};
 use crate::allreduce::terms;
-use crate::choose::Reduction;
-use crate::decide::{Basis, Decided, check_algorithm, decide};
+use crate::decide::{Decided, check_algorithm, decide};
 use crate::explain::Explanation;
-use crate::memory::{Known, Size, Told};
 use crate::quantize::refuse;
+use crate::tuning::Basis;
 use crate::vectors::Source;
 use crate::vouch;
 use skyphos_core::butterfly::{check_degrees, layers_by_rank};
@@ -16,6 +15,7 @@ use skyphos_core::collectives::{Split, bounds};
 use skyphos_core::frame::CallKind;
 use skyphos_core::{Call, Endpoint};
 use skyphos_kernels::stream::{SparseVec, View};
+use skyphos_tune::{CallReport, Reduction, ResultSize, Variant};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::ops::Range;
 
@@ -62,7 +62,7 @@ impl Comm {
         let body =
             async |ep: &Endpoint, basis| reduce_scatter_on(ep, (n, width), view, op, options, basis).await;
         // Predictions of parts say nothing of those of whole vectors.
-        self.remembered((asked, options.arguments()), bytes, body, |done| (done.explanation.traffic, None))
+        self.tuned((asked, options.arguments()), bytes, body, |done| (done.explanation.traffic, None))
     }
 
     /// [`Comm::reduce_scatter_and_tell`] that can go on by itself.
@@ -88,7 +88,7 @@ async fn reduce_scatter_on<T: Element>(
     op: &ReduceOp,
     options: &AllreduceOptions,
     basis: Basis,
-) -> Result<(Scattered<T>, Told)> {
+) -> Result<(Scattered<T>, CallReport)> {
     refuse(&options.quantize, "reduce_scatter")?;
     op.check(T::DTYPE)?;
     view.check(n, width)?;
@@ -103,18 +103,18 @@ async fn reduce_scatter_on<T: Element>(
     }
     vouch::views(ep, width, &[view]);
     let terms = terms::<T>(n, width, &view, op, options);
-    let Decided { known, learned, entries } = match options.degrees.clone().or_else(|| one_layer(ep, op)) {
+    let Decided { variant, survey, entries } = match options.degrees.clone().or_else(|| one_layer(ep, op)) {
         Some(degrees) => {
             let bounds = bounds(ep, options.split, view, width, n, ep.size()).await?;
-            let known = Known { algorithm: Algorithm::Butterfly, degrees, bounds, choice: None };
-            Decided { known, learned: None, entries: None }
+            let variant = Variant { algorithm: Algorithm::Butterfly, degrees, bounds, choice: None };
+            Decided { variant, survey: None, entries: None }
         }
         None => {
             let above = terms.shape.dense_above;
-            decide(ep, Reduction::ToParts, (n, width), view, above, op, options, basis).await?
+            decide(ep, Reduction::ReduceScatter, (n, width), view, above, op, options, basis).await?
         }
     };
-    let Known { algorithm, degrees, bounds, choice } = known;
+    let Variant { algorithm, degrees, bounds, choice } = variant;
     let terms = Parts::Sparse.terms(terms);
     let part = if degrees.len() > 1 && ep.topology().ranks_per_host() > 1 {
         reduce_scatter_by_topology(ep, view, terms, &degrees, bounds).await?
@@ -126,8 +126,8 @@ async fn reduce_scatter_on<T: Element>(
     let explanation = Explanation { algorithm, degrees, dense_threshold: 0.0, traffic, choice };
     let (owned, part) = (part.lo..part.hi, SparseVec { n, width, form: part.form });
     // No rank sees the whole result: a sample is confirmed by the next one.
-    let size = entries.map(|entries| Size { entries: entries as usize, largest: 0 });
-    Ok((Scattered { part, owned, explanation }, Told { learned, size }))
+    let size = entries.map(|entries| ResultSize { entries: entries as usize, largest_range: 0 });
+    Ok((Scattered { part, owned, explanation }, CallReport { survey, size }))
 }
 
 /// Where there is but one choice.

@@ -1,8 +1,9 @@
 //! Groups whose ranks are several processes each.
 
 use crate::comm::{Comm, LocalRanks};
-use crate::observe::own_cores;
-use crate::told::{self, START_BYTES};
+use crate::group_start::{
+    PROFILE_BYTES, decode_profile, decode_topology, encode_profile, encode_topology, own_cores,
+};
 use skyphos_core::local::local_group;
 use skyphos_core::replicated::{Replicated, first_tells};
 use skyphos_core::transport::{Health, Transport};
@@ -38,10 +39,10 @@ impl Comm {
     ) -> Result<Comm> {
         let mut waiting = Vec::new();
         let mine = mine.map(|(profile, topology)| {
-            [told::start(profile), topology.as_ref().map_or_else(Vec::new, told::places)].concat()
+            [encode_profile(profile), topology.as_ref().map_or_else(Vec::new, encode_topology)].concat()
         });
         let bytes = first_tells(&mut *transport, mine, settings.timeout, &mut waiting)?;
-        let Some((start, places)) = bytes.split_at_checked(START_BYTES) else {
+        let Some((start, places)) = bytes.split_at_checked(PROFILE_BYTES) else {
             let message = format!("{} bytes of what a group begins with", bytes.len());
             return Err(Error::Corrupt { rank: 0, message });
         };
@@ -52,9 +53,9 @@ impl Comm {
             return Err(Error::bad_input(message));
         }
         let replicated = Replicated::new(transport, replication.each, replication.share_hosts, waiting)?;
-        Comm::over_replicas(replicated, settings, told::read_start(start), |ranks| match places {
+        Comm::over_replicas(replicated, settings, decode_profile(start), |ranks| match places {
             [] => Ok(None),
-            _ => Ok(Some(told::read_places(places)?.of_group(ranks))),
+            _ => Ok(Some(decode_topology(places)?.of_group(ranks))),
         })
     }
 

@@ -22,4 +22,4 @@ mod transfer;
 mod weights;
 
 pub use split::{Split, bounds};
-pub use survey::{Survey, cut, largest, median, survey};
+pub use survey::{Survey, cut, survey};

@@ -5,15 +5,15 @@ use super::options::{OuterAlgorithm, OuterOptions};
 use super::room::needed_bytes;
 use crate::free_memory::available_bytes;
 use crate::kernel_times::{pass_s, product_s};
-use crate::observe::{Observed, PROFILE_WORDS, agreed_profile};
 use crate::probe::cpu_s;
+use crate::tuning::start_profile;
 use skyphos_core::Endpoint;
 use skyphos_core::collectives::gather::Schedule;
-use skyphos_core::collectives::median;
 use skyphos_core::collectives::outer_product::{Level, Terms, best_grid};
 use skyphos_kernels::product::Factor;
 use skyphos_plan::outer::Spread;
 use skyphos_plan::{OuterPrediction, OuterWay, OuterWork, Profile};
+use skyphos_tune::{Observations, PROFILE_WORDS, TuningParameters, agreed_profile, median};
 use skyphos_types::{Error, Result};
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -65,27 +65,24 @@ fn measured() -> [f64; 4] {
     })
 }
 
-/// Bytes of a sum that might not fit: reading what is free takes some 50 µs.
-const WORTH_A_LOOK: f64 = 64e6;
-
 /// What this rank says.
 pub(super) fn words<T: Factor>(
     ep: &Endpoint,
     shape: OuterShape,
     options: &OuterOptions,
-    seen: Observed,
+    seen: Observations,
 ) -> Vec<f64> {
-    let default = seen.start(ep.size(), ep.node().on_one_host());
+    let default = start_profile(&seen, ep);
     let by_profile =
         [default.product_s, default.kernels.dense_byte_s, default.kernels.fresh_byte_s, default.cores];
     let asked = options.algorithm == OuterAlgorithm::Auto && ep.size() > 1;
-    let [product, pass, fresh, share] = match asked && seen.measures_itself() && ep.node().knows_hosts() {
+    let [product, pass, fresh, share] = match asked && seen.measures_kernels() && ep.node().knows_hosts() {
         true => measured(),
         false => by_profile,
     };
     let (n, m) = (shape.n as f64, shape.m as f64);
     let numbers = n * m + f64::from(ep.size()) * shape.pairs as f64 * (n + m);
-    let large = numbers * size_of::<T>() as f64 >= WORTH_A_LOOK;
+    let large = numbers * size_of::<T>() as f64 >= TuningParameters::DEFAULT.memory_check_bytes;
     let free = match large && ep.node().knows_hosts() {
         true => available_bytes().map_or(f64::INFINITY, |bytes| bytes as f64),
         false => f64::INFINITY,
@@ -163,10 +160,10 @@ fn work<T: Factor>(
     terms: &Terms,
     options: &OuterOptions,
     said: &[Vec<f64>],
-    seen: Observed,
+    seen: Observations,
 ) -> (OuterWork, Profile) {
     let of = |place: usize| -> Vec<f64> { said.iter().map(|said| said[place]).collect() };
-    let default = seen.start(ep.size(), ep.node().on_one_host());
+    let default = start_profile(&seen, ep);
     let profile = agreed_profile(default, |k| if k < PROFILE_WORDS { of(PROFILE + k) } else { Vec::new() });
     let profile = Profile { product_s: median(of(PRODUCT)), cores: median(of(SHARE)), ..profile };
     let work = OuterWork {
@@ -192,7 +189,7 @@ pub(super) fn choose<T: Factor>(
     options: &OuterOptions,
     factors: bool,
     said: &[Vec<f64>],
-    seen: Observed,
+    seen: Observations,
 ) -> Result<Chosen> {
     if said.iter().any(|said| said.len() != PROFILE + PROFILE_WORDS) {
         return Err(Error::bad_input("ranks said different things of their factors"));

@@ -11,7 +11,8 @@ pub use sparse::{GatheredSparsePairs, SparseOuterSum, SparsePairs, SparseSource}
 
 use crate::Comm;
 use crate::as_dense::reduce_array;
-use crate::observe::{Observed, Stopwatch};
+use crate::stopwatch::Stopwatch;
+use crate::tuning::moved_bytes;
 use crate::vouch;
 use choose::{Chosen, choose};
 use room::check_room;
@@ -22,10 +23,8 @@ use skyphos_core::collectives::outer_product::{
 };
 use skyphos_core::{Call, Endpoint, Traffic};
 use skyphos_kernels::product::Factor;
+use skyphos_tune::Observations;
 use skyphos_types::{Element, Error, ReduceOp, Result};
-
-/// Calls that move less say nothing about the network.
-const WATCHED_BYTES: usize = 64 * 1024;
 
 /// A sum, and how it came about.
 #[derive(Clone, Debug)]
@@ -72,12 +71,12 @@ impl Comm {
         options: &OuterOptions,
     ) -> Result<OuterSum> {
         let seen = *self.observed();
-        let watch = Stopwatch::start(size_of_val(own.a) >= WATCHED_BYTES);
+        let watch = Stopwatch::start(size_of_val(own.a));
         let sig = options.sig::<T>(shape, false);
         let sum = self.call((sig, options.arguments(false)), async |ep| {
             sum_on(ep, shape, own, out, options, seen).await
         })?;
-        self.observed().note(&watch.stop(), sum.traffic, None);
+        self.tuner().record(&watch.stop(), moved_bytes(sum.traffic), None);
         Ok(sum)
     }
 
@@ -123,7 +122,7 @@ async fn agree<T: Factor>(
     shape: OuterShape,
     options: &OuterOptions,
     factors: bool,
-    seen: Observed,
+    seen: Observations,
 ) -> Result<Agreed> {
     options.check(factors)?;
     let words = choose::words::<T>(ep, shape, options, seen);
@@ -141,7 +140,7 @@ async fn sum_on<T: Factor>(
     own: Pairs<'_, T>,
     out: &mut [T],
     options: &OuterOptions,
-    seen: Observed,
+    seen: Observations,
 ) -> Result<OuterSum> {
     if !ep.is_sized() {
         check_pairs(shape.n, shape.m, shape.pairs, own.a.len(), own.b.len())?;
@@ -226,7 +225,7 @@ async fn gather_on<T: Factor>(
     shape: OuterShape,
     own: Pairs<'_, T>,
     options: &OuterOptions,
-    seen: Observed,
+    seen: Observations,
 ) -> Result<GatheredPairs<T>> {
     check_pairs(shape.n, shape.m, shape.pairs, own.a.len(), own.b.len())?;
     vouch::values(ep, own.a);

@@ -9,8 +9,7 @@ use super::{OuterShape, OuterSum, OuterTold};
 use crate::Comm;
 use crate::algorithm::{Algorithm, AllreduceOptions, DenseThreshold};
 use crate::allreduce::allreduce_on;
-use crate::decide::Basis;
-use crate::observe::{Observed, PROFILE_WORDS, agreed_profile};
+use crate::tuning::{Basis, start_profile};
 use crate::vectors::decode_all;
 use crate::vouch;
 use skyphos_core::collectives::gather::{Item, Schedule, allgather_then, alltoall};
@@ -22,6 +21,7 @@ use skyphos_kernels::sparse_product::{SparseRow, sparse_product};
 use skyphos_kernels::stream::{Form, IndexList, SparseVec, View, put_entries};
 use skyphos_kernels::{Indices, split_ranges};
 use skyphos_plan::outer::SparseOuterWork;
+use skyphos_tune::{Observations, PROFILE_WORDS, agreed_profile};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::ops::Range;
 
@@ -152,7 +152,7 @@ async fn agree<T: Factor>(
     own: SparsePairs<'_, T>,
     options: &OuterOptions,
     factors: bool,
-    seen: Observed,
+    seen: Observations,
 ) -> Result<Agreed> {
     options.check(factors)?;
     if options.grid.is_some() || options.level.is_some() {
@@ -165,7 +165,7 @@ async fn agree<T: Factor>(
     check(shape, own.b.0, own.b.1.len(), shape.m, "b")?;
     vouch::lists(ep, [Indices::U64(own.a.0), Indices::U64(own.b.0)], own.a.1);
     vouch::values(ep, own.b.1);
-    let default = seen.start(ep.size(), ep.node().on_one_host());
+    let default = start_profile(&seen, ep);
     let rows = rows_of(shape.pairs, own.b.0, shape.m);
     let met = |(pair, of_a): (usize, Range<usize>)| of_a.len() as f64 * rows[pair].len() as f64;
     let multiply_adds: f64 = rows_of(shape.pairs, own.a.0, shape.n).into_iter().enumerate().map(met).sum();
@@ -346,7 +346,7 @@ async fn sum_on<T: Factor>(
     shape: OuterShape,
     own: SparsePairs<'_, T>,
     options: &OuterOptions,
-    seen: Observed,
+    seen: Observations,
 ) -> Result<SparseOuterSum<T>> {
     let agreed = agree(ep, shape, own, options, false, seen).await?;
     let (me, size, numbers) = (ep.rank(), ep.size(), agreed.n * agreed.m);
@@ -406,7 +406,7 @@ async fn sum_on<T: Factor>(
             };
             let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
             let view = View::Sparse { indices: Indices::U64(&indices), values: &values };
-            let basis = Basis { recalled: Default::default(), seen };
+            let basis = Basis { recalled: Default::default(), observed: seen };
             let (done, _) = allreduce_on(ep, (numbers, 1), view, &ReduceOp::Sum, &options, basis).await?;
             let form = match done.sum.form {
                 Form::Sparse { indices, values } => Form::Sparse { indices, values: narrowed::<T>(&values) },
@@ -423,7 +423,7 @@ async fn gather_on<T: Factor>(
     shape: OuterShape,
     own: SparsePairs<'_, T>,
     options: &OuterOptions,
-    seen: Observed,
+    seen: Observations,
 ) -> Result<GatheredSparsePairs<T>> {
     let agreed = agree(ep, shape, own, options, true, seen).await?;
     let came = gathered(ep, &agreed, own).await?;

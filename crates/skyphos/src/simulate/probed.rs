@@ -7,9 +7,9 @@
 
 use crate::Comm;
 use crate::probe::Order;
-use skyphos_core::collectives::median;
 use skyphos_plan::Profile;
 use skyphos_sim::{Cluster, Network, slowest};
+use skyphos_tune::median;
 use skyphos_types::Result;
 
 /// Ranks that take part, and to how many of them each sends.

@@ -1,34 +1,38 @@
-//! What rank 0 tells the others when a group begins, as bytes.
+//! The messages that rank 0 sends when a group starts: profile and cores, and where the ranks are.
 
-use crate::observe::own_cores;
 use skyphos_core::Topology;
 use skyphos_plan::Profile;
 use skyphos_types::Result;
 
-/// Bytes of [`start`].
-pub(crate) const START_BYTES: usize = 8 * (Profile::LEN + 1);
+/// Cores that this process may use.
+pub(crate) fn own_cores() -> f64 {
+    std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64)
+}
 
-/// Numbers of a profile (zeros: none), and the cores here.
-pub(crate) fn start(profile: Option<Profile>) -> Vec<u8> {
+/// Bytes of [`encode_profile`].
+pub(crate) const PROFILE_BYTES: usize = 8 * (Profile::LEN + 1);
+
+/// The numbers of a profile (zeros: none), and the cores of this machine.
+pub(crate) fn encode_profile(profile: Option<Profile>) -> Vec<u8> {
     let numbers = profile.map_or([0.0; Profile::LEN], |profile| profile.numbers());
     numbers.into_iter().chain([own_cores()]).flat_map(f64::to_le_bytes).collect()
 }
 
-/// The profile and the cores in at least [`START_BYTES`].
-pub(crate) fn read_start(bytes: &[u8]) -> (Option<Profile>, f64) {
+/// The profile and the cores in at least [`PROFILE_BYTES`].
+pub(crate) fn decode_profile(bytes: &[u8]) -> (Option<Profile>, f64) {
     let number = |k: usize| f64::from_le_bytes(bytes[8 * k..][..8].try_into().expect("8 bytes"));
     // Zeros are no profile.
     (Profile::from_numbers(std::array::from_fn(number)), number(Profile::LEN))
 }
 
 /// Host and rack of each rank, 8 bytes a rank.
-pub(crate) fn places(topology: &Topology) -> Vec<u8> {
+pub(crate) fn encode_topology(topology: &Topology) -> Vec<u8> {
     let pairs = topology.hosts().iter().zip(topology.racks());
     pairs.flat_map(|(host, rack)| [host.to_le_bytes(), rack.to_le_bytes()]).flatten().collect()
 }
 
-/// The topology of ranks at these places.
-pub(crate) fn read_places(bytes: &[u8]) -> Result<Topology> {
+/// The topology of ranks on these hosts and racks.
+pub(crate) fn decode_topology(bytes: &[u8]) -> Result<Topology> {
     let half = |from: usize| -> Vec<u32> {
         let pairs = bytes.chunks_exact(8);
         pairs.map(|pair| u32::from_le_bytes(pair[from..][..4].try_into().expect("4 bytes"))).collect()
@@ -41,12 +45,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_survives_the_wire() {
+    fn messages_decode_to_what_was_encoded() {
         let topology = Topology::new(&[0, 0, 1, 1], &[0, 0, 0, 0]).unwrap();
-        assert_eq!(read_places(&places(&topology)), Ok(topology));
+        assert_eq!(decode_topology(&encode_topology(&topology)), Ok(topology));
         for profile in [Some(Profile::network(1e8)), None] {
-            let bytes = start(profile);
-            assert_eq!((bytes.len(), read_start(&bytes)), (START_BYTES, (profile, own_cores())));
+            let bytes = encode_profile(profile);
+            assert_eq!((bytes.len(), decode_profile(&bytes)), (PROFILE_BYTES, (profile, own_cores())));
         }
     }
 }

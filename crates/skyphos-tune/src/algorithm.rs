@@ -1,0 +1,146 @@
+//! The algorithms of an allreduce.
+
+use skyphos_plan::{Parts, Route};
+use skyphos_types::{Error, Result};
+
+/// An algorithm of an allreduce.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// The tuner's choice ([`crate::choice`]); for dense arrays that of [`crate::choose_dense`].
+    #[default]
+    Auto,
+    /// Fewest rounds.
+    RecursiveDoubling,
+    /// SparCML's SSAR: parts stay sparse.
+    SplitAllgather,
+    /// SparCML's DSAR: reduced parts are dense.
+    SplitAllgatherDense,
+    /// Nested butterfly of any degrees.
+    Butterfly,
+    /// Around a ring.
+    Ring,
+    /// Each rank sends all its entries to every rank.
+    Allgather,
+    /// Dense arrays, each rank one range, directly between all.
+    Dense,
+    /// Dense arrays around a ring.
+    DenseRing,
+    /// Dense arrays by recursive halving and doubling.
+    DenseRabenseifner,
+    /// Dense arrays by the MPI library under the group.
+    DenseMpi,
+}
+
+impl Algorithm {
+    /// The algorithms that every group has, whatever its transport.
+    pub const OURS: [Algorithm; 10] = [
+        Algorithm::Auto,
+        Algorithm::RecursiveDoubling,
+        Algorithm::SplitAllgather,
+        Algorithm::SplitAllgatherDense,
+        Algorithm::Butterfly,
+        Algorithm::Ring,
+        Algorithm::Allgather,
+        Algorithm::Dense,
+        Algorithm::DenseRing,
+        Algorithm::DenseRabenseifner,
+    ];
+
+    /// All algorithms.
+    pub const ALL: [Algorithm; 11] = {
+        let mut all = [Algorithm::DenseMpi; 11];
+        all.split_at_mut(Algorithm::OURS.len()).0.copy_from_slice(&Algorithm::OURS);
+        all
+    };
+
+    /// The name that users write.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Auto => "auto",
+            Algorithm::RecursiveDoubling => "recursive_doubling",
+            Algorithm::SplitAllgather => "split_allgather",
+            Algorithm::SplitAllgatherDense => "split_allgather_dense",
+            Algorithm::Butterfly => "butterfly",
+            Algorithm::Ring => "ring",
+            Algorithm::Allgather => "allgather",
+            Algorithm::Dense => "dense",
+            Algorithm::DenseRing => "dense_ring",
+            Algorithm::DenseRabenseifner => "dense_rabenseifner",
+            Algorithm::DenseMpi => "dense_mpi",
+        }
+    }
+
+    /// The algorithm that a user named.
+    pub fn from_name(name: &str) -> Result<Algorithm> {
+        Algorithm::ALL.into_iter().find(|a| a.name() == name).ok_or_else(|| {
+            let known: Vec<_> = Algorithm::ALL.iter().map(|a| a.name()).collect();
+            Error::bad_input(format!("unknown algorithm {name:?}: use one of {}", known.join(", ")))
+        })
+    }
+
+    /// Whether it reduces dense arrays.
+    pub fn is_dense(self) -> bool {
+        use Algorithm::{Dense, DenseMpi, DenseRabenseifner, DenseRing};
+        matches!(self, Dense | DenseRing | DenseRabenseifner | DenseMpi)
+    }
+
+    /// Whether each rank reduces a range of a sparse vector's indices.
+    pub fn has_ranges(self) -> bool {
+        !matches!(self, Algorithm::RecursiveDoubling | Algorithm::Allgather) && !self.is_dense()
+    }
+
+    /// The planner's route of it.
+    pub(crate) fn route(self, ranks: u32, degrees: &[u32]) -> Route {
+        let butterfly = |degrees: &[u32], parts| Route::Butterfly { degrees: degrees.to_vec(), parts };
+        match self {
+            Algorithm::RecursiveDoubling => Route::RecursiveDoubling,
+            Algorithm::SplitAllgather => butterfly(&[ranks], Parts::Sparse),
+            Algorithm::SplitAllgatherDense => butterfly(&[ranks], Parts::Dense),
+            Algorithm::Auto | Algorithm::Butterfly => butterfly(degrees, Parts::Auto),
+            Algorithm::Ring => Route::Ring,
+            Algorithm::Allgather => Route::Allgather,
+            Algorithm::Dense => Route::DenseDirect,
+            Algorithm::DenseRabenseifner => Route::DenseHalving,
+            Algorithm::DenseRing => Route::DenseRing,
+            Algorithm::DenseMpi => Route::DenseElsewhere,
+        }
+    }
+}
+
+/// The algorithm of a route, and the layers of a butterfly or a split.
+pub fn of_route(route: &Route) -> (Algorithm, Vec<u32>) {
+    match route {
+        Route::RecursiveDoubling => (Algorithm::RecursiveDoubling, Vec::new()),
+        Route::Butterfly { degrees, parts: Parts::Auto } => (Algorithm::Butterfly, degrees.clone()),
+        Route::Butterfly { degrees, parts: Parts::Sparse } => (Algorithm::SplitAllgather, degrees.clone()),
+        Route::Butterfly { degrees, parts: Parts::Dense } => {
+            (Algorithm::SplitAllgatherDense, degrees.clone())
+        }
+        Route::Ring => (Algorithm::Ring, Vec::new()),
+        Route::Allgather => (Algorithm::Allgather, Vec::new()),
+        Route::DenseRing => (Algorithm::DenseRing, Vec::new()),
+        Route::DenseDirect => (Algorithm::Dense, Vec::new()),
+        Route::DenseHalving => (Algorithm::DenseRabenseifner, Vec::new()),
+        Route::DenseElsewhere => (Algorithm::DenseMpi, Vec::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_are_ours_and_one_more() {
+        let (last, ours) = Algorithm::ALL.split_last().unwrap();
+        assert_eq!((*last, ours), (Algorithm::DenseMpi, &Algorithm::OURS[..]));
+        assert!(Algorithm::ALL.iter().enumerate().all(|(k, one)| *one as usize == k));
+    }
+
+    #[test]
+    fn routes_lead_back_to_their_algorithms() {
+        for algorithm in Algorithm::ALL.into_iter().filter(|one| *one != Algorithm::Auto) {
+            assert_eq!(of_route(&algorithm.route(6, &[3, 2])).0, algorithm);
+        }
+        assert_eq!(of_route(&Algorithm::Auto.route(6, &[3, 2])), (Algorithm::Butterfly, vec![3, 2]));
+    }
+}

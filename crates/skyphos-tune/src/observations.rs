@@ -1,0 +1,319 @@
+//! What calls reveal of machine and network: the link's rate, its latency, and the share of a core that a rank has.
+//!
+//! Each rank measures its own; a survey exchanges the numbers, and all ranks go by the medians.
+
+use crate::algorithm::Algorithm;
+use crate::choice::Choice;
+use crate::corrections::{CorrectionHistory, Corrections, Recent};
+use crate::numbers::{largest, median};
+use crate::parameters::TuningParameters;
+use skyphos_plan::Profile;
+
+/// Small calls that are remembered.
+const SMALL_CALLS: usize = TuningParameters::DEFAULT.small_calls;
+
+/// Numbers of a survey that describe a rank's profile.
+pub const PROFILE_WORDS: usize = 3 + SMALL_CALLS;
+
+/// Numbers of a survey that describe a rank's profile and its corrections.
+pub(crate) const WORDS: usize = PROFILE_WORDS + 2 * Algorithm::ALL.len();
+
+/// The duration of one blocking call on this rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// Seconds from begin to end.
+    pub seconds: f64,
+    /// Seconds that its thread ran, or was ready to run and waited for a processor; 0: not measured.
+    pub busy_s: f64,
+}
+
+/// What a small call reveals: seconds until a message arrives, and seconds beside all that is predicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct SmallCall {
+    latency_s: f64,
+    call_s: f64,
+}
+
+/// The measurements of one rank; 0 where there is none yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Observations {
+    /// The profile that a probe measured, instead of defaults. The same on all ranks.
+    pub base: Option<Profile>,
+    /// Whether the tuner ignores timings. The same on all ranks.
+    pub fixed: bool,
+    /// Cores of a host, where all ranks go by the same number.
+    pub host_cores: Option<f64>,
+    /// Bytes a second of the link: of the recent calls that were limited by it.
+    rates: Recent<f64>,
+    /// The highest rate of the calls that were limited by something else.
+    most_rate: f64,
+    /// Share of a core, for a rank that computes as fast as predicted.
+    cores: f64,
+    small_calls: [SmallCall; SMALL_CALLS],
+    corrections: CorrectionHistory,
+    /// Algorithms that have run a large call.
+    warm: [bool; Algorithm::ALL.len()],
+    /// Calls so far, and small ones among them.
+    calls: u32,
+    small: u32,
+}
+
+impl Observations {
+    /// No measurements, with the settings of the parent group.
+    pub fn of_child(parent: Observations) -> Observations {
+        let Observations { base, fixed, host_cores, .. } = parent;
+        Observations { base, fixed, host_cores, ..Observations::default() }
+    }
+
+    /// This rank's words in a survey: its profile as far as ranks may differ in it, and its corrections.
+    pub(crate) fn words(&self, parameters: &TuningParameters, default: Profile) -> Vec<f64> {
+        let mut words = Vec::with_capacity(WORDS + parameters.max_variants * parameters.short_call_trials);
+        words.extend(self.profile_words(default));
+        words.extend(self.corrections.words(parameters));
+        words
+    }
+
+    /// The words of its profile.
+    pub fn profile_words(&self, default: Profile) -> [f64; PROFILE_WORDS] {
+        // Ranks that share processors wait for each other, which reveals nothing about links or their own work. There only
+        // corrections of algorithms are learned.
+        let shared = default.call_s > 0.0;
+        let known = |measured: f64, otherwise: f64| {
+            if measured > 0.0 && !shared { measured } else { otherwise }
+        };
+        let wait_s = if shared { default.call_s } else { default.latency_s };
+        let numbers = [known(self.rate(), default.rate), known(self.cores, default.cores), wait_s];
+        let waits = self.small_calls.map(|call| if shared { call.call_s } else { call.latency_s });
+        std::array::from_fn(|k| numbers.get(k).copied().unwrap_or_else(|| waits[k - numbers.len()]))
+    }
+
+    /// The profile before any call has revealed more. `own_cores`: the cores of this machine, asked only where the ranks have
+    /// not agreed on a number; then cores, and so latency, may differ between ranks of one host. All else is the same on all
+    /// ranks.
+    pub fn start(&self, ranks: u32, one_host: bool, own_cores: impl FnOnce() -> f64) -> Profile {
+        self.base.unwrap_or_else(|| match one_host {
+            true => Profile::one_host(ranks, self.host_cores.unwrap_or_else(own_cores)),
+            false => Profile::network(TuningParameters::DEFAULT.default_rate),
+        })
+    }
+
+    /// Whether all ranks start with the same profile, so that what follows from it needs no agreement.
+    pub fn has_common_start(&self) -> bool {
+        self.base.is_some() || self.host_cores.is_some()
+    }
+
+    /// Whether a rank may measure its own kernels: no profile was given, and timings count.
+    pub fn measures_kernels(&self) -> bool {
+        self.base.is_none() && !self.fixed
+    }
+
+    /// Learns from a call that moved so many bytes, and from its prediction.
+    pub fn record(
+        &mut self,
+        parameters: &TuningParameters,
+        timing: &Timing,
+        bytes: u64,
+        choice: Option<&Choice>,
+    ) {
+        if self.fixed {
+            return;
+        }
+        let Timing { seconds, busy_s } = *timing;
+        self.calls += 1;
+        if self.calls == 1 {
+            return; // The first call makes buffers and wakes all threads.
+        }
+        if bytes < parameters.small_bytes {
+            self.record_small(seconds, choice);
+            return;
+        }
+        self.record_rate(parameters, timing, bytes, choice);
+        // The first large call of an algorithm makes buffers and finds connections cold.
+        let is_warm = |one: &&Choice| std::mem::replace(&mut self.warm[one.algorithm as usize], true);
+        let Some(choice) = choice.filter(is_warm) else { return };
+        let (work_s, predicted_s) = (choice.prediction.work_s(), choice.prediction.seconds());
+        if bytes >= parameters.large_bytes && work_s > 0.0 && busy_s > 0.0 {
+            let now = work_s / busy_s;
+            self.cores = match self.cores > 0.0 {
+                true => self.cores + parameters.newest_weight * (now - self.cores),
+                false => now,
+            };
+        }
+        // Where the link's rate was mistaken, the measured rate mends the prediction, not a correction.
+        let profile = &choice.profile;
+        let mistaken_s = match profile.call_s > 0.0 || self.rate() == 0.0 {
+            true => 0.0,
+            false => (bytes as f64 / profile.rate - bytes as f64 / self.rate()).abs(),
+        };
+        if predicted_s > 0.0 && mistaken_s < parameters.minor_fraction * seconds {
+            self.corrections.push(choice.algorithm, predicted_s, seconds);
+        }
+    }
+
+    fn record_small(&mut self, seconds: f64, choice: Option<&Choice>) {
+        let Some(prediction) = choice.map(|one| &one.prediction).filter(|one| one.rounds() > 0.0) else {
+            return;
+        };
+        let call_s = seconds - (prediction.seconds() - prediction.call_s);
+        let call = SmallCall { latency_s: seconds / prediction.rounds(), call_s: call_s.max(0.1 * seconds) };
+        self.small_calls[self.small as usize % SMALL_CALLS] = call;
+        self.small = self.small.wrapping_add(1);
+    }
+
+    fn record_rate(
+        &mut self,
+        parameters: &TuningParameters,
+        timing: &Timing,
+        bytes: u64,
+        choice: Option<&Choice>,
+    ) {
+        let Timing { seconds, busy_s } = *timing;
+        let rate = bytes as f64 / seconds;
+        // A call that was limited by a processor says nothing of the link, but that it carries as much.
+        let limited_by_link = busy_s > 0.0 && busy_s < parameters.busy_fraction * seconds;
+        let beside_bytes_s = choice.map_or(f64::INFINITY, Choice::latency_and_work_s);
+        let large = bytes >= parameters.large_bytes;
+        let clear = bytes >= parameters.medium_bytes && beside_bytes_s < parameters.minor_fraction * seconds;
+        if limited_by_link && (large || clear) {
+            self.rates.push(rate);
+        } else if large {
+            self.most_rate = self.most_rate.max(rate);
+        }
+    }
+
+    /// Bytes a second of the link; 0 before a measurement.
+    fn rate(&self) -> f64 {
+        self.rates.median().max(self.most_rate)
+    }
+}
+
+/// The profile that all ranks go by: `default` in what is the same on all of them, else what they measured. `said(k)`: word
+/// k of all ranks' [`Observations::profile_words`].
+///
+/// Rate and cores change slowly, so their medians count. A call is complete when its last rank is, so of each small call
+/// the slowest rank's time counts, and of these the median.
+pub fn agreed_profile(default: Profile, said: impl Fn(usize) -> Vec<f64>) -> Profile {
+    let slowest = |call: usize| largest(said(PROFILE_WORDS - SMALL_CALLS + call));
+    let measured: Vec<f64> = (0..SMALL_CALLS).map(slowest).filter(|s| *s > 0.0).collect();
+    let wait_s = if measured.is_empty() { median(said(2)) } else { median(measured) };
+    let profile = Profile { rate: median(said(0)), cores: median(said(1)), ..default };
+    match default.call_s > 0.0 {
+        true => Profile { call_s: wait_s, ..profile },
+        false => Profile { latency_s: wait_s, ..profile },
+    }
+}
+
+/// The same with the corrections of algorithms, from [`Observations::words`].
+pub(crate) fn agreed(default: Profile, said: impl Fn(usize) -> Vec<f64>) -> (Profile, Corrections) {
+    (agreed_profile(default, &said), Corrections::agreed(|k| said(PROFILE_WORDS + k)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::choice::tests::{even, workload};
+
+    const PARAMETERS: TuningParameters = TuningParameters::DEFAULT;
+
+    fn network() -> Profile {
+        Profile::network(118e6)
+    }
+
+    /// The profile after these calls, as a group of three such ranks agrees on it; and the factor of a ring.
+    fn after(default: Profile, calls: &[(f64, f64, u64)], choice: Option<&Choice>) -> (Profile, f64) {
+        let mut seen = Observations::default();
+        for (seconds, busy_s, bytes) in calls {
+            let timing = Timing { seconds: *seconds, busy_s: *busy_s };
+            seen.record(&PARAMETERS, &timing, *bytes, choice);
+        }
+        let words = seen.words(&PARAMETERS, default);
+        assert_eq!(words.len(), WORDS);
+        let (profile, corrections) = agreed(default, |k| vec![words[k]; 3]);
+        let ring_s = choice.map_or(0.0, |choice| choice.prediction.seconds());
+        (profile, corrections.factor(&PARAMETERS, Algorithm::Ring, ring_s))
+    }
+
+    #[test]
+    fn calls_reveal_the_rate() {
+        const MB: u64 = 1_000_000;
+        type Calls<'a> = &'a [(f64, f64, u64)];
+        let table: &[(&str, Calls<'_>, f64)] = &[
+            ("no call", &[], 118e6),
+            ("the first call makes buffers", &[(0.1, 0.01, MB)], 118e6),
+            ("a large call that waits for the link", &[(1.0, 0.1, MB), (0.1, 0.01, MB)], 10e6),
+            ("the median of three", &[(1.0, 0.1, MB), (0.1, 0.01, MB), (0.2, 0.01, MB), (1.0, 0.1, MB)], 5e6),
+            (
+                "a busy processor gives a lower bound",
+                &[(1.0, 0.1, MB), (0.1, 0.09, MB), (0.2, 0.18, MB)],
+                10e6,
+            ),
+            ("an unmeasured processor likewise", &[(1.0, 0.1, MB), (0.1, 0.0, MB)], 10e6),
+            ("a medium call without prediction", &[(1.0, 0.1, MB), (0.1, 0.01, 100_000)], 118e6),
+            ("a small call", &[(1.0, 0.1, MB), (0.1, 0.01, 1000)], 118e6),
+        ];
+        for (name, calls, rate) in table {
+            assert_eq!(after(network(), calls, None).0, Profile { rate: *rate, ..network() }, "{name}");
+        }
+        // Ranks that share processors learn no rate.
+        let shared = Profile::one_host(8, 2.0);
+        assert_eq!(after(shared, &[(1.0, 0.1, MB), (0.1, 0.01, MB)], None).0, shared);
+    }
+
+    #[test]
+    fn calls_reveal_latency_cores_and_corrections() {
+        let (small, large) = (even(1 << 24, 1e-6), even(1 << 24, 0.01));
+        let double = workload(8, &small, network()).predict(Algorithm::RecursiveDoubling, &[]);
+        let rounds = double.prediction.rounds();
+        // The first call and the four after it.
+        let calls = [0.5, 0.3, 0.6, 0.9, 0.6].map(|seconds| (seconds, 0.0, 1000));
+        let found = after(network(), &calls, Some(&double)).0;
+        assert!((found.latency_s * rounds - 0.6).abs() < 1e-9, "{found:?}");
+        assert_eq!(Profile { latency_s: network().latency_s, ..found }, network());
+
+        let ring = workload(8, &large, network()).predict(Algorithm::Ring, &[]);
+        let (predicted_s, work_s) = (ring.prediction.seconds(), ring.prediction.work_s());
+        // Twice as long as predicted on a link of the predicted rate: the third call is the first warm one.
+        let bytes = (2.0 * predicted_s * network().rate) as u64;
+        let call = (2.0 * predicted_s, work_s / 0.5, bytes);
+        for (calls, factor, cores) in [(1, 1.0, 1.0), (2, 1.0, 1.0), (3, 2.0, 0.5), (5, 2.0, 0.5)] {
+            let (profile, found) = after(network(), &vec![call; calls], Some(&ring));
+            assert!((found - factor).abs() < 1e-6, "{calls} calls: {found}");
+            assert!((profile.cores - cores).abs() < 1e-6, "{calls} calls: {profile:?}");
+        }
+        // A link of a tenth of the rate: its rate is learned, and corrects nothing.
+        let slow = (10.0 * predicted_s, work_s, (predicted_s * network().rate) as u64);
+        let (profile, found) = after(network(), &[slow; 5], Some(&ring));
+        assert!((profile.rate / 11.8e6 - 1.0).abs() < 0.01 && found == 1.0, "{profile:?} {found}");
+    }
+
+    #[test]
+    fn fixed_groups_learn_nothing_and_children_start_anew() {
+        let fixed = Observations { fixed: true, host_cores: Some(4.0), ..Observations::default() };
+        let mut seen = fixed;
+        for _ in 0..3 {
+            seen.record(&PARAMETERS, &Timing { seconds: 0.1, busy_s: 0.01 }, 1 << 20, None);
+        }
+        assert_eq!(seen, fixed);
+        let mut parent = Observations { fixed: false, ..fixed };
+        for _ in 0..3 {
+            parent.record(&PARAMETERS, &Timing { seconds: 0.1, busy_s: 0.01 }, 1 << 20, None);
+        }
+        assert_ne!(parent, Observations { fixed: false, ..fixed });
+        assert_eq!(Observations::of_child(parent), Observations { fixed: false, ..fixed });
+    }
+
+    #[test]
+    fn groups_start_with_profile_or_defaults() {
+        let asked = || panic!("the ranks have agreed");
+        let none = Observations::default();
+        let agreed = Observations { host_cores: Some(4.0), ..none };
+        let probed = Observations { base: Some(Profile::network(1e9)), ..none };
+        assert_eq!(none.start(4, true, || 2.0), Profile::one_host(4, 2.0));
+        assert_eq!(agreed.start(4, true, asked), Profile::one_host(4, 4.0));
+        assert_eq!(none.start(4, false, asked), network());
+        assert_eq!(probed.start(4, true, asked), Profile::network(1e9));
+        for (one, common, measures) in [(none, false, true), (agreed, true, true), (probed, true, false)] {
+            assert_eq!((one.has_common_start(), one.measures_kernels()), (common, measures));
+        }
+    }
+}

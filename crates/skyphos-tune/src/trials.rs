@@ -1,0 +1,479 @@
+//! Trials: calls of a kind run each of several variants in turn, until one is chosen by its measured time.
+//!
+//! A survey begins a round: [`Facts::agreed`] reads what the ranks measured, and [`next_round`] picks what the next calls run.
+//! Without earlier trials these are the variants that are predicted to take about as long as the best; after a round the fastest
+//! of them; after the last round the one with the least time, for good, since another one would add in another order.
+
+use crate::algorithm::Algorithm;
+use crate::choice::{Choice, Workload};
+use crate::corrections::Corrections;
+use crate::numbers::largest;
+use crate::observations::{Observations, WORDS, agreed};
+use crate::parameters::TuningParameters;
+use skyphos_plan::{Profile, Union};
+use std::sync::Arc;
+
+/// One way to run a call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Variant {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// Layers of a butterfly; empty where the algorithm or the caller determines them.
+    pub degrees: Vec<u32>,
+    /// Bounds of the ranks' ranges; empty if the algorithm has none.
+    pub bounds: Vec<u64>,
+    /// Its prediction, where `auto` chose.
+    pub choice: Option<Arc<Choice>>,
+}
+
+/// A round of trials, and what calls took so far.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trials {
+    /// The variants, the one that is expected to be fastest first.
+    pub variants: Vec<Variant>,
+    /// Seconds of this rank's calls in this round, `short_call_trials` of each variant; infinite without a call.
+    pub local_s: Vec<f64>,
+    /// Seconds of each variant's fastest call in earlier rounds, on the slowest rank; infinite without a call.
+    pub slowest_s: Vec<f64>,
+    /// Earlier rounds.
+    pub rounds: u32,
+}
+
+impl Trials {
+    /// The first round of these variants.
+    pub fn begin(parameters: &TuningParameters, variants: Vec<Variant>) -> Trials {
+        let slowest_s = vec![f64::INFINITY; variants.len()];
+        Trials::of(parameters, variants, slowest_s, 0)
+    }
+
+    fn of(parameters: &TuningParameters, variants: Vec<Variant>, slowest_s: Vec<f64>, rounds: u32) -> Trials {
+        let local_s = vec![f64::INFINITY; variants.len() * parameters.short_call_trials];
+        Trials { variants, local_s, slowest_s, rounds }
+    }
+
+    /// Calls by each variant in this round.
+    pub(crate) fn calls_each(&self, parameters: &TuningParameters) -> u32 {
+        let expected_s = self.variants[0].choice.as_ref().map_or(0.0, |choice| choice.seconds());
+        let measured_s = self.slowest_s.iter().copied().fold(f64::INFINITY, f64::min);
+        let seconds = if measured_s.is_finite() { measured_s } else { expected_s };
+        if parameters.is_short(seconds) { parameters.short_call_trials as u32 } else { 1 }
+    }
+
+    /// Records the call number `call` of this round.
+    pub(crate) fn record(&mut self, parameters: &TuningParameters, call: usize, seconds: f64) {
+        let (variant, turn) = (call % self.variants.len(), call / self.variants.len());
+        // A single variant has more calls than places.
+        let each = parameters.short_call_trials;
+        let place = &mut self.local_s[each * variant + turn.min(each - 1)];
+        *place = place.min(seconds);
+    }
+}
+
+/// What the caller permits.
+pub struct Limits<'a> {
+    /// Layers of a butterfly, if the caller names them.
+    pub degrees: Option<&'a [u32]>,
+    /// An algorithm's substitute where it cannot do what is asked; itself where it can.
+    pub substitute: &'a (dyn Fn(Algorithm) -> Algorithm + Sync),
+}
+
+/// What a choice goes by. The same on all ranks.
+pub struct Facts {
+    /// Entries of unions.
+    pub union: Union,
+    /// What machine and network can do.
+    pub profile: Profile,
+    /// How much longer calls take than predicted.
+    pub corrections: Corrections,
+    /// Seconds of each variant's fastest call in the round that ended, on its slowest rank; infinite without a call.
+    pub round_s: Vec<f64>,
+}
+
+impl Facts {
+    /// This rank's words in a survey.
+    pub fn words(
+        parameters: &TuningParameters,
+        observations: &Observations,
+        default: Profile,
+        trials: Option<&Trials>,
+    ) -> Vec<f64> {
+        let mut words = observations.words(parameters, default);
+        words.extend(trials.iter().flat_map(|trials| &trials.local_s));
+        words.resize(WORDS + parameters.max_variants * parameters.short_call_trials, f64::INFINITY);
+        words
+    }
+
+    /// What all ranks agree on. `said(k)`: word k of all ranks' [`Facts::words`].
+    pub fn agreed(
+        parameters: &TuningParameters,
+        union: Union,
+        default: Profile,
+        said: impl Fn(usize) -> Vec<f64>,
+    ) -> Facts {
+        let (profile, corrections) = agreed(default, &said);
+        let each = parameters.short_call_trials;
+        let slowest = |variant: usize, turn: usize| largest(said(WORDS + each * variant + turn));
+        let fastest = |variant| (0..each).map(|turn| slowest(variant, turn)).fold(f64::INFINITY, f64::min);
+        let round_s = (0..parameters.max_variants).map(fastest).collect();
+        Facts { union, profile, corrections, round_s }
+    }
+
+    /// What follows from a hint alone: a result of so many entries, drawn evenly.
+    pub fn hinted(n: u64, entries: u64, ranks: u32, profile: Profile) -> Facts {
+        let union = Union::drawn_evenly(n, entries as f64, ranks);
+        Facts { union, profile, corrections: Corrections::default(), round_s: Vec::new() }
+    }
+}
+
+/// What the next calls try.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NextRound {
+    /// The variants' choices; a single one is final.
+    pub choices: Vec<Choice>,
+    slowest_s: Vec<f64>,
+    rounds: u32,
+}
+
+impl NextRound {
+    /// Its trials, with the bounds of each variant's ranges.
+    pub fn into_trials(
+        self,
+        parameters: &TuningParameters,
+        bounds: impl Fn(Algorithm) -> Vec<u64>,
+    ) -> Trials {
+        let variant = |choice: Choice| Variant {
+            algorithm: choice.algorithm,
+            degrees: choice.degrees.clone(),
+            bounds: bounds(choice.algorithm),
+            choice: Some(Arc::new(choice)),
+        };
+        let variants = self.choices.into_iter().map(variant).collect();
+        Trials::of(parameters, variants, self.slowest_s, self.rounds)
+    }
+}
+
+/// Picks what the next calls run, after the round `trials` (`None`: nothing was tried) that took `round_s`. `adapts`: timings
+/// count; else the best prediction is final.
+pub fn next_round(
+    workload: &Workload<'_>,
+    limits: &Limits<'_>,
+    trials: Option<Trials>,
+    round_s: &[f64],
+    adapts: bool,
+) -> NextRound {
+    let rounds = trials.as_ref().map_or(0, |trials| trials.rounds + 1);
+    trials.and_then(|trials| narrow(workload, limits, trials, round_s)).unwrap_or_else(|| {
+        let choices = candidates(workload, limits, adapts);
+        NextRound { slowest_s: vec![f64::INFINITY; choices.len()], choices, rounds }
+    })
+}
+
+/// Keeps the fastest variants of a round: a few until the last round, then one. `None` where nothing was measured, or where a
+/// variant was chosen without trials and may now be compared with others.
+fn narrow(
+    workload: &Workload<'_>,
+    limits: &Limits<'_>,
+    trials: Trials,
+    round_s: &[f64],
+) -> Option<NextRound> {
+    let parameters = workload.parameters;
+    let Trials { variants, slowest_s, rounds, .. } = trials;
+    let seconds: Vec<f64> = slowest_s.iter().zip(round_s).map(|(before, now)| before.min(*now)).collect();
+    let mut order: Vec<usize> = (0..variants.len()).collect();
+    order.sort_by(|a, b| seconds[*a].total_cmp(&seconds[*b]));
+    let several = variants.len() > 1;
+    if !several && rounds == 0 {
+        return None;
+    }
+    let best_s = seconds[*order.first()?];
+    if several && !best_s.is_finite() {
+        return None;
+    }
+    let continues = several && rounds + 1 < parameters.rounds(best_s);
+    let close = order.iter().take_while(|k| seconds[**k] <= parameters.retry_factor * best_s).count();
+    let left = if continues { close.min(parameters.max_retries) } else { 1 };
+    let before = variants[order[0]].choice.as_ref();
+    let dropped =
+        order[left..].iter().map(|k| (variants[*k].algorithm, variants[*k].degrees.clone(), seconds[*k]));
+    let tried: Vec<_> =
+        before.map_or(&[][..], |choice| &choice.tried).iter().cloned().chain(dropped).collect();
+    let again = |k: &usize| {
+        let variant = &variants[*k];
+        let others = variant.choice.iter().flat_map(|choice| &choice.others);
+        let others = others.map(|(a, d, _)| (*a, d.clone(), workload.predict(*a, d).seconds())).collect();
+        let choice = workload.predict(variant.algorithm, &variant.degrees);
+        Choice { tried: tried.clone(), others, ..choice }
+    };
+    let mut choices: Vec<Choice> = order[..left].iter().map(again).collect();
+    let mut slowest_s: Vec<f64> = order[..left].iter().map(|k| seconds[*k]).collect();
+    let rate = before.map_or(workload.profile.rate, |choice| choice.profile.rate);
+    let other_link = (rate / workload.profile.rate).ln().abs() > parameters.link_factor.ln();
+    if continues && rounds == 0 && other_link {
+        // The first predictions assumed another link: what they called slow may be fast.
+        let is_new = |one: &Choice| {
+            variants.iter().all(|known| known.algorithm != one.algorithm || known.degrees != one.degrees)
+        };
+        let faster = candidates(workload, limits, true)
+            .into_iter()
+            .filter(|one| is_new(one) && one.seconds() < best_s);
+        let places = parameters.max_variants - left;
+        choices.extend(faster.take(places).map(|one| Choice { tried: tried.clone(), ..one }));
+        slowest_s.resize(choices.len(), f64::INFINITY);
+    }
+    Some(NextRound { choices, slowest_s, rounds: rounds + 1 })
+}
+
+/// The algorithm with the least predicted time, and, if `several`, those that are predicted to take about as long.
+fn candidates(workload: &Workload<'_>, limits: &Limits<'_>, several: bool) -> Vec<Choice> {
+    let parameters = workload.parameters;
+    let all = workload.ranked();
+    let others: Vec<_> = all.iter().map(|one| (one.algorithm, one.degrees.clone(), one.seconds())).collect();
+    let mut chosen: Vec<Choice> = Vec::new();
+    for mut choice in all {
+        let algorithm = (limits.substitute)(choice.algorithm);
+        match limits.degrees {
+            Some(degrees) if algorithm == Algorithm::Butterfly => {
+                choice = workload.predict(algorithm, degrees);
+            }
+            _ if algorithm != choice.algorithm => choice = workload.predict(algorithm, &[workload.ranks]),
+            _ => {}
+        }
+        let close = |best: &Choice| {
+            several && choice.seconds() <= parameters.trial_factor(best.seconds()) * best.seconds()
+        };
+        if chosen.first().is_none_or(close) && chosen.iter().all(|one| kind(one) != kind(&choice)) {
+            chosen.push(choice);
+        }
+        if chosen.len() == parameters.max_variants || !several {
+            break;
+        }
+    }
+    for choice in &mut chosen {
+        let rest = others
+            .iter()
+            .filter(|(algorithm, degrees, _)| *algorithm != choice.algorithm || *degrees != choice.degrees);
+        choice.others = rest.take(parameters.max_alternatives).cloned().collect();
+    }
+    chosen
+}
+
+/// The kind of an algorithm, of which one is tried. Of the dense ones these are the ring, which copies least, and one of few
+/// rounds.
+fn kind(choice: &Choice) -> (Algorithm, bool) {
+    let algorithm = match choice.algorithm {
+        Algorithm::DenseRabenseifner => Algorithm::Dense,
+        other => other,
+    };
+    (algorithm, choice.degrees.len() > 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::choice::tests::{even, workload};
+    use Algorithm::{Allgather, Butterfly, DenseRing, RecursiveDoubling, Ring, SplitAllgather};
+
+    const PARAMETERS: TuningParameters = TuningParameters::DEFAULT;
+
+    fn limits<'a>() -> Limits<'a> {
+        Limits { degrees: None, substitute: &|algorithm| algorithm }
+    }
+
+    fn trials(workload: &Workload<'_>, variants: &[(Algorithm, f64)], rounds: u32) -> Trials {
+        let variant = |(algorithm, _): &(Algorithm, f64)| {
+            let choice = Arc::new(workload.predict(*algorithm, &[8]));
+            Variant {
+                algorithm: *algorithm,
+                degrees: choice.degrees.clone(),
+                bounds: vec![],
+                choice: Some(choice),
+            }
+        };
+        let slowest_s = variants.iter().map(|(_, ms)| ms * 1e-3).collect();
+        Trials::of(&PARAMETERS, variants.iter().map(variant).collect(), slowest_s, rounds)
+    }
+
+    /// From (variants with ms of earlier rounds, rounds before, ms of this round) to (variants, ms, rounds).
+    #[test]
+    fn rounds_narrow_the_variants() {
+        const NOT: f64 = f64::INFINITY;
+        type Ms<'a> = &'a [(Algorithm, f64)];
+        type Row<'a> = (&'a str, Ms<'a>, u32, &'a [f64], Ms<'a>, u32);
+        let table: &[Row<'_>] = &[
+            (
+                "the two fastest are tried again",
+                &[(Ring, NOT), (Butterfly, NOT), (Allgather, NOT)],
+                0,
+                &[5.0, 4.0, 4.5],
+                &[(Butterfly, 4.0), (Allgather, 4.5)],
+                1,
+            ),
+            ("a slow one is dropped", &[(Ring, NOT), (Butterfly, NOT)], 0, &[4.0, 5.1], &[(Ring, 4.0)], 1),
+            (
+                "a variant at the limit is kept",
+                &[(Ring, NOT), (Butterfly, NOT)],
+                0,
+                &[4.0, 5.0],
+                &[(Ring, 4.0), (Butterfly, 5.0)],
+                1,
+            ),
+            (
+                "the fastest call of all rounds counts",
+                &[(Ring, 4.0), (Butterfly, 4.2)],
+                1,
+                &[9.0, 3.9],
+                &[(Butterfly, 3.9), (Ring, 4.0)],
+                2,
+            ),
+            (
+                "short calls settle after three rounds",
+                &[(Ring, 4.0), (Butterfly, 4.2)],
+                2,
+                &[4.1, 4.1],
+                &[(Ring, 4.0)],
+                3,
+            ),
+            (
+                "long calls settle after two",
+                &[(Ring, 400.0), (Butterfly, 420.0)],
+                1,
+                &[410.0, 410.0],
+                &[(Ring, 400.0)],
+                2,
+            ),
+            ("a settled one stays", &[(Ring, 4.0)], 3, &[90.0], &[(Ring, 4.0)], 4),
+            (
+                "a variant that no call reached is dropped",
+                &[(Ring, NOT), (Butterfly, NOT)],
+                0,
+                &[NOT, 4.0],
+                &[(Butterfly, 4.0)],
+                1,
+            ),
+        ];
+        let union = even(1 << 24, 0.01);
+        let workload = workload(8, &union, Profile::network(118e6));
+        for (name, variants, rounds, round_ms, want, want_rounds) in table {
+            let before = trials(&workload, variants, *rounds);
+            let round_s: Vec<f64> = round_ms.iter().map(|ms| ms * 1e-3).collect();
+            let next = next_round(&workload, &limits(), Some(before), &round_s, true);
+            let found: Vec<(Algorithm, f64)> = next
+                .choices
+                .iter()
+                .zip(&next.slowest_s)
+                .map(|(choice, s)| (choice.algorithm, (s * 1e6).round() / 1e3))
+                .collect();
+            assert_eq!((&found[..], next.rounds), (*want, *want_rounds), "{name}");
+            // Dropped variants are reported with their times.
+            let dropped = variants.len() - want.len();
+            assert!(next.choices.iter().all(|choice| choice.tried.len() == dropped), "{name}");
+        }
+    }
+
+    #[test]
+    fn rounds_begin_anew_where_nothing_was_measured() {
+        let union = even(1 << 24, 0.01);
+        let workload = workload(8, &union, Profile::network(118e6));
+        let first = next_round(&workload, &limits(), None, &[], true);
+        assert_eq!(first.rounds, 0);
+        assert!(first.slowest_s.iter().all(|s| s.is_infinite()));
+        for (name, before, round_s) in [
+            (
+                "no call finished",
+                trials(&workload, &[(Ring, f64::INFINITY), (Butterfly, f64::INFINITY)], 0),
+                vec![f64::INFINITY; 4],
+            ),
+            (
+                "a single variant was never compared",
+                trials(&workload, &[(Ring, f64::INFINITY)], 0),
+                vec![1e-3; 4],
+            ),
+        ] {
+            let again = next_round(&workload, &limits(), Some(before), &round_s, true);
+            assert_eq!((&again.choices, again.rounds), (&first.choices, 1), "{name}");
+        }
+    }
+
+    #[test]
+    fn candidates_are_close_and_of_different_kinds() {
+        let union = even(1 << 24, 0.01);
+        for profile in [Profile::network(118e6), Profile::network(1e6), Profile::one_host(8, 2.0)] {
+            let workload = workload(8, &union, profile);
+            let all = workload.ranked();
+            let best_s = all[0].seconds();
+            let next = next_round(&workload, &limits(), None, &[], true);
+            assert!(!next.choices.is_empty() && next.choices.len() <= PARAMETERS.max_variants);
+            for (k, one) in next.choices.iter().enumerate() {
+                assert!(one.seconds() <= PARAMETERS.trial_factor(best_s) * best_s);
+                assert!(next.choices[..k].iter().all(|other| kind(other) != kind(one)));
+                assert_eq!(one.others.len(), PARAMETERS.max_alternatives);
+                assert!(one.others.iter().all(|(a, d, _)| (*a, d) != (one.algorithm, &one.degrees)));
+            }
+            let fixed = next_round(&workload, &limits(), None, &[], false);
+            assert_eq!(fixed.choices, next.choices[..1], "without trials the best prediction is final");
+        }
+    }
+
+    #[test]
+    fn limits_replace_algorithms_and_degrees() {
+        let union = even(1 << 24, 0.01);
+        let workload = workload(8, &union, Profile::network(118e6));
+        let split = Limits { degrees: None, substitute: &|_| SplitAllgather };
+        let next = next_round(&workload, &split, None, &[], true);
+        let found: Vec<_> = next.choices.iter().map(|one| (one.algorithm, one.degrees.clone())).collect();
+        assert_eq!(found, [(SplitAllgather, vec![8])]);
+        let named = Limits { degrees: Some(&[2, 4]), substitute: &|_| Butterfly };
+        let next = next_round(&workload, &named, None, &[], true);
+        let found: Vec<_> = next.choices.iter().map(|one| (one.algorithm, one.degrees.clone())).collect();
+        assert_eq!(found, [(Butterfly, vec![2, 4])]);
+    }
+
+    /// Predicted with a fast link, measured on a slow one: what moves fewer bytes is tried as well.
+    #[test]
+    fn another_link_brings_new_candidates() {
+        let union = even(1 << 24, 0.01);
+        let (fast, slow) = (Profile::network(10e9), Profile::network(1e6));
+        let before = |rounds| {
+            trials(
+                &workload(8, &union, fast),
+                &[(DenseRing, f64::INFINITY), (RecursiveDoubling, f64::INFINITY)],
+                rounds,
+            )
+        };
+        let round_s = [30.0, 31.0, f64::INFINITY, f64::INFINITY];
+        let slow_link = workload(8, &union, slow);
+        let (known, added) = {
+            let next = next_round(&slow_link, &limits(), Some(before(0)), &round_s, true);
+            let added = next.choices.iter().skip(2).map(|one| one.algorithm).collect::<Vec<_>>();
+            (next.choices[..2].iter().map(|one| one.algorithm).collect::<Vec<_>>(), added)
+        };
+        assert_eq!(known, [DenseRing, RecursiveDoubling]);
+        assert!(!added.is_empty() && !added.contains(&DenseRing), "{added:?}");
+        let same_link = workload(8, &union, fast);
+        assert_eq!(next_round(&same_link, &limits(), Some(before(0)), &round_s, true).choices.len(), 2);
+    }
+
+    #[test]
+    fn words_of_a_round_reach_all_ranks() {
+        let union = even(1 << 24, 0.01);
+        let default = Profile::network(118e6);
+        let workload = workload(8, &union, default);
+        let mut ranks: Vec<Trials> = (0..2)
+            .map(|_| trials(&workload, &[(Ring, f64::INFINITY), (Butterfly, f64::INFINITY)], 0))
+            .collect();
+        // Ring 3 and 5 ms on rank 0, 4 and 2 ms on rank 1: the slowest rank took 4 and 5.
+        for (rank, seconds) in [[3e-3, 9e-3, 5e-3, 8e-3], [4e-3, 7e-3, 2e-3, 6e-3]].iter().enumerate() {
+            seconds.iter().enumerate().for_each(|(call, s)| ranks[rank].record(&PARAMETERS, call, *s));
+        }
+        let seen = Observations::default();
+        let words: Vec<Vec<f64>> =
+            ranks.iter().map(|one| Facts::words(&PARAMETERS, &seen, default, Some(one))).collect();
+        let facts = Facts::agreed(&PARAMETERS, Union::Measured(vec![]), default, |k| {
+            words.iter().map(|w| w[k]).collect()
+        });
+        assert_eq!(facts.round_s, [4e-3, 8e-3, f64::INFINITY, f64::INFINITY]);
+        assert_eq!(facts.profile, default);
+        let nothing = Facts::words(&PARAMETERS, &seen, default, None);
+        assert_eq!((nothing.len(), nothing[WORDS..].iter().all(|s| s.is_infinite())), (words[0].len(), true));
+    }
+}

@@ -1,0 +1,31 @@
+//! The MPI library's own allreduce of dense arrays: where it runs, and where it may be faster than ours.
+
+use skyphos_core::Endpoint;
+use skyphos_tune::Algorithm;
+use skyphos_types::{DType, Error, ReduceOp, Result};
+
+/// Refuses the MPI library's allreduce where the group's transport has none.
+pub(crate) fn check_native(algorithm: Algorithm, ep: &Endpoint, op: &ReduceOp, dtype: DType) -> Result<()> {
+    if algorithm != Algorithm::DenseMpi || ep.has_allreduce(op, dtype) {
+        return Ok(());
+    }
+    let why = match ep.node().transport_name() {
+        "mpi" if ep.size() < ep.node().size() => {
+            format!("of all {} ranks of the first group, not {}", ep.node().size(), ep.size())
+        }
+        "mpi" => {
+            format!("of numbers and operations that MPI has as well, not {dtype} and {:?}", op.name())
+        }
+        other => format!("over transport=\"mpi\", not {other:?}"),
+    };
+    Err(Error::bad_input(format!(
+        "algorithm={:?} is the MPI library's own allreduce: {why}; algorithm=\"auto\" picks one that fits",
+        algorithm.name()
+    )))
+}
+
+/// Whether the MPI library's allreduce may be faster than ours. On one host ours takes half as long as MPICH's
+/// (`bench/mpi.py`).
+pub(crate) fn has_native(ep: &Endpoint, op: &ReduceOp, dtype: DType) -> bool {
+    !ep.node().on_one_host() && ep.has_allreduce(op, dtype)
+}
