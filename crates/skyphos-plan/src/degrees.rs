@@ -7,16 +7,16 @@ use crate::density::PowerLaw;
 /// with little influence).
 pub const DEFAULT_ALPHA: f64 = 1.0;
 
-/// What a choice depends on. Every rank must pass the same.
+/// The sizes that a choice depends on. Every rank must pass the same.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// Ranks in the group.
     pub ranks: u32,
     /// Size of the index space.
     pub n: u64,
-    /// Mean number of indices a rank puts out.
+    /// Mean number of indices that a rank contributes.
     pub contribute: f64,
-    /// Mean number of indices a rank asks for.
+    /// Mean number of indices that a rank wants.
     pub want: f64,
     /// Bytes of one index's values.
     pub row_bytes: f64,
@@ -33,10 +33,9 @@ impl Sizes {
 
 /// Layer degrees by the papers' rule.
 ///
-/// At each layer the largest divisor of the ranks left whose predicted message (what a rank holds
-/// after the layer above, over the degree) is at least `min_packet_bytes`; when none is, all that is
-/// left in one layer. Values go down by the out-sets and come up by the in-sets; the layer must suit
-/// the heavier direction. A group of one gets one layer of degree 1.
+/// Each layer gets the largest divisor of the remaining ranks whose predicted message (a rank's rows after the layer above,
+/// divided by the degree) has at least `min_packet_bytes`. If no divisor has, one layer joins all remaining ranks. Values go
+/// down by the out-sets and come up by the in-sets; the larger direction counts. A group of one gets one layer of degree 1.
 pub fn choose_degrees(sizes: &Sizes, min_packet_bytes: f64) -> Vec<u32> {
     let laws = sizes.laws();
     let (mut left, mut joined) = (sizes.ranks.max(1), 1u32);

@@ -2,12 +2,12 @@
 //!
 //! Feature r occurs Poisson(λ r^-α) times in one rank's data. The expected density is
 //! f(λ) = 1/n Σ_{r=1..n} (1 - exp(-λ r^-α)), and the union of the data of K ranks has density f(K λ).
-//! f grows with λ, so λ0 is found from a measured density by bisection.
+//! f grows with λ, so bisection finds λ0 from a measured density.
 
-/// Ranks up to this are summed one by one; beyond, the sum is an integral over ln r.
+/// Features up to this rank r are summed one by one; from there on the sum is an integral over ln r.
 const EXACT_TERMS: u64 = 4096;
 
-/// Intervals of the integral for each factor of e; the terms are smooth there (error below 1e-6).
+/// Intervals of the integral per factor of e; the terms are smooth there (error below 1e-6).
 const PER_E: f64 = 24.0;
 
 /// A power law over `n` features, scaled to a measured density.
@@ -54,8 +54,8 @@ impl PowerLaw {
         self.lambda
     }
 
-    /// Expected indices that one rank holds after the layers above it have joined `k` ranks' data in
-    /// a k-th of the range: P of equation 5.
+    /// Expected indices of one rank after the layers above have joined `k` ranks' data in a k-th of the range: P of
+    /// equation 5.
     pub fn held(&self, k: f64) -> f64 {
         self.n as f64 * self.density(k) / k
     }

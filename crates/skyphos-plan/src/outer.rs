@@ -1,15 +1,16 @@
-//! Time of each way to sum outer products, before it runs: *DSOP* §5 with the rate of products and what memory takes.
+//! Predicted time of each algorithm that sums outer products: *DSOP* §5, with the rate of products and the cost of memory.
 //!
-//! Ways and letters are those of `skyphos_core::collectives::outer_product`: N and M, K pairs in all, r of a rank.
+//! Algorithms and letters are those of `skyphos_core::collectives::outer_product`: G has N rows and M columns, all ranks have K
+//! pairs, one rank r of them.
 
 use crate::predict::{Route, Work};
 use crate::profile::Profile;
 use crate::stage::{CHUNK_BYTES, Stage, exchange};
 
-/// Pairs that are multiplied in one pass over G at least, if there are more.
+/// Pairs that one pass over G multiplies, at least, if there are so many.
 const PASS_PAIRS: f64 = 256.0;
 
-/// What is to be summed. All ranks must pass the same.
+/// The sum. All ranks must pass the same.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OuterWork {
     /// Ranks.
@@ -20,26 +21,26 @@ pub struct OuterWork {
     pub m: usize,
     /// Pairs of all ranks.
     pub pairs: usize,
-    /// The most of one rank.
+    /// Pairs of the rank that has most.
     pub most_pairs: usize,
-    /// Bytes of a number on the wire, and of one in which sums are made.
+    /// Bytes of a number on the wire.
     pub bytes: usize,
-    /// See `bytes`.
+    /// Bytes of a number in a sum.
     pub sum_bytes: usize,
-    /// Whether each rank keeps its rows alone.
+    /// Whether each rank keeps only its own rows.
     pub scatter: bool,
-    /// Whether the system has yet to give the memory of the result.
+    /// Whether the result's memory is fresh, so that its first use takes page faults.
     pub fresh: bool,
-    /// Seconds of passing over a byte of the result, and more where it is fresh.
+    /// Seconds per byte of one pass over the result.
     pub pass_byte_s: f64,
-    /// See `pass_byte_s`.
+    /// Additional seconds per byte of fresh memory.
     pub fresh_byte_s: f64,
 }
 
-/// How factors go to ranks that each need all of them.
+/// An allgather of factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// Each rank's to each, at once.
+    /// Each rank sends its factors to every rank at once.
     Direct,
     /// Around a ring.
     Ring,
@@ -47,21 +48,21 @@ pub enum Spread {
     Doubling,
 }
 
-/// A way to sum.
+/// An algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OuterWay {
-    /// All factors to all ranks, which multiply them.
+    /// Every rank gets all factors and multiplies them.
     Allgather(Spread),
-    /// Sub-groups of so many ranks own G, in a grid of blocks; whether they share a host.
+    /// Sub-groups own G, each rank a block of a grid.
     Owners {
         /// Ranks of a sub-group.
         group: u32,
         /// Rows and columns of blocks.
         grid: (u32, u32),
-        /// Whether blocks pass no link.
+        /// Whether a sub-group shares a host, so that blocks pass no link.
         near: bool,
     },
-    /// Own products, then an allreduce.
+    /// Each rank's own product, then an allreduce.
     Allreduce,
     /// The same around a ring, panel by panel.
     Ring,
@@ -69,10 +70,10 @@ pub enum OuterWay {
     Butterfly,
 }
 
-/// What a way should cost.
+/// The predicted cost of an algorithm.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OuterPrediction {
-    /// The way.
+    /// The algorithm.
     pub way: OuterWay,
     /// Its stages.
     pub stages: Vec<Stage>,
@@ -90,12 +91,12 @@ impl OuterWork {
         if self.scatter { self.numbers() / f64::from(self.ranks) } else { self.numbers() }
     }
 
-    /// Bytes of a result that is fresh cost more.
+    /// Additional seconds of so many numbers if the result is fresh.
     fn fresh_s(&self, numbers: f64) -> f64 {
         if self.fresh { numbers * self.bytes as f64 * self.fresh_byte_s } else { 0.0 }
     }
 
-    /// Processor time of multiplying so many pairs for so many numbers of G, in one pass or several.
+    /// Processor time of multiplying so many pairs into so many numbers of G, in one or several passes.
     fn multiply_s(&self, profile: &Profile, numbers: f64, pairs: f64) -> f64 {
         let passes = if self.bytes < self.sum_bytes { 1.0 } else { (pairs / PASS_PAIRS).floor().max(1.0) };
         let sums = self.sum_bytes as f64;
@@ -103,13 +104,13 @@ impl OuterWork {
             + numbers * sums * self.pass_byte_s * (2.0 * passes - 1.0)
     }
 
-    /// Part of a product that is made before the last factors are there.
+    /// Fraction of a product that is computed before the last factors arrive.
     fn early(&self) -> f64 {
         let groups = (self.pairs as f64 / PASS_PAIRS).floor().min(f64::from(self.ranks)).max(1.0);
         if self.bytes < self.sum_bytes { 0.0 } else { (groups - 1.0) / groups }
     }
 
-    /// Predicts one way.
+    /// Predicts one algorithm.
     pub fn predict(&self, profile: &Profile, way: OuterWay) -> OuterPrediction {
         let mut stages = match way {
             OuterWay::Allgather(spread) => self.allgather(profile, spread),
@@ -123,14 +124,14 @@ impl OuterWork {
         OuterPrediction { way, stages, seconds }
     }
 
-    /// All of these, best first.
+    /// Predicts these algorithms, fastest first.
     pub fn ranked(&self, profile: &Profile, ways: &[OuterWay]) -> Vec<OuterPrediction> {
         let mut all: Vec<OuterPrediction> = ways.iter().map(|way| self.predict(profile, *way)).collect();
         all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
         all
     }
 
-    /// A product after an exchange, of which so much is made meanwhile.
+    /// The stages of an exchange and a product, a fraction of which overlaps with the exchange.
     fn then_multiply(&self, profile: &Profile, first: Stage, multiply_s: f64, last: Stage) -> Vec<Stage> {
         let early = if self.ranks > 1 { self.early() } else { 0.0 };
         let first = Stage { compute_s: first.compute_s + early * multiply_s, ..first };
@@ -197,7 +198,7 @@ impl OuterWork {
         };
         let array = Profile { byte_s: link.array_byte_s, ..link };
         let mut last = last.timed(&array);
-        // A block's first chunk goes on while its others come: a link waits where they are too few for the way.
+        // A block's first chunk is passed on while the others arrive. With few chunks the link waits for the latency.
         let block_s = numbers * self.bytes as f64 / link.rate;
         let chunk_s = block_s.min(CHUNK_BYTES / link.rate);
         last.seconds += (steps - 1.0) * (link.latency_s + chunk_s - block_s).max(0.0);
@@ -229,7 +230,7 @@ impl OuterWork {
         if self.ranks == 1 {
             return vec![own.timed(profile)];
         }
-        // What goes around keeps to the order of hosts and racks.
+        // The ring follows the order of hosts and racks.
         let link = if route == Route::DenseRing { profile.around() } else { *profile };
         let quiet = Profile { call_s: 0.0, ..link };
         let mut reduce = dense.predict(&quiet, &route).stages;
@@ -239,13 +240,13 @@ impl OuterWork {
             reduce = reduce.into_iter().map(|stage| half(stage).timed(&link)).collect();
         }
         if way == OuterWay::Ring {
-            // Panels are made between messages.
+            // Panels are computed between messages.
             let first = Stage { compute_s: reduce[0].compute_s + multiply_s, ..reduce[0] };
             let array = Profile { byte_s: link.array_byte_s, ..link };
             reduce[0] = first.timed(&array);
             return reduce;
         }
-        // A product, and another array beside it.
+        // The product is a second array beside the result.
         let beside = if way == OuterWay::Allreduce {
             self.numbers() * self.sum_bytes as f64 * self.pass_byte_s
         } else {
@@ -256,33 +257,33 @@ impl OuterWork {
     }
 }
 
-/// Sparse factors that are to be multiplied and summed. All ranks must pass the same.
+/// A sum of products of sparse factors. All ranks must pass the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SparseOuterWork {
     /// Ranks.
     pub ranks: u32,
     /// Numbers of G.
     pub numbers: f64,
-    /// Entries of all ranks' a and b.
+    /// Entries of all ranks' a.
     pub of_a: f64,
-    /// See `of_a`.
+    /// Entries of all ranks' b.
     pub of_b: f64,
-    /// Entries of a that meet entries of b, in all pairs.
+    /// Products of an entry of a with one of b, in all pairs.
     pub multiply_adds: f64,
     /// Bytes of a number.
     pub bytes: usize,
-    /// Whether each rank keeps its rows alone.
+    /// Whether each rank keeps only its own rows.
     pub scatter: bool,
 }
 
-/// Bytes of an index that travels, about.
+/// Bytes of an encoded index, about.
 const INDEX_BYTES: f64 = 1.5;
 
-/// Processor time of a multiply-add of sparse factors: reading, marking, and sorting what meets.
+/// Processor time of a multiply-add of sparse factors: reading, marking and sorting.
 const SPARSE_MULTIPLY_S: f64 = 4e-9;
 
 impl SparseOuterWork {
-    /// Entries of a sum of so many products, drawn evenly.
+    /// Entries of a sum of so many evenly drawn products.
     fn entries(&self, products: f64) -> f64 {
         if self.numbers <= 0.0 { 0.0 } else { self.numbers * -(-products / self.numbers).exp_m1() }
     }
@@ -295,19 +296,19 @@ impl SparseOuterWork {
         Stage { sent: sent * each, received: received * each, ..stage }.timed(profile).seconds
     }
 
-    /// Part of a whole that comes from other ranks.
+    /// Fraction that comes from other ranks.
     fn foreign(&self) -> f64 {
         1.0 - 1.0 / f64::from(self.ranks)
     }
 
-    /// Seconds where all factors go to all ranks.
+    /// Seconds if every rank gets all factors.
     pub fn allgather_s(&self, profile: &Profile) -> f64 {
         let came = (self.of_a + self.of_b) * self.foreign();
         let share = if self.scatter { 1.0 / f64::from(self.ranks) } else { 1.0 };
         self.stage(profile, came, came, self.multiply_adds * share * SPARSE_MULTIPLY_S)
     }
 
-    /// Seconds where each rank makes its rows.
+    /// Seconds if each rank computes its own rows.
     pub fn owners_s(&self, profile: &Profile) -> f64 {
         let p = f64::from(self.ranks);
         let came = (self.of_a / p + self.of_b) * self.foreign();
@@ -319,7 +320,7 @@ impl SparseOuterWork {
         first + self.stage(profile, rows, rows, 0.0)
     }
 
-    /// Seconds where each rank's product is reduced with those of all others.
+    /// Seconds of an allreduce of the ranks' own products.
     pub fn allreduce_s(&self, profile: &Profile) -> f64 {
         let p = f64::from(self.ranks);
         let own = self.entries(self.multiply_adds / p) * self.foreign();
@@ -380,7 +381,7 @@ mod tests {
         assert!(ring.seconds < work.predict(&network, OuterWay::Allreduce).seconds);
     }
 
-    /// Four racks, whose links carry a quarter of what their hosts' do: what goes around passes them once.
+    /// Four racks, whose links carry a quarter of the hosts' rate. A ring passes each of them once.
     #[test]
     fn rings_keep_to_racks() {
         let racks = Profile { ring_gain: 4.0, ..Profile::network(118e6) };

@@ -1,13 +1,13 @@
-//! Time, bytes and rounds of a plan: configured once, reduced many times, by each choice of degrees.
+//! Predicted time, bytes and rounds of a plan, by degrees: configured once, reduced many times.
 //!
-//! Kylix §III, with what a rank holds between layers by Proposition 4.1 or any other model of unions, and the link taken by
-//! each message for a time of its own, which is why small messages do not pay (§II, its Figure 2).
+//! Kylix §III. A rank's rows between layers follow from Proposition 4.1 or any other model of unions. Each message occupies the
+//! link for a fixed time, so small messages are expensive (§II and Figure 2).
 
 use crate::predict::within;
 use crate::profile::Profile;
 use crate::stage::{Stage, exchange};
 
-/// What is configured. All ranks must pass the same.
+/// The sizes of a plan. All ranks must pass the same.
 pub struct PlanWork<'a> {
     /// Ranks in the group.
     pub ranks: u32,
@@ -15,24 +15,24 @@ pub struct PlanWork<'a> {
     pub n: u64,
     /// Bytes of an index's values.
     pub row_bytes: usize,
-    /// Indices that the union of m ranks' contributions holds; of one rank the mean.
+    /// Indices in the union of m ranks' out-sets; for m = 1 the mean.
     pub out: &'a dyn Fn(f64) -> f64,
-    /// The same of what is wanted.
+    /// Indices in the union of m ranks' in-sets.
     pub want: &'a dyn Fn(f64) -> f64,
-    /// Whether ranks want what they contribute.
+    /// Whether each rank's in-set is its out-set.
     pub same: bool,
-    /// Ranks of each host, which stand beside each other in the order in which layers are formed.
+    /// Ranks of each host; the order in which layers are formed keeps them together.
     pub ranks_per_host: u32,
 }
 
-/// What degrees are predicted to cost a rank.
+/// The predicted cost of one choice of degrees, on one rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanPrediction {
-    /// Layers.
+    /// The degrees.
     pub degrees: Vec<u32>,
-    /// Of the configuration: each layer down, then up again.
+    /// Stages of the configuration: each layer down, then up again.
     pub configure: Vec<Stage>,
-    /// Of a reduction: each layer down, then up again.
+    /// Stages of a reduction: each layer down, then up again.
     pub reduce: Vec<Stage>,
 }
 
@@ -48,7 +48,7 @@ impl PlanPrediction {
     }
 }
 
-/// Bytes of an index on its way, about: blocks of 64 neighbours, a mask or a few bytes each.
+/// Bytes of an encoded index, about: blocks of 64 neighbours, a mask or a few bytes each.
 fn set_bytes(indices: f64, positions: f64) -> f64 {
     let density = (indices / positions.max(1.0)).clamp(0.0, 1.0);
     let blocks = positions / 64.0 * (1.0 - (1.0 - density).powi(64));
@@ -91,7 +91,7 @@ impl PlanWork<'_> {
         }
     }
 
-    /// All of these choices, the fastest reduction first.
+    /// Predicts these choices of degrees, the fastest reduction first.
     pub fn all(&self, profile: &Profile, degrees: &[Vec<u32>]) -> Vec<PlanPrediction> {
         let mut all: Vec<PlanPrediction> = degrees.iter().map(|d| self.predict(profile, d)).collect();
         all.sort_by(|a, b| a.reduce_seconds().total_cmp(&b.reduce_seconds()));
@@ -106,7 +106,7 @@ mod tests {
     use crate::predict::factorisations;
 
     /// Kylix §VII-A: Twitter's followers' graph on 64 machines. Its links reach half of their rate at messages of some MB
-    /// (Figure 2), so that neither 64 messages nor six layers are best.
+    /// (Figure 2), so neither 64 messages nor six layers are best.
     #[test]
     fn messages_that_cost_make_layers_of_mixed_degrees() {
         let law = PowerLaw::from_density(60_000_000, 0.21, 1.1);

@@ -1,14 +1,13 @@
-//! Time, bytes and rounds of an allreduce by each algorithm, before it runs.
+//! Predicted time, bytes and rounds of an allreduce by each algorithm.
 //!
-//! An algorithm is a list of stages, one after the other. In a stage a rank sends and receives while it computes, so the
-//! stage takes as long as the slower of link and processor, and the latency of the messages that wait for each other.
-//! Counts are those of the algorithms as they are built here (SparCML §5.3 has bounds for them, which tests compare);
-//! what a union of m ranks' indices holds is asked from a function, whatever model it is of.
+//! An algorithm is a sequence of stages. In a stage a rank sends and receives while it computes, so the stage takes as long as
+//! the slower of link and processor, plus the latency of messages that wait for each other. Counts are those of our
+//! algorithms (tests compare them with the bounds of SparCML §5.3). A function, of any model, gives the size of unions.
 
 use crate::profile::{Kernels, Profile};
 use crate::stage::{Stage, exchange};
 
-/// A way to allreduce.
+/// An algorithm of an allreduce.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     /// ⌈log2 P⌉ rounds that overlap (SSAR_Recursive_double).
@@ -22,7 +21,7 @@ pub enum Route {
     },
     /// Parts around a ring, twice.
     Ring,
-    /// Everything to everyone, who add it up.
+    /// Every rank gets all vectors and adds them.
     Allgather,
     /// Dense arrays around a ring, chunk by chunk.
     DenseRing,
@@ -30,7 +29,7 @@ pub enum Route {
     DenseDirect,
     /// Dense arrays by recursive halving and doubling (Rabenseifner 2004).
     DenseHalving,
-    /// Dense arrays by somebody else's allreduce, of which nothing is known.
+    /// Dense arrays by the transport's own allreduce, whose algorithm is unknown.
     DenseElsewhere,
 }
 
@@ -45,7 +44,7 @@ pub enum Parts {
     Dense,
 }
 
-/// What is to be reduced. All ranks must pass the same.
+/// The sizes of a reduction. All ranks must pass the same.
 pub struct Work<'a> {
     /// Ranks in the group.
     pub ranks: u32,
@@ -53,22 +52,22 @@ pub struct Work<'a> {
     pub n: u64,
     /// Bytes of a row.
     pub row_bytes: usize,
-    /// Entries that the union of m ranks' vectors holds; of one rank the mean.
+    /// Entries of the union of m ranks' vectors; for m = 1 the mean.
     pub union: &'a dyn Fn(f64) -> f64,
     /// Entries per position above which a part turns dense.
     pub dense_above: f64,
-    /// Ranks of each host, which stand beside each other in the order in which layers are formed.
+    /// Ranks of each host; the order in which layers are formed keeps them together.
     pub ranks_per_host: u32,
 }
 
-/// What a route is predicted to cost a rank.
+/// The predicted cost of a route, on one rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
     /// The route.
     pub route: Route,
-    /// Its stages. The first has what each call takes beside.
+    /// Its stages; the first one includes `call_s`.
     pub stages: Vec<Stage>,
-    /// What that is.
+    /// The profile's additional seconds of each call.
     pub call_s: f64,
 }
 
@@ -93,23 +92,23 @@ impl Prediction {
         self.stages.iter().map(|s| s.work_s).sum()
     }
 
-    /// Messages that wait for each other.
+    /// Messages in a row, each of which waits for the one before.
     pub fn rounds(&self) -> f64 {
         self.stages.iter().map(|s| s.rounds).sum()
     }
 }
 
-/// Bytes that a segment of a stream has; an overlapped stage is at least one behind the stage before.
+/// Bytes of a segment of a stream; an overlapped stage is at least one segment behind the stage before.
 const SEGMENT_BYTES: f64 = 32.0 * 1024.0;
 
-/// Bytes of what each of so many ranks tells all others of its vector: entries, samples, a sketch, and what calls have
-/// shown. As many of each as `said_of_each` in `skyphos_core::collectives::survey` has.
+/// Bytes of each rank's message in a survey: entries, samples, a sketch and observations, as many as in
+/// `skyphos_core::collectives::survey`.
 fn survey_bytes(ranks: u32) -> f64 {
     let each = (4096 / ranks.max(1)).clamp(16, 64);
     8.0 * f64::from(42 + 2 * each)
 }
 
-/// Bytes of a frame's head and a segment's.
+/// Bytes of the headers of a frame and a segment.
 const HEAD_BYTES: f64 = 96.0;
 
 fn fastest_first(mut all: Vec<Prediction>) -> Vec<Prediction> {
@@ -126,8 +125,8 @@ impl Work<'_> {
         (self.union)(ranks).clamp(0.0, self.n as f64)
     }
 
-    /// Bytes of `entries` among `positions`: gaps of log2(positions/entries) bits and 2.3 more, for the widest of a
-    /// packed block is ln 128 times the mean, or a bitmap.
+    /// Bytes of `entries` among `positions`: a bitmap, or gaps of log2(positions/entries) + 2.3 bits, because the widest
+    /// gap of a packed block is ln 128 times the mean.
     pub fn sparse_bytes(&self, entries: f64, positions: f64) -> f64 {
         if entries <= 0.0 {
             return HEAD_BYTES;
@@ -138,7 +137,7 @@ impl Work<'_> {
         body + HEAD_BYTES * (1.0 + body / SEGMENT_BYTES)
     }
 
-    /// Bytes of entries in the form that a part has.
+    /// Bytes of entries in the part's form.
     fn part_bytes(&self, entries: f64, positions: f64, parts: Parts) -> f64 {
         let dense = positions * self.row() + HEAD_BYTES;
         match parts {
@@ -148,7 +147,7 @@ impl Work<'_> {
         }
     }
 
-    /// Processor time of reducing streams of `entries` in all, of so many sources, in a range of `positions`.
+    /// Processor time of reducing `entries` of several sources in a range of `positions`.
     fn fold_s(&self, profile: &Profile, entries: f64, sources: f64, positions: f64) -> f64 {
         let k = &profile.kernels;
         let merged = entries * (k.merge_s + k.merge_more_s * sources);
@@ -156,7 +155,7 @@ impl Work<'_> {
         merged.min(blocks) * self.weight()
     }
 
-    /// How much longer an entry takes whose row is wider than 4 bytes.
+    /// Factor of an entry's time for rows wider than 4 bytes.
     fn weight(&self) -> f64 {
         Kernels::weight(self.row_bytes)
     }
@@ -176,14 +175,14 @@ impl Work<'_> {
         self.with_call(profile, route.clone(), stages)
     }
 
-    /// With what each call takes beside.
+    /// Adds the profile's `call_s` to the first stage.
     fn with_call(&self, profile: &Profile, route: Route, mut stages: Vec<Stage>) -> Prediction {
         let call_s = if self.ranks > 1 { profile.call_s } else { 0.0 };
         stages[0].seconds += call_s;
         Prediction { route, stages, call_s }
     }
 
-    /// Routes that may be best, with predictions, best first.
+    /// Predicts all routes that may be best, fastest first.
     pub fn all(&self, profile: &Profile, degrees: &[Vec<u32>]) -> Vec<Prediction> {
         let mut routes = vec![Route::RecursiveDoubling, Route::Ring, Route::Allgather];
         routes.extend([Route::DenseRing, Route::DenseDirect, Route::DenseHalving]);
@@ -194,7 +193,7 @@ impl Work<'_> {
         fastest_first(routes.iter().map(|route| self.predict(profile, route)).collect())
     }
 
-    /// Reductions that leave each rank its own part through each of these layers, with predictions, best first.
+    /// Predicts reduce-scatters of these degrees, fastest first.
     pub fn all_reduce_scatters(&self, profile: &Profile, degrees: &[Vec<u32>]) -> Vec<Prediction> {
         fastest_first(degrees.iter().map(|d| self.reduce_scatter(profile, d)).collect())
     }
@@ -205,7 +204,7 @@ impl Work<'_> {
         let extra = self.ranks - core;
         let mut stages = Vec::new();
         let mut all = Stage { senders: 1.0, rounds: f64::from(core.ilog2()), ..Stage::default() };
-        // A rank that has an extra one's entries holds two ranks' after the first exchange.
+        // After the first exchange, a rank with an extra partner has the entries of two.
         let joined = f64::from(self.ranks) / f64::from(core);
         if extra > 0 {
             let bytes = self.sparse_bytes(self.union(1.0), n);
@@ -225,7 +224,7 @@ impl Work<'_> {
         }
         let segment = SEGMENT_BYTES.min(self.sparse_bytes(self.union(1.0), n));
         let mut last = all.timed(profile);
-        // Each round is a segment behind the one before.
+        // Each round is one segment behind the one before.
         last.seconds += all.rounds * segment * (1.0 / profile.rate + profile.byte_s / profile.cores);
         if extra > 0 {
             let first = stages.remove(0).timed(profile);
@@ -238,8 +237,8 @@ impl Work<'_> {
         vec![last]
     }
 
-    /// Predicts a reduction that leaves each rank its own part. Where hosts have several ranks, several layers go by the
-    /// topology, and parts to their ranks in the end.
+    /// Predicts a reduce-scatter. Where hosts have several ranks, several layers follow the topology, and a last message
+    /// brings each part to its rank.
     pub fn reduce_scatter(&self, profile: &Profile, degrees: &[u32]) -> Prediction {
         let mut spans = 1;
         let mut stages = self.down(degrees, |degree| {
@@ -258,13 +257,13 @@ impl Work<'_> {
         self.with_call(profile, route, stages)
     }
 
-    /// Layers of a reduction; `met_by(d)` says what messages of the next one, of this degree, meet.
+    /// The layers of a reduction; `met_by(d)` is the profile of the messages in the next layer, of degree d.
     fn down(&self, degrees: &[u32], mut met_by: impl FnMut(u32) -> Profile) -> Vec<Stage> {
         let n = self.n as f64;
         let (mut stages, mut joined) = (Vec::new(), 1.0);
         for degree in degrees {
             let d = f64::from(*degree);
-            // What a rank holds before this layer, in a range of n / joined positions.
+            // A rank's entries before this layer, in a range of n / joined positions.
             let held = self.union(joined) / joined;
             let bytes = self.sparse_bytes(held, n / joined) * (d - 1.0) / d;
             let profile = met_by(*degree);
@@ -284,7 +283,7 @@ impl Work<'_> {
             within(profile, self.ranks_per_host, spans)
         });
         let joined = f64::from(spans);
-        // A last layer of pairs exchanges all that it holds, both reduce it, and nothing goes up there.
+        // In a last layer of pairs, both ranks exchange all their entries and reduce them, so nothing goes up.
         let pairs = degrees.len() > 1 && degrees.last() == Some(&2) && parts == Parts::Auto;
         if pairs {
             let held = self.union(joined / 2.0) / (joined / 2.0);
@@ -298,7 +297,7 @@ impl Work<'_> {
         let part = self.union(joined) / joined;
         let part_bytes = self.part_bytes(part, n / joined, parts);
         let dense = parts == Parts::Dense || part > self.dense_above * n / joined && parts == Parts::Auto;
-        // Parts that a rank holds before each layer on the way up.
+        // A rank's parts before each layer going up.
         let mut held = 1.0;
         for degree in degrees.iter().rev() {
             let d = f64::from(*degree);
@@ -321,7 +320,7 @@ impl Work<'_> {
         all
     }
 
-    /// Processor time of putting `entries` into the result, where parts come dense or sparse.
+    /// Processor time of placing `entries` of dense or sparse parts in the result.
     fn place_s(&self, profile: &Profile, entries: f64, dense: bool, parts: Parts) -> f64 {
         let (k, bytes) = (&profile.kernels, self.n as f64 * self.row());
         match parts {
@@ -360,27 +359,27 @@ impl Work<'_> {
         vec![exchange(bytes, p - 1.0, compute_s).timed(profile)]
     }
 
-    /// Sent and received, of `array` bytes, by all that divide it among so many ranks.
+    /// Bytes that a rank sends, and receives, of `array` bytes divided among so many ranks.
     fn twice_round(array: f64, ranks: f64) -> Stage {
         let moved = 2.0 * array * (ranks - 1.0) / ranks;
         let messages = 2.0 * (ranks - 1.0);
         Stage { sent: moved, received: moved, messages, rounds: messages, senders: 1.0, ..Stage::default() }
     }
 
-    /// The ring works in the buffers that come: entries are added there, and results copied once.
+    /// The ring adds in the received buffers and copies results once.
     fn dense_ring(&self, profile: &Profile) -> Vec<Stage> {
         let bytes = self.n as f64 * self.row();
         self.dense(profile, Self::twice_round(bytes, f64::from(self.ranks)), 1.0, 1.0)
     }
 
-    /// Each range is copied as it goes out and as it comes, and the result has memory of its own.
+    /// Each range is copied when sent and when received, and the result is a separate allocation.
     fn dense_direct(&self, profile: &Profile) -> Vec<Stage> {
         let (bytes, p) = (self.n as f64 * self.row(), f64::from(self.ranks));
         let stage = Stage { senders: p - 1.0, rounds: 2.0, ..Self::twice_round(bytes, p) };
         self.dense(profile, stage, 4.0, 2.0)
     }
 
-    /// Halves are copied as they go out. Ranks beyond the largest power of two hand everything to a partner, and get it
+    /// Halves are copied when sent. Ranks beyond the largest power of two send everything to a partner, and get the result
     /// back.
     fn dense_halving(&self, profile: &Profile) -> Vec<Stage> {
         let (bytes, core) = (self.n as f64 * self.row(), 1u32 << self.ranks.ilog2());
@@ -394,7 +393,7 @@ impl Work<'_> {
         self.dense(profile, stage, 2.0, 1.0)
     }
 
-    /// As the best of these three; all ranks ask each other before, and the array is copied there and back.
+    /// The best of these three, after an agreement of all ranks, with two copies of the array.
     fn dense_elsewhere(&self, profile: &Profile) -> Vec<Stage> {
         let ours = [self.dense_ring(profile), self.dense_direct(profile), self.dense_halving(profile)];
         let seconds = |stages: &[Stage]| stages.iter().map(|stage| stage.seconds).sum::<f64>();
@@ -406,7 +405,7 @@ impl Work<'_> {
         best
     }
 
-    /// Arrays, of whose bytes so many passes are made, and so many buffers are fresh.
+    /// A stage on arrays, with so many passes over their bytes and so many fresh buffers.
     fn dense(&self, profile: &Profile, stage: Stage, passes: f64, fresh: f64) -> Vec<Stage> {
         let (bytes, k) = (self.n as f64 * self.row(), &profile.kernels);
         let array_s = bytes * (passes * k.dense_byte_s + fresh * k.fresh_byte_s);
@@ -416,30 +415,30 @@ impl Work<'_> {
     }
 }
 
-/// What messages meet among so many ranks that follow each other.
+/// The profile of messages among so many consecutive ranks.
 pub(crate) fn within(profile: &Profile, ranks_per_host: u32, span: u32) -> Profile {
     let near = ranks_per_host.is_multiple_of(span) && span > 1;
     if near { profile.within_host() } else { *profile }
 }
 
-/// What it takes to ask so many ranks what they hold: before a first call, and now and then later.
+/// The survey of so many ranks, which comes before a first call and occasionally later.
 pub fn agreement(ranks: u32, profile: &Profile) -> Stage {
     let (bytes, rounds) = (survey_bytes(ranks) * f64::from(ranks - 1), f64::from(ranks).log2().ceil());
     let (sent, received, messages, senders) = (bytes, bytes, rounds, 1.0);
     Stage { sent, received, messages, senders, rounds, ..Stage::default() }.timed(profile)
 }
 
-/// Factorisations that are looked at, if no more: all of every number below 4,320, and of most beyond.
+/// Ordered factorisations that are considered, at most: all of every number below 4,320, and of most larger ones.
 const MOST_FACTORISATIONS: u64 = 20_000;
 
-/// Every ordered factorisation of P into factors of at least 2; [1] for one rank. Where there are too many, those whose
-/// factors do not rise: what a rank holds shrinks from layer to layer, and so do the degrees that suit it.
+/// Every ordered factorisation of P into factors of at least 2; [1] for one rank. If there are too many, only those whose
+/// factors do not rise: a rank's entries shrink from layer to layer, and so does the best degree.
 pub fn factorisations(ranks: u32) -> Vec<Vec<u32>> {
     if ranks <= 1 {
         return vec![vec![1]];
     }
     let divisors: Vec<u32> = (1..=ranks).filter(|d| ranks.is_multiple_of(*d)).collect();
-    // Of each divisor: by what its first factor leaves.
+    // The count for each divisor is the sum over what its first factor leaves.
     let mut counts: Vec<u64> = vec![1];
     for (k, whole) in divisors.iter().enumerate().skip(1) {
         let rests = divisors[..k].iter().zip(&counts).filter(|(rest, _)| whole.is_multiple_of(**rest));
@@ -451,7 +450,7 @@ pub fn factorisations(ranks: u32) -> Vec<Vec<u32>> {
     all
 }
 
-/// Adds those that begin with `begun` and go on with factors of `left`.
+/// Adds the factorisations that begin with `begun` and continue with factors of `left`.
 fn factorise(left: u32, divisors: &[u32], falling: bool, begun: &mut Vec<u32>, all: &mut Vec<Vec<u32>>) {
     if left == 1 {
         return all.push(begun.clone());

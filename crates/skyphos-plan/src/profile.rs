@@ -1,54 +1,54 @@
-//! What a machine and its network can do: the numbers that predictions are made of.
+//! The profile of a machine and its network: the numbers behind all predictions.
 //!
-//! A message costs latency and bytes (α-β); the processors at its ends spend an overhead a frame and time a byte (LogGP's
-//! o and O, Ino et al. 2001), and time an entry in the kernels. A rank that shares its cores has a part of one.
+//! A message costs latency and time per byte (α-β). The processors at its ends spend an overhead per frame and per byte
+//! (LogGP's o and O, Ino et al. 2001), and the kernels time per entry. A rank that shares its cores has a fraction of one.
 
-/// Seconds, bytes and shares, as one rank sees them. All ranks of a call must use the same numbers.
+/// Seconds, bytes and fractions, from one rank's view. All ranks of a call must use the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Profile {
-    /// Seconds until a small message is there (α).
+    /// Seconds until a small message arrives (α).
     pub latency_s: f64,
-    /// Seconds for which a rank's link is taken by each message, whatever its length: what makes small ones slow.
+    /// Seconds that each message occupies a rank's link, whatever its length; they make small messages expensive.
     pub message_s: f64,
-    /// Bytes a second that a rank's link carries, each way (1/β).
+    /// Bytes a second of a rank's link, in each direction (1/β).
     pub rate: f64,
-    /// By what share of its time a transfer is longer for each further rank that sends to the same one at once.
+    /// Fraction by which each further sender lengthens a transfer to the same rank.
     pub incast: f64,
-    /// How many times that rate there is where each rank sends to the next in the order of hosts and racks alone: links
-    /// between racks carry one stream then, not all.
+    /// Factor of `rate` where each rank sends only to the next one in the order of hosts and racks: then links between racks
+    /// carry a single stream.
     pub ring_gain: f64,
-    /// Share of a core that a rank has, of one as fast as that on which the times below were measured.
+    /// A rank's share of a core, relative to the core that the times below were measured on.
     pub cores: f64,
     /// Processor time of a frame at either end.
     pub frame_s: f64,
     /// Processor time of a byte at either end: copies, checksum, and the kernel's work.
     pub byte_s: f64,
-    /// The same for arrays, which move in whole chunks and are not copied on the way.
+    /// `byte_s` of arrays, which are sent in whole chunks and without an intermediate copy.
     pub array_byte_s: f64,
     /// Processor time of the kernels.
     pub kernels: Kernels,
     /// Processor time of plans.
     pub rows: RowKernels,
-    /// Processor time of a multiplication and an addition of float64 numbers in a product of matrices; of float32 half.
+    /// Processor time of a float64 multiply-add in a product of matrices; a float32 one takes half of it.
     pub product_s: f64,
-    /// Processor time of a message that is waited for, beside its frames: waking up, and whoever else ran meanwhile.
+    /// Processor time of waiting for a message, beside its frames: wake-up and context switches.
     pub wake_s: f64,
-    /// Seconds that each call takes beside: until all ranks have had a turn, where they share processors.
+    /// Additional seconds of each call: the time until all ranks that share a processor have run once.
     pub call_s: f64,
 }
 
-/// Processor time of what plans do with rows and index sets.
+/// Processor time of plans' kernels, on rows and index sets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RowKernels {
-    /// Gathering a row into a message, or from one, and more for each of its bytes.
+    /// Gathering a row into a message, or scattering it from one; `byte_s` is added per byte.
     pub gather_s: f64,
     /// Adding a row through a map.
     pub fold_s: f64,
-    /// See `gather_s`.
+    /// Gathering or scattering a byte of a row.
     pub byte_s: f64,
     /// Encoding an index for a configuration, or decoding it.
     pub set_code_s: f64,
-    /// Joining an index with those of others, and finding it in the union.
+    /// Merging an index with other ranks' indices, and finding its place in the union.
     pub set_join_s: f64,
 }
 
@@ -70,26 +70,26 @@ impl Default for RowKernels {
 pub struct Kernels {
     /// Encoding an entry.
     pub encode_s: f64,
-    /// Putting an entry that came into the result.
+    /// Placing a received entry in the result.
     pub place_s: f64,
-    /// Taking an entry into a reduction by merges: for the first source, and more for each further one.
+    /// Merging an entry: a fixed part, and `merge_more_s` per source.
     pub merge_s: f64,
     /// See `merge_s`.
     pub merge_more_s: f64,
-    /// Taking an entry into a reduction by blocks.
+    /// Adding an entry by blocks.
     pub block_s: f64,
-    /// Passing a position of a block, whether there is an entry or not.
+    /// Passing a position of a block, with or without an entry.
     pub position_s: f64,
     /// Reading, adding or copying a byte of a dense array.
     pub dense_byte_s: f64,
-    /// Making a byte of one, which the system has to give and to clear.
+    /// Allocating a byte of a dense array, which takes page faults.
     pub fresh_byte_s: f64,
-    /// What an entry takes more, at either end, when it comes from or goes to an array with a bitmap.
+    /// Additional time of an entry that is read from, or written to, an array with a bitmap.
     pub bitmap_s: f64,
 }
 
 impl Default for Kernels {
-    /// Measured on one core of a Zen 4 processor as a probe does, and fitted to calls of 2 to 8 ranks (`bench/regret`).
+    /// Measured by a probe on one core of a Zen 4 processor, and fitted to calls of 2 to 8 ranks (`bench/regret`).
     fn default() -> Kernels {
         Kernels {
             encode_s: 1.6e-9,
@@ -108,12 +108,12 @@ impl Default for Kernels {
 /// A multiply-add of a core with 512-bit vectors (measured: 50 thousand million a second).
 const PRODUCT_S: f64 = 20e-12;
 
-/// Bytes a second between ranks of one host, and seconds of a small message: loopback TCP.
+/// Rate and latency of loopback TCP, between ranks of one host.
 const HOST_RATE: f64 = 4e9;
 const HOST_LATENCY_S: f64 = 30e-6;
 
 impl Kernels {
-    /// How much longer an entry takes whose row is of so many bytes, rather than 4: half of the time is its index.
+    /// Factor of an entry's time for a row of so many bytes, relative to 4: half of the time is the index's.
     pub fn weight(row_bytes: usize) -> f64 {
         0.5 + row_bytes as f64 / 8.0
     }
@@ -145,7 +145,7 @@ impl Kernels {
 }
 
 impl Profile {
-    /// How many numbers it has.
+    /// The number of its numbers.
     pub const LEN: usize = 26;
 
     /// Names of its numbers, in the order of [`Profile::numbers`].
@@ -178,7 +178,7 @@ impl Profile {
         "call_s",
     ];
 
-    /// Its numbers, for those who send or store them.
+    /// Its numbers, to send or store.
     pub fn numbers(&self) -> [f64; Profile::LEN] {
         let (p, r) = (self, &self.rows);
         let network = [p.latency_s, p.message_s, p.rate, p.incast, p.ring_gain];
@@ -190,7 +190,7 @@ impl Profile {
         std::array::from_fn(|_| all.next().expect("as many as names"))
     }
 
-    /// The profile of these numbers; `None` where one makes no sense.
+    /// The profile of these numbers; `None` if one is out of range.
     pub fn from_numbers(numbers: [f64; Profile::LEN]) -> Option<Profile> {
         let [latency_s, message_s, rate, incast, ring_gain, cores, rest @ ..] = numbers;
         let [frame_s, byte_s, array_byte_s, rest @ ..] = rest;
@@ -221,7 +221,7 @@ impl Profile {
         sound.then_some(network)
     }
 
-    /// Ranks on one host that talk through loopback sockets: nothing but processor time counts.
+    /// Ranks on one host, connected by loopback sockets: only processor time counts.
     pub fn one_host(ranks: u32, cores: f64) -> Profile {
         let cores = (cores / f64::from(ranks.max(1))).min(1.0);
         Profile {
@@ -243,18 +243,18 @@ impl Profile {
         }
     }
 
-    /// The same for messages between ranks of one host, which pass no link.
+    /// This profile for messages between ranks of one host, which pass no link.
     pub fn within_host(&self) -> Profile {
         let rate = self.rate.max(HOST_RATE);
         Profile { rate, latency_s: self.latency_s.min(HOST_LATENCY_S), message_s: 0.0, incast: 0.0, ..*self }
     }
 
-    /// The same for messages to the next rank in the order of hosts and racks, of each rank at once.
+    /// This profile where each rank sends to the next one in the order of hosts and racks (`ring_gain`).
     pub fn around(&self) -> Profile {
         Profile { rate: self.rate * self.ring_gain, ring_gain: 1.0, ..*self }
     }
 
-    /// Ranks on hosts of their own, on a network of this many bytes a second.
+    /// Each rank on a host of its own, in a network of so many bytes a second.
     pub fn network(rate: f64) -> Profile {
         Profile {
             latency_s: 50e-6,

@@ -1,28 +1,28 @@
-//! What a rank does in one stage of a collective, and how long that takes.
+//! One stage of a collective: a rank's messages and work, and the time that they take.
 
 use crate::profile::Profile;
 
-/// Bytes of the largest frame: a message of more is sent in chunks of so many.
+/// Payload bytes of the largest frame. Longer messages are sent in chunks of this size.
 pub const CHUNK_BYTES: f64 = 128.0 * 1024.0;
 
-/// What one rank does in a stage, the busiest where they differ.
+/// One rank's part of a stage; where ranks differ, the busiest one's.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stage {
-    /// Bytes that leave, and that come.
+    /// Bytes sent.
     pub sent: f64,
-    /// See `sent`.
+    /// Bytes received.
     pub received: f64,
-    /// Messages that it sends.
+    /// Messages sent.
     pub messages: f64,
-    /// Ranks that send to it at once.
+    /// Ranks that send to this one at once.
     pub senders: f64,
-    /// Messages that wait for each other.
+    /// Messages in a row, each of which waits for the one before.
     pub rounds: f64,
     /// Processor time of encoding, adding and placing.
     pub compute_s: f64,
-    /// Processor time of all, messages included.
+    /// Processor time including that of messages.
     pub work_s: f64,
-    /// Seconds that the stage takes.
+    /// Duration of the stage.
     pub seconds: f64,
 }
 
@@ -32,7 +32,7 @@ impl Stage {
         [self.sent, self.received, self.messages, self.rounds, self.compute_s, self.seconds]
     }
 
-    /// With the time that it takes.
+    /// Computes `work_s` and `seconds`.
     pub fn timed(self, profile: &Profile) -> Stage {
         let stage = self;
         let crowd = 1.0 + profile.incast * (stage.senders - 1.0).max(0.0);
@@ -48,7 +48,7 @@ impl Stage {
     }
 }
 
-/// As many bytes to `others` as come from them, all at once.
+/// A direct exchange: the same number of bytes to and from `others` ranks at once.
 pub(crate) fn exchange(bytes: f64, others: f64, compute_s: f64) -> Stage {
     let (messages, senders) = (others, others);
     let (sent, received) = (bytes, bytes);

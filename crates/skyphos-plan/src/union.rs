@@ -1,23 +1,23 @@
-//! How many indices the union of m ranks' sets holds.
+//! Models of unions: the number of indices in the union of m ranks' sets.
 //!
-//! Three models: indices drawn evenly (SparCML, appendix B), a power law (Kylix, Proposition 4.1), and a curve that was
-//! measured on the data at hand. What was measured at one rank and at all tells the exponent of a power law.
+//! Three models: indices drawn evenly (SparCML, appendix B), a power law (Kylix, Proposition 4.1), and a curve measured on the
+//! data. The exponent of a power law follows from the densities of one rank's set and of the union of all.
 
 use crate::density::PowerLaw;
 
 /// A model of unions.
 #[derive(Clone, Debug)]
 pub enum Union {
-    /// Indices drawn evenly and apart: n (1 - (1 - d)^m).
+    /// Indices drawn evenly and independently: n (1 - (1 - d)^m).
     Uniform {
         /// Size of the index space.
         n: u64,
         /// Entries of a rank.
         entries: f64,
     },
-    /// Features of which few are in nearly every set.
+    /// A power law: a few features are in nearly every set.
     PowerLaw(PowerLaw),
-    /// Pairs of m and entries, by ascending m; between them straight lines of logarithms.
+    /// Pairs of m and entries, by ascending m; interpolated linearly in logarithms.
     Measured(Vec<(f64, f64)>),
 }
 
@@ -35,15 +35,15 @@ impl Union {
         }
     }
 
-    /// Sets drawn evenly, whose union of so many has so many entries.
+    /// Evenly drawn sets, such that the union of `sets` of them has `entries`.
     pub fn drawn_evenly(n: u64, entries: f64, sets: u32) -> Union {
         let all = (entries / n.max(1) as f64).clamp(0.0, 1.0);
-        // 1 - (1 - all)^(1/m), precise for small densities too; full unions tell nothing, and are taken for nearly full.
+        // 1 - (1 - all)^(1/m), precise for small densities too. A full union has no unique density, so it counts as nearly full.
         let one = -((-all.min(1.0 - 1e-9)).ln_1p() / f64::from(sets.max(1))).exp_m1();
         Union::Uniform { n, entries: one * n as f64 }
     }
 
-    /// The same at the numbers that divide `ranks`, found once: all that butterflies ask for.
+    /// This model tabulated at the divisors of `ranks`, the only m that butterflies need.
     pub fn at_divisors(&self, ranks: u32) -> Union {
         let divisors = (1..=ranks).filter(|m| ranks.is_multiple_of(*m)).map(f64::from);
         Union::Measured(divisors.map(|m| (m, self.entries(m))).collect())

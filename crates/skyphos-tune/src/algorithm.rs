@@ -1,10 +1,13 @@
 //! The algorithms of an allreduce.
 
 use skyphos_plan::{Parts, Route};
-use skyphos_types::{Error, Result};
+use skyphos_types::Result;
+use skyphos_types::names::{all_variants, variant_of_name};
+use strum::{IntoStaticStr, VariantArray};
 
 /// An algorithm of an allreduce.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Algorithm {
     /// The tuner's choice ([`crate::choice`]); for dense arrays that of [`crate::choose_dense`].
     #[default]
@@ -32,50 +35,20 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// The algorithms that every group has, whatever its transport.
-    pub const OURS: [Algorithm; 10] = [
-        Algorithm::Auto,
-        Algorithm::RecursiveDoubling,
-        Algorithm::SplitAllgather,
-        Algorithm::SplitAllgatherDense,
-        Algorithm::Butterfly,
-        Algorithm::Ring,
-        Algorithm::Allgather,
-        Algorithm::Dense,
-        Algorithm::DenseRing,
-        Algorithm::DenseRabenseifner,
-    ];
-
     /// All algorithms.
-    pub const ALL: [Algorithm; 11] = {
-        let mut all = [Algorithm::DenseMpi; 11];
-        all.split_at_mut(Algorithm::OURS.len()).0.copy_from_slice(&Algorithm::OURS);
-        all
-    };
+    pub const ALL: [Algorithm; 11] = all_variants();
+
+    /// The algorithms that every group has, whatever its transport.
+    pub const OURS: [Algorithm; 10] = *Algorithm::ALL.first_chunk().expect("one fewer");
 
     /// The name that users write.
     pub fn name(self) -> &'static str {
-        match self {
-            Algorithm::Auto => "auto",
-            Algorithm::RecursiveDoubling => "recursive_doubling",
-            Algorithm::SplitAllgather => "split_allgather",
-            Algorithm::SplitAllgatherDense => "split_allgather_dense",
-            Algorithm::Butterfly => "butterfly",
-            Algorithm::Ring => "ring",
-            Algorithm::Allgather => "allgather",
-            Algorithm::Dense => "dense",
-            Algorithm::DenseRing => "dense_ring",
-            Algorithm::DenseRabenseifner => "dense_rabenseifner",
-            Algorithm::DenseMpi => "dense_mpi",
-        }
+        self.into()
     }
 
     /// The algorithm that a user named.
     pub fn from_name(name: &str) -> Result<Algorithm> {
-        Algorithm::ALL.into_iter().find(|a| a.name() == name).ok_or_else(|| {
-            let known: Vec<_> = Algorithm::ALL.iter().map(|a| a.name()).collect();
-            Error::bad_input(format!("unknown algorithm {name:?}: use one of {}", known.join(", ")))
-        })
+        variant_of_name("algorithm", name)
     }
 
     /// Whether it reduces dense arrays.
@@ -134,6 +107,14 @@ mod tests {
         let (last, ours) = Algorithm::ALL.split_last().unwrap();
         assert_eq!((*last, ours), (Algorithm::DenseMpi, &Algorithm::OURS[..]));
         assert!(Algorithm::ALL.iter().enumerate().all(|(k, one)| *one as usize == k));
+        let names = Algorithm::ALL.map(Algorithm::name).join(" ");
+        assert_eq!(
+            names,
+            "auto recursive_doubling split_allgather split_allgather_dense butterfly ring allgather dense dense_ring \
+             dense_rabenseifner dense_mpi"
+        );
+        assert!(Algorithm::ALL.iter().all(|one| Algorithm::from_name(one.name()) == Ok(*one)));
+        assert!(Algorithm::from_name("fast").unwrap_err().to_string().ends_with("dense_mpi"));
     }
 
     #[test]

@@ -1,44 +1,46 @@
-//! Element types of values: what a number on the wire is.
+//! The element types of values.
 
+use crate::names::all_variants;
 use bytemuck::Pod;
+use strum::{FromRepr, IntoStaticStr, VariantArray};
 
 /// The type of one number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, FromRepr, IntoStaticStr, VariantArray)]
+#[strum(const_into_str)]
 #[repr(u8)]
 pub enum DType {
     /// IEEE 754 binary32.
+    #[strum(serialize = "float32")]
     F32 = 1,
     /// IEEE 754 binary64.
+    #[strum(serialize = "float64")]
     F64 = 2,
     /// Signed 32-bit integer.
+    #[strum(serialize = "int32")]
     I32 = 3,
     /// Signed 64-bit integer.
+    #[strum(serialize = "int64")]
     I64 = 4,
     /// Unsigned 8-bit integer (also booleans and bit sets).
+    #[strum(serialize = "uint8")]
     U8 = 5,
     /// Unsigned 32-bit integer.
+    #[strum(serialize = "uint32")]
     U32 = 6,
     /// Unsigned 64-bit integer.
+    #[strum(serialize = "uint64")]
     U64 = 7,
     /// bfloat16: the upper half of a binary32.
+    #[strum(serialize = "bfloat16")]
     BF16 = 8,
     /// IEEE 754 binary16.
+    #[strum(serialize = "float16")]
     F16 = 9,
 }
 
 impl DType {
     /// Every element type.
-    pub const ALL: [DType; 9] = [
-        DType::F32,
-        DType::F64,
-        DType::I32,
-        DType::I64,
-        DType::U8,
-        DType::U32,
-        DType::U64,
-        DType::BF16,
-        DType::F16,
-    ];
+    pub const ALL: [DType; 9] = all_variants();
 
     /// Size of one number in bytes.
     pub const fn size(self) -> usize {
@@ -52,22 +54,12 @@ impl DType {
 
     /// NumPy's name of the type (for bfloat16, that of the package `ml_dtypes`).
     pub const fn name(self) -> &'static str {
-        match self {
-            DType::F32 => "float32",
-            DType::F64 => "float64",
-            DType::I32 => "int32",
-            DType::I64 => "int64",
-            DType::U8 => "uint8",
-            DType::U32 => "uint32",
-            DType::U64 => "uint64",
-            DType::BF16 => "bfloat16",
-            DType::F16 => "float16",
-        }
+        self.into_str()
     }
 
     /// The type whose number in a frame's header is `code`.
     pub fn from_code(code: u8) -> Option<DType> {
-        DType::ALL.into_iter().find(|d| *d as u8 == code)
+        DType::from_repr(code)
     }
 
     /// Whether this is a floating-point type.
@@ -86,8 +78,8 @@ impl std::fmt::Display for DType {
 ///
 /// Integers wrap on overflow, as NumPy's do. `least` and `greatest` propagate NaN, as
 /// `numpy.minimum` does. The 16-bit floats compute in f32 and round each result to nearest, ties to
-/// even: their sums, products and quotients are the correctly rounded ones. Bit operations on floats are never called: [`crate::ReduceOp::check`]
-/// refuses them.
+/// even: their sums, products and quotients are the correctly rounded ones. Bit operations on floats never run, because
+/// [`crate::ReduceOp::check`] refuses them.
 pub trait Element: Pod + Send + Sync + PartialEq + std::fmt::Debug {
     /// The type's tag.
     const DTYPE: DType;
@@ -101,7 +93,8 @@ pub trait Element: Pod + Send + Sync + PartialEq + std::fmt::Debug {
     const LOWEST: Self;
     /// All bits set: identity of `and`.
     const ALL_BITS: Self;
-    /// What leaves every number as it is when added to it, and is the sum of no others: −0.0. Integers have none.
+    /// A number that changes no other one when added to it, and that no sum of other numbers gives: −0.0. Integers have
+    /// none.
     const ABSENT: Option<Self>;
     /// Whether this is [`Element::ABSENT`], bit by bit.
     fn is_absent(self) -> bool;
@@ -187,13 +180,13 @@ macro_rules! element_float {
 }
 element_float!(f32 => F32, f64 => F64);
 
-/// A floating-point [`Element`]: what can be quantised, and has a magnitude.
+/// A floating-point [`Element`], which can be quantised and has a magnitude.
 pub trait Real: Element {
-    /// The nearest f32, ties to even: exact but for f64, of which large values become infinite.
+    /// The nearest f32, ties to even. Exact except for f64, whose large values become infinite.
     fn to_f32(self) -> f32;
     /// The nearest value of this type, ties to even.
     fn from_f32(value: f32) -> Self;
-    /// The same, but for types of 16 bits by way of an f32.
+    /// The nearest value of this type; for types of 16 bits rounded to an f32 first.
     #[inline(always)]
     fn from_f64(value: f64) -> Self {
         Self::from_f32(value as f32)

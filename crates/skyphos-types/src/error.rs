@@ -1,56 +1,56 @@
-//! The one error type of the project: which rank, what, where, and what to do.
+//! The error type of all crates: which rank, what, where, and what to do.
 
 use std::time::Duration;
 
-/// Result with the project's error.
+/// A result with [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong in a group.
+/// An error of a call.
 ///
-/// An error that one rank meets inside a collective travels to all others ([`Error::to_wire`]), so
-/// that everyone raises the same or nobody does.
+/// A rank that fails inside a collective sends the error to all others ([`Error::to_wire`]), so that either all ranks raise it
+/// or none does.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An argument or input that cannot be used; the message says which and why.
+    /// An argument or input that cannot be used.
     #[error("{message}")]
     BadInput {
-        /// What, where and what to do.
+        /// Which one, why, and what to do.
         message: String,
     },
     /// A rank's process or connection is gone.
     #[error("{} ({address}) is lost: {cause}", rank_text(*rank))]
     PeerLost {
-        /// The rank that is gone; [`NO_MEMBER`] if it is none of the group that was called.
+        /// The lost rank; [`NO_MEMBER`] if it does not belong to the group that was called.
         rank: u32,
         /// Its host and address.
         address: String,
-        /// How it was noticed, in which call.
+        /// How the loss was detected, and in which call.
         cause: String,
     },
-    /// The group's time-out passed.
+    /// The group's time-out passed without progress.
     #[error("no progress within the timeout of {:.1} s in {call}: {}", after.as_secs_f64(), missing_text(missing, call))]
     Timeout {
-        /// Ranks that did not come.
+        /// The ranks that did not come.
         missing: Vec<u32>,
         /// The call they were expected in.
         call: String,
-        /// How long was waited.
+        /// The time that the call waited.
         after: Duration,
     },
-    /// Two ranks are in different calls, or with other sizes, types or operations.
+    /// Two ranks are in different calls, or in the same call with other sizes, types or operations.
     #[error("ranks disagree: rank {left} is in {left_call}, rank {right} is in {right_call}")]
     Mismatch {
         /// One rank.
         left: u32,
-        /// What it called.
+        /// Its call.
         left_call: String,
         /// The other rank.
         right: u32,
-        /// What that one called.
+        /// That rank's call.
         right_call: String,
     },
-    /// A connection was turned away (wrong token, rank taken, group complete).
+    /// A connection was refused (wrong token, rank taken, group complete).
     #[error("refused: {message}")]
     Refused {
         /// By whom and why.
@@ -67,8 +67,8 @@ pub enum Error {
     /// The call was interrupted on this rank (Ctrl-C).
     #[error("interrupted")]
     Interrupted,
-    /// One rank completed a call that another left with an error in the same moment, so that neither could know of the
-    /// other. The group makes no more calls.
+    /// One rank completed a call that another left with an error at the same moment, so that neither could know of the
+    /// other's outcome. The group makes no more calls.
     #[error(
         "ranks {left} and {right} no longer agree which calls have succeeded: {cause}. Make a new group with shrink(), and go \
          on from a state that all ranks share (a checkpoint)"
@@ -81,29 +81,29 @@ pub enum Error {
         /// What happened.
         cause: String,
     },
-    /// Indices that are wanted and that no rank contributes. All ranks find this together.
+    /// Some wanted indices are contributed by no rank. All ranks find this together.
     #[error(
         "{requests} wanted indices are contributed by no rank: {}; contribute them, or pass \
          missing=\"identity\" to get the operation's identity",
         unmet_text(*requests, examples)
     )]
     Unmet {
-        /// How many, counted once for each rank that wants one.
+        /// Their number, counted once for each rank that wants one.
         requests: u64,
         /// Some of them, each with a rank that wants it.
         examples: Vec<(u64, u32)>,
     },
-    /// Bytes that are not what they should be.
+    /// Received bytes are damaged.
     #[error("damaged data from {}: {message}", rank_text(*rank))]
     Corrupt {
-        /// Who sent them.
+        /// The rank that sent them.
         rank: u32,
-        /// What is wrong with them.
+        /// The damage.
         message: String,
     },
 }
 
-/// In place of the number of a rank that the group has not.
+/// Stands for a rank that does not belong to the group.
 pub const NO_MEMBER: u32 = u32::MAX;
 
 fn rank_text(rank: u32) -> String {
@@ -140,7 +140,7 @@ fn unmet_text(requests: u64, examples: &[(u64, u32)]) -> String {
 }
 
 impl Error {
-    /// Whether every rank of the call comes to this error by itself, so that none need be told.
+    /// Whether every rank of the call finds this error by itself, so that no rank sends it.
     pub fn is_agreed(&self) -> bool {
         matches!(self, Error::Unmet { .. })
     }
@@ -155,7 +155,7 @@ impl Error {
         Error::Refused { message: message.into() }
     }
 
-    /// The same error with other numbers of the ranks.
+    /// This error with its ranks renumbered.
     pub fn renumbered(self, number: impl Fn(u32) -> u32) -> Error {
         match self {
             Error::PeerLost { rank, address, cause } => {
@@ -186,10 +186,10 @@ impl Error {
         }
     }
 
-    /// What the other ranks are told when `rank` leaves a call because of this error.
+    /// The error that `rank` sends to the other ranks when it leaves a call because of this one.
     pub fn as_seen_by_others(&self, rank: u32) -> Error {
         match self {
-            // Some say it themselves, where the rank's own user should read it too.
+            // Some messages name the rank already, because its own user reads them too.
             Error::BadInput { message } if !message.starts_with(&format!("rank {rank}: ")) => {
                 Error::BadInput { message: format!("rank {rank}: {message}") }
             }
@@ -227,7 +227,7 @@ impl Error {
         out.extend((numbers.len() as u32).to_le_bytes());
         numbers.iter().for_each(|n| out.extend(n.to_le_bytes()));
         for text in texts {
-            // An error is a line or two; whatever is longer is cut, so that it fits one frame.
+            // Long texts are cut, so that an error fits one frame.
             let mut end = text.len().min(1024);
             while !text.is_char_boundary(end) {
                 end -= 1;
@@ -238,7 +238,7 @@ impl Error {
         out
     }
 
-    /// The error in an abort frame; `None` for bytes that are none.
+    /// The error in an abort frame; `None` if the bytes are not an error.
     pub fn from_wire(bytes: &[u8]) -> Option<Error> {
         fn take<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
             let (head, tail) = bytes.split_at_checked(len)?;

@@ -3,9 +3,9 @@
 //! An f32 has more than twice the digits of either type plus two, so rounding the f32 result gives the
 //! correctly rounded sum, product or quotient, as NumPy's float16 and `ml_dtypes`' bfloat16 have it.
 //!
-//! The conversions of the crate `half` ask for the processor's instructions number by number, which no
-//! compiler can turn into vectors. These here are a few integer operations without a branch: a loop over
-//! them becomes vectors on any instruction set, and gives the same bits on all of them (NaN included).
+//! The crate `half` checks the processor's instructions for each number, so compilers cannot vectorise its conversions. These
+//! are a few integer operations without a branch: compilers vectorise loops over them for any instruction set, and the
+//! bits are the same on all of them (NaN included).
 
 use crate::{DType, Element, Real};
 use half::{bf16, f16};
@@ -40,7 +40,7 @@ fn f32_of_f16(x: f16) -> f32 {
     const LEAST_NORMAL: u32 = (127 - 14) << 23;
     let bits = u32::from(x.to_bits());
     let magnitude = (bits & 0x7fff) << 13;
-    // Below the least normal, the fraction counts units of 2^-24: put it under 2^-14 and take that away.
+    // Below the least normal, the fraction counts units of 2^-24: put it under 2^-14, then subtract 2^-14.
     let small = (f32::from_bits(magnitude + LEAST_NORMAL) - f32::from_bits(LEAST_NORMAL)).to_bits();
     let normal = magnitude + REBIAS;
     let special = magnitude | INFINITE;

@@ -1,10 +1,11 @@
-//! Words that all layers share: element types, reduce operations, errors.
+//! What all layers share: element types, reduce operations, errors. The lowest layer.
 //!
-//! Nothing here sends, waits or allocates in a hot path. Lower than this there is no layer.
+//! Nothing here sends, waits, or allocates on a call's path.
 
 mod dtype;
 mod error;
 mod half_float;
+pub mod names;
 mod op;
 
 pub use dtype::{DType, Element, Real};

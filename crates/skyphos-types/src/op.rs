@@ -1,14 +1,17 @@
 //! Reduce operations: associative, commutative, with an identity that stands for "absent".
 
+use crate::names::unknown_name;
 use crate::{DType, Element, Error, Result};
+use std::mem::discriminant;
 use std::sync::Arc;
+use strum::IntoStaticStr;
 
 /// A reduction that the caller supplies (a NumPy ufunc, say).
 ///
-/// It must be associative and commutative on the values it sees, with the stated identity. It is
-/// called on the thread that called the collective, never on a merge thread.
+/// It must be associative and commutative on the values it sees, with the stated identity. It runs on the thread that called
+/// the collective, never on a merge thread.
 pub trait CustomOp: Send + Sync {
-    /// A name that all ranks share; it takes part in the check that all called the same thing.
+    /// Its name, the same on all ranks: they compare it to check that all called the same thing.
     fn name(&self) -> &str;
     /// Writes the identity of `dtype` into `out` (`dtype.size()` bytes).
     fn identity(&self, dtype: DType, out: &mut [u8]) -> Result<()>;
@@ -17,7 +20,8 @@ pub trait CustomOp: Send + Sync {
 }
 
 /// How values of the same index combine.
-#[derive(Clone)]
+#[derive(Clone, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum ReduceOp {
     /// Σ.
     Sum,
@@ -35,7 +39,7 @@ pub enum ReduceOp {
     Mean,
     /// Sum divided by the number of ranks that put the index out (floats).
     MeanPresent,
-    /// The caller's own.
+    /// A reduction that the caller supplies.
     Custom(Arc<dyn CustomOp>),
 }
 
@@ -61,29 +65,21 @@ impl ReduceOp {
     /// The name that users write.
     pub fn name(&self) -> &str {
         match self {
-            ReduceOp::Sum => "sum",
-            ReduceOp::Prod => "prod",
-            ReduceOp::Min => "min",
-            ReduceOp::Max => "max",
-            ReduceOp::Or => "or",
-            ReduceOp::And => "and",
-            ReduceOp::Mean => "mean",
-            ReduceOp::MeanPresent => "mean_present",
             ReduceOp::Custom(op) => op.name(),
+            built_in => built_in.into(),
         }
     }
 
     /// The operation a user named.
     pub fn from_name(name: &str) -> Result<ReduceOp> {
-        ReduceOp::NAMED.into_iter().find(|op| op.name() == name).ok_or_else(|| {
-            let known: Vec<_> = ReduceOp::NAMED.iter().map(|op| op.name().to_owned()).collect();
-            Error::bad_input(format!("unknown operation {name:?}: use one of {}", known.join(", ")))
-        })
+        let named = ReduceOp::NAMED.into_iter().find(|op| op.name() == name);
+        named.ok_or_else(|| unknown_name("operation", name, ReduceOp::NAMED.iter().map(ReduceOp::name)))
     }
 
     /// The number that stands for the operation in a frame's header (0: a custom one).
     pub fn code(&self) -> u8 {
-        ReduceOp::NAMED.iter().position(|op| op.name() == self.name()).map_or(0, |p| p as u8 + 1)
+        let is_same = |op: &ReduceOp| discriminant(op) == discriminant(self);
+        ReduceOp::NAMED.iter().position(is_same).map_or(0, |place| place as u8 + 1)
     }
 
     /// Refuses combinations without a meaning: bits of floats, the mean of integers.
@@ -101,7 +97,7 @@ impl ReduceOp {
         }
     }
 
-    /// The operation's identity: the value of an index that nobody holds.
+    /// The operation's identity: the value of an index without an entry.
     pub fn identity<T: Element>(&self) -> Result<T> {
         Ok(match self {
             ReduceOp::Sum | ReduceOp::Or | ReduceOp::Mean | ReduceOp::MeanPresent => T::ZERO,
@@ -129,6 +125,26 @@ mod tests {
             assert_eq!(ReduceOp::from_name(op.name()).unwrap().name(), op.name());
         }
         assert!(ReduceOp::from_name("median").unwrap_err().to_string().contains("mean_present"));
+    }
+
+    #[test]
+    fn custom_operations_have_no_code_whatever_their_name() {
+        struct Named(&'static str);
+        impl CustomOp for Named {
+            fn name(&self) -> &str {
+                self.0
+            }
+            fn identity(&self, _: DType, _: &mut [u8]) -> Result<()> {
+                Ok(())
+            }
+            fn combine(&self, _: DType, _: &mut [u8], _: &[u8]) -> Result<()> {
+                Ok(())
+            }
+        }
+        for name in ["sum", "mean_present", "hypot"] {
+            let op = ReduceOp::Custom(Arc::new(Named(name)));
+            assert_eq!((op.code(), op.name()), (0, name));
+        }
     }
 
     #[test]

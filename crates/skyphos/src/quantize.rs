@@ -5,10 +5,13 @@ use skyphos_core::Endpoint;
 use skyphos_core::stream::{Precision, QuantisedInput, check_finite};
 use skyphos_kernels::stream::{QuantisedValues, View};
 use skyphos_kernels::{Quantize, Scale};
+use skyphos_types::names::all_variants;
 use skyphos_types::{DType, Element, Error, ReduceOp, Result};
+use strum::{IntoStaticStr, VariantArray};
 
 /// What of an allreduce is quantised.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Stage {
     /// An owner's reduced part, before it is shared (SparCML §6); the owner keeps what the others get.
     #[default]
@@ -21,15 +24,11 @@ pub enum Stage {
 
 impl Stage {
     /// All of them.
-    pub const ALL: [Stage; 3] = [Stage::Result, Stage::Input, Stage::Both];
+    pub const ALL: [Stage; 3] = all_variants();
 
     /// The name that users write.
     pub fn name(self) -> &'static str {
-        match self {
-            Stage::Result => "result",
-            Stage::Input => "input",
-            Stage::Both => "both",
-        }
+        self.into()
     }
 }
 

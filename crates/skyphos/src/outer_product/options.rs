@@ -4,10 +4,13 @@ use super::OuterShape;
 use skyphos_core::collectives::gather::Schedule;
 use skyphos_core::collectives::outer_product::Level;
 use skyphos_core::frame::{CallKind, CallSig};
+use skyphos_types::names::{all_variants, variant_of_name};
 use skyphos_types::{Element, Error, Result};
+use strum::{IntoStaticStr, VariantArray};
 
 /// A way to sum outer products.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum OuterAlgorithm {
     /// What should take the least time.
     #[default]
@@ -26,33 +29,16 @@ pub enum OuterAlgorithm {
 
 impl OuterAlgorithm {
     /// All of them.
-    pub const ALL: [OuterAlgorithm; 6] = [
-        OuterAlgorithm::Auto,
-        OuterAlgorithm::Allgather,
-        OuterAlgorithm::Allreduce,
-        OuterAlgorithm::Ring,
-        OuterAlgorithm::Rabenseifner,
-        OuterAlgorithm::Butterfly,
-    ];
+    pub const ALL: [OuterAlgorithm; 6] = all_variants();
 
     /// The name that users write.
     pub fn name(self) -> &'static str {
-        match self {
-            OuterAlgorithm::Auto => "auto",
-            OuterAlgorithm::Allgather => "allgather",
-            OuterAlgorithm::Allreduce => "allreduce",
-            OuterAlgorithm::Ring => "ring",
-            OuterAlgorithm::Rabenseifner => "rabenseifner",
-            OuterAlgorithm::Butterfly => "butterfly",
-        }
+        self.into()
     }
 
-    /// The one that a user named.
+    /// The algorithm that a user named.
     pub fn from_name(name: &str) -> Result<OuterAlgorithm> {
-        OuterAlgorithm::ALL.into_iter().find(|one| one.name() == name).ok_or_else(|| {
-            let known: Vec<_> = OuterAlgorithm::ALL.iter().map(|one| one.name()).collect();
-            Error::bad_input(format!("unknown algorithm {name:?}: use one of {}", known.join(", ")))
-        })
+        variant_of_name("algorithm", name)
     }
 }
 
