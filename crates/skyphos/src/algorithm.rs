@@ -1,8 +1,7 @@
 //! The options of an allreduce, which all ranks share.
 
-use crate::arguments::{Shape, shape_hash};
-use crate::configure::custom_tag;
 use crate::quantize::QuantizeOptions;
+use crate::signature::{Shape, custom_tag, shape_hash};
 use skyphos_core::collectives::Split;
 use skyphos_core::frame::{CallKind, CallSig};
 pub(crate) use skyphos_tune::{Algorithm, DenseThreshold, choose_dense};

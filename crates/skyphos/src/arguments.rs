@@ -1,6 +1,7 @@
 //! Arguments that ranks must agree on and that frames carry as a hash, by name, as users write them.
 
 use crate::outer_product::OuterOptions;
+use crate::signature::Shape;
 use crate::{AllreduceOptions, Comm, ConfigureOptions, DenseThreshold, QuantizeOptions};
 use skyphos_core::arguments::FUNCTION;
 use skyphos_core::collectives::Split;
@@ -10,22 +11,6 @@ use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::{Arguments, Named};
 use skyphos_kernels::Scale;
 use skyphos_types::Result;
-use std::sync::Arc;
-
-/// The shape of an array; `None`: it has one dimension.
-pub type Shape = Option<Arc<[usize]>>;
-
-/// The shape of an array of these dimensions.
-pub fn shape_of(dimensions: &[usize]) -> Shape {
-    (dimensions.len() != 1).then(|| dimensions.into())
-}
-
-/// A hash of a shape, for [`CallSig::width`]: 1 for a single dimension.
-pub(crate) fn shape_hash(shape: &Shape) -> u32 {
-    let Some(shape) = shape else { return 1 };
-    let mix = |hash: u32, size: &usize| (hash ^ *size as u32).wrapping_mul(0x9e37_79b1).rotate_left(13);
-    shape.iter().fold(shape.len() as u32, mix) | 2
-}
 
 fn shape_text(shape: &Shape) -> String {
     match shape.as_deref() {

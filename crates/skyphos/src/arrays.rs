@@ -2,8 +2,9 @@
 
 use crate::Comm;
 use crate::algorithm::{Algorithm, choose_dense};
-use crate::arguments::{Shape, of_arrays, shape_hash};
-use crate::configure::custom_tag;
+use crate::arguments::of_arrays;
+use crate::signature::custom_tag;
+use crate::signature::{Shape, shape_hash};
 use crate::vectors::check_root;
 use crate::vouch;
 use skyphos_core::collectives::allreduce::dense::{

@@ -3,6 +3,7 @@
 use crate::Comm;
 use crate::decide::check_hint;
 use crate::degrees::{Asked, agree};
+use crate::signature::custom_tag;
 use crate::vouch;
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::allgather::allgather_numbers;
@@ -300,16 +301,6 @@ async fn request<T: Element>(
         id: ep.call_number() as u32,
         counted: None,
     })
-}
-
-/// Distinguishes custom operations by name in the three bits that are free.
-pub(crate) fn custom_tag(op: &ReduceOp) -> u8 {
-    match op {
-        ReduceOp::Custom(custom) => {
-            custom.name().bytes().fold(7u8, |h, b| h.wrapping_mul(31).wrapping_add(b)) & 0x3f
-        }
-        _ => 0,
-    }
 }
 
 /// One more than the largest index of all ranks.

@@ -5,6 +5,7 @@
 //! processor's, so that a rank that shares its core measures the same kernels; its share of a core is told apart.
 
 use crate::Comm;
+use crate::kernel_timing::{ENTRIES, drawn, median_s};
 use crate::probe::cpu_s;
 use crate::row_times;
 use skyphos_core::Endpoint;
@@ -20,17 +21,13 @@ use skyphos_types::{ReduceOp, Result};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Entries of a vector, and positions that make it sparse enough to be merged, or dense enough for blocks.
-pub(crate) const ENTRIES: usize = 1 << 16;
+/// Positions that make a vector sparse enough to be merged, or dense enough for blocks.
 const FAR: u64 = ENTRIES as u64 * 256;
 const MIDDLE: u64 = ENTRIES as u64 * 16;
 const NEAR: u64 = ENTRIES as u64 * 2;
 
 /// Bytes of dense arrays: more than caches hold.
 const ARRAY_BYTES: usize = 16 << 20;
-
-/// Times that each kernel runs; the median counts.
-const RUNS: usize = 5;
 
 /// Round of the barrier after the measurement; the one before begins at 0.
 const END_ROUND: u32 = 0x100;
@@ -54,31 +51,6 @@ impl KernelTimes {
         let [_, _, _, _, _, _, _, _, _, kernels @ .., _, _] = skyphos_plan::Profile::NAMES;
         kernels
     };
-}
-
-/// The median of the processor's seconds.
-pub(crate) fn median_s(mut run: impl FnMut()) -> f64 {
-    let mut times: Vec<f64> = (0..RUNS)
-        .map(|_| {
-            let start = cpu_s();
-            run();
-            cpu_s() - start
-        })
-        .collect();
-    times.sort_by(f64::total_cmp);
-    times[RUNS / 2]
-}
-
-/// Ascending indices below `n`, evenly drawn, one in each of equal stretches.
-pub(crate) fn drawn(n: u64, seed: u64) -> Vec<u32> {
-    let stretch = n / ENTRIES as u64;
-    let mut random = seed.wrapping_mul(2).wrapping_add(1);
-    (0..ENTRIES as u64)
-        .map(|k| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (k * stretch + (random >> 33) % stretch) as u32
-        })
-        .collect()
 }
 
 fn shape(dense_above: f64) -> Shape {

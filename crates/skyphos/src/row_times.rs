@@ -1,7 +1,7 @@
 //! How long the kernels of plans take on this machine: the numbers of [`RowKernels`], measured by the code that
 //! configurations and reductions run, on evenly drawn indices.
 
-use crate::kernel_times::{ENTRIES, drawn, median_s};
+use crate::kernel_timing::{ENTRIES, drawn, median_s};
 use skyphos_kernels::{BlockHash, Encoding, Locator, decode, fold_rows, gather_rows, prepare, union};
 use skyphos_plan::RowKernels;
 use skyphos_types::{ReduceOp, Result};

@@ -4,8 +4,8 @@
 use crate::Comm;
 use crate::algorithm::AllreduceOptions;
 use crate::allreduce::terms;
-use crate::configure::custom_tag;
 use crate::quantize::refuse;
+use crate::signature::custom_tag;
 use crate::vouch;
 use skyphos_core::collectives::bounds;
 use skyphos_core::collectives::gather::{self, Item};

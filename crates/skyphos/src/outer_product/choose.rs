@@ -1,8 +1,7 @@
 //! Which way a sum goes: as named, or what should take the least time for what all ranks said.
 
-use super::OuterShape;
-use super::options::{OuterAlgorithm, OuterOptions};
-use super::room::needed_bytes;
+use super::memory_check::{RankMemory, needed_bytes};
+use super::options::{OuterAlgorithm, OuterOptions, OuterShape};
 use crate::free_memory::available_bytes;
 use crate::kernel_times::{pass_s, product_s};
 use crate::probe::cpu_s;
@@ -20,8 +19,8 @@ use std::time::Instant;
 
 /// Places of what a rank says: its pairs (0), whether its result is fresh, bytes that are free, seconds of a multiply-add, of a
 /// byte that is passed over and of a fresh one, its share of a core; then its profile.
-pub(super) const FRESH: usize = 1;
-pub(super) const FREE: usize = 2;
+const FRESH: usize = 1;
+const FREE: usize = 2;
 const PRODUCT: usize = 3;
 const PASS: usize = 4;
 const FRESH_BYTE: usize = 5;
@@ -93,7 +92,12 @@ pub(super) fn words<T: Factor>(
     own.into_iter().chain(seen.profile_words(default)).collect()
 }
 
-/// What an exchange is by the number of ranks.
+/// The memory of each rank.
+pub(super) fn memory(said: &[Vec<f64>]) -> Vec<RankMemory> {
+    said.iter().map(|said| RankMemory { fresh: said[FRESH] > 0.0, free: said[FREE] }).collect()
+}
+
+/// The schedule of an exchange among so many ranks.
 fn schedule_of(spread: Spread, ranks: u32) -> Schedule {
     match spread {
         Spread::Direct => Schedule::Direct,

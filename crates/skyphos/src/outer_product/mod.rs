@@ -1,12 +1,12 @@
 //! Sums of outer products, by the way that should take the least time.
 
 mod choose;
+mod memory_check;
 mod options;
-mod room;
 mod sparse;
 
 pub use choose::OuterTold;
-pub use options::{OuterAlgorithm, OuterOptions};
+pub use options::{OuterAlgorithm, OuterOptions, OuterShape};
 pub use sparse::{GatheredSparsePairs, SparseOuterSum, SparsePairs, SparseSource};
 
 use crate::Comm;
@@ -15,7 +15,7 @@ use crate::stopwatch::Stopwatch;
 use crate::tuning::moved_bytes;
 use crate::vouch;
 use choose::{Chosen, choose};
-use room::check_room;
+use memory_check::check_memory;
 use skyphos_core::collectives::gather::Schedule;
 use skyphos_core::collectives::outer_product::{
     BlockAssignment, Exchange, Pairs, Terms, butterfly, by_owners, check_pairs, gather_factors, own_product,
@@ -44,17 +44,6 @@ pub struct GatheredPairs<T> {
     pub b: Vec<T>,
     /// What was done.
     pub sum: OuterSum,
-}
-
-/// Shape of this rank's part of a call: rows and columns of G, and this rank's pairs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OuterShape {
-    /// Rows of G.
-    pub n: usize,
-    /// Its columns.
-    pub m: usize,
-    /// Pairs of this rank.
-    pub pairs: usize,
 }
 
 impl Comm {
@@ -130,7 +119,8 @@ async fn agree<T: Factor>(
     let counts = said.iter().map(|said| said[0] as usize).collect();
     let terms = Terms { n: shape.n, m: shape.m, pairs: counts };
     let chosen = choose::<T>(ep, &terms, options, factors, &said, seen)?;
-    check_room::<T>(ep, &terms, &chosen, factors, options.scatter, &said)?;
+    let layout = (chosen.told.algorithm, chosen.told.grid.unwrap_or((1, 1)));
+    check_memory::<T>(ep, &terms, layout, (factors, options.scatter), &choose::memory(&said))?;
     Ok(Agreed { terms, chosen })
 }
 

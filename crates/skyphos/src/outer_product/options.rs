@@ -1,6 +1,5 @@
 //! The ways to sum outer products that users name, and the settings that all ranks share.
 
-use super::OuterShape;
 use skyphos_core::collectives::gather::Schedule;
 use skyphos_core::collectives::outer_product::Level;
 use skyphos_core::frame::{CallKind, CallSig};
@@ -40,6 +39,17 @@ impl OuterAlgorithm {
     pub fn from_name(name: &str) -> Result<OuterAlgorithm> {
         variant_of_name("algorithm", name)
     }
+}
+
+/// Shape of this rank's part of a call: rows and columns of G, and this rank's pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OuterShape {
+    /// Rows of G.
+    pub n: usize,
+    /// Its columns.
+    pub m: usize,
+    /// Pairs of this rank.
+    pub pairs: usize,
 }
 
 /// Settings of [`crate::Comm::outer_product_sum`]. All ranks must pass the same, but for `fresh`.

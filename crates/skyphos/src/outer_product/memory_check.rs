@@ -1,13 +1,21 @@
-//! Whether the ranks of a host have the memory that a sum takes: found out before anything is sent.
+//! The memory check of a sum: refuses one that the ranks of a host cannot hold together, before anything is sent.
 
-use super::OuterAlgorithm;
-use super::choose::{Chosen, FREE, FRESH};
+use super::options::OuterAlgorithm;
 use skyphos_core::Endpoint;
 use skyphos_core::collectives::outer_product::Terms;
 use skyphos_kernels::product::Factor;
 use skyphos_types::{Error, Result};
 
-/// Bytes that one rank needs: of a result that the system has yet to give, and beside it.
+/// The memory of one rank.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RankMemory {
+    /// Whether its result is fresh, so that it counts as needed.
+    pub(super) fresh: bool,
+    /// Free bytes of its host.
+    pub(super) free: f64,
+}
+
+/// Bytes that one rank needs: of a fresh result, and beside it.
 pub(super) fn needed_bytes<T: Factor>(
     ranks: u32,
     terms: &Terms,
@@ -32,26 +40,24 @@ pub(super) fn needed_bytes<T: Factor>(
     kept * if fresh { number } else { 0.0 } + beside
 }
 
-/// Refuses what the ranks of a host cannot hold together. All ranks come to the same answer.
-pub(super) fn check_room<T: Factor>(
+/// Refuses a sum that the ranks of a host cannot hold together. All ranks come to the same answer.
+pub(super) fn check_memory<T: Factor>(
     ep: &Endpoint,
     terms: &Terms,
-    chosen: &Chosen,
-    factors: bool,
-    scatter: bool,
-    said: &[Vec<f64>],
+    layout: (OuterAlgorithm, (u32, u32)),
+    (factors, scatter): (bool, bool),
+    memory: &[RankMemory],
 ) -> Result<()> {
-    let way = (chosen.told.algorithm, chosen.told.grid.unwrap_or((1, 1)));
     let hosts = ep.topology().hosts();
     for (rank, host) in hosts.iter().enumerate() {
         if hosts[..rank].contains(host) {
             continue;
         }
-        let of_host = || said.iter().zip(hosts).filter(|(_, of)| *of == host).map(|(said, _)| said);
+        let of_host = || memory.iter().zip(hosts).filter(|(_, of)| *of == host).map(|(one, _)| one);
         let need =
-            |said: &Vec<f64>| needed_bytes::<T>(ep.size(), terms, way, (factors, scatter, said[FRESH] > 0.0));
+            |one: &RankMemory| needed_bytes::<T>(ep.size(), terms, layout, (factors, scatter, one.fresh));
         let needed: f64 = of_host().map(need).sum();
-        let free = of_host().map(|said| said[FREE]).fold(f64::INFINITY, f64::min);
+        let free = of_host().map(|one| one.free).fold(f64::INFINITY, f64::min);
         if needed > free {
             let gigabytes = |bytes: f64| bytes / 1e9;
             let (n, m, count) = (terms.n, terms.m, of_host().count());
@@ -59,7 +65,7 @@ pub(super) fn check_room<T: Factor>(
                 "rank {rank}: a sum of {n} by {m} {} numbers by {:?} takes {:.1} GB of the {count} ranks of its host, which \
                  has {:.1} GB free: scatter=True keeps a rank's rows alone, factors=True the factors",
                 T::DTYPE,
-                way.0.name(),
+                layout.0.name(),
                 gigabytes(needed),
                 gigabytes(free),
             )));

@@ -1,0 +1,34 @@
+//! Timing of one kernel by the processor's clock, and the indices it runs on.
+
+use crate::probe::cpu_s;
+
+/// Entries of a vector.
+pub(crate) const ENTRIES: usize = 1 << 16;
+
+/// Runs of each kernel.
+const RUNS: usize = 5;
+
+/// Processor time of a kernel: the median of its runs.
+pub(crate) fn median_s(mut run: impl FnMut()) -> f64 {
+    let mut times: Vec<f64> = (0..RUNS)
+        .map(|_| {
+            let start = cpu_s();
+            run();
+            cpu_s() - start
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[RUNS / 2]
+}
+
+/// Ascending indices below `n`, evenly drawn, one in each of equal stretches.
+pub(crate) fn drawn(n: u64, seed: u64) -> Vec<u32> {
+    let stretch = n / ENTRIES as u64;
+    let mut random = seed.wrapping_mul(2).wrapping_add(1);
+    (0..ENTRIES as u64)
+        .map(|k| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (k * stretch + (random >> 33) % stretch) as u32
+        })
+        .collect()
+}
