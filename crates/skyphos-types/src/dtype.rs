@@ -6,7 +6,6 @@ use strum::{FromRepr, IntoStaticStr, VariantArray};
 
 /// The type of one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, FromRepr, IntoStaticStr, VariantArray)]
-#[strum(const_into_str)]
 #[repr(u8)]
 pub enum DType {
     /// IEEE 754 binary32.
@@ -53,8 +52,8 @@ impl DType {
     }
 
     /// NumPy's name of the type (for bfloat16, that of the package `ml_dtypes`).
-    pub const fn name(self) -> &'static str {
-        self.into_str()
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// The type whose number in a frame's header is `code`.
