@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name 'Cargo.toml') Cargo.toml
 
-.PHONY: build demo test test-rust test-fuzz test-python test-torch test-torch-suite test-engines slurm hadoop lint fuzz bench lab figures faults faults-planted clean
+.PHONY: build demo test test-rust test-fuzz test-python test-torch test-torch-suite test-engines slurm hadoop lint fuzz sanitize loom bench lab figures faults faults-planted clean
 
 # The environment with a release build of the package in it.
 build: $(VENV)/.built
@@ -104,6 +104,15 @@ lint: build
 # Each target of fuzz/ for FUZZ_SECONDS (600), one after the other; TARGETS names some. Needs a C++ compiler.
 fuzz:
 	fuzz/run $(TARGETS)
+
+# The kernels' and codecs' tests under AddressSanitizer. Needs a nightly toolchain: rustup toolchain install nightly.
+sanitize:
+	RUSTFLAGS=-Zsanitizer=address cargo +nightly test --quiet --lib -p skyphos-kernels -p skyphos-types \
+		--target $$(rustc -vV | sed -n 's/^host: //p')
+
+# Every order of threads (loom) for the shared-memory ring and for the inbox of ranks in one process.
+loom:
+	LOOM_MAX_PREEMPTIONS=3 cargo test --quiet --release --manifest-path loom/Cargo.toml --target-dir target/loom
 
 bench: build
 	$(BIN)/python bench/run.py

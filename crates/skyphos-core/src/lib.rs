@@ -5,6 +5,9 @@
 //! [`endpoint`] (what a collective sees), `calls` and `blocking` (from a call to its result),
 //! [`collectives::barrier`] (the simplest collective).
 
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code, reason = "memory shared with other processes")]
 pub mod arena;
 pub mod arguments;
 mod background;
@@ -21,15 +24,18 @@ mod exchange;
 pub mod frame;
 pub mod group;
 pub mod host;
+#[allow(unsafe_code, reason = "memory shared with other processes")]
 pub mod host_region;
 pub mod loan;
 pub mod local;
 mod mailbox;
+#[allow(unsafe_code, reason = "memory shared with other processes")]
 pub mod memory;
 mod message_stream;
 pub mod node;
 pub mod plan;
 pub mod point_to_point;
+#[allow(unsafe_code, reason = "system calls")]
 mod process;
 pub mod replicated;
 pub mod slab;
@@ -119,15 +125,17 @@ pub(crate) mod tests {
 
     #[test]
     fn a_rank_that_does_not_come_is_named_by_all() {
+        let others_gave_up = std::sync::Barrier::new(5);
         let got = on_all(5, 0.2, |rank, node, group| {
-            if rank == 3 {
-                // Stays away, alive, until the others have given up.
-                std::thread::sleep(Duration::from_millis(900));
-                return "away".to_owned();
-            }
-            node.call(&group, CallSig::plain(CallKind::Barrier), collectives::barrier::barrier)
-                .unwrap_err()
-                .to_string()
+            let text = match rank {
+                3 => "away".to_owned(), // and alive, until the others have given up
+                _ => node
+                    .call(&group, CallSig::plain(CallKind::Barrier), collectives::barrier::barrier)
+                    .unwrap_err()
+                    .to_string(),
+            };
+            others_gave_up.wait();
+            text
         });
         for (rank, text) in got.iter().enumerate().filter(|(r, _)| *r != 3) {
             assert!(text.contains("rank 3 did not come"), "rank {rank}: {text}");

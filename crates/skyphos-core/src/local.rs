@@ -1,38 +1,25 @@
 //! Ranks of one process: the smallest transport, for tests, notebooks and examples.
 //!
-//! Each rank has an inbox (a queue under a mutex, and a condition variable to wait on); posting
-//! moves the frame into the peer's inbox. Payloads are shared, not copied.
+//! Each rank has an [`Inbox`]; posting moves the frame into the peer's. Payloads are shared, not copied.
+
+mod inbox;
 
 use crate::frame::Frame;
 use crate::topology::Topology;
 use crate::transport::{Event, Loss, Transport, Waker, leaving};
+use inbox::Inbox;
 use skyphos_types::Result;
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-#[derive(Default)]
-struct Inbox {
-    queue: Mutex<VecDeque<Event>>,
-    came: Condvar,
-    /// Length of the queue, readable without its lock: a poll that finds nothing costs one load.
-    waiting: AtomicUsize,
-    woken: AtomicBool,
-}
-
-impl Inbox {
-    fn put(&self, event: Event) {
-        let mut queue = self.queue.lock().expect("inbox lock");
-        queue.push_back(event);
-        self.waiting.store(queue.len(), Ordering::Release);
-        drop(queue);
-        self.came.notify_one();
-    }
+/// What the inbox is synchronised by.
+mod sync {
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    pub(crate) use std::sync::{Condvar, Mutex};
 }
 
 struct Hub {
-    inboxes: Vec<Inbox>,
+    inboxes: Vec<Inbox<Event>>,
 }
 
 /// One rank of an in-process group.
@@ -105,28 +92,12 @@ impl Transport for Local {
     }
 
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
-        let inbox = &self.hub.inboxes[self.rank as usize];
-        if wait.is_zero() && inbox.waiting.load(Ordering::Acquire) == 0 {
-            return;
-        }
-        let mut queue = inbox.queue.lock().expect("inbox lock");
-        if queue.is_empty() && !wait.is_zero() && !inbox.woken.load(Ordering::Acquire) {
-            queue = inbox.came.wait_timeout(queue, wait).expect("inbox lock").0;
-        }
-        inbox.woken.store(false, Ordering::Release);
-        events.extend(queue.drain(..));
-        inbox.waiting.store(0, Ordering::Release);
+        self.hub.inboxes[self.rank as usize].take_all(wait, events);
     }
 
     fn waker(&self) -> Waker {
         let (hub, rank) = (self.hub.clone(), self.rank as usize);
-        Arc::new(move || {
-            let inbox = &hub.inboxes[rank];
-            let queue = inbox.queue.lock().expect("inbox lock");
-            inbox.woken.store(true, Ordering::Release);
-            drop(queue);
-            inbox.came.notify_one();
-        })
+        Arc::new(move || hub.inboxes[rank].wake())
     }
 
     fn say_why(&mut self, why: &str) {

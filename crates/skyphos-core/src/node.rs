@@ -347,7 +347,7 @@ impl Drop for Node {
         if let Ok(mut transport) = self.transport.lock()
             && let Err(error) = transport.close(CLOSE_TIMEOUT)
         {
-            eprintln!("skyphos: {error}");
+            log::warn!("{error}");
         }
     }
 }

@@ -10,6 +10,8 @@
 //!
 //! Nothing here communicates; whoever calls it on several ranks must give all the same numbers.
 
+#![forbid(unsafe_code)]
+
 pub mod degrees;
 pub mod density;
 pub mod outer;

@@ -350,7 +350,12 @@ impl Comm {
     #[pyo3(signature = (seconds, why=None))]
     fn close_at_exit(&self, py: Python<'_>, seconds: f64, why: Option<&str>) -> PyResult<()> {
         let most = duration(py, "seconds", seconds)?;
-        py.detach(|| self.comm.close_at_exit(most, why)).map_err(|e| to_py(py, e))
+        let closed = py.detach(|| {
+            let closed = self.comm.close_at_exit(most, why);
+            log::logger().flush();
+            closed
+        });
+        closed.map_err(|e| to_py(py, e))
     }
 
     /// Calls that this rank has begun in the group.

@@ -7,6 +7,7 @@ mod broadcast;
 mod comm;
 mod errors;
 mod keyed;
+mod log_records;
 mod messages;
 mod op;
 mod outer_product;
@@ -37,6 +38,7 @@ mod _skyphos {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let array = numpy::PyArray1::<u8>::zeros(module.py(), 0, false);
         drop(array.readonly());
+        crate::log_records::install();
         Ok(())
     }
 

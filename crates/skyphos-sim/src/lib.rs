@@ -11,7 +11,10 @@
 //! [`play`] runs whole programs instead of one call: each process is a coroutine that goes on as if it were alone, and stops
 //! where it waits. [`faults`] go wrong meanwhile.
 
+#![deny(unsafe_code)]
+
 pub mod cluster;
+#[allow(unsafe_code, reason = "a coroutine suspends through a pointer to the one that runs")]
 mod coroutine;
 pub mod costs;
 pub mod distribution;

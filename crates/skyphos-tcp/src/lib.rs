@@ -11,6 +11,8 @@
 //! **Not promised** without [`Options::tls`]: secrecy. The token is proved, never sent, and keeps strangers out of the group;
 //! frames are checked against damage (CRC32C), not against a wiretapper. `docs/threat-model.md` says who may do what.
 
+#![deny(unsafe_code)]
+
 mod attempt;
 mod connections;
 #[cfg(feature = "fuzzing")]
@@ -28,9 +30,11 @@ mod pulse;
 mod receive;
 mod register;
 mod rendezvous;
+#[allow(unsafe_code, reason = "memory shared with another process")]
 mod ring;
 mod send;
 mod share;
+#[allow(unsafe_code, reason = "system calls")]
 mod sockets;
 mod tls;
 mod transport;

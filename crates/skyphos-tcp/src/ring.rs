@@ -1,25 +1,24 @@
 //! Two rings of bytes in memory that two processes share, one each way: a connection between ranks of one host.
 //!
 //! One process writes a ring, the other reads it; each publishes how far it is, and copies nothing but the bytes themselves. Neither
-//! can wait for memory, so whoever is about to wait says so in the ring, and the other then rings a bell, a byte on
-//! their socket:
+//! can wait for memory, so an end that is about to wait sets a flag in the ring (`ring/control.rs`), and the other end then sends a
+//! byte on their socket.
 //!
-//! | who | says | looks again | is rung for |
-//! |---|---|---|---|
-//! | reader | `sleeps` | whether anything is there | by the next write |
-//! | writer | `blocked` | whether there is room | once half is free |
-//!
-//! Both say first and look then, with a fence in between; the other side publishes first and looks whether to ring then. So one of
-//! them sees the other.
-//!
-//! What the other process writes is believed no more than what comes of a socket: counters that make no sense end the connection.
+//! The other process is trusted no more than a socket: counters that contradict each other end the connection.
 
+mod control;
+
+use control::Control;
 use skyphos_core::arena::{Arena, SLOTS};
 use skyphos_core::loan::{Borrower, Lender};
 use skyphos_core::memory::{Backing, HEAD_BYTES, Map, Mark};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// What a ring is synchronised by.
+mod sync {
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+}
 
 /// Bytes of a ring, at most and at least. Larger ones leave the cache.
 const MOST: usize = 512 * 1024;
@@ -35,19 +34,6 @@ const PIECE: usize = 32 * 1024;
 const CONTROLS: [usize; 2] = [1024, 2048];
 const LOANS: [usize; 2] = [CONTROLS[0] + 512, CONTROLS[1] + 512];
 const _: () = assert!(size_of::<Control>() <= 512 && SLOTS <= 512 && LOANS[1] + SLOTS <= HEAD_BYTES);
-
-/// What one ring's ends tell each other: each in cache lines of its own, as it is written by one and read by the other.
-#[repr(C)]
-struct Control {
-    /// Bytes written ever, and read ever.
-    written: Line<AtomicU64>,
-    read: Line<AtomicU64>,
-    sleeps: Line<AtomicU32>,
-    blocked: Line<AtomicU32>,
-}
-
-#[repr(C, align(128))]
-struct Line<T>(T);
 
 /// One process's ends of both rings.
 pub(crate) struct Rings {
@@ -137,7 +123,7 @@ impl Rings {
 
     /// Bytes that may be written now.
     fn room(&mut self) -> io::Result<usize> {
-        let read = self.outgoing().read.0.load(Ordering::Acquire);
+        let read = self.outgoing().read();
         if read < self.seen || read > self.written {
             return Err(senseless());
         }
@@ -153,7 +139,7 @@ impl Rings {
 
     /// Bytes that have come.
     fn come(&self) -> io::Result<usize> {
-        let written = self.incoming().written.0.load(Ordering::Acquire);
+        let written = self.incoming().written();
         match written.checked_sub(self.read) {
             Some(come) if come <= self.capacity as u64 => Ok(come as usize),
             _ => Err(senseless()),
@@ -162,7 +148,7 @@ impl Rings {
 
     /// Whether there is anything to read.
     pub(crate) fn has_come(&self) -> bool {
-        self.incoming().written.0.load(Ordering::Acquire) != self.read
+        self.incoming().written() != self.read
     }
 
     /// Writes what there is room for.
@@ -187,28 +173,25 @@ impl Rings {
                 (taken, hidden, room) = (taken + len, hidden + len, room - len);
                 if hidden == PIECE {
                     hidden = 0;
-                    self.outgoing().written.0.store(self.written, Ordering::Release);
+                    self.outgoing().publish_written(self.written);
                 }
             }
         }
-        self.outgoing().written.0.store(self.written, Ordering::Release);
+        self.outgoing().publish_written(self.written);
         Ok(taken)
     }
 
     /// After a write: whether the reader must be woken.
     pub(crate) fn wakes(&self) -> bool {
-        fence(Ordering::SeqCst);
-        let sleeps = &self.outgoing().sleeps.0;
-        sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
+        self.outgoing().must_wake_reader()
     }
 
     /// Nothing could be written: whether it must be waited for room, of which the reader then tells.
     pub(crate) fn is_blocked(&mut self) -> io::Result<bool> {
-        self.outgoing().blocked.0.store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.outgoing().announce_blocked();
         let full = self.room()? == 0;
         if !full {
-            self.outgoing().blocked.0.store(0, Ordering::Relaxed);
+            self.outgoing().end_blocked();
         }
         Ok(full)
     }
@@ -232,40 +215,35 @@ impl Rings {
                 (got, hidden, left) = (got + len, hidden + len, left - len);
                 if hidden == PIECE {
                     hidden = 0;
-                    self.incoming().read.0.store(self.read, Ordering::Release);
+                    self.incoming().publish_read(self.read);
                 }
             }
         }
-        self.incoming().read.0.store(self.read, Ordering::Release);
+        self.incoming().publish_read(self.read);
         Ok(got)
     }
 
     /// After a read: whether the writer must be told that there is room.
     pub(crate) fn relieves(&self) -> bool {
-        fence(Ordering::SeqCst);
-        let control = self.incoming();
-        control.blocked.0.load(Ordering::Relaxed) != 0
-            && self.come().map_or(true, |come| come <= self.capacity / 2)
-            && control.blocked.0.swap(0, Ordering::Relaxed) != 0
+        self.incoming().must_wake_writer(|| self.come().map_or(true, |come| come <= self.capacity / 2))
     }
 
     /// This side is about to wait for a bell. `false`: something is there already.
     pub(crate) fn sleep(&self) -> bool {
-        self.incoming().sleeps.0.store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.incoming().announce_sleep();
         !self.has_come()
     }
 
     /// Claims to have written and read so much.
     #[cfg(feature = "fuzzing")]
     pub(crate) fn lie(&self, written: u64, read: u64) {
-        self.outgoing().written.0.store(written, Ordering::Release);
-        self.incoming().read.0.store(read, Ordering::Release);
+        self.outgoing().publish_written(written);
+        self.incoming().publish_read(read);
     }
 
     /// It waits no more.
     pub(crate) fn awake(&self) {
-        self.incoming().sleeps.0.store(0, Ordering::Relaxed);
+        self.incoming().end_sleep();
     }
 }
 
@@ -373,8 +351,8 @@ mod tests {
         for (ring, written, read) in [(0, u64::MAX, 0), (0, LEAST as u64 + 1, 0), (0, 0, 7), (1, 0, 7)] {
             let (mut one, mut other) = pair(LEAST);
             let control = one.control(ring);
-            control.written.0.store(written, Ordering::Release);
-            control.read.0.store(read, Ordering::Release);
+            control.publish_written(written);
+            control.publish_read(read);
             if ring == 0 && read == 0 {
                 assert!(other.read(&mut [IoSliceMut::new(&mut [0; 8])]).is_err(), "{written}");
             } else {

@@ -45,7 +45,7 @@ fn rank_0_may_come_last_to_a_place_where_nobody_listens() {
     let mut options = place.options(3);
     let zero = options.remove(0);
     let others: Vec<_> = options.into_iter().map(|o| std::thread::spawn(move || connect(o))).collect();
-    // They have been turned away by the kernel at least once when both have tried.
+    // Time in which the kernel refuses their connections. No event tells of that, and the group forms with or without it.
     std::thread::sleep(Duration::from_millis(20));
     let zero = connect(zero).unwrap();
     assert_eq!(zero.size(), 3);

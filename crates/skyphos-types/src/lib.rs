@@ -2,6 +2,8 @@
 //!
 //! Nothing here sends, waits, or allocates on a call's path.
 
+#![forbid(unsafe_code)]
+
 mod dtype;
 mod error;
 mod half_float;

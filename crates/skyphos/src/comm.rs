@@ -432,7 +432,7 @@ impl Comm {
 impl Drop for Comm {
     fn drop(&mut self) {
         if let Err(error) = self.close() {
-            eprintln!("skyphos: {error}");
+            log::warn!("{error}");
         }
     }
 }

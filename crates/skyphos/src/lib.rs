@@ -14,6 +14,8 @@
 //! assert_eq!(sums, [Ok(4.0), Ok(4.0)]);
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod algorithm;
 mod allgather;
 mod allreduce;

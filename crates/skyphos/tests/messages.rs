@@ -122,14 +122,14 @@ fn bad_arguments_are_refused_here() {
 #[test]
 fn what_nobody_sends_or_takes_ends_with_the_time_out_that_names_who_did_not_come() {
     let settings = skyphos::Settings { timeout: std::time::Duration::from_millis(300), ..settings() };
+    let all_gave_up = std::sync::Barrier::new(3);
     let texts = Comm::local(3, &settings).unwrap().map_ranks(|comm| {
         let error = match comm.rank() {
             0 => receive(&comm, Some(1), Some(4)).map(|_| ()).unwrap_err(),
             1 => comm.send_call(2, 9, vec![vec![0; 30 << 20]]).unwrap().run().unwrap_err(),
             _ => receive(&comm, None, Some(5)).map(|_| ()).unwrap_err(),
         };
-        // Nobody leaves before all have given up.
-        std::thread::sleep(std::time::Duration::from_millis(600));
+        all_gave_up.wait(); // a rank that left before would be reported as lost
         error.to_string()
     });
     let wants = [

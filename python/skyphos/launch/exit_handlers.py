@@ -74,4 +74,6 @@ def _close(comm: Comm, why: str | None) -> None:
             comm._stages.close()
         comm._native.close_at_exit(_FINISH_S, why)
     except SkyphosError as error:
-        print(f"skyphos: {text_of(error)}", file=sys.stderr)
+        import logging  # here, since most programs never need it
+
+        logging.getLogger("skyphos").warning("%s", text_of(error))

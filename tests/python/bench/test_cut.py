@@ -107,7 +107,7 @@ def test_a_process_that_is_stopped_is_not_lost(cluster: Cluster) -> None:
             line(rank.stdout, "running")
         pid = ranks[2].pid  # `ip netns exec` becomes the program
         os.kill(pid, signal.SIGSTOP)
-        time.sleep(3 * HEARTBEAT_S)
+        time.sleep(3 * HEARTBEAT_S)  # longer than a lost process would go unnoticed
         assert all(rank.poll() is None for rank in ranks)
         os.kill(pid, signal.SIGCONT)
         cluster.cut(2)

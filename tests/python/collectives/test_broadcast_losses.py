@@ -48,7 +48,7 @@ def test_a_killed_rank_is_passed_over(processes: Processes, how: str, after_s: f
     group = processes.start(5, BODY.format(root=1, how="" if options else how), options=options)
     for process in group:
         assert word(process) == ["begins"]
-    time.sleep(after_s)
+    time.sleep(after_s)  # the moment of the loss is what the test varies
     group[3].kill()
     for rank in (0, 1, 2, 4):
         said = word(group[rank])
@@ -110,7 +110,7 @@ def test_who_does_not_acknowledge_is_named(processes: Processes) -> None:
 import time
 comm.barrier()
 if comm.rank == 2:
-    time.sleep(3)  # alive, and late
+    time.sleep(3)  # alive, and later than ack_timeout, which is under test
 try:
     comm.broadcast(np.arange(9.0), 0, ack_timeout=0.5)
     say("no error")
@@ -164,7 +164,7 @@ def test_a_chain_is_healed(cluster: Cluster, algorithm: str, what: str) -> None:
         for rank in ranks:
             assert word(rank) == ["begins"]
         begun_s = time.monotonic()
-        time.sleep(0.3)  # a third of it is on its way
+        time.sleep(0.3)  # the moment of the loss: at the cluster's rate a third has been sent
         if what == "cut":
             cluster.cut(1)
         else:

@@ -222,8 +222,10 @@ LEAVES = """
 import os, subprocess, sys, time
 import skyphos as sky
 comm = sky.init(timeout=30)
-child = subprocess.Popen(["sh", "-c", "trap '' INT TERM HUP; sleep 300 & exec sleep 300"], start_new_session={session})
-time.sleep(0.2)
+ready, says = os.pipe()
+ignores = f"trap '' INT TERM HUP; sleep 300 & echo > /proc/self/fd/{{says}}; exec sleep 300"
+child = subprocess.Popen(["sh", "-c", ignores], start_new_session={session}, pass_fds=[says])
+os.read(ready, 1)  # it ignores signals now
 print("child", child.pid, flush=True)
 comm.barrier()
 if {fails} and comm.rank == 1:

@@ -127,7 +127,7 @@ def test_a_killed_rank_is_named(processes: Processes) -> None:
     for rank in ranks:
         assert rank.stdout is not None
         rank.stdout.readline()
-    time.sleep(0.2)  # anywhere in the measurement
+    time.sleep(0.2)  # the loss may come at any moment of the measurement
     os.kill(ranks[1].pid, signal.SIGKILL)
     for rank in (ranks[0], ranks[2]):
         out, err = rank.communicate(timeout=30)

@@ -584,7 +584,7 @@ def test_an_error_of_a_shuffle_under_way_is_that_of_its_work_on_all_ranks() -> N
 def test_a_shuffle_that_nobody_waits_for_ends_with_its_group() -> None:
     def body(comm: sky.Comm) -> Any:
         if comm.rank == 1:
-            time.sleep(0.05)
+            time.sleep(0.05)  # makes it likely that rank 0 waits for this one; the test holds either way
         return comm.shuffle([1], [1], async_op=True)
 
     works = on_all(2, body)

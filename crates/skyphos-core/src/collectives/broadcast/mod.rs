@@ -17,9 +17,11 @@
 mod completion;
 mod flow;
 mod host;
+#[allow(unsafe_code, reason = "chunks are written to memory that is not initialised, or shared by a host")]
 mod message;
 mod route;
 mod shared;
+#[allow(unsafe_code, reason = "memory shared by a host")]
 mod store;
 mod tree;
 
