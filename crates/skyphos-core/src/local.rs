@@ -3,6 +3,7 @@
 //! Each rank has an [`Inbox`]; posting moves the frame into the peer's. Payloads are shared, not copied.
 
 mod inbox;
+mod sync;
 
 use crate::frame::Frame;
 use crate::topology::Topology;
@@ -11,12 +12,6 @@ use inbox::Inbox;
 use skyphos_types::Result;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// What the inbox is synchronised by.
-mod sync {
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-    pub(crate) use std::sync::{Condvar, Mutex};
-}
 
 struct Hub {
     inboxes: Vec<Inbox<Event>>,

@@ -7,6 +7,7 @@
 //! The other process is trusted no more than a socket: counters that contradict each other end the connection.
 
 mod control;
+mod sync;
 
 use control::Control;
 use skyphos_core::arena::{Arena, SLOTS};
@@ -14,11 +15,6 @@ use skyphos_core::loan::{Borrower, Lender};
 use skyphos_core::memory::{Backing, HEAD_BYTES, Map, Mark};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::sync::Arc;
-
-/// What a ring is synchronised by.
-mod sync {
-    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-}
 
 /// Bytes of a ring, at most and at least. Larger ones leave the cache.
 const MOST: usize = 512 * 1024;
