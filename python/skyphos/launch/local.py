@@ -181,8 +181,8 @@ def rank_environment(share: HostRanks, local_rank: int, env: Mapping[str, str]) 
 
     Examples
     --------
-    >>> from skyphos.launch import Place, rank_environment
-    >>> env = rank_environment(Place(4, 2, 2, "10.0.0.1:7000", "secret"), 1, {"OMP_NUM_THREADS": "3"})
+    >>> from skyphos.launch import HostRanks, rank_environment
+    >>> env = rank_environment(HostRanks(4, 2, 2, "10.0.0.1:7000", "secret"), 1, {"OMP_NUM_THREADS": "3"})
     >>> env["SKYPHOS_RANK"], env["SKYPHOS_LOCAL_RANK"], env["OMP_NUM_THREADS"]
     ('3', '1', '3')
     """

@@ -26,8 +26,8 @@ def scale(low: float, high: float, start: float, end: float, *, log: bool = Fals
     (150.0, 100.0)
     """
     of = math.log if log else float
-    factor = (end - start) / max(of(high) - of(low), 1e-12)
-    return lambda value: start + (of(value) - of(low)) * factor
+    span = max(of(high) - of(low), 1e-12)
+    return lambda value: start + (end - start) * ((of(value) - of(low)) / span)
 
 
 class Chart:
