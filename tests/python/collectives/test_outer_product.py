@@ -286,7 +286,7 @@ def test_low_rank_algebra() -> None:
 BAD: list[tuple[Any, dict[str, Any], str]] = [
     (lambda: (np.ones((2, 3)), np.ones((1, 4))), {}, "a has 2 rows and b 1"),
     (lambda: (np.ones((2, 3)), np.ones((2, 4), np.float32)), {}, "make them one type"),
-    (lambda: (np.ones(3, int), np.ones(4, int)), {}, "factors are of .*not int64"),
+    (lambda: (np.ones(3, int), np.ones(4, int)), {}, "factors must have type .*not int64"),
     (lambda: (np.ones((1, 2, 3)), np.ones(4)), {}, r"a must be of shape \(r, n\)"),
     (lambda: ("text", np.ones(4)), {}, "str"),
     (lambda: (np.ones(3), np.ones(4)), {"out": np.ones((4, 3))}, r"of shape \(3, 4\), not float64 of shape \(4, 3\)"),

@@ -404,7 +404,7 @@ class Unpicklable:
         (([1, 2], [1.0, 2.0], "mean"), "means of means"),
         (([1, 2], [1.0, 2.0], "or"), "integers, not float64"),
         (([1, 2], [1.0, 2.0], "all"), "unknown combine operation 'all': .*list, count"),
-        (([1, 1], [1, 2], functools.partial(max)), "would take the key for a value: say 'max'"),
+        (([1, 1], [1, 2], functools.partial(max)), "would use the key as a value: pass 'max'"),
         (([1, 2], [1.0, 2.0], 7), "not 7"),
         (([1, 2], ["a", "b"]), "must be numbers for combine=sum"),
         (([1, 2], None), "values are missing"),
