@@ -101,7 +101,7 @@ fn call(transport: Scripted, what: u8, said: Vec<Said>) {
 /// Puts down what peers will say, as frames of streams that are in order.
 fn script(transport: &Scripted, what: u8, said: Vec<Said>) {
     use skyphos::Transport as _;
-    let (me, size, pool) = (transport.rank(), transport.size(), transport.pool());
+    let (me, size, pool) = (transport.rank(), transport.size(), transport.facts().pool);
     let mut seqs: BTreeMap<(u32, u32, u64), u32> = BTreeMap::new();
     // A call of survivors has a number of its own.
     let here = if what == 4 { 1 << 47 } else { 0 };

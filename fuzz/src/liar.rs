@@ -1,11 +1,10 @@
 //! A rank that follows the protocol but for some frames: others get those otherwise.
 
 use arbitrary::Arbitrary;
-use skyphos_core::clock::Clock;
+use skyphos_core::extensions::{NativeCollectives, Replication, UnderReplicas};
 use skyphos_core::frame::{CallKind, Frame, FrameKind};
-use skyphos_core::slab::{CHUNK_BYTES, Pool};
-use skyphos_core::topology::Topology;
-use skyphos_core::transport::{Event, Transport, Waker};
+use skyphos_core::slab::CHUNK_BYTES;
+use skyphos_core::transport::{Event, Facts, Transport, Waker};
 use std::time::Duration;
 
 /// What becomes of a frame.
@@ -115,11 +114,12 @@ impl Liar {
                 let mut other = frame.header;
                 (other.kind, other.total) = (KINDS[usize::from(kind) % KINDS.len()], total);
                 other.round = other.round.wrapping_add(u32::from(round));
-                self.inner.post(to, Frame { header: other, payload: self.inner.pool().copy_of(&bytes) });
+                self.inner
+                    .post(to, Frame { header: other, payload: self.inner.facts().pool.copy_of(&bytes) });
                 return 1;
             }
         }
-        frame.payload = self.inner.pool().copy_of(&bytes);
+        frame.payload = self.inner.facts().pool.copy_of(&bytes);
         1
     }
 }
@@ -130,10 +130,16 @@ const KINDS: [FrameKind; 8] = [
     FrameKind::Abort,
     FrameKind::Probe,
     FrameKind::Present,
-    FrameKind::Have,
-    FrameKind::PassOn,
-    FrameKind::Passed,
+    FrameKind::Acknowledge,
+    FrameKind::Forward,
+    FrameKind::Forwarded,
 ];
+
+impl NativeCollectives for Liar {}
+
+impl Replication for Liar {}
+
+impl UnderReplicas for Liar {}
 
 impl Transport for Liar {
     fn rank(&self) -> u32 {
@@ -144,28 +150,14 @@ impl Transport for Liar {
         self.inner.size()
     }
 
-    fn name(&self) -> &'static str {
-        "liar"
-    }
-
-    fn address(&self, rank: u32) -> String {
-        self.inner.address(rank)
-    }
-
-    fn ranks_on_host(&self) -> usize {
-        self.inner.ranks_on_host()
-    }
-
-    fn topology(&self) -> Topology {
-        self.inner.topology()
-    }
-
-    fn clock(&self) -> Clock {
-        self.inner.clock()
-    }
-
-    fn pool(&self) -> Pool {
-        self.inner.pool()
+    fn facts(&self) -> Facts {
+        let known = self.inner.facts();
+        Facts {
+            topology: known.topology,
+            clock: known.clock,
+            pool: known.pool,
+            ..Facts::new("liar", known.addresses, known.ranks_on_host)
+        }
     }
 
     fn post(&mut self, to: u32, mut frame: Frame) {

@@ -21,8 +21,8 @@ const KINDS: [FrameKind; 8] = [
     FrameKind::Credit,
     FrameKind::Abort,
     FrameKind::Probe,
-    FrameKind::Have,
-    FrameKind::Passed,
+    FrameKind::Acknowledge,
+    FrameKind::Forwarded,
     FrameKind::Bye,
     FrameKind::GivenUp,
 ];

@@ -3,6 +3,7 @@
 use crate::allocation::{Limits, within};
 use crate::scripted::Scripted;
 use arbitrary::{Arbitrary, Result, Unstructured};
+use skyphos_core::extensions::Replication as _;
 use skyphos_core::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use skyphos_core::replicated::{Replicated, first_tells};
 use skyphos_core::transport::{Event, Loss, Transport};
@@ -17,10 +18,10 @@ const STEPS: usize = 100;
 
 const KINDS: [FrameKind; 9] = [
     FrameKind::Data,
-    FrameKind::PassOn,
-    FrameKind::Passed,
-    FrameKind::Have,
-    FrameKind::Vouch,
+    FrameKind::Forward,
+    FrameKind::Forwarded,
+    FrameKind::Acknowledge,
+    FrameKind::InputChecksum,
     FrameKind::Abort,
     FrameKind::Credit,
     FrameKind::Probe,
@@ -163,7 +164,10 @@ fn event(step: Step, inner: &Scripted, comm: u64) -> Option<Event> {
             }
             let bytes = body.bytes();
             header.total = bytes.len() as u64 + u64::from(origin / 128);
-            Event::Frame { from: peer(from)?, frame: Frame { header, payload: inner.pool().copy_of(&bytes) } }
+            Event::Frame {
+                from: peer(from)?,
+                frame: Frame { header, payload: inner.facts().pool.copy_of(&bytes) },
+            }
         }
         Step::Lost { from } => {
             let loss = [Loss::Left, Loss::Ended, Loss::Silent][usize::from(from) % 3];
@@ -197,14 +201,14 @@ fn act(inner: Scripted, each: u32, steps: Vec<Step>) {
                 let to = u32::from(to) % ranks;
                 // Nobody sends to itself, or in a call that is over.
                 if to != rank && !over[usize::from(call % 4)] {
-                    let payload = inner.pool().copy_of(&body.bytes());
+                    let payload = inner.facts().pool.copy_of(&body.bytes());
                     let header = header(FrameKind::Data, call, round, seq);
                     replicated.post(to, Frame { header, payload });
                 }
             }
             Step::End { call, failed } => {
                 if !std::mem::replace(&mut over[usize::from(call % 4)], true) {
-                    replicated.end(0, u64::from(call % 4), failed);
+                    replicated.end_call(0, u64::from(call % 4), failed);
                 }
             }
             Step::Wait { milliseconds } => wait = Duration::from_millis(u64::from(milliseconds)),

@@ -1,9 +1,10 @@
 //! A transport whose peers say what a script says, under a clock that goes on when somebody waits.
 
 use skyphos_core::clock::{Clock, VirtualClock};
+use skyphos_core::extensions::{NativeCollectives, Replication, UnderReplicas};
 use skyphos_core::frame::Frame;
 use skyphos_core::slab::Pool;
-use skyphos_core::transport::{Event, Loss, Transport, Waker};
+use skyphos_core::transport::{Event, Facts, Loss, Transport, Waker};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -48,6 +49,12 @@ impl Scripted {
     }
 }
 
+impl NativeCollectives for Scripted {}
+
+impl Replication for Scripted {}
+
+impl UnderReplicas for Scripted {}
+
 impl Transport for Scripted {
     fn rank(&self) -> u32 {
         self.rank
@@ -57,25 +64,13 @@ impl Transport for Scripted {
         self.size
     }
 
-    fn name(&self) -> &'static str {
-        "scripted"
-    }
-
-    fn address(&self, rank: u32) -> String {
-        assert!(rank < self.size, "the address of no rank");
-        format!("address {rank}")
-    }
-
-    fn ranks_on_host(&self) -> usize {
-        1
-    }
-
-    fn clock(&self) -> Clock {
-        Clock::Virtual(self.clock.clone())
-    }
-
-    fn pool(&self) -> Pool {
-        self.pool.clone()
+    fn facts(&self) -> Facts {
+        let addresses = (0..self.size).map(|rank| format!("address {rank}")).collect();
+        Facts {
+            clock: Clock::Virtual(self.clock.clone()),
+            pool: self.pool.clone(),
+            ..Facts::new("scripted", addresses, 1)
+        }
     }
 
     fn post(&mut self, to: u32, _frame: Frame) {

@@ -75,7 +75,7 @@ impl Drop for CallGuard<'_> {
         if node.has_background_work()
             && let Some((comm, call)) = self.ep.wire()
         {
-            node.transport().end(comm, call, failed);
+            node.transport().end_call(comm, call, failed);
         }
     }
 }

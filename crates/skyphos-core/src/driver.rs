@@ -59,7 +59,7 @@ impl Node {
                 state.driving = true;
                 drop(state);
                 quiet = if self.drive(Duration::ZERO) { quiet + 1 } else { 0 };
-                if quiet == self.quiet_polls {
+                if quiet == self.facts.quiet_polls {
                     return;
                 }
                 continue;

@@ -1,4 +1,4 @@
-//! What crosses a transport: a header of 64 bytes and up to 128 KB of payload.
+//! Frames: a header of 64 bytes and up to 128 KB of payload.
 //!
 //! All numbers are little-endian. `crc` is CRC32C over the header (with `crc` as zero) and the
 //! payload.
@@ -16,7 +16,7 @@
 //! | 28..32 | seq | number of the chunk in its message |
 //! | 32..36 | len | bytes of payload (18 bits); sig.outcomes (13 bits); the highest bit: the payload is lent, and a slip follows in its place ([`crate::loan`]) |
 //! | 36..40 | sig.extra | plan, degrees, root or tag |
-//! | 40..48 | total | bytes of the whole message (`Credit`: bytes consumed; `Vouch`: a checksum; `Abort` of all calls: how many were begun) |
+//! | 40..48 | total | bytes of the whole message (`Credit`: bytes consumed; `InputChecksum`: that; `Abort` of all calls: how many were begun) |
 //! | 48..56 | sig.n | size of the index space; of a message its group |
 //! | 56..60 | sig.width | numbers an index |
 //! | 60..64 | sig.kind, op, dtype, flags | the call |
@@ -48,54 +48,54 @@ const CALLS: u64 = (1 << CALL_BITS) - 1;
 /// Rounds with this bit move arrays: in whole chunks, which are not copied on their way.
 pub const ARRAYS: u32 = 0x2000_0000;
 
-/// What a frame is for.
+/// The purpose of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FrameKind {
     /// A chunk of a message.
     Data = 1,
-    /// "I have consumed `total` bytes of the stream you send me": opens the sender's window.
+    /// The sender has consumed `total` bytes of a stream: opens the window of the stream's sender.
     Credit = 2,
     /// The sender has left the call; the payload is an error.
     Abort = 3,
-    /// "Are you in this call?"
+    /// Asks whether the receiver is in this call.
     Probe = 4,
-    /// "I am in this call, or past it."
+    /// The sender is in this call, or past it.
     Present = 5,
     /// The sender has closed; nothing follows.
     Bye = 6,
-    /// The sender has heard nothing for too long, and listens no more; nothing follows.
+    /// The sender has received nothing for too long and takes the receiver for lost; nothing follows.
     GivenUp = 7,
-    /// "I have these chunks": between replicas.
-    Have = 8,
-    /// A chunk of a message, to be passed on to the receiver's other replicas.
-    PassOn = 9,
-    /// A chunk that was passed on.
-    Passed = 10,
-    /// "What I put into this call has the checksum `total`": between replicas.
-    Vouch = 11,
-    /// "I am past this call, which all have done their part of": to who did not hear so, in one that losses do not end.
+    /// Acknowledges chunks, to replicas that might send them too.
+    Acknowledge = 8,
+    /// A chunk that its receiver is to forward to its siblings.
+    Forward = 9,
+    /// A chunk that a sibling has forwarded.
+    Forwarded = 10,
+    /// Checksum `total` of the sender's input to the call, to its siblings.
+    InputChecksum = 11,
+    /// The sender is past this call, in which all ranks have done their part: to a rank that does not know, in a call that outlives losses.
     Past = 12,
-    /// "My arguments of this call, of which you have another hash": the payload has them.
+    /// The sender's arguments of this call, whose hash differs from the receiver's.
     Arguments = 13,
-    /// "This is what my program knows of the calls before, of which you have another hash": the payload has it. Round 0 asks for
-    /// the receiver's, round 1 is the answer.
+    /// The outcomes that the sender's program knows, whose hash differs from the receiver's. Round 0 asks for the receiver's, round 1
+    /// is the answer.
     Outcomes = 14,
 }
 
 impl FrameKind {
     fn from_code(code: u8) -> Option<FrameKind> {
         use FrameKind::*;
-        let of_replicas = [Have, PassOn, Passed, Vouch];
+        let of_replicas = [Acknowledge, Forward, Forwarded, InputChecksum];
         let mut all = [Data, Credit, Abort, Probe, Present, Bye, GivenUp, Past, Arguments, Outcomes]
             .into_iter()
             .chain(of_replicas);
         all.find(|k| *k as u8 == code)
     }
 
-    /// Whether it carries a chunk of a message: those of one message go out in order.
+    /// Whether the frame carries a chunk of a message. Chunks of one message go out in order.
     pub fn is_data(self) -> bool {
-        matches!(self, FrameKind::Data | FrameKind::PassOn | FrameKind::Passed)
+        matches!(self, FrameKind::Data | FrameKind::Forward | FrameKind::Forwarded)
     }
 }
 
@@ -546,7 +546,7 @@ mod tests {
             outcomes: 0x1234,
         };
         Header {
-            kind: FrameKind::Passed,
+            kind: FrameKind::Forwarded,
             comm: 5,
             call: 1 << 40,
             origin: 40_000,

@@ -21,6 +21,7 @@ pub mod collectives;
 mod driver;
 pub mod endpoint;
 mod exchange;
+pub mod extensions;
 pub mod frame;
 pub mod group;
 pub mod host;
@@ -28,6 +29,7 @@ pub mod host;
 pub mod host_region;
 pub mod loan;
 pub mod local;
+mod loss;
 mod mailbox;
 #[allow(unsafe_code, reason = "memory shared with other processes")]
 pub mod memory;

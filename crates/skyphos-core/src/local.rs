@@ -5,9 +5,10 @@
 mod inbox;
 mod sync;
 
+use crate::extensions::{NativeCollectives, Replication, UnderReplicas};
 use crate::frame::Frame;
 use crate::topology::Topology;
-use crate::transport::{Event, Loss, Transport, Waker, leaving};
+use crate::transport::{Event, Facts, Loss, Transport, Waker, goodbye_cause};
 use inbox::Inbox;
 use skyphos_types::Result;
 use std::sync::Arc;
@@ -22,15 +23,17 @@ pub struct Local {
     hub: Arc<Hub>,
     rank: u32,
     closed: bool,
-    /// Why it leaves, if its program has failed.
-    why: String,
+    /// Why its program has failed.
+    failure_reason: String,
 }
 
 /// A group of `size` ranks in this process.
 pub fn local_group(size: u32) -> Vec<Local> {
     let inboxes = (0..size).map(|_| Inbox::default()).collect();
     let hub = Arc::new(Hub { inboxes });
-    (0..size).map(|rank| Local { hub: hub.clone(), rank, closed: false, why: String::new() }).collect()
+    (0..size)
+        .map(|rank| Local { hub: hub.clone(), rank, closed: false, failure_reason: String::new() })
+        .collect()
 }
 
 impl Local {
@@ -55,31 +58,16 @@ impl Transport for Local {
         self.hub.inboxes.len() as u32
     }
 
-    fn name(&self) -> &'static str {
-        "local"
-    }
-
-    fn address(&self, rank: u32) -> String {
-        format!("this process, task {rank}")
-    }
-
-    fn ranks_on_host(&self) -> usize {
-        self.hub.inboxes.len()
-    }
-
-    fn topology(&self) -> Topology {
-        let one = vec![0; self.hub.inboxes.len()];
-        Topology::new(&one, &one).expect("one host in one rack")
+    fn facts(&self) -> Facts {
+        let size = self.hub.inboxes.len();
+        let addresses = (0..size).map(|rank| format!("this process, task {rank}")).collect();
+        let one = vec![0; size];
+        let topology = Topology::new(&one, &one).expect("one host in one rack");
+        Facts { topology, ..Facts::new("local", addresses, size) }
     }
 
     fn post(&mut self, to: u32, frame: Frame) {
         self.hub.inboxes[to as usize].put(Event::Frame { from: self.rank, frame });
-    }
-
-    fn give_up(&mut self, peer: u32, cause: &str) {
-        let down = |rank, cause: &str| Event::PeerDown { rank, cause: cause.to_owned(), loss: Loss::Silent };
-        self.hub.inboxes[self.rank as usize].put(down(peer, cause));
-        self.hub.inboxes[peer as usize].put(down(self.rank, "it has given this one up"));
     }
 
     fn backlog(&self, _to: u32) -> usize {
@@ -95,14 +83,26 @@ impl Transport for Local {
         Arc::new(move || hub.inboxes[rank].wake())
     }
 
-    fn say_why(&mut self, why: &str) {
-        why.clone_into(&mut self.why);
+    fn set_failure_reason(&mut self, reason: &str) {
+        reason.clone_into(&mut self.failure_reason);
     }
 
     fn close(&mut self, _wait: Duration) -> Result<()> {
-        let why = std::mem::take(&mut self.why);
-        self.leave(Loss::Left, leaving(&why));
+        let reason = std::mem::take(&mut self.failure_reason);
+        self.leave(Loss::Left, goodbye_cause(&reason));
         Ok(())
+    }
+}
+
+impl NativeCollectives for Local {}
+
+impl Replication for Local {}
+
+impl UnderReplicas for Local {
+    fn give_up(&mut self, peer: u32, cause: &str) {
+        let down = |rank, cause: &str| Event::PeerDown { rank, cause: cause.to_owned(), loss: Loss::Silent };
+        self.hub.inboxes[self.rank as usize].put(down(peer, cause));
+        self.hub.inboxes[peer as usize].put(down(self.rank, "it has given this one up"));
     }
 }
 

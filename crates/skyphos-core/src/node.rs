@@ -14,7 +14,7 @@ use crate::process::Process;
 use crate::slab::{Payload, Pool};
 use crate::tasks::Tasks;
 use crate::topology::Topology;
-use crate::transport::{Event, Health, Transport, Waker};
+use crate::transport::{Event, Facts, Health, Transport, Waker};
 use skyphos_types::{Error, Result};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -63,11 +63,7 @@ pub(crate) struct SharedMailbox {
 pub struct Node {
     rank: u32,
     size: u32,
-    name: &'static str,
-    addresses: Arc<[String]>,
-    topology: Topology,
-    chunk_bytes: usize,
-    ranks_on_host: usize,
+    pub(crate) facts: Facts,
     pub(crate) transport: Mutex<Box<dyn Transport>>,
     /// Threads that wait for the transport while the driver may sleep in it.
     pub(crate) transport_waiters: AtomicUsize,
@@ -75,23 +71,15 @@ pub struct Node {
     pub(crate) state: Mutex<SharedMailbox>,
     pub(crate) driver_left: Condvar,
     pub(crate) events: Mutex<Vec<Event>>,
-    pool: Pool,
     settings: Settings,
     merge_pool: Option<rayon::ThreadPool>,
     pub(crate) spin: Duration,
-    clock: Clock,
-    on_one_host: bool,
-    is_trusted: bool,
-    shares_memory: bool,
     /// Memory of broadcasts to this host.
     pub(crate) regions: Regions,
-    /// The transport has work while no call is under way.
-    background_work: bool,
-    /// This process's number, and the number of processes.
-    process_of: (u32, u32),
+    /// This process's number and the number of processes, if ranks are replicated.
+    replica: Option<(u32, u32)>,
     /// Whether a call uses the transport's native collectives, which serve one call at a time.
     native_in_use: AtomicBool,
-    pub(crate) quiet_polls: u32,
     /// Calls under way in the background.
     pub(crate) tasks: Arc<Tasks>,
     /// The process that made the node. A forked child shares its sockets and must leave them alone.
@@ -101,17 +89,10 @@ pub struct Node {
 impl Node {
     /// A node over a connected transport.
     pub fn new(transport: Box<dyn Transport>, settings: Settings) -> Result<Arc<Node>> {
-        let size = transport.size();
-        let addresses = transport.addresses();
-        let clock = transport.clock();
-        let virtual_time = matches!(clock, Clock::Virtual(_));
-        let ranks_on_host = transport.ranks_on_host();
-        let (on_one_host, background_work) = (transport.on_one_host(), transport.goes_on());
-        let is_trusted = on_one_host || transport.is_proven();
-        let shares_memory = transport.shares_memory() && !virtual_time;
-        let process_of = transport.place();
-        let callers_only = transport.is_for_callers_only();
-        let quiet_polls = transport.quiet_polls();
+        let facts = transport.facts();
+        let (rank, size) = (transport.rank(), transport.size());
+        let virtual_time = matches!(facts.clock, Clock::Virtual(_));
+        let process = transport.process();
         let cores = std::thread::available_parallelism().map_or(1, |c| c.get());
         let merge_pool = match settings.threads {
             0 => return Err(Error::bad_input("threads must be at least 1")),
@@ -124,20 +105,13 @@ impl Node {
                     .map_err(|e| Error::bad_input(format!("cannot start {threads} merge threads: {e}")))?,
             ),
         };
-        let mail = Mailbox::new(transport.rank(), addresses.clone());
+        let mail = Mailbox::new(rank, facts.addresses.clone());
         let node = Arc::new(Node {
-            rank: transport.rank(),
+            rank,
             size,
-            name: transport.name(),
-            ranks_on_host,
             waker: transport.waker(),
             transport_waiters: AtomicUsize::new(0),
             state: Mutex::new(SharedMailbox { mail, driving: false, waiters: 0 }),
-            addresses,
-            topology: transport.topology(),
-            chunk_bytes: transport.chunk_bytes(),
-            clock,
-            pool: transport.pool(),
             transport: Mutex::new(transport),
             driver_left: Condvar::new(),
             events: Mutex::new(Vec::new()),
@@ -145,20 +119,16 @@ impl Node {
             merge_pool,
             tasks: Arc::default(),
             process: Process::this(),
-            spin: if ranks_on_host <= cores && !virtual_time { SPIN } else { Duration::ZERO },
-            on_one_host,
-            is_trusted,
-            shares_memory,
+            spin: if facts.ranks_on_host <= cores && !virtual_time { SPIN } else { Duration::ZERO },
             regions: Regions::default(),
-            background_work,
-            process_of,
+            replica: process,
             native_in_use: AtomicBool::new(false),
-            quiet_polls,
+            facts,
         });
-        if virtual_time || callers_only {
+        if virtual_time || node.facts.is_for_callers_only {
             // A simulated process has one thread; and a thread of ours may not use a transport that is for callers.
             node.tasks.needs_no_thread();
-        } else if background_work {
+        } else if process.is_some() {
             Node::start_background_work(&node)?;
         }
         Ok(node)
@@ -176,42 +146,42 @@ impl Node {
 
     /// The transport's name.
     pub fn transport_name(&self) -> &'static str {
-        self.name
+        self.facts.name
     }
 
     /// Host and address of a rank.
     pub fn address(&self, rank: u32) -> &str {
-        &self.addresses[rank as usize]
+        &self.facts.addresses[rank as usize]
     }
 
     /// Where the ranks are, as the transport knows it.
     pub fn topology(&self) -> &Topology {
-        &self.topology
+        &self.facts.topology
     }
 
     /// Ranks that share this host.
     pub fn ranks_on_host(&self) -> usize {
-        self.ranks_on_host
+        self.facts.ranks_on_host
     }
 
     /// The most bytes of a message that go in one frame, unless a row takes more.
     pub(crate) fn chunk_bytes(&self) -> usize {
-        self.chunk_bytes
+        self.facts.chunk_bytes
     }
 
     /// The clock of this rank.
     pub fn clock(&self) -> &Clock {
-        &self.clock
+        &self.facts.clock
     }
 
     /// Time since the node was made.
     pub fn now(&self) -> Duration {
-        self.clock.now()
+        self.facts.clock.now()
     }
 
     /// Where buffers come from.
     pub fn pool(&self) -> &Pool {
-        &self.pool
+        &self.facts.pool
     }
 
     /// Threads for large merges; `None` when the caller merges alone.
@@ -282,7 +252,7 @@ impl Node {
             while !why.is_char_boundary(end) {
                 end -= 1;
             }
-            self.transport().say_why(&format!("rank {} failed: {}", self.rank, &why[..end]));
+            self.transport().set_failure_reason(&format!("rank {} failed: {}", self.rank, &why[..end]));
         }
     }
 
@@ -297,37 +267,37 @@ impl Node {
 
     /// Whether all ranks are on one host.
     pub fn on_one_host(&self) -> bool {
-        self.on_one_host
+        self.facts.on_one_host
     }
 
     /// Whether messages of other ranks may be trusted like this program's own data: all ranks are authenticated, or on this host.
     pub fn is_trusted(&self) -> bool {
-        self.is_trusted
+        self.facts.on_one_host || self.facts.is_authenticated
     }
 
     /// Whether ranks are processes or threads of real hosts, one each.
     pub fn knows_hosts(&self) -> bool {
-        matches!(self.clock, Clock::Real(_)) && !self.is_replicated()
+        matches!(self.facts.clock, Clock::Real(_)) && !self.is_replicated()
     }
 
     /// Whether ranks of this host may share memory, for all this rank knows.
     pub fn shares_memory(&self) -> bool {
-        self.shares_memory
+        self.facts.shares_memory && matches!(self.facts.clock, Clock::Real(_))
     }
 
     /// This process's number, and the number of processes: more than ranks, if ranks are replicated.
     pub fn process(&self) -> (u32, u32) {
-        self.process_of
+        self.replica.unwrap_or((self.rank, self.size))
     }
 
     /// Whether the transport has work while no call is under way.
     pub(crate) fn has_background_work(&self) -> bool {
-        self.background_work
+        self.replica.is_some()
     }
 
     /// Whether ranks are several processes.
     pub fn is_replicated(&self) -> bool {
-        self.process_of.1 > self.size
+        self.process().1 > self.size
     }
 
     /// The health of all processes.

@@ -22,6 +22,6 @@ impl Endpoint {
         vouch.bytes(self.sig().with_hashes().as_bytes());
         put_in(&mut vouch);
         let (comm, call) = self.wire().expect("a call with input");
-        self.node().transport().vouch(comm, call, vouch.0.finalize());
+        self.node().transport().set_input_checksum(comm, call, vouch.0.finalize());
     }
 }

@@ -2,7 +2,7 @@
 //! was sent, and waits that end too early. Explored to the end by a model checker.
 
 use skyphos_core::frame::{FrameKind, Header};
-use skyphos_core::replicated::{Body, Chunk, Have, Inflow, Numbering, Outflow, Step};
+use skyphos_core::replicated::{Acknowledgement, Action, Body, Chunk, Inflow, Numbering, Outflow};
 use stateright::{Checker, Model, Property};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl Body for Number {
 enum Item {
     /// A chunk: its frame's kind, its place, and who made it, if it was passed on.
     Chunk(u8, u32, u16),
-    Have(Have),
+    Acknowledgement(Acknowledgement),
     /// The connection's end.
     Gone,
 }
@@ -104,7 +104,7 @@ impl World {
                     let mut nothing = || (0..race.size() as u32).all(|to| out.take(to, || 0).is_none());
                     let now = posted && nothing();
                     // Nor will there be anything when all is overdue.
-                    out.look(LATER, |_| 0, |_| false);
+                    out.check(LATER, |_| 0, |_| false);
                     let mut nothing = || (0..race.size() as u32).all(|to| out.take(to, || 0).is_none());
                     now && nothing()
                 })
@@ -115,43 +115,43 @@ impl World {
         let item = self.channel(from, to).pop_front().expect("enabled");
         let size = self.processes.len();
         let Some(one) = &mut self.processes[to] else { return };
-        let mut steps = Vec::new();
+        let mut actions = Vec::new();
         match item {
             Item::Chunk(kind, seq, origin) => {
-                let kind = [FrameKind::Data, FrameKind::PassOn, FrameKind::Passed][kind as usize];
+                let kind = [FrameKind::Data, FrameKind::Forward, FrameKind::Forwarded][kind as usize];
                 let header = Header { seq, origin, ..Header::control(kind, 0, 0) };
-                let by = if kind == FrameKind::Passed { u32::from(origin) } else { from as u32 };
-                let differ = one.inflow.chunk(from as u32, by, header, Number(seq), false, &mut steps);
+                let by = if kind == FrameKind::Forwarded { u32::from(origin) } else { from as u32 };
+                let differ = one.inflow.chunk(from as u32, by, header, Number(seq), false, &mut actions);
                 assert_eq!(differ, None);
             }
-            Item::Have(Have { chunk, sum, by }) => {
+            Item::Acknowledgement(Acknowledgement { chunk, sum, by }) => {
                 // As the sender names it.
                 let chunk = Chunk { rank: from as u32 % 2, ..chunk };
-                assert_eq!(one.out.have(Duration::ZERO, from as u32, chunk, sum, by, false), None);
+                assert_eq!(one.out.acknowledge(Duration::ZERO, from as u32, chunk, sum, by, false), None);
             }
             Item::Gone => {
                 one.out.lose(from as u32);
-                one.inflow.lose(from as u32, false, &mut steps);
+                one.inflow.lose(from as u32, false, &mut actions);
             }
         }
-        for step in steps {
-            match step {
-                Step::Deliver(0, header, Number(number)) => {
+        for action in actions {
+            match action {
+                Action::Deliver(0, header, Number(number)) => {
                     assert_eq!(header.seq, number);
                     one.got.push(number);
                 }
-                Step::PassOn(header, body) => {
+                Action::Forward(header, body) => {
                     for sibling in (0..size).filter(|p| p % 2 == to % 2 && *p != to) {
-                        one.out.pass(sibling as u32, header, body.clone());
+                        one.out.forward(sibling as u32, header, body.clone());
                     }
                 }
                 other => panic!("{other:?}"),
             }
         }
-        let told = one.inflow.take_have();
-        for (process, notices) in told {
+        let acknowledgements = one.inflow.take_acknowledgements();
+        for (process, notices) in acknowledgements {
             if self.processes[process as usize].is_some() {
-                let items = notices.into_iter().map(Item::Have);
+                let items = notices.into_iter().map(Item::Acknowledgement);
                 self.channel(to, process as usize).extend(items);
             }
         }
@@ -185,7 +185,7 @@ impl Model for Race {
                 events.push(Event::Posts { process });
             }
             let mut out = one.out.clone();
-            if world.expired < self.expiries && out.due().is_some() {
+            if world.expired < self.expiries && out.next_check().is_some() {
                 events.extend([false, true].map(|stuck| Event::Expires { process, stuck }));
             }
             for to in (0..size).filter(|to| *to != process) {
@@ -229,7 +229,7 @@ impl Model for Race {
             }
             Event::Takes { from, to } => {
                 let (header, Number(number)) = world.processes[from].as_mut()?.out.take(to as u32, || 0)?;
-                let kinds = [FrameKind::Data, FrameKind::PassOn, FrameKind::Passed];
+                let kinds = [FrameKind::Data, FrameKind::Forward, FrameKind::Forwarded];
                 let kind = kinds.iter().position(|kind| *kind == header.kind)? as u8;
                 if world.processes[to].is_some() {
                     world.channel(from, to).push_back(Item::Chunk(kind, number, header.origin));
@@ -238,7 +238,7 @@ impl Model for Race {
             Event::Comes { from, to } => world.comes(from, to),
             Event::Expires { process, stuck } => {
                 world.expired += 1;
-                world.processes[process].as_mut()?.out.look(LATER, |_| 0, |_| stuck);
+                world.processes[process].as_mut()?.out.check(LATER, |_| 0, |_| stuck);
             }
             Event::Dies { process, comes } => {
                 world.deaths += 1;

@@ -16,10 +16,11 @@ use crate::inbox::{HEAD, Inbox, small_bytes};
 use crate::library::Library;
 use crate::seats::Seats;
 use crate::waiting::Idle;
+use skyphos_core::extensions::{NativeCollectives, Replication, UnderReplicas};
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Payload, Pool, SlabMut};
 use skyphos_core::topology::Topology;
-use skyphos_core::transport::{Event, Loss, Transport, Waker, leaving, why_of};
+use skyphos_core::transport::{Event, Facts, Loss, Transport, Waker, goodbye_cause, reason_in};
 use skyphos_types::{DType, Error, ReduceOp, Result};
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
@@ -103,8 +104,8 @@ pub struct Mpi {
     told: bool,
     woken: Arc<AtomicBool>,
     closed: bool,
-    /// Why this rank leaves, if its program has failed.
-    why: String,
+    /// Why this rank's program has failed.
+    failure_reason: String,
 }
 
 impl Mpi {
@@ -130,7 +131,7 @@ impl Mpi {
             told: false,
             woken: Arc::default(),
             closed: false,
-            why: String::new(),
+            failure_reason: String::new(),
         };
         library.enter();
         for place in 0..mpi.inbox.places() {
@@ -340,10 +341,10 @@ impl Mpi {
             return events.push(Event::Frame { from, frame });
         }
         self.peers[from as usize].gone = true;
-        let why = why_of(&frame.payload);
+        let why = reason_in(&frame.payload);
         let (loss, cause) = match frame.header.call {
             ENDS => (Loss::Ended, "its process ended without closing its Comm"),
-            _ => (Loss::Left, leaving(&why)),
+            _ => (Loss::Left, goodbye_cause(&why)),
         };
         events.push(Event::PeerDown { rank: from, cause: cause.to_owned(), loss });
     }
@@ -386,7 +387,7 @@ impl Mpi {
         let others: Vec<u32> = (0..self.peers.len() as u32).filter(|rank| *rank != self.rank).collect();
         for peer in &others {
             let header = Header::control(FrameKind::Bye, 0, how);
-            let payload = self.pool.copy_of(self.why.as_bytes());
+            let payload = self.pool.copy_of(self.failure_reason.as_bytes());
             self.post(*peer, Frame { header, payload });
         }
         let (end, mut idle, mut events) = (Instant::now() + wait, Idle::new(), Vec::new());
@@ -436,60 +437,7 @@ impl Mpi {
     }
 }
 
-impl Transport for Mpi {
-    fn rank(&self) -> u32 {
-        self.rank
-    }
-
-    fn size(&self) -> u32 {
-        self.peers.len() as u32
-    }
-
-    fn name(&self) -> &'static str {
-        "mpi"
-    }
-
-    fn address(&self, rank: u32) -> String {
-        self.addresses[rank as usize].clone()
-    }
-
-    fn addresses(&self) -> Arc<[String]> {
-        self.addresses.clone()
-    }
-
-    fn ranks_on_host(&self) -> usize {
-        self.ranks_on_host
-    }
-
-    fn topology(&self) -> Topology {
-        self.topology.clone()
-    }
-
-    fn pool(&self) -> Pool {
-        self.pool.clone()
-    }
-
-    fn post(&mut self, to: u32, frame: Frame) {
-        debug_assert!(frame.payload.len() <= CHUNK_BYTES);
-        let Some(_pass) = self.pass() else { return };
-        let bytes = HEADER_BYTES + frame.payload.len();
-        let peer = &self.peers[to as usize];
-        if peer.queue.is_empty() && peer.sending.len() < UNDER_WAY {
-            self.start(to, frame);
-        } else {
-            let peer = &mut self.peers[to as usize];
-            peer.backlog += bytes;
-            peer.queue.push_back(frame);
-        }
-        let Peer { backlog, mark, .. } = &mut self.peers[to as usize];
-        *mark = (*mark).max(*backlog);
-        self.set_busy(to);
-    }
-
-    fn backlog(&self, to: u32) -> usize {
-        self.peers[to as usize].backlog
-    }
-
+impl NativeCollectives for Mpi {
     fn has_allreduce(&self, op: &ReduceOp, dtype: DType) -> bool {
         self.library.reduction(op, dtype).is_some()
     }
@@ -514,6 +462,51 @@ impl Transport for Mpi {
             self.reducing.push_back(Reducing { request, header, slab: part });
         }
     }
+}
+
+impl Replication for Mpi {}
+
+impl UnderReplicas for Mpi {}
+
+impl Transport for Mpi {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn size(&self) -> u32 {
+        self.peers.len() as u32
+    }
+
+    fn facts(&self) -> Facts {
+        Facts {
+            topology: self.topology.clone(),
+            pool: self.pool.clone(),
+            is_for_callers_only: !self.library.is_for_all_threads(),
+            quiet_polls: 2,
+            ..Facts::new("mpi", self.addresses.clone(), self.ranks_on_host)
+        }
+    }
+
+    fn post(&mut self, to: u32, frame: Frame) {
+        debug_assert!(frame.payload.len() <= CHUNK_BYTES);
+        let Some(_pass) = self.pass() else { return };
+        let bytes = HEADER_BYTES + frame.payload.len();
+        let peer = &self.peers[to as usize];
+        if peer.queue.is_empty() && peer.sending.len() < UNDER_WAY {
+            self.start(to, frame);
+        } else {
+            let peer = &mut self.peers[to as usize];
+            peer.backlog += bytes;
+            peer.queue.push_back(frame);
+        }
+        let Peer { backlog, mark, .. } = &mut self.peers[to as usize];
+        *mark = (*mark).max(*backlog);
+        self.set_busy(to);
+    }
+
+    fn backlog(&self, to: u32) -> usize {
+        self.peers[to as usize].backlog
+    }
 
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
         let before = events.len();
@@ -537,21 +530,13 @@ impl Transport for Mpi {
         }
     }
 
-    fn say_why(&mut self, why: &str) {
-        why.clone_into(&mut self.why);
-    }
-
-    fn quiet_polls(&self) -> u32 {
-        2
+    fn set_failure_reason(&mut self, reason: &str) {
+        reason.clone_into(&mut self.failure_reason);
     }
 
     fn waker(&self) -> Waker {
         let woken = self.woken.clone();
         Arc::new(move || woken.store(true, Ordering::Release))
-    }
-
-    fn is_for_callers_only(&self) -> bool {
-        !self.library.is_for_all_threads()
     }
 
     fn close(&mut self, wait: Duration) -> Result<()> {

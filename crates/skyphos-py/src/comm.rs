@@ -102,7 +102,7 @@ pub fn connect_mpi(
     let transport = py.detach(|| skyphos::mpi::connect(&options)).map_err(|e| to_py(py, e))?;
     if threads.is_none() {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        settings.threads = (cores / transport.ranks_on_host()).max(1);
+        settings.threads = (cores / transport.facts().ranks_on_host).max(1);
     }
     Ok(Connected::new(transport, settings))
 }
@@ -138,7 +138,7 @@ pub struct Connected {
 impl Connected {
     fn new(transport: impl Transport + 'static, settings: Settings) -> Connected {
         let (rank, size) = (transport.rank(), transport.size());
-        let addresses = transport.addresses().to_vec();
+        let addresses = transport.facts().addresses.to_vec();
         let transport = Mutex::new(Some(Box::new(transport) as Box<dyn Transport>));
         Connected { rank, size, addresses, settings, transport }
     }

@@ -6,9 +6,10 @@ use crate::time::nanoseconds;
 use crate::world::World;
 use skyphos_core::Topology;
 use skyphos_core::clock::{Clock, VirtualClock};
+use skyphos_core::extensions::{NativeCollectives, Replication, UnderReplicas};
 use skyphos_core::frame::Frame;
 use skyphos_core::slab::Pool;
-use skyphos_core::transport::{Event, Transport, Waker};
+use skyphos_core::transport::{Event, Facts, Transport, Waker};
 use skyphos_types::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -76,6 +77,24 @@ impl Sim {
     }
 }
 
+impl NativeCollectives for Sim {}
+
+impl Replication for Sim {}
+
+impl UnderReplicas for Sim {
+    fn unacknowledged(&self, to: u32) -> Option<usize> {
+        Some(self.shared.world().on_way(self.rank, to))
+    }
+
+    fn give_up(&mut self, peer: u32, cause: &str) {
+        let mut world = self.shared.world();
+        // Without faults no process is stopped.
+        if world.faults.is_some() {
+            world.give_up(self.rank, peer, cause.to_owned(), self.clock.at());
+        }
+    }
+}
+
 impl Transport for Sim {
     fn rank(&self) -> u32 {
         self.rank
@@ -85,32 +104,13 @@ impl Transport for Sim {
         self.shared.addresses.len() as u32
     }
 
-    fn name(&self) -> &'static str {
-        "sim"
-    }
-
-    fn address(&self, rank: u32) -> String {
-        self.shared.addresses[rank as usize].clone()
-    }
-
-    fn ranks_on_host(&self) -> usize {
-        self.shared.ranks_on_host
-    }
-
-    fn addresses(&self) -> Arc<[String]> {
-        self.shared.addresses.clone()
-    }
-
-    fn topology(&self) -> Topology {
-        self.shared.topology.clone()
-    }
-
-    fn clock(&self) -> Clock {
-        Clock::Virtual(self.clock.clone())
-    }
-
-    fn pool(&self) -> Pool {
-        self.shared.pool.clone()
+    fn facts(&self) -> Facts {
+        Facts {
+            topology: self.shared.topology.clone(),
+            clock: Clock::Virtual(self.clock.clone()),
+            pool: self.shared.pool.clone(),
+            ..Facts::new("sim", self.shared.addresses.clone(), self.shared.ranks_on_host)
+        }
     }
 
     fn post(&mut self, to: u32, frame: Frame) {
@@ -118,20 +118,8 @@ impl Transport for Sim {
         self.shared.world().post(self.rank, to, self.clock.at(), frame, self.generation);
     }
 
-    fn give_up(&mut self, peer: u32, cause: &str) {
-        let mut world = self.shared.world();
-        // Without faults nobody stands still.
-        if world.faults.is_some() {
-            world.give_up(self.rank, peer, cause.to_owned(), self.clock.at());
-        }
-    }
-
     fn backlog(&self, to: u32) -> usize {
         self.shared.world().backlog(self.rank, to)
-    }
-
-    fn on_way(&self, to: u32) -> usize {
-        self.shared.world().on_way(self.rank, to)
     }
 
     /// What has come. Time passes only in [`crate::Cluster::run`], which polls whoever something comes for, and in

@@ -17,7 +17,7 @@ use crate::wire::Wire;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::loan::{Borrower, SLIP_BYTES};
 use skyphos_core::slab::{Payload, Pool, SlabMut};
-use skyphos_core::transport::{Event, Loss, why_of};
+use skyphos_core::transport::{Event, Loss, reason_in};
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 
 /// Read-ahead while frames are small: 64 KB hold 15 frames of 4 KB or 1,000 headers.
@@ -210,7 +210,7 @@ impl Inbox {
             return Err(damaged("the checksum of a frame is wrong"));
         }
         match header.kind {
-            FrameKind::Bye => return Err(Stop::Bye(why_of(&payload))),
+            FrameKind::Bye => return Err(Stop::Bye(reason_in(&payload))),
             FrameKind::GivenUp => return Err(Stop::Broken(Loss::Silent, GIVEN_UP.to_owned())),
             _ => {}
         }

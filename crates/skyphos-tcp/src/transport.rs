@@ -34,9 +34,10 @@ use crate::sockets::{self, lost};
 use crate::wire::{Idle, Wire};
 use mio::{Events, Interest, Poll, Token};
 use skyphos_core::Topology;
+use skyphos_core::extensions::{NativeCollectives, Replication, UnderReplicas};
 use skyphos_core::frame::{Frame, FrameKind, Header};
 use skyphos_core::slab::{Payload, Pool};
-use skyphos_core::transport::{Event, Loss, Transport, Waker, leaving};
+use skyphos_core::transport::{Event, Facts, Loss, Transport, Waker, goodbye_cause};
 use skyphos_types::Result;
 use std::io::ErrorKind;
 use std::net::Shutdown;
@@ -71,7 +72,7 @@ pub(crate) struct Peer {
 /// Frames between ranks over TCP; see [`crate::connect`].
 pub struct Tcp {
     rank: u32,
-    addresses: Vec<String>,
+    addresses: Arc<[String]>,
     topology: Topology,
     ranks_on_host: usize,
     poll: Poll,
@@ -97,8 +98,8 @@ pub struct Tcp {
     lending: Pool,
     buffer: Box<[u8]>,
     pulse: Pulse,
-    /// Why this rank leaves, if its program has failed.
-    why: String,
+    /// Why this rank's program has failed.
+    failure_reason: String,
     /// Peers had to prove that they have the group's token, or a certificate.
     pub(crate) proven: bool,
     /// Ranks of a host may have memory in common.
@@ -162,7 +163,7 @@ impl Tcp {
             lending: arena.map_or_else(Pool::default, Pool::lending),
             buffer: vec![0; FAR].into(),
             pulse: Pulse::new(heartbeat, size),
-            why: String::new(),
+            failure_reason: String::new(),
             proven: false,
             shares_memory: true,
         })
@@ -291,7 +292,7 @@ impl Tcp {
                 }
                 (Stop::Drained | Stop::Broken(..), Some((loss, cause)))
                 | (Stop::Broken(loss, cause), None) => lose(peer, from, &cause, loss, events),
-                (Stop::Bye(why), _) => lose(peer, from, leaving(&why), Loss::Left, events),
+                (Stop::Bye(why), _) => lose(peer, from, goodbye_cause(&why), Loss::Left, events),
             }
             peer.unread
         });
@@ -383,6 +384,36 @@ fn last_word(kind: FrameKind) -> Frame {
     Frame { header: Header::control(kind, 0, 0), payload: Payload::default() }
 }
 
+impl NativeCollectives for Tcp {}
+
+impl Replication for Tcp {}
+
+impl UnderReplicas for Tcp {
+    fn unacknowledged(&self, to: u32) -> Option<usize> {
+        let peer = &self.peers[to as usize];
+        let open = peer.wire.as_ref().filter(|_| !peer.given_up);
+        let bytes = open.map_or(0, |wire| match wire.is_shared() {
+            // Shared memory delivers all that was handed over.
+            true => self.backlog(to),
+            false => self.backlog(to) + sockets::unacknowledged(&wire.stream).unwrap_or(0),
+        });
+        Some(bytes)
+    }
+
+    fn limit_ahead(&mut self, bytes: usize) {
+        for peer in &mut self.peers {
+            peer.outbox.hold_back(bytes);
+            if let Some(wire) = &mut peer.wire {
+                wire.hold_back(bytes);
+            }
+        }
+    }
+
+    fn give_up(&mut self, peer: u32, cause: &str) {
+        lose(&mut self.peers[peer as usize], peer, cause, Loss::Silent, &mut self.given_up);
+    }
+}
+
 impl Transport for Tcp {
     fn rank(&self) -> u32 {
         self.rank
@@ -392,32 +423,14 @@ impl Transport for Tcp {
         self.peers.len() as u32
     }
 
-    fn name(&self) -> &'static str {
-        "tcp"
-    }
-
-    fn address(&self, rank: u32) -> String {
-        self.addresses[rank as usize].clone()
-    }
-
-    fn ranks_on_host(&self) -> usize {
-        self.ranks_on_host
-    }
-
-    fn is_proven(&self) -> bool {
-        self.proven
-    }
-
-    fn shares_memory(&self) -> bool {
-        self.shares_memory
-    }
-
-    fn topology(&self) -> Topology {
-        self.topology.clone()
-    }
-
-    fn pool(&self) -> Pool {
-        self.lending.clone()
+    fn facts(&self) -> Facts {
+        Facts {
+            topology: self.topology.clone(),
+            pool: self.lending.clone(),
+            is_authenticated: self.proven,
+            shares_memory: self.shares_memory,
+            ..Facts::new("tcp", self.addresses.clone(), self.ranks_on_host)
+        }
     }
 
     fn post(&mut self, to: u32, frame: Frame) {
@@ -437,10 +450,6 @@ impl Transport for Tcp {
         self.peers[to as usize].outbox.note_peak();
     }
 
-    fn give_up(&mut self, peer: u32, cause: &str) {
-        lose(&mut self.peers[peer as usize], peer, cause, Loss::Silent, &mut self.given_up);
-    }
-
     fn cork(&mut self, corked: bool) {
         self.corked = corked;
         if corked {
@@ -454,32 +463,13 @@ impl Transport for Tcp {
         }
     }
 
-    fn say_why(&mut self, why: &str) {
-        why.clone_into(&mut self.why);
-    }
-
-    fn hold_back(&mut self, bytes: usize) {
-        for peer in &mut self.peers {
-            peer.outbox.hold_back(bytes);
-            if let Some(wire) = &mut peer.wire {
-                wire.hold_back(bytes);
-            }
-        }
-    }
-
     fn backlog(&self, to: u32) -> usize {
         let peer = &self.peers[to as usize];
         if peer.given_up { 0 } else { peer.outbox.backlog() }
     }
 
-    fn on_way(&self, to: u32) -> usize {
-        let peer = &self.peers[to as usize];
-        let open = peer.wire.as_ref().filter(|_| !peer.given_up);
-        open.map_or(0, |wire| match wire.is_shared() {
-            // Nothing can keep it from being there.
-            true => self.backlog(to),
-            false => self.backlog(to) + sockets::unacknowledged(&wire.stream).unwrap_or(0),
-        })
+    fn set_failure_reason(&mut self, reason: &str) {
+        reason.clone_into(&mut self.failure_reason);
     }
 
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
@@ -517,7 +507,7 @@ impl Transport for Tcp {
     /// is still on its way. Input is read and thrown away meanwhile.
     fn close(&mut self, wait: Duration) -> Result<()> {
         let until = Instant::now() + wait.min(FOR_EVER);
-        let payload = self.pool.copy_of(self.why.as_bytes());
+        let payload = self.pool.copy_of(self.failure_reason.as_bytes());
         let bye = Frame { payload, ..last_word(FrameKind::Bye) };
         let mut open = Vec::new();
         for rank in 0..self.peers.len() {

@@ -68,7 +68,7 @@ fn child() {
 
 /// Sends to all for ever.
 fn flood(mut tcp: Tcp) {
-    let (pool, mut events) = (tcp.pool(), Vec::new());
+    let (pool, mut events) = (tcp.facts().pool, Vec::new());
     loop {
         let mut slab = pool.take_for_several(CHUNK_BYTES);
         slab.as_bytes_mut().fill(1);
@@ -161,7 +161,7 @@ fn a_call_in_flight_raises_peer_lost_with_rank_and_address() {
     let mut place = Place::new();
     let child = spawn("sleep", 1, 2, &place.at);
     let tcp = rank_0(&mut place, 2);
-    let address = tcp.address(1);
+    let address = tcp.facts().addresses[1].clone();
     let node = Node::new(Box::new(tcp), Settings { timeout: LONG, ..Settings::default() }).unwrap();
     let group = Arc::new(Group::new(1, vec![0, 1], 0));
     node.open_group(group.clone());

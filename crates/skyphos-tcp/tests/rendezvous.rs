@@ -28,10 +28,17 @@ fn every_rank_finds_every_other_whatever_the_order_of_arrival() {
         options.rotate_left((size as usize * 3) % size.max(1) as usize);
         let group: Vec<Tcp> = connect_all(options).into_iter().map(|t| t.unwrap()).collect();
         for tcp in &group {
-            assert_eq!((tcp.size(), tcp.ranks_on_host(), tcp.name()), (size, size as usize, "tcp"));
+            assert_eq!(
+                (tcp.size(), tcp.facts().ranks_on_host, tcp.facts().name),
+                (size, size as usize, "tcp")
+            );
             let first = &group[0];
-            assert!((0..size).all(|r| tcp.address(r) == first.address(r)), "all see the same addresses");
-            assert!(tcp.address(0).contains("127.0.0.1:"), "{}", tcp.address(0));
+            assert!(
+                (0..size).all(|r| tcp.facts().addresses[r as usize] == first.facts().addresses[r as usize]),
+                "all see the same addresses"
+            );
+            let address = &tcp.facts().addresses[0];
+            assert!(address.contains("127.0.0.1:"), "{address}");
         }
         let mut ranks: Vec<u32> = group.iter().map(|t| t.rank()).collect();
         ranks.sort();
@@ -301,7 +308,7 @@ fn a_time_out_without_end_is_no_overflow() {
 #[test]
 fn a_group_of_one_needs_no_network() {
     let mut tcp = connect(Options::new(0, 1, "nowhere at all")).unwrap();
-    assert_eq!((tcp.size(), tcp.ranks_on_host()), (1, 1));
+    assert_eq!((tcp.size(), tcp.facts().ranks_on_host), (1, 1));
     let mut events = Vec::new();
     tcp.poll(Duration::from_millis(2), &mut events);
     tcp.close(LONG).unwrap();

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+use skyphos_core::extensions::UnderReplicas;
 use skyphos_core::frame::{Frame, FrameKind, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Pool};
 use skyphos_core::transport::{Event, Loss, Transport};
@@ -123,7 +124,7 @@ proptest! {
                 let frames = &frames;
                 let mut tcp = tcp.unwrap();
                 if hold_back {
-                    tcp.hold_back(CHUNK_BYTES);
+                    tcp.limit_ahead(CHUNK_BYTES);
                 }
                 scope.spawn(move || play(tcp, frames));
             }

@@ -21,7 +21,7 @@ fn byte(from: u32, to: u32, seq: u32) -> u8 {
 
 fn run(mut tcp: Tcp) {
     let (me, size) = (tcp.rank(), tcp.size());
-    let pool = tcp.pool();
+    let pool = tcp.facts().pool;
     let others: Vec<u32> = (0..size).filter(|r| *r != me).collect();
     // All is posted before anything is read: whoever blocked here would block for ever.
     for seq in 0..FRAMES {

@@ -10,10 +10,11 @@ use skyphos::{
 };
 use skyphos_core::Topology;
 use skyphos_core::butterfly::layers;
+use skyphos_core::extensions::{NativeCollectives, Replication, UnderReplicas};
 use skyphos_core::frame::Frame;
 use skyphos_core::local::{Local, local_group};
 use skyphos_core::stream::{PART_BUCKETS, RESULT_BUCKETS};
-use skyphos_core::transport::{Event, Transport, Waker};
+use skyphos_core::transport::{Event, Facts, Transport, Waker};
 use skyphos_kernels::{Draw, dequantise, quantise, quantised_bytes, split_ranges};
 use skyphos_types::with_real;
 use std::sync::Arc;
@@ -307,6 +308,12 @@ fn unbiased_and_within_the_variance_bound() {
 /// A transport that counts the bytes it is given.
 struct Counting(Local, Arc<AtomicU64>);
 
+impl NativeCollectives for Counting {}
+
+impl Replication for Counting {}
+
+impl UnderReplicas for Counting {}
+
 impl Transport for Counting {
     fn rank(&self) -> u32 {
         self.0.rank()
@@ -314,14 +321,9 @@ impl Transport for Counting {
     fn size(&self) -> u32 {
         self.0.size()
     }
-    fn name(&self) -> &'static str {
-        "counting"
-    }
-    fn address(&self, rank: u32) -> String {
-        self.0.address(rank)
-    }
-    fn ranks_on_host(&self) -> usize {
-        self.0.ranks_on_host()
+    fn facts(&self) -> Facts {
+        let known = self.0.facts();
+        Facts::new("counting", known.addresses, known.ranks_on_host)
     }
     fn post(&mut self, to: u32, frame: Frame) {
         self.1.fetch_add(64 + frame.payload.len() as u64, Ordering::Relaxed);

@@ -143,7 +143,8 @@ impl Mailbox {
             FrameKind::Past => b.set_absent(from, Absence::Past),
             // The last ones are between replicas, in the transport.
             FrameKind::Probe | FrameKind::Bye | FrameKind::GivenUp | FrameKind::Outcomes => {}
-            FrameKind::Have | FrameKind::PassOn | FrameKind::Passed | FrameKind::Vouch => {}
+            FrameKind::Acknowledge | FrameKind::Forward | FrameKind::Forwarded | FrameKind::InputChecksum => {
+            }
         }
     }
 

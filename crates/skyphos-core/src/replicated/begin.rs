@@ -2,7 +2,7 @@
 
 use crate::frame::{Frame, FrameKind, Header};
 use crate::slab::CHUNK_BYTES;
-use crate::transport::{Event, Transport};
+use crate::transport::{Event, Facts, Transport};
 use skyphos_types::{Error, Result};
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ pub fn first_tells(
     timeout: Duration,
     waiting: &mut Vec<Event>,
 ) -> Result<Vec<u8>> {
-    let until = transport.clock().now() + timeout;
+    let Facts { clock, pool, addresses, .. } = transport.facts();
+    let until = clock.now() + timeout;
     if transport.rank() == 0 {
         let bytes = match &mine {
             Ok(words) => [&[0], &words[..]].concat(),
@@ -28,13 +29,13 @@ pub fn first_tells(
             ..Header::control(FrameKind::Data, COMM, 0)
         };
         for (seq, chunk) in bytes.chunks(CHUNK_BYTES).enumerate() {
-            let payload = transport.pool().copy_of(chunk);
+            let payload = pool.copy_of(chunk);
             for to in 1..transport.size() {
                 transport.post(to, Frame { header: header(seq), payload: payload.clone() });
             }
         }
         while !transport.is_idle() {
-            let left = until.saturating_sub(transport.clock().now());
+            let left = until.saturating_sub(clock.now());
             if left.is_zero() {
                 break; // who has not got it will say so
             }
@@ -45,7 +46,7 @@ pub fn first_tells(
     let mut heard: Vec<u8> = Vec::new();
     loop {
         let mut events = Vec::new();
-        let left = until.saturating_sub(transport.clock().now());
+        let left = until.saturating_sub(clock.now());
         transport.poll(left.min(Duration::from_millis(100)), &mut events);
         let (mut total, mut gone) = (None, None);
         for event in events {
@@ -70,7 +71,7 @@ pub fn first_tells(
             };
         }
         if let Some(cause) = gone {
-            return Err(Error::PeerLost { rank: 0, address: transport.address(0), cause });
+            return Err(Error::PeerLost { rank: 0, address: addresses[0].clone(), cause });
         }
         if left.is_zero() {
             return Err(Error::Timeout { missing: vec![0], call: "init".to_owned(), after: timeout });

@@ -1,10 +1,10 @@
-//! What replicas talk of: chunks of messages, and calls that are over.
+//! Chunks of messages, and calls that are over: the terms in which replicas agree.
 
 use crate::frame::Header;
 use crate::slab::Payload;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A chunk of a message: it is the same on all replicas of its sender and of its receiver.
+/// The name of a chunk: the same on all replicas of its sender and of its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Chunk {
     /// Group and call.
@@ -15,7 +15,7 @@ pub struct Chunk {
     pub round: u32,
     /// The rank at the other end.
     pub rank: u32,
-    /// Its place in the message.
+    /// Its number in the message.
     pub seq: u32,
 }
 
@@ -27,11 +27,11 @@ impl Chunk {
     }
 }
 
-/// What a chunk carries.
+/// The data of a chunk.
 pub trait Body: Clone {
     /// Its length.
     fn bytes(&self) -> usize;
-    /// Equal for equal bytes, and seldom for others.
+    /// Equal for equal bytes, and almost never for others.
     fn checksum(&self) -> u32;
 }
 
@@ -47,8 +47,8 @@ impl Body for Payload {
 
 /// Two replicas of a rank sent different bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Differ {
-    /// Where; its rank is the sender's, or the receiver's where a sender finds it out.
+pub struct ChunkMismatch {
+    /// The chunk; its rank is the sender's, or the receiver's if a sender finds it.
     pub chunk: Chunk,
     /// The two processes.
     pub processes: (u32, u32),

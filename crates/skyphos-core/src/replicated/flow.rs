@@ -1,58 +1,58 @@
-//! What is with the connections, whether it moves, and how much should be there.
+//! Flow control of a replicated group's connections: bytes on their way, whether they move, and how many may be.
 //!
-//! More than a link can carry soon makes news late that follows it, and cannot be taken back. So no more is handed over than moves
-//! within [`QUEUE`], beside what the way there holds at once.
+//! Bytes handed to a connection delay the frames after them and cannot be taken back. So no more is handed over than leaves
+//! within [`QUEUE`], plus the bytes that the link holds.
 
 use std::time::Duration;
 
-/// What has not moved for so long fills no link: its receiver cannot be reached, or takes nothing.
+/// Bytes that have not moved for this long fill no link: their receiver cannot be reached, or takes nothing.
 const STUCK: Duration = Duration::from_millis(20);
 
-/// What was seen longer ago is not known any more.
+/// Age at which an observation is stale.
 const FRESH: Duration = Duration::from_millis(2);
 
 /// The longest queue at this end.
 const QUEUE: Duration = Duration::from_millis(6);
 
-/// So many bytes may always be on their way.
+/// Bytes that may always be on their way.
 const LEAST_BYTES: f64 = 256.0 * 1024.0;
 
-/// Rates are measured over so much time at least, and the best one is forgotten in the course of so much.
+/// Shortest time over which a rate is measured, and the time in which the best one decays.
 const WINDOW: Duration = Duration::from_millis(20);
 const MEMORY: Duration = Duration::from_secs(1);
 
-/// What went to a process.
+/// The bytes sent to a process.
 #[derive(Clone, Copy, Default)]
-struct Way {
+struct Link {
     sent: u64,
-    /// Bytes that are there.
-    come: u64,
-    /// When that changed last, or when something was sent after all was there.
+    /// Bytes that have arrived.
+    arrived: u64,
+    /// When that last changed, or when bytes were sent after all had arrived.
     moved: Duration,
     /// Bytes up to the end of the last chunk.
     chunks: u64,
-    /// Whether the next change tells how long the way is.
+    /// Whether the next arrival measures the latency.
     timed: bool,
 }
 
-impl Way {
-    /// Bytes that are on their way.
+impl Link {
+    /// Bytes on their way.
     fn left(&self) -> u64 {
-        self.sent - self.come
+        self.sent - self.arrived
     }
 }
 
-/// See the module's text.
+/// The flow to all processes.
 pub(super) struct Flow {
-    ways: Vec<Way>,
-    /// Bytes that are there, of all; when the window began, and how many there were then.
-    come: u64,
+    links: Vec<Link>,
+    /// Bytes that have arrived at all processes; the window's begin, and the bytes at that time.
+    arrived: u64,
     window: (Duration, u64),
-    /// Bytes a second, at best.
+    /// Best rate, in bytes a second.
     rate: f64,
-    /// The shortest time in which something was there.
+    /// Shortest latency.
     least: Duration,
-    /// When it was looked last.
+    /// Time of the last update.
     looked: Duration,
 }
 
@@ -60,8 +60,8 @@ impl Flow {
     pub(super) fn new(processes: usize) -> Flow {
         let window = (Duration::ZERO, 0);
         Flow {
-            ways: vec![Way::default(); processes],
-            come: 0,
+            links: vec![Link::default(); processes],
+            arrived: 0,
             window,
             rate: 0.0,
             least: MEMORY,
@@ -69,65 +69,65 @@ impl Flow {
         }
     }
 
-    /// Something goes to a process: a chunk, or a word about some.
+    /// Bytes are sent to a process: a chunk, or a control frame.
     pub(super) fn send(&mut self, now: Duration, to: u32, bytes: usize, chunk: bool) {
-        let way = &mut self.ways[to as usize];
-        if way.left() == 0 {
-            (way.moved, way.timed) = (now, true);
+        let link = &mut self.links[to as usize];
+        if link.left() == 0 {
+            (link.moved, link.timed) = (now, true);
         }
-        way.sent += bytes as u64;
+        link.sent += bytes as u64;
         if chunk {
-            way.chunks = way.sent;
+            link.chunks = link.sent;
         }
     }
 
-    /// Looks how much is on its way to each process; whether chunks have moved.
-    pub(super) fn look(&mut self, now: Duration, on_way: impl Fn(u32) -> usize) -> bool {
+    /// Updates the bytes on their way to each process. True if chunks have arrived.
+    pub(super) fn update(&mut self, now: Duration, on_way: impl Fn(u32) -> usize) -> bool {
         self.looked = now;
         let mut chunks = false;
-        for (process, way) in (0..).zip(&mut self.ways).filter(|(_, way)| way.left() > 0) {
-            let come = way.sent.saturating_sub(on_way(process) as u64);
-            if come <= way.come {
+        for (process, link) in (0..).zip(&mut self.links).filter(|(_, link)| link.left() > 0) {
+            let arrived = link.sent.saturating_sub(on_way(process) as u64);
+            if arrived <= link.arrived {
                 continue;
             }
-            if std::mem::take(&mut way.timed) {
-                self.least = self.least.min(now.saturating_sub(way.moved));
+            if std::mem::take(&mut link.timed) {
+                self.least = self.least.min(now.saturating_sub(link.moved));
             }
-            self.come += come - way.come;
-            chunks |= way.come < way.chunks;
-            (way.come, way.moved) = (come, now);
+            self.arrived += arrived - link.arrived;
+            chunks |= link.arrived < link.chunks;
+            (link.arrived, link.moved) = (arrived, now);
         }
         let (began, then) = self.window;
         let passed = now.saturating_sub(began);
         if passed >= WINDOW {
             let kept = self.rate * (1.0 - passed.as_secs_f64() / MEMORY.as_secs_f64()).max(0.0);
-            self.rate = kept.max((self.come - then) as f64 / passed.as_secs_f64());
-            self.window = (now, self.come);
+            self.rate = kept.max((self.arrived - then) as f64 / passed.as_secs_f64());
+            self.window = (now, self.arrived);
         }
         chunks
     }
 
-    /// Bytes that are on their way to a process, as was seen last.
+    /// Bytes on their way to a process at the last update.
     pub(super) fn on_way(&self, to: u32) -> u64 {
-        self.ways[to as usize].left()
+        self.links[to as usize].left()
     }
 
-    /// Whether something is on its way to a process and does not come there.
+    /// Whether bytes are on their way to a process and do not arrive.
     pub(super) fn is_stuck(&self, now: Duration, to: u32) -> bool {
-        let way = &self.ways[to as usize];
-        way.left() > 0 && self.looked + FRESH >= now && now >= way.moved + STUCK + 3 * self.least
+        let link = &self.links[to as usize];
+        link.left() > 0 && self.looked + FRESH >= now && now >= link.moved + STUCK + 3 * self.least
     }
 
-    /// For how long nothing has come to a process of what is on its way there.
-    pub(super) fn stands_still(&self, now: Duration, to: u32) -> Duration {
-        let way = &self.ways[to as usize];
-        if way.left() > 0 { now.saturating_sub(way.moved) } else { Duration::ZERO }
+    /// For how long none of the bytes on their way to a process has arrived.
+    pub(super) fn stalled_for(&self, now: Duration, to: u32) -> Duration {
+        let link = &self.links[to as usize];
+        if link.left() > 0 { now.saturating_sub(link.moved) } else { Duration::ZERO }
     }
 
     /// Bytes that may be handed over now.
     pub(super) fn room(&self, now: Duration) -> usize {
-        let moves = |way: &&Way| now < way.moved + STUCK;
-        let on_way: u64 = self.ways.iter().filter(moves).map(Way::left).sum();
+        let moves = |link: &&Link| now < link.moved + STUCK;
+        let on_way: u64 = self.links.iter().filter(moves).map(Link::left).sum();
         let most = self.rate * (QUEUE + 2 * self.least).as_secs_f64();
         (most.max(LEAST_BYTES) as usize).saturating_sub(on_way as usize)
     }
@@ -140,29 +140,29 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn what_stands_still_takes_no_room() {
+    fn stalled_bytes_take_no_room() {
         let mut flow = Flow::new(3);
         let least = LEAST_BYTES as usize;
         (1..3).for_each(|to| flow.send(100 * MS, to, 100_000, true));
         assert_eq!(flow.room(100 * MS), least - 200_000);
         let at = |bytes: [usize; 3]| move |process: u32| bytes[process as usize];
-        assert!(flow.look(110 * MS, at([0, 100_000, 40_000])));
-        assert!(!flow.look(115 * MS, at([0, 100_000, 40_000])));
-        assert_eq!((flow.come, flow.room(125 * MS)), (60_000, least - 40_000), "the first stands still");
-        assert!(flow.look(126 * MS, at([0, 90_000, 40_000])));
+        assert!(flow.update(110 * MS, at([0, 100_000, 40_000])));
+        assert!(!flow.update(115 * MS, at([0, 100_000, 40_000])));
+        assert_eq!((flow.arrived, flow.room(125 * MS)), (60_000, least - 40_000), "the first stalls");
+        assert!(flow.update(126 * MS, at([0, 90_000, 40_000])));
         assert_eq!(flow.room(126 * MS), least - 130_000, "and goes on");
     }
 
     #[test]
-    fn room_follows_the_rate_and_the_way() {
-        // A way of 50 ms that carries 100 MB/s: what is sent is there 50 ms later.
+    fn room_follows_rate_and_latency() {
+        // A link of 50 ms latency and 100 MB/s.
         let mut flow = Flow::new(2);
         let (mut sent, mut there) = (vec![0u64; 2000], 0);
         for k in 0..2000usize {
             let now = k as u32 * MS;
             there += sent[k.saturating_sub(50)].min(if k >= 50 { 100_000 } else { 0 });
             let on_way = sent.iter().take(k).sum::<u64>() - there;
-            flow.look(now, |_| on_way as usize);
+            flow.update(now, |_| on_way as usize);
             sent[k] = (flow.room(now) as u64).min(100_000);
             flow.send(now, 1, sent[k] as usize, true);
         }

@@ -1,6 +1,6 @@
-//! What comes from the replicas of other ranks: the first copy of each chunk, in order, as if its sender were one.
+//! Receiving from replicated ranks: the first copy of each chunk, in order, as if its sender were one process.
 
-use super::chunk::{Body, Chunk, Differ, Over};
+use super::chunk::{Body, Chunk, ChunkMismatch, Over};
 use super::numbering::Numbering;
 use crate::frame::{FrameKind, Header};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -8,23 +8,23 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Calls whose checksums are remembered after they have ended: copies that come late are compared too.
 const REMEMBERED: usize = 256;
 
-/// What is to be done.
+/// An action that follows from what came.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Step<B> {
-    /// Something for this rank, from another.
+pub enum Action<B> {
+    /// Deliver a frame of another rank to this one.
     Deliver(u32, Header, B),
-    /// A chunk to be passed on to the siblings.
-    PassOn(Header, B),
+    /// Forward a chunk to the siblings.
+    Forward(Header, B),
     /// A process has left a call, while others of its rank go on.
     Left(u32, u64, u64),
 }
 
-/// "I have this chunk", for one who might send it too.
+/// Acknowledges a chunk, to a process that might send it too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Have {
-    /// Which; its rank is the sender's.
+pub struct Acknowledgement {
+    /// The chunk; its rank is the sender's.
     pub chunk: Chunk,
-    /// What it is like.
+    /// Its checksum.
     pub sum: u32,
     /// The process it came from.
     pub by: u32,
@@ -34,7 +34,7 @@ pub struct Have {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Stream<B> {
     next: u32,
-    /// Chunks that came before others that are due first.
+    /// Chunks that have overtaken earlier ones.
     ahead: BTreeMap<u32, (Header, B)>,
     /// Checksum and sender of each chunk that came.
     sums: BTreeMap<u32, (u32, u32)>,
@@ -48,20 +48,20 @@ impl<B> Default for Stream<B> {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Call<B> {
-    /// Processes of which something came in it.
+    /// Processes from which chunks came.
     brought: BTreeSet<u32>,
     /// By round and sender's rank.
     streams: BTreeMap<(u32, u32), Stream<B>>,
-    /// Who has left it, and what the last one of each rank said.
+    /// By rank: the processes that have left the call, and the abort of one of them.
     left: BTreeMap<u32, (BTreeSet<u32>, Header, B)>,
 }
 
-/// See the module's text.
+/// Chunks that have come, by call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Inflow<B> {
     numbering: Numbering,
-    gone: BTreeSet<u32>,
-    /// Those of them that had made all their calls.
+    lost_processes: BTreeSet<u32>,
+    /// Lost processes that had made all their calls.
     done: BTreeSet<u32>,
     /// Processes that have left a call, and may have made none after it.
     failed: BTreeSet<u32>,
@@ -69,26 +69,26 @@ pub struct Inflow<B> {
     over: Over,
     /// Calls that have ended and are remembered.
     ended: VecDeque<(u64, u64)>,
-    /// What others are to be told.
-    have: BTreeMap<u32, Vec<Have>>,
-    /// By process: chunks of which it brought the first copy, and others.
+    /// Acknowledgements to be sent, by process.
+    acknowledgements: BTreeMap<u32, Vec<Acknowledgement>>,
+    /// By process: chunks of which its copy came first, and later.
     won: Vec<u64>,
     lost: Vec<u64>,
 }
 
 impl<B: Body> Inflow<B> {
-    /// Nothing yet.
+    /// An empty state.
     pub fn new(numbering: Numbering) -> Inflow<B> {
         let none = vec![0; numbering.processes() as usize];
         Inflow {
             numbering,
-            gone: BTreeSet::new(),
+            lost_processes: BTreeSet::new(),
             done: BTreeSet::new(),
             failed: BTreeSet::new(),
             calls: BTreeMap::new(),
             over: Over::default(),
             ended: VecDeque::new(),
-            have: BTreeMap::new(),
+            acknowledgements: BTreeMap::new(),
             won: none.clone(),
             lost: none,
         }
@@ -107,13 +107,13 @@ impl<B: Body> Inflow<B> {
         header: Header,
         body: B,
         raced: bool,
-        steps: &mut Vec<Step<B>>,
-    ) -> Option<Differ> {
+        actions: &mut Vec<Action<B>>,
+    ) -> Option<ChunkMismatch> {
         let rank = self.numbering.rank_of(by);
         let chunk = Chunk::of(&header, rank);
-        if header.kind == FrameKind::PassOn {
-            let passed = Header { kind: FrameKind::Passed, origin: by as u16, ..header };
-            steps.push(Step::PassOn(passed, body.clone()));
+        if header.kind == FrameKind::Forward {
+            let passed = Header { kind: FrameKind::Forwarded, origin: by as u16, ..header };
+            actions.push(Action::Forward(passed, body.clone()));
         }
         let over = self.over.has(chunk.comm, chunk.call);
         if over && !self.calls.contains_key(&(chunk.comm, chunk.call)) {
@@ -125,9 +125,9 @@ impl<B: Body> Inflow<B> {
         of_call.brought.insert(by);
         let stream = of_call.streams.entry((chunk.round, rank)).or_default();
         if let Some((first, whose)) = stream.sums.get(&chunk.seq) {
-            let differ = (*first != sum).then_some(Differ { chunk, processes: (*whose, by) });
+            let mismatch = (*first != sum).then_some(ChunkMismatch { chunk, processes: (*whose, by) });
             self.lost[by as usize] += 1;
-            return differ;
+            return mismatch;
         }
         if over {
             return None;
@@ -136,20 +136,20 @@ impl<B: Body> Inflow<B> {
         stream.ahead.insert(chunk.seq, (Header { kind: FrameKind::Data, origin: 0, ..header }, body));
         while let Some((header, body)) = stream.ahead.remove(&stream.next) {
             stream.next += 1;
-            steps.push(Step::Deliver(rank, header, body));
+            actions.push(Action::Deliver(rank, header, body));
         }
         self.won[by as usize] += 1;
         if !raced {
-            let told = self.numbering.processes_of(rank).filter(|process| *process != from);
-            for process in told.filter(|process| !self.gone.contains(process)) {
-                self.have.entry(process).or_default().push(Have { chunk, sum, by });
+            let senders = self.numbering.processes_of(rank).filter(|process| *process != from);
+            for process in senders.filter(|process| !self.lost_processes.contains(process)) {
+                self.acknowledgements.entry(process).or_default().push(Acknowledgement { chunk, sum, by });
             }
         }
         None
     }
 
-    /// A process has left a call and says why, for a reason that concerns it alone.
-    pub fn abort(&mut self, from: u32, header: Header, body: B, steps: &mut Vec<Step<B>>) {
+    /// A process has left a call, for a reason that concerns it alone.
+    pub fn abort(&mut self, from: u32, header: Header, body: B, actions: &mut Vec<Action<B>>) {
         let (comm, call, rank) = (header.comm, header.call, self.numbering.rank_of(from));
         if self.over.has(comm, call) {
             return;
@@ -158,14 +158,15 @@ impl<B: Body> Inflow<B> {
         let left = &mut self.call(comm, call).left;
         let (who, ..) = left.entry(rank).or_insert_with(|| (BTreeSet::new(), header, body));
         who.insert(from);
-        steps.push(Step::Left(from, comm, call));
-        self.all_left(rank, steps);
+        actions.push(Action::Left(from, comm, call));
+        self.all_left(rank, actions);
     }
 
-    /// Tells of calls that all processes of a rank have left, or will never make. Who has made one and is done has brought all
-    /// that its rank owed in it, which may have been nothing.
-    fn all_left(&mut self, rank: u32, steps: &mut Vec<Step<B>>) {
-        let (numbering, gone, done, failed) = (self.numbering, &self.gone, &self.done, &self.failed);
+    /// Delivers the aborts of calls that all processes of a rank have left, or will never make. A process that is done has sent all
+    /// chunks of its rank in the calls that it made.
+    fn all_left(&mut self, rank: u32, actions: &mut Vec<Action<B>>) {
+        let (numbering, gone, done, failed) =
+            (self.numbering, &self.lost_processes, &self.done, &self.failed);
         for call in self.calls.values_mut() {
             let all = call.left.get(&rank).is_some_and(|(who, ..)| {
                 let made = |p: &u32| done.contains(p) && (call.brought.contains(p) || !failed.contains(p));
@@ -175,21 +176,21 @@ impl<B: Body> Inflow<B> {
             });
             if all && rank != numbering.rank() {
                 let (_, header, body) = call.left.remove(&rank).expect("seen");
-                steps.push(Step::Deliver(rank, header, body));
+                actions.push(Action::Deliver(rank, header, body));
             }
         }
     }
 
-    /// A process is gone, `done` if it had made all its calls. Whether its rank has none left.
-    pub fn lose(&mut self, process: u32, done: bool, steps: &mut Vec<Step<B>>) -> bool {
-        self.gone.insert(process);
+    /// A process is lost, `done` if it had made all its calls. True if its rank has none left.
+    pub fn lose(&mut self, process: u32, done: bool, actions: &mut Vec<Action<B>>) -> bool {
+        self.lost_processes.insert(process);
         if done {
             self.done.insert(process);
         }
-        self.have.remove(&process);
+        self.acknowledgements.remove(&process);
         let rank = self.numbering.rank_of(process);
-        self.all_left(rank, steps);
-        self.numbering.processes_of(rank).all(|process| self.gone.contains(&process))
+        self.all_left(rank, actions);
+        self.numbering.processes_of(rank).all(|process| self.lost_processes.contains(&process))
     }
 
     /// A call is over here.
@@ -211,17 +212,17 @@ impl<B: Body> Inflow<B> {
         &self.over
     }
 
-    /// What others are to be told, by process.
-    pub fn take_have(&mut self) -> BTreeMap<u32, Vec<Have>> {
-        std::mem::take(&mut self.have)
+    /// Takes the acknowledgements to be sent, by process.
+    pub fn take_acknowledgements(&mut self) -> BTreeMap<u32, Vec<Acknowledgement>> {
+        std::mem::take(&mut self.acknowledgements)
     }
 
-    /// Whether there is anything to tell.
-    pub fn has_news(&self) -> bool {
-        !self.have.is_empty()
+    /// Whether there are acknowledgements to be sent.
+    pub fn has_acknowledgements(&self) -> bool {
+        !self.acknowledgements.is_empty()
     }
 
-    /// Chunks of which a process brought the first copy, and later ones.
+    /// Chunks of which a process's copy came first, and later.
     pub fn races(&self, process: u32) -> (u64, u64) {
         (self.won[process as usize], self.lost[process as usize])
     }

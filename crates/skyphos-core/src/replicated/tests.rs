@@ -2,12 +2,23 @@
 
 use super::*;
 use crate::local::{Local, local_group};
+use crate::slab::Pool;
 
 /// Connections that take whatever is posted; while it is full nothing of that is there.
 struct Network {
     inner: Local,
     posted: Vec<usize>,
     full: Arc<AtomicBool>,
+}
+
+impl NativeCollectives for Network {}
+
+impl Replication for Network {}
+
+impl UnderReplicas for Network {
+    fn unacknowledged(&self, to: u32) -> Option<usize> {
+        Some(if self.full.load(Ordering::Acquire) { self.posted[to as usize] } else { 0 })
+    }
 }
 
 impl Transport for Network {
@@ -17,14 +28,8 @@ impl Transport for Network {
     fn size(&self) -> u32 {
         self.inner.size()
     }
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-    fn address(&self, rank: u32) -> String {
-        self.inner.address(rank)
-    }
-    fn ranks_on_host(&self) -> usize {
-        self.inner.ranks_on_host()
+    fn facts(&self) -> Facts {
+        self.inner.facts()
     }
     fn post(&mut self, to: u32, frame: Frame) {
         self.posted[to as usize] += HEADER_BYTES + frame.payload.len();
@@ -32,9 +37,6 @@ impl Transport for Network {
     }
     fn backlog(&self, _to: u32) -> usize {
         0
-    }
-    fn on_way(&self, to: u32) -> usize {
-        if self.full.load(Ordering::Acquire) { self.posted[to as usize] } else { 0 }
     }
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
         self.inner.poll(wait, events);
@@ -73,7 +75,7 @@ fn who_waits_for_room_is_told_of_it() {
 fn a_sibling_brings_nothing_of_its_own_rank() {
     // Processes 0 and 2 are rank 0. What the latter says is nothing that this rank could take in, or tell anybody of.
     for (kind, origin) in
-        [(FrameKind::Data, 0), (FrameKind::PassOn, 0), (FrameKind::Passed, 0), (FrameKind::Passed, 2)]
+        [(FrameKind::Data, 0), (FrameKind::Forward, 0), (FrameKind::Forwarded, 0), (FrameKind::Forwarded, 2)]
     {
         let mut processes = local_group(4);
         let mut sibling = processes.swap_remove(2);

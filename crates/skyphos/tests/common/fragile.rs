@@ -1,8 +1,9 @@
 //! A transport whose process ends at a given frame.
 
-use skyphos::{Loss, Result, Topology, Transport};
+use skyphos::{Loss, Result, Transport};
+use skyphos_core::extensions::{NativeCollectives, Replication, UnderReplicas};
 use skyphos_core::frame::Frame;
-use skyphos_core::transport::{Event, Waker};
+use skyphos_core::transport::{Event, Facts, Waker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,16 +32,25 @@ pub struct Fragile {
     fuse: Fuse,
     told: bool,
     rank: u32,
-    addresses: Vec<String>,
-    ranks_on_host: usize,
-    topology: Topology,
+    facts: Facts,
 }
 
 impl Fragile {
     pub fn boxed(inner: Box<dyn Transport>, fuse: Fuse) -> Box<dyn Transport> {
-        let addresses = (0..inner.size()).map(|rank| inner.address(rank)).collect();
-        let (rank, ranks_on_host, topology) = (inner.rank(), inner.ranks_on_host(), inner.topology());
-        Box::new(Fragile { inner: Some(inner), fuse, told: false, rank, addresses, ranks_on_host, topology })
+        let (rank, known) = (inner.rank(), inner.facts());
+        let facts =
+            Facts { topology: known.topology, ..Facts::new("fragile", known.addresses, known.ranks_on_host) };
+        Box::new(Fragile { inner: Some(inner), fuse, told: false, rank, facts })
+    }
+}
+
+impl NativeCollectives for Fragile {}
+
+impl Replication for Fragile {}
+
+impl UnderReplicas for Fragile {
+    fn limit_ahead(&mut self, bytes: usize) {
+        self.inner.iter_mut().for_each(|inner| inner.limit_ahead(bytes));
     }
 }
 
@@ -50,23 +60,11 @@ impl Transport for Fragile {
     }
 
     fn size(&self) -> u32 {
-        self.addresses.len() as u32
+        self.facts.addresses.len() as u32
     }
 
-    fn name(&self) -> &'static str {
-        "fragile"
-    }
-
-    fn address(&self, rank: u32) -> String {
-        self.addresses[rank as usize].clone()
-    }
-
-    fn ranks_on_host(&self) -> usize {
-        self.ranks_on_host
-    }
-
-    fn topology(&self) -> Topology {
-        self.topology.clone()
+    fn facts(&self) -> Facts {
+        self.facts.clone()
     }
 
     fn post(&mut self, to: u32, frame: Frame) {
@@ -82,10 +80,6 @@ impl Transport for Fragile {
 
     fn cork(&mut self, corked: bool) {
         self.inner.iter_mut().for_each(|inner| inner.cork(corked));
-    }
-
-    fn hold_back(&mut self, bytes: usize) {
-        self.inner.iter_mut().for_each(|inner| inner.hold_back(bytes));
     }
 
     fn backlog(&self, to: u32) -> usize {

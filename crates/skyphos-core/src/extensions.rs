@@ -1,0 +1,64 @@
+//! Extensions that only some transports offer. Each method's default means "not offered".
+
+use crate::frame::Header;
+use crate::loss::Health;
+use crate::slab::SlabMut;
+use skyphos_types::{DType, ReduceOp};
+
+/// Collectives of the transport's own, which work on numbers in buffers of the pool.
+pub trait NativeCollectives {
+    /// Whether there is an allreduce of all ranks for numbers of this type. The same on all ranks.
+    fn has_allreduce(&self, op: &ReduceOp, dtype: DType) -> bool {
+        let _ = (op, dtype);
+        false
+    }
+
+    /// Begins an allreduce of one chunk. The result comes as a frame from this rank with this header; results come in the order
+    /// in which they were begun. All ranks begin the same ones in the same order, and none can be taken back.
+    fn begin_allreduce(&mut self, header: Header, op: &ReduceOp, dtype: DType, part: SlabMut) {
+        let _ = (header, op, dtype, part);
+        unreachable!("this transport has no allreduce of its own");
+    }
+}
+
+/// Ranks that are several processes each. Such a transport is polled all the time, also while no call is under way.
+pub trait Replication {
+    /// This process's number, and the number of processes.
+    fn process(&self) -> Option<(u32, u32)> {
+        None
+    }
+
+    /// The health of all processes.
+    fn health(&self) -> Option<Vec<Health>> {
+        None
+    }
+
+    /// A call begins on this rank, with this checksum of its input.
+    fn set_input_checksum(&mut self, comm: u64, call: u64, sum: u64) {
+        let _ = (comm, call, sum);
+    }
+
+    /// A call has ended on this rank, `failed` or not.
+    fn end_call(&mut self, comm: u64, call: u64, failed: bool) {
+        let _ = (comm, call, failed);
+    }
+}
+
+/// What a replicated group asks of the transport under it.
+pub trait UnderReplicas {
+    /// Bytes posted to a peer that its system has not acknowledged, the backlog included; `None`: unknown.
+    fn unacknowledged(&self, to: u32) -> Option<usize> {
+        let _ = to;
+        None
+    }
+
+    /// Hands at most about so many bytes to the system ahead of what a peer has taken: the rest can be taken back.
+    fn limit_ahead(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
+
+    /// Takes a peer that may live for lost, tells it if possible, and reports it at the next poll.
+    fn give_up(&mut self, peer: u32, cause: &str) {
+        let _ = (peer, cause);
+    }
+}

@@ -1,0 +1,53 @@
+//! The delay of siblings: how long a replica waits for a chunk that its sibling owns.
+
+use std::time::Duration;
+
+/// Bounds of the limit, and its first value.
+const LEAST: Duration = Duration::from_millis(10);
+const MOST: Duration = Duration::from_millis(500);
+const FIRST: Duration = Duration::from_millis(20);
+
+/// The limit is the usual delay times this.
+const TIMES: u32 = 4;
+
+/// A running mean of the delay.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DelayEstimate {
+    usual: Duration,
+}
+
+impl Default for DelayEstimate {
+    fn default() -> DelayEstimate {
+        DelayEstimate { usual: FIRST / TIMES }
+    }
+}
+
+impl DelayEstimate {
+    /// A receiver had a chunk so long after it could have had it from here.
+    pub fn add(&mut self, time: Duration) {
+        // A sibling that was late says little about the others.
+        self.usual = (self.usual * 7 + time.min(self.limit())) / 8;
+    }
+
+    /// The longest wait.
+    pub fn limit(&self) -> Duration {
+        (self.usual * TIMES).clamp(LEAST, MOST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_follows_the_usual_delay() {
+        let mut delay = DelayEstimate::default();
+        assert_eq!(delay.limit(), FIRST);
+        (0..100).for_each(|_| delay.add(Duration::ZERO));
+        assert_eq!(delay.limit(), LEAST);
+        (0..100).for_each(|_| delay.add(Duration::from_millis(30)));
+        assert!(delay.limit() > Duration::from_millis(100), "{delay:?}");
+        (0..100).for_each(|_| delay.add(Duration::from_secs(9)));
+        assert_eq!(delay.limit(), MOST);
+    }
+}
