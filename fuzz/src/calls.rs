@@ -89,12 +89,12 @@ fn call(transport: Scripted, what: u8, said: Vec<Said>) {
         5 => comm.ping(&[(0, 1)], 3, 2, short).map(drop),
         6 => comm.overhead(&[(0, 1)], 3, 2, Duration::ZERO).map(drop),
         7 => comm.stream(&[(0, 1), (1, 0)], 9, 2, short, Duration::ZERO).map(drop),
-        _ => comm.barrier(),
+        _ => comm.barrier().run(),
     };
     if let Err(error) = told {
         let _ = error.to_string();
         // Another call goes the same way or another, and ends.
-        let _ = comm.barrier().map_err(|error| error.to_string());
+        let _ = comm.barrier().run().map_err(|error| error.to_string());
     }
 }
 

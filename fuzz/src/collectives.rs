@@ -7,12 +7,12 @@ use crate::liar::{Edit, Liar};
 use arbitrary::{Arbitrary, Result, Unstructured};
 use skyphos::sim::{Cluster, Network};
 use skyphos::{
-    Algorithm, AllreduceOptions, ArrayMove, BlockLimits, BroadcastOptions, Call, Comm, ConfigureOptions,
-    DenseThreshold, Error, Form, HostCopy, IndexList, IndexSets, Indices, Magnitude, Memory, Missing, Order,
-    Quantize, QuantizeOptions, Real, ReduceOp, Room, Route, Scale, Schedule, SharedPlan, SparseVec, Split,
-    Stage,
+    Algorithm, AllgatherOptions, AllreduceOptions, ArrayMove, BlockLimits, BroadcastOptions, Call, Comm,
+    ConfigureOptions, DenseThreshold, Error, Form, HostCopy, IndexList, Magnitude, Memory, Missing, Quantize,
+    QuantizeOptions, Real, ReduceOp, Room, Route, Scale, Schedule, SharedPlan, SparseVec, Split, Stage,
 };
 use skyphos_core::frame::WINDOW_BYTES;
+use std::sync::Arc;
 
 /// What is believed of a message's length at once, and buffers of all ranks.
 const LIMITS: Limits = Limits { one: WINDOW_BYTES as usize + (64 << 10), all: 64 << 20 };
@@ -146,11 +146,10 @@ fn group<T: Real + Magnitude>(
         let What::Configure { reduce: true, .. } = terms.what else { continue };
         let both = comms.iter().zip(lists).zip(plans);
         let calls = both.map(|((comm, list), plan)| {
-            let Some(Some(plan)) = plan.ok() else { return comm.barrier_call() };
+            let Some(Some(plan)) = plan.ok() else { return comm.barrier().prepare() };
             let (values, out) =
                 (ones::<T>(list.len(), terms.width), ones::<T>(plan_want(list, terms), terms.width));
-            let call =
-                comm.reduce_call(&SharedPlan::new(plan), values, out, terms.op.clone(), Order::Rank)?;
+            let call = comm.reduce(SharedPlan::new(plan), values, out).op(terms.op.clone()).prepare()?;
             Ok(call.map(drop))
         });
         let Ok(calls) = calls.collect::<skyphos::Result<Vec<_>>>() else { return };
@@ -183,17 +182,11 @@ fn vector<T: Real>(list: &[u64], n: u64, width: usize) -> SparseVec<T> {
     SparseVec { n, width, form: Form::Sparse { indices, values: ones(list.len(), width) } }
 }
 
-/// What a rank contributes, and what it wants: the same, or all but the first.
-struct Sets(Vec<u64>, bool);
-
-impl IndexSets for Sets {
-    fn contribute(&self) -> Indices<'_> {
-        Indices::U64(&self.0)
-    }
-
-    fn want(&self) -> Indices<'_> {
-        Indices::U64(&self.0[usize::from(!self.1 && !self.0.is_empty())..])
-    }
+/// What a rank contributes, and what it wants: the same list, or all but the first.
+fn sets(list: &[u64], same: bool) -> (Arc<Vec<u64>>, Arc<Vec<u64>>) {
+    let contribute = Arc::new(list.to_vec());
+    let want = if same { contribute.clone() } else { Arc::new(list.iter().copied().skip(1).collect()) };
+    (contribute, want)
 }
 
 fn plan_want(list: &[u64], terms: &Terms) -> usize {
@@ -266,7 +259,7 @@ fn call<T: Real + Magnitude>(
     };
     Ok(match terms.what {
         What::Allreduce { algorithm, quantize } => {
-            let call = comm.allreduce_call(n, width, x(), op, options(algorithm, quantize))?;
+            let call = comm.allreduce(x()).op(op).options(options(algorithm, quantize)).prepare()?;
             call.map(move |done| {
                 check(&done.sum);
                 None
@@ -274,11 +267,17 @@ fn call<T: Real + Magnitude>(
         }
         What::AllreduceDense { algorithm } => {
             let values = ones::<T>(1, 3000);
-            comm.allreduce_dense_call(values.clone(), values, op, options(algorithm, None))?.map(|_| None)
+            comm.allreduce_dense(values.clone(), values)
+                .op(op)
+                .options(options(algorithm, None))
+                .prepare()?
+                .map(|_| None)
         }
-        What::ReduceScatter => comm.reduce_scatter_call(n, width, x(), op, options(0, None))?.map(|_| None),
+        What::ReduceScatter => {
+            comm.reduce_scatter(x()).op(op).options(options(0, None)).prepare()?.map(|_| None)
+        }
         What::ReduceToRoot => {
-            comm.reduce_to_root_call(n, width, x(), op, root, options(0, None))?.map(|done| {
+            comm.reduce_to_root(x(), root).op(op).options(options(0, None)).prepare()?.map(|done| {
                 done.iter().for_each(check);
                 None
             })
@@ -286,38 +285,40 @@ fn call<T: Real + Magnitude>(
         What::Allgather { schedule } => {
             let all = [Schedule::Direct, Schedule::RecursiveDoubling, Schedule::Bruck, Schedule::Ring];
             let schedule = schedule.map(|k| all[usize::from(k) % if size == 3 { 1 } else { 4 }]);
-            comm.allgather_call(n, width, x(), schedule)?.map(|done| {
+            comm.allgather(x()).options(AllgatherOptions { schedule }).prepare()?.map(|done| {
                 done.vectors.iter().for_each(check);
                 None
             })
         }
-        What::Gather => comm.gather_call(n, width, x(), root)?.map(|done| {
+        What::Gather => comm.gather(x(), root).prepare()?.map(|done| {
             done.iter().for_each(check);
             None
         }),
         What::Alltoall => {
-            comm.alltoall_call(n, width, (0..size).map(|_| x()).collect::<Vec<_>>())?.map(|done| {
+            comm.alltoall(n, width, (0..size).map(|_| x()).collect::<Vec<_>>()).prepare()?.map(|done| {
                 done.iter().for_each(check);
                 None
             })
         }
         What::Scatter => {
             let mine = if comm.rank() == root { (0..size).map(|_| x()).collect() } else { Vec::new() };
-            comm.scatter_call(n, width, mine, root)?.map(|done| {
+            comm.scatter(n, width, mine, root).prepare()?.map(|done| {
                 check(&done);
                 None
             })
         }
-        What::TopkAllreduce { k } => comm
-            .topk_allreduce_call(n, vector::<T>(list, n, 1), u64::from(k).min(n).max(1), ReduceOp::Sum)?
-            .map(|_| None),
+        What::TopkAllreduce { k } => {
+            comm.topk_allreduce(vector::<T>(list, n, 1), u64::from(k).min(n).max(1)).prepare()?.map(|_| None)
+        }
         What::Configure { error, same, n, .. } => {
-            comm.configure_call(Sets(list.to_vec(), same), configure(error, n))?.map(Some)
+            let (contribute, want) = sets(list, same);
+            comm.configure(contribute, want).options(configure(error, n)).prepare()?.map(Some)
         }
         What::ConfigureReduce { error, same, n } => {
             let (values, out) = (ones::<T>(list.len(), width), ones::<T>(plan_want(list, terms), width));
-            comm.configure_reduce_call(Sets(list.to_vec(), same), values, out, op, configure(error, n))?
-                .map(|_| None)
+            let (contribute, want) = sets(list, same);
+            let call = comm.configure_reduce(contribute, want, values, out).op(op);
+            call.options(configure(error, n)).prepare()?.map(|_| None)
         }
         What::Arrays { how } => {
             let (block, at_root) = (ones::<T>(50, 1), comm.rank() == root);
@@ -329,7 +330,7 @@ fn call<T: Real + Magnitude>(
                 2 => (ArrayMove::Alltoall, all.clone(), all),
                 _ => (ArrayMove::Scatter { root }, if at_root { all } else { none() }, block),
             };
-            comm.move_arrays_call(what, values, out, None)?.map(|_| None)
+            comm.move_arrays(what, values, out).prepare()?.map(|_| None)
         }
         What::ReduceArrays { to_root } => {
             let values = ones::<T>(100, 1);
@@ -340,10 +341,12 @@ fn call<T: Real + Magnitude>(
                 true => 0,
                 false => (bounds[me + 1] - bounds[me]) as usize,
             };
-            comm.reduce_arrays_call(to_root.then_some(root), values, ones::<T>(len, 1), op, None)?
+            comm.reduce_arrays(to_root.then_some(root), values, ones::<T>(len, 1))
+                .op(op)
+                .prepare()?
                 .map(|_| None)
         }
-        What::Barrier => comm.barrier_call()?.map(|()| None),
+        What::Barrier => comm.barrier().prepare()?.map(|()| None),
         What::Broadcast { route, long, chunk_bytes } => {
             let parts = vec![vec![1; 50], Vec::new(), vec![2; if long { 100_000 } else { 500 }]];
             let options = BroadcastOptions {
@@ -352,13 +355,13 @@ fn call<T: Real + Magnitude>(
                 ack_timeout: None,
             };
             let parts = (comm.rank() == root).then_some(parts);
-            comm.broadcast_call(root, parts, Little::default(), options)?.map(|_| None)
+            comm.broadcast(root, parts, Little::default()).options(options).prepare()?.map(|_| None)
         }
         What::ExchangeBlocks { push_bytes, lens } => {
             let len = |to: u32| 1500 * usize::from(lens[to as usize] % 32) * (1 + comm.rank() as usize);
             let blocks: Vec<_> = (0..comm.size()).map(|to| vec![3; len(to)]).collect();
             let limits = BlockLimits { push_bytes: 200 * usize::from(push_bytes), fetches: size };
-            let (call, mut blocks) = comm.exchange_blocks_call(blocks, limits)?;
+            let (call, mut blocks) = comm.exchange_blocks(blocks, limits)?.into_call();
             call.map(move |_| {
                 while blocks.take().is_some() {}
                 assert_eq!(blocks.left(), 0, "a block that did not come");

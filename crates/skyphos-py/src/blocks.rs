@@ -70,7 +70,10 @@ pub fn exchange_blocks<'py>(
         Ok(Numbers::new(bytes.as_slice()?, block))
     };
     let blocks = or_fail(py, comm, blocks.iter().map(held).collect::<PyResult<Vec<_>>>())?;
-    let exchange = py.detach(|| comm.exchange_blocks(blocks, BlockLimits { push_bytes, fetches }));
+    let exchange = py.detach(|| {
+        let limits = BlockLimits { push_bytes, fetches };
+        comm.exchange_blocks(blocks, limits).map(|exchange| exchange.start())
+    });
     let exchange = exchange.map_err(|error| to_py(py, error))?;
     Ok(BlockExchange { exchange: Mutex::new(Some(exchange)), _comm: comm.clone() })
 }

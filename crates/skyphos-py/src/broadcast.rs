@@ -66,9 +66,9 @@ pub fn broadcast<'py>(
     };
     let ack_timeout = or_fail(py, comm, ack_timeout.map_err(seconds))?;
     let options = BroadcastOptions { route, chunk_bytes, ack_timeout };
-    let call = comm.broadcast_call(root, parts, Memory::default(), options);
-    perform(py, comm, call, async_op, |py, (memory, done)| {
-        let parts = memory.into_parts().into_iter().map(|part| array_of(py, part));
+    let call = comm.broadcast(root, parts, Memory::default()).options(options);
+    perform(py, comm, call, async_op, |py, done| {
+        let parts = done.room.into_parts().into_iter().map(|part| array_of(py, part));
         let parts: Vec<_> = parts.collect::<PyResult<_>>()?;
         let traffic = done.traffic;
         let told = (

@@ -308,7 +308,7 @@ impl Comm {
     }
 
     fn barrier(&self, py: Python<'_>, async_op: bool) -> PyResult<Py<PyAny>> {
-        perform(py, &self.comm, self.comm.barrier_call(), async_op, |py, ()| Ok(py.None()))
+        perform(py, &self.comm, self.comm.barrier(), async_op, |py, ()| Ok(py.None()))
     }
 
     /// Non-blocking calls made from now on wait for `release`.
@@ -401,7 +401,8 @@ impl Comm {
         async_op: bool,
     ) -> PyResult<Py<PyAny>> {
         let sets = self.sets(py, contribute, want)?;
-        let (call, comm) = (self.comm.configure_call(sets, options(shared)), self.comm.clone());
+        let comm = self.comm.clone();
+        let call = self.comm.configure(sets.contribute, sets.want).options(options(shared));
         perform(py, &self.comm, call, async_op, |py, plan| Plan::new(comm, plan).into_py_any(py))
     }
 
@@ -426,9 +427,10 @@ impl Comm {
         let mut arrays = or_fail(py, &self.comm, ValueArrays::new(values, out))?;
         with_values!(&mut arrays, |numbers, result| {
             let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
-            let call = self.comm.configure_reduce_call(sets, numbers, result, op, options(shared));
+            let call = self.comm.configure_reduce(sets.contribute, sets.want, numbers, result);
+            let call = call.op(op).options(options(shared));
             let comm = self.comm.clone();
-            perform(py, &self.comm, call, async_op, |py, (plan, _)| Plan::new(comm, plan).into_py_any(py))
+            perform(py, &self.comm, call, async_op, |py, done| Plan::new(comm, done.plan).into_py_any(py))
         })
     }
 }

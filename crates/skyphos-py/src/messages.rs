@@ -3,7 +3,7 @@
 use crate::comm::Comm;
 use crate::errors::to_py;
 use crate::owned::{Numbers, NumbersMut};
-use crate::work::{Work, perform};
+use crate::work::{Work, perform_call};
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -32,7 +32,7 @@ pub fn send(
     };
     let parts = parts.iter().map(held).collect::<PyResult<Vec<_>>>()?;
     let comm = comm.shared();
-    perform(py, comm, comm.send_call(dest, tag, parts), async_op, |py, ()| Ok(py.None()))
+    perform_call(py, comm, comm.send(dest, tag, parts), async_op, |py, ()| Ok(py.None()))
 }
 
 /// In place of a message: its receiver gets an error of the library's own, or one in words. What is raised here.
@@ -75,11 +75,11 @@ pub fn recv<'py>(
         }
         _ => None,
     };
-    let call = comm.receive_call(source, tag, into).map(|call| match beside {
+    let call = comm.receive(source, tag, into).map(|call| match beside {
         Some(send) => call.beside(&send.work),
         None => call,
     });
-    perform(py, comm, call, async_op, |py, got| {
+    perform_call(py, comm, call, async_op, |py, got| {
         let parts: Vec<_> = got.parts.into_iter().map(|part| PyArray1::from_vec(py, part)).collect();
         (told(got.status), parts, got.memory.is_some()).into_py_any(py)
     })
@@ -89,7 +89,7 @@ pub fn recv<'py>(
 #[pyfunction]
 pub fn probe(py: Python<'_>, comm: &Comm, source: Option<u32>, tag: Option<u32>) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    perform(py, comm, comm.probe_call(source, tag), false, |py, status| told(status).into_py_any(py))
+    perform_call(py, comm, comm.probe(source, tag), false, |py, status| told(status).into_py_any(py))
 }
 
 /// The same if it has come; else None.

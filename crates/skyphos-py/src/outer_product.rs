@@ -12,8 +12,8 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use skyphos::product::{Before, Factor, Multiply, Rows, multiply};
 use skyphos::{
-    Error, Level, OuterAlgorithm, OuterOptions, OuterPairs, OuterShape, OuterSum, Result, Schedule,
-    SparsePairs, SparseSource, bf16, f16,
+    Error, Level, OuterAlgorithm, OuterOptions, OuterShape, OuterSum, Result, Schedule, SparseFactors,
+    SparsePairs, bf16, f16,
 };
 
 /// Algorithm, exchange, owners, grid, whether each rank keeps its rows, whether the result's memory is new.
@@ -121,14 +121,9 @@ pub fn outer_product_sum(
             let out = NumbersMut::new(held.as_slice_mut()?, out);
             Ok(((a, b), out))
         };
-        let (factors, mut out) = or_fail(py, comm, converted())?;
-        if !async_op {
-            let own = OuterPairs { a: factors.0.as_ref(), b: factors.1.as_ref() };
-            let sum = py.detach(|| comm.outer_product_sum(shape(of), own, out.as_mut(), &options));
-            return told(sum.map_err(|error| to_py(py, error))?).into_py_any(py);
-        }
-        let call = comm.outer_product_sum_call(shape(of), factors, out, options);
-        perform(py, comm, call, async_op, |py, (_, sum)| told(sum).into_py_any(py))
+        let (factors, out) = or_fail(py, comm, converted())?;
+        let call = comm.outer_product_sum(shape(of), factors, out).options(options);
+        perform(py, comm, call, async_op, |py, done| told(done.report).into_py_any(py))
     })
 }
 
@@ -148,7 +143,7 @@ pub fn outer_factors(
     with_factor!(py, a, T => {
         let converted = || -> PyResult<_> { Ok((numbers::<T>(a)?, numbers::<T>(b)?)) };
         let factors = or_fail(py, comm, converted())?;
-        let call = comm.gather_outer_factors_call(shape(of), factors, options);
+        let call = comm.gather_outer_factors(shape(of), factors).options(options);
         perform(py, comm, call, async_op, |py, all| {
             (all.a.into_pyarray(py), all.b.into_pyarray(py), told(all.sum)).into_py_any(py)
         })
@@ -183,7 +178,7 @@ fn wide(list: &OwnedIndices) -> &[u64] {
     }
 }
 
-impl<T: Factor> SparseSource<T> for Held<T> {
+impl<T: Factor> SparseFactors<T> for Held<T> {
     fn pairs(&self) -> SparsePairs<'_, T> {
         SparsePairs { a: (wide(&self.a.0), self.a.1.as_ref()), b: (wide(&self.b.0), self.b.1.as_ref()) }
     }
@@ -204,7 +199,7 @@ pub fn sparse_outer_product_sum(
     let options = or_fail(py, comm, options(settings).map_err(|error| to_py(py, error)))?;
     with_factor!(py, &a.1, T => {
         let own = or_fail(py, comm, Held::<T>::new(&a, &b))?;
-        let call = comm.sparse_outer_product_sum_call(shape(of), own, options);
+        let call = comm.sparse_outer_product_sum(shape(of), own).options(options);
         perform(py, comm, call, async_op, |py, all| (parts(py, all.sum), told(all.done)).into_py_any(py))
     })
 }
@@ -224,7 +219,7 @@ pub fn sparse_outer_factors(
     let options = or_fail(py, comm, options(settings).map_err(|error| to_py(py, error)))?;
     with_factor!(py, &a.1, T => {
         let own = or_fail(py, comm, Held::<T>::new(&a, &b))?;
-        let call = comm.gather_sparse_outer_factors_call(shape(of), own, options);
+        let call = comm.gather_sparse_outer_factors(shape(of), own).options(options);
         perform(py, comm, call, async_op, |py, all| {
             let a = (all.a.0.into_pyarray(py), all.a.1.into_pyarray(py));
             let b = (all.b.0.into_pyarray(py), all.b.1.into_pyarray(py));

@@ -6,7 +6,7 @@
 use crate::arrays::IndexArray;
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
-use skyphos::{Element, IndexSets, Indices, Source, View};
+use skyphos::{Element, IndexInput, Indices, VectorInput, View};
 
 /// Numbers of an array.
 pub struct Numbers<T> {
@@ -93,13 +93,9 @@ pub struct Sets {
     pub want: OwnedIndices,
 }
 
-impl IndexSets for Sets {
-    fn contribute(&self) -> Indices<'_> {
-        self.contribute.slice()
-    }
-
-    fn want(&self) -> Indices<'_> {
-        self.want.slice()
+impl IndexInput for OwnedIndices {
+    fn indices(&self) -> Indices<'_> {
+        self.slice()
     }
 }
 
@@ -108,13 +104,15 @@ pub type Arrays<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>)
 
 /// The same, owned.
 pub struct Vector<T> {
+    n: u64,
+    width: usize,
     indices: Option<OwnedIndices>,
     values: Numbers<T>,
     present: Option<Numbers<u64>>,
 }
 
 impl<T: Element + numpy::Element> Vector<T> {
-    pub fn new((indices, values, present): &Arrays<'_>) -> PyResult<Vector<T>> {
+    pub fn new(n: u64, width: usize, (indices, values, present): &Arrays<'_>) -> PyResult<Vector<T>> {
         let numbers: numpy::PyReadonlyArrayDyn<'_, T> = values.extract()?;
         let indices = (!indices.is_none()).then(|| OwnedIndices::new(indices)).transpose()?;
         let present = match present.is_none() {
@@ -124,11 +122,19 @@ impl<T: Element + numpy::Element> Vector<T> {
                 Some(Numbers::new(bits.as_slice()?, present))
             }
         };
-        Ok(Vector { indices, values: Numbers::new(numbers.as_slice()?, values), present })
+        Ok(Vector { n, width, indices, values: Numbers::new(numbers.as_slice()?, values), present })
     }
 }
 
-impl<T: Element> Source<T> for Vector<T> {
+impl<T: Element> VectorInput<T> for Vector<T> {
+    fn n(&self) -> u64 {
+        self.n
+    }
+
+    fn width(&self) -> usize {
+        self.width
+    }
+
     fn view(&self) -> View<'_, T> {
         let values = self.values.as_ref();
         match &self.indices {

@@ -7,7 +7,7 @@ use crate::owned::{Numbers, NumbersMut};
 use crate::planner::PlanNumbers;
 use crate::work::perform;
 use pyo3::prelude::*;
-use skyphos::{Considered, Order, SharedPlan};
+use skyphos::{Considered, Order, ReduceOptions, SharedPlan};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -91,12 +91,12 @@ impl Plan {
         async_op: bool,
     ) -> PyResult<Py<PyAny>> {
         let op = or_fail(py, &self.comm, reduce_op(op, identity))?;
-        let order = if arrival { Order::Arrival } else { Order::Rank };
+        let options = ReduceOptions { order: if arrival { Order::Arrival } else { Order::Rank } };
         let mut arrays = or_fail(py, &self.comm, ValueArrays::new(values, out))?;
         with_values!(&mut arrays, |numbers, result| {
             let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
-            let call = self.comm.reduce_call(&self.plan, numbers, result, op, order);
-            perform(py, &self.comm, call, async_op, |py, _| Ok(py.None()))
+            let call = self.comm.reduce(self.plan.clone(), numbers, result).op(op);
+            perform(py, &self.comm, call.options(options), async_op, |py, _| Ok(py.None()))
         })
     }
 

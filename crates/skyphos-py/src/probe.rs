@@ -66,7 +66,7 @@ pub fn stream(
 /// Seconds of each of so many exchanges in which each rank gives the next `k` ranks a message.
 #[pyfunction]
 pub fn fan(py: Python<'_>, comm: &Comm, k: u32, bytes: usize, times: u32) -> PyResult<Vec<f64>> {
-    py.detach(|| comm.shared().fan(k, bytes, times)).map_err(|e| to_py(py, e))
+    py.detach(|| comm.shared().fan(k, bytes, times)?.run()).map_err(|e| to_py(py, e))
 }
 
 /// The kernels' processor times by name, and the share of a core that this rank had meanwhile.

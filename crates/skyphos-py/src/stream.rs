@@ -14,9 +14,9 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use skyphos::planner::Stage;
 use skyphos::{
-    Algorithm, AllreduceOptions, Allreduced, ArrayMove, DType, DenseThreshold, Error, Explanation, Form,
-    Gathered, IndexList, ReduceOp, Result, Scattered, Schedule, ScheduleChoice, Source, SparseVec, Split,
-    Traffic, shape_of, with_element,
+    Algorithm, AllgatherOptions, AllreduceOptions, Allreduced, ArrayMove, ArrayOptions, DType,
+    DenseThreshold, Error, Explanation, Form, Gathered, IndexList, ReduceOp, Result, Scattered, Schedule,
+    ScheduleChoice, SparseVec, Split, Traffic, shape_of, with_element,
 };
 
 /// The parts of a vector: indices, values and bitmap; indices are None for a dense one.
@@ -122,27 +122,11 @@ fn told(how: Explanation, explain: bool) -> Told {
 }
 
 /// Makes a call from a vector's arrays, for the type of its numbers, and performs it.
-///
-/// With `now` that is done instead where nobody asks for a call that goes on by itself: it can rely on what earlier calls
-/// learned, and tell the next one.
 macro_rules! with_vector {
-    ($py:ident, $comm:ident, $vector:ident, $async_op:ident, |$T:ident, $x:ident| $call:expr,
-     now $now:expr, $convert:expr) => {{
+    ($py:ident, $comm:ident, ($n:expr, $width:expr, $vector:expr), $async_op:ident, |$T:ident, $x:ident| $call:expr, $convert:expr) => {{
         let dtype = or_fail($py, $comm, dtype_of(&$vector.1))?;
         with_element!(dtype, $T => {
-            let $x = or_fail($py, $comm, Vector::<$T>::new(&$vector))?;
-            let convert = $convert;
-            if $async_op {
-                return perform($py, $comm, $call, true, convert);
-            }
-            let done = $py.detach(|| $now);
-            convert($py, done.map_err(|error| to_py($py, error))?)
-        })
-    }};
-    ($py:ident, $comm:ident, $vector:ident, $async_op:ident, |$T:ident, $x:ident| $call:expr, $convert:expr) => {{
-        let dtype = or_fail($py, $comm, dtype_of(&$vector.1))?;
-        with_element!(dtype, $T => {
-            let $x = or_fail($py, $comm, Vector::<$T>::new(&$vector))?;
+            let $x = or_fail($py, $comm, Vector::<$T>::new($n, $width, &$vector))?;
             perform($py, $comm, $call, $async_op, $convert)
         })
     }};
@@ -171,10 +155,9 @@ pub fn allreduce<'py>(
     with_vector!(
         py,
         comm,
-        vector,
+        (n, width, vector),
         async_op,
-        |T, x| comm.allreduce_call(n, width, x, op, options),
-        now comm.allreduce_and_tell(n, width, x.view(), &op, &options),
+        |T, x| comm.allreduce(x).op(op).options(options),
         move |py: Python<'_>, done: Allreduced<T>| {
             let sent = tell_sent.then(|| done.sent.into_pyarray(py));
             (parts(py, done.sum), told(done.explanation, explain), sent).into_py_any(py)
@@ -203,8 +186,8 @@ pub fn allreduce_dense(
     let options = AllreduceOptions { shape: arrays.shape(), ..options };
     with_values!(&mut arrays, |numbers, result| {
         let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
-        let call = comm.allreduce_dense_call(numbers, result, op, options);
-        perform(py, comm, call, async_op, |py, (_, how)| told(how, false).into_py_any(py))
+        let call = comm.allreduce_dense(numbers, result).op(op).options(options);
+        perform(py, comm, call, async_op, |py, done| told(done.explanation, false).into_py_any(py))
     })
 }
 
@@ -222,7 +205,8 @@ pub fn allreduce_plain(
     let (comm, shape) = (comm.shared(), arrays.shape());
     let options = AllreduceOptions { shape, ..AllreduceOptions::default() };
     with_values!(&mut arrays, |numbers, result| {
-        py.detach(|| comm.allreduce_dense(numbers, result, &op, &options)).map_err(|e| to_py(py, e))?;
+        let call = comm.allreduce_dense(numbers, result).op(op).options(options);
+        py.detach(|| call.run().map(drop)).map_err(|e| to_py(py, e))?;
     });
     Ok(true)
 }
@@ -249,10 +233,9 @@ pub fn reduce_scatter<'py>(
     with_vector!(
         py,
         comm,
-        vector,
+        (n, width, vector),
         async_op,
-        |T, x| comm.reduce_scatter_call(n, width, x, op, options),
-        now comm.reduce_scatter_and_tell(n, width, x.view(), &op, &options),
+        |T, x| comm.reduce_scatter(x).op(op).options(options),
         move |py: Python<'_>, done: Scattered<T>| {
             let owned = (done.owned.start, done.owned.end);
             (parts(py, done.part), owned, told(done.explanation, explain)).into_py_any(py)
@@ -279,9 +262,9 @@ pub fn reduce<'py>(
     with_vector!(
         py,
         comm,
-        vector,
+        (n, width, vector),
         async_op,
-        |T, x| comm.reduce_to_root_call(n, width, x, op, root, AllreduceOptions::default()),
+        |T, x| comm.reduce_to_root(x, root).op(op),
         |py, result| result.map(|vector| parts::<T>(py, vector)).into_py_any(py)
     )
 }
@@ -324,10 +307,9 @@ pub fn allgather<'py>(
     with_vector!(
         py,
         comm,
-        vector,
+        (n, width, vector),
         async_op,
-        |T, x| comm.allgather_call(n, width, x, schedule),
-        now comm.allgather_and_tell(n, width, x.view(), schedule),
+        |T, x| comm.allgather(x).options(AllgatherOptions { schedule }),
         |py: Python<'_>, done: Gathered<T>| {
             let told = told_of_schedule(&done.choice, done.traffic);
             (all_parts::<T>(py, done.vectors), told).into_py_any(py)
@@ -347,7 +329,7 @@ pub fn gather<'py>(
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    with_vector!(py, comm, vector, async_op, |T, x| comm.gather_call(n, width, x, root), |py, all| {
+    with_vector!(py, comm, (n, width, vector), async_op, |T, x| comm.gather(x, root), |py, all| {
         all_parts::<T>(py, all).into_py_any(py)
     })
 }
@@ -368,12 +350,16 @@ pub fn alltoall<'py>(
     let comm = comm.shared();
     let dtype = or_fail(py, comm, dtype_of(like))?;
     with_element!(dtype, T => {
-        let xs: Vec<Vector<T>> = or_fail(py, comm, vectors.iter().map(Vector::new).collect())?;
-        let call = match root {
-            None => comm.alltoall_call(n, width, xs),
-            Some(root) => comm.scatter_call(n, width, xs, root).map(|call| call.map(|share| vec![share])),
-        };
-        perform(py, comm, call, async_op, |py, all| all_parts::<T>(py, all).into_py_any(py))
+        let owned = |vector: &Arrays<'_>| Vector::new(n, width, vector);
+        let xs: Vec<Vector<T>> = or_fail(py, comm, vectors.iter().map(owned).collect())?;
+        match root {
+            None => perform(py, comm, comm.alltoall(n, width, xs), async_op, |py, all| {
+                all_parts::<T>(py, all).into_py_any(py)
+            }),
+            Some(root) => perform(py, comm, comm.scatter(n, width, xs, root), async_op, |py, share| {
+                all_parts::<T>(py, vec![share]).into_py_any(py)
+            }),
+        }
     })
 }
 
@@ -409,9 +395,9 @@ pub fn move_arrays(
         if matches!(what, ArrayMove::Scatter { .. }) { arrays.shape_of_out() } else { arrays.shape() };
     with_values!(&mut arrays, |numbers, result| {
         let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
-        let call = comm.move_arrays_call(what, numbers, result, shape);
-        perform(py, comm, call, async_op, move |py, (_, traffic)| {
-            told_of_schedule(&choice, traffic).into_py_any(py)
+        let call = comm.move_arrays(what, numbers, result).options(ArrayOptions { shape });
+        perform(py, comm, call, async_op, move |py, done| {
+            told_of_schedule(&choice, done.traffic).into_py_any(py)
         })
     })
 }
@@ -434,7 +420,7 @@ pub fn alltoall_uneven(
     };
     let bytes = Numbers::new(bytes.as_slice()?, values);
     let room = NumbersMut::new(result.as_slice_mut()?, out);
-    let call = comm.alltoall_uneven_call(bytes, room, sends, receives);
+    let call = comm.alltoall_uneven(bytes, room, sends, receives);
     perform(py, comm, call, async_op, |py, _| ().into_py_any(py))
 }
 
@@ -457,7 +443,7 @@ pub fn reduce_arrays(
     let shape = arrays.shape();
     with_values!(&mut arrays, |numbers, result| {
         let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
-        let call = comm.reduce_arrays_call(root, numbers, result, op, shape);
+        let call = comm.reduce_arrays(root, numbers, result).op(op).options(ArrayOptions { shape });
         perform(py, comm, call, async_op, |py, _| ().into_py_any(py))
     })
 }

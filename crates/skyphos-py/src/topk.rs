@@ -161,8 +161,8 @@ pub fn topk_allreduce<'py>(
     let comm = comm.shared();
     let op = or_fail(py, comm, reduce_op(op, op))?;
     with_real!(or_fail(py, comm, dtype_of(&vector.1))?, T => {
-        let x = or_fail(py, comm, Vector::<T>::new(&vector))?;
-        perform(py, comm, comm.topk_allreduce_call(n, x, k, op), async_op, |py, got| {
+        let x = or_fail(py, comm, Vector::<T>::new(n, 1, &vector))?;
+        perform(py, comm, comm.topk_allreduce(x, k).op(op), async_op, |py, got| {
             let words = (got.sent_words, got.received_words);
             (parts::<T>(py, got.sum), index_list(py, got.offered), words).into_py_any(py)
         })

@@ -3,7 +3,7 @@
 use crate::errors::{take_raised, to_py};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use skyphos::{Call, Comm, Result};
+use skyphos::{Body, Call, CallBuilder, Comm, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,8 +66,23 @@ impl Work {
     }
 }
 
-/// Runs a call and returns its result, or leaves it under way and returns its `Work`.
-pub fn perform<R: Send + 'static>(
+/// Runs a collective and returns its result, or starts it and returns its `Work`.
+pub fn perform<B: Body<Output: 'static> + 'static>(
+    py: Python<'_>,
+    comm: &Arc<Comm>,
+    collective: CallBuilder<'_, B>,
+    async_op: bool,
+    convert: impl FnOnce(Python<'_>, B::Output) -> PyResult<Py<PyAny>> + Send + 'static,
+) -> PyResult<Py<PyAny>> {
+    if async_op {
+        return perform_call(py, comm, collective.prepare(), true, convert);
+    }
+    let result = py.detach(|| collective.run()).map_err(|e| to_py(py, e))?;
+    convert(py, result)
+}
+
+/// [`perform`] of a call that has its number.
+pub fn perform_call<R: Send + 'static>(
     py: Python<'_>,
     comm: &Arc<Comm>,
     call: Result<Call<R>>,

@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release -p skyphos --example choice_cost`
 
-use skyphos::{Algorithm, AllreduceOptions, Comm, IndexList, ReduceOp, Settings, SparseVec};
+use skyphos::{Algorithm, AllreduceOptions, Comm, IndexList, Settings, SparseVec};
 use std::time::Instant;
 
 const N: u64 = 1 << 20;
@@ -32,7 +32,7 @@ fn measure(comm: &Comm, entries: usize) -> (f64, f64, f64) {
     let x = SparseVec::new(N, 1, IndexList::Narrow(indices), vec![1f32; entries]).expect("a vector");
     let call = |options: &AllreduceOptions| {
         let start = Instant::now();
-        let done = comm.allreduce_and_tell(N, 1, x.view(), &ReduceOp::Sum, options).expect("a sum");
+        let done = comm.allreduce(&x).options(options.clone()).run().expect("a sum");
         (start.elapsed().as_secs_f64(), done.explanation.algorithm)
     };
     // Only calls that take no sample, and go by one algorithm.

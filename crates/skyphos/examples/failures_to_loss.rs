@@ -9,7 +9,7 @@
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
-use skyphos::{Comm, ConfigureOptions, Error, Order, ReduceOp, Replication, Settings};
+use skyphos::{Comm, ConfigureOptions, Error, Replication, Settings};
 use skyphos_sim::{Cluster, Fault, Network, Outcome, Play, When};
 use std::time::Duration;
 
@@ -38,11 +38,10 @@ fn failures(ranks: u32, seed: u64) -> usize {
         let comm = Comm::replicated(transport, replication, settings, Ok((None, None)))?;
         let (indices, mut sum) = ([0, 5, 7], [0.0; 3]);
         let right = f64::from(ranks * (ranks - 1) / 2);
-        let mut plan = comm.configure(&indices, &indices, &ConfigureOptions::with_n(8))?;
+        let mut plan = comm.configure(&indices, &indices).options(ConfigureOptions::with_n(8)).run()?;
         loop {
-            match comm.reduce(&mut plan, &[f64::from(comm.rank()); 3], &mut sum, &ReduceOp::Sum, Order::Rank)
-            {
-                Ok(()) => assert_eq!(sum, [right; 3], "{ranks} ranks, seed {seed}"),
+            match comm.reduce(&mut plan, &[f64::from(comm.rank()); 3], &mut sum).run() {
+                Ok(_) => assert_eq!(sum, [right; 3], "{ranks} ranks, seed {seed}"),
                 Err(Error::PeerLost { .. }) => return Ok(process.now()),
                 Err(error) => return Err(error),
             }

@@ -8,7 +8,7 @@
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
-use skyphos::{Comm, ConfigureOptions, Order, ReduceOp, Replication, Settings};
+use skyphos::{Comm, ConfigureOptions, Replication, Settings};
 use skyphos_sim::{Cluster, Fault, Network, Outcome, Play, When};
 use std::time::Duration;
 
@@ -34,12 +34,13 @@ fn calls(faults: Vec<(When, Fault)>) -> Vec<Vec<(u64, u64)>> {
             let indices = rand::seq::index::sample(&mut random, N as usize, ENTRIES);
             let indices: Vec<u64> = indices.into_iter().map(|index| index as u64).collect();
             let values: Vec<f32> = (0..ENTRIES).map(|_| random.random()).collect();
-            let mut plan = comm.configure(&indices, &indices, &ConfigureOptions::with_n(N)).ok()?;
+            let mut plan =
+                comm.configure(&indices, &indices).options(ConfigureOptions::with_n(N)).run().ok()?;
             let mut times = Vec::new();
             for _ in 0..=BEFORE + AFTER {
                 let mut out = vec![0.0; ENTRIES];
                 let began = process.now();
-                comm.reduce(&mut plan, &values, &mut out, &ReduceOp::Sum, Order::Rank).ok()?;
+                comm.reduce(&mut plan, &values, &mut out).run().ok()?;
                 times.push((began, process.now()));
             }
             Some(times)

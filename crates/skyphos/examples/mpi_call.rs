@@ -1,6 +1,6 @@
 //! What a small allreduce costs over MPI, without Python: `mpiexec -n 2 target/release/examples/mpi_call [BYTES, 8]`.
 
-use skyphos::{AllreduceOptions, Comm, ReduceOp, Settings, mpi};
+use skyphos::{Comm, Settings, mpi};
 use std::time::{Duration, Instant};
 
 const CALLS: u32 = 5000;
@@ -18,10 +18,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let want = (0..comm.size()).map(f64::from).sum::<f64>();
     let mut best = Duration::MAX;
     for _ in 0..ROUNDS {
-        comm.barrier()?;
+        comm.barrier().run()?;
         let start = Instant::now();
         for _ in 0..CALLS {
-            comm.allreduce_dense(&mine, &mut sum, &ReduceOp::Sum, &AllreduceOptions::default())?;
+            comm.allreduce_dense(&mine, &mut sum).run()?;
         }
         best = best.min(start.elapsed() / CALLS);
         assert!(sum.iter().all(|number| *number == want));

@@ -3,7 +3,7 @@
 //!
 //! `cargo build --release --example profile_reduce && taskset -c 0 perf record target/release/examples/profile_reduce`
 
-use skyphos::{Comm, ConfigureOptions, Order, ReduceOp};
+use skyphos::{Comm, ConfigureOptions};
 use std::time::Instant;
 
 fn main() -> skyphos::Result<()> {
@@ -28,16 +28,16 @@ fn main() -> skyphos::Result<()> {
         let mine: Vec<u64> = (0..n).filter(|i| present[*i as usize]).collect();
         let options = ConfigureOptions { degrees: Some(vec![4]), ..ConfigureOptions::with_n(n) };
         let start = Instant::now();
-        let mut plan = comm.configure(&mine, &mine, &options)?;
+        let mut plan = comm.configure(&mine, &mine).options(options.clone()).run()?;
         let configured = start.elapsed();
         let values = vec![1.0f64; mine.len()];
         let mut out = values.clone();
         let mut spent = vec![];
         for _ in 0..rounds {
-            comm.barrier()?;
+            comm.barrier().run()?;
             let start = Instant::now();
-            comm.reduce(&mut plan, &values, &mut out, &ReduceOp::Sum, Order::Rank)?;
-            comm.barrier()?;
+            comm.reduce(&mut plan, &values, &mut out).run()?;
+            comm.barrier().run()?;
             spent.push(start.elapsed().as_secs_f64() * 1e3);
         }
         spent.sort_by(f64::total_cmp);

@@ -9,7 +9,7 @@
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
-use skyphos::{Comm, ConfigureOptions, Order, ReduceOp, Replication, Settings};
+use skyphos::{Comm, ConfigureOptions, Replication, Settings};
 use skyphos_sim::{Cluster, Distribution, Network, Outcome, Play};
 use std::time::Duration;
 
@@ -43,12 +43,12 @@ fn call_ms(replicas: u32, exponent: f64, seed: u64) -> f64 {
         indices.sort_unstable();
         let indices: Vec<u64> = indices.into_iter().map(|index| index as u64).collect();
         let values: Vec<f32> = (0..ENTRIES).map(|_| random.random()).collect();
-        let mut plan = comm.configure(&indices, &indices, &ConfigureOptions::with_n(N)).unwrap();
+        let mut plan = comm.configure(&indices, &indices).options(ConfigureOptions::with_n(N)).run().unwrap();
         let mut late = Pcg64::seed_from_u64(seed << 32 | u64::from(process.number()));
         let (mut sum, began) = (vec![0.0; ENTRIES], process.now());
         for _ in 0..CALLS {
             process.work(Distribution::Pareto(LEAST_S, exponent).draw(&mut late));
-            comm.reduce(&mut plan, &values, &mut sum, &ReduceOp::Sum, Order::Rank).unwrap();
+            comm.reduce(&mut plan, &values, &mut sum).run().unwrap();
         }
         (began, process.now())
     });

@@ -2,16 +2,18 @@
 
 use crate::Comm;
 use crate::arguments::single;
-use crate::vectors::{Source, decode_all, is_wide, plain};
+use crate::call_builder::{Body, CallBuilder};
+use crate::vector_input::{VectorInput, decode_all, is_wide, plain_sig};
 use crate::vouch;
 use skyphos_core::collectives::gather::{Item, Schedule, allgather};
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::stream::encode;
-use skyphos_core::{Arguments, Call, Endpoint, Traffic};
+use skyphos_core::{Arguments, Asked, Endpoint, Traffic};
 use skyphos_kernels::stream::{SparseVec, View};
 use skyphos_plan::{Profile, Stage};
 use skyphos_types::{Element, Result};
+use std::marker::PhantomData;
 
 /// How large an item is taken to be of which nothing is known.
 const USUAL_BYTES: u64 = 16 * 1024;
@@ -96,7 +98,7 @@ impl Comm {
         width: usize,
         schedule: Option<Schedule>,
     ) -> (ScheduleChoice, CallSig, CallSig) {
-        let sig = |number: u32| plain::<T>(CallKind::Allgather, n, width, number);
+        let sig = |number: u32| plain_sig::<T>(CallKind::Allgather, n, width, number);
         let asked = sig(u32::MAX);
         let choice = match schedule {
             Some(schedule) => ScheduleChoice::named(schedule),
@@ -110,46 +112,66 @@ impl Comm {
         (choice, asked, sig(number))
     }
 
-    /// The vectors of all ranks, in rank order; by the schedule that should take the least time, if none is named.
+    /// The vectors of all ranks, in rank order, by the schedule that should take the least time unless the options name one.
     /// Collective.
-    pub fn allgather<T: Element>(
-        &self,
-        n: u64,
-        width: usize,
-        view: View<'_, T>,
-        schedule: Option<Schedule>,
-    ) -> Result<Vec<SparseVec<T>>> {
-        self.allgather_and_tell(n, width, view, schedule).map(|done| done.vectors)
+    ///
+    /// ```
+    /// use skyphos::{Comm, IndexList, SparseVec};
+    ///
+    /// let ranks = Comm::local(2, &Default::default()).unwrap();
+    /// let all = ranks.map_ranks(|comm| {
+    ///     let x = SparseVec::new(10, 1, IndexList::Narrow(vec![comm.rank()]), vec![1.0]).unwrap();
+    ///     comm.allgather(&x).run().unwrap().vectors
+    /// });
+    /// assert_eq!(all[0], all[1]);
+    /// assert_eq!(all[0][1].entries(), (vec![1], vec![1.0]));
+    /// ```
+    pub fn allgather<T: Element, X: VectorInput<T>>(&self, x: X) -> CallBuilder<'_, Allgather<T, X>> {
+        CallBuilder::new(self, Allgather { x, plan: None, of: PhantomData })
+    }
+}
+
+/// Settings of [`Comm::allgather`]. All ranks pass the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AllgatherOptions {
+    /// The schedule. `None`: the one that should take the least time for items as large as the last ones.
+    pub schedule: Option<Schedule>,
+}
+
+/// See [`Comm::allgather`].
+pub struct Allgather<T, X> {
+    x: X,
+    /// The schedule, once the call has its number.
+    plan: Option<ScheduleChoice>,
+    of: PhantomData<T>,
+}
+
+impl<T: Element, X: VectorInput<T>> Body for Allgather<T, X> {
+    type Output = Gathered<T>;
+    type Op = ();
+    type Options = AllgatherOptions;
+
+    fn asked(&mut self, comm: &Comm, (): &(), options: &AllgatherOptions) -> Asked {
+        let (n, width) = (self.x.n(), self.x.width());
+        let (choice, _, sig) = comm.plan_allgather::<T>(n, width, options.schedule);
+        let arguments = schedule_argument(&choice);
+        self.plan = Some(choice);
+        (sig, arguments).into()
     }
 
-    /// [`Comm::allgather`], and how it was done.
-    pub fn allgather_and_tell<T: Element>(
-        &self,
-        n: u64,
-        width: usize,
-        view: View<'_, T>,
-        schedule: Option<Schedule>,
-    ) -> Result<Gathered<T>> {
-        let (choice, asked, sig) = self.plan_allgather::<T>(n, width, schedule);
-        let done = self.call((sig, schedule_argument(&choice)), async |ep| {
-            allgather_on(ep, (n, width), view, choice).await
+    async fn perform(self, ep: &Endpoint, (): &(), _: &AllgatherOptions) -> Result<Gathered<T>> {
+        let choice = self.plan.expect("chosen as the call was made");
+        allgather_on(ep, (self.x.n(), self.x.width()), self.x.view(), choice).await
+    }
+
+    fn run(self, comm: &Comm, (): &(), options: &AllgatherOptions) -> Result<Gathered<T>> {
+        let of = (self.x.n(), self.x.width());
+        let (choice, asked, sig) = comm.plan_allgather::<T>(of.0, of.1, options.schedule);
+        let done = comm.call((sig, schedule_argument(&choice)), async |ep| {
+            allgather_on(ep, of, self.x.view(), choice).await
         })?;
-        self.tuner().finish_allgather(asked, done.item_bytes);
+        comm.tuner().finish_allgather(asked, done.item_bytes);
         Ok(done)
-    }
-
-    /// [`Comm::allgather_and_tell`] that can go on by itself.
-    pub fn allgather_call<T: Element>(
-        &self,
-        n: u64,
-        width: usize,
-        x: impl Source<T>,
-        schedule: Option<Schedule>,
-    ) -> Result<Call<Gathered<T>>> {
-        let (choice, _, sig) = self.plan_allgather::<T>(n, width, schedule);
-        self.prepare((sig, schedule_argument(&choice)), None, move |ep| async move {
-            allgather_on(&ep, (n, width), x.view(), choice).await
-        })
     }
 }
 
@@ -168,7 +190,7 @@ async fn allgather_on<T: Element>(
     let items = allgather(ep, choice.schedule, encode(ep, view, width, 0, 0, n)).await?;
     let bytes = |item: &Item| item.iter().map(|segment| segment.len() as u64).sum::<u64>();
     let item_bytes = items.iter().map(bytes).sum::<u64>() / items.len() as u64;
-    let vectors = decode_all(ep, n, width, is_wide(n, &view), &items)?;
+    let vectors = decode_all(ep, (n, width, is_wide(n, &view)), &items)?;
     Ok(Gathered { vectors, choice, traffic: ep.traffic(), item_bytes })
 }
 

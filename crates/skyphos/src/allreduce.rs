@@ -3,10 +3,11 @@
 use crate::Comm;
 use crate::algorithm::{Algorithm, AllreduceOptions, DenseThreshold};
 use crate::as_dense::{reduce_array, reduce_as_dense};
+use crate::call_builder::{Body, CallBuilder};
 use crate::decide::{Decided, decide};
 use crate::explain::Explanation;
 use crate::tuning::Basis;
-use crate::vectors::{Source, is_wide};
+use crate::vector_input::{VectorInput, is_wide};
 use crate::vouch;
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::Split;
@@ -16,11 +17,12 @@ use skyphos_core::collectives::allreduce::recursive_doubling::recursive_doubling
 use skyphos_core::collectives::allreduce::ring;
 use skyphos_core::frame::CallKind;
 use skyphos_core::stream::Terms;
-use skyphos_core::{Call, Endpoint};
+use skyphos_core::{Asked, Endpoint};
 use skyphos_kernels::BlockHash;
 use skyphos_kernels::stream::{Form, Shape, SparseVec, View, shuffle, unshuffle};
 use skyphos_tune::{CallReport, Reduction, ResultSize, SurveyResult, Variant};
 use skyphos_types::{Element, Error, ReduceOp, Result};
+use std::marker::PhantomData;
 
 /// A reduced vector, and how it came about.
 #[derive(Clone, Debug)]
@@ -33,84 +35,128 @@ pub struct Allreduced<T> {
     pub sent: Vec<T>,
 }
 
-impl Comm {
-    /// The reduction of all ranks' vectors of `n` rows of `width` numbers, on every rank.
-    ///
-    /// Collective. The result is sparse or dense, as its density and the algorithm make it; an index that no rank
-    /// holds is absent.
-    pub fn allreduce<T: Element>(
-        &self,
-        n: u64,
-        width: usize,
-        view: View<'_, T>,
-        op: &ReduceOp,
-        options: &AllreduceOptions,
-    ) -> Result<SparseVec<T>> {
-        self.allreduce_and_tell(n, width, view, op, options).map(|done| done.sum)
+/// A reduced array, and how it came about.
+#[derive(Clone, Debug)]
+pub struct ReducedArray<Out> {
+    /// The array that took the reduction.
+    pub out: Out,
+    /// The schedule, and the bytes that moved.
+    pub explanation: Explanation,
+}
+
+/// See [`Comm::allreduce`].
+pub struct Allreduce<T, X> {
+    x: X,
+    /// What earlier calls learned, once the call has its number.
+    basis: Basis,
+    of: PhantomData<T>,
+}
+
+impl<T: Element, X: VectorInput<T>> Body for Allreduce<T, X> {
+    type Output = Allreduced<T>;
+    type Op = ReduceOp;
+    type Options = AllreduceOptions;
+
+    fn asked(&mut self, comm: &Comm, op: &ReduceOp, options: &AllreduceOptions) -> Asked {
+        let asked = options.sig::<T>(CallKind::Allreduce, op, self.x.n(), self.x.width());
+        let (basis, sig) = comm.basis(asked);
+        self.basis = basis;
+        (sig, options.arguments()).into()
     }
 
-    /// [`Comm::allreduce`], and what it did.
-    pub fn allreduce_and_tell<T: Element>(
-        &self,
-        n: u64,
-        width: usize,
-        view: View<'_, T>,
+    async fn perform(
+        self,
+        ep: &Endpoint,
         op: &ReduceOp,
         options: &AllreduceOptions,
     ) -> Result<Allreduced<T>> {
-        let asked = options.sig::<T>(CallKind::Allreduce, op, n, width);
-        let bytes = view.nnz(width) * size_of::<T>();
-        let body = async |ep: &Endpoint, basis| allreduce_on(ep, (n, width), view, op, options, basis).await;
-        self.tuned((asked, options.arguments()), bytes, body, |done| {
+        let (of, view) = ((self.x.n(), self.x.width()), self.x.view());
+        allreduce_on(ep, of, view, op, options, self.basis).await.map(|(done, _)| done)
+    }
+
+    fn run(self, comm: &Comm, op: &ReduceOp, options: &AllreduceOptions) -> Result<Allreduced<T>> {
+        let (of, view) = ((self.x.n(), self.x.width()), self.x.view());
+        let asked = options.sig::<T>(CallKind::Allreduce, op, of.0, of.1);
+        let bytes = view.nnz(of.1) * size_of::<T>();
+        let body = async |ep: &Endpoint, basis| allreduce_on(ep, of, view, op, options, basis).await;
+        comm.tuned((asked, options.arguments()), bytes, body, |done| {
             (done.explanation.traffic, done.explanation.choice.as_deref())
         })
     }
+}
 
-    /// [`Comm::allreduce_and_tell`] that can go on by itself.
-    pub fn allreduce_call<T: Element>(
-        &self,
-        n: u64,
-        width: usize,
-        x: impl Source<T>,
-        op: ReduceOp,
-        options: AllreduceOptions,
-    ) -> Result<Call<Allreduced<T>>> {
-        let (basis, sig) = self.basis(options.sig::<T>(CallKind::Allreduce, &op, n, width));
-        self.prepare((sig, options.arguments()), Some(&op.clone()), move |ep| async move {
-            allreduce_on(&ep, (n, width), x.view(), &op, &options, basis).await.map(|(done, _)| done)
-        })
+/// See [`Comm::allreduce_dense`].
+pub struct AllreduceDense<T, V, Out> {
+    values: V,
+    out: Out,
+    of: PhantomData<T>,
+}
+
+impl<T: Element, V: AsRef<[T]> + Send, Out: AsMut<[T]> + Send> Body for AllreduceDense<T, V, Out> {
+    type Output = ReducedArray<Out>;
+    type Op = ReduceOp;
+    type Options = AllreduceOptions;
+
+    fn asked(&mut self, _: &Comm, op: &ReduceOp, options: &AllreduceOptions) -> Asked {
+        let n = self.values.as_ref().len() as u64;
+        (options.sig::<T>(CallKind::AllreduceDense, op, n, 1), options.arguments()).into()
     }
 
-    /// Reduces the dense arrays of all ranks into `out`; all have the same length. Collective.
-    pub fn allreduce_dense<T: Element>(
-        &self,
-        values: &[T],
-        out: &mut [T],
+    async fn perform(
+        mut self,
+        ep: &Endpoint,
         op: &ReduceOp,
         options: &AllreduceOptions,
-    ) -> Result<()> {
-        let sig = options.sig::<T>(CallKind::AllreduceDense, op, values.len() as u64, 1);
-        self.call((sig, options.arguments()), async |ep| {
-            allreduce_dense_on(ep, values, out, op, options).await.map(drop)
-        })
+    ) -> Result<ReducedArray<Out>> {
+        let algorithm = allreduce_dense_on(ep, self.values.as_ref(), self.out.as_mut(), op, options).await?;
+        let (degrees, dense_threshold) = (Vec::new(), 0.0);
+        let explanation =
+            Explanation { algorithm, degrees, dense_threshold, traffic: ep.traffic(), choice: None };
+        Ok(ReducedArray { out: self.out, explanation })
+    }
+}
+
+impl Comm {
+    /// The reduction of all ranks' vectors, on every rank.
+    ///
+    /// Collective. The result is sparse or dense, as its density and the algorithm make it; an index that no rank
+    /// holds is absent. Blocking calls learn: later calls of the same kind choose by what earlier ones took.
+    ///
+    /// ```
+    /// use skyphos::{Algorithm, AllreduceOptions, Comm, IndexList, SparseVec};
+    ///
+    /// let ranks = Comm::local(2, &Default::default()).unwrap();
+    /// let sums = ranks.map_ranks(|comm| {
+    ///     let x = SparseVec::new(10, 1, IndexList::Narrow(vec![comm.rank(), 5]), vec![1.0, 2.0]).unwrap();
+    ///     let options = AllreduceOptions { algorithm: Algorithm::Ring, ..Default::default() };
+    ///     let done = comm.allreduce(&x).options(options).run().unwrap();
+    ///     assert_eq!(done.explanation.algorithm, Algorithm::Ring);
+    ///     done.sum.entries()
+    /// });
+    /// assert_eq!(sums[0], (vec![0, 1, 5], vec![1.0, 1.0, 4.0]));
+    /// ```
+    pub fn allreduce<T: Element, X: VectorInput<T>>(&self, x: X) -> CallBuilder<'_, Allreduce<T, X>> {
+        CallBuilder::new(self, Allreduce { x, basis: Basis::default(), of: PhantomData })
     }
 
-    /// [`Comm::allreduce_dense`] that can go on by itself; gives `out` back, and what it did.
-    pub fn allreduce_dense_call<T: Element, Out: AsMut<[T]> + Send + 'static>(
+    /// Reduces the dense arrays of all ranks into `out`, which comes back in the result; all have the same length. Collective.
+    ///
+    /// ```
+    /// use skyphos::{Comm, ReduceOp};
+    ///
+    /// let ranks = Comm::local(3, &Default::default()).unwrap();
+    /// ranks.map_ranks(|comm| {
+    ///     let (values, mut out) = ([comm.rank(), 7], [0; 2]);
+    ///     comm.allreduce_dense(&values, &mut out).op(ReduceOp::Max).run().unwrap();
+    ///     assert_eq!(out, [2, 7]);
+    /// });
+    /// ```
+    pub fn allreduce_dense<T: Element, V: AsRef<[T]> + Send, Out: AsMut<[T]> + Send>(
         &self,
-        values: impl AsRef<[T]> + Send + 'static,
-        mut out: Out,
-        op: ReduceOp,
-        options: AllreduceOptions,
-    ) -> Result<Call<(Out, Explanation)>> {
-        let sig = options.sig::<T>(CallKind::AllreduceDense, &op, values.as_ref().len() as u64, 1);
-        self.prepare((sig, options.arguments()), Some(&op.clone()), move |ep| async move {
-            let algorithm = allreduce_dense_on(&ep, values.as_ref(), out.as_mut(), &op, &options).await?;
-            let (degrees, dense_threshold) = (Vec::new(), 0.0);
-            let explanation =
-                Explanation { algorithm, degrees, dense_threshold, traffic: ep.traffic(), choice: None };
-            Ok((out, explanation))
-        })
+        values: V,
+        out: Out,
+    ) -> CallBuilder<'_, AllreduceDense<T, V, Out>> {
+        CallBuilder::new(self, AllreduceDense { values, out, of: PhantomData })
     }
 }
 

@@ -1,11 +1,12 @@
 //! Broadcast: the root chooses the route that should take the least time, once it knows how much there is.
 
 use crate::Comm;
-use crate::vectors::check_root;
+use crate::call_builder::{Body, CallBuilder};
+use crate::vector_input::check_root;
 use skyphos_core::collectives::broadcast::{Brought, Room, Route, Side, Source, Way, broadcast};
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::slab::CHUNK_BYTES;
-use skyphos_core::{Call, Endpoint, Traffic};
+use skyphos_core::{Asked, Endpoint, Traffic};
 use skyphos_plan::Profile;
 use skyphos_types::{Error, Result};
 use std::time::Duration;
@@ -24,10 +25,12 @@ pub struct BroadcastOptions {
     pub ack_timeout: Option<Duration>,
 }
 
-/// What a broadcast did.
+/// The result of a broadcast.
 #[derive(Clone, Debug)]
-#[must_use = "`missed` says who was lost"]
-pub struct Broadcasted {
+#[must_use = "`missed` names a rank that was lost"]
+pub struct Broadcasted<R> {
+    /// The memory that took the parts; as it was on the root.
+    pub room: R,
     /// The route, and how long its chunks were at most.
     pub way: Way,
     /// Bytes of the message.
@@ -94,84 +97,103 @@ impl BroadcastOptions {
     }
 }
 
-async fn broadcast_on<R: Room>(
-    ep: &Endpoint,
+/// The message on the root.
+enum Payload<P> {
+    Parts(Vec<P>),
+    /// Only the lengths of the parts: a simulation has no data.
+    Lengths(Vec<usize>),
+}
+
+/// See [`Comm::broadcast`].
+pub struct Broadcast<P, R> {
     root: u32,
-    source: Option<Source<'_>>,
-    room: &mut R,
-    options: BroadcastOptions,
-    profile: Profile,
-) -> Result<Broadcasted> {
-    check_root(ep, root)?;
-    options.check()?;
-    let side = match source {
-        Some(source) if ep.rank() == root => {
-            let bytes = source.lengths().iter().sum();
-            Side::Root(source, options.way(&profile, ep.size(), bytes))
-        }
-        None if ep.rank() != root => Side::Other(room),
-        _ => {
-            let message = format!("rank {root} is the root, and it alone has parts to broadcast");
-            return Err(Error::bad_input(message));
-        }
-    };
-    let window = options.ack_timeout.unwrap_or(ep.node().settings().timeout);
-    let Brought { way, bytes, missed } = broadcast(ep, root, side, window).await?;
-    Ok(Broadcasted { way, bytes, missed, traffic: ep.traffic() })
+    payload: Option<Payload<P>>,
+    room: R,
+    /// The machine that the root plans for, as known when the call is made.
+    profile: Option<Profile>,
+}
+
+impl<P: AsRef<[u8]> + Send + Sync, R: Room> Body for Broadcast<P, R> {
+    type Output = Broadcasted<R>;
+    type Op = ();
+    type Options = BroadcastOptions;
+
+    fn asked(&mut self, comm: &Comm, (): &(), options: &BroadcastOptions) -> Asked {
+        self.profile = Some(comm.start_profile());
+        options.sig(self.root, comm).into()
+    }
+
+    async fn perform(self, ep: &Endpoint, (): &(), options: &BroadcastOptions) -> Result<Broadcasted<R>> {
+        let Broadcast { root, payload, mut room, profile } = self;
+        check_root(ep, root)?;
+        options.check()?;
+        let slices: Vec<&[u8]> = match &payload {
+            Some(Payload::Parts(parts)) => parts.iter().map(AsRef::as_ref).collect(),
+            _ => Vec::new(),
+        };
+        let source = payload.as_ref().map(|payload| match payload {
+            Payload::Parts(_) => Source::Parts(&slices),
+            Payload::Lengths(lengths) => Source::Counted(lengths),
+        });
+        let side = match source {
+            Some(source) if ep.rank() == root => {
+                let bytes = source.lengths().iter().sum();
+                let profile = profile.expect("set as the call was made");
+                Side::Root(source, options.way(&profile, ep.size(), bytes))
+            }
+            None if ep.rank() != root => Side::Other(&mut room),
+            _ => {
+                let message = format!("rank {root} is the root, and it alone has parts to broadcast");
+                return Err(Error::bad_input(message));
+            }
+        };
+        let window = options.ack_timeout.unwrap_or(ep.node().settings().timeout);
+        let Brought { way, bytes, missed } = broadcast(ep, root, side, window).await?;
+        Ok(Broadcasted { way, bytes, missed, traffic: ep.traffic(), room })
+    }
 }
 
 impl Comm {
-    /// Brings the parts that `root` has to all other ranks, whose `room` takes them. Collective; `parts` on the root alone.
+    /// Brings the parts that `root` has to all other ranks, whose `room` takes them and comes back in the result. `parts` on the
+    /// root alone. Collective.
     ///
-    /// Who is lost meanwhile is passed over ([`Broadcasted::missed`]); where ranks are replicated, a lost rank is an error.
+    /// Ranks that are lost meanwhile are passed over ([`Broadcasted::missed`]); where ranks are replicated, a lost rank is an
+    /// error.
     ///
     /// # Errors
-    /// `BadInput` for a root that there is not; what a rank's `room` says, on all ranks; `PeerLost` if a rank is lost that alone had
-    /// what others need.
-    pub fn broadcast<R: Room>(
-        &self,
-        root: u32,
-        parts: Option<&[&[u8]]>,
-        room: &mut R,
-        options: BroadcastOptions,
-    ) -> Result<Broadcasted> {
-        let profile = self.start_profile();
-        let source = parts.map(Source::Parts);
-        let body = async |ep: &Endpoint| broadcast_on(ep, root, source, room, options, profile).await;
-        self.call(options.sig(root, self), body)
-    }
-
-    /// [`Comm::broadcast`] that can go on by itself; gives `room` back.
-    pub fn broadcast_call<R: Room + 'static, P: AsRef<[u8]> + Send + Sync + 'static>(
+    /// `BadInput` for a root that is no rank; the error of a rank's `room`, on all ranks; `PeerLost` if a rank is lost that alone
+    /// had what others need.
+    ///
+    /// ```
+    /// use skyphos::{Comm, Memory};
+    ///
+    /// let ranks = Comm::local(3, &Default::default()).unwrap();
+    /// let came = ranks.map_ranks(|comm| {
+    ///     let parts = (comm.rank() == 0).then(|| vec![b"one part", &b"and another"[..]]);
+    ///     let done = comm.broadcast(0, parts, Memory::default()).run().unwrap();
+    ///     done.room.into_parts().iter().map(|part| part.as_ref().len()).collect::<Vec<_>>()
+    /// });
+    /// assert_eq!(came, [vec![], vec![8, 11], vec![8, 11]]);
+    /// ```
+    pub fn broadcast<P: AsRef<[u8]> + Send + Sync, R: Room>(
         &self,
         root: u32,
         parts: Option<Vec<P>>,
-        mut room: R,
-        options: BroadcastOptions,
-    ) -> Result<Call<(R, Broadcasted)>> {
-        let profile = self.start_profile();
-        self.prepare(options.sig(root, self), None, move |ep| async move {
-            let slices: Option<Vec<&[u8]>> =
-                parts.as_ref().map(|parts| parts.iter().map(AsRef::as_ref).collect());
-            let source = slices.as_deref().map(Source::Parts);
-            let done = broadcast_on(&ep, root, source, &mut room, options, profile).await?;
-            Ok((room, done))
-        })
+        room: R,
+    ) -> CallBuilder<'_, Broadcast<P, R>> {
+        let payload = parts.map(Payload::Parts);
+        CallBuilder::new(self, Broadcast { root, payload, room, profile: None })
     }
 
-    /// The same of parts of which there are only the lengths.
-    pub(crate) fn broadcast_sized_call<R: Room + 'static>(
+    /// [`Comm::broadcast`] of parts that have lengths and no bytes.
+    pub(crate) fn broadcast_lengths<R: Room>(
         &self,
         root: u32,
         lengths: Option<Vec<usize>>,
-        mut room: R,
-        options: BroadcastOptions,
-    ) -> Result<Call<Broadcasted>> {
-        let profile = self.start_profile();
-        self.prepare(options.sig(root, self), None, move |ep| async move {
-            let source = lengths.as_deref().map(Source::Counted);
-            broadcast_on(&ep, root, source, &mut room, options, profile).await
-        })
+        room: R,
+    ) -> CallBuilder<'_, Broadcast<[u8; 0], R>> {
+        let payload = lengths.map(Payload::Lengths);
+        CallBuilder::new(self, Broadcast { root, payload, room, profile: None })
     }
 }
 

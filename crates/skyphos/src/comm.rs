@@ -3,7 +3,6 @@
 use crate::group_start::{decode_profile, decode_topology, encode_profile, encode_topology};
 use crate::shrink::Shrunk;
 use skyphos_core::collectives::allgather::{allgather_bytes, allgather_numbers};
-use skyphos_core::collectives::barrier::barrier;
 use skyphos_core::collectives::gather::scatter_arrays;
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::local::local_group;
@@ -11,7 +10,7 @@ use skyphos_core::transport::Transport;
 use skyphos_core::{Asked, Call, Endpoint, Group, Node, Settings, Topology};
 use skyphos_plan::Profile;
 use skyphos_tune::{Observations, Tuner, TuningParameters};
-use skyphos_types::{Error, ReduceOp, Result};
+use skyphos_types::{Error, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,9 +21,8 @@ const PLACES: u32 = 0x1000;
 /// A group of ranks. All its methods but the getters are collective: every rank must call the same
 /// ones in the same order, or all of them get [`Error::Mismatch`].
 ///
-/// Each collective has a twin whose name ends in `_call`, which returns a [`Call`] instead of running it:
-/// [`Call::start`] lets it go on while its caller does something else. Making the call is what counts for the
-/// order; calls complete in any.
+/// Each collective returns a [`CallBuilder`](crate::CallBuilder), which runs it on this thread or starts it, to go on while this
+/// thread does something else. Ranks make calls in one order; calls complete in any.
 ///
 /// Dropping a `Comm` leaves its group; dropping the last one of a process says goodbye to the peers.
 pub struct Comm {
@@ -286,16 +284,16 @@ impl Comm {
         self.node.call(&self.group, asked, body)
     }
 
-    /// Makes a collective call that can go on by itself. `op`'s code runs only on threads that wait.
+    /// Makes a collective call that can go on by itself. `is_custom`: it runs code of the caller's, which only threads that
+    /// wait may run.
     pub(crate) fn prepare<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
         &self,
         asked: impl Into<Asked>,
-        op: Option<&ReduceOp>,
+        is_custom: bool,
         body: impl FnOnce(Arc<Endpoint>) -> F,
     ) -> Result<Call<R>> {
         self.check_usable()?;
-        let waiters_only = matches!(op, Some(ReduceOp::Custom(_)));
-        Ok(self.node.prepare(&self.group, asked, waiters_only, body))
+        Ok(self.node.prepare(&self.group, asked, is_custom, body))
     }
 
     /// From now on non-blocking calls wait for [`Comm::release`] (or until somebody waits for one), so that the
@@ -338,16 +336,6 @@ impl Comm {
             Ok(()) => self.node.fail_call(&self.group, error, goes_on),
             Err(_) => error, // there is no group to tell
         }
-    }
-
-    /// Returns when every rank has come.
-    pub fn barrier(&self) -> Result<()> {
-        self.call(CallSig::plain(CallKind::Barrier), barrier)
-    }
-
-    /// [`Comm::barrier`] that can go on by itself.
-    pub fn barrier_call(&self) -> Result<Call<()>> {
-        self.prepare(CallSig::plain(CallKind::Barrier), None, |ep| async move { barrier(&ep).await })
     }
 
     /// Groups of the ranks that name the same `color`, ordered by `key`, then by rank here. A rank

@@ -1,24 +1,23 @@
 //! Index sets known ahead: configure once, reduce many times; or both at once.
 
 use crate::Comm;
+use crate::call_builder::{Body, CallBuilder};
 use crate::decide::check_hint;
-use crate::degrees::{Asked, agree};
+use crate::degrees::{self, agree};
+use crate::index_input::IndexInput;
 use crate::signature::custom_tag;
 use crate::vouch;
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::allgather::allgather_numbers;
 use skyphos_core::collectives::configure::{self, Missing, Request};
-use skyphos_core::collectives::reduce::{self, Order};
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::{Call, Endpoint, Plan};
+use skyphos_core::{Asked, Endpoint, Plan};
 use skyphos_kernels::{BlockHash, Indices};
 use skyphos_plan::degrees::DEFAULT_ALPHA;
 use skyphos_plan::{Sizes, predict_rows};
 use skyphos_tune::Observations;
 use skyphos_types::{Element, Error, ReduceOp, Result};
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard};
+use std::marker::PhantomData;
 
 /// Settings of [`Comm::configure`]. All ranks must pass the same.
 #[derive(Clone, Debug)]
@@ -29,7 +28,7 @@ pub struct ConfigureOptions {
     pub width: usize,
     /// Degree of each layer; `None`: chosen by the planner.
     pub degrees: Option<Vec<u32>>,
-    /// What becomes of an index that is wanted and nobody contributes.
+    /// What becomes of an index that is wanted and that no rank contributes.
     pub missing: Missing,
     /// Smallest message worth sending: degrees are then chosen by the papers' rule.
     pub min_packet_bytes: Option<f64>,
@@ -79,165 +78,132 @@ impl ConfigureOptions {
     }
 }
 
+/// See [`Comm::configure`].
+pub struct Configure<C, W> {
+    contribute: C,
+    want: W,
+    seen: Observations,
+}
+
+impl<C: IndexInput, W: IndexInput> Body for Configure<C, W> {
+    type Output = Plan;
+    type Op = ();
+    type Options = ConfigureOptions;
+
+    fn asked(&mut self, comm: &Comm, (): &(), options: &ConfigureOptions) -> Asked {
+        self.seen = *comm.observed();
+        (options.sig(CallKind::Configure), options.arguments()).into()
+    }
+
+    async fn perform(self, ep: &Endpoint, (): &(), options: &ConfigureOptions) -> Result<Plan> {
+        let lists = [self.contribute.indices(), self.want.indices()];
+        let request = request::<f64>(ep, lists, &[], options, self.seen).await?;
+        configure::configure(ep, request).await
+    }
+}
+
+/// A reduction whose index sets came with it.
+#[derive(Debug)]
+pub struct ConfiguredReduction<Out> {
+    /// The plan, for further reductions over the same indices.
+    pub plan: Plan,
+    /// The array that took the result.
+    pub out: Out,
+}
+
+/// See [`Comm::configure_reduce`].
+pub struct ConfigureReduce<T, C, W, V, Out> {
+    sets: Configure<C, W>,
+    values: V,
+    out: Out,
+    of: PhantomData<T>,
+}
+
+impl<T, C, W, V, Out> Body for ConfigureReduce<T, C, W, V, Out>
+where
+    T: Element,
+    C: IndexInput,
+    W: IndexInput,
+    V: AsRef<[T]> + Send,
+    Out: AsMut<[T]> + Send,
+{
+    type Output = ConfiguredReduction<Out>;
+    type Op = ReduceOp;
+    type Options = ConfigureOptions;
+
+    fn asked(&mut self, comm: &Comm, op: &ReduceOp, options: &ConfigureOptions) -> Asked {
+        self.sets.seen = *comm.observed();
+        (options.sig_with::<T>(op), options.arguments()).into()
+    }
+
+    async fn perform(
+        mut self,
+        ep: &Endpoint,
+        op: &ReduceOp,
+        options: &ConfigureOptions,
+    ) -> Result<ConfiguredReduction<Out>> {
+        let Configure { contribute, want, seen } = &self.sets;
+        let values = self.values.as_ref();
+        let request = request(ep, [contribute.indices(), want.indices()], values, options, *seen).await?;
+        let plan = configure::configure_reduce(ep, request, values, self.out.as_mut(), op).await?;
+        Ok(ConfiguredReduction { plan, out: self.out })
+    }
+}
+
 impl Comm {
     /// Tells the group which indices this rank contributes values for and which it wants.
     ///
-    /// Indices are of the space `0..n`, in any order, repeats allowed. Collective.
-    pub fn configure<'a>(
-        &self,
-        contribute: impl Into<Indices<'a>>,
-        want: impl Into<Indices<'a>>,
-        options: &ConfigureOptions,
-    ) -> Result<Plan> {
-        let (contribute, want, seen) = (contribute.into(), want.into(), *self.observed());
-        self.call((options.sig(CallKind::Configure), options.arguments()), async |ep| {
-            let request = request::<f64>(ep, [contribute, want], &[], options, seen).await?;
-            configure::configure(ep, request).await
-        })
-    }
-
-    /// [`Comm::configure`] that can go on by itself.
-    pub fn configure_call(&self, sets: impl IndexSets, options: ConfigureOptions) -> Result<Call<Plan>> {
-        let seen = *self.observed();
-        self.prepare((options.sig(CallKind::Configure), options.arguments()), None, move |ep| async move {
-            let lists = [sets.contribute(), sets.want()];
-            let request = request::<f64>(&ep, lists, &[], &options, seen).await?;
-            configure::configure(&ep, request).await
-        })
-    }
-
-    /// Reduces `values` (rows along the plan's `contribute`) into `out` (rows along its `want`).
+    /// Indices are of the space `0..n`, in any order, repeats allowed. Collective. [`Comm::reduce`] uses the plan.
     ///
-    /// Collective. Repeated indices of `contribute` are added up, of `want` answered each.
-    pub fn reduce<T: Element>(
+    /// ```
+    /// use skyphos::{Comm, ConfigureOptions};
+    ///
+    /// let ranks = Comm::local(2, &Default::default()).unwrap();
+    /// let sums = ranks.map_ranks(|comm| {
+    ///     let contribute = [comm.rank(), 5];
+    ///     let options = ConfigureOptions::with_n(10);
+    ///     let mut plan = comm.configure(&contribute, &[5u32]).options(options).run().unwrap();
+    ///     comm.reduce(&mut plan, [1.0, 2.0], [0.0]).run().unwrap()
+    /// });
+    /// assert_eq!(sums, [[4.0], [4.0]]);
+    /// ```
+    pub fn configure<C: IndexInput, W: IndexInput>(
         &self,
-        plan: &mut Plan,
-        values: &[T],
-        out: &mut [T],
-        op: &ReduceOp,
-        order: Order,
-    ) -> Result<()> {
-        let sig = reduce_sig::<T>(plan.n, plan.width, plan.id, op);
-        self.call(sig, async |ep| {
-            check_order(ep, order)?;
-            vouch::values(ep, values);
-            reduce::reduce(ep, plan, values, out, op, order).await
-        })
+        contribute: C,
+        want: W,
+    ) -> CallBuilder<'_, Configure<C, W>> {
+        CallBuilder::new(self, Configure { contribute, want, seen: Observations::default() })
     }
 
-    /// [`Comm::reduce`] that can go on by itself; gives `out` back. Calls of one plan follow each other in the order
-    /// in which they were made.
-    pub fn reduce_call<T: Element, Out: AsMut<[T]> + Send + 'static>(
+    /// [`Comm::configure`] and [`Comm::reduce`] in one pass down and up, for indices that change every time. Returns the plan
+    /// too: it can be used again. Collective.
+    ///
+    /// ```
+    /// use skyphos::{Comm, ConfigureOptions};
+    ///
+    /// let ranks = Comm::local(2, &Default::default()).unwrap();
+    /// let sums = ranks.map_ranks(|comm| {
+    ///     let call = comm.configure_reduce([comm.rank(), 5], [5u32], [1.0, 2.0], [0.0]);
+    ///     call.options(ConfigureOptions::with_n(10)).run().unwrap().out
+    /// });
+    /// assert_eq!(sums, [[4.0], [4.0]]);
+    /// ```
+    pub fn configure_reduce<T, C, W, V, Out>(
         &self,
-        plan: &SharedPlan,
-        values: impl AsRef<[T]> + Send + 'static,
-        mut out: Out,
-        op: ReduceOp,
-        order: Order,
-    ) -> Result<Call<Out>> {
-        let sig = reduce_sig::<T>(plan.n, plan.width, plan.id, &op);
-        let turn = plan.turn();
-        self.prepare(sig, Some(&op.clone()), move |ep| async move {
-            check_order(&ep, order)?;
-            vouch::values(&ep, values.as_ref());
-            let mut plan = turn.await;
-            reduce::reduce(&ep, &mut plan, values.as_ref(), out.as_mut(), &op, order).await?;
-            Ok(out)
-        })
-    }
-
-    /// [`Comm::configure`] and [`Comm::reduce`] in one pass down and up, for indices that change
-    /// every time. Returns the plan too: it can be used again.
-    pub fn configure_reduce<'a, T: Element>(
-        &self,
-        contribute: impl Into<Indices<'a>>,
-        want: impl Into<Indices<'a>>,
-        values: &[T],
-        out: &mut [T],
-        op: &ReduceOp,
-        options: &ConfigureOptions,
-    ) -> Result<Plan> {
-        let (contribute, want, seen) = (contribute.into(), want.into(), *self.observed());
-        self.call((options.sig_with::<T>(op), options.arguments()), async |ep| {
-            let request = request(ep, [contribute, want], values, options, seen).await?;
-            configure::configure_reduce(ep, request, values, out, op).await
-        })
-    }
-
-    /// [`Comm::configure_reduce`] that can go on by itself; gives `out` back.
-    pub fn configure_reduce_call<T: Element, Out: AsMut<[T]> + Send + 'static>(
-        &self,
-        sets: impl IndexSets,
-        values: impl AsRef<[T]> + Send + 'static,
-        mut out: Out,
-        op: ReduceOp,
-        options: ConfigureOptions,
-    ) -> Result<Call<(Plan, Out)>> {
-        let seen = *self.observed();
-        self.prepare(
-            (options.sig_with::<T>(&op), options.arguments()),
-            Some(&op.clone()),
-            move |ep| async move {
-                let (lists, values, row) = ([sets.contribute(), sets.want()], values.as_ref(), out.as_mut());
-                let request = request(&ep, lists, values, &options, seen).await?;
-                let plan = configure::configure_reduce(&ep, request, values, row, &op).await?;
-                Ok((plan, out))
-            },
-        )
-    }
-}
-
-fn reduce_sig<T: Element>(n: u64, width: usize, id: u32, op: &ReduceOp) -> CallSig {
-    CallSig {
-        op: op.code(),
-        dtype: T::DTYPE as u8,
-        flags: custom_tag(op),
-        width: width as u32,
-        n,
-        extra: id,
-        ..CallSig::plain(CallKind::Reduce)
-    }
-}
-
-/// Where a call that goes on by itself has its index lists.
-pub trait IndexSets: Send + 'static {
-    /// Indices that the rank has values for. The same at any time.
-    fn contribute(&self) -> Indices<'_>;
-    /// Indices that it wants. The same at any time.
-    fn want(&self) -> Indices<'_>;
-}
-
-/// A plan that several calls under way use, one after the other.
-pub struct SharedPlan {
-    plan: Arc<Mutex<Plan>>,
-    n: u64,
-    width: usize,
-    id: u32,
-}
-
-impl SharedPlan {
-    /// Shares a plan.
-    pub fn new(plan: Plan) -> SharedPlan {
-        SharedPlan { n: plan.n, width: plan.width, id: plan.id, plan: Arc::new(Mutex::new(plan)) }
-    }
-
-    /// The plan, while no call uses it.
-    pub fn try_lock(&self) -> Result<MutexGuard<'_, Plan>> {
-        self.plan
-            .try_lock()
-            .map_err(|_| Error::bad_input("a call of this plan is under way: wait for it first"))
-    }
-
-    /// Takes a place in the queue now.
-    fn turn(&self) -> impl Future<Output = OwnedMutexGuard<Plan>> + Send + 'static {
-        let mut waiting = Box::pin(self.plan.clone().lock_owned());
-        let at_once = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        async move {
-            match at_once {
-                Poll::Ready(plan) => plan,
-                Poll::Pending => waiting.await,
-            }
-        }
+        contribute: C,
+        want: W,
+        values: V,
+        out: Out,
+    ) -> CallBuilder<'_, ConfigureReduce<T, C, W, V, Out>>
+    where
+        T: Element,
+        C: IndexInput,
+        W: IndexInput,
+        V: AsRef<[T]> + Send,
+        Out: AsMut<[T]> + Send,
+    {
+        let sets = Configure { contribute, want, seen: Observations::default() };
+        CallBuilder::new(self, ConfigureReduce { sets, values, out, of: PhantomData })
     }
 }
 
@@ -281,7 +247,8 @@ async fn request<T: Element>(
         None if one_choice => vec![ep.size()],
         None => {
             let ConfigureOptions { width, min_packet_bytes, expected_nnz, .. } = *options;
-            let asked = Asked { n, hash, row_bytes: width * size_of::<T>(), min_packet_bytes, expected_nnz };
+            let asked =
+                degrees::Asked { n, hash, row_bytes: width * size_of::<T>(), min_packet_bytes, expected_nnz };
             considered = agree(ep, &asked, (&contribute, &want), seen).await?;
             considered[0].degrees.clone()
         }
@@ -325,15 +292,4 @@ pub fn predicted_rows(plan: &Plan) -> Vec<(f64, f64)> {
         alpha: DEFAULT_ALPHA,
     };
     predict_rows(&sizes, &plan.degrees)
-}
-
-/// Refuses an order of additions that replicas of a rank would not share.
-fn check_order(ep: &Endpoint, order: Order) -> Result<()> {
-    match order {
-        Order::Arrival if ep.node().is_replicated() => Err(Error::bad_input(
-            "order=\"arrival\" adds up in the order in which messages come, which replicas of a rank do not share: use \
-             order=\"rank\"",
-        )),
-        _ => Ok(()),
-    }
 }

@@ -1,44 +1,56 @@
 //! Sparse collectives for data of which each machine holds, and wants, only a part.
 //!
 //! ```
-//! use skyphos::{Comm, ConfigureOptions, ReduceOp};
+//! use skyphos::{Comm, ConfigureOptions};
 //!
 //! // Two ranks in this process; each puts out two indices and wants one.
 //! let sums = Comm::local(2, &Default::default()).unwrap().map_ranks(|comm| {
-//!     let contribute = [comm.rank() as u64, 5];
-//!     let mut plan = comm.configure(&contribute, &[5u64], &ConfigureOptions::with_n(10))?;
+//!     let options = ConfigureOptions::with_n(10);
+//!     let mut plan = comm.configure([comm.rank(), 5], [5u32]).options(options).run()?;
 //!     let mut got = [0.0];
-//!     comm.reduce(&mut plan, &[1.0, 2.0], &mut got, &ReduceOp::Sum, Default::default())?;
+//!     comm.reduce(&mut plan, &[1.0, 2.0], &mut got).run()?;
 //!     Ok::<f64, skyphos::Error>(got[0])
 //! });
 //! assert_eq!(sums, [Ok(4.0), Ok(4.0)]);
 //! ```
+//!
+//! Every collective is a method of [`Comm`] that returns a [`CallBuilder`]: settings by name, then
+//! [`run`](CallBuilder::run) to block or [`start`](CallBuilder::start) to go on meanwhile.
 
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod algorithm;
 mod allgather;
 mod allreduce;
+mod alltoall;
 mod arguments;
-mod arrays;
 mod as_dense;
-mod blocks;
+mod barrier;
 mod broadcast;
+mod call_builder;
 mod comm;
 mod configure;
 mod decide;
 mod degrees;
+mod exchange_blocks;
 mod explain;
 mod free_memory;
+mod gather;
 mod group_start;
+mod index_input;
 mod kernel_times;
 mod kernel_timing;
 mod messages;
+mod move_arrays;
 mod native_allreduce;
 mod outer_product;
 mod probe;
 mod quantize;
+mod reduce;
+mod reduce_arrays;
 mod reduce_scatter;
+mod reduce_to_root;
 mod replicas;
 mod row_times;
 mod shrink;
@@ -47,7 +59,7 @@ pub mod simulate;
 mod stopwatch;
 mod topk_allreduce;
 mod tuning;
-mod vectors;
+mod vector_input;
 mod vouch;
 
 #[cfg(feature = "fuzzing")]
@@ -74,21 +86,24 @@ pub mod fuzzing {
 }
 
 pub use algorithm::AllreduceOptions;
-pub use allgather::{Gathered, ScheduleChoice};
-pub use allreduce::Allreduced;
-pub use arrays::ArrayMove;
-pub use blocks::{BlockExchange, ComingBlocks};
+pub use allgather::{AllgatherOptions, Gathered, ScheduleChoice};
+pub use allreduce::{Allreduced, ReducedArray};
 pub use broadcast::{BroadcastOptions, Broadcasted};
+pub use call_builder::{Body, CallBuilder, OpSetting};
 pub use comm::{Comm, LocalRanks};
-pub use configure::{ConfigureOptions, IndexSets, SharedPlan, predicted_rows};
+pub use configure::{ConfigureOptions, ConfiguredReduction, predicted_rows};
+pub use exchange_blocks::{BlockExchange, ComingBlocks, PreparedExchange};
 pub use explain::Explanation;
+pub use index_input::IndexInput;
 pub use kernel_times::KernelTimes;
+pub use move_arrays::{ArrayMove, ArrayOptions, MovedArrays};
 pub use outer_product::{
-    GatheredPairs, GatheredSparsePairs, OuterAlgorithm, OuterOptions, OuterShape, OuterSum, OuterTold,
-    SparseOuterSum, SparsePairs, SparseSource,
+    GatheredPairs, GatheredSparsePairs, OuterAlgorithm, OuterOptions, OuterProduct, OuterShape, OuterSum,
+    OuterTold, SparseFactors, SparseOuterSum, SparsePairs,
 };
 pub use probe::{Flows, Pairs, Received, Streamed};
 pub use quantize::{QuantizeOptions, Stage};
+pub use reduce::{PlanAccess, ReduceOptions, SharedPlan};
 pub use reduce_scatter::Scattered;
 pub use replicas::Replication;
 pub use signature::{Shape, shape_of};
@@ -119,4 +134,4 @@ pub use skyphos_types::{
     CustomOp, DType, Element, Error, NO_MEMBER, Real, ReduceOp, Result, bf16, f16, with_element, with_real,
 };
 pub use topk_allreduce::TopkSum;
-pub use vectors::Source;
+pub use vector_input::{VectorInput, VectorView};

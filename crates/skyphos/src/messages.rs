@@ -3,7 +3,7 @@
 use crate::Comm;
 use skyphos_core::Call;
 use skyphos_core::frame::CallSig;
-use skyphos_core::point_to_point::{ReceiveInto, ReceivedMessage, Status, probe, receive, send};
+use skyphos_core::point_to_point::{self, ReceiveInto, ReceivedMessage, Status};
 use skyphos_types::{Error, Result};
 
 impl Comm {
@@ -12,7 +12,20 @@ impl Comm {
     ///
     /// # Errors
     /// A rank that there is not; later [`Error::PeerLost`], or what its receiver failed with meanwhile.
-    pub fn send_call<P: AsRef<[u8]> + Send + Sync + 'static>(
+    ///
+    /// ```
+    /// use skyphos::Comm;
+    ///
+    /// let ranks = Comm::local(2, &Default::default()).unwrap();
+    /// ranks.map_ranks(|comm| match comm.rank() {
+    ///     0 => comm.send(1, 7, vec![b"hello"]).unwrap().run().unwrap(),
+    ///     _ => {
+    ///         let message = comm.receive::<Vec<u8>>(Some(0), None, None).unwrap().run().unwrap();
+    ///         assert_eq!((message.status.tag, &message.parts[0][..]), (7, &b"hello"[..]));
+    ///     }
+    /// });
+    /// ```
+    pub fn send<P: AsRef<[u8]> + Send + Sync + 'static>(
         &self,
         dest: u32,
         tag: u32,
@@ -21,11 +34,9 @@ impl Comm {
         self.check_usable()?;
         self.check_member("dest", dest)?;
         let sig = CallSig::of_message(self.number(), CallSig::SENDS, Some(dest), Some(tag));
-        Ok(self.node().prepare_message(
-            self.group(),
-            sig,
-            move |ep| async move { send(&ep, dest, &parts).await },
-        ))
+        Ok(self.node().prepare_message(self.group(), sig, move |ep| async move {
+            point_to_point::send(&ep, dest, &parts).await
+        }))
     }
 
     /// Receives the first message that fits; `None`: from any rank, with any tag. If its first part is the one of `room`, and
@@ -37,26 +48,32 @@ impl Comm {
     /// # Errors
     /// A rank that there is not, or any rank where ranks are replicated, who could take different ones; later
     /// [`Error::PeerLost`]: the sender is gone, or one of the group is that might have sent it.
-    pub fn receive_call<M: AsMut<[u8]> + Send + 'static>(
+    pub fn receive<M: AsMut<[u8]> + Send + 'static>(
         &self,
         source: Option<u32>,
         tag: Option<u32>,
         room: Option<ReceiveInto<M>>,
     ) -> Result<Call<ReceivedMessage<M>>> {
         let sig = self.receiving(CallSig::RECEIVES, source, tag)?;
-        Ok(self.node().prepare_message(self.group(), sig, move |ep| async move { receive(&ep, room).await }))
+        Ok(self.node().prepare_message(self.group(), sig, move |ep| async move {
+            point_to_point::receive(&ep, room).await
+        }))
     }
 
-    /// Waits until there is a message that fits, and leaves it where it is. Errors as of [`Comm::receive_call`].
-    pub fn probe_call(&self, source: Option<u32>, tag: Option<u32>) -> Result<Call<Status>> {
+    /// Waits until there is a message that fits, and leaves it where it is. Errors as of [`Comm::receive`].
+    pub fn probe(&self, source: Option<u32>, tag: Option<u32>) -> Result<Call<Status>> {
         let sig = self.receiving(CallSig::PROBES, source, tag)?;
-        Ok(self.node().prepare_message(self.group(), sig, |ep| async move { probe(&ep).await }))
+        Ok(self.node().prepare_message(
+            self.group(),
+            sig,
+            |ep| async move { point_to_point::probe(&ep).await },
+        ))
     }
 
     /// The first message that fits, if it has come.
     ///
     /// # Errors
-    /// As of [`Comm::receive_call`]; where ranks are replicated it would differ among replicas.
+    /// As of [`Comm::receive`]; where ranks are replicated it would differ among replicas.
     pub fn probe_now(&self, source: Option<u32>, tag: Option<u32>) -> Result<Option<Status>> {
         self.refuse_if_replicated("iprobe()", "probe(source=…)")?;
         let sig = self.receiving(CallSig::PROBES, source, tag)?;

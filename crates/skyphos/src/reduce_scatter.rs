@@ -3,20 +3,22 @@
 use crate::Comm;
 use crate::algorithm::{Algorithm, AllreduceOptions};
 use crate::allreduce::terms;
+use crate::call_builder::{Body, CallBuilder};
 use crate::decide::{Decided, check_algorithm, decide};
 use crate::explain::Explanation;
 use crate::quantize::refuse;
 use crate::tuning::Basis;
-use crate::vectors::Source;
+use crate::vector_input::VectorInput;
 use crate::vouch;
 use skyphos_core::butterfly::{check_degrees, layers_by_rank};
 use skyphos_core::collectives::allreduce::butterfly::{Parts, reduce_scatter, reduce_scatter_by_topology};
 use skyphos_core::collectives::{Split, bounds};
 use skyphos_core::frame::CallKind;
-use skyphos_core::{Call, Endpoint};
+use skyphos_core::{Asked, Endpoint};
 use skyphos_kernels::stream::{SparseVec, View};
 use skyphos_tune::{CallReport, Reduction, ResultSize, Variant};
 use skyphos_types::{Element, Error, ReduceOp, Result};
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// A rank's part of a reduction, and how it came about.
@@ -30,54 +32,66 @@ pub struct Scattered<T> {
     pub explanation: Explanation,
 }
 
+/// See [`Comm::reduce_scatter`].
+pub struct ReduceScatter<T, X> {
+    x: X,
+    /// What earlier calls learned, once the call has its number.
+    basis: Basis,
+    of: PhantomData<T>,
+}
+
+impl<T: Element, X: VectorInput<T>> Body for ReduceScatter<T, X> {
+    type Output = Scattered<T>;
+    type Op = ReduceOp;
+    type Options = AllreduceOptions;
+
+    fn asked(&mut self, comm: &Comm, op: &ReduceOp, options: &AllreduceOptions) -> Asked {
+        let asked = options.sig::<T>(CallKind::ReduceScatter, op, self.x.n(), self.x.width());
+        let (basis, sig) = comm.basis(asked);
+        self.basis = basis;
+        (sig, options.arguments()).into()
+    }
+
+    async fn perform(self, ep: &Endpoint, op: &ReduceOp, options: &AllreduceOptions) -> Result<Scattered<T>> {
+        let (of, view) = ((self.x.n(), self.x.width()), self.x.view());
+        reduce_scatter_on(ep, of, view, op, options, self.basis).await.map(|(done, _)| done)
+    }
+
+    fn run(self, comm: &Comm, op: &ReduceOp, options: &AllreduceOptions) -> Result<Scattered<T>> {
+        let (of, view) = ((self.x.n(), self.x.width()), self.x.view());
+        let asked = options.sig::<T>(CallKind::ReduceScatter, op, of.0, of.1);
+        let bytes = view.nnz(of.1) * size_of::<T>();
+        let body = async |ep: &Endpoint, basis| reduce_scatter_on(ep, of, view, op, options, basis).await;
+        // Predictions of parts say nothing of those of whole vectors.
+        comm.tuned((asked, options.arguments()), bytes, body, |done| (done.explanation.traffic, None))
+    }
+}
+
 impl Comm {
     /// The reduction of all ranks' vectors, of which rank r gets the entries of the r-th range; ranges are as
     /// `options.split` has them.
     ///
-    /// Collective. Returns the entries, sparse, and the range. Layers are those of `options.degrees`; if there are none,
+    /// Collective. The result has the entries, sparse, and the range. Layers are those of `options.degrees`; if there are none,
     /// those that should take the least time. Where hosts have several ranks each, the first layers join those, and ranges go
     /// to their ranks in the end.
-    pub fn reduce_scatter<T: Element>(
+    ///
+    /// ```
+    /// use skyphos::{Comm, IndexList, SparseVec};
+    ///
+    /// let ranks = Comm::local(2, &Default::default()).unwrap();
+    /// let parts = ranks.map_ranks(|comm| {
+    ///     let x = SparseVec::new(10, 1, IndexList::Narrow(vec![comm.rank(), 5]), vec![1.0, 2.0]).unwrap();
+    ///     let done = comm.reduce_scatter(&x).run().unwrap();
+    ///     (done.owned.contains(&5), done.part.nnz())
+    /// });
+    /// assert_eq!(parts.iter().map(|part| part.1).sum::<usize>(), 3);
+    /// assert!(parts[0].0 != parts[1].0);
+    /// ```
+    pub fn reduce_scatter<T: Element, X: VectorInput<T>>(
         &self,
-        n: u64,
-        width: usize,
-        view: View<'_, T>,
-        op: &ReduceOp,
-        options: &AllreduceOptions,
-    ) -> Result<(SparseVec<T>, Range<u64>)> {
-        self.reduce_scatter_and_tell(n, width, view, op, options).map(|done| (done.part, done.owned))
-    }
-
-    /// [`Comm::reduce_scatter`], and what it did.
-    pub fn reduce_scatter_and_tell<T: Element>(
-        &self,
-        n: u64,
-        width: usize,
-        view: View<'_, T>,
-        op: &ReduceOp,
-        options: &AllreduceOptions,
-    ) -> Result<Scattered<T>> {
-        let asked = options.sig::<T>(CallKind::ReduceScatter, op, n, width);
-        let bytes = view.nnz(width) * size_of::<T>();
-        let body =
-            async |ep: &Endpoint, basis| reduce_scatter_on(ep, (n, width), view, op, options, basis).await;
-        // Predictions of parts say nothing of those of whole vectors.
-        self.tuned((asked, options.arguments()), bytes, body, |done| (done.explanation.traffic, None))
-    }
-
-    /// [`Comm::reduce_scatter_and_tell`] that can go on by itself.
-    pub fn reduce_scatter_call<T: Element>(
-        &self,
-        n: u64,
-        width: usize,
-        x: impl Source<T>,
-        op: ReduceOp,
-        options: AllreduceOptions,
-    ) -> Result<Call<Scattered<T>>> {
-        let (basis, sig) = self.basis(options.sig::<T>(CallKind::ReduceScatter, &op, n, width));
-        self.prepare((sig, options.arguments()), Some(&op.clone()), move |ep| async move {
-            reduce_scatter_on(&ep, (n, width), x.view(), &op, &options, basis).await.map(|(done, _)| done)
-        })
+        x: X,
+    ) -> CallBuilder<'_, ReduceScatter<T, X>> {
+        CallBuilder::new(self, ReduceScatter { x, basis: Basis::default(), of: PhantomData })
     }
 }
 

@@ -4,17 +4,19 @@ use crate::Comm;
 use crate::algorithm::AllreduceOptions;
 use crate::allreduce::terms;
 use crate::arguments::single;
-use crate::vectors::Source;
+use crate::call_builder::{Body, CallBuilder};
+use crate::vector_input::VectorInput;
 use crate::vouch;
 use skyphos_core::collectives::allreduce::butterfly::Parts;
 use skyphos_core::collectives::topk_allreduce::topk_allreduce;
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::{Call, Endpoint};
+use skyphos_core::{Asked, Endpoint};
 use skyphos_kernels::stream::{IndexList, SparseVec, View, set_bits_between};
 use skyphos_kernels::{Magnitude, Select, topk};
 use skyphos_types::{Error, ReduceOp, Result};
+use std::marker::PhantomData;
 
-/// What [`Comm::topk_allreduce`] returns.
+/// The result of [`Comm::topk_allreduce`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopkSum<T> {
     /// The largest entries of the sum; the same on all ranks.
@@ -27,35 +29,49 @@ pub struct TopkSum<T> {
     pub received_words: u64,
 }
 
-impl Comm {
-    /// The `k` largest entries, by magnitude, of the sum of all ranks' own `k` largest, on every rank: not those of the
-    /// sum of all entries, which nobody knows without sending them all. `op` is `Sum` or `Mean`.
-    ///
-    /// Collective. No rank sends or receives more than 6k words of entries (Ok-Topk: Li & Hoefler 2022).
-    pub fn topk_allreduce<T: Magnitude>(
-        &self,
-        n: u64,
-        view: View<'_, T>,
-        k: u64,
-        op: &ReduceOp,
-    ) -> Result<TopkSum<T>> {
-        self.call((sig::<T>(n, k, op), single("k", k.to_string())), async |ep| {
-            topk_allreduce_on(ep, n, view, k, op).await
-        })
+/// See [`Comm::topk_allreduce`].
+pub struct TopkAllreduce<T, X> {
+    x: X,
+    k: u64,
+    of: PhantomData<T>,
+}
+
+impl<T: Magnitude, X: VectorInput<T>> Body for TopkAllreduce<T, X> {
+    type Output = TopkSum<T>;
+    type Op = ReduceOp;
+    type Options = ();
+
+    fn asked(&mut self, _: &Comm, op: &ReduceOp, (): &()) -> Asked {
+        (sig::<T>(self.x.n(), self.k, op), single("k", self.k.to_string())).into()
     }
 
-    /// [`Comm::topk_allreduce`] that can go on by itself.
-    pub fn topk_allreduce_call<T: Magnitude>(
+    async fn perform(self, ep: &Endpoint, op: &ReduceOp, (): &()) -> Result<TopkSum<T>> {
+        topk_allreduce_on(ep, self.x.n(), self.x.view(), self.k, op).await
+    }
+}
+
+impl Comm {
+    /// The `k` largest entries, by magnitude, of the sum of all ranks' own `k` largest, on every rank. (The largest entries of the
+    /// sum of *all* entries would take sending them all.) Rows are single numbers; the operation is `Sum` or `Mean`.
+    ///
+    /// Collective. No rank sends or receives more than 6k words of entries (Ok-Topk: Li & Hoefler 2022).
+    ///
+    /// ```
+    /// use skyphos::{Comm, IndexList, SparseVec};
+    ///
+    /// let ranks = Comm::local(2, &Default::default()).unwrap();
+    /// let sums = ranks.map_ranks(|comm| {
+    ///     let x = SparseVec::new(10, 1, IndexList::Narrow(vec![comm.rank(), 5]), vec![1.0, 2.0]).unwrap();
+    ///     comm.topk_allreduce(&x, 1).run().unwrap().sum.entries()
+    /// });
+    /// assert_eq!(sums, [(vec![5], vec![4.0]), (vec![5], vec![4.0])]);
+    /// ```
+    pub fn topk_allreduce<T: Magnitude, X: VectorInput<T>>(
         &self,
-        n: u64,
-        x: impl Source<T>,
+        x: X,
         k: u64,
-        op: ReduceOp,
-    ) -> Result<Call<TopkSum<T>>> {
-        let sig = sig::<T>(n, k, &op);
-        self.prepare((sig, single("k", k.to_string())), None, move |ep| async move {
-            topk_allreduce_on(&ep, n, x.view(), k, &op).await
-        })
+    ) -> CallBuilder<'_, TopkAllreduce<T, X>> {
+        CallBuilder::new(self, TopkAllreduce { x, k, of: PhantomData })
     }
 }
 

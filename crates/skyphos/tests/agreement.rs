@@ -4,7 +4,7 @@ mod common;
 
 use common::{local, near, on_all, tcp};
 use skyphos::{
-    Algorithm, AllreduceOptions, ArrayMove, Comm, ConfigureOptions, Error, ReduceOp, Result, Schedule,
+    Algorithm, AllreduceOptions, ArrayMove, ArrayOptions, Comm, ConfigureOptions, Error, Result, Schedule,
     shape_of,
 };
 
@@ -13,7 +13,7 @@ fn told(make: common::MakeGroup, size: u32, body: impl Fn(&Comm) -> Result<()> +
     let all = on_all(make(size), |comm| {
         let told = body(comm).unwrap_err();
         // The group goes on.
-        comm.barrier().unwrap();
+        comm.barrier().run().unwrap();
         told
     });
     for error in &all {
@@ -41,20 +41,24 @@ fn the_argument_that_differs_is_named() {
                     let algorithm = if last(comm) { Algorithm::Ring } else { Algorithm::Auto };
                     let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
                     let x = common::programs::vector(comm.rank(), 0, 40);
-                    comm.allreduce(common::programs::N, 1, x.view(), &ReduceOp::Sum, &options).map(drop)
+                    comm.allreduce(&x).options(options.clone()).run().map(drop)
                 });
                 assert!(text.contains("algorithm=auto") && text.contains("algorithm=ring"), "{text}");
                 let text = told(make, size, |comm| {
                     let shape = if last(comm) { [2, 3] } else { [3, 2] };
                     let what = ArrayMove::Allgather(Schedule::Direct);
                     let out = vec![0.0; 6 * size as usize];
-                    comm.move_arrays_call(what, vec![0.0; 6], out, shape_of(&shape))?.run().map(drop)
+                    comm.move_arrays(what, vec![0.0; 6], out)
+                        .options(ArrayOptions { shape: shape_of(&shape) })
+                        .prepare()?
+                        .run()
+                        .map(drop)
                 });
                 assert!(text.contains("shape=(2, 3)") && text.contains("shape=(3, 2)"), "{text}");
                 let text = told(make, size, |comm| {
                     let expected_nnz = last(comm).then_some(7);
                     let options = ConfigureOptions { expected_nnz, ..ConfigureOptions::with_n(10) };
-                    comm.configure(&[1u64], &[1u64], &options).map(drop)
+                    comm.configure(&[1u64], &[1u64]).options(options.clone()).run().map(drop)
                 });
                 assert!(text.contains("expected_nnz=7") && text.contains("expected_nnz=None"), "{text}");
             }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{local, on_all, tcp};
-use skyphos::{ConfigureOptions, Order, ReduceOp};
+use skyphos::ConfigureOptions;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,17 +57,17 @@ fn steady_reductions_allocate_nothing() {
                 }
                 let options =
                     ConfigureOptions { degrees: Some(degrees.clone()), ..ConfigureOptions::with_n(1 << 20) };
-                let mut plan = comm.configure(&mine, &mine, &options).unwrap();
+                let mut plan = comm.configure(&mine, &mine).options(options.clone()).run().unwrap();
                 let values = vec![1.0f64; mine.len()];
                 let mut out = values.clone();
                 tries.iter().any(|all| {
                     let before = ALLOCATIONS.get();
                     for _ in 0..STEADY {
-                        comm.reduce(&mut plan, &values, &mut out, &ReduceOp::Sum, Order::Rank).unwrap();
+                        comm.reduce(&mut plan, &values, &mut out).run().unwrap();
                     }
                     all.fetch_add(ALLOCATIONS.get() - before, Ordering::Relaxed);
                     // All have added theirs.
-                    comm.barrier().unwrap();
+                    comm.barrier().run().unwrap();
                     all.load(Ordering::Relaxed) == 0
                 })
             });

@@ -6,7 +6,7 @@ use common::{MakeGroup, combine, layerings, local, on_all, tcp};
 use proptest::prelude::*;
 use skyphos::{
     Algorithm, AllreduceOptions, Comm, DType, DenseThreshold, Element, Form, IndexList, Indices, ReduceOp,
-    Result, SparseVec, Split, View, with_element,
+    Result, SparseVec, Split, VectorView, View, with_element,
 };
 use std::collections::BTreeMap;
 
@@ -163,8 +163,8 @@ fn check<T: Element>(case: &Case, make: MakeGroup) {
     let want = oracle::<T>(case);
     let got = on_all(make(case.size), |comm| -> Result<SparseVec<T>> {
         let mine = input::<T>(case, comm.rank() as usize);
-        let first = comm.allreduce(case.n, case.width, mine.view(), &case.op, &case.options)?;
-        let again = comm.allreduce(case.n, case.width, mine.view(), &case.op, &case.options)?;
+        let first = comm.allreduce(&mine).op(case.op.clone()).options(case.options.clone()).run()?.sum;
+        let again = comm.allreduce(&mine).op(case.op.clone()).options(case.options.clone()).run()?.sum;
         assert_eq!(first, again, "the same bits every time");
         Ok(first)
     });
@@ -235,10 +235,10 @@ proptest! {
                 }
                 let got = on_all(TRANSPORTS[transport].1(size), |comm| {
                     let mut out = vec![T::ZERO; len];
-                    comm.allreduce_dense(&row(comm.rank()), &mut out, &op, &options).unwrap();
+                    comm.allreduce_dense(&row(comm.rank()), &mut out).op(op.clone()).options(options.clone()).run().unwrap();
                     let stream = one_row(comm.rank());
                     let sparse = AllreduceOptions { algorithm: Algorithm::SplitAllgather, ..options.clone() };
-                    let also = comm.allreduce(len as u64, 1, stream.view(), &op, &sparse).unwrap();
+                    let also = comm.allreduce(&stream).op(op.clone()).options(sparse.clone()).run().unwrap().sum;
                     assert_eq!(also.to_dense(T::ZERO), out);
                     out
                 });
@@ -266,7 +266,12 @@ fn many_segments_at_every_size_and_algorithm() {
                     let mine = list(rank);
                     let values: Vec<f64> = mine.iter().map(|i| (rank + i) as f64).collect();
                     let view = View::Sparse { indices: (&mine).into(), values: &values };
-                    let got = comm.allreduce(n, 1, view, &ReduceOp::Sum, &options).unwrap();
+                    let got = comm
+                        .allreduce(VectorView::new(n, 1, view))
+                        .options(options.clone())
+                        .run()
+                        .unwrap()
+                        .sum;
                     let dense = got.to_dense(0.0);
                     for (index, value) in dense.iter().enumerate() {
                         assert_eq!(
@@ -287,7 +292,7 @@ fn arrays_of_nothing() {
         on_all(make(3), |comm| {
             for algorithm in dense() {
                 let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
-                comm.allreduce_dense::<f64>(&[], &mut [], &ReduceOp::Sum, &options).unwrap();
+                comm.allreduce_dense::<f32, _, _>(&[], &mut []).options(options.clone()).run().unwrap();
             }
         });
     }
@@ -303,7 +308,13 @@ fn a_mean_that_underflows() {
             on_all_again(&all, |comm| {
                 let (index, value) = ([u64::from(comm.rank()) * 300], [-f32::from_bits(1)]);
                 let view = View::Sparse { indices: Indices::U64(&index), values: &value };
-                let mean = comm.allreduce(1000, 1, view, &ReduceOp::Mean, &options).unwrap();
+                let mean = comm
+                    .allreduce(VectorView::new(1000, 1, view))
+                    .op(ReduceOp::Mean)
+                    .options(options.clone())
+                    .run()
+                    .unwrap()
+                    .sum;
                 assert_eq!(mean.entries(), (vec![0, 300, 600, 900], vec![0.0; 4]), "{algorithm:?}");
             });
         }
@@ -321,7 +332,7 @@ fn dense_arrays_larger_than_a_window() {
             on_all_again(&all, |comm| {
                 let mine: Vec<f32> = (0..len).map(|k| (k % 1009) as f32 + comm.rank() as f32).collect();
                 let mut out = vec![0.0; len];
-                comm.allreduce_dense(&mine, &mut out, &ReduceOp::Sum, &options).unwrap();
+                comm.allreduce_dense(&mine, &mut out).options(options.clone()).run().unwrap();
                 let wrong = (0..len).find(|k| out[*k] != (3 * (k % 1009) + 3) as f32);
                 assert_eq!(wrong, None, "{algorithm:?}");
             });
@@ -343,20 +354,24 @@ fn disagreement_and_bad_input_are_told_to_all() {
         let list: &[u64] = if comm.rank() == 1 { &indices } else { &indices[..1] };
         let values = vec![1.0f32; list.len()];
         let view = View::Sparse { indices: list.into(), values: &values };
-        comm.allreduce(10, 1, view, &ReduceOp::Sum, &AllreduceOptions::default()).unwrap_err().to_string()
+        comm.allreduce(VectorView::new(10, 1, view)).run().unwrap_err().to_string()
     });
     assert!(got.iter().all(|text| text.contains("indices must ascend")), "{got:?}");
     let got = on_all(local(3), |comm| {
         let n = 10 + u64::from(comm.rank() / 2);
         let view = View::Sparse { indices: (&[1u64]).into(), values: &[1.0f32] };
-        comm.allreduce(n, 1, view, &ReduceOp::Sum, &AllreduceOptions::default()).unwrap_err().to_string()
+        comm.allreduce(VectorView::new(n, 1, view)).run().unwrap_err().to_string()
     });
     assert!(got.iter().all(|text| text.contains("n=10") && text.contains("n=11")), "{got:?}");
     let got = on_all(local(2), |comm| {
         let view = View::Sparse { indices: (&[1u64]).into(), values: &[1.0f32] };
         let options =
             AllreduceOptions { algorithm: Algorithm::SplitAllgatherDense, ..AllreduceOptions::default() };
-        comm.allreduce(1 << 62, 1, view, &ReduceOp::Sum, &options).unwrap_err().to_string()
+        comm.allreduce(VectorView::new(1 << 62, 1, view))
+            .options(options.clone())
+            .run()
+            .unwrap_err()
+            .to_string()
     });
     assert!(got.iter().all(|text| text.contains("does not fit")), "{got:?}");
 }

@@ -27,21 +27,21 @@ fn check<T: Element>(comm: &Comm, len: usize, root: u32, schedule: Schedule, op:
     let all: Vec<T> = (0..size).flat_map(|rank| array(rank, len)).collect();
 
     let mut out = vec![T::ZERO; len * count];
-    comm.move_arrays(ArrayMove::Allgather(schedule), &mine, &mut out).unwrap();
+    comm.move_arrays(ArrayMove::Allgather(schedule), &mine, &mut out).run().unwrap();
     assert_eq!(out, all, "{schedule:?}");
 
     let mut out = vec![T::ZERO; if me == root { len * count } else { 0 }];
-    comm.move_arrays(ArrayMove::Gather { root }, &mine, &mut out).unwrap();
+    comm.move_arrays(ArrayMove::Gather { root }, &mine, &mut out).run().unwrap();
     assert_eq!(out, if me == root { &all[..] } else { &[] });
 
     let blocks = |rank: u32| (0..size).flat_map(move |to| array::<T>(rank * 7 + to, len));
     let mut out = vec![T::ZERO; len * count];
-    comm.move_arrays(ArrayMove::Alltoall, &blocks(me).collect::<Vec<T>>(), &mut out).unwrap();
+    comm.move_arrays(ArrayMove::Alltoall, &blocks(me).collect::<Vec<T>>(), &mut out).run().unwrap();
     assert_eq!(out, (0..size).flat_map(|from| array(from * 7 + me, len)).collect::<Vec<T>>());
 
     let whole: Vec<T> = if me == root { blocks(root).collect() } else { Vec::new() };
     let mut out = vec![T::ZERO; len];
-    comm.move_arrays(ArrayMove::Scatter { root }, &whole, &mut out).unwrap();
+    comm.move_arrays(ArrayMove::Scatter { root }, &whole, &mut out).run().unwrap();
     assert_eq!(out, array(root * 7 + me, len));
 
     let mut want = array::<T>(0, len);
@@ -52,10 +52,10 @@ fn check<T: Element>(comm: &Comm, len: usize, root: u32, schedule: Schedule, op:
         want.iter_mut().for_each(|v| *v = v.divide(u64::from(size)));
     }
     let mut out = vec![T::ZERO; share(len, size, me).len()];
-    comm.reduce_arrays(None, &mine, &mut out, op).unwrap();
+    comm.reduce_arrays(None, &mine, &mut out).op(op.clone()).run().unwrap();
     assert_eq!(out, want[share(len, size, me)]);
     let mut out = vec![T::ZERO; if me == root { len } else { 0 }];
-    comm.reduce_arrays(Some(root), &mine, &mut out, op).unwrap();
+    comm.reduce_arrays(Some(root), &mine, &mut out).op(op.clone()).run().unwrap();
     assert_eq!(out, if me == root { &want[..] } else { &[] });
 }
 
@@ -94,16 +94,19 @@ fn large_arrays() {
 fn what_does_not_fit_is_told_to_all() {
     let got = on_all(tcp(3), |comm| {
         let mut out = [0u8; 12];
-        let root = comm.move_arrays(ArrayMove::Gather { root: 5 }, &[1; 4], &mut []).unwrap_err();
+        let root = comm.move_arrays(ArrayMove::Gather { root: 5 }, &[1; 4], &mut []).run().unwrap_err();
         let count = if comm.rank() == 2 { 11 } else { 12 };
-        let length =
-            comm.move_arrays(ArrayMove::Allgather(Schedule::Ring), &[1; 4], &mut out[..count]).unwrap_err();
+        let length = comm
+            .move_arrays(ArrayMove::Allgather(Schedule::Ring), &[1; 4], &mut out[..count])
+            .run()
+            .unwrap_err();
         let mine = vec![1u8; 4 + comm.rank() as usize / 2];
         let mut out = vec![0; mine.len() * 3];
-        let differ = comm.move_arrays(ArrayMove::Allgather(Schedule::Direct), &mine, &mut out).unwrap_err();
+        let differ =
+            comm.move_arrays(ArrayMove::Allgather(Schedule::Direct), &mine, &mut out).run().unwrap_err();
         let kind = match comm.rank() {
-            0 => comm.move_arrays(ArrayMove::Alltoall, &[1; 3], &mut [0; 3]).unwrap_err(),
-            _ => comm.reduce_arrays(None, &[1; 3], &mut [0], &ReduceOp::Sum).unwrap_err(),
+            0 => comm.move_arrays(ArrayMove::Alltoall, &[1; 3], &mut [0; 3]).run().unwrap_err(),
+            _ => comm.reduce_arrays(None, &[1; 3], &mut [0]).run().unwrap_err(),
         };
         [root, length, differ, kind].map(|error| error.to_string())
     });
@@ -130,7 +133,7 @@ fn blocks_of_other_lengths_for_each_pair() {
                 let came: Vec<u8> = (0..size).flat_map(|from| block(from, me)).collect();
                 let sends = (0..size).map(|to| len(me, to)).collect();
                 let receives = (0..size).map(|from| len(from, me)).collect();
-                let call = comm.alltoall_uneven_call(from, vec![0; came.len()], sends, receives);
+                let call = comm.alltoall_uneven(from, vec![0; came.len()], sends, receives).prepare();
                 assert_eq!(call.unwrap().run().unwrap(), came);
             });
         }
@@ -138,7 +141,7 @@ fn blocks_of_other_lengths_for_each_pair() {
     let errors = on_all(tcp(2), |comm| {
         let sends = vec![2, 2 - comm.rank() as usize];
         let from = vec![0; sends.iter().sum()];
-        let call = comm.alltoall_uneven_call(from, vec![0; 3], sends, vec![2, 1]);
+        let call = comm.alltoall_uneven(from, vec![0; 3], sends, vec![2, 1]).prepare();
         call.unwrap().run().unwrap_err().to_string()
     });
     assert!(errors.iter().all(|error| error.contains("rank 1 sends rank 0 2 bytes")), "{errors:?}");
@@ -155,11 +158,11 @@ fn messages_between_two_ranks() {
             });
             let send = |tag: usize, len: usize| {
                 let group = tags[tag].as_ref().unwrap();
-                group.move_arrays(ArrayMove::Message, &array::<u8>(tag as u32, len), &mut []).unwrap();
+                group.move_arrays(ArrayMove::Message, &array::<u8>(tag as u32, len), &mut []).run().unwrap();
             };
             let receive = |tag: usize, len: usize| {
                 let (group, mut out) = (tags[tag].as_ref().unwrap(), vec![0; len]);
-                group.move_arrays(ArrayMove::Message, &[], &mut out).unwrap();
+                group.move_arrays(ArrayMove::Message, &[], &mut out).run().unwrap();
                 assert_eq!(out, array::<u8>(tag as u32, len));
             };
             match comm.rank() {
@@ -177,7 +180,7 @@ fn messages_between_two_ranks() {
                     receive(2, 20 << 20);
                 }
             }
-            comm.barrier().unwrap();
+            comm.barrier().run().unwrap();
             for ranks in [&[0, 0][..], &[7], &[(comm.rank() + 1) % 3]] {
                 assert!(comm.group_of(ranks, 0).err().unwrap().to_string().contains("each once"));
             }
@@ -186,8 +189,8 @@ fn messages_between_two_ranks() {
     let wrong = on_all(tcp(2), |comm| {
         let group = comm.group_of(&[0, 1], 0).unwrap();
         match comm.rank() {
-            0 => group.move_arrays(ArrayMove::Message, &[1u8; 3], &mut []),
-            _ => group.move_arrays(ArrayMove::Message, &[], &mut [0u8; 4]),
+            0 => group.move_arrays(ArrayMove::Message, &[1u8; 3], vec![]).run(),
+            _ => group.move_arrays(ArrayMove::Message, &[], vec![0u8; 4]).run(),
         }
     });
     assert!(wrong[1].as_ref().unwrap_err().to_string().contains("n=3"), "{wrong:?}");

@@ -13,7 +13,7 @@ type Came = Vec<(u32, Vec<u8>)>;
 
 /// What came, in order, and what the call says.
 fn exchange(comm: &Comm, blocks: Vec<Vec<u8>>, limits: BlockLimits) -> Result<(Came, Traffic)> {
-    let mut exchange = comm.exchange_blocks(blocks, limits)?;
+    let mut exchange = comm.exchange_blocks(blocks, limits)?.start();
     let mut came = Vec::new();
     while let Some(next) = exchange.next_block()? {
         came.push(next);
@@ -64,10 +64,10 @@ fn who_takes_nothing_is_sent_no_more_than_it_asked_for() {
     for (name, make) in TRANSPORTS {
         on_all(make(6), |comm| {
             let blocks = (0..6).map(|to| block(comm.rank(), to, 50_000)).collect();
-            let mut exchange = comm.exchange_blocks(blocks, limits).unwrap();
+            let mut exchange = comm.exchange_blocks(blocks, limits).unwrap().start();
             // Other calls go by, in which all have had the time to send.
             for _ in 0..20 {
-                comm.barrier().unwrap();
+                comm.barrier().run().unwrap();
             }
             assert!(exchange.waiting() <= 2, "{name}: {}", exchange.waiting());
             let mut from = Vec::new();
@@ -93,7 +93,7 @@ fn errors_are_those_of_all() {
             let limits = BlockLimits { fetches: 1 + comm.rank() as usize, ..limits };
             let done = exchange(comm, vec![vec![1; 5000]; 3], limits).map(|_| ());
             assert!(matches!(done, Err(Error::Mismatch { .. })), "{done:?}");
-            comm.barrier().unwrap();
+            comm.barrier().run().unwrap();
         });
     }
 }

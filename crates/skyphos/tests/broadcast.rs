@@ -38,12 +38,10 @@ fn message(lengths: &[usize], salt: usize) -> Vec<Vec<u8>> {
 
 /// What each rank has in the end.
 fn bring(comm: &Comm, root: u32, message: &[Vec<u8>], options: BroadcastOptions) -> Result<Vec<Vec<u8>>> {
-    let parts: Vec<&[u8]> = message.iter().map(Vec::as_slice).collect();
-    let mut room = Memory::default();
-    let here = (comm.rank() == root).then_some(&parts[..]);
-    let done = comm.broadcast(root, here, &mut room, options)?;
+    let here = (comm.rank() == root).then(|| message.iter().collect());
+    let done = comm.broadcast::<&Vec<u8>, _>(root, here, Memory::default()).options(options).run()?;
     assert!(done.missed.is_none(), "{:?}", done.missed);
-    Ok(if comm.rank() == root { message.to_vec() } else { parts_of(room) })
+    Ok(if comm.rank() == root { message.to_vec() } else { parts_of(done.room) })
 }
 
 fn routes() -> impl Iterator<Item = Option<Route>> {
@@ -91,13 +89,13 @@ fn long_messages_at_once() {
                 let options = BroadcastOptions { route, ..BroadcastOptions::default() };
                 let start = |root: u32, message: &Vec<Vec<u8>>| {
                     let parts = (comm.rank() == root).then(|| message.clone());
-                    comm.broadcast_call(root, parts, Memory::default(), options).unwrap().start()
+                    comm.broadcast(root, parts, Memory::default()).options(options).start().unwrap()
                 };
                 let works = [(0, start(0, &first)), (3, start(3, &second))];
                 for ((root, work), want) in works.into_iter().zip([&first, &second]) {
-                    let (room, done) = work.wait().unwrap();
+                    let done = work.wait().unwrap();
                     assert_eq!(done.bytes, want.iter().map(Vec::len).sum::<usize>());
-                    assert!(comm.rank() == root || &parts_of(room) == want);
+                    assert!(comm.rank() == root || &parts_of(done.room) == want);
                 }
             });
         }
@@ -113,10 +111,9 @@ fn bytes_by_route() {
     {
         let sent = on_all(local(size), |comm| {
             let comm = comm.with_topology(Some(&Topology::flat(size))).unwrap();
-            let parts: Vec<&[u8]> = message.iter().map(Vec::as_slice).collect();
-            let here = (comm.rank() == 2).then_some(&parts[..]);
+            let here = (comm.rank() == 2).then(|| message.iter().collect::<Vec<_>>());
             let options = BroadcastOptions { route: Some(route), ..BroadcastOptions::default() };
-            let done = comm.broadcast(2, here, &mut Memory::default(), options).unwrap();
+            let done = comm.broadcast(2, here, Memory::default()).options(options).run().unwrap();
             assert_eq!(done.way.route, route);
             done.traffic.sent_bytes as f64 / f64::from(4 << 20)
         });
@@ -130,33 +127,24 @@ fn errors_are_those_of_all() {
     for (_, make) in TRANSPORTS {
         let large = message(&[100_000], 4);
         let said = on_all(make(4), |comm| {
+            let broadcast = |root: u32, parts: Option<Vec<&[u8; 1]>>| {
+                comm.broadcast(root, parts, Memory::default()).run().map(drop)
+            };
             let all: Vec<String> = [
                 // A rank without room.
                 {
-                    let parts: Vec<&[u8]> = large.iter().map(Vec::as_slice).collect();
-                    let mut room = Little(if comm.rank() == 2 { 10 } else { usize::MAX });
-                    comm.broadcast(
-                        0,
-                        (comm.rank() == 0).then_some(&parts[..]),
-                        &mut room,
-                        BroadcastOptions::default(),
-                    )
+                    let parts = (comm.rank() == 0).then(|| large.iter().collect::<Vec<_>>());
+                    let room = Little(if comm.rank() == 2 { 10 } else { usize::MAX });
+                    comm.broadcast(0, parts, room).run().map(drop)
                 },
                 // A root that there is not; one that has nothing; two roots.
-                comm.broadcast(9, None, &mut Memory::default(), BroadcastOptions::default()),
-                comm.broadcast(1, None, &mut Memory::default(), BroadcastOptions::default()),
-                comm.broadcast(
-                    comm.rank() % 2,
-                    Some(&[b"x"]),
-                    &mut Memory::default(),
-                    BroadcastOptions::default(),
-                ),
-                comm.broadcast(
-                    0,
-                    None,
-                    &mut Memory::default(),
-                    BroadcastOptions { chunk_bytes: Some(0), ..BroadcastOptions::default() },
-                ),
+                broadcast(9, None),
+                broadcast(1, None),
+                broadcast(comm.rank() % 2, Some(vec![b"x"])),
+                comm.broadcast::<&[u8], _>(0, None, Memory::default())
+                    .options(BroadcastOptions { chunk_bytes: Some(0), ..BroadcastOptions::default() })
+                    .run()
+                    .map(drop),
             ]
             .into_iter()
             .map(|done| done.unwrap_err().to_string())
@@ -182,13 +170,11 @@ fn copies_of_a_host_are_apart() {
         for call in 0..12usize {
             let root = call as u32 % size;
             let message = message(&[500_000, 3, 70_000], call);
-            let parts: Vec<&[u8]> = message.iter().map(Vec::as_slice).collect();
-            let mut room = Memory::default();
-            let here = (comm.rank() == root).then_some(&parts[..]);
-            let done = comm.broadcast(root, here, &mut room, BroadcastOptions::default()).unwrap();
+            let here = (comm.rank() == root).then(|| message.iter().collect::<Vec<_>>());
+            let done = comm.broadcast(root, here, Memory::default()).run().unwrap();
             assert!(done.traffic.sent_bytes < 2000, "no part goes from rank to rank");
             if comm.rank() != root {
-                let parts = room.into_parts();
+                let parts = done.room.into_parts();
                 for part in &parts {
                     let Part::Shared(copy, range) = part else { panic!("a copy of its own") };
                     // SAFETY: this rank's own page, of which nobody has a reference.
@@ -196,7 +182,7 @@ fn copies_of_a_host_are_apart() {
                 }
                 kept.push((message, parts));
             }
-            comm.barrier().unwrap();
+            comm.barrier().run().unwrap();
             for (want, got) in &kept {
                 for (want, got) in want.iter().zip(got) {
                     assert_eq!((got.as_ref()[0], &got.as_ref()[1..]), (100 + comm.rank() as u8, &want[1..]));

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Case, MakeGroup, cases, check, factorisations, local, near, on_all, tcp, tls};
 use proptest::prelude::*;
-use skyphos::{Comm, ConfigureOptions, DType, Error, Missing, Order, ReduceOp};
+use skyphos::{Comm, ConfigureOptions, DType, Error, Missing, Order, ReduceOp, ReduceOptions};
 
 /// Transports by name.
 const TRANSPORTS: [(&str, MakeGroup); 4] =
@@ -80,10 +80,10 @@ fn large_messages_in_chunks_with_merge_threads() {
             let rank = u64::from(comm.rank());
             let mine: Vec<u64> = (0..300_000).map(|k| k * 3 + rank % 2).collect();
             let options = ConfigureOptions { degrees: Some(vec![2, 2]), ..ConfigureOptions::with_n(1 << 20) };
-            let mut plan = comm.configure(&mine, &mine, &options).unwrap();
+            let mut plan = comm.configure(&mine, &mine).options(options.clone()).run().unwrap();
             let values: Vec<f64> = mine.iter().map(|i| (*i as f64).sin() * 10f64.powi(rank as i32)).collect();
             let mut out = vec![0.0; mine.len()];
-            comm.reduce(&mut plan, &values, &mut out, &ReduceOp::Sum, order).unwrap();
+            comm.reduce(&mut plan, &values, &mut out).options(ReduceOptions { order }).run().unwrap();
             let want = |i: u64| (i as f64).sin() * if i.is_multiple_of(3) { 101.0 } else { 1010.0 };
             for (i, got) in mine.iter().zip(&out) {
                 assert!((got - want(*i)).abs() <= 1e-9 * 1000.0, "{i}: {got} against {}", want(*i));
@@ -104,13 +104,13 @@ fn steady_reductions_repeat_their_bits() {
         let runs = on_all(make(6), |comm| {
             let mine: Vec<u64> = (0..5000).map(|k| k * 5 % 7919 + u64::from(comm.rank())).collect();
             let options = ConfigureOptions::with_n(10_000);
-            let mut plan = comm.configure(&mine, &mine, &options).unwrap();
+            let mut plan = comm.configure(&mine, &mine).options(options.clone()).run().unwrap();
             let values: Vec<f32> = mine.iter().map(|i| 1.0 / (*i as f32 + 1.0)).collect();
             let mut first = vec![0.0; mine.len()];
-            comm.reduce(&mut plan, &values, &mut first, &ReduceOp::Sum, Order::Rank).unwrap();
+            comm.reduce(&mut plan, &values, &mut first).run().unwrap();
             for _ in 0..20 {
                 let mut again = vec![0.0; mine.len()];
-                comm.reduce(&mut plan, &values, &mut again, &ReduceOp::Sum, Order::Rank).unwrap();
+                comm.reduce(&mut plan, &values, &mut again).run().unwrap();
                 assert_eq!(again, first, "{name}");
             }
             first
@@ -125,7 +125,7 @@ fn n_and_degrees_are_agreed_when_left_open() {
         let got = on_all(make(8), |comm| {
             let mine: Vec<u64> = (0..2000).map(|k| k * (1 + u64::from(comm.rank()))).collect();
             let options = ConfigureOptions { min_packet_bytes: Some(3000.0), ..ConfigureOptions::default() };
-            let plan = comm.configure(&mine, &mine, &options).unwrap();
+            let plan = comm.configure(&mine, &mine).options(options.clone()).run().unwrap();
             (plan.n, plan.degrees)
         });
         assert_eq!(got[0].0, 1999 * 8 + 1);
@@ -143,7 +143,13 @@ fn the_error_of_a_last_call_is_raised_on_all() {
             on_all(make(4), |comm| {
                 let bad = if comm.rank() == 1 { 100 } else { 5u64 };
                 let options = ConfigureOptions::with_n(100);
-                let error = comm.configure(&[bad], &[5u64], &options).map(|_| ()).unwrap_err().to_string();
+                let error = comm
+                    .configure(&[bad], &[5u64])
+                    .options(options.clone())
+                    .run()
+                    .map(|_| ())
+                    .unwrap_err()
+                    .to_string();
                 assert!(error.contains("contribute[0] = 100"), "{name}, rank {}: {error}", comm.rank());
             });
         }
@@ -158,25 +164,26 @@ fn an_error_on_one_rank_is_raised_on_all_and_the_group_goes_on() {
             let text = |result: Result<skyphos::Plan, Error>| result.map(|_| ()).unwrap_err().to_string();
             // An index outside the space, on rank 3 only.
             let bad = if comm.rank() == 3 { 100 } else { 5u64 };
-            let error = text(comm.configure(&[bad], &[5u64], &options));
+            let error = text(comm.configure(&[bad], &[5u64]).options(options.clone()).run());
             assert!(error.contains("contribute[0] = 100"), "{name}: {error}");
             // Degrees that do not fit.
             let wrong = ConfigureOptions { degrees: Some(vec![2, 2]), ..options.clone() };
-            let error = text(comm.configure(&[5u64], &[5u64], &wrong));
+            let error = text(comm.configure(&[5u64], &[5u64]).options(wrong.clone()).run());
             assert!(error.contains("2x2") && error.contains("size 5"), "{name}: {error}");
             // Another n on rank 1.
             let other = ConfigureOptions::with_n(100 + u64::from(comm.rank() == 1));
-            let error = text(comm.configure(&[5u64], &[5u64], &other));
+            let error = text(comm.configure(&[5u64], &[5u64]).options(other.clone()).run());
             assert!(
                 error.contains("n=101") && error.contains("n=100") && error.contains("rank 1"),
                 "{name}: {error}"
             );
             // Values that do not align, another dtype, another operation.
-            let mut plan = comm.configure(&[5u64, 6], &[5u64], &options).unwrap();
+            let mut plan = comm.configure(&[5u64, 6], &[5u64]).options(options.clone()).run().unwrap();
             let values = vec![1.0; if comm.rank() == 4 { 3 } else { 2 }];
             let mut out = [0.0];
-            let mut sum =
-                |values: &[f64], op: ReduceOp| comm.reduce(&mut plan, values, &mut out, &op, Order::Rank);
+            let mut sum = |values: &[f64], op: ReduceOp| {
+                comm.reduce(&mut plan, values, &mut out).op(op).run().map(drop)
+            };
             let error = sum(&values, ReduceOp::Sum).unwrap_err().to_string();
             assert!(error.contains("values hold 3 numbers"), "{name}: {error}");
             let op = if comm.rank() == 0 { ReduceOp::Max } else { ReduceOp::Sum };
@@ -196,15 +203,16 @@ fn split_groups_work_side_by_side() {
             let color = (comm.rank() != 6).then_some(u64::from(comm.rank() % 2));
             let Some(group) = comm.split(color, -i64::from(comm.rank())).unwrap() else {
                 assert_eq!(comm.rank(), 6);
-                return comm.barrier().unwrap();
+                return comm.barrier().run().unwrap();
             };
             assert_eq!((group.size(), group.rank()), (3, 2 - comm.rank() / 2));
-            let mut plan = group.configure(&[1u64], &[1u64], &ConfigureOptions::with_n(2)).unwrap();
+            let mut plan =
+                group.configure(&[1u64], &[1u64]).options(ConfigureOptions::with_n(2)).run().unwrap();
             let mut out = [0i64];
             let mine = [i64::from(comm.rank())];
-            group.reduce(&mut plan, &mine, &mut out, &ReduceOp::Sum, Order::Rank).unwrap();
+            group.reduce(&mut plan, &mine, &mut out).run().unwrap();
             assert_eq!(out, [if comm.rank() % 2 == 0 { 6 } else { 9 }]);
-            comm.barrier().unwrap();
+            comm.barrier().run().unwrap();
         });
     }
 }
@@ -213,5 +221,5 @@ fn split_groups_work_side_by_side() {
 fn a_closed_comm_says_so() {
     let comm = local(1).remove(0);
     comm.close().unwrap();
-    assert!(comm.barrier().unwrap_err().to_string().contains("closed"));
+    assert!(comm.barrier().run().unwrap_err().to_string().contains("closed"));
 }

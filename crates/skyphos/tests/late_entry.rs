@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::programs::{ALL, N, Program, UNDER_WAY, vector};
+use common::programs::{ALL, Program, UNDER_WAY, vector};
 use common::{local_transports, near_transports, on_each, settings, tcp_transports, tls_transports};
-use skyphos::{AllreduceOptions, Comm, Error, ReduceOp, Result, Settings, Transport};
+use skyphos::{Comm, Error, Result, Settings, Transport};
 use std::cell::Cell;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -80,7 +80,7 @@ fn every_collective_on_every_transport() {
 
 fn sum_under_way(comm: &Comm) -> Result<Vec<u64>> {
     let mine = vector(comm.rank(), 0, 300);
-    let call = comm.allreduce_call(N, 1, mine, ReduceOp::Sum, AllreduceOptions::default())?;
+    let call = comm.allreduce(mine).prepare()?;
     Ok(call.start().wait()?.sum.entries().0)
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use common::{MakeGroup, local, on_all, tcp};
 use proptest::prelude::*;
-use skyphos::{Algorithm, AllreduceOptions, Comm, Error, IndexList, ReduceOp, SparseVec};
+use skyphos::{Algorithm, AllreduceOptions, Comm, Error, IndexList, SparseVec, VectorView};
 use skyphos_plan::{Profile, agreement};
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ fn sum(data: Data, size: u32) -> BTreeMap<u64, f64> {
 fn allreduce(comm: &Comm, data: Data, algorithm: Algorithm, want: &BTreeMap<u64, f64>) -> u64 {
     let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
     let mine = vector(data, comm.rank());
-    let got = comm.allreduce_and_tell(N, 1, mine.view(), &ReduceOp::Sum, &options).unwrap();
+    let got = comm.allreduce(&mine).options(options.clone()).run().unwrap();
     let dense = got.sum.to_dense(0.0);
     for (index, value) in dense.iter().enumerate() {
         assert_eq!(*value, want.get(&(index as u64)).copied().unwrap_or(0.0), "{algorithm:?} {index}");
@@ -76,7 +76,7 @@ proptest! {
                 // A call under way relies on it too, and keeps nothing.
                 let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
                 let mine = vector(*data, comm.rank());
-                let work = comm.allreduce_call(N, 1, mine, ReduceOp::Sum, options).unwrap().start();
+                let work = comm.allreduce(mine).options(options).start().unwrap();
                 allreduce(comm, *data, algorithm, want);
                 let got = work.wait().unwrap().sum;
                 // Only DSAR forgets which rows are entries.
@@ -112,8 +112,7 @@ fn what_should_take_about_as_long_is_tried_and_one_is_settled_on() {
         let done = on_all(make(4), |comm| {
             let call = || {
                 let x = vector(data, comm.rank());
-                let done =
-                    comm.allreduce_and_tell(N, 1, x.view(), &ReduceOp::Sum, &AllreduceOptions::default());
+                let done = comm.allreduce(&x).run();
                 let done = done.unwrap();
                 assert_eq!(done.sum.entries().0.len(), want.len());
                 done.explanation
@@ -149,7 +148,7 @@ fn a_hint_saves_the_first_sample_and_a_wrong_one_is_not_believed_again() {
         let call = |expected_nnz| {
             let (x, options) =
                 (vector(data, comm.rank()), AllreduceOptions { expected_nnz, ..Default::default() });
-            let done = comm.allreduce_and_tell(N, 1, x.view(), &ReduceOp::Sum, &options).unwrap();
+            let done = comm.allreduce(&x).options(options.clone()).run().unwrap();
             assert_eq!(done.sum.entries().0.len(), want.len());
             done.explanation.traffic.sent_bytes
         };
@@ -165,7 +164,7 @@ fn a_hint_saves_the_first_sample_and_a_wrong_one_is_not_believed_again() {
         assert_eq!([call(Some(N)), call(Some(N))], [asked, right], "after a wrong one");
         let (x, expected_nnz) = (vector(data, comm.rank()), Some(N + 1));
         let options = AllreduceOptions { expected_nnz, ..AllreduceOptions::default() };
-        let error = comm.allreduce(N, 1, x.view(), &ReduceOp::Sum, &options).unwrap_err();
+        let error = comm.allreduce(&x).options(options.clone()).run().unwrap_err();
         assert!(error.to_string().contains("expected_nnz"), "{error}");
     });
 }
@@ -180,8 +179,7 @@ fn nothing_is_tried_where_calls_are_not_learned_from() {
             .map(|_| {
                 let x = vector(data, comm.rank());
                 let options = AllreduceOptions::default();
-                let how =
-                    comm.allreduce_and_tell(N, 1, x.view(), &ReduceOp::Sum, &options).unwrap().explanation;
+                let how = comm.allreduce(&x).options(options.clone()).run().unwrap().explanation;
                 (how.algorithm, how.degrees, how.choice.unwrap().seconds())
             })
             .collect();
@@ -198,11 +196,11 @@ fn ranks_that_know_different_things_find_out_and_forget() {
         // One rank's call keeps nothing, as if it had been interrupted at the very end.
         let (options, mine) = (AllreduceOptions::default(), vector(data, comm.rank()));
         match comm.rank() {
-            1 => drop(comm.allreduce_call(N, 1, mine, ReduceOp::Sum, options).unwrap().run().unwrap()),
-            _ => drop(comm.allreduce(N, 1, mine.view(), &ReduceOp::Sum, &options).unwrap()),
+            1 => drop(comm.allreduce(mine).options(options).prepare().unwrap().run().unwrap()),
+            _ => drop(comm.allreduce(&mine).options(options.clone()).run().unwrap().sum),
         }
         let (options, mine) = (AllreduceOptions::default(), vector(data, comm.rank()));
-        let error = comm.allreduce(N, 1, mine.view(), &ReduceOp::Sum, &options).unwrap_err();
+        let error = comm.allreduce(&mine).options(options.clone()).run().unwrap_err();
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
         for _ in 0..3 {
             allreduce(comm, data, Algorithm::Auto, &want);
@@ -222,7 +220,7 @@ fn an_error_of_one_rank_changes_nothing() {
                 _ => (vec![4u32, 9], vec![1.0, 2.0]),
             };
             let view = skyphos::View::Sparse { indices: (&indices).into(), values: &values };
-            let error = comm.allreduce(N, 1, view, &ReduceOp::Sum, &AllreduceOptions::default()).unwrap_err();
+            let error = comm.allreduce(VectorView::new(N, 1, view)).run().unwrap_err();
             assert!(error.to_string().contains("ascend"), "{error}");
         }
     });
@@ -234,7 +232,7 @@ fn ranks_with_few_and_with_many_entries_agree() {
         for count in [1, 40, 63, 64, 500] {
             let mine = if comm.rank() == 1 { count } else { 3 };
             let x = vector(Data { count: mine, from: 7, step: 3 }, comm.rank());
-            let got = comm.allreduce(N, 1, x.view(), &ReduceOp::Sum, &AllreduceOptions::default()).unwrap();
+            let got = comm.allreduce(&x).run().unwrap().sum;
             assert!(got.nnz() as u64 >= count);
         }
     });
@@ -253,8 +251,8 @@ fn the_group_is_usable_after_a_mismatch() {
             let options = AllreduceOptions::default();
             let mine = vector(data, comm.rank());
             let error = match comm.rank() {
-                0 => comm.barrier().err(),
-                _ => comm.allreduce(N, 1, mine.view(), &ReduceOp::Sum, &options).err(),
+                0 => comm.barrier().run().err(),
+                _ => comm.allreduce(&mine).options(options.clone()).run().err(),
             };
             assert!(matches!(error, Some(Error::Mismatch { .. })), "{error:?}");
             for _ in 0..3 {
@@ -272,7 +270,7 @@ fn a_hint_of_very_many_entries_makes_no_array() {
         let x = SparseVec::new(n, 1, IndexList::Wide(vec![u64::from(comm.rank())]), vec![1f32]).unwrap();
         let options = AllreduceOptions { expected_nnz: Some(n), ..AllreduceOptions::default() };
         for _ in 0..3 {
-            let got = comm.allreduce(n, 1, x.view(), &ReduceOp::Sum, &options).unwrap();
+            let got = comm.allreduce(&x).options(options.clone()).run().unwrap().sum;
             assert_eq!(got.entries(), (vec![0, 1], vec![1.0, 1.0]));
         }
     });

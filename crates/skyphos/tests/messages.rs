@@ -19,11 +19,11 @@ fn everywhere(size: u32, body: impl Fn(&Comm) + Sync) {
 type Got = ReceivedMessage<Vec<u8>>;
 
 fn send(comm: &Comm, dest: u32, tag: u32, bytes: &[u8]) -> Result<(), Error> {
-    comm.send_call(dest, tag, vec![bytes.to_vec()])?.run()
+    comm.send(dest, tag, vec![bytes.to_vec()])?.run()
 }
 
 fn receive(comm: &Comm, source: Option<u32>, tag: Option<u32>) -> Result<Got, Error> {
-    comm.receive_call(source, tag, None)?.run()
+    comm.receive(source, tag, None)?.run()
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn parts_come_as_they_were_sent() {
         for (tag, lens) in sizes.iter().enumerate() {
             let parts = parts_of(lens);
             if comm.rank() == 0 {
-                comm.send_call(1, tag as u32, parts).unwrap().run().unwrap();
+                comm.send(1, tag as u32, parts).unwrap().run().unwrap();
                 continue;
             }
             let got = receive(comm, Some(0), Some(tag as u32)).unwrap();
@@ -52,11 +52,11 @@ fn the_second_part_goes_where_it_is_told_if_the_first_is_what_is_told() {
         let into = |first: &[u8], len: usize| ReceiveInto { first: first.to_vec(), memory: vec![0; len] };
         if comm.rank() == 0 {
             for _ in 0..4 {
-                comm.send_call(1, 0, vec![b"array".to_vec(), vec![7; 1000]]).unwrap().run().unwrap();
+                comm.send(1, 0, vec![b"array".to_vec(), vec![7; 1000]]).unwrap().run().unwrap();
             }
             return;
         }
-        let get = |room| comm.receive_call(Some(0), None, room).unwrap().run().unwrap();
+        let get = |room| comm.receive(Some(0), None, room).unwrap().run().unwrap();
         let there = get(Some(into(b"array", 1000)));
         assert_eq!((there.parts, there.memory), (vec![b"array".to_vec()], Some(vec![7; 1000])));
         for room in [None, Some(into(b"vector", 1000)), Some(into(b"array", 999))] {
@@ -74,7 +74,7 @@ fn a_rank_may_send_to_itself() {
     assert_eq!(receive(&comm, Some(0), None).unwrap().parts, [b"mine"]);
     // One that is larger than the window, both ways at once.
     let big = vec![9; 20 << 20];
-    let sending = comm.send_call(0, 0, vec![big.clone()]).unwrap().start();
+    let sending = comm.send(0, 0, vec![big.clone()]).unwrap().start();
     assert!(receive(&comm, None, None).unwrap().parts == [big]);
     sending.wait().unwrap();
     let error = comm.fail_send(0, 5, Error::bad_input("no such thing")).to_string();
@@ -87,7 +87,7 @@ fn a_rank_may_send_to_itself() {
 fn probes_see_and_take_nothing() {
     everywhere(2, |comm| {
         if comm.rank() == 1 {
-            let seen = comm.probe_call(None, Some(8)).unwrap().run().unwrap();
+            let seen = comm.probe(None, Some(8)).unwrap().run().unwrap();
             assert_eq!((seen.source, seen.tag, seen.bytes), (0, 8, 8 + 8 + 3));
             assert_eq!(comm.probe_now(Some(0), None).unwrap().unwrap().tag, 7, "the first one");
             assert_eq!(comm.probe_now(Some(1), None).unwrap(), None);
@@ -126,7 +126,7 @@ fn what_nobody_sends_or_takes_ends_with_the_time_out_that_names_who_did_not_come
     let texts = Comm::local(3, &settings).unwrap().map_ranks(|comm| {
         let error = match comm.rank() {
             0 => receive(&comm, Some(1), Some(4)).map(|_| ()).unwrap_err(),
-            1 => comm.send_call(2, 9, vec![vec![0; 30 << 20]]).unwrap().run().unwrap_err(),
+            1 => comm.send(2, 9, vec![vec![0; 30 << 20]]).unwrap().run().unwrap_err(),
             _ => receive(&comm, None, Some(5)).map(|_| ()).unwrap_err(),
         };
         all_gave_up.wait(); // a rank that left before would be reported as lost
@@ -151,14 +151,14 @@ fn a_receive_that_gave_up_leaves_its_message_to_the_next() {
             assert!(matches!(error, Error::Timeout { .. }), "{error}");
             send(&comm, 1, 0, b"go").unwrap();
             assert_eq!(receive(&comm, Some(1), None).unwrap().parts, [b"late"]);
-            return comm.barrier().unwrap(); // a receive that failed is nobody else's affair
+            return comm.barrier().run().unwrap(); // a receive that failed is nobody else's affair
         }
         while comm.probe_now(Some(0), None).unwrap().is_none() {
             std::thread::yield_now();
         }
         receive(&comm, Some(0), None).unwrap();
         send(&comm, 0, 0, b"late").unwrap();
-        comm.barrier().unwrap();
+        comm.barrier().run().unwrap();
     });
 }
 
@@ -193,11 +193,10 @@ fn messages_and_collectives_do_not_touch_each_other() {
         let sub = comm.split(Some(0), -i64::from(me)).unwrap().unwrap();
         for step in 0..20u32 {
             let next = (me + 1) % size;
-            let receiving =
-                comm.receive_call::<Vec<u8>>(Some((me + 2) % size), Some(step), None).unwrap().start();
+            let receiving = comm.receive::<Vec<u8>>(Some((me + 2) % size), Some(step), None).unwrap().start();
             send(comm, next, step, &[me as u8; 5]).unwrap();
             send(&sub, sub.rank(), step, b"sub").unwrap();
-            comm.barrier().unwrap();
+            comm.barrier().run().unwrap();
             assert_eq!(receiving.wait().unwrap().parts, [vec![((me + 2) % size) as u8; 5]]);
             assert_eq!(receive(&sub, None, None).unwrap().parts, [b"sub"]);
         }
@@ -241,18 +240,18 @@ proptest! {
                     bytes.push(k as u8);
                     send(comm, 0, *tag, &bytes).unwrap();
                 }
-                comm.barrier().unwrap();
+                comm.barrier().run().unwrap();
                 return Vec::new();
             }
-            let get = |take: &Take| comm.receive_call::<Vec<u8>>(take.source, take.tag, None).unwrap();
+            let get = |take: &Take| comm.receive::<Vec<u8>>(take.source, take.tag, None).unwrap();
             let got: Vec<Got> = match early {
                 true => {
                     let works: Vec<_> = takes.iter().map(|take| get(take).start()).collect();
-                    comm.barrier().unwrap();
+                    comm.barrier().run().unwrap();
                     works.into_iter().map(|work| work.wait().unwrap()).collect()
                 }
                 false => {
-                    comm.barrier().unwrap();
+                    comm.barrier().run().unwrap();
                     takes.iter().map(|take| get(take).run().unwrap()).collect()
                 }
             };

@@ -173,8 +173,12 @@ fn numbers<T: Element>(rank: u32, len: usize) -> Vec<T> {
 fn reduced<T: Element>(comm: &Comm, len: usize, op: &ReduceOp, by: Algorithm) -> Result<(Vec<T>, Algorithm)> {
     let (options, out) =
         (AllreduceOptions { algorithm: by, ..AllreduceOptions::default() }, vec![T::ZERO; len]);
-    let call = comm.allreduce_dense_call(numbers::<T>(comm.rank(), len), out, op.clone(), options)?;
-    call.start().wait().map(|(out, told)| (out, told.algorithm))
+    let call = comm
+        .allreduce_dense(numbers::<T>(comm.rank(), len), out)
+        .op(op.clone())
+        .options(options)
+        .prepare()?;
+    call.start().wait().map(|done| (done.out, done.explanation.algorithm))
 }
 
 fn all_lengths<T: Element>(comm: &Comm) {
@@ -210,17 +214,17 @@ fn by_the_library_itself() {
     let options = |algorithm| AllreduceOptions { algorithm, ..AllreduceOptions::default() };
     let indices: Vec<u32> = (0..4000).map(|k| k * 5 + rank % 2).collect();
     let x = SparseVec::new(30_000, 1, IndexList::Narrow(indices), numbers::<f32>(rank, 4000)).unwrap();
-    let by = |algorithm| comm.allreduce(30_000, 1, x.view(), &ReduceOp::Sum, &options(algorithm)).unwrap();
+    let by = |algorithm| comm.allreduce(&x).options(options(algorithm)).run().unwrap().sum;
     let (want, got) = (by(Algorithm::Allgather), by(BY_MPI));
     assert_eq!((want.nnz(), want.to_dense(0.0)), (got.nnz(), got.to_dense(0.0)));
     // Two at once: one of them goes another way, or both do.
     for _ in 0..20 {
         let begin = |len: usize| {
             let (values, out) = (numbers::<i64>(rank, len), vec![0; len]);
-            comm.allreduce_dense_call(values, out, ReduceOp::Sum, options(BY_MPI)).unwrap().start()
+            comm.allreduce_dense(values, out).options(options(BY_MPI)).start().unwrap()
         };
         let (small, large) = (begin(1000), begin(200_000));
-        let (large, small) = (large.wait().unwrap().0, small.wait().unwrap().0);
+        let (large, small) = (large.wait().unwrap().out, small.wait().unwrap().out);
         assert!(large[..1000] == small[..]);
         assert_eq!(large, reduced::<i64>(&comm, 200_000, &ReduceOp::Sum, BY_MPI).unwrap().0);
     }

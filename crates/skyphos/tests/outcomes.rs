@@ -5,7 +5,7 @@ mod common;
 
 use common::programs::{N, vector};
 use common::{MakeGroup, local, near, on_all, tcp};
-use skyphos::{AllreduceOptions, Comm, Error, ReduceOp, Result, Work};
+use skyphos::{Comm, Error, Result, Work};
 
 const TRANSPORTS: [(&str, MakeGroup); 3] = [("local", local), ("tcp", tcp), ("shared memory", near)];
 
@@ -26,8 +26,8 @@ fn start_sum(comm: &Comm, number: u64) -> Result<Sum> {
     let mut mine = vector(comm.rank(), number, 40).to_dense(0.0);
     mine[0] = number as f64;
     let room = vec![0.0; mine.len()];
-    let call = comm.allreduce_dense_call(mine, room, ReduceOp::Sum, AllreduceOptions::default())?;
-    Ok(call.map(|(out, _)| out).start())
+    let call = comm.allreduce_dense(mine, room).prepare()?;
+    Ok(call.map(|done| done.out).start())
 }
 
 fn is_sum_of(comm: &Comm, number: u64, sum: &[f64]) -> bool {
@@ -67,7 +67,7 @@ fn pipeline(comm: &Comm, seed: u64) {
         }
     }
     under_way.into_iter().for_each(take);
-    comm.barrier().unwrap();
+    comm.barrier().run().unwrap();
 }
 
 #[test]

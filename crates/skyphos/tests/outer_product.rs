@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use skyphos::product::{Before, Factor, Rows, multiply_pairs};
 use skyphos::{
-    Comm, Level, OuterAlgorithm, OuterOptions, OuterPairs, OuterShape, OuterSum, Real, Result, Schedule,
-    Settings, SparsePairs, SparseSource, Topology, bf16, f16,
+    Comm, Level, OuterAlgorithm, OuterOptions, OuterShape, OuterSum, Real, Result, Schedule, Settings,
+    SparseFactors, SparsePairs, Topology, bf16, f16,
 };
 
 /// Whole numbers, few enough that all sums of them are exact in float32: then any order gives the same bits.
@@ -60,10 +60,10 @@ fn sum<T: Factor>(
     let (a, b) = factors::<T>(comm.rank(), n, m, pairs);
     let (me, size) = (comm.rank() as usize, comm.size() as usize);
     let rows = if options.scatter { n * (me + 1) / size - n * me / size } else { n };
-    let mut out = vec![T::from_f32(f32::NAN); rows * m];
-    let own = OuterPairs { a: &a, b: &b };
-    let told = comm.outer_product_sum(OuterShape { n, m, pairs }, own, &mut out, options)?;
-    Ok((out, told))
+    let out = vec![T::from_f32(f32::NAN); rows * m];
+    let own = (&a, &b);
+    let done = comm.outer_product_sum(OuterShape { n, m, pairs }, own, out).options(*options).run()?;
+    Ok((done.out, done.report))
 }
 
 fn check<T: Factor>(ranks: u32, n: usize, m: usize, pairs: &[usize], threads: usize) {
@@ -79,7 +79,7 @@ fn check<T: Factor>(ranks: u32, n: usize, m: usize, pairs: &[usize], threads: us
         let done: Vec<_> = ways(ranks).iter().map(|way| sum::<T>(&comm, n, m, pairs, way).unwrap()).collect();
         let shape = OuterShape { n, m, pairs };
         let (a, b) = factors::<T>(comm.rank(), n, m, pairs);
-        let gathered = comm.gather_outer_factors_call(shape, (a, b), OuterOptions::default()).unwrap();
+        let gathered = comm.gather_outer_factors(shape, (a, b)).prepare().unwrap();
         (done, gathered.run().unwrap())
     });
     for (rank, (done, gathered)) in all.iter().enumerate() {
@@ -146,8 +146,8 @@ fn the_same_bits_everywhere() {
                 let a: Vec<f32> = (0..pairs * n).map(number).collect();
                 let b: Vec<f32> = (0..pairs * m).map(|k| number(k + 5)).collect();
                 let mut out = vec![0f32; n * m];
-                let own = OuterPairs { a: &a, b: &b };
-                comm.outer_product_sum(OuterShape { n, m, pairs }, own, &mut out, &way).unwrap();
+                let own = (&a, &b);
+                comm.outer_product_sum(OuterShape { n, m, pairs }, own, &mut out).options(way).run().unwrap();
                 (out, a, b)
             })
         };
@@ -182,15 +182,21 @@ fn what_does_not_fit_is_refused_on_all() {
     refused(&|comm| sum::<f32>(comm, 5 + (comm.rank() / 2) as usize, 6, 1, &default).map(drop), "n=");
     let out_of = |comm: &Comm, numbers: usize| {
         let mut out = vec![0f64; numbers];
-        let own = OuterPairs { a: &[1.0, 2.0], b: &[3.0, 4.0, 5.0] };
-        comm.outer_product_sum(OuterShape { n: 2, m: 3, pairs: 1 }, own, &mut out, &default).map(drop)
+        let own = ([1.0, 2.0], [3.0, 4.0, 5.0]);
+        comm.outer_product_sum(OuterShape { n: 2, m: 3, pairs: 1 }, own, &mut out)
+            .options(default)
+            .run()
+            .map(drop)
     };
     refused(&|comm| out_of(comm, if comm.rank() == 1 { 5 } else { 6 }), "out holds 5 numbers, 2 rows of 3");
     let uneven = |comm: &Comm| {
         let mut out = vec![0f64; 6];
         let b = if comm.rank() == 0 { &[3.0, 4.0][..] } else { &[3.0, 4.0, 5.0] };
-        let own = OuterPairs { a: &[1.0, 2.0], b };
-        comm.outer_product_sum(OuterShape { n: 2, m: 3, pairs: 1 }, own, &mut out, &default).map(drop)
+        let own = ([1.0, 2.0], b);
+        comm.outer_product_sum(OuterShape { n: 2, m: 3, pairs: 1 }, own, &mut out)
+            .options(default)
+            .run()
+            .map(drop)
     };
     refused(&uneven, "factors of 2 and 2 numbers are not 1 rows of 2 and of 3");
     let with = |options: OuterOptions, says: &str| {
@@ -211,7 +217,7 @@ struct Sparse<T> {
     b: Entries<T>,
 }
 
-impl<T: Factor> SparseSource<T> for Sparse<T> {
+impl<T: Factor> SparseFactors<T> for Sparse<T> {
     fn pairs(&self) -> SparsePairs<'_, T> {
         SparsePairs { a: (&self.a.0, &self.a.1), b: (&self.b.0, &self.b.1) }
     }
@@ -256,11 +262,11 @@ fn check_sparse<T: Factor>(ranks: u32, n: usize, m: usize, pairs: usize) {
     let got = Comm::local(ranks, &Settings::default()).unwrap().map_ranks(|comm| {
         let run = |options: &OuterOptions| {
             let own = sparse::<T>(comm.rank(), n, m, pairs);
-            comm.sparse_outer_product_sum_call(shape, own, *options).unwrap().run().unwrap()
+            comm.sparse_outer_product_sum(shape, own).options(*options).prepare().unwrap().run().unwrap()
         };
         let done: Vec<_> = all.iter().map(run).collect();
         let own = sparse::<T>(comm.rank(), n, m, pairs);
-        let call = comm.gather_sparse_outer_factors_call(shape, own, OuterOptions::default()).unwrap();
+        let call = comm.gather_sparse_outer_factors(shape, own).prepare().unwrap();
         (done, call.run().unwrap())
     });
     for (rank, (done, gathered)) in got.into_iter().enumerate() {

@@ -1,7 +1,7 @@
 //! The profile that a group begins with: rank 0's, on all ranks, and what `auto` makes of it.
 
 use skyphos::planner::Profile;
-use skyphos::{AllreduceOptions, Comm, Indices, ReduceOp, Settings, View};
+use skyphos::{AllreduceOptions, Comm, Indices, Settings, VectorView, View};
 
 fn on_all<R: Send>(size: u32, body: impl Fn(Comm) -> R + Sync) -> Vec<R> {
     Comm::local(size, &Settings::default()).unwrap().map_ranks(body)
@@ -32,7 +32,7 @@ fn auto_begins_with_it() {
             let values = vec![1f32; indices.len()];
             let view = View::Sparse { indices: Indices::U32(&indices), values: &values };
             let options = AllreduceOptions::default();
-            let done = comm.allreduce_and_tell(n, 1, view, &ReduceOp::Sum, &options).unwrap();
+            let done = comm.allreduce(VectorView::new(n, 1, view)).options(options.clone()).run().unwrap();
             let choice = done.explanation.choice.unwrap();
             (done.explanation.algorithm, done.explanation.degrees, choice.seconds(), done.sum.nnz())
         });

@@ -6,7 +6,7 @@ use common::{MakeGroup, layerings, local, on_all, settings, tcp};
 use proptest::prelude::*;
 use skyphos::{
     Algorithm, AllreduceOptions, Allreduced, Comm, DType, Form, IndexList, Quantize, QuantizeOptions, Real,
-    ReduceOp, Scale, SparseVec, Split, Stage, View,
+    ReduceOp, Scale, SparseVec, Split, Stage, VectorView, View,
 };
 use skyphos_core::Topology;
 use skyphos_core::butterfly::layers;
@@ -165,12 +165,12 @@ fn check<T: Real>(case: &Case, make: MakeGroup) {
     let stage = case.quantize.stage;
     let (quantised, plain) = (case.options(Some(case.quantize)), case.options(None));
     let got = on_all(make(case.size), |comm| {
-        let (n, width, op) = (case.n, case.width, case.op());
+        let op = case.op();
         let mine = case.input::<T>(comm.rank());
         let telling = AllreduceOptions { tell_sent: true, ..quantised.clone() };
         let Allreduced { sum: got, sent, .. } =
-            comm.allreduce_and_tell(n, width, mine.view(), &op, &telling).unwrap();
-        let again = comm.allreduce(n, width, mine.view(), &op, &quantised).unwrap();
+            comm.allreduce(&mine).op(op.clone()).options(telling.clone()).run().unwrap();
+        let again = comm.allreduce(&mine).op(op.clone()).options(quantised.clone()).run().unwrap().sum;
         let counted = match stage {
             Stage::Result => mine,
             Stage::Input | Stage::Both => quantised_input(case, comm.rank(), FIRST_CALL),
@@ -178,7 +178,7 @@ fn check<T: Real>(case: &Case, make: MakeGroup) {
         if stage != Stage::Result {
             assert_eq!(sent, counted.entries().1, "rank {} of {case:?}", comm.rank());
         }
-        let sum = comm.allreduce(n, width, counted.view(), &op, &plain).unwrap();
+        let sum = comm.allreduce(&counted).op(op.clone()).options(plain.clone()).run().unwrap().sum;
         (got, again, sum)
     });
     for (rank, (result, again, sum)) in got.iter().enumerate() {
@@ -222,7 +222,7 @@ proptest! {
         let options = AllreduceOptions { split: Split::Quantiles, ..case.options(Some(case.quantize)) };
         let got = on_all(TRANSPORTS[transport].1(case.size), |comm| {
             let mine = case.input::<f32>(comm.rank());
-            comm.allreduce(case.n, case.width, mine.view(), &case.op(), &options).unwrap()
+            comm.allreduce(&mine).op(case.op()).options(options.clone()).run().unwrap().sum
         });
         prop_assert!(got.iter().all(|g| g.entries() == got[0].entries()));
     }
@@ -238,7 +238,7 @@ proptest! {
         let got = on_all(TRANSPORTS[transport].1(size), |comm| {
             let mut out = vec![0.0; len];
             let options = AllreduceOptions { quantize, ..AllreduceOptions::default() };
-            comm.allreduce_dense(&row(comm.rank()), &mut out, &ReduceOp::Mean, &options).unwrap();
+            comm.allreduce_dense(&row(comm.rank()), &mut out).op(ReduceOp::Mean).options(options.clone()).run().unwrap();
             out
         });
         prop_assert!(got.iter().all(|g| *g == got[0]));
@@ -278,7 +278,7 @@ fn unbiased_and_within_the_variance_bound() {
                 let quantize = Some(QuantizeOptions { params, stage });
                 let options = AllreduceOptions { quantize, ..AllreduceOptions::default() };
                 let mut out = vec![0.0; n];
-                comm.allreduce_dense(&row(comm.rank()), &mut out, &ReduceOp::Sum, &options).unwrap();
+                comm.allreduce_dense(&row(comm.rank()), &mut out).options(options.clone()).run().unwrap();
                 out
             };
             (0..SEEDS).map(draw).collect::<Vec<_>>()
@@ -363,7 +363,7 @@ fn an_eighth_of_the_bytes() {
         let options = AllreduceOptions { quantize, ..AllreduceOptions::default() };
         bytes_of(4, |comm| {
             let mut out = vec![0.0; n];
-            comm.allreduce_dense(&values, &mut out, &ReduceOp::Sum, &options).unwrap();
+            comm.allreduce_dense(&values, &mut out).options(options.clone()).run().unwrap();
         }) as f64
     };
     let plain = dense(None);
@@ -389,7 +389,7 @@ fn an_eighth_of_the_bytes() {
         };
         bytes_of(4, |comm| {
             let view = View::Sparse { indices: (&indices).into(), values: &values[..indices.len()] };
-            comm.allreduce(n as u64, 1, view, &ReduceOp::Sum, &options).unwrap();
+            comm.allreduce(VectorView::new(n as u64, 1, view)).options(options.clone()).run().unwrap().sum;
         }) as f64
     };
     let params = Quantize::default();
@@ -407,8 +407,14 @@ fn what_has_no_meaning_is_refused_on_all_ranks() {
         let texts = on_all(local(3), |comm| {
             let values = [1.0, if comm.rank() == 1 { value } else { 1.0 }];
             let view = View::Sparse { indices: (&[4u64, 9]).into(), values: &values };
-            let text = comm.allreduce(10, 1, view, &op, &options).unwrap_err().to_string();
-            comm.barrier().unwrap();
+            let text = comm
+                .allreduce(VectorView::new(10, 1, view))
+                .op(op.clone())
+                .options(options.clone())
+                .run()
+                .unwrap_err()
+                .to_string();
+            comm.barrier().run().unwrap();
             text
         });
         // What another rank found comes with its name.
@@ -438,14 +444,14 @@ fn what_has_no_meaning_is_refused_on_all_ranks() {
         let values = [f32::MAX];
         let view = View::Sparse { indices: (&[9u64]).into(), values: &values };
         let options = AllreduceOptions { quantize: quantize(Stage::Result), ..AllreduceOptions::default() };
-        comm.allreduce(10, 1, view, &ReduceOp::Sum, &options).unwrap_err().to_string()
+        comm.allreduce(VectorView::new(10, 1, view)).options(options.clone()).run().unwrap_err().to_string()
     });
     assert!(texts.iter().all(|t| t.contains("the result at index 9") && t.contains("inf")), "{texts:?}");
     // Integers, and ranks that differ.
     let texts = on_all(local(2), |comm| {
         let view = View::Sparse { indices: (&[1u64]).into(), values: &[1i32] };
         let options = AllreduceOptions { quantize: quantize(Stage::Input), ..AllreduceOptions::default() };
-        comm.allreduce(10, 1, view, &ReduceOp::Sum, &options).unwrap_err().to_string()
+        comm.allreduce(VectorView::new(10, 1, view)).options(options.clone()).run().unwrap_err().to_string()
     });
     assert!(texts.iter().all(|t| t.contains("int32")), "{texts:?}");
     for (a, b) in [(quantize(Stage::Input), None), (quantize(Stage::Input), quantize(Stage::Both))] {
@@ -453,7 +459,11 @@ fn what_has_no_meaning_is_refused_on_all_ranks() {
             let view = View::Sparse { indices: (&[1u64]).into(), values: &[1f32] };
             let quantize = if comm.rank() == 0 { a } else { b };
             let options = AllreduceOptions { quantize, ..AllreduceOptions::default() };
-            comm.allreduce(10, 1, view, &ReduceOp::Sum, &options).unwrap_err().to_string()
+            comm.allreduce(VectorView::new(10, 1, view))
+                .options(options.clone())
+                .run()
+                .unwrap_err()
+                .to_string()
         });
         assert!(texts.iter().all(|t| t.contains("ranks disagree")), "{texts:?}");
     }
@@ -462,7 +472,7 @@ fn what_has_no_meaning_is_refused_on_all_ranks() {
         let algorithm = Algorithm::DenseRing;
         let options =
             AllreduceOptions { algorithm, quantize: quantize(Stage::Result), ..AllreduceOptions::default() };
-        comm.allreduce_dense(&[1f32], &mut [0.0], &ReduceOp::Sum, &options).unwrap_err().to_string()
+        comm.allreduce_dense(&[1f32], &mut [0.0]).options(options.clone()).run().unwrap_err().to_string()
     });
     assert!(texts.iter().all(|t| t.contains("dense_ring")), "{texts:?}");
 }

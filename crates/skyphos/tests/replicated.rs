@@ -10,7 +10,9 @@ use common::{
     replicated, tcp_transports, tcp_twice,
 };
 use proptest::prelude::*;
-use skyphos::{AllreduceOptions, ArrayMove, Comm, ConfigureOptions, Error, Loss, Order, ReduceOp, Transport};
+use skyphos::{
+    AllreduceOptions, ArrayMove, Comm, ConfigureOptions, Error, Loss, Order, ReduceOptions, Transport,
+};
 use skyphos_kernels::stream::{IndexList, SparseVec};
 use std::time::{Duration, Instant};
 
@@ -53,7 +55,7 @@ fn disturbed(
         let comm = replicated(transport, each);
         let result = ALL[program].1(&comm, count);
         // Everyone comes to the end before anyone leaves.
-        let end = comm.barrier();
+        let end = comm.barrier().run();
         match fuse {
             Some(fuse) if fuse.is_blown() => None,
             _ => Some(result.and_then(|words| end.map(|()| words))),
@@ -136,14 +138,14 @@ fn a_rank_without_processes_is_lost() {
     for (_, make) in TRANSPORTS {
         let errors = on_each(make(6), |process, transport| {
             let comm = replicated(transport, 2);
-            comm.barrier().unwrap();
+            comm.barrier().run().unwrap();
             if process % 3 == 1 {
                 drop(comm); // both replicas of rank 1
                 return None;
             }
             let mine = vector(comm.rank(), 0, 5000);
             let error = loop {
-                match comm.allreduce(N, 1, mine.view(), &ReduceOp::Sum, &AllreduceOptions::default()) {
+                match comm.allreduce(&mine).run().map(|done| done.sum) {
                     Ok(_) => {}
                     Err(error) => break error,
                 }
@@ -171,7 +173,7 @@ fn the_same_call_many_times() {
                     };
                     // The data change now and then, so that it is asked again.
                     let mine = vector(comm.rank(), 0, if call % 16 == 9 { 5000 } else { 700 });
-                    comm.allreduce(N, 1, mine.view(), &ReduceOp::Sum, &options).unwrap().entries()
+                    comm.allreduce(&mine).options(options.clone()).run().unwrap().sum.entries()
                 })
                 .collect::<Vec<_>>()
         });
@@ -188,7 +190,7 @@ fn replicas_that_differ_are_found() {
                 // Process 3 holds other data than process 1.
                 let salt = u64::from(process == 3);
                 let mine = vector(comm.rank(), salt, count);
-                let call = || comm.allreduce(N, 1, mine.view(), &ReduceOp::Sum, &AllreduceOptions::default());
+                let call = || comm.allreduce(&mine).run().map(|done| done.sum);
                 // Where copies come late it is a later call that says so: nobody waits for a slow replica.
                 let begun = Instant::now();
                 loop {
@@ -219,29 +221,23 @@ fn replicas_that_differ_in_their_last_call_are_found() {
     let one = |salt: u64| SparseVec::new(N, 1, IndexList::Wide(vec![salt]), vec![1.0]).unwrap();
     let options = AllreduceOptions::default;
     let calls: [(&str, &Salted<'_>); 8] = [
-        ("allreduce", &|comm, salt| {
-            comm.allreduce(N, 1, one(salt).view(), &ReduceOp::Sum, &options()).map(drop)
-        }),
+        ("allreduce", &|comm, salt| comm.allreduce(one(salt)).options(options()).run().map(drop)),
         ("allreduce of dense arrays", &|comm, salt| {
-            comm.allreduce_dense(&x(salt, 4), &mut [0.0; 4], &ReduceOp::Sum, &options())
+            comm.allreduce_dense(&x(salt, 4), &mut [0.0; 4]).options(options()).run().map(drop)
         }),
-        ("reduce_scatter", &|comm, salt| {
-            comm.reduce_scatter(N, 1, one(salt).view(), &ReduceOp::Sum, &options()).map(drop)
-        }),
+        ("reduce_scatter", &|comm, salt| comm.reduce_scatter(one(salt)).options(options()).run().map(drop)),
         ("scatter", &|comm, salt| {
             let of = if comm.rank() == 0 { x(salt, comm.size().into()) } else { Vec::new() };
-            comm.move_arrays(ArrayMove::Scatter { root: 0 }, &of, &mut [0.0])
+            comm.move_arrays(ArrayMove::Scatter { root: 0 }, &of, &mut [0.0]).run().map(drop)
         }),
-        ("allgather", &|comm, salt| comm.allgather(N, 1, one(salt).view(), None).map(drop)),
-        ("topk_allreduce", &|comm, salt| {
-            comm.topk_allreduce(N, one(salt).view(), 1, &ReduceOp::Sum).map(drop)
-        }),
-        ("configure", &|comm, salt| {
-            comm.configure(&[salt][..], &[salt][..], &ConfigureOptions::default()).map(drop)
-        }),
+        ("allgather", &|comm, salt| comm.allgather(one(salt)).run().map(drop)),
+        ("topk_allreduce", &|comm, salt| comm.topk_allreduce(one(salt), 1).run().map(drop)),
+        ("configure", &|comm, salt| comm.configure(&[salt][..], &[salt][..]).run().map(drop)),
         ("configure_reduce", &|comm, salt| {
             let (at, options) = ([3u64], ConfigureOptions::default());
-            comm.configure_reduce(&at[..], &at[..], &x(salt, 1), &mut [0.0], &ReduceOp::Sum, &options)
+            comm.configure_reduce(&at[..], &at[..], &x(salt, 1), &mut [0.0])
+                .options(options.clone())
+                .run()
                 .map(drop)
         }),
     ];
@@ -269,11 +265,15 @@ fn replicas_that_differ_in_their_last_call_are_found() {
 fn what_replicas_cannot_do_says_so() {
     on_all(local_twice(2), |comm| {
         assert!(comm.shrink().err().unwrap().to_string().contains("replicated"));
-        let mut plan = comm.configure(&[1u64], &[1u64], &Default::default()).unwrap();
+        let mut plan = comm.configure(&[1u64], &[1u64]).run().unwrap();
         let mut out = [0.0];
-        let error = comm.reduce(&mut plan, &[1.0], &mut out, &ReduceOp::Sum, Order::Arrival).unwrap_err();
+        let error = comm
+            .reduce(&mut plan, &[1.0], &mut out)
+            .options(ReduceOptions { order: Order::Arrival })
+            .run()
+            .unwrap_err();
         assert!(error.to_string().contains("order"), "{error}");
-        comm.barrier().unwrap();
+        comm.barrier().run().unwrap();
     });
     let refused = on_each(local_transports(4), |_, transport| {
         let replication = skyphos::Replication { each: 2, share_hosts: false };
@@ -291,9 +291,9 @@ fn health_tells_who_is_there_and_who_won() {
         let comm = replicated(transport, 2);
         let mine = vector(comm.rank(), 0, 20_000);
         for _ in 0..3 {
-            comm.allreduce(N, 1, mine.view(), &ReduceOp::Sum, &AllreduceOptions::default()).unwrap();
+            comm.allreduce(&mine).run().unwrap().sum;
         }
-        comm.barrier().unwrap();
+        comm.barrier().run().unwrap();
         if process == 3 {
             return comm.health();
         }

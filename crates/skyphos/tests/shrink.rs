@@ -4,14 +4,14 @@ mod common;
 
 use common::{MakeGroup, local, on_all, tcp};
 use proptest::prelude::*;
-use skyphos::{Comm, Error, ReduceOp, Result};
+use skyphos::{Comm, Error, Result};
 
 const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 
 /// The sum of what each rank is numbered in the first group.
 fn sum(comm: &Comm, number: u32) -> Result<i64> {
     let mut out = [0i64];
-    comm.allreduce_dense(&[i64::from(number)], &mut out, &ReduceOp::Sum, &Default::default())?;
+    comm.allreduce_dense(&[i64::from(number)], &mut out).run()?;
     Ok(out[0])
 }
 

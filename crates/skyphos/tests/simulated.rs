@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use skyphos::sim::{Cluster, Distribution, Network, Stragglers};
 use skyphos::simulate::{Collective, Law, Phase, Scenario, name_of, simulate};
-use skyphos::{Algorithm, AllreduceOptions, Comm, Form, IndexList, ReduceOp, SparseVec};
+use skyphos::{Algorithm, AllreduceOptions, Comm, Form, IndexList, SparseVec};
 use std::collections::BTreeMap;
 
 fn scenario(ranks: u32, collective: Collective) -> Scenario {
@@ -64,7 +64,7 @@ proptest! {
             let indices = IndexList::Narrow(list.keys().copied().collect());
             let form = Form::Sparse { indices, values: list.values().copied().collect() };
             let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
-            comm.allreduce_call(400, 1, SparseVec { n: 400, width: 1, form }, ReduceOp::Sum, options).unwrap()
+            comm.allreduce(SparseVec { n: 400, width: 1, form }).options(options).prepare().unwrap()
         });
         let ran = cluster.run(calls.collect(), &[], |_, _| true).unwrap();
         for got in ran.results {

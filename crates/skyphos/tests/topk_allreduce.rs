@@ -4,7 +4,7 @@ mod common;
 
 use common::{MakeGroup, local, on_all, tcp};
 use proptest::prelude::*;
-use skyphos::{DType, Form, IndexList, Magnitude, ReduceOp, SparseVec, View, bf16};
+use skyphos::{DType, Form, IndexList, Magnitude, ReduceOp, SparseVec, VectorView, View, bf16};
 use std::collections::BTreeMap;
 
 const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
@@ -78,8 +78,8 @@ fn check<T: Magnitude>(case: &Case, make: MakeGroup) {
                 SparseVec::new(case.n, 1, IndexList::Wide(list.keys().copied().collect()), values).unwrap()
             }
         };
-        let first = comm.topk_allreduce(case.n, x.view(), case.k, &op).unwrap();
-        let again = comm.topk_allreduce_call(case.n, x, case.k, op.clone()).unwrap().start().wait().unwrap();
+        let first = comm.topk_allreduce(&x, case.k).op(op.clone()).run().unwrap();
+        let again = comm.topk_allreduce(x, case.k).op(op.clone()).start().unwrap().wait().unwrap();
         assert_eq!(first, again);
         first
     });
@@ -124,7 +124,7 @@ fn the_bound_holds_where_all_large_sums_are_on_one_rank() {
         let list: Vec<u64> = (0..k).map(|j| j * (n / k) + u64::from(comm.rank())).collect();
         let values: Vec<f32> = list.iter().map(|i| if *i < n / 8 { 100.0 } else { 1.0 }).collect();
         let view = View::Sparse { indices: (&list).into(), values: &values };
-        comm.topk_allreduce(n, view, k, &ReduceOp::Sum).unwrap()
+        comm.topk_allreduce(VectorView::new(n, 1, view), k).run().unwrap()
     });
     for got in &got {
         assert_eq!(got.sum.nnz() as u64, k);
@@ -144,7 +144,7 @@ fn what_makes_no_sense_is_told_to_all() {
             let view = View::Sparse { indices: (&[1u64]).into(), values: &[1.0f32] };
             let k = 2 + u64::from(comm.rank() == 1 && dtype == DType::F32);
             let op = if dtype == DType::F64 { ReduceOp::Max } else { ReduceOp::Sum };
-            comm.topk_allreduce(9, view, k, &op).unwrap_err().to_string()
+            comm.topk_allreduce(VectorView::new(9, 1, view), k).op(op.clone()).run().unwrap_err().to_string()
         })
     };
     assert!(x(DType::F32).iter().all(|text| text.contains("topk_allreduce")), "another k");

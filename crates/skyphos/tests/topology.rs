@@ -3,7 +3,7 @@
 mod common;
 
 use common::{local, on_all, tcp};
-use skyphos::{Algorithm, AllreduceOptions, ReduceOp, SparseVec, Split, Topology};
+use skyphos::{Algorithm, AllreduceOptions, SparseVec, Split, Topology};
 
 /// Two ranks on each of three hosts, dealt out in turn; the third host is in a rack of its own.
 fn dealt() -> Topology {
@@ -19,7 +19,7 @@ fn sum(comm: &skyphos::Comm) -> (Vec<f32>, Vec<u32>) {
         degrees: Some(vec![2, 3]),
         ..AllreduceOptions::default()
     };
-    let done = comm.allreduce_and_tell(n, 1, x.view(), &ReduceOp::Sum, &options).unwrap();
+    let done = comm.allreduce(&x).options(options.clone()).run().unwrap();
     (done.sum.to_dense(0.0), done.explanation.degrees)
 }
 
@@ -60,8 +60,12 @@ fn reduce_scatter_goes_by_it() {
                     ..AllreduceOptions::default()
                 };
                 for comm in [comm, &placed] {
-                    let (part, owned) =
-                        comm.reduce_scatter(n, 1, x.view(), &ReduceOp::Sum, &options).unwrap();
+                    let (part, owned) = comm
+                        .reduce_scatter(&x)
+                        .options(options.clone())
+                        .run()
+                        .map(|done| (done.part, done.owned))
+                        .unwrap();
                     let rank = u64::from(comm.rank());
                     assert_eq!(owned, rank * 1500..(rank + 1) * 1500);
                     let want: Vec<f32> = owned.clone().map(|i| 2.0 * i as f32).collect();
@@ -78,7 +82,7 @@ fn a_group_begins_with_it_and_the_first_one_is_closed() {
         let mine = (comm.rank() == 0).then(dealt);
         let placed = comm.begin_with(None, true, mine.as_ref()).unwrap().unwrap();
         assert!(comm.is_closed() && placed.topology() == &dealt());
-        assert!(comm.barrier().unwrap_err().to_string().contains("closed"));
+        assert!(comm.barrier().run().unwrap_err().to_string().contains("closed"));
         assert_eq!(sum(&placed).0, vec![2.0; 900]);
         placed.close().unwrap();
     });
@@ -93,6 +97,6 @@ fn one_of_another_group_is_refused_on_all_ranks() {
     on_all(local(4), |comm| {
         let error = comm.with_topology(Some(&dealt())).err().unwrap().to_string();
         assert!(error.contains("6 ranks, of 4"), "{error}");
-        comm.barrier().unwrap();
+        comm.barrier().run().unwrap();
     });
 }

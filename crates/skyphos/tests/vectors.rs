@@ -5,8 +5,8 @@ mod common;
 use common::{MakeGroup, combine, layerings, local, on_all, tcp};
 use proptest::prelude::*;
 use skyphos::{
-    AllreduceOptions, DType, Element, Form, IndexList, ReduceOp, Schedule, SparseVec, Split, View,
-    with_element,
+    AllgatherOptions, AllreduceOptions, DType, Element, Form, IndexList, ReduceOp, Schedule, SparseVec,
+    Split, with_element,
 };
 use std::collections::BTreeMap;
 
@@ -89,14 +89,16 @@ fn check<T: Element>(case: &Case, make: MakeGroup) {
     let layered = AllreduceOptions { degrees: Some(layered), ..options.clone() };
     let got = on_all(make(case.size), |comm| {
         let (me, mine) = (comm.rank(), vector::<T>(case, comm.rank()));
-        let (part, owned) = comm.reduce_scatter(n, width, mine.view(), &case.op, &options).unwrap();
+        let first = comm.reduce_scatter(&mine).op(case.op.clone()).options(options.clone()).run().unwrap();
+        let (part, owned) = (first.part, first.owned);
         // What was learned, and layers that are asked for, change nothing.
         for options in [&options, &layered] {
-            let done = comm.reduce_scatter_and_tell(n, width, mine.view(), &case.op, options).unwrap();
+            let done = comm.reduce_scatter(&mine).op(case.op.clone()).options(options.clone()).run().unwrap();
             assert_eq!((map_of(&done.part), &done.owned), (map_of(&part), &owned));
             assert_eq!(done.explanation.degrees.iter().product::<u32>(), case.size);
         }
-        let on_root = comm.reduce_to_root(n, width, mine.view(), &case.op, case.root, &options).unwrap();
+        let on_root =
+            comm.reduce_to_root(&mine, case.root).op(case.op.clone()).options(options.clone()).run().unwrap();
         assert_eq!(on_root.is_some(), me == case.root);
         if let Some(result) = on_root {
             match &result.form {
@@ -110,24 +112,25 @@ fn check<T: Element>(case: &Case, make: MakeGroup) {
             }
         }
         for schedule in [Some(case.schedule), None, None] {
-            for (rank, theirs) in (0..).zip(comm.allgather(n, width, mine.view(), schedule).unwrap()) {
+            for (rank, theirs) in (0..).zip(
+                comm.allgather(&mine).options(AllgatherOptions { schedule: schedule }).run().unwrap().vectors,
+            ) {
                 let want = map_of(&vector::<T>(case, rank));
                 assert_eq!(map_of(&theirs), want, "{schedule:?} from {rank} at {me}");
                 assert_eq!(theirs.is_dense(), n > 0 && theirs.nnz() as u64 == n);
             }
         }
-        let gathered = comm.gather(n, width, mine.view(), case.root).unwrap();
+        let gathered = comm.gather(&mine, case.root).run().unwrap();
         assert_eq!(gathered.len(), if me == case.root { case.size as usize } else { 0 });
         for (rank, theirs) in (0..).zip(&gathered) {
             assert_eq!(map_of(theirs), map_of(&vector::<T>(case, rank)));
         }
         let each: Vec<SparseVec<T>> = (0..case.size).map(|to| vector(case, me * 31 + to)).collect();
-        let views: Vec<View<'_, T>> = each.iter().map(SparseVec::view).collect();
-        for (rank, theirs) in (0..).zip(comm.alltoall(n, width, &views).unwrap()) {
+        for (rank, theirs) in (0..).zip(comm.alltoall(n, width, each.iter().collect()).run().unwrap()) {
             assert_eq!(map_of(&theirs), map_of(&vector::<T>(case, rank * 31 + me)));
         }
-        let own = if me == case.root { &views[..] } else { &[] };
-        let share = comm.scatter(n, width, own, case.root).unwrap();
+        let own = if me == case.root { each } else { vec![] };
+        let share = comm.scatter(n, width, own, case.root).run().unwrap();
         assert_eq!(map_of(&share), map_of(&vector::<T>(case, case.root * 31 + me)));
         (part, owned)
     });
@@ -156,11 +159,13 @@ proptest! {
 fn wrong_roots_and_counts_are_told_to_all() {
     let got = on_all(local(3), |comm| {
         let x = SparseVec::new(5, 1, IndexList::Narrow(vec![2]), vec![1.0f32]).unwrap();
-        let root = comm.gather(5, 1, x.view(), 7).unwrap_err().to_string();
-        let views = [x.view(); 2];
-        let count =
-            comm.alltoall(5, 1, &views[..if comm.rank() == 1 { 2 } else { 0 }]).unwrap_err().to_string();
-        let differ = comm.gather(5, 1, x.view(), comm.rank() % 2).unwrap_err().to_string();
+        let root = comm.gather(&x, 7).run().unwrap_err().to_string();
+        let count = comm
+            .alltoall(5, 1, vec![&x; if comm.rank() == 1 { 2 } else { 0 }])
+            .run()
+            .unwrap_err()
+            .to_string();
+        let differ = comm.gather(&x, comm.rank() % 2).run().unwrap_err().to_string();
         (root, count, differ)
     });
     for (root, count, differ) in got {
@@ -178,7 +183,11 @@ fn what_a_rank_sent_arrives_though_it_calls_nothing_more() {
         let large = SparseVec::dense(1, vec![comm.rank() as f32; 16 << 20]);
         let small = SparseVec::new(16 << 20, 1, IndexList::Narrow(vec![3]), vec![1.0]).unwrap();
         let mine = if comm.rank() == 0 { &large } else { &small };
-        comm.allgather(16 << 20, 1, mine.view(), Some(Schedule::Direct)).unwrap();
+        comm.allgather(&mine)
+            .options(AllgatherOptions { schedule: Some(Schedule::Direct) })
+            .run()
+            .unwrap()
+            .vectors;
         match comm.rank() {
             // Had its part early, and is busy with other things until the other is done.
             0 => wait.lock().unwrap().recv_timeout(std::time::Duration::from_secs(20)).unwrap(),

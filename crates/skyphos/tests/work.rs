@@ -7,8 +7,8 @@ use common::{
 };
 use proptest::prelude::*;
 use skyphos::{
-    Algorithm, AllreduceOptions, Comm, ConfigureOptions, CustomOp, DType, Error, IndexList, IndexSets,
-    Indices, Order, ReduceOp, Result, Schedule, Settings, SharedPlan, SparseVec, Work,
+    Algorithm, AllgatherOptions, AllreduceOptions, Comm, ConfigureOptions, CustomOp, DType, Error, IndexList,
+    ReduceOp, Result, Schedule, Settings, SharedPlan, SparseVec, Work,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,55 +33,77 @@ fn start(comm: &Comm, which: usize, x: Arc<SparseVec<f64>>) -> Result<Box<dyn Fn
     fn text<R: std::fmt::Debug + Send + 'static>(work: Work<R>) -> Box<dyn FnOnce() -> String> {
         Box::new(move || format!("{:?}", work.wait()))
     }
-    let n = x.n;
-    let options = AllreduceOptions::default();
+    let (n, options) = (x.n, AllreduceOptions::default());
     Ok(match which % 9 {
-        0 => text(comm.barrier_call()?.start()),
-        1 => text(comm.allgather_call(n, 1, x, Some(Schedule::Bruck))?.map(|done| done.vectors).start()),
+        0 => text(comm.barrier().start()?),
+        1 => text(
+            comm.allgather(x)
+                .options(AllgatherOptions { schedule: Some(Schedule::Bruck) })
+                .prepare()?
+                .map(|done| done.vectors)
+                .start(),
+        ),
         2 => text(
-            comm.reduce_scatter_call(n, 1, x, ReduceOp::Max, options)?
+            comm.reduce_scatter(x)
+                .op(ReduceOp::Max)
+                .options(options)
+                .prepare()?
                 .map(|done| (done.part, done.owned))
                 .start(),
         ),
-        3 => text(comm.reduce_to_root_call(n, 1, x, ReduceOp::Sum, 0, options)?.start()),
-        4 => text(comm.alltoall_call(n, 1, vec![x; comm.size() as usize])?.start()),
+        3 => text(comm.reduce_to_root(x, 0).options(options).start()?),
+        4 => text(comm.alltoall(n, 1, vec![x; comm.size() as usize]).start()?),
         5 => {
             let dense = x.to_dense(0.0);
             text(
-                comm.allreduce_dense_call(dense.clone(), dense, ReduceOp::Sum, options)?
-                    .map(|(out, _)| out)
+                comm.allreduce_dense(dense.clone(), dense)
+                    .options(options)
+                    .prepare()?
+                    .map(|done| done.out)
                     .start(),
             )
         }
-        6 => text(comm.gather_call(n, 1, x, comm.size() - 1)?.start()),
+        6 => text(comm.gather(x, comm.size() - 1).start()?),
         k => {
             let algorithm = [Algorithm::Auto, Algorithm::SplitAllgather][k - 7];
             let options = AllreduceOptions { algorithm, ..options };
-            text(comm.allreduce_call(n, 1, x, ReduceOp::Sum, options)?.map(|done| done.sum).start())
+            text(comm.allreduce(x).options(options).prepare()?.map(|done| done.sum).start())
         }
     })
 }
 
 /// The same, blocking.
 fn blocking(comm: &Comm, which: usize, x: &SparseVec<f64>) -> String {
-    let (n, v, options) = (x.n, x.view(), AllreduceOptions::default());
+    let (n, options) = (x.n, AllreduceOptions::default());
     match which % 9 {
-        0 => format!("{:?}", comm.barrier()),
-        1 => format!("{:?}", comm.allgather(n, 1, v, Some(Schedule::Bruck))),
-        2 => format!("{:?}", comm.reduce_scatter(n, 1, v, &ReduceOp::Max, &options)),
-        3 => format!("{:?}", comm.reduce_to_root(n, 1, v, &ReduceOp::Sum, 0, &options)),
-        4 => format!("{:?}", comm.alltoall(n, 1, &vec![v; comm.size() as usize])),
+        0 => format!("{:?}", comm.barrier().run()),
+        1 => format!(
+            "{:?}",
+            comm.allgather(x)
+                .options(AllgatherOptions { schedule: Some(Schedule::Bruck) })
+                .run()
+                .map(|done| done.vectors)
+        ),
+        2 => format!(
+            "{:?}",
+            comm.reduce_scatter(x)
+                .op(ReduceOp::Max)
+                .options(options)
+                .run()
+                .map(|done| (done.part, done.owned))
+        ),
+        3 => format!("{:?}", comm.reduce_to_root(x, 0).options(options).run()),
+        4 => format!("{:?}", comm.alltoall(n, 1, vec![x; comm.size() as usize]).run()),
         5 => {
             let dense = x.to_dense(0.0);
-            let mut out = dense.clone();
-            let done = comm.allreduce_dense(&dense, &mut out, &ReduceOp::Sum, &options);
-            format!("{:?}", done.map(|()| out))
+            let done = comm.allreduce_dense(&dense, dense.clone()).options(options).run();
+            format!("{:?}", done.map(|done| done.out))
         }
-        6 => format!("{:?}", comm.gather(n, 1, v, comm.size() - 1)),
+        6 => format!("{:?}", comm.gather(x, comm.size() - 1).run()),
         k => {
             let algorithm = [Algorithm::Auto, Algorithm::SplitAllgather][k - 7];
             let options = AllreduceOptions { algorithm, ..options };
-            format!("{:?}", comm.allreduce(n, 1, v, &ReduceOp::Sum, &options))
+            format!("{:?}", comm.allreduce(x).options(options).run().map(|done| done.sum))
         }
     }
 }
@@ -108,7 +130,7 @@ proptest! {
                 waits.push((k, start(comm, *which, vector(n, comm.rank(), *salt)).unwrap()));
                 // Now and then something blocking, or a wait in between.
                 match between {
-                    0 => comm.barrier().unwrap(),
+                    0 => comm.barrier().run().unwrap(),
                     1 => {
                         let (k, wait) = waits.swap_remove((comm.rank() as usize + k) % waits.len());
                         assert_eq!(wait(), want[k]);
@@ -133,20 +155,18 @@ fn a_call_goes_on_while_nobody_waits() {
     for (_, make) in TRANSPORTS {
         on_all(make(4), |comm| {
             let x = vector(1 << 16, comm.rank(), 5);
-            let options = AllreduceOptions::default();
-            let work =
-                comm.allreduce_call(1 << 16, 1, x.clone(), ReduceOp::Sum, options.clone()).unwrap().start();
+            let work = comm.allreduce(x.clone()).start().unwrap();
             // Nothing here but the node's own thread moves it.
             let until = std::time::Instant::now() + Duration::from_secs(20);
             while !work.is_done() {
                 assert!(std::time::Instant::now() < until, "it does not go on");
                 std::thread::yield_now();
             }
-            let want = comm.allreduce(1 << 16, 1, x.view(), &ReduceOp::Sum, &options).unwrap();
+            let want = comm.allreduce(&x).run().unwrap().sum;
             assert_eq!(work.wait().unwrap().sum, want);
             // One that nobody will ever wait for.
-            drop(comm.allreduce_call(1 << 16, 1, x, ReduceOp::Sum, options).unwrap().start());
-            comm.barrier().unwrap();
+            drop(comm.allreduce(x).start().unwrap());
+            comm.barrier().run().unwrap();
         });
     }
 }
@@ -157,14 +177,14 @@ fn a_wait_may_end_before_the_call() {
     let wait = std::sync::Mutex::new(wait);
     on_all(local(2), |comm| {
         if comm.rank() == 0 {
-            let work = comm.barrier_call().unwrap().start();
+            let work = comm.barrier().start().unwrap();
             assert!(!work.wait_for(Some(Duration::from_millis(5))));
             assert!(work.take().is_none());
             gave_up.send(()).unwrap();
             work.wait().unwrap();
         } else {
             wait.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
-            comm.barrier().unwrap();
+            comm.barrier().run().unwrap();
         }
     });
 }
@@ -182,7 +202,7 @@ fn calls_that_travel_together_time_out_alone() {
                 return wait.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
             }
             comm.hold();
-            let works: Vec<_> = (0..2).map(|_| comm.barrier_call().unwrap().start()).collect();
+            let works: Vec<_> = (0..2).map(|_| comm.barrier().start().unwrap()).collect();
             comm.release();
             for work in works {
                 assert!(matches!(work.wait(), Err(Error::Timeout { missing, .. }) if missing == [1]));
@@ -199,13 +219,13 @@ fn a_comm_closed_with_a_call_under_way_fails_it_on_all() {
             if comm.rank() == 0 {
                 let x = vector(1000, 0, 1);
                 let options = AllreduceOptions::default();
-                let work = comm.allreduce_call(1000, 1, x, ReduceOp::Sum, options).unwrap().start();
+                let work = comm.allreduce(x).options(options).start().unwrap();
                 comm.close().unwrap();
                 assert!(work.is_done());
                 return work.wait().unwrap_err().to_string();
             }
             let x = vector(1000, comm.rank(), 1);
-            let call = comm.allreduce_call(1000, 1, x, ReduceOp::Sum, AllreduceOptions::default());
+            let call = comm.allreduce(x).prepare();
             call.and_then(|call| call.start().wait().map(drop)).unwrap_err().to_string()
         });
         assert!(got[0].contains("closed"), "{got:?}");
@@ -217,9 +237,13 @@ fn a_comm_closed_with_a_call_under_way_fails_it_on_all() {
 fn another_order_of_calls_is_a_mismatch() {
     let got = on_all(local(3), |comm| {
         let x = vector(1000, comm.rank(), 3);
-        let barrier = |comm: &Comm| comm.barrier_call().unwrap().start();
-        let gather =
-            |comm: &Comm| comm.allgather_call(1000, 1, x.clone(), Some(Schedule::Ring)).unwrap().start();
+        let barrier = |comm: &Comm| comm.barrier().start().unwrap();
+        let gather = |comm: &Comm| {
+            comm.allgather(x.clone())
+                .options(AllgatherOptions { schedule: Some(Schedule::Ring) })
+                .start()
+                .unwrap()
+        };
         if comm.rank() == 1 {
             let (b, a) = (gather(comm), barrier(comm));
             (a.wait().unwrap_err().to_string(), b.wait().unwrap_err().to_string())
@@ -234,47 +258,41 @@ fn another_order_of_calls_is_a_mismatch() {
     }
 }
 
-struct Sets(Vec<u64>, Vec<u64>);
-
-impl IndexSets for Sets {
-    fn contribute(&self) -> Indices<'_> {
-        (&self.0).into()
-    }
-    fn want(&self) -> Indices<'_> {
-        (&self.1).into()
-    }
-}
-
 #[test]
 fn calls_of_one_plan_follow_each_other() {
     for (_, make) in TRANSPORTS {
         on_all(make(5), |comm| {
             let rank = u64::from(comm.rank());
             let contribute: Vec<u64> = (0..500).map(|k| (k * 7 + rank) % 900).collect();
-            let sets = Sets(contribute.clone(), contribute.clone());
             let options = ConfigureOptions::with_n(900);
-            let plan = comm.configure_call(sets, options.clone()).unwrap().start().wait().unwrap();
+            let plan = comm
+                .configure(contribute.clone(), contribute.clone())
+                .options(options.clone())
+                .start()
+                .unwrap()
+                .wait()
+                .unwrap();
             let plan = SharedPlan::new(plan);
             let values = |k: usize| vec![(rank + 1) as f64 * (k + 1) as f64; 500];
             let works: Vec<Work<Vec<f64>>> = (0..6)
                 .map(|k| {
-                    let call = comm.reduce_call(&plan, values(k), vec![0.0; 500], ReduceOp::Sum, Order::Rank);
+                    let call = comm.reduce(plan.clone(), values(k), vec![0.0; 500]).prepare();
                     call.unwrap().start()
                 })
                 .collect();
             let got: Vec<Vec<f64>> = works.into_iter().rev().map(|work| work.wait().unwrap()).collect();
             for (k, got) in (0..6).rev().zip(got) {
                 let mut out = vec![0.0; 500];
-                comm.reduce(&mut plan.try_lock().unwrap(), &values(k), &mut out, &ReduceOp::Sum, Order::Rank)
-                    .unwrap();
+                comm.reduce(&mut *plan.try_lock().unwrap(), &values(k), &mut out).run().unwrap();
                 assert_eq!(got, out);
             }
-            let sets = Sets(contribute.clone(), contribute);
-            let both = comm.configure_reduce_call(sets, values(0), vec![0.0; 500], ReduceOp::Sum, options);
+            let both = comm
+                .configure_reduce(contribute.clone(), contribute, values(0), vec![0.0; 500])
+                .options(options)
+                .prepare();
             let mut out = vec![0.0; 500];
-            comm.reduce(&mut plan.try_lock().unwrap(), &values(0), &mut out, &ReduceOp::Sum, Order::Rank)
-                .unwrap();
-            assert_eq!(both.unwrap().start().wait().unwrap().1, out);
+            comm.reduce(&mut *plan.try_lock().unwrap(), &values(0), &mut out).run().unwrap();
+            assert_eq!(both.unwrap().start().wait().unwrap().out, out);
         });
     }
 }
@@ -304,15 +322,14 @@ fn the_callers_code_runs_only_where_it_waits() {
     on_all(tcp(4), |comm| {
         let op = || ReduceOp::Custom(Arc::new(OwnThread(std::thread::current().id())));
         let x = |salt: u8| SparseVec::new(300, 1, IndexList::Narrow(vec![7, 9]), vec![salt, 1u8]).unwrap();
-        let start =
-            |salt| comm.allreduce_call(300, 1, x(salt), op(), AllreduceOptions::default()).unwrap().start();
+        let start = |salt| comm.allreduce(x(salt)).op(op()).start().unwrap();
         let (a, b) = (start(1), start(2));
         // A blocking call moves them on ranks that do not wait for them yet.
         if comm.rank() % 2 == 0 {
             assert_eq!(b.wait().unwrap().sum.entries().1, [8, 4]);
-            comm.barrier().unwrap();
+            comm.barrier().run().unwrap();
         } else {
-            comm.barrier().unwrap();
+            comm.barrier().run().unwrap();
             assert_eq!(b.wait().unwrap().sum.entries().1, [8, 4]);
         }
         assert_eq!(a.wait().unwrap().sum.entries().1, [4, 4]);

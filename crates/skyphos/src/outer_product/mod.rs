@@ -7,10 +7,11 @@ mod sparse;
 
 pub use choose::OuterTold;
 pub use options::{OuterAlgorithm, OuterOptions, OuterShape};
-pub use sparse::{GatheredSparsePairs, SparseOuterSum, SparsePairs, SparseSource};
+pub use sparse::{GatheredSparsePairs, SparseFactors, SparseOuterSum, SparsePairs};
 
 use crate::Comm;
 use crate::as_dense::reduce_array;
+use crate::call_builder::{Body, CallBuilder};
 use crate::stopwatch::Stopwatch;
 use crate::tuning::moved_bytes;
 use crate::vouch;
@@ -21,10 +22,11 @@ use skyphos_core::collectives::outer_product::{
     BlockAssignment, Exchange, Pairs, Terms, butterfly, by_owners, check_pairs, gather_factors, own_product,
     ring, ring_reduce_scatter, tell,
 };
-use skyphos_core::{Call, Endpoint, Traffic};
+use skyphos_core::{Asked, Endpoint, Traffic};
 use skyphos_kernels::product::Factor;
 use skyphos_tune::Observations;
 use skyphos_types::{Element, Error, ReduceOp, Result};
+use std::marker::PhantomData;
 
 /// A sum, and how it came about.
 #[derive(Clone, Debug)]
@@ -33,6 +35,15 @@ pub struct OuterSum {
     pub told: OuterTold,
     /// What it moved on this rank.
     pub traffic: Traffic,
+}
+
+/// The result of [`Comm::outer_product_sum`].
+#[derive(Clone, Debug)]
+pub struct OuterProduct<Out> {
+    /// The array that took the sum.
+    pub out: Out,
+    /// How the sum came about.
+    pub report: OuterSum,
 }
 
 /// Rows of all ranks' factors, in the order of ranks.
@@ -46,57 +57,138 @@ pub struct GatheredPairs<T> {
     pub sum: OuterSum,
 }
 
+/// See [`Comm::outer_product_sum`].
+pub struct OuterProductSum<T, A, B, Out> {
+    shape: OuterShape,
+    factors: (A, B),
+    out: Out,
+    seen: Observations,
+    of: PhantomData<T>,
+}
+
+impl<T, A, B, Out> Body for OuterProductSum<T, A, B, Out>
+where
+    T: Factor,
+    A: AsRef<[T]> + Send + Sync,
+    B: AsRef<[T]> + Send + Sync,
+    Out: AsMut<[T]> + Send,
+{
+    type Output = OuterProduct<Out>;
+    type Op = ();
+    type Options = OuterOptions;
+
+    fn asked(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> Asked {
+        self.seen = *comm.observed();
+        (options.sig::<T>(self.shape, false), options.arguments(false)).into()
+    }
+
+    async fn perform(mut self, ep: &Endpoint, (): &(), options: &OuterOptions) -> Result<OuterProduct<Out>> {
+        let own = Pairs { a: self.factors.0.as_ref(), b: self.factors.1.as_ref() };
+        let report = sum_on(ep, self.shape, own, self.out.as_mut(), options, self.seen).await?;
+        Ok(OuterProduct { out: self.out, report })
+    }
+
+    fn run(mut self, comm: &Comm, (): &(), options: &OuterOptions) -> Result<OuterProduct<Out>> {
+        let watch = Stopwatch::start(size_of_val(self.factors.0.as_ref()));
+        let asked = self.asked(comm, &(), options);
+        let done = comm.call(asked, async |ep| self.perform(ep, &(), options).await)?;
+        comm.tuner().record(&watch.stop(), moved_bytes(done.report.traffic), None);
+        Ok(done)
+    }
+}
+
+/// See [`Comm::gather_outer_factors`].
+pub struct GatherOuterFactors<T, A, B> {
+    shape: OuterShape,
+    factors: (A, B),
+    seen: Observations,
+    of: PhantomData<T>,
+}
+
+impl<T, A, B> Body for GatherOuterFactors<T, A, B>
+where
+    T: Factor,
+    A: AsRef<[T]> + Send + Sync,
+    B: AsRef<[T]> + Send + Sync,
+{
+    type Output = GatheredPairs<T>;
+    type Op = ();
+    type Options = OuterOptions;
+
+    fn asked(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> Asked {
+        self.seen = *comm.observed();
+        (options.sig::<T>(self.shape, true), options.arguments(true)).into()
+    }
+
+    async fn perform(self, ep: &Endpoint, (): &(), options: &OuterOptions) -> Result<GatheredPairs<T>> {
+        let own = Pairs { a: self.factors.0.as_ref(), b: self.factors.1.as_ref() };
+        gather_on(ep, self.shape, own, options, self.seen).await
+    }
+}
+
 impl Comm {
-    /// Sums aᵀ b of all ranks into `out`: N by M on all ranks, or this rank's rows (`scatter`). Collective.
+    /// Sums aᵀ b of all ranks into `out`: N by M on all ranks, or this rank's rows (`scatter`). `factors` are a and b, a row
+    /// for each pair. Collective.
     ///
     /// # Errors
     /// `BadInput` for factors that do not fit, or more memory than there is; `Mismatch` where ranks have other shapes, types or
     /// options.
-    pub fn outer_product_sum<T: Factor>(
+    ///
+    /// ```
+    /// use skyphos::{Comm, OuterShape};
+    ///
+    /// let ranks = Comm::local(2, &Default::default()).unwrap();
+    /// ranks.map_ranks(|comm| {
+    ///     let shape = OuterShape { n: 2, m: 1, pairs: 1 };
+    ///     let mut sum = [0.0; 2];
+    ///     comm.outer_product_sum(shape, ([1.0, 2.0], [3.0]), &mut sum).run().unwrap();
+    ///     assert_eq!(sum, [6.0, 12.0]); // of both ranks
+    /// });
+    /// ```
+    pub fn outer_product_sum<T, A, B, Out>(
         &self,
         shape: OuterShape,
-        own: Pairs<'_, T>,
-        out: &mut [T],
-        options: &OuterOptions,
-    ) -> Result<OuterSum> {
-        let seen = *self.observed();
-        let watch = Stopwatch::start(size_of_val(own.a));
-        let sig = options.sig::<T>(shape, false);
-        let sum = self.call((sig, options.arguments(false)), async |ep| {
-            sum_on(ep, shape, own, out, options, seen).await
-        })?;
-        self.tuner().record(&watch.stop(), moved_bytes(sum.traffic), None);
-        Ok(sum)
+        factors: (A, B),
+        out: Out,
+    ) -> CallBuilder<'_, OuterProductSum<T, A, B, Out>>
+    where
+        T: Factor,
+        A: AsRef<[T]> + Send + Sync,
+        B: AsRef<[T]> + Send + Sync,
+        Out: AsMut<[T]> + Send,
+    {
+        CallBuilder::new(
+            self,
+            OuterProductSum { shape, factors, out, seen: Observations::default(), of: PhantomData },
+        )
     }
 
-    /// [`Comm::outer_product_sum`] that can go on by itself; gives `out` back.
-    pub fn outer_product_sum_call<T: Factor, Out: AsMut<[T]> + Send + 'static>(
+    /// The factors of all ranks instead of their product, for a caller that applies them. Collective.
+    ///
+    /// ```
+    /// use skyphos::{Comm, OuterShape};
+    ///
+    /// let ranks = Comm::local(2, &Default::default()).unwrap();
+    /// ranks.map_ranks(|comm| {
+    ///     let shape = OuterShape { n: 2, m: 1, pairs: 1 };
+    ///     let all = comm.gather_outer_factors(shape, ([1.0, 2.0], [3.0])).run().unwrap();
+    ///     assert_eq!((all.a, all.b), (vec![1.0, 2.0, 1.0, 2.0], vec![3.0, 3.0]));
+    /// });
+    /// ```
+    pub fn gather_outer_factors<T, A, B>(
         &self,
         shape: OuterShape,
-        (a, b): (impl AsRef<[T]> + Send + Sync + 'static, impl AsRef<[T]> + Send + Sync + 'static),
-        mut out: Out,
-        options: OuterOptions,
-    ) -> Result<Call<(Out, OuterSum)>> {
-        let seen = *self.observed();
-        self.prepare((options.sig::<T>(shape, false), options.arguments(false)), None, move |ep| async move {
-            let own = Pairs { a: a.as_ref(), b: b.as_ref() };
-            let sum = sum_on(&ep, shape, own, out.as_mut(), &options, seen).await?;
-            Ok((out, sum))
-        })
-    }
-
-    /// The factors of all ranks instead of their product, for who applies them. Collective.
-    pub fn gather_outer_factors_call<T: Factor>(
-        &self,
-        shape: OuterShape,
-        (a, b): (impl AsRef<[T]> + Send + Sync + 'static, impl AsRef<[T]> + Send + Sync + 'static),
-        options: OuterOptions,
-    ) -> Result<Call<GatheredPairs<T>>> {
-        let seen = *self.observed();
-        self.prepare((options.sig::<T>(shape, true), options.arguments(true)), None, move |ep| async move {
-            let own = Pairs { a: a.as_ref(), b: b.as_ref() };
-            gather_on(&ep, shape, own, &options, seen).await
-        })
+        factors: (A, B),
+    ) -> CallBuilder<'_, GatherOuterFactors<T, A, B>>
+    where
+        T: Factor,
+        A: AsRef<[T]> + Send + Sync,
+        B: AsRef<[T]> + Send + Sync,
+    {
+        CallBuilder::new(
+            self,
+            GatherOuterFactors { shape, factors, seen: Observations::default(), of: PhantomData },
+        )
     }
 }
 

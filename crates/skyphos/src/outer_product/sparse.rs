@@ -9,13 +9,15 @@ use super::{OuterShape, OuterSum, OuterTold};
 use crate::Comm;
 use crate::algorithm::{Algorithm, AllreduceOptions, DenseThreshold};
 use crate::allreduce::allreduce_on;
+use crate::call_builder::{Body, CallBuilder};
 use crate::tuning::{Basis, start_profile};
-use crate::vectors::decode_all;
+use crate::vector_input::decode_all;
 use crate::vouch;
 use skyphos_core::collectives::gather::{Item, Schedule, allgather_then, alltoall};
 use skyphos_core::collectives::outer_product::{Level, tell};
+use skyphos_core::frame::CallSig;
 use skyphos_core::stream::encode;
-use skyphos_core::{Call, Endpoint};
+use skyphos_core::{Asked, Endpoint};
 use skyphos_kernels::product::Factor;
 use skyphos_kernels::sparse_product::{SparseRow, sparse_product};
 use skyphos_kernels::stream::{Form, IndexList, SparseVec, View, put_entries};
@@ -23,6 +25,7 @@ use skyphos_kernels::{Indices, split_ranges};
 use skyphos_plan::outer::SparseOuterWork;
 use skyphos_tune::{Observations, PROFILE_WORDS, agreed_profile};
 use skyphos_types::{Element, Error, ReduceOp, Result};
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Rounds of passing on rows of G, after those of factors.
@@ -60,46 +63,114 @@ pub struct GatheredSparsePairs<T> {
     pub done: OuterSum,
 }
 
-/// Factors that a call keeps.
-pub trait SparseSource<T>: Send + 'static {
-    /// The same at any time.
+/// Sparse factors, as input of a collective. Each call of the method gives the same answer.
+pub trait SparseFactors<T>: Send + Sync {
+    /// The factors.
     fn pairs(&self) -> SparsePairs<'_, T>;
+}
+
+impl<T: Factor> SparseFactors<T> for SparsePairs<'_, T> {
+    fn pairs(&self) -> SparsePairs<'_, T> {
+        *self
+    }
+}
+
+/// See [`Comm::sparse_outer_product_sum`].
+pub struct SparseOuterProductSum<T, F> {
+    shape: OuterShape,
+    factors: F,
+    seen: Observations,
+    of: PhantomData<T>,
+}
+
+impl<T: Factor, F: SparseFactors<T>> Body for SparseOuterProductSum<T, F> {
+    type Output = SparseOuterSum<T>;
+    type Op = ();
+    type Options = OuterOptions;
+
+    fn asked(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> Asked {
+        self.seen = *comm.observed();
+        (sig::<T>(options, self.shape, false), options.arguments(false)).into()
+    }
+
+    async fn perform(self, ep: &Endpoint, (): &(), options: &OuterOptions) -> Result<SparseOuterSum<T>> {
+        sum_on(ep, self.shape, self.factors.pairs(), options, self.seen).await
+    }
+}
+
+/// See [`Comm::gather_sparse_outer_factors`].
+pub struct GatherSparseOuterFactors<T, F> {
+    shape: OuterShape,
+    factors: F,
+    seen: Observations,
+    of: PhantomData<T>,
+}
+
+impl<T: Factor, F: SparseFactors<T>> Body for GatherSparseOuterFactors<T, F> {
+    type Output = GatheredSparsePairs<T>;
+    type Op = ();
+    type Options = OuterOptions;
+
+    fn asked(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> Asked {
+        self.seen = *comm.observed();
+        (sig::<T>(options, self.shape, true), options.arguments(true)).into()
+    }
+
+    async fn perform(self, ep: &Endpoint, (): &(), options: &OuterOptions) -> Result<GatheredSparsePairs<T>> {
+        gather_on(ep, self.shape, self.factors.pairs(), options, self.seen).await
+    }
 }
 
 impl Comm {
     /// Sums aᵀ b of all ranks' sparse factors. Collective.
-    pub fn sparse_outer_product_sum_call<T: Factor>(
+    ///
+    /// ```
+    /// use skyphos::{Comm, OuterShape, SparsePairs};
+    ///
+    /// let ranks = Comm::local(2, &Default::default()).unwrap();
+    /// ranks.map_ranks(|comm| {
+    ///     let shape = OuterShape { n: 100, m: 100, pairs: 1 };
+    ///     let factors = SparsePairs { a: (&[7], &[2.0]), b: (&[3], &[5.0]) };
+    ///     let sum = comm.sparse_outer_product_sum(shape, factors).run().unwrap().sum;
+    ///     assert_eq!(sum.entries(), (vec![703], vec![20.0])); // row 7, column 3
+    /// });
+    /// ```
+    pub fn sparse_outer_product_sum<T: Factor, F: SparseFactors<T>>(
         &self,
         shape: OuterShape,
-        own: impl SparseSource<T>,
-        options: OuterOptions,
-    ) -> Result<Call<SparseOuterSum<T>>> {
-        let seen = *self.observed();
-        self.prepare(
-            (sig::<T>(&options, shape, false), options.arguments(false)),
-            None,
-            move |ep| async move { sum_on(&ep, shape, own.pairs(), &options, seen).await },
-        )
+        factors: F,
+    ) -> CallBuilder<'_, SparseOuterProductSum<T, F>> {
+        let (seen, of) = (Observations::default(), PhantomData);
+        CallBuilder::new(self, SparseOuterProductSum { shape, factors, seen, of })
     }
 
-    /// The factors of all ranks instead of their product. Collective.
-    pub fn gather_sparse_outer_factors_call<T: Factor>(
+    /// The sparse factors of all ranks instead of their product. Collective.
+    ///
+    /// ```
+    /// use skyphos::{Comm, OuterShape, SparsePairs};
+    ///
+    /// let ranks = Comm::local(2, &Default::default()).unwrap();
+    /// ranks.map_ranks(|comm| {
+    ///     let shape = OuterShape { n: 100, m: 100, pairs: 1 };
+    ///     let factors = SparsePairs { a: (&[7], &[2.0]), b: (&[3], &[5.0]) };
+    ///     let all = comm.gather_sparse_outer_factors(shape, factors).run().unwrap();
+    ///     assert_eq!(all.a, (vec![7, 107], vec![2.0, 2.0])); // pairs 0 and 1
+    /// });
+    /// ```
+    pub fn gather_sparse_outer_factors<T: Factor, F: SparseFactors<T>>(
         &self,
         shape: OuterShape,
-        own: impl SparseSource<T>,
-        options: OuterOptions,
-    ) -> Result<Call<GatheredSparsePairs<T>>> {
-        let seen = *self.observed();
-        self.prepare((sig::<T>(&options, shape, true), options.arguments(true)), None, move |ep| async move {
-            gather_on(&ep, shape, own.pairs(), &options, seen).await
-        })
+        factors: F,
+    ) -> CallBuilder<'_, GatherSparseOuterFactors<T, F>> {
+        let (seen, of) = (Observations::default(), PhantomData);
+        CallBuilder::new(self, GatherSparseOuterFactors { shape, factors, seen, of })
     }
 }
 
 /// A rank with dense factors is in another call.
-fn sig<T: Element>(options: &OuterOptions, shape: OuterShape, factors: bool) -> skyphos_core::frame::CallSig {
+fn sig<T: Element>(options: &OuterOptions, shape: OuterShape, factors: bool) -> CallSig {
     let sig = options.sig::<T>(shape, factors);
-    skyphos_core::frame::CallSig { flags: 1, ..sig }
+    CallSig { flags: 1, ..sig }
 }
 
 /// What all ranks agreed on.
@@ -312,7 +383,7 @@ async fn gathered<T: Factor>(
 }
 
 fn came_of<T: Factor>(ep: &Endpoint, agreed: &Agreed, items: &[Item]) -> Result<Vec<Came<T::Sum>>> {
-    let all = decode_all::<T>(ep, agreed.span(), 1, true, items)?;
+    let all = decode_all::<T>(ep, (agreed.span(), 1, true), items)?;
     Ok(all.iter().enumerate().map(|(rank, vector)| by_pair(agreed, rank, vector)).collect())
 }
 
@@ -379,7 +450,7 @@ async fn sum_on<T: Factor>(
                     let view = View::Sparse { indices: Indices::U64(&indices), values: &values };
                     let item = encode(ep, view, 1, 0, 0, numbers);
                     let items = allgather_then(ep, ROWS, Schedule::Direct, item, |_, _| Ok(())).await?;
-                    let parts = decode_all::<T>(ep, numbers, 1, true, &items)?;
+                    let parts = decode_all::<T>(ep, (numbers, 1, true), &items)?;
                     let (mut indices, mut values) = (Vec::new(), Vec::new());
                     for part in parts {
                         let (list, numbers) = part.entries();

@@ -3,11 +3,11 @@
 
 use super::{BEGIN_ROUND, DATA_ROUND};
 use crate::Comm;
+use crate::call_builder::{Body, CallBuilder};
 use skyphos_core::collectives::barrier::barrier_from;
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::{Call, Endpoint};
+use skyphos_core::{Asked, Endpoint};
 use skyphos_types::{Error, Result};
-use std::sync::Arc;
 
 /// Rounds that a barrier may take.
 const BARRIER_ROUNDS: u32 = 32;
@@ -42,21 +42,48 @@ async fn fan_on(ep: &Endpoint, order: Order, k: u32, bytes: usize, times: u32) -
     Ok(took)
 }
 
-impl Comm {
-    /// Seconds of exchanges in which each rank gives the next `k` ranks a message of so many bytes each. Collective.
-    pub fn fan(&self, k: u32, bytes: usize, times: u32) -> Result<Vec<f64>> {
-        let sig = self.check_fan(k, bytes)?;
-        self.call(sig, async |ep| fan_on(ep, Order::Numbers, k, bytes, times).await)
+/// See [`Comm::fan`].
+pub struct Fan {
+    order: Order,
+    sig: CallSig,
+    k: u32,
+    bytes: usize,
+    times: u32,
+}
+
+impl Body for Fan {
+    type Output = Vec<f64>;
+    type Op = ();
+    type Options = ();
+
+    fn asked(&mut self, _: &Comm, (): &(), (): &()) -> Asked {
+        self.sig.into()
     }
 
-    /// [`Comm::fan`] that can go on by itself.
-    pub(crate) fn fan_call(&self, order: Order, k: u32, bytes: usize, times: u32) -> Result<Call<Vec<f64>>> {
+    async fn perform(self, ep: &Endpoint, (): &(), (): &()) -> Result<Vec<f64>> {
+        fan_on(ep, self.order, self.k, self.bytes, self.times).await
+    }
+}
+
+impl Comm {
+    /// Seconds of exchanges in which each rank gives the next `k` ranks a message of so many bytes each. Collective.
+    ///
+    /// # Errors
+    /// `BadInput` unless `k` is a number of other ranks.
+    pub fn fan(&self, k: u32, bytes: usize, times: u32) -> Result<CallBuilder<'_, Fan>> {
+        self.fan_by(Order::Numbers, k, bytes, times)
+    }
+
+    /// [`Comm::fan`] with the next ranks in another order.
+    pub(crate) fn fan_by(
+        &self,
+        order: Order,
+        k: u32,
+        bytes: usize,
+        times: u32,
+    ) -> Result<CallBuilder<'_, Fan>> {
         let sig = self.check_fan(k, bytes)?;
-        self.prepare(
-            sig,
-            None,
-            move |ep: Arc<Endpoint>| async move { fan_on(&ep, order, k, bytes, times).await },
-        )
+        Ok(CallBuilder::new(self, Fan { order, sig, k, bytes, times }))
     }
 
     fn check_fan(&self, k: u32, bytes: usize) -> Result<CallSig> {

@@ -6,18 +6,19 @@ use super::moved::{broadcast_call, shuffle_call};
 use super::outer::outer_call;
 use super::probed::probe;
 use crate::algorithm::{Algorithm, AllreduceOptions};
-use crate::configure::{ConfigureOptions, IndexSets, SharedPlan};
+use crate::configure::ConfigureOptions;
+use crate::reduce::SharedPlan;
 use crate::{Comm, Indices, OuterTold, SparseVec};
 use skyphos_core::collectives::broadcast::Way;
 use skyphos_core::collectives::configure::{Missing, Request, configure};
-use skyphos_core::collectives::reduce::{Order, reduce_sized};
+use skyphos_core::collectives::reduce::reduce_sized;
 use skyphos_core::collectives::sets::{Counted, UnionSize};
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::{Call, Plan};
 use skyphos_kernels::stream::{Form, IndexList};
 use skyphos_kernels::{BlockHash, Prepared};
 use skyphos_sim::Cluster;
-use skyphos_types::{Error, ReduceOp, Result};
+use skyphos_types::{Error, Result};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A collective that can be simulated.
@@ -145,20 +146,6 @@ impl Settled {
     }
 }
 
-/// Indices of a rank that puts out what it wants.
-#[derive(Clone)]
-struct Same(Arc<Vec<u64>>);
-
-impl IndexSets for Same {
-    fn contribute(&self) -> Indices<'_> {
-        Indices::U64(&self.0)
-    }
-
-    fn want(&self) -> Indices<'_> {
-        Indices::U64(&self.0)
-    }
-}
-
 /// One rank.
 struct Rank {
     comm: Comm,
@@ -239,7 +226,7 @@ impl Ranks {
 impl Rank {
     fn call(&mut self, scenario: &Scenario, phase: &str, settled: &Slot<Settled>) -> Result<Call<()>> {
         let Scenario { n, row_bytes, .. } = *scenario;
-        let (width, comm, op) = (row_bytes / 4, &self.comm, ReduceOp::Sum);
+        let (width, comm) = (row_bytes / 4, &self.comm);
         let ones = |rows: usize| vec![1f32; rows * width];
         let vector = |indices: &Arc<Vec<u64>>| {
             let indices = match n > 1 << 32 {
@@ -261,22 +248,26 @@ impl Rank {
             missing: Missing::Error,
             ..ConfigureOptions::default()
         };
-        let (sets, slot) = (Same(self.indices.clone()), self.plan.clone());
+        let (list, slot) = (|| self.indices.clone(), self.plan.clone());
         let (settled, first) = (settled.clone(), self.comm.rank() == 0);
+        let rows = || (ones(self.indices.len()), ones(self.indices.len()));
         match phase {
-            "barrier" => comm.barrier_call(),
-            "configure" => Ok(comm.configure_call(sets, options)?.map(move |plan| put(&slot, plan))),
+            "barrier" => comm.barrier().prepare(),
+            "configure" => {
+                let call = comm.configure(list(), list()).options(options).prepare()?;
+                Ok(call.map(move |plan| put(&slot, plan)))
+            }
             "reduce" => {
-                let plan = self.shared.as_ref().expect("configured before");
-                let (values, out) = (ones(self.indices.len()), ones(self.indices.len()));
-                Ok(comm.reduce_call(plan, values, out, op, Order::Rank)?.map(drop))
+                let plan = self.shared.clone().expect("configured before");
+                let (values, out) = rows();
+                Ok(comm.reduce(plan, values, out).prepare()?.map(drop))
             }
             "configure_reduce" => {
-                let (values, out) = (ones(self.indices.len()), ones(self.indices.len()));
-                let call = comm.configure_reduce_call(sets, values, out, op, options)?;
-                Ok(call.map(move |(plan, _)| put(&slot, plan)))
+                let (values, out) = rows();
+                let call = comm.configure_reduce(list(), list(), values, out).options(options).prepare()?;
+                Ok(call.map(move |done| put(&slot, done.plan)))
             }
-            "allreduce" => Ok(comm.allreduce_call(n, width, x(), op, allreduce)?.map(move |done| {
+            "allreduce" => Ok(comm.allreduce(x()).options(allreduce).prepare()?.map(move |done| {
                 let how = done.explanation;
                 if first {
                     let layered = how.algorithm == Algorithm::Butterfly;
@@ -288,36 +279,37 @@ impl Rank {
             })),
             "allreduce_dense" => {
                 let (values, out) = (ones(n as usize), ones(n as usize));
-                Ok(comm.allreduce_dense_call(values, out, op, allreduce)?.map(move |(_, how)| {
+                let call = comm.allreduce_dense(values, out).options(allreduce).prepare()?;
+                Ok(call.map(move |done| {
                     if first {
-                        put(&settled, Settled::new(how.algorithm, Vec::new()));
+                        put(&settled, Settled::new(done.explanation.algorithm, Vec::new()));
                     }
                 }))
             }
             "reduce_scatter" => {
-                let call = comm.reduce_scatter_call(n, width, x(), op, allreduce)?;
+                let call = comm.reduce_scatter(x()).options(allreduce).prepare()?;
                 Ok(call.map(move |done| {
                     if first {
                         put(&settled, Settled::new(Algorithm::Butterfly, done.explanation.degrees));
                     }
                 }))
             }
-            "reduce_to_root" => Ok(comm.reduce_to_root_call(n, width, x(), op, 0, allreduce)?.map(drop)),
-            "allgather" => Ok(comm.allgather_call(n, width, x(), None)?.map(drop)),
-            "gather" => Ok(comm.gather_call(n, width, x(), 0)?.map(drop)),
+            "reduce_to_root" => Ok(comm.reduce_to_root(x(), 0).options(allreduce).prepare()?.map(drop)),
+            "allgather" => Ok(comm.allgather(x()).prepare()?.map(drop)),
+            "gather" => Ok(comm.gather(x(), 0).prepare()?.map(drop)),
             "alltoall" => {
                 let size = comm.size() as usize;
                 let part = |j: usize| {
                     vector(&Arc::new(self.indices.iter().copied().skip(j).step_by(size).collect()))
                 };
-                Ok(comm.alltoall_call(n, width, (0..size).map(part).collect::<Vec<_>>())?.map(drop))
+                Ok(comm.alltoall(n, width, (0..size).map(part).collect()).prepare()?.map(drop))
             }
             "topk_allreduce" => {
                 if width != 1 {
                     return Err(Error::bad_input("topk_allreduce is of single numbers: rows of 4 bytes"));
                 }
                 let k = scenario.entries.round().max(1.0) as u64;
-                Ok(comm.topk_allreduce_call(n, x(), k, op)?.map(drop))
+                Ok(comm.topk_allreduce(x(), k).prepare()?.map(drop))
             }
             other => Err(Error::bad_input(format!("no such collective: {other:?}"))),
         }
@@ -335,7 +327,7 @@ impl Rank {
         if phase == "reduce" {
             let mut plan = take(&slot).expect("configured before");
             let sig = CallSig::plain(CallKind::Reduce);
-            return self.comm.prepare(sig, None, move |ep| async move {
+            return self.comm.prepare(sig, false, move |ep| async move {
                 let done = reduce_sized(&ep, &mut plan, row_bytes).await;
                 put(&slot, plan);
                 done
@@ -365,7 +357,7 @@ impl Rank {
             id: 0,
             counted: Some(counted),
         };
-        self.comm.prepare(CallSig::plain(CallKind::Configure), None, move |ep| async move {
+        self.comm.prepare(CallSig::plain(CallKind::Configure), false, move |ep| async move {
             put(&slot, configure(&ep, request).await?);
             Ok(())
         })

@@ -43,16 +43,19 @@ pub(super) fn broadcast_call(comm: &Comm, scenario: &Scenario, settled: &Slot<Se
     let (options, bytes) = (broadcast_options(scenario), scenario.message_bytes() as usize);
     let is_root = comm.rank() == ROOT;
     let call = match scenario.sized {
-        true => comm.broadcast_sized_call(ROOT, is_root.then(|| vec![bytes]), Nowhere, options)?,
+        true => {
+            let lengths = is_root.then(|| vec![bytes]);
+            comm.broadcast_lengths(ROOT, lengths, Nowhere).options(options).prepare()?.map(|done| done.way)
+        }
         false => {
             let parts = is_root.then(|| vec![vec![1u8; bytes]]);
-            comm.broadcast_call(ROOT, parts, Memory::default(), options)?.map(|(_, done)| done)
+            comm.broadcast(ROOT, parts, Memory::default()).options(options).prepare()?.map(|done| done.way)
         }
     };
     let (settled, algorithm) = (settled.clone(), scenario.algorithm);
-    Ok(call.map(move |done| {
+    Ok(call.map(move |way| {
         if is_root {
-            put(&settled, Settled { algorithm, degrees: Vec::new(), way: Some(done.way), outer: None });
+            put(&settled, Settled { algorithm, degrees: Vec::new(), way: Some(way), outer: None });
         }
     }))
 }
@@ -121,7 +124,7 @@ impl Blocks for Rows {
 /// A shuffle's exchange of blocks, one from each rank to each: not its stores, nor the stage between ranks of a host.
 pub(super) fn shuffle_call(comm: &Comm, scenario: &Scenario) -> Result<Call<()>> {
     let mut rows = Rows::new(scenario);
-    comm.prepare(CallSig::plain(CallKind::ExchangeBlocks), None, move |ep| async move {
+    comm.prepare(CallSig::plain(CallKind::ExchangeBlocks), false, move |ep| async move {
         exchange_blocks(&ep, &mut rows, BlockLimits::default()).await
     })
 }

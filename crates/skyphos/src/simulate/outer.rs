@@ -62,11 +62,14 @@ fn call<T: Factor>(comm: &Comm, scenario: &Scenario, settled: &Slot<Settled>) ->
     let ones = |numbers: usize| vec![T::ONE; if scenario.sized { 0 } else { numbers }];
     let factors = (ones(shape.pairs * shape.n), ones(shape.pairs * shape.m));
     let options = OuterOptions { algorithm: scenario.outer, ..OuterOptions::default() };
-    let call = comm.outer_product_sum_call(shape, factors, ones(shape.n * shape.m), options)?;
+    let call = comm.outer_product_sum(shape, factors, ones(shape.n * shape.m)).options(options).prepare()?;
     let (settled, algorithm, first) = (settled.clone(), scenario.algorithm, comm.rank() == 0);
-    Ok(call.map(move |(_, sum)| {
+    Ok(call.map(move |done| {
         if first {
-            put(&settled, Settled { algorithm, degrees: Vec::new(), way: None, outer: Some(sum.told) });
+            put(
+                &settled,
+                Settled { algorithm, degrees: Vec::new(), way: None, outer: Some(done.report.told) },
+            );
         }
     }))
 }

@@ -41,7 +41,8 @@ pub fn probe(network: &Network, seed: u64) -> Result<Profile> {
         .collect::<Result<_>>()?;
     let others = OTHERS.min(ranks - 1);
     let mut exchange = |order: Order, k: u32, bytes: usize| -> Result<Seen> {
-        let calls = comms.iter().map(|comm| comm.fan_call(order, k, bytes, TIMES)).collect::<Result<_>>()?;
+        let calls =
+            comms.iter().map(|comm| comm.fan_by(order, k, bytes, TIMES)?.prepare()).collect::<Result<_>>()?;
         let ran = cluster.run(calls, &[], |_, _| true)?;
         let times = ran.results.into_iter().collect::<Result<Vec<_>>>()?;
         let turns = |of: fn(Vec<f64>) -> f64| {

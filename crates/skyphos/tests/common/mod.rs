@@ -8,8 +8,8 @@ pub mod programs;
 
 use proptest::prelude::*;
 use skyphos::{
-    Comm, ConfigureOptions, DType, Element, Error, Missing, Order, ReduceOp, Replication, Settings,
-    Transport, with_element,
+    Comm, ConfigureOptions, DType, Element, Error, Missing, Order, ReduceOp, ReduceOptions, Replication,
+    Settings, Transport, with_element,
 };
 use skyphos_core::local::local_group;
 use skyphos_tcp::TlsFiles;
@@ -330,18 +330,26 @@ fn run<T: Element>(case: &Case, values: &[Vec<T>], comm: &Comm) -> Got<T> {
     let me = comm.rank() as usize;
     let (contribute, wanted, values) = (&case.contribute[me], &case.want[me], &values[me]);
     let separate = || -> Result<Vec<Vec<T>>, Error> {
-        let mut plan = comm.configure(contribute, wanted, &options)?;
+        let mut plan = comm.configure(contribute, wanted).options(options.clone()).run()?;
         let mut results = vec![];
         for _ in 0..2 {
             let mut out = vec![T::LOWEST; wanted.len() * case.width];
-            comm.reduce(&mut plan, values, &mut out, &case.op, case.order)?;
+            comm.reduce(&mut plan, values, &mut out)
+                .op(case.op.clone())
+                .options(ReduceOptions { order: case.order })
+                .run()?;
             results.push(out);
         }
         Ok(results)
     };
     let separate = separate();
-    let mut out = vec![T::LOWEST; wanted.len() * case.width];
-    let both = comm.configure_reduce(contribute, wanted, values, &mut out, &case.op, &options).map(|_| out);
+    let out = vec![T::LOWEST; wanted.len() * case.width];
+    let both = comm
+        .configure_reduce(contribute, wanted, values, out)
+        .op(case.op.clone())
+        .options(options.clone())
+        .run()
+        .map(|done| done.out);
     (separate, both)
 }
 

@@ -2,7 +2,7 @@
 
 use skyphos::{
     Algorithm, AllreduceOptions, ArrayMove, BlockLimits, BroadcastOptions, Comm, ConfigureOptions, Error,
-    IndexList, Memory, NO_MEMBER, Order, ReduceOp, Result, Route, Schedule, SparseVec, View,
+    IndexList, Memory, NO_MEMBER, Result, Route, Schedule, SparseVec,
 };
 
 pub const N: u64 = 60_000;
@@ -44,13 +44,13 @@ fn bits(values: &[f64]) -> Vec<u64> {
 fn allreduce(comm: &Comm, count: usize, algorithm: Algorithm, degrees: Option<Vec<u32>>) -> Result<Vec<u64>> {
     let options = AllreduceOptions { algorithm, degrees, ..AllreduceOptions::default() };
     let mine = vector(comm.rank(), 0, count);
-    Ok(words(&[comm.allreduce(N, 1, mine.view(), &ReduceOp::Sum, &options)?]))
+    Ok(words(&[comm.allreduce(&mine).options(options.clone()).run()?.sum]))
 }
 
 fn dense(comm: &Comm, count: usize, algorithm: Algorithm) -> Result<Vec<u64>> {
     let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
     let mut out = vec![0.0; count];
-    comm.allreduce_dense(&array(comm.rank(), count), &mut out, &ReduceOp::Sum, &options)?;
+    comm.allreduce_dense(&array(comm.rank(), count), &mut out).options(options.clone()).run()?;
     Ok(bits(&out))
 }
 
@@ -65,13 +65,9 @@ fn to_each(comm: &Comm, count: usize) -> Vec<SparseVec<f64>> {
     (0..comm.size()).map(|to| vector(comm.rank(), u64::from(to), count)).collect()
 }
 
-fn views(vectors: &[SparseVec<f64>]) -> Vec<View<'_, f64>> {
-    vectors.iter().map(SparseVec::view).collect()
-}
-
 fn moved(comm: &Comm, what: ArrayMove, len: usize, out: usize) -> Result<Vec<u64>> {
     let mut result = vec![0.0; out];
-    comm.move_arrays(what, &array(comm.rank(), len), &mut result)?;
+    comm.move_arrays(what, &array(comm.rank(), len), &mut result).run()?;
     Ok(bits(&result))
 }
 
@@ -87,14 +83,14 @@ pub fn root_of(size: u32) -> u32 {
 fn broadcast(comm: &Comm, count: usize, route: Option<Route>) -> Result<Vec<u64>> {
     let (root, message) = (root_of(comm.size()), array(7, 16 * count));
     let part: Vec<u8> = message.iter().flat_map(|v| v.to_le_bytes()).collect();
-    let (halves, mut room) = (part.split_at(part.len() / 2), Memory::default());
+    let halves = part.split_at(part.len() / 2);
     let parts: [&[u8]; 3] = [halves.0, &[], halves.1];
-    let here = (comm.rank() == root).then_some(&parts[..]);
+    let here = (comm.rank() == root).then(|| parts.to_vec());
     let options = BroadcastOptions { route, ..BroadcastOptions::default() };
-    let done = comm.broadcast(root, here, &mut room, options)?;
+    let done = comm.broadcast(root, here.clone(), Memory::default()).options(options).run()?;
     let came: Vec<u8> = match here {
         Some(parts) => parts.concat(),
-        None => room.into_parts().iter().flat_map(|part| part.as_ref()).copied().collect(),
+        None => done.room.into_parts().iter().flat_map(|part| part.as_ref()).copied().collect(),
     };
     let words = came.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
     match done.missed {
@@ -111,7 +107,8 @@ fn exchange_blocks(comm: &Comm, count: usize) -> Result<Vec<u64>> {
     let block =
         |to| array(comm.rank() + to, count * 3).iter().flat_map(|v| v.to_le_bytes()).take(len(to)).collect();
     let blocks: Vec<Vec<u8>> = (0..comm.size()).map(block).collect();
-    let mut exchange = comm.exchange_blocks(blocks, BlockLimits { push_bytes: count * 8, fetches: 2 })?;
+    let mut exchange =
+        comm.exchange_blocks(blocks, BlockLimits { push_bytes: count * 8, fetches: 2 })?.start();
     let mut words = Vec::new();
     while let Some((from, block)) = exchange.next_block()? {
         words.extend([u64::from(from), block.len() as u64]);
@@ -127,15 +124,15 @@ fn messages(comm: &Comm, count: usize) -> Result<Vec<u64>> {
     let bytes = |tag: u32| bytemuck::cast_slice(&array(me + tag, 30 * count * tag as usize)).to_vec();
     let coming: Vec<_> = [2, 1]
         .into_iter()
-        .map(|tag| Ok(comm.receive_call::<Vec<u8>>(Some(before), Some(tag), None)?.start()))
+        .map(|tag| Ok(comm.receive::<Vec<u8>>(Some(before), Some(tag), None)?.start()))
         .collect::<Result<_>>()?;
     for tag in [1, 2] {
-        comm.send_call::<Vec<u8>>(next, tag, vec![bytes(tag), vec![]])?.run()?;
+        comm.send::<Vec<u8>>(next, tag, vec![bytes(tag), vec![]])?.run()?;
     }
-    comm.send_call(last, 3, vec![bytes(1)])?.run()?;
+    comm.send(last, 3, vec![bytes(1)])?.run()?;
     let mut came = coming.into_iter().map(|work| work.wait()).collect::<Result<Vec<_>>>()?;
     for from in (0..size).filter(|_| me == last) {
-        came.push(comm.receive_call(Some(from), None, None)?.run()?);
+        came.push(comm.receive(Some(from), None, None)?.run()?);
     }
     let words = came.iter().flat_map(|message| {
         let words =
@@ -147,7 +144,7 @@ fn messages(comm: &Comm, count: usize) -> Result<Vec<u64>> {
 
 /// All of them; `count` is how much each rank has.
 pub const ALL: [Program; 31] = [
-    ("barrier", |comm, _| comm.barrier().map(|()| vec![])),
+    ("barrier", |comm, _| comm.barrier().run().map(|()| vec![])),
     ("auto", |comm, count| allreduce(comm, count, Algorithm::Auto, None)),
     ("recursive_doubling", |comm, count| allreduce(comm, count, Algorithm::RecursiveDoubling, None)),
     ("split_allgather", |comm, count| allreduce(comm, count, Algorithm::SplitAllgather, None)),
@@ -165,11 +162,11 @@ pub const ALL: [Program; 31] = [
     ("dense auto", |comm, count| dense(comm, count, Algorithm::Auto)),
     ("plan", |comm, count| {
         let (contribute, want, values) = sets(comm, count);
-        let mut plan = comm.configure(&contribute, &want, &ConfigureOptions::with_n(N))?;
+        let mut plan = comm.configure(&contribute, &want).options(ConfigureOptions::with_n(N)).run()?;
         let mut all = Vec::new();
         for _ in 0..2 {
             let mut out = vec![0.0; want.len()];
-            comm.reduce(&mut plan, &values, &mut out, &ReduceOp::Sum, Order::Rank)?;
+            comm.reduce(&mut plan, &values, &mut out).run()?;
             all.extend(bits(&out));
         }
         Ok(all)
@@ -178,30 +175,28 @@ pub const ALL: [Program; 31] = [
         let (contribute, want, values) = sets(comm, count);
         let mut out = vec![0.0; want.len()];
         let options = ConfigureOptions::with_n(N);
-        comm.configure_reduce(&contribute, &want, &values, &mut out, &ReduceOp::Sum, &options)?;
+        comm.configure_reduce(&contribute, &want, &values, &mut out).options(options.clone()).run()?;
         Ok(bits(&out))
     }),
     ("reduce_scatter", |comm, count| {
         let mine = vector(comm.rank(), 0, count);
         let options = AllreduceOptions::default();
-        let (part, range) = comm.reduce_scatter(N, 1, mine.view(), &ReduceOp::Sum, &options)?;
+        let (part, range) =
+            comm.reduce_scatter(&mine).options(options.clone()).run().map(|done| (done.part, done.owned))?;
         Ok([vec![range.start, range.end], words(&[part])].concat())
     }),
     ("reduce", |comm, count| {
         let mine = vector(comm.rank(), 0, count);
         let root = comm.size() - 1;
-        let sum =
-            comm.reduce_to_root(N, 1, mine.view(), &ReduceOp::Sum, root, &AllreduceOptions::default())?;
+        let sum = comm.reduce_to_root(&mine, root).run()?;
         Ok(words(&sum.into_iter().collect::<Vec<_>>()))
     }),
-    ("allgather", |comm, count| {
-        Ok(words(&comm.allgather(N, 1, vector(comm.rank(), 0, count).view(), None)?))
-    }),
-    ("gather", |comm, count| Ok(words(&comm.gather(N, 1, vector(comm.rank(), 0, count).view(), 0)?))),
-    ("alltoall", |comm, count| Ok(words(&comm.alltoall(N, 1, &views(&to_each(comm, count)))?))),
+    ("allgather", |comm, count| Ok(words(&comm.allgather(vector(comm.rank(), 0, count)).run()?.vectors))),
+    ("gather", |comm, count| Ok(words(&comm.gather(vector(comm.rank(), 0, count), 0).run()?))),
+    ("alltoall", |comm, count| Ok(words(&comm.alltoall(N, 1, to_each(comm, count)).run()?))),
     ("scatter", |comm, count| {
         let mine = if comm.rank() == 0 { to_each(comm, count) } else { vec![] };
-        Ok(words(&[comm.scatter(N, 1, &views(&mine), 0)?]))
+        Ok(words(&[comm.scatter(N, 1, mine, 0).run()?]))
     }),
     ("allgather of arrays", |comm, count| {
         moved(comm, ArrayMove::Allgather(Schedule::Ring), count, count * comm.size() as usize)
@@ -212,7 +207,7 @@ pub const ALL: [Program; 31] = [
     }),
     ("topk_allreduce", |comm, count| {
         let mine = vector(comm.rank(), 0, count);
-        let top = comm.topk_allreduce(N, mine.view(), (count / 4).max(1) as u64, &ReduceOp::Sum)?;
+        let top = comm.topk_allreduce(&mine, (count / 4).max(1) as u64).run()?;
         Ok(words(&[top.sum]))
     }),
     ("split", |comm, count| {
@@ -248,7 +243,7 @@ fn under_way(comm: &Comm, count: usize, without: u64) -> Result<Vec<u64>> {
     let calls: Vec<_> = (without..3)
         .map(|k| {
             let mine = vector(comm.rank(), k, count);
-            comm.allreduce_call(N, 1, mine, ReduceOp::Sum, AllreduceOptions::default()).map(|c| c.start())
+            comm.allreduce(mine).prepare().map(|c| c.start())
         })
         .collect::<Result<_>>()?;
     let sums: Vec<SparseVec<f64>> =

@@ -2,7 +2,7 @@
 
 use crate::common::programs::{ALL, N, UNDER_WAY, in_first_group, under_way_but_the_first};
 use crate::scenario::{Before, HEARTBEAT_S, Scenario, Then};
-use skyphos::{AllreduceOptions, Comm, Error, IndexList, ReduceOp, Replication, Result, Settings, SparseVec};
+use skyphos::{Comm, Error, IndexList, Replication, Result, Settings, SparseVec};
 use skyphos_sim::{Cluster, Outcome, Play, Played, Process};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -168,7 +168,7 @@ fn shrink(comm: &Comm) -> Result<Left> {
     // Everyone counts at the first place, and at one of its own.
     let mine = vec![0, 1 + comm.rank()];
     let mine = SparseVec::new(N, 1, IndexList::Narrow(mine), vec![1.0; 2]).unwrap();
-    let sum = left.allreduce(N, 1, mine.view(), &ReduceOp::Sum, &AllreduceOptions::default());
+    let sum = left.allreduce(&mine).run().map(|done| done.sum);
     Ok((
         members,
         sum.map(|sum| {

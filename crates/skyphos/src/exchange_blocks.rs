@@ -1,9 +1,9 @@
 //! Blocks of bytes from every rank to every other, taken one by one while others are still on their way.
 
-use crate::{Call, Comm, Work};
+use crate::Comm;
 use skyphos_core::collectives::exchange_blocks::{BlockLimits, Blocks, exchange_blocks};
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::{Endpoint, Traffic};
+use skyphos_core::{Call, Endpoint, Traffic, Work};
 use skyphos_types::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -163,30 +163,49 @@ impl<P: AsRef<[u8]> + Send> Blocks for Both<P> {
     }
 }
 
+/// An exchange that has its call and is not under way: see [`Comm::exchange_blocks`].
+pub struct PreparedExchange {
+    call: Call<Traffic>,
+    blocks: ComingBlocks,
+}
+
+impl PreparedExchange {
+    /// Starts the exchange.
+    pub fn start(self) -> BlockExchange {
+        BlockExchange { work: self.call.start(), done: None, blocks: self.blocks }
+    }
+
+    /// The call, and apart from it the blocks that come in it.
+    pub fn into_call(self) -> (Call<Traffic>, ComingBlocks) {
+        (self.call, self.blocks)
+    }
+}
+
 impl Comm {
-    /// Brings block k of `blocks` to rank k, from each rank. Collective; goes on while this rank does something else. The blocks of the
-    /// others are taken from what is returned; this rank's own goes nowhere. All name the same limits.
+    /// Brings block k of `blocks` to rank k, from each rank. The blocks of the others are taken from the started exchange one by
+    /// one; this rank's own goes nowhere. All ranks pass the same limits. Collective.
     ///
     /// # Errors
     /// In the call: `BadInput` unless there are as many blocks as ranks, or where there is no memory for one.
+    ///
+    /// ```
+    /// use skyphos::{BlockLimits, Comm};
+    ///
+    /// let ranks = Comm::local(2, &Default::default()).unwrap();
+    /// let came = ranks.map_ranks(|comm| {
+    ///     let blocks = vec![vec![comm.rank() as u8; 3]; 2];
+    ///     let mut exchange = comm.exchange_blocks(blocks, BlockLimits::default()).unwrap().start();
+    ///     let block = exchange.next_block().unwrap();
+    ///     exchange.finish().unwrap();
+    ///     block
+    /// });
+    /// assert_eq!(came, [Some((1, vec![1; 3])), Some((0, vec![0; 3]))]);
+    /// ```
     pub fn exchange_blocks<P: AsRef<[u8]> + Send + Sync + 'static>(
         &self,
         blocks: Vec<P>,
         limits: BlockLimits,
-    ) -> Result<BlockExchange> {
-        let (call, blocks) = self.exchange_blocks_call(blocks, limits)?;
-        Ok(BlockExchange { work: call.start(), done: None, blocks })
-    }
-
-    /// The same as a call of its own, beside what comes in it.
-    ///
-    /// # Errors
-    /// As [`Comm::exchange_blocks`].
-    pub fn exchange_blocks_call<P: AsRef<[u8]> + Send + Sync + 'static>(
-        &self,
-        blocks: Vec<P>,
-        limits: BlockLimits,
-    ) -> Result<(Call<Traffic>, ComingBlocks)> {
+    ) -> Result<PreparedExchange> {
         let (me, size) = (self.rank(), self.size());
         let queue = Arc::new(Queue::default());
         let kind = CallSig::plain(CallKind::ExchangeBlocks);
@@ -196,7 +215,7 @@ impl Comm {
         let (open, push_bytes) = (BTreeMap::new(), limits.push_bytes);
         let mut both = Both { parts, lens, open, push_bytes, queue: queue.clone() };
         let of_call = queue.clone();
-        let call = self.prepare(sig, None, move |ep| async move {
+        let call = self.prepare(sig, false, move |ep| async move {
             if both.lens.len() != ep.size() as usize {
                 let message = format!("{} blocks for {} ranks", both.lens.len(), ep.size());
                 return Err(Error::bad_input(message));
@@ -207,6 +226,6 @@ impl Comm {
             Ok(ep.traffic())
         })?;
         let order: Vec<u32> = (1..size).map(|far| (me + far) % size).collect();
-        Ok((call, ComingBlocks { queue, order: order.into_iter() }))
+        Ok(PreparedExchange { call, blocks: ComingBlocks { queue, order: order.into_iter() } })
     }
 }

@@ -1,0 +1,135 @@
+//! One entry for each collective: [`CallBuilder`] collects its settings, then runs, starts or prepares the call.
+
+use crate::Comm;
+use skyphos_core::{Asked, Call, Endpoint, Work};
+use skyphos_types::{ReduceOp, Result};
+
+/// The operation of a collective: a [`ReduceOp`], or `()` where nothing is combined.
+pub trait OpSetting: Send + Sync + 'static {
+    /// The operation of a call that names none.
+    const USUAL: Self;
+    /// Whether the call runs code of the caller's, so that only threads that wait may poll it.
+    fn is_custom(&self) -> bool;
+}
+
+impl OpSetting for ReduceOp {
+    const USUAL: ReduceOp = ReduceOp::Sum;
+
+    fn is_custom(&self) -> bool {
+        matches!(self, ReduceOp::Custom(_))
+    }
+}
+
+impl OpSetting for () {
+    const USUAL: () = ();
+
+    fn is_custom(&self) -> bool {
+        false
+    }
+}
+
+/// One collective: its inputs, and the code that runs with them.
+pub trait Body: Send + Sized {
+    /// The result on this rank.
+    type Output: Send;
+    /// The operation, if there is one.
+    type Op: OpSetting;
+    /// The optional settings.
+    type Options: Default + Send + Sync + 'static;
+
+    /// The signature that all ranks compare. Called once, as the call gets its number: state of the group that the call
+    /// relies on is read here.
+    fn asked(&mut self, comm: &Comm, op: &Self::Op, options: &Self::Options) -> Asked;
+
+    /// Moves and combines the data.
+    fn perform(
+        self,
+        ep: &Endpoint,
+        op: &Self::Op,
+        options: &Self::Options,
+    ) -> impl Future<Output = Result<Self::Output>> + Send;
+
+    /// Runs the call on this thread. Collectives that learn from their calls override it.
+    fn run(mut self, comm: &Comm, op: &Self::Op, options: &Self::Options) -> Result<Self::Output> {
+        let asked = self.asked(comm, op, options);
+        comm.call(asked, async |ep| self.perform(ep, op, options).await)
+    }
+}
+
+/// A collective with its inputs and settings, before the call is made.
+///
+/// [`run`](CallBuilder::run) blocks, and its inputs may be borrowed. [`start`](CallBuilder::start) returns while the call is
+/// under way, so it owns its inputs. The call gets its number from `run`, `start` or `prepare`: all ranks must reach these in
+/// the same order.
+///
+/// ```
+/// use skyphos::{Comm, ReduceOp, SparseVec, IndexList};
+///
+/// let sums = Comm::local(2, &Default::default())?.map_ranks(|comm| {
+///     let x = SparseVec::new(10, 1, IndexList::Narrow(vec![comm.rank(), 5]), vec![1.0, 2.0])?;
+///     let largest = comm.allreduce(&x).op(ReduceOp::Max).run()?.sum; // blocks, borrows
+///     let work = comm.allreduce(x).start()?; // owns
+///     // … other work …
+///     let sum = work.wait()?.sum;
+///     Ok::<_, skyphos::Error>((largest.entries(), sum.entries()))
+/// });
+/// let want = ((vec![0, 1, 5], vec![1.0, 1.0, 2.0]), (vec![0, 1, 5], vec![1.0, 1.0, 4.0]));
+/// assert_eq!(sums, [Ok(want.clone()), Ok(want)]);
+/// # Ok::<(), skyphos::Error>(())
+/// ```
+#[must_use = "a call begins with `run`, `start` or `prepare`"]
+pub struct CallBuilder<'c, B: Body> {
+    comm: &'c Comm,
+    body: B,
+    op: B::Op,
+    options: B::Options,
+}
+
+impl<'c, B: Body> CallBuilder<'c, B> {
+    pub(crate) fn new(comm: &'c Comm, body: B) -> CallBuilder<'c, B> {
+        CallBuilder { comm, body, op: B::Op::USUAL, options: B::Options::default() }
+    }
+
+    /// The optional settings, in place of the defaults.
+    pub fn options(mut self, options: B::Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Runs the call to its end on this thread.
+    ///
+    /// # Errors
+    /// The error that ended the call, on all ranks.
+    pub fn run(self) -> Result<B::Output> {
+        let CallBuilder { comm, body, op, options } = self;
+        body.run(comm, &op, &options)
+    }
+}
+
+impl<B: Body<Op = ReduceOp>> CallBuilder<'_, B> {
+    /// The operation that combines values of one index, in place of [`ReduceOp::Sum`].
+    pub fn op(mut self, op: ReduceOp) -> Self {
+        self.op = op;
+        self
+    }
+}
+
+impl<B: Body<Output: 'static> + 'static> CallBuilder<'_, B> {
+    /// Gives the call its number; it gets under way later, by [`Call::start`] or [`Call::run`].
+    ///
+    /// # Errors
+    /// `BadInput` for a group that is closed, or that a fork copied.
+    pub fn prepare(self) -> Result<Call<B::Output>> {
+        let CallBuilder { comm, mut body, op, options } = self;
+        let (asked, is_custom) = (body.asked(comm, &op, &options), op.is_custom());
+        comm.prepare(asked, is_custom, move |ep| async move { body.perform(&ep, &op, &options).await })
+    }
+
+    /// Starts the call, which then goes on while this thread does something else.
+    ///
+    /// # Errors
+    /// As of [`CallBuilder::prepare`]; what ends the call later comes out of [`Work::wait`].
+    pub fn start(self) -> Result<Work<B::Output>> {
+        self.prepare().map(Call::start)
+    }
+}

@@ -1,0 +1,104 @@
+//! Reduce-scatter and reduce of arrays, which travel as they are.
+
+use crate::Comm;
+use crate::algorithm::{Algorithm, choose_dense};
+use crate::arguments::of_arrays;
+use crate::call_builder::{Body, CallBuilder};
+use crate::move_arrays::ArrayOptions;
+use crate::signature::custom_tag;
+use crate::signature::{Shape, shape_hash};
+use crate::vector_input::check_root;
+use crate::vouch;
+use skyphos_core::collectives::allreduce::dense::{
+    direct_reduce_scatter, reduce_to_root, ring_reduce_scatter,
+};
+use skyphos_core::frame::{CallKind, CallSig};
+use skyphos_core::{Asked, Endpoint};
+use skyphos_kernels::split_ranges;
+use skyphos_types::{Element, Error, ReduceOp, Result};
+use std::marker::PhantomData;
+
+/// Reduces this rank's share of `values` of all ranks into `out`, or to one rank.
+async fn reduce_on<T: Element>(
+    ep: &Endpoint,
+    root: Option<u32>,
+    values: &[T],
+    out: &mut [T],
+    op: &ReduceOp,
+) -> Result<()> {
+    op.check(T::DTYPE)?;
+    let (me, size) = (ep.rank() as usize, ep.size());
+    check_root(ep, root.unwrap_or(0))?;
+    let bounds = split_ranges(0, values.len() as u64, size);
+    let due = match root {
+        None => (bounds[me + 1] - bounds[me]) as usize,
+        Some(root) if root as usize == me => values.len(),
+        Some(_) => 0,
+    };
+    if out.len() != due {
+        return Err(Error::bad_input(format!("out holds {} numbers where {due} are due", out.len())));
+    }
+    vouch::values(ep, values);
+    let by_ring = choose_dense(size, size_of_val(values), false) == Algorithm::DenseRing;
+    match root {
+        Some(root) => reduce_to_root(ep, op, root, values, out, by_ring).await,
+        None if by_ring => ring_reduce_scatter(ep, op, values, out).await,
+        None => direct_reduce_scatter(ep, op, values, out).await,
+    }
+}
+
+fn reduce_sig<T: Element>(root: Option<u32>, values: usize, op: &ReduceOp, shape: &Shape) -> CallSig {
+    let (kind, extra) = match root {
+        None => (CallKind::ReduceScatterDense, 0),
+        Some(root) => (CallKind::ReduceToRootDense, root),
+    };
+    let (n, flags, width) = (values as u64, custom_tag(op), shape_hash(shape));
+    CallSig { op: op.code(), dtype: T::DTYPE as u8, flags, width, n, extra, ..CallSig::plain(kind) }
+}
+
+/// See [`Comm::reduce_arrays`].
+pub struct ReduceArrays<T, V, Out> {
+    root: Option<u32>,
+    values: V,
+    out: Out,
+    of: PhantomData<T>,
+}
+
+impl<T: Element, V: AsRef<[T]> + Send, Out: AsMut<[T]> + Send> Body for ReduceArrays<T, V, Out> {
+    type Output = Out;
+    type Op = ReduceOp;
+    type Options = ArrayOptions;
+
+    fn asked(&mut self, _: &Comm, op: &ReduceOp, options: &ArrayOptions) -> Asked {
+        let sig = reduce_sig::<T>(self.root, self.values.as_ref().len(), op, &options.shape);
+        (sig, of_arrays(options.shape.clone(), vec![])).into()
+    }
+
+    async fn perform(mut self, ep: &Endpoint, op: &ReduceOp, _: &ArrayOptions) -> Result<Out> {
+        reduce_on(ep, self.root, self.values.as_ref(), self.out.as_mut(), op).await?;
+        Ok(self.out)
+    }
+}
+
+impl Comm {
+    /// Reduces the arrays of all ranks: each rank gets its even share of the result in `out`, or `root` gets all of it
+    /// and the others, whose `out` is empty, nothing. Gives `out` back. All arrays have the same length. Collective.
+    ///
+    /// ```
+    /// use skyphos::Comm;
+    ///
+    /// let ranks = Comm::local(2, &Default::default()).unwrap();
+    /// let shares = ranks.map_ranks(|comm| {
+    ///     comm.reduce_arrays(None, [1.0, 2.0, 3.0, 4.0], vec![0.0; 2]).run().unwrap()
+    /// });
+    /// assert_eq!(shares, [[2.0, 4.0], [6.0, 8.0]]);
+    /// ```
+    pub fn reduce_arrays<T: Element, V: AsRef<[T]> + Send, Out: AsMut<[T]> + Send>(
+        &self,
+        root: Option<u32>,
+        values: V,
+        out: Out,
+    ) -> CallBuilder<'_, ReduceArrays<T, V, Out>> {
+        CallBuilder::new(self, ReduceArrays { root, values, out, of: PhantomData })
+    }
+}
