@@ -9,7 +9,10 @@ use crate::{simd, with_indices};
 
 /// The `k` least distinct hashes of a set, in order.
 pub fn sketch(indices: Indices<'_>, k: usize) -> Vec<u64> {
-    with_indices!(indices, list => simd::dispatch!(least_hashes(list, k)))
+    match k {
+        0 => Vec::new(),
+        _ => with_indices!(indices, list => simd::dispatch!(least_hashes(list, k))),
+    }
 }
 
 /// Hashes that are computed together, by vectors.
@@ -46,14 +49,15 @@ fn keep_least(hashes: &mut Vec<u64>, k: usize) {
     hashes.truncate(k);
 }
 
-/// Estimated size of the union of the sets with these sketches of `k`.
+/// Estimated size of the union of the sets with these sketches of `k`; 0 without hashes (`k` = 0), which tell nothing.
 pub fn union_of<'a>(sketches: impl Iterator<Item = &'a [u64]>, k: usize) -> f64 {
+    let Some(others) = k.checked_sub(1) else { return 0.0 };
     let mut all: Vec<u64> = sketches.flatten().copied().collect();
     all.sort_unstable();
     all.dedup();
-    match all.get(k - 1) {
+    match all.get(others) {
         None => all.len() as f64,
-        Some(last) => (k - 1) as f64 / (*last as f64 / 2f64.powi(64)),
+        Some(last) => others as f64 / (*last as f64 / 2f64.powi(64)),
     }
 }
 
@@ -74,6 +78,14 @@ mod tests {
 
     fn of(list: &[u64]) -> Vec<u64> {
         sketch(Indices::U64(list), K)
+    }
+
+    #[test]
+    fn sketches_without_hashes_tell_nothing() {
+        let sets = [(0..1000).collect::<Vec<u64>>(), vec![], vec![5, 9]];
+        let sketches: Vec<_> = sets.iter().map(|set| sketch(Indices::U64(set), 0)).collect();
+        assert!(sketches.iter().all(Vec::is_empty));
+        assert_eq!(union_of(sketches.iter().map(|s| &s[..]), 0), 0.0);
     }
 
     #[test]

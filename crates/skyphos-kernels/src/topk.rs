@@ -159,7 +159,8 @@ fn topk_at<T: Magnitude>(
         Select::Buckets { k, bucket } => {
             with_loops!(isa, loops => append_buckets(values, 0, k, bucket, selected, loops));
         }
-        Select::AtLeast(t) if t.to_f32() <= 0.0 => at_least(isa, values, T::ZERO.magnitude(), selected),
+        // t ≤ 0; an f64 below the range of f32 is not.
+        Select::AtLeast(t) if t.least(T::ZERO) == t => at_least(isa, values, T::ZERO.magnitude(), selected),
         Select::AtLeast(t) => at_least(isa, values, t.magnitude(), selected),
     }
 }

@@ -17,7 +17,7 @@ fn plain<T: Magnitude>(values: &[T], select: Select<T>) -> Vec<u32> {
             values.chunks(bucket).enumerate().flat_map(|(n, some)| top(n * bucket, some, k)).collect()
         }
         Select::AtLeast(t) => (0..values.len() as u32)
-            .filter(|i| t.to_f32() <= 0.0 || values[*i as usize].magnitude() >= t.magnitude())
+            .filter(|i| t.least(T::ZERO) == t || values[*i as usize].magnitude() >= t.magnitude())
             .collect(),
     }
 }
@@ -158,6 +158,23 @@ fn nan_is_the_largest_and_signs_do_not_count() {
     assert_eq!(indices, [1, 3, 4]);
     topk(&values, Select::AtLeast(f32::INFINITY), &mut indices, &mut picked).unwrap();
     assert_eq!((indices, picked[1]), (vec![1, 3], f32::NEG_INFINITY));
+}
+
+#[test]
+fn thresholds_below_the_range_of_f32_count() {
+    let values = [0.0f64, 1e-60, -1e-50, 2e-50, -1.0];
+    let (mut indices, mut picked) = (vec![], vec![]);
+    for (threshold, want) in [
+        (1e-50, vec![2, 3, 4]),
+        (5e-324, vec![1, 2, 3, 4]),
+        (0.0, vec![0, 1, 2, 3, 4]),
+        (-0.0, vec![0, 1, 2, 3, 4]),
+        (-1e-50, vec![0, 1, 2, 3, 4]),
+    ] {
+        topk(&values, Select::AtLeast(threshold), &mut indices, &mut picked).unwrap();
+        assert_eq!(indices, want, "at least {threshold:e}");
+        check(&values, Select::AtLeast(threshold));
+    }
 }
 
 #[test]
