@@ -1,21 +1,21 @@
-"""PyTorch: a backend of ``torch.distributed``, and training that sends less.
+"""PyTorch: a backend of ``torch.distributed``, and training with compressed gradients.
 
 ::
 
     import torch.distributed as dist
 
-    dist.init_process_group("skyphos")                    # where "gloo" stood
-    dist.init_process_group("cpu:skyphos,cuda:nccl")      # with a GPU's own for its tensors
+    dist.init_process_group("skyphos")                    # instead of "gloo"
+    dist.init_process_group("cpu:skyphos,cuda:nccl")      # NCCL for tensors of GPUs
 
-From PyTorch 2.15 on the name is known once Skyphos is installed; with 2.14, the oldest that takes a backend made in
-Python, ``import skyphos.torch`` makes it known. Ranks meet through torch's own store, so scripts for ``torchrun``
-change this word alone.
+PyTorch 2.15 and newer find the backend by its name. PyTorch 2.14, the oldest that takes a backend made in Python, needs
+``import skyphos.torch``. Ranks meet through torch's own store, so a script for ``torchrun`` changes nothing else.
 
-With ``DistributedDataParallel``, one line more has gradients compressed (:class:`TopK`, :class:`QSGD`)::
+With ``DistributedDataParallel`` one line compresses gradients (:class:`TopK`, :class:`QSGD`)::
 
     model.register_comm_hook(skyphos.torch.TopK(k=4, bucket=512, bits=4), skyphos.torch.topk_hook)
 
-or weights reduced by their factors (:func:`outer_product`). Without it there is :class:`DistributedOptimizer`.
+:func:`outer_product` reduces gradients of weights by their factors. :class:`DistributedOptimizer` and
+:func:`block_momentum` train without ``DistributedDataParallel``.
 
 Needs the package torch: ``pip install 'skyphos[torch]'``.
 """
@@ -38,9 +38,10 @@ if torch.__version__ < (2, 14):
 
 from .backend.group_comm import comm_of
 from .backend.process_group import SkyphosBackend
-from .backend.queries import teach
+from .backend.queries import extend_work
 from .backend.rendezvous import create
 from .hooks.ddp import qsgd_hook, topk_hook
+from .hooks.registration import extend_register_comm_hook
 from .hooks.states import QSGD, TopK
 from .outer.layers import guard, no_sync, outer_product
 from .training.block_momentum import BlockMomentum, block_momentum
@@ -64,7 +65,7 @@ __all__ = [
 
 
 def register() -> None:
-    """Make the backend's name known to ``torch.distributed``. Importing :mod:`skyphos.torch` does so too.
+    """Register the backend's name with ``torch.distributed``. Importing :mod:`skyphos.torch` does so too.
 
     Examples
     --------
@@ -74,7 +75,8 @@ def register() -> None:
     >>> dist.is_backend_available("skyphos")
     True
     """
-    teach()
+    extend_work()
+    extend_register_comm_hook()
     if "SKYPHOS" not in torch.distributed.Backend._plugins:
         torch.distributed.Backend.register_backend("skyphos", create, extended_api=True, devices=["cpu"])
 

@@ -48,7 +48,7 @@ def goes_back(step_again: bool) -> None:
 
     assert step() == "nothing"
     saved = state.state_dict()
-    assert "rank 1: the gradient of w is nan at its place 5" in step(float("nan"))
+    assert "rank 1: the gradient of w is nan at its index 5" in step(float("nan"))
     if step_again:
         state.load_state_dict(saved)
     assert step() == "nothing" and step() == "nothing"
@@ -294,7 +294,7 @@ def held_back_of_what_travels_whole() -> None:
     weight, second, optimizer = made[1024]
     second.load_state_dict(saved)
     weight.grad = torch.ones(64)
-    assert "holds back values of w, which travels whole now" in said_by(optimizer.step)
+    assert "has a residual of w, which is not compressed now" in said_by(optimizer.step)
     saved["residual"].pop("w")
     second.load_state_dict(saved)
     optimizer.step()
@@ -422,7 +422,7 @@ def of_another_model() -> str:
 
 def test_a_state_of_another_model(ranks: MakeRanks) -> None:
     for said in ranks(2).run(of_another_model):
-        assert "holds back values of 1." in said and "which no parameter" in said, said
+        assert "has residuals of 1." in said and "but no parameter" in said, said
 
 
 def velocity_and_scale(levels: int, hosts: list[int] | None) -> None:
@@ -464,12 +464,13 @@ def lets_go_of_threads() -> None:
         model = DistributedDataParallel(nn.Linear(30, 40))
         model.register_comm_hook(state, st.topk_hook)
         model(torch.ones(2, 30)).sum().backward()
-        lines = [line._thread for line in (state._first, state._second) if line._thread is not None]
-        del model, state
+        workers = (state._select_worker, state._finish_worker)
+        threads = [worker._thread for worker in workers if worker._thread is not None]
+        del model, state, workers
         gc.collect()
-        for line in lines:
-            line.join(30)
-            assert not line.is_alive()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
     assert threading.active_count() <= before
 
 

@@ -15,28 +15,28 @@ from .rendezvous import meet_through
 
 __all__ = ["check_group", "comm_of", "group_of"]
 
-#: Groups of other backends whose ranks have met.
-_met: weakref.WeakKeyDictionary[Any, Comm] = weakref.WeakKeyDictionary()
+#: The comms of process groups of other backends.
+_comms: weakref.WeakKeyDictionary[Any, Comm] = weakref.WeakKeyDictionary()
 
 
 def comm_of(process_group: Any = None) -> Comm:
-    """The group of the ranks of a torch process group. Collective, the first time.
+    """The :class:`skyphos.Comm` of a torch process group. Collective, the first time.
 
     Parameters
     ----------
     process_group : ProcessGroup, optional
-        None: the default one. Of the backend skyphos it is that backend's group; ranks of another backend (gloo, nccl)
-        meet through torch's store, once.
+        None: the default one. A group of the backend skyphos has its comm already. The ranks of another backend (gloo,
+        nccl) meet through torch's store, once.
 
     Returns
     -------
     Comm
-        Of the same ranks, numbered alike. It is the backend's: neither close nor free it.
+        The same ranks, numbered alike. The process group owns it: do not close it.
 
     Raises
     ------
     BadInput
-        There is no process group, or this process is not of it.
+        There is no process group, or this process is not in it.
 
     Examples
     --------
@@ -56,45 +56,48 @@ def comm_of(process_group: Any = None) -> Comm:
     backend = _unwrapped(group._get_backend(torch.device("cpu"))) if _has_cpu(group) else None
     if isinstance(backend, SkyphosBackend):
         return backend.comm
-    comm = _met.get(group)
+    comm = _comms.get(group)
     if comm is None or comm._native.closed:
         name, seconds = f"skyphos of {group.group_name}", _time_out_of(group)
         comm = meet_through(name, dist.get_rank(group), dist.get_world_size(group), seconds)
-        _met[group] = comm
+        _comms[group] = comm
     return comm
 
 
 def check_group(process_group: Any) -> None:
-    """Refuse what is no process group. (What ranks get that are not in a new one is a number, refused when used.)"""
+    """Refuse values that are no process group.
+
+    ``new_group`` returns a number on ranks that are not in the group. It passes here, and is refused when it is used.
+    """
     if not isinstance(process_group, dist.ProcessGroup | int | None):
         raise BadInput(
             f"process_group must be what torch.distributed.new_group returns, or None, not {process_group!r}"
         )
 
 
-def group_of(asked: Any, model: Any) -> Any:
-    """The process group in which a model's gradients are reduced: the one asked for, or else the model's.
+def group_of(requested: Any, wrapped: Any) -> Any:
+    """The process group in which a model's gradients are reduced: the requested one, or else its DDP wrapper's.
 
     Raises
     ------
     BadInput
-        They have other ranks.
+        The two have different ranks.
     """
-    if model is None:
-        return asked
-    group = dist.group.WORLD if asked is None else asked
+    if wrapped is None:
+        return requested
+    group = dist.group.WORLD if requested is None else requested
     if isinstance(group, int) or dist.get_rank(group) < 0:
-        return asked
-    ranks, theirs = (sorted(dist.get_process_group_ranks(one)) for one in (group, model))
-    if ranks == theirs:
-        return asked
-    if asked is None:
-        return model
-    raise BadInput(f"process_group has ranks {ranks}, and the model's DistributedDataParallel {theirs}")
+        return requested
+    ranks, wrapped_ranks = (sorted(dist.get_process_group_ranks(one)) for one in (group, wrapped))
+    if ranks == wrapped_ranks:
+        return requested
+    if requested is None:
+        return wrapped
+    raise BadInput(f"process_group has ranks {ranks}, and the model's DistributedDataParallel {wrapped_ranks}")
 
 
 def _time_out_of(group: Any) -> float:
-    """Seconds that its backends wait; the shortest, if they differ."""
+    """The time-out of the group's backends, in seconds; the shortest if they differ."""
     backends: list[Any] = [_unwrapped(group._get_backend(device)) for device in group._device_types]
     limits = [getattr(getattr(backend, "options", None), "_timeout", None) for backend in backends]
     seconds = [float(limit.total_seconds()) for limit in limits if limit is not None]
@@ -102,10 +105,10 @@ def _time_out_of(group: Any) -> float:
 
 
 def _unwrapped(backend: Any) -> Any:
-    """What ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` puts a wrapper around."""
+    """The backend inside the wrapper that ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` puts around it."""
     return getattr(backend, "wrapped_pg", backend)
 
 
 def _has_cpu(group: Any) -> bool:
-    """Whether the group has a backend for tensors of the CPU."""
+    """Whether the group has a backend for CPU tensors."""
     return any(device.type == "cpu" for device in group._device_types)

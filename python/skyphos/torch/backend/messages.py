@@ -1,4 +1,4 @@
-"""Messages from one rank to another, as bytes with a description."""
+"""Point-to-point messages, each with a text that describes its contents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Messages", "group_name"]
 
 
 def group_name(text: str) -> int:
-    """A number of 63 bits for a group's name.
+    """A group's name as a number of 63 bits, its hash.
 
     Examples
     --------
@@ -29,34 +29,34 @@ def group_name(text: str) -> int:
 
 
 class Messages:
-    """Messages among the ranks of a :class:`Comm`, in a group of their own: none of others can be taken for them.
+    """Messages among the ranks of a :class:`Comm`, in a group of their own, so that no other message can match.
 
-    Those of one sender and tag arrive in the order in which they were sent.
+    Messages of one sender and tag arrive in the order in which they were sent.
     """
 
     def __init__(self, comm: Comm, name: str) -> None:
         self._rank = comm.rank
         self._group = comm._native.group_of(list(range(comm.size)), group_name(name))
 
-    def send(self, to: int, tag: int, what: str, mine: npt.NDArray[Any]) -> Work[None]:
-        """Begin to send an array and what it is, in words. It is over once the bytes are handed over."""
-        parts = [np.frombuffer(what.encode(), np.uint8), mine.view(np.uint8)]
+    def send(self, to: int, tag: int, contents: str, array: npt.NDArray[Any]) -> Work[None]:
+        """Start to send an array and the text that describes it. The work is over when the bytes are handed over."""
+        parts = [np.frombuffer(contents.encode(), np.uint8), array.view(np.uint8)]
         return Work(native.send(self._group, to, tag, parts, True), lambda _: None)
 
-    def receive(self, source: int | None, tag: int, what: str, out: npt.NDArray[Any]) -> Work[int]:
-        """Begin to receive what ``out`` has room for, of one rank or (None) of any; the work gives that rank.
+    def receive(self, source: int | None, tag: int, contents: str, out: npt.NDArray[Any]) -> Work[int]:
+        """Start to receive into an array from one rank, or (None) from any. The work's result is the sender's rank.
 
-        The work ends with ``Mismatch`` if the message is another thing than ``what``.
+        The work ends with ``Mismatch`` if the message's text differs from ``contents``.
         """
 
-        def finish(came: Any) -> int:
-            (sender, _, _), parts, is_in_out = came
+        def finish(received: Any) -> int:
+            (sender, _, _), parts, is_in_out = received
             if not is_in_out:
                 sent = parts[0].tobytes().decode()
-                raise Mismatch(f"rank {sender} sent {sent} with tag {tag}, and rank {self._rank} receives {what}")
+                raise Mismatch(f"rank {sender} sent {sent} with tag {tag}, and rank {self._rank} receives {contents}")
             return int(sender)
 
-        return Work(native.recv(self._group, source, tag, what.encode(), out.view(np.uint8), True), finish)
+        return Work(native.recv(self._group, source, tag, contents.encode(), out.view(np.uint8), True), finish)
 
     def close(self) -> None:
         """Leave the group."""

@@ -1,4 +1,4 @@
-"""Work that is done in order beside the caller's thread, and the futures that tell of it."""
+"""Ordered worker: a thread that runs tasks in the order of their submission. Promises end with their results."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any
 
 import torch
 
-from .shutdown_threads import begin, is_ending
+from .shutdown_threads import is_shutting_down, start_thread
 
-__all__ = ["Answer", "Line"]
+__all__ = ["OrderedWorker", "Promise"]
 
-_ENDS = "the interpreter ends, and this has not begun"
+_NOT_RUN = "the interpreter exits, and this task has not run"
 
 
-class Answer:
-    """A torch future, and how it ends: with a value, or with an error that who waits for it gets."""
+class Promise:
+    """The producer's end of a torch future: set to a value or to an error."""
 
     def __init__(self) -> None:
-        self._end: torch.futures.Future[None] = torch.futures.Future()
+        self._is_set: torch.futures.Future[None] = torch.futures.Future()
         self._value: Any = None
         self._error: BaseException | None = None
-        # What a callback raises is an error to C++ too; what `set_exception` sets is a value there.
-        self.future: torch.futures.Future[Any] = self._end.then(lambda _: self._outcome())
+        # C++ sees the error of a callback as an error, but one of `set_exception` as a value.
+        self.future: torch.futures.Future[Any] = self._is_set.then(lambda _: self._outcome())
 
     def _outcome(self) -> Any:
         if self._error is not None:
@@ -34,71 +34,74 @@ class Answer:
         return self._value
 
     def result(self) -> Any:
-        """Wait for the value; an error is raised as what it is. (Who waits for the future gets a ``RuntimeError``.)"""
-        self._end.wait()
+        """Wait for the value. Errors are raised with their own type; the future raises them as ``RuntimeError``."""
+        self._is_set.wait()
         return self._outcome()
 
-    def give(self, value: Any) -> None:
+    def set_result(self, value: Any) -> None:
         """End with a value."""
         self._value = value
-        self._end.set_result(None)
+        self._is_set.set_result(None)
 
-    def fail(self, error: BaseException) -> None:
+    def set_exception(self, error: BaseException) -> None:
         """End with an error."""
         self._error = error
-        self._end.set_result(None)
+        self._is_set.set_result(None)
 
 
-class Line:
-    """A thread that does what it is told, one thing after the other. It begins with the first."""
+_Queue = queue.SimpleQueue[tuple[Callable[[], None], Promise] | None]
+
+
+class OrderedWorker:
+    """A thread that runs tasks one after the other. It starts with the first task."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._told: queue.SimpleQueue[tuple[Callable[[], None], Answer] | None] = queue.SimpleQueue()
+        self._tasks: _Queue = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def put(self, what: Callable[[], None], answer: Answer) -> None:
-        """Do this after all before it; if it raises, that is the answer."""
-        if is_ending():
-            return answer.fail(RuntimeError(_ENDS))
+    def submit(self, task: Callable[[], None], promise: Promise) -> None:
+        """Run a task after all earlier ones. If it raises, the promise ends with the error."""
+        if is_shutting_down():
+            return promise.set_exception(RuntimeError(_NOT_RUN))
         with self._lock:
             if self._thread is None:
-                end = partial(self._told.put, None)
-                self._thread = begin(_do, (self._told,), self._name, end)
-                # It ends with a line that nobody has any more, too.
-                weakref.finalize(self, end).atexit = False
-        self._told.put((what, answer))
+                stop = partial(self._tasks.put, None)
+                self._thread = start_thread(_run, (self._tasks,), self._name, stop)
+                # The thread also ends when its worker is garbage.
+                weakref.finalize(self, stop).atexit = False
+        self._tasks.put((task, promise))
 
     def drain(self) -> None:
-        """Wait until all that it was told is done."""
-        if self._thread is not None and not is_ending():
-            done = Answer()
-            self.put(lambda: done.give(None), done)
+        """Wait until all tasks submitted so far have run."""
+        if self._thread is not None and not is_shutting_down():
+            done = Promise()
+            self.submit(lambda: done.set_result(None), done)
             done.result()
 
-    def is_here(self) -> bool:
-        """Whether this thread is the line's own."""
+    def is_current_thread(self) -> bool:
+        """Whether the worker's thread calls this."""
         return threading.current_thread() is self._thread
 
     def close(self) -> None:
-        """End the thread after what it was told."""
+        """End the thread after the tasks submitted so far."""
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None:
-            self._told.put(None)
+            self._tasks.put(None)
             if thread is not threading.current_thread():
                 thread.join()
 
 
-def _do(told: queue.SimpleQueue[tuple[Callable[[], None], Answer] | None]) -> None:
-    """Do what a line is told until it says no more. (Not its method: a thread would keep it.)"""
-    while (one := told.get()) is not None:
-        what, answer = one
+def _run(tasks: _Queue) -> None:
+    """Run tasks until None comes. (A method would keep its worker alive.)"""
+    while (submitted := tasks.get()) is not None:
+        task, promise = submitted
         try:
-            if is_ending():
-                raise RuntimeError(_ENDS)
-            what()
+            if is_shutting_down():
+                raise RuntimeError(_NOT_RUN)
+            task()
         except BaseException as error:
-            answer.fail(error)
-        del one, what, answer  # the next may be long in coming
+            promise.set_exception(error)
+        del submitted, task, promise  # release what the task holds before waiting for the next

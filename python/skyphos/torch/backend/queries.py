@@ -1,8 +1,9 @@
-"""``source_rank``, ``is_completed`` and ``is_success`` of calls of the backend skyphos.
+"""Answers of PyTorch's ``Work`` for Skyphos calls: ``source_rank``, ``is_completed`` and ``is_success``.
 
 ``torch.distributed`` hands its callers a C++ object for each call. That object passes ``wait`` and ``get_future`` on to
-a backend made in Python, and answers everything else itself: a call is never completed, and nobody sent it.
-:func:`teach` lets it ask the call, which is found by ``get_future``. Calls of other backends are answered as before.
+a backend made in Python and answers everything else itself: no call is ever completed or has a source.
+:func:`extend_work` makes these methods ask the call, which they find through ``get_future``. Calls of other backends
+get PyTorch's answers.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any, Protocol
 
 from torch._C._distributed_c10d import Work as C10dWork
 
-__all__ = ["found", "teach"]
+__all__ = ["extend_work", "is_query"]
 
 
 class _Call(Protocol):
-    """What is asked."""
+    """The answers of a call."""
 
     source: int | None
 
@@ -26,29 +27,29 @@ class _Call(Protocol):
     def is_success(self) -> bool: ...
 
 
-class _Search(threading.local):
-    """The call that this thread looks for."""
+class _Query(threading.local):
+    """The query that this thread makes, and the call that it has found."""
 
-    is_on = False
+    is_active = False
     call: _Call | None = None
 
 
-_search = _Search()
+_query = _Query()
 
 
-def found(call: _Call) -> bool:
-    """Whether ``get_future`` of a call is asked only in order to find the call."""
-    if _search.is_on:
-        _search.call = call
-    return _search.is_on
+def is_query(call: _Call) -> bool:
+    """Whether ``get_future`` of a call is called only to find the call."""
+    if _query.is_active:
+        _query.call = call
+    return _query.is_active
 
 
-def teach() -> None:
-    """Let PyTorch's ``Work`` answer for calls of the backend skyphos."""
+def extend_work() -> None:
+    """Make PyTorch's ``Work`` answer for Skyphos calls. A second call does nothing."""
     for name, ask in _QUERIES.items():
-        theirs = getattr(C10dWork, name)
-        if not hasattr(theirs, "__wrapped__"):
-            setattr(C10dWork, name, _with_ours(theirs, ask))
+        original = getattr(C10dWork, name)
+        if not hasattr(original, "__wrapped__"):
+            setattr(C10dWork, name, _extended(original, ask))
 
 
 _QUERIES: dict[str, Callable[[_Call], Any]] = {
@@ -59,23 +60,23 @@ _QUERIES: dict[str, Callable[[_Call], Any]] = {
 }
 
 
-def _with_ours(theirs: Callable[[C10dWork], Any], ask: Callable[[_Call], Any]) -> Callable[[C10dWork], Any]:
-    @functools.wraps(theirs)
+def _extended(original: Callable[[C10dWork], Any], ask: Callable[[_Call], Any]) -> Callable[[C10dWork], Any]:
+    @functools.wraps(original)
     def query(work: C10dWork) -> Any:
         call = _call_of(work)
         answer = None if call is None else ask(call)
-        return theirs(work) if answer is None else answer
+        return original(work) if answer is None else answer
 
     return query
 
 
 def _call_of(work: C10dWork) -> _Call | None:
-    """The call that this C++ object stands for, if it is of the backend skyphos."""
-    _search.is_on = True
+    """The Skyphos call of a C++ object, or None if another backend made it."""
+    _query.is_active = True
     try:
         work.get_future()
-    except RuntimeError:  # a backend whose calls have none
+    except RuntimeError:  # a backend whose calls have no future
         return None
     finally:
-        call, _search.is_on, _search.call = _search.call, False, None
+        call, _query.is_active, _query.call = _query.call, False, None
     return call

@@ -1,4 +1,4 @@
-"""Arrays that reductions read from while their results are written where the caller's numbers were."""
+"""Scratch copies of arrays that are reduced in place: the reduction reads the copy and writes to the array."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 __all__ = ["Scratch"]
 
-#: Arrays of one size that are kept.
-_KEPT = 2
+#: Number of copies of one size that are kept for reuse.
+_SPARES = 2
 
 
 class Scratch:
-    """Copies of arrays, in memory that is used again: the first touch of new memory costs more than the copy.
+    """Copies of arrays in reused memory. (The first touch of new memory costs more than the copy.)
 
     Examples
     --------
@@ -33,7 +33,7 @@ class Scratch:
         self._lock = threading.Lock()
 
     def copy_of(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """A copy of a flat array, the caller's until it is given back."""
+        """A copy of a flat array, the caller's until it calls :meth:`give_back`."""
         with self._lock:
             free = self._free.get((array.dtype, array.size))
             copy = free.pop() if free else np.empty_like(array)
@@ -41,8 +41,8 @@ class Scratch:
         return copy
 
     def give_back(self, copy: npt.NDArray[Any]) -> None:
-        """Let others have its memory."""
+        """Make a copy's memory available for other copies."""
         with self._lock:
             free = self._free.setdefault((copy.dtype, copy.size), [])
-            if len(free) < _KEPT:
+            if len(free) < _SPARES:
                 free.append(copy)

@@ -1,7 +1,7 @@
-"""Threads beside the caller's, which end before the interpreter does.
+"""Threads that are stopped before the interpreter exits.
 
-One that is still there is stopped where it asks for the interpreter again. If that is inside an operation of torch, C++
-does not allow it, and ends the process: a script that has done all it should would return 134.
+A thread that still runs then is stopped where it next asks for the interpreter lock. Inside an operation of torch, C++
+does not allow that and aborts the process, so a script that has succeeded would return 134.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["begin", "is_ending"]
+__all__ = ["is_shutting_down", "start_thread"]
 
-#: How long the interpreter's end waits for them together: one may wait for a rank that does not come.
-_PATIENCE_S = 2.0
+#: How long the exit waits for all threads together. One may wait for a rank that does not come.
+_JOIN_S = 2.0
 
 _running: dict[threading.Thread, Callable[[], None]] = {}
-_ending = threading.Event()
+_shutdown = threading.Event()
 
 
-def begin(target: Callable[..., None], args: tuple[Any, ...], name: str, end: Callable[[], None]) -> threading.Thread:
-    """Start a thread; ``end`` wakes it up if it waits for something to do, when :func:`is_ending` is true."""
+def start_thread(
+    target: Callable[..., None], args: tuple[Any, ...], name: str, stop: Callable[[], None]
+) -> threading.Thread:
+    """Start a daemon thread. At exit ``stop`` is called, which wakes the thread if it waits for work."""
 
     def run() -> None:
         try:
@@ -31,22 +33,22 @@ def begin(target: Callable[..., None], args: tuple[Any, ...], name: str, end: Ca
             _running.pop(thread, None)
 
     thread = threading.Thread(target=run, name=name, daemon=True)
-    _running[thread] = end
+    _running[thread] = stop
     thread.start()
     return thread
 
 
-def is_ending() -> bool:
-    """Whether the interpreter ends, so that no more is to be begun."""
-    return _ending.is_set()
+def is_shutting_down() -> bool:
+    """Whether the interpreter exits, so that no work may start."""
+    return _shutdown.is_set()
 
 
 @atexit.register
-def _end_all() -> None:
-    _ending.set()
-    until = time.monotonic() + _PATIENCE_S
-    there = list(_running.items())
-    for _, end in there:
-        end()
-    for thread, _ in there:
+def _stop_all() -> None:
+    _shutdown.set()
+    until = time.monotonic() + _JOIN_S
+    running = list(_running.items())
+    for _, stop in running:
+        stop()
+    for thread, _ in running:
         thread.join(max(0.0, until - time.monotonic()))

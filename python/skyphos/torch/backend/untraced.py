@@ -1,4 +1,4 @@
-"""Keep ``torch.compile`` out of what is no computation of tensors."""
+"""Exclude non-tensor code from ``torch.compile``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def untraced(cls: _Class) -> _Class:
-    """A class whose public methods run as they are, where compiled code calls them.
+    """Make the public methods of a class run uncompiled when compiled code calls them.
 
-    ``torch.compile`` looks into Python that a compiled function comes to, also by way of ``torch.distributed``: into
-    connections, threads and arrays, of which it can make nothing.
+    ``torch.compile`` traces the Python that a compiled function calls, also through ``torch.distributed``. It cannot
+    compile connections, threads and NumPy arrays.
 
     Examples
     --------
@@ -37,17 +37,17 @@ def untraced(cls: _Class) -> _Class:
 
 
 def _untraced(call: Any) -> Any:
-    aside = _disable_dynamo(call)
+    uncompiled = _disable_dynamo(call)
 
     def either(*args: Any, **kwargs: Any) -> Any:
-        # That costs an import of seconds: not before somebody else has made it.
-        return (aside if "torch._dynamo" in sys.modules else call)(*args, **kwargs)
+        # `uncompiled` imports torch._dynamo, which takes seconds, so it is used only after something else imported it.
+        return (uncompiled if "torch._dynamo" in sys.modules else call)(*args, **kwargs)
 
     try:
         strategy = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT)
         eval_frame.set_code_exec_strategy(either.__code__, strategy)
-    except AttributeError:  # a PyTorch that does this otherwise
-        return aside
+    except AttributeError:  # a PyTorch without these internals
+        return uncompiled
     either.__name__, either.__doc__ = call.__name__, call.__doc__
     either.__wrapped__ = call  # type: ignore[attr-defined]
     return either

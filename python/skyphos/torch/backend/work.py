@@ -1,4 +1,4 @@
-"""What ``torch.distributed`` gets for a call: a ``Work`` with a future."""
+"""The ``Work`` that ``torch.distributed`` gets for a call, with its future."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import torch
 from torch._C._distributed_c10d import Work as C10dWork
 
 from ...errors import Timeout
-from .ordered_worker import Answer, Line
-from .queries import found
-from .shutdown_threads import begin
+from .ordered_worker import OrderedWorker, Promise
+from .queries import is_query
+from .shutdown_threads import start_thread
 from .untraced import untraced
 
 __all__ = ["TorchWork"]
 
 
-class _Waits(Protocol):
-    """A call of ours that is under way, or several."""
+class _Call(Protocol):
+    """One or several Skyphos calls under way."""
 
     def done(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> Any: ...
@@ -31,44 +31,44 @@ class _Waits(Protocol):
 class TorchWork(C10dWork):
     """One call.
 
-    ``torch.distributed`` hands callers a C++ object that asks this one to wait, and for its future; the rest it asks by
-    way of :mod:`skyphos.torch.backend.queries`.
+    ``torch.distributed`` hands callers a C++ object, which calls ``wait`` and ``get_future`` of this one. Its other
+    methods come here through :mod:`skyphos.torch.backend.queries`.
 
     Parameters
     ----------
     call : Work, several, or None
-        Ours; None where the call is over.
+        The Skyphos call. None if it is over.
     finish : callable
-        Puts what came into the caller's tensors; called once.
+        Copies the call's result into the caller's tensors. Called once.
     outputs : list of Tensor
-        What the future gives.
-    line : Line or None
-        Waits for the call where somebody asks for its future. None: a thread of its own, for a call that may end before
-        those that began before it, as messages do.
+        The future's value.
+    worker : OrderedWorker or None
+        Waits for the call if a caller asks for its future. None: a thread of its own does, for a call that may end
+        before earlier ones, as messages may.
 
     Attributes
     ----------
     source : int or None
-        Of a receive that has ended: who sent it.
+        The sender's rank, once a receive is over.
     """
 
     def __init__(
         self,
-        call: _Waits | None,
+        call: _Call | None,
         finish: Callable[[Any], None],
         outputs: list[Any],
-        line: Line | None,
+        worker: OrderedWorker | None,
     ) -> None:
         super().__init__()
-        self._call, self._finish, self._outputs, self._line = call, finish, outputs, line
+        self._call, self._finish, self._outputs, self._worker = call, finish, outputs, worker
         self._lock = threading.Lock()
-        self._over = call is None
+        self._is_over = call is None
         self._error: BaseException | None = None
-        self._answer: Answer | None = None
+        self._promise: Promise | None = None
         self.source: int | None = None
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
-        """Wait until the caller's tensors hold the result; raises what the call ended with."""
+        """Wait until the caller's tensors hold the result. Raises the call's error."""
         seconds = timeout.total_seconds()
         self._settle(seconds if seconds > 0 else None)
         if self._error is not None:
@@ -76,67 +76,68 @@ class TorchWork(C10dWork):
         return True
 
     def is_completed(self) -> bool:
-        """Whether the call is over, and the caller's tensors hold the result if it went well. Does not wait."""
-        if not self._over and self._call is not None and self._call.done():
+        """Whether the call is over, and the caller's tensors hold the result if it succeeded. Does not wait."""
+        if not self._is_over and self._call is not None and self._call.done():
             self._settle(None)
-        return self._over
+        return self._is_over
 
     def is_success(self) -> bool:
-        """Whether it is over and went well."""
+        """Whether the call is over and succeeded."""
         return self.is_completed() and self._error is None
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future of the tensors of the result, or of the error."""
-        if found(self):
+        """A future of the result's tensors, or of the error."""
+        if is_query(self):
             return torch.futures.Future()
         with self._lock:
-            known = self._answer
-            answer = self._answer = known or Answer()
+            known = self._promise
+            promise = self._promise = known or Promise()
         if known is None:
-            self._end(answer)
-        return answer.future
+            self._settle_later(promise)
+        return promise.future
 
-    def _end(self, answer: Answer) -> None:
-        """Let the answer end as the call does."""
-        if self._over:
-            self._tell(answer)
-        elif self._line is None:
-            begin(self._settle_and_tell, (answer,), "skyphos-message", lambda: None)
-        elif self._line.is_here():
-            # A callback of another future may wait for this one, and the line would wait for the callback.
-            self._settle_and_tell(answer)
+    def _settle_later(self, promise: Promise) -> None:
+        """Have the promise end as the call does."""
+        if self._is_over:
+            self._end(promise)
+        elif self._worker is None:
+            start_thread(self._settle_and_end, (promise,), "skyphos-message", lambda: None)
+        elif self._worker.is_current_thread():
+            # A callback of another future may wait for this one. Queued, it would wait for itself.
+            self._settle_and_end(promise)
         else:
-            self._line.put(lambda: self._settle_and_tell(answer), answer)
+            self._worker.submit(lambda: self._settle_and_end(promise), promise)
 
-    def _settle_and_tell(self, answer: Answer) -> None:
+    def _settle_and_end(self, promise: Promise) -> None:
         self._settle(None)
-        self._tell(answer)
+        self._end(promise)
 
-    def _tell(self, answer: Answer) -> None:
+    def _end(self, promise: Promise) -> None:
         if self._error is not None:
-            answer.fail(self._error)
+            promise.set_exception(self._error)
         else:
-            answer.give(self._outputs)
+            promise.set_result(self._outputs)
 
     def _settle(self, seconds: float | None) -> None:
-        if self._over:
+        """Wait for the call, then finish it once."""
+        if self._is_over:
             return
         assert self._call is not None
         try:
-            came = self._call.wait(seconds)
+            result = self._call.wait(seconds)
         except Timeout:
             if not self._call.done():
-                raise  # it goes on
-            came = None
+                raise  # of this wait, not of the call
+            result = None
         except Exception:
-            came = None
+            result = None
         with self._lock:
-            if self._over:
+            if self._is_over:
                 return
             try:
                 self._error = self._call.exception()
                 if self._error is None:
-                    self._finish(came)
+                    self._finish(result)
             except Exception as error:
                 self._error = error
-            self._over = True
+            self._is_over = True

@@ -1,4 +1,4 @@
-"""What compresses tensors of a GPU: checks what comes, and chooses between the Triton kernels and plain torch."""
+"""Entry points of GPU compression: they check arguments and choose between the Triton kernels and plain torch."""
 
 from __future__ import annotations
 
@@ -29,44 +29,43 @@ def take_topk(
     momentum: float = 0.9,
     scale: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Add a gradient to the residual, and take the k largest of each bucket out of it.
+    """Add a gradient to the residual, and take the k largest values of each bucket out of it.
 
     Parameters
     ----------
     residual : torch.Tensor of float16, bfloat16, float32 or float64
-        Contiguous, on a GPU; changed in place: the sum, with zeros where it was chosen. Zeros at first.
+        Contiguous, on a GPU. Changed in place to the sum, with zeros at the chosen indices. Start with zeros.
     gradient : torch.Tensor
-        As many values of the same dtype on the same device, contiguous. It is not changed.
+        Contiguous; the same number of values, dtype and device. Not changed.
     k : int
-        Values to choose of a bucket, 1 to ``bucket``.
+        Number of values to choose of each bucket, 1 to ``bucket``.
     bucket : int, default 512
-        So many consecutive values; the last bucket may have fewer.
+        Number of consecutive values; the last bucket may have fewer.
     velocity : torch.Tensor, optional
-        Momentum correction (Deep Gradient Compression): ``velocity = momentum * velocity + gradient`` is what is added
-        in the gradient's place, and chosen places of it become 0 too. As the residual; changed in place.
+        Momentum correction (Deep Gradient Compression): ``velocity = momentum * velocity + gradient`` is added instead
+        of the gradient, and becomes 0 at the chosen indices. Like the residual, and changed in place.
     momentum : float, default 0.9
-        Only with ``velocity``.
+        Used with ``velocity`` only.
     scale : float, default 1
         Factor of the gradient.
 
     Returns
     -------
     indices : torch.Tensor of int32, shape (count,)
-        Places in the flattened gradient, ascending.
+        Indices of the flattened gradient, ascending.
     values : torch.Tensor of the gradient's dtype, shape (count,)
-        The values there. Both are new, on the same device, and count is ``k`` for each whole bucket, and for the rest.
+        The values there. Both are new, on the same device; ``count`` is ``k`` for each bucket, or fewer for a short
+        last one.
 
     Raises
     ------
     BadInput
-        Tensors of the CPU (:class:`skyphos.TopK` takes those) or of a device other than CUDA's or ROCm's; tensors that
-        do not fit each other; k below 1 or above the bucket; 2^31 values or more.
+        Tensors of the CPU (for :class:`skyphos.TopK`) or of a device other than CUDA's or ROCm's; tensors that do not
+        fit each other; k below 1 or above the bucket; 2^31 values or more.
 
-    Notes
-    -----
-    Of equal magnitudes the one at the lower index is chosen; NaN is larger than all numbers. Each product and each sum
-    is rounded to the dtype, and so are ``momentum`` and ``scale``: 0.9 is 0.8984375 in bfloat16. Nothing waits for the
-    device. SparCML (Renggli et al. 2019), Algorithm 1; Lin et al. 2018, section 3.2.
+    Notes ----- Of equal magnitudes the one with the lower index is chosen. NaN is larger than all numbers. Products and
+    sums are rounded to the dtype, and so are ``momentum`` and ``scale``: 0.9 is 0.8984375 in bfloat16. The call does
+    not wait for the device. SparCML (Renggli et al. 2019), Algorithm 1; Lin et al. 2018, section 3.2.
 
     Examples
     --------
@@ -82,12 +81,12 @@ def take_topk(
     for name, tensor in (("residual", residual), ("velocity", velocity)):
         if tensor is not None:
             _check(tensor, name)
-            _check_alike(name, tensor, gradient)
+            _check_fits(name, tensor, gradient)
     if not 1 <= index(k) <= index(bucket):
         raise BadInput(f"k must be from 1 to the bucket's {bucket} values, not {k}")
     n = gradient.numel()
     if n >= 1 << 31:
-        raise BadInput(f"{n} values are 2^31 or more, which no int32 counts: take them in parts")
+        raise BadInput(f"{n} values are 2^31 or more, too many for int32 indices: take them in parts")
     if n == 0:
         return gradient.new_empty(0, dtype=torch.int32), gradient.new_empty(0)
     k, bucket = min(k, n), min(bucket, n)
@@ -109,29 +108,29 @@ def quantise(
     first_bucket: int = 0,
     check: bool = True,
 ) -> torch.Tensor:
-    """Quantise values at random, so that their expectation is kept, to the bytes that the native kernel makes of them.
+    """Quantise values stochastically (unbiased), to the same bytes as the native kernel.
 
     Parameters
     ----------
     values : torch.Tensor of float16, bfloat16, float32 or float64
-        Contiguous, on a GPU. It is not changed.
+        Contiguous, on a GPU. Not changed.
     how : Quantize
-        Bits, bucket, scale and seed; ``where`` is of no account.
+        Bits, bucket, scale and seed. ``where`` is not used.
     call, rank, first_bucket : int
-        Whose random numbers these are: those of other calls, ranks and buckets are independent. Below 2^64, 2^32, 2^64.
+        Select the random numbers; other calls, ranks and buckets have independent ones. Below 2^64, 2^32 and 2^64.
     check : bool, default True
-        Look whether all values could be quantised, which waits for the device. Else a bucket with one that could not
-        has NaN for a scale, which those who read it refuse.
+        Check that all values could be quantised, which waits for the device. Without the check a bucket with a value
+        that could not be gets the scale NaN, which :func:`dequantise` refuses.
 
     Returns
     -------
     torch.Tensor of uint8
-        Of :func:`quantised_bytes`, on the same device.
+        Of length :func:`quantised_bytes`, on the same device.
 
     Raises
     ------
     BadInput
-        As :func:`take_topk`; with ``check``, a value that is not finite as float32.
+        As :func:`take_topk`; with ``check`` also a value that is not finite as float32.
 
     Examples
     --------
@@ -152,9 +151,9 @@ def quantise(
     kernels = _kernels("quantisation", min(how.bucket, n))
     packed, bad = kernels.quantise(flat, how, form.start_of(how.seed, call, rank, first_bucket))
     if check and bool(bad):
-        place = int((~torch.isfinite(flat.to(torch.float32))).nonzero()[0])
+        index_of_bad = int((~torch.isfinite(flat.to(torch.float32))).nonzero()[0])
         raise BadInput(
-            f"values[{place}] = {flat[place].item()} cannot be quantised: only numbers that are finite as float32 can"
+            f"values[{index_of_bad}] = {flat[index_of_bad].item()} cannot be quantised: it is not finite as float32"
         )
     return packed
 
@@ -162,20 +161,20 @@ def quantise(
 def dequantise(
     packed: torch.Tensor, how: Quantize, n: int, dtype: torch.dtype = torch.float32, *, check: bool = True
 ) -> torch.Tensor:
-    """The values that quantised ones stand for.
+    """Expand quantised values.
 
     Parameters
     ----------
     packed : torch.Tensor of uint8
-        What :func:`quantise`, or another rank's native kernel, has made of n values. Contiguous, on a GPU.
+        n values quantised by :func:`quantise`, or by another rank's native kernel. Contiguous, on a GPU.
     how : Quantize
         The same settings.
     n : int
-        How many values.
+        Number of values.
     dtype : torch.dtype
         float16, bfloat16, float32 or float64.
     check : bool, default True
-        Look whether all scales are numbers, which waits for the device. Else a bucket may become NaN.
+        Check that all scales are numbers, which waits for the device. Without the check a bucket may become NaN.
 
     Returns
     -------
@@ -185,8 +184,8 @@ def dequantise(
     Raises
     ------
     BadInput
-        Bytes of another number, another dtype, a device as for :func:`take_topk`; with ``check``, a scale that is not
-        finite, or negative.
+        A wrong number of bytes, another dtype, or a device that :func:`take_topk` refuses; with ``check`` also a scale
+        that is negative or not finite.
 
     Examples
     --------
@@ -207,19 +206,19 @@ def dequantise(
     kernels = _kernels("quantisation", min(how.bucket, n))
     values, bad = kernels.dequantise(packed.view(-1), how, n, dtype)
     if check and bool(bad):
-        raise BadInput("quantised values with a scale that is not finite, or negative")
+        raise BadInput("quantised values have a scale that is negative or not finite")
     return values
 
 
 def _kernels(what: str, bucket: int) -> ModuleType:
-    """The module of Triton kernels, or plain torch where Triton is not or a program cannot hold the bucket."""
+    """The module of Triton kernels, or plain torch if Triton is missing or a program cannot hold the bucket."""
     jit = _jit()
-    return plain if jit is None or bucket > jit.MOST else importlib.import_module(f"{__package__}.{what}")
+    return plain if jit is None or bucket > jit.MAX_BUCKET else importlib.import_module(f"{__package__}.{what}")
 
 
 @cache
 def _jit() -> ModuleType | None:
-    """What needs Triton, imported when it is first asked for, or None."""
+    """The module that imports Triton, or None if Triton is missing."""
     try:
         return importlib.import_module(f"{__package__}.jit")
     except ImportError:
@@ -228,12 +227,12 @@ def _jit() -> ModuleType | None:
 
 def _check(tensor: torch.Tensor, name: str, dtypes: tuple[torch.dtype, ...] = _FLOATS) -> None:
     device = tensor.device
-    # Triton's interpreter, which runs kernels step by step on the CPU.
+    # Triton's interpreter runs kernels on the CPU.
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if device.type == "cpu" and not interpreted:
-        raise BadInput(f"{name} is on the CPU: skyphos.TopK and skyphos.Quantize compress what is there")
+        raise BadInput(f"{name} is on the CPU: skyphos.TopK and skyphos.Quantize compress tensors there")
     if device.type not in ("cpu", "cuda"):
-        raise BadInput(f"{name} is on {device}: compression is for GPUs of CUDA and ROCm; move it to the CPU")
+        raise BadInput(f"{name} is on {device}: compression is for GPUs of CUDA and ROCm, so move it to the CPU")
     if tensor.dtype not in dtypes:
         named = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         raise BadInput(f"{name} must be of {named}, not {str(tensor.dtype).removeprefix('torch.')}")
@@ -241,7 +240,7 @@ def _check(tensor: torch.Tensor, name: str, dtypes: tuple[torch.dtype, ...] = _F
         raise BadInput(f"{name} must be contiguous: use .contiguous()")
 
 
-def _check_alike(name: str, tensor: torch.Tensor, gradient: torch.Tensor) -> None:
+def _check_fits(name: str, tensor: torch.Tensor, gradient: torch.Tensor) -> None:
     ours, theirs = (f"{t.numel()} values of {t.dtype} on {t.device}" for t in (tensor, gradient))
     if ours != theirs:
         raise BadInput(f"the {name} has {ours}, the gradient {theirs}")

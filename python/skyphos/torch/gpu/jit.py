@@ -1,4 +1,4 @@
-"""What all Triton kernels here need: their decorator (one whose type is known), their launch, conversions of floats."""
+"""Common parts of the Triton kernels: a typed decorator, the launch, and conversions of floats."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ import torch
 import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
-__all__ = ["MOST", "kernel", "launch", "narrowed", "options_of", "widened", "width_of"]
+__all__ = ["MAX_BUCKET", "kernel", "launch", "narrowed", "options_of", "widened", "width_of"]
 
-#: Values of the largest bucket that a program holds in its registers, but for a few of them.
-MOST = 8192
+#: Largest bucket that fits a program's registers (a few values are spilled).
+MAX_BUCKET = 8192
 
-#: Values a warp holds: 16 a lane of 32.
-_A_WARP = 512
+#: Values in a warp: 16 in each of 32 lanes.
+_WARP_VALUES = 512
 
-#: Arguments for whose values Triton is not to compile anew: others come with each call.
+#: Arguments that change with each call, so Triton must not specialise a kernel on their values.
 _VARYING = ("scale", "momentum", "start")
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """A function in Triton's language: compiled when it is first launched, once for each set of constants."""
+    """Make a function a Triton kernel. It is compiled at its first launch, once for each set of constants."""
     return triton.jit(function, do_not_specialize=_VARYING)
 
 
 def options_of(width: int) -> dict[str, Any]:
-    """What a kernel is compiled with, for programs of ``width`` values."""
-    # Without fusing of a product and a sum, which rounds once where torch and the native kernels do twice.
-    return {"num_warps": min(16, max(1, width // _A_WARP)), "enable_fp_fusion": False}
+    """Compiler options of a kernel, for programs of ``width`` values."""
+    # No fused multiply-add: it rounds once, but torch and the native kernels round twice.
+    return {"num_warps": min(16, max(1, width // _WARP_VALUES)), "enable_fp_fusion": False}
 
 
 def launch(function: Any, programs: int, on: torch.Tensor, width: int, *args: Any, **constants: Any) -> None:
-    """Start so many programs of a kernel, of ``width`` values each, on a tensor's device and its current stream."""
+    """Launch ``programs`` programs of ``width`` values each, on a tensor's device and its current stream."""
     with torch.cuda.device_of(on):
         function[(programs,)](*args, **constants, **options_of(width))
 
 
 def width_of(bucket: int) -> int:
-    """Lanes for a bucket: Triton's tensors have powers of two."""
+    """Width of a bucket's Triton tensor, a power of two."""
     return max(16, 1 << (bucket - 1).bit_length())
 
 
@@ -55,7 +55,7 @@ def widened(x: tl.tensor, WIDE: tl.constexpr) -> tl.tensor:
 def narrowed(x: tl.tensor, DTYPE: tl.constexpr) -> tl.tensor:
     """The nearest numbers of a type, ties to even."""
     if tl.bfloat16 == DTYPE:
-        # By the integers, as the native kernels do: Triton's interpreter cuts digits off where a GPU rounds.
+        # By integer arithmetic, as in the native kernels: Triton's interpreter truncates where a GPU rounds.
         bits = x.to(tl.uint32, bitcast=True)
         rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
         quiet = bits >> 16 | 0x40

@@ -1,6 +1,7 @@
-"""What the kernels do, in plain torch: the reference they are tested against, and what runs where Triton is not.
+"""The kernels in plain torch: the reference for their tests, and the fallback without Triton.
 
-Several passes over memory, and temporary tensors a few times the input's size; in all else the same, to the bit.
+Results are the same to the bit. It takes several passes over memory, and temporary tensors a few times the input's
+size.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from . import form
 
 __all__ = ["INFINITE", "INTEGERS", "chosen_count", "dequantise", "quantise", "take_topk"]
 
-#: Integers of a float's size.
+#: The integer type of a float's size.
 INTEGERS = {
     torch.float16: torch.int16,
     torch.bfloat16: torch.int16,
     torch.float32: torch.int32,
     torch.float64: torch.int64,
 }
-#: The bits of infinity: those of a NaN are more.
+#: The bits of infinity as an integer. Those of a NaN are larger.
 INFINITE = {
     torch.float16: 0x7C00,
     torch.bfloat16: 0x7F80,
@@ -30,7 +31,7 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 def chosen_count(n: int, k: int, bucket: int) -> int:
-    """How many values are chosen of n: k of each bucket, and of what the last has if those are fewer."""
+    """Number of values chosen of n: k of each bucket, or fewer of a short last bucket."""
     return n // bucket * k + min(k, n % bucket)
 
 
@@ -44,7 +45,7 @@ def take_topk(
     momentum: float = 0.9,
     scale: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As :func:`skyphos.torch.gpu.take_topk`, of flat tensors that have been checked.
+    """Same as :func:`skyphos.torch.gpu.take_topk`, for flat tensors that have been checked.
 
     Examples
     --------
@@ -58,32 +59,32 @@ def take_topk(
     """
     n, dtype = residual.numel(), residual.dtype
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    came = gradient.to(wide)
+    added = gradient.to(wide)
     if scale != 1.0:
-        came = (came * scale).to(dtype).to(wide)
+        added = (added * scale).to(dtype).to(wide)
     if velocity is not None:
-        velocity.copy_((velocity.to(wide) * momentum).to(dtype).to(wide) + came)
-        came = velocity.to(wide)
-    residual.copy_(residual.to(wide) + came)
+        velocity.copy_((velocity.to(wide) * momentum).to(dtype).to(wide) + added)
+        added = velocity.to(wide)
+    residual.copy_(residual.to(wide) + added)
 
     bits = INTEGERS[dtype]
     buckets = -(-n // bucket)
-    # Places after the end are below zero: never among those that count.
+    # The padding is -1, below all magnitudes.
     magnitudes = torch.full((buckets * bucket,), -1, dtype=bits, device=residual.device)
     magnitudes[:n] = (residual.view(bits) & torch.iinfo(bits).max).clamp(max=INFINITE[dtype] + 1)
-    # Of those alike a stable sort keeps the lower index first.
+    # A stable sort keeps equal magnitudes in the order of their indices.
     largest = magnitudes.view(buckets, bucket).sort(dim=1, descending=True, stable=True).indices[:, :k]
     first = torch.arange(buckets, device=residual.device)[:, None] * bucket
-    places = (largest.sort(dim=1).values + first).flatten()[: chosen_count(n, k, bucket)]
-    picked = residual[places]
-    for memory in (residual, velocity):
-        if memory is not None:
-            memory[places] = 0
-    return places.to(torch.int32), picked
+    indices = (largest.sort(dim=1).values + first).flatten()[: chosen_count(n, k, bucket)]
+    chosen = residual[indices]
+    for tensor in (residual, velocity):
+        if tensor is not None:
+            tensor[indices] = 0
+    return indices.to(torch.int32), chosen
 
 
 def quantise(values: torch.Tensor, how: Quantize, start: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The bytes, and whether any value could not be quantised: its bucket has NaN for a scale then.
+    """The bytes, and whether any value could not be quantised. The scale of its bucket is NaN then.
 
     Examples
     --------
@@ -116,12 +117,12 @@ def quantise(values: torch.Tensor, how: Quantize, start: int) -> tuple[torch.Ten
 
 
 def dequantise(packed: torch.Tensor, how: Quantize, n: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """The values that bytes stand for, and whether any scale is none: not finite, or negative."""
+    """The expanded values, and whether any scale is negative or not finite."""
     bits, bucket = how.bits, min(how.bucket, n)
     rows = _rows(packed, form.HEAD + form.code_bytes(bucket, bits))
     scales = rows[:, : form.HEAD].clone(memory_format=torch.contiguous_format).view(torch.float32)
     fields = rows[:, form.HEAD :, None].to(torch.int32) >> torch.arange(0, 8, bits, device=packed.device)
-    # Flipping the sign bit and taking its weight away extends it.
+    # Sign extension: flip the sign bit, then subtract its weight.
     sign = 1 << (bits - 1)
     levels = ((fields & (1 << bits) - 1) ^ sign) - sign
     values = levels.flatten(1)[:, :bucket].to(torch.float32) * form.unit(bits) * scales
@@ -130,7 +131,7 @@ def dequantise(packed: torch.Tensor, how: Quantize, n: int, dtype: torch.dtype) 
 
 
 def _rows(flat: torch.Tensor, width: int) -> torch.Tensor:
-    """As rows of a width, or of all there is if that is less, the last filled with zeros."""
+    """The tensor as rows of this width (or of its length, if that is less), the last one padded with zeros."""
     width = min(width, flat.numel())
     rows = torch.zeros(-(-flat.numel() // width), width, dtype=flat.dtype, device=flat.device)
     rows.view(-1)[: flat.numel()] = flat
@@ -153,19 +154,20 @@ def _lengths(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _steps(scales: torch.Tensor, levels: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two factors that take values to levels with :data:`form.FRACTION` binary digits: s/S need not be a float32."""
-    # A tensor: a number divided by one would be multiplied by its rounded reciprocal.
+    """Two factors that scale values to levels with :data:`form.FRACTION` bits of fraction."""
+    # Two, because s/S may not fit a float32.
+    # A tensor, because torch computes number / tensor by a rounded reciprocal.
     top = torch.full_like(scales, levels << form.FRACTION)
     lift = torch.where(scales < 2.0**-64, 2.0**64, 1.0).to(torch.float32)
     lifted = scales * lift
     factor = torch.where(scales == 0, 0.0, top / lifted)
-    # No magnitude may come above the last level, or it would leave the code; the number below is low enough.
+    # No magnitude may exceed the last level, or its code would overflow. The next smaller factor is small enough.
     below = torch.nextafter(factor, torch.zeros_like(factor))
     return lift, torch.where(lifted * factor > top, below, factor)
 
 
 def _random(start: int, buckets: int, bucket: int, device: torch.device) -> torch.Tensor:
-    """32 random bits for each place of each bucket. An int64 wraps as the unsigned one would."""
+    """32 random bits for each value of each bucket. An int64 wraps around like an unsigned one."""
     keys = torch.arange(buckets, device=device) * form.signed(form.GOLDEN) + form.signed(start)
     first, one, second, two, last = form.MIX
     keys = (keys ^ _shifted(keys, first)) * form.signed(one)
@@ -181,5 +183,5 @@ def _random(start: int, buckets: int, bucket: int, device: torch.device) -> torc
 
 
 def _shifted(x: torch.Tensor, by: int) -> torch.Tensor:
-    """64 bits to the right, with zeros from the left."""
+    """Logical shift of 64 bits to the right."""
     return x >> by & (1 << (64 - by)) - 1

@@ -1,23 +1,23 @@
-"""Stochastic quantisation in Triton kernels (QSGD; SparCML, section 6): the bytes that the native kernels make.
+"""Stochastic quantisation in Triton kernels (QSGD; SparCML, section 6), to the same bytes as the native kernels.
 
 ::
 
     q = floor(v s/S + u),  u uniform in [0, 1);      Q(v) = q S/s;      q in -s .. s,  s = 2^(bits-1) - 1
 
-S is a bucket's largest magnitude or its Euclidean length. Form and random numbers: ``form.py``; they are those of the
-native kernels, and so is each rounding: a float32 product is not fused with what follows, and squares are added as
-float64 in 16 sums, of every 16th value each, in order. What is quantised here another rank's CPU reads, and a step on
-the GPU is the step on the CPU, to the bit. Triton's own generator (Philox) would take ten rounds for two here.
+S is a bucket's largest magnitude or its Euclidean length. Byte format and random numbers (``form.py``) are those of the
+native kernels, and so is each rounding: float32 products are not fused with additions, and squares are added in float64
+in 16 sums, each of every 16th value, in order. So ranks with and without GPUs can read each other's bytes, and a step
+on the GPU equals the step on the CPU to the bit. Triton's own generator (Philox) takes ten rounds instead of two.
 
-**Bias, variance**: none but rounding's; \\|Q(v) - v\\| < S/s, and for the length E|Q(v) - v|² <= min(d/s², √d/s) |v|².
+**Bias**: none beyond rounding. **Error**: \\|Q(v) - v\\| < S/s. **Variance** with the length: E|Q(v) - v|² <=
+min(d/s², √d/s) |v|².
 
-**Cost** for n values of b bytes: b n read, bits n / 8 + 4 n / bucket written, some 25 operations a value; reading back
-the same the other way. One program a bucket, 16 values a lane. For the length values are read twice (the second time
-from the cache), 16 at a time with a float64 product each: slow on GPUs with few float64 units, and ``scale="max"`` is
-what Top-k takes anyway.
+**Cost** for n values of b bytes: b n read, bits n / 8 + 4 n / bucket written, about 25 operations a value; the reverse
+for expansion. One program a bucket, 16 values a lane. For the length values are read twice (the second time from the
+cache) and squared in float64, which is slow on GPUs with few float64 units. ``TopK`` uses ``scale="max"``.
 
-**Tried**: Triton's interpreter against plain torch and bytes of the native kernel; compilation for NVIDIA's
-architectures 8.0 and 9.0. **Not tried**: running on a GPU; nothing here is a measurement of one.
+**Tested**: Triton's interpreter against plain torch and the native kernel's bytes; compilation for NVIDIA's
+architectures 8.0 and 9.0. **Not tested**: running on a GPU. No number here was measured on one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LARGEST = tl.constexpr(torch.finfo(torch.float32).max)
 
 
 def quantise(values: torch.Tensor, how: Quantize, start: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """As :func:`skyphos.torch.gpu.plain.quantise`, with buckets up to `jit.MOST`."""
+    """Same as :func:`skyphos.torch.gpu.plain.quantise`, for buckets up to ``jit.MAX_BUCKET``."""
     n = values.numel()
     packed = torch.empty(form.quantised_bytes(n, how), dtype=torch.uint8, device=values.device)
     bad = torch.zeros(1, dtype=torch.int32, device=values.device)
@@ -56,7 +56,7 @@ def quantise(values: torch.Tensor, how: Quantize, start: int) -> tuple[torch.Ten
 
 
 def dequantise(packed: torch.Tensor, how: Quantize, n: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """As :func:`skyphos.torch.gpu.plain.dequantise`, with buckets up to `jit.MOST`."""
+    """Same as :func:`skyphos.torch.gpu.plain.dequantise`, for buckets up to ``jit.MAX_BUCKET``."""
     values = torch.empty(n, dtype=dtype, device=packed.device)
     bad = torch.zeros(1, dtype=torch.int32, device=packed.device)
     shape = _shape(how, n)
@@ -72,7 +72,7 @@ def _shape(how: Quantize, n: int) -> dict[str, int]:
 
 
 @kernel
-def _encode(  # noqa: PLR0917 - a kernel has no keywords alone
+def _encode(  # noqa: PLR0917 - kernels have no keyword-only arguments
     values: tl.tensor,
     packed: tl.tensor,
     bad: tl.tensor,
@@ -85,7 +85,7 @@ def _encode(  # noqa: PLR0917 - a kernel has no keywords alone
     TOP: tl.constexpr,
     LENGTH: tl.constexpr,
 ) -> None:
-    """One bucket: its scale, then its levels, `8 // BITS` to a byte."""
+    """Quantise one bucket: its scale, then its levels, `8 // BITS` to a byte."""
     row = tl.program_id(0).to(tl.int64)
     values += row * BUCKET
     packed += row * STRIDE
@@ -93,7 +93,7 @@ def _encode(  # noqa: PLR0917 - a kernel has no keywords alone
     lanes = tl.arange(0, WIDTH)
     v = widened(tl.load(values + lanes, mask=lanes < count, other=0.0), tl.float32)
 
-    # The bits of magnitudes are ordered as they are; NaN and infinity come last.
+    # Magnitudes are ordered like their bits. Infinity and NaN come last.
     largest = tl.max(v.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0)
     finite = largest < _INFINITE
     scale = largest.to(tl.float32, bitcast=True)
@@ -104,15 +104,15 @@ def _encode(  # noqa: PLR0917 - a kernel has no keywords alone
     tl.store(packed + place, (head >> 8 * place).to(tl.uint8))
     tl.store(bad, 1, mask=finite == 0)
 
-    # Two factors, for s/S need not be a float32. No magnitude may come above the last level, or it would leave the
-    # code: the number below is low enough.
+    # Two factors, because s/S may not fit a float32. No magnitude may exceed the last level, or its code would
+    # overflow: the next smaller factor is small enough.
     top = tl.full((), TOP, tl.float32)
     lift = tl.where(scale < 2.0**-64, 2.0**64, 1.0)
     lifted = scale * lift
     factor = tl.div_rn(top, tl.where(scale == 0.0, 1.0, lifted))
     below = (factor.to(tl.int32, bitcast=True) - 1).to(tl.float32, bitcast=True)
     factor = tl.where(lifted * factor > top, below, factor)
-    # A bucket of zeros takes any factor.
+    # For a bucket of zeros any factor does.
     exact = tl.where(finite, v * lift * factor, 0.0).to(tl.int32)
     drawn = (_random(start, row, lanes.to(tl.uint32)) >> (32 - _FRACTION)).to(tl.int32)
     fields = (exact + drawn >> _FRACTION) & ((1 << BITS) - 1)
@@ -126,7 +126,7 @@ def _encode(  # noqa: PLR0917 - a kernel has no keywords alone
 
 
 @kernel
-def _decode(  # noqa: PLR0917 - a kernel has no keywords alone
+def _decode(  # noqa: PLR0917 - kernels have no keyword-only arguments
     packed: tl.tensor,
     values: tl.tensor,
     bad: tl.tensor,
@@ -137,7 +137,7 @@ def _decode(  # noqa: PLR0917 - a kernel has no keywords alone
     BITS: tl.constexpr,
     UNIT: tl.constexpr,
 ) -> None:
-    """One bucket's values."""
+    """Expand one bucket."""
     row = tl.program_id(0).to(tl.int64)
     values += row * BUCKET
     packed += row * STRIDE
@@ -152,7 +152,7 @@ def _decode(  # noqa: PLR0917 - a kernel has no keywords alone
     A_BYTE: tl.constexpr = 8 // BITS
     code = tl.load(packed + _HEAD + lanes // A_BYTE, mask=there, other=0).to(tl.int32)
     field = code >> (lanes % A_BYTE) * BITS & ((1 << BITS) - 1)
-    # Flipping the sign bit and taking its weight away extends it.
+    # Sign extension: flip the sign bit, then subtract its weight.
     SIGN: tl.constexpr = 1 << (BITS - 1)
     level = (field ^ SIGN) - SIGN
     v = level.to(tl.float32) * UNIT * scale
@@ -161,7 +161,7 @@ def _decode(  # noqa: PLR0917 - a kernel has no keywords alone
 
 @kernel
 def _length(values: tl.tensor, count: tl.tensor, BUCKET: tl.constexpr) -> tl.tensor:
-    """The Euclidean length, or the largest float32 if that is none."""
+    """The Euclidean length, or the largest float32 if it exceeds that."""
     lanes = tl.arange(0, _SUMS)
     sums = tl.zeros((_SUMS,), tl.float64)
     for first in range(0, BUCKET, _SUMS):
@@ -175,7 +175,7 @@ def _length(values: tl.tensor, count: tl.tensor, BUCKET: tl.constexpr) -> tl.ten
 
 @kernel
 def _random(start: tl.tensor, row: tl.tensor, place: tl.tensor) -> tl.tensor:
-    """32 random bits for places of a bucket."""
+    """32 random bits for values of a bucket."""
     key = tl.cast(start, tl.int64).to(tl.uint64, bitcast=True) + row.to(tl.uint64) * _GOLDEN
     key = (key ^ key >> _MIX[0]) * _MIX[1]
     key = (key ^ key >> _MIX[2]) * _MIX[3]

@@ -1,4 +1,6 @@
-"""Communication hooks for ``DistributedDataParallel``, which looks at their annotations: these are no strings."""
+"""Communication hooks of ``DistributedDataParallel``: ``topk_hook`` and ``qsgd_hook``."""
+
+# DDP checks the annotations of hooks, so this module has no `from __future__ import annotations`.
 
 from typing import Any
 
@@ -6,14 +8,14 @@ import torch
 import torch.distributed as dist
 
 from ...errors import BadInput
-from .engine import Engine
+from .hook_state import HookState
 from .states import QSGD, TopK
 
 __all__ = ["qsgd_hook", "topk_hook"]
 
 
 def topk_hook(state: TopK, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Reduce a bucket of gradients by the largest of each layer, with error feedback.
+    """Reduce the largest gradients of each layer of a bucket, with error feedback.
 
     Parameters
     ----------
@@ -22,18 +24,18 @@ def topk_hook(state: TopK, bucket: dist.GradBucket) -> torch.futures.Future[torc
 
     Returns
     -------
-    Future of the bucket's tensor, the mean over ranks of what they sent. Where it is waited for (DDP does so at the
-    end of ``backward``), it raises what :class:`TopK` tells of, and ``PeerLost``, on all ranks.
+    Future of the bucket's tensor: the mean over ranks of the values they sent. DDP waits for it at the end of
+    ``backward``, where all ranks raise the errors of :class:`TopK`, or ``PeerLost``.
 
     Raises
     ------
     BadInput
-        The state is no :class:`TopK`.
+        The state is not a :class:`TopK`.
 
     Notes
     -----
-    For ``model.register_comm_hook(state, topk_hook)``: see :class:`TopK`, which has an example. Gradients that are
-    sparse tensors are reduced as they are.
+    For ``model.register_comm_hook(state, topk_hook)``; see the example of :class:`TopK`. Sparse gradients are reduced
+    without compression.
     """
     return _of(state, TopK).reduce_bucket(bucket)
 
@@ -48,22 +50,22 @@ def qsgd_hook(state: QSGD, bucket: dist.GradBucket) -> torch.futures.Future[torc
 
     Returns
     -------
-    Future of the bucket's tensor, the mean over ranks; it raises as that of :func:`topk_hook`.
+    Future of the bucket's tensor: the mean over ranks. It raises as that of :func:`topk_hook`.
 
     Raises
     ------
     BadInput
-        The state is no :class:`QSGD`.
+        The state is not a :class:`QSGD`.
 
     Notes
     -----
-    For ``model.register_comm_hook(state, qsgd_hook)``: see :class:`QSGD`, which has an example.
+    For ``model.register_comm_hook(state, qsgd_hook)``; see the example of :class:`QSGD`.
     """
     return _of(state, QSGD).reduce_bucket(bucket)
 
 
-def _of(state: Any, kind: type[Engine]) -> Engine:
-    """The state, if it is the hook's own kind."""
+def _of(state: Any, kind: type[HookState]) -> HookState:
+    """The state, if it is of the kind that the hook takes."""
     if not isinstance(state, kind):
         raise BadInput(f"this hook takes a {kind.__name__} as its state, not {state!r}")
     return state

@@ -1,4 +1,4 @@
-"""What a vector of many layers is made of: which layers are compressed, and how; which travel whole."""
+"""Layout of a bucket: which layers are in it, which of them are compressed, and the residuals of one rank's share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Key", "Layer", "Layout", "Piece", "gathered", "laid_out", "spread"]
+__all__ = ["Key", "Layer", "Layout", "Piece", "layers_of", "pack", "unpack"]
 
 #: Names and lengths of the parameters of a vector.
 Key = tuple[tuple[str, int], ...]
@@ -16,15 +16,14 @@ Key = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True)
 class Layer:
-    """A parameter's place in a vector.
+    """The range of one parameter in a vector.
 
     Attributes
     ----------
     name : str
     start, stop : int
-        Where it is.
     k : int or None
-        Values chosen of each bucket; None: it travels whole.
+        Values chosen of each bucket. None: the layer is not compressed.
     """
 
     name: str
@@ -35,13 +34,13 @@ class Layer:
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive values of a parameter, from ``start`` on: what of a residual one rank has."""
+    """Consecutive values of a parameter's residual or velocity, from index ``start`` of the parameter on."""
 
     start: int
     values: torch.Tensor
 
-    def put_into(self, first: int, into: torch.Tensor) -> None:
-        """Copies what it has of the values from ``first`` on that ``into`` is for."""
+    def copy_into(self, first: int, into: torch.Tensor) -> None:
+        """Copy the overlap with ``into``, which is for the parameter's values from index ``first`` on."""
         low, high = max(first, self.start), min(first + len(into), self.start + len(self.values))
         if low < high:
             into[low - first : high - first] = self.values[low - self.start : high - self.start]
@@ -49,21 +48,25 @@ class Piece:
 
 @dataclass
 class Layout:
-    """The layers of one vector, the part of it that this rank compresses, and what that part holds back.
+    """The layers of one vector, the share of it that this rank compresses, and that share's residual.
 
     Attributes
     ----------
     key : tuple of (str, int)
-        Tells one vector from another: names and lengths of the parameters of which it is made.
+        Identifies the vector: names and lengths of its parameters.
     layers : list of Layer
-        In order, of the whole vector.
+        All layers of the vector, in order.
     share : range
-        What this rank compresses; residual and velocity are of that.
+        The indices that this rank compresses. Residual and velocity have that length.
     residual, velocity : torch.Tensor or None
     entries : int or None
-        That the last result had.
+        Number of entries of the last result.
     step : int
-        In which it was used last.
+        The last step that used this layout.
+    sparse : list of Layer
+        The compressed layers, as ranges of the share.
+    dense : list of slice
+        The ranges of the share that are not compressed; adjacent layers are one range.
     """
 
     key: Key
@@ -77,53 +80,53 @@ class Layout:
     dense: list[slice] = field(init=False)
 
     def __post_init__(self) -> None:
-        mine = self._mine()
+        shared = self._layers_in_share()
         self.sparse = [
-            Layer(layer.name, there.start, there.stop, layer.k) for layer, there, _ in mine if layer.k is not None
+            Layer(layer.name, part.start, part.stop, layer.k) for layer, part, _ in shared if layer.k is not None
         ]
-        self.dense = _joined([there for layer, there, _ in mine if layer.k is None])
+        self.dense = _joined([part for layer, part, _ in shared if layer.k is None])
 
-    def _inside(self, layer: Layer) -> slice:
-        """The layer's part of the share, counted from the share's start."""
+    def _part_in_share(self, layer: Layer) -> slice:
+        """The part of the layer that is in the share, counted from the share's start."""
         low, high = (min(max(x, self.share.start), self.share.stop) for x in (layer.start, layer.stop))
         return slice(low - self.share.start, high - self.share.start)
 
-    def name_at(self, at: int) -> tuple[str, int]:
-        """Whose value is at a place of the vector, and at which place of that."""
-        layer = next(layer for layer in self.layers if layer.start <= at < layer.stop)
-        return layer.name, at - layer.start
+    def name_at(self, index: int) -> tuple[str, int]:
+        """The parameter that has this index of the vector, and the index within the parameter."""
+        layer = next(layer for layer in self.layers if layer.start <= index < layer.stop)
+        return layer.name, index - layer.start
 
     def pieces(self, kind: str) -> dict[str, Piece]:
-        """What the residual or velocity has of each parameter: the former of those that are compressed alone."""
-        of = getattr(self, kind)
-        if of is None:
+        """The pieces of the residual (of compressed layers only) or of the velocity, by parameter name."""
+        values = getattr(self, kind)
+        if values is None:
             return {}
         return {
-            layer.name: Piece(first, of[there].clone())
-            for layer, there, first in self._mine()
+            layer.name: Piece(first, values[part].clone())
+            for layer, part, first in self._layers_in_share()
             if kind == "velocity" or layer.k is not None
         }
 
     def fill(self, into: torch.Tensor, pieces: dict[str, list[Piece]]) -> None:
-        """Puts what there is of each parameter into a residual or velocity."""
-        for layer, there, first in self._mine():
+        """Copy pieces into a residual or velocity of this share."""
+        for layer, part, first in self._layers_in_share():
             for piece in pieces.get(layer.name, ()):
-                piece.put_into(first, into[there])
+                piece.copy_into(first, into[part])
 
-    def _mine(self) -> list[tuple[Layer, slice, int]]:
-        """Layers of which this rank has something, where in the share, and which of the layer's values is the first."""
-        found = [(layer, self._inside(layer)) for layer in self.layers]
+    def _layers_in_share(self) -> list[tuple[Layer, slice, int]]:
+        """For each layer in the share: the layer, its range in the share, and the layer's index where that begins."""
+        parts = [(layer, self._part_in_share(layer)) for layer in self.layers]
         return [
-            (layer, there, there.start + self.share.start - layer.start)
-            for layer, there in found
-            if there.start < there.stop
+            (layer, part, part.start + self.share.start - layer.start)
+            for layer, part in parts
+            if part.start < part.stop
         ]
 
 
-def laid_out(
+def layers_of(
     parameters: Sequence[torch.Tensor], key: Key, choose: Callable[[str, torch.Tensor], int | None]
 ) -> list[Layer]:
-    """Layers of a vector in which these parameters follow one another, under the names and lengths of the key."""
+    """The layers of a vector that holds these parameters one after the other."""
     layers: list[Layer] = []
     end = 0
     for (name, length), parameter in zip(key, parameters, strict=True):
@@ -133,26 +136,26 @@ def laid_out(
 
 
 def _joined(slices: list[slice]) -> list[slice]:
-    """Neighbours as one."""
-    found: list[slice] = []
+    """The same indices, with adjacent slices joined."""
+    joined: list[slice] = []
     for one in slices:
-        if found and found[-1].stop == one.start:
-            found[-1] = slice(found[-1].start, one.stop)
+        if joined and joined[-1].stop == one.start:
+            joined[-1] = slice(joined[-1].start, one.stop)
         else:
-            found.append(one)
-    return found
+            joined.append(one)
+    return joined
 
 
-def gathered(flat: Any, slices: list[slice]) -> torch.Tensor:
-    """The numbers of these places, one after the other."""
+def pack(flat: Any, slices: list[slice]) -> torch.Tensor:
+    """The values of these slices, one after the other."""
     if not slices:
         return flat[:0]
     return torch.cat([flat[one] for one in slices]) if len(slices) > 1 else flat[slices[0]].clone()
 
 
-def spread(numbers: torch.Tensor, slices: list[slice], into: torch.Tensor) -> None:
-    """The way back."""
-    at = 0
+def unpack(packed: torch.Tensor, slices: list[slice], into: torch.Tensor) -> None:
+    """Write packed values back to their slices."""
+    start = 0
     for one in slices:
-        into[one] = numbers[at : at + one.stop - one.start]
-        at += one.stop - one.start
+        into[one] = packed[start : start + one.stop - one.start]
+        start += one.stop - one.start

@@ -1,12 +1,12 @@
-"""Who reduces with whom: all ranks at once, or the ranks of each host first and then the hosts.
+"""Groups of a one-level or two-level allreduce: all ranks at once, or first the ranks of each host and then the hosts.
 
-::
+Two levels::
 
-    on each host    every rank gets the sum of its share of the vector         dense, through shared memory
-    among hosts     ranks with the same share reduce it                        compressed
-    on each host    all get the shares of all                                  dense
+    within each host   reduce-scatter: each rank gets the host's sum of its share    dense, through shared memory
+    among hosts        allreduce among the ranks with the same share                 compressed
+    within each host   allgather of the shares                                       dense
 
-A host has as many shares as ranks, if all hosts have as many; else one, its first rank's.
+If all hosts have the same number of ranks, each rank has a share. Otherwise the first rank of each host has it all.
 """
 
 from __future__ import annotations
@@ -30,64 +30,66 @@ _Array = npt.NDArray[Any]
 
 
 class Levels:
-    """The groups of one or two levels. Made by all ranks together.
+    """The groups of one or two levels. Making one is collective.
 
     Parameters
     ----------
     comm : Comm
         All ranks.
     levels : {1, 2}
-        1: no host first. So it is too where each host has one rank.
+        2 means 1 where each host has one rank.
 
     Attributes
     ----------
+    has_two : bool
+        Whether there are two levels.
     across : Comm or None
-        Those that reduce the same share; None on ranks without one, and where there is one host and two levels.
+        The ranks with the same share. None on ranks without a share, and with two levels on one host.
     units : int
-        Whose gradients are compressed and averaged among each other: hosts, or ranks.
+        Number of compressed contributions to a sum: hosts, or with one level ranks.
     shares : int
-        Of a host.
+        Number of shares in a host.
     compresses : bool
-        Whether anything is: not so where there is one host and two levels.
+        Whether anything is compressed. With two levels on one host nothing is.
     owner : list
-        This rank, the number of ranks, and with two levels those of each host: where what is held back is at home.
+        Identifies a residual's owner: this rank, the number of ranks, and with two levels the ranks of each host.
     """
 
     def __init__(self, comm: Comm, levels: int) -> None:
         hosts = comm.topology.hosts
         self.comm = comm
-        self.two = levels == 2 and len(hosts) < comm.size
-        self.units = len(hosts) if self.two else comm.size
+        self.has_two = levels == 2 and len(hosts) < comm.size
+        self.units = len(hosts) if self.has_two else comm.size
         even = len({len(ranks) for ranks in hosts}) == 1
-        self.shares = len(hosts[0]) if self.two and even else 1
-        self.compresses = self.units > 1 or not self.two
-        self.owner: list[Any] = [comm.rank, comm.size, [list(ranks) for ranks in hosts] if self.two else None]
+        self.shares = len(hosts[0]) if self.has_two and even else 1
+        self.compresses = self.units > 1 or not self.has_two
+        self.owner: list[Any] = [comm.rank, comm.size, [list(ranks) for ranks in hosts] if self.has_two else None]
         self.across: Comm | None = None
-        if not self.two:
+        if not self.has_two:
             self.across = comm.dup()
         else:
             host = next(number for number, ranks in enumerate(hosts) if comm.rank in ranks)
-            # One for what goes in and one for what comes out: calls of one group have one order.
+            # Two groups, because two workers make these calls and the calls of one group need one order.
             self._inside, self._outside = _split(comm, host), _split(comm, host)
             if self.units > 1:
-                place = hosts[host].index(comm.rank)
-                self.across = comm._split_within(place if place < self.shares else None)
+                share = hosts[host].index(comm.rank)
+                self.across = comm._split_within(share if share < self.shares else None)
 
     @property
     def mean_of_units(self) -> float | None:
-        """By what the sum of a host is multiplied, so that the mean of hosts is that of ranks; None: by nothing."""
-        return self.units / self.comm.size if self.two else None
+        """The factor of a host's sum by which the mean over hosts is the mean over ranks. None with one level."""
+        return self.units / self.comm.size if self.has_two else None
 
     def share(self, length: int) -> range:
-        """Which of so many numbers this rank compresses, or reduces alone."""
-        if not self.two:
+        """The indices of a vector of this length that are this rank's share."""
+        if not self.has_two:
             return range(length)
         each = -(-length // self.shares)
         start = min(length, self._inside.rank * each)
         return range(start, min(length, start + each)) if self._inside.rank < self.shares else range(0)
 
     def sum_inside(self, flat: _Array) -> Callable[[], _Array]:
-        """Begin the sum of the host's ranks; what is returned waits for this rank's share of it."""
+        """Start the sum over the host's ranks. The returned function waits for this rank's share of it."""
         each = -(-len(flat) // self.shares)
         padded = _padded(flat, each * self.shares)
         root = None if self.shares > 1 else 0
@@ -99,52 +101,51 @@ class Levels:
         return wait
 
     def fail_sum(self, error: Exception) -> Callable[[], _Array]:
-        """In place of :meth:`sum_inside`: the error on all ranks of the host, as they wait."""
+        """Instead of :meth:`sum_inside`: raise an error on all ranks of the host when they wait."""
         try:
             fail(self._inside, error, goes_on=True)
-        except SkyphosError as found:
-            agreed = found
+        except SkyphosError as raised:
+            agreed = raised
 
         def wait() -> _Array:
             raise agreed
 
         return wait
 
-    def give_inside(self, share: _Array, into: _Array) -> None:
-        """Give the host's ranks this rank's share of the result, and get theirs: the whole."""
+    def allgather_shares(self, share: _Array, into: _Array) -> None:
+        """Gather the shares of the host's ranks into the whole vector."""
         if self.shares == 1:
-            came = self._outside.broadcast(share if self._outside.rank == 0 else None, 0)
-            into[:] = came
+            into[:] = self._outside.broadcast(share if self._outside.rank == 0 else None, 0)
             return
         each = -(-len(into) // self.shares)
         padded = _padded(share, each)
-        # Straight into the result where it has room for all that comes.
-        straight = each * self.shares == len(into)
-        out = into if straight else np.empty(each * self.shares, into.dtype)
+        # Receive directly into the result if it has the padded length.
+        is_direct = each * self.shares == len(into)
+        out = into if is_direct else np.empty(each * self.shares, into.dtype)
         native.move_arrays(
             self._outside._native, "allgather", padded.view(np.uint8), out.view(np.uint8), 0, "auto", False
         )
-        if not straight:
+        if not is_direct:
             into[:] = out[: len(into)]
 
-    def any_inside(self, said: bool) -> bool:
-        """Whether a rank of the host says so: each knows of its own share."""
-        return bool(self._outside.allgather(np.array([said], np.uint8)).any())
+    def any_inside(self, flag: bool) -> bool:
+        """Whether any rank of the host has set its flag. Collective within the host."""
+        return bool(self._outside.allgather(np.array([flag], np.uint8)).any())
 
     def fail_inside(self, error: Exception) -> NoReturn:
-        """In place of :meth:`give_inside`: the error on all ranks of the host."""
+        """Instead of :meth:`allgather_shares`: raise an error on all ranks of the host."""
         fail(self._outside, error, goes_on=True)
 
-    def tell_inside(self, said: Any) -> list[Any]:
-        """What each rank of the host says, any object, by rank. Collective there."""
+    def allgather_inside(self, value: Any) -> list[Any]:
+        """The objects of the host's ranks, by rank. Collective within the host."""
         return [
-            self._inside.broadcast(said if self._inside.rank == root else None, root)
+            self._inside.broadcast(value if self._inside.rank == root else None, root)
             for root in range(self._inside.size)
         ]
 
     def close(self) -> None:
         """Leave the groups."""
-        if self.two:
+        if self.has_two:
             self._inside.close()
             self._outside.close()
         if self.across is not None:
@@ -152,7 +153,7 @@ class Levels:
 
 
 def _padded(numbers: _Array, length: int) -> _Array:
-    """With zeros up to a length; itself, if it has that."""
+    """The array, padded with zeros if it is shorter than a length."""
     if len(numbers) == length:
         return numbers
     padded = np.zeros(length, numbers.dtype)

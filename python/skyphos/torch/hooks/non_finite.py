@@ -1,4 +1,4 @@
-"""How ranks say in a sparse allreduce that they found what is not finite: by an entry behind the vector's end."""
+"""Flag for NaN and infinity: an entry behind a vector's end, by which a rank tells all others that it found one."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import numpy as np
 
 from ...vectors.sparse_vector import SparseVector
 
-__all__ = ["has_mark", "marked"]
+__all__ = ["has_flag", "with_flag"]
 
 
-def marked(vector: SparseVector, *, is_odd: bool) -> SparseVector:
-    """The vector with one place more; of one that is odd, an entry at that place alone.
+def with_flag(vector: SparseVector, *, is_finite: bool) -> SparseVector:
+    """The vector in an index space of one more. If it is not finite, the entry at that index is its only one.
 
     Examples
     --------
     >>> import numpy as np
     >>> from skyphos import SparseVector
-    >>> from skyphos.torch.hooks.non_finite import has_mark, marked
+    >>> from skyphos.torch.hooks.non_finite import has_flag, with_flag
     >>> vector = SparseVector(np.array([1, 3]), np.array([2.0, np.nan]), 5)
-    >>> has_mark(marked(vector, is_odd=False), 5), has_mark(marked(vector, is_odd=True), 5)
+    >>> has_flag(with_flag(vector, is_finite=True), 5), has_flag(with_flag(vector, is_finite=False), 5)
     (False, True)
     """
-    places, values = vector.indices, vector.values
-    if is_odd:
-        places, values = np.array([vector.n], places.dtype), np.ones((1, *values.shape[1:]), values.dtype)
-    return SparseVector._of(places, values, None, vector.n + 1)
+    indices, values = vector.indices, vector.values
+    if not is_finite:
+        indices, values = np.array([vector.n], indices.dtype), np.ones((1, *values.shape[1:]), values.dtype)
+    return SparseVector._of(indices, values, None, vector.n + 1)
 
 
-def has_mark(reduced: SparseVector, length: int) -> bool:
-    """Whether a rank has marked its vector, of so many places without the one for marks."""
-    # (Without that place there is nothing to look for: a dense result would count its entries.)
+def has_flag(reduced: SparseVector, length: int) -> bool:
+    """Whether a rank set the flag of a vector that has this length without it."""
+    # The first test skips vectors that were sent without a flag: `indices` of a dense result counts its entries.
     return reduced.n > length and bool(len(reduced.indices)) and int(reduced.indices[-1]) == length

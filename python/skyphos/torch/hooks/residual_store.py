@@ -1,7 +1,8 @@
-"""What is held back of a model's gradients from step to step: residuals and velocities, by the names of parameters.
+"""Residual store: the residuals and velocities of a model by parameter name, for states that are saved and loaded.
 
-They are in the layouts of vectors while there are such. Before that, when a state was loaded or vectors are made anew,
-they are pieces: consecutive values of a parameter, of which with two levels each rank of a host may have some.
+While training, residuals are in the layouts of the buckets. The store has them when no layout does: after a state was
+loaded, and when DDP makes its buckets anew. There they are pieces, consecutive values of a parameter; with two levels
+each rank of a host may have some of the pieces of a parameter.
 """
 
 from __future__ import annotations
@@ -16,43 +17,43 @@ from ...errors import BadInput
 from .layout import Layer, Layout, Piece
 from .levels import Levels
 
-__all__ = ["Held"]
+__all__ = ["ResidualStore"]
 
 _KINDS = ("residual", "velocity")
 
 
-class Held:
-    """Pieces that wait for a layout to take them.
+class ResidualStore:
+    """Pieces that no layout has taken yet.
 
     Examples
     --------
     >>> import torch
-    >>> from skyphos.torch.hooks.residual_store import Held
+    >>> from skyphos.torch.hooks.residual_store import ResidualStore
     >>> from skyphos.torch.hooks.layout import Layer
-    >>> held = Held()
-    >>> held.load({"residual": {"weight": [(0, torch.ones(3))]}, "velocity": {}, "owner": [0, 1, None]})
-    >>> held.problem([Layer("weight", 0, 2, 1)], [0, 1, None], compressed=True)
-    'a state was loaded that has 3 values of weight from place 0 on, of which there are 2'
+    >>> store = ResidualStore()
+    >>> store.load({"residual": {"weight": [(0, torch.ones(3))]}, "velocity": {}, "owner": [0, 1, None]})
+    >>> store.problem([Layer("weight", 0, 2, 1)], [0, 1, None], compressed=True)
+    'a state was loaded that has 3 values of weight from index 0 on, but weight has 2 values'
     """
 
     def __init__(self) -> None:
         self._pieces: dict[str, dict[str, list[Piece]]] = {kind: {} for kind in _KINDS}
-        #: Whether they are of a state: then each rank has its own alone.
+        #: Whether the pieces come from a loaded state, of which each rank has its own.
         self.is_loaded = False
-        #: Where they are at home: the rank, of how many, and with two levels on which hosts.
+        #: Whose pieces they are: the rank, the number of ranks, and with two levels the ranks of each host.
         self.owner: list[Any] | None = None
 
     def state(self, layouts: Iterable[Layout]) -> dict[str, Any]:
-        """All pieces, and those of layouts, as pairs of the first value's place and the values, and whose they are."""
-        found: dict[str, Any] = {"owner": self.owner}
-        for kind, pieces in self._pieces.items():
-            of = {name: list(some) for name, some in pieces.items()}
-            _add_layouts(of, layouts, kind)
-            found[kind] = {name: [(piece.start, piece.values) for piece in some] for name, some in of.items()}
-        return found
+        """All pieces, also those in layouts, as pairs of first index and values; and the owner."""
+        state: dict[str, Any] = {"owner": self.owner}
+        for kind, stored in self._pieces.items():
+            pieces = {name: list(some) for name, some in stored.items()}
+            _add_layouts(pieces, layouts, kind)
+            state[kind] = {name: [(piece.start, piece.values) for piece in some] for name, some in pieces.items()}
+        return state
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Have what :meth:`state` returned in place of all else."""
+        """Replace all pieces by those of a :meth:`state`."""
         pieces: dict[str, dict[str, list[Piece]]] = {}
         for kind in _KINDS:
             pieces[kind] = {}
@@ -61,11 +62,14 @@ class Held:
         self._pieces, self.is_loaded, self.owner = pieces, True, _owner(state["owner"])
 
     def problem(self, layers: Iterable[Layer], owner: list[Any], *, compressed: bool) -> str | None:
-        """What of these layers cannot be taken from a state that was loaded; of one host none are compressed."""
+        """The reason why these layers cannot take a loaded state, or None.
+
+        ``compressed`` is False where nothing is compressed: on one host with two levels.
+        """
         if self.is_loaded and any(self._pieces.values()) and self.owner is not None and self.owner != owner:
             return (
-                f"a state was loaded that is of {_said(self.owner)}, by {_said(owner)}: what each rank holds back is "
-                "its own. Save it on each rank and load it there, or begin without what is held back: "
+                f"a state was loaded that was saved by {_described(self.owner)}, on {_described(owner)}: each rank has "
+                "residuals of its own. Save the state on each rank and load it there, or start without residuals: "
                 'state["residual"].clear(), state["velocity"].clear(), state["owner"] = None'
             )
         for layer in layers:
@@ -74,46 +78,49 @@ class Held:
                 for piece in pieces.get(name, ()):
                     if piece.start + len(piece.values) > length:
                         return (
-                            f"a state was loaded that has {len(piece.values)} values of {name} from place "
-                            f"{piece.start} on, of which there are {length}"
+                            f"a state was loaded that has {len(piece.values)} values of {name} from index "
+                            f"{piece.start} on, but {name} has {length} values"
                         )
-            waiting = any(bool(piece.values.any()) for piece in self._pieces["residual"].get(name, ()))
-            if waiting and (layer.k is None or not compressed):
+            has_residual = any(bool(piece.values.any()) for piece in self._pieces["residual"].get(name, ()))
+            if has_residual and (layer.k is None or not compressed):
                 return (
-                    f"a state was loaded that holds back values of {name}, which travels whole now and would never "
-                    "send them: go on with the k=, layers= and dense_below= and on the hosts that it was saved with, "
-                    f'or leave them out: state["residual"].pop({name!r})'
+                    f"a state was loaded that has a residual of {name}, which is not compressed now, so the residual "
+                    "would never be sent: use the k=, layers=, dense_below= and hosts that it was saved with, or drop "
+                    f'the residual: state["residual"].pop({name!r})'
                 )
         return None
 
-    def left(self) -> str | None:
-        """What of a state no parameter has taken, now that all have been asked."""
+    def unclaimed(self) -> str | None:
+        """The residuals that no parameter has taken, as an error text, or None. Call it when all have been asked."""
         names = [n for n, some in self._pieces["residual"].items() if any(bool(p.values.any()) for p in some)]
         if not names:
             return None
         return (
-            f"a state was loaded that holds back values of {', '.join(sorted(names))}, which no parameter with a "
-            "gradient is named: it is of another model, or of parameters without names; rename them in "
-            f'state["residual"], or leave them out: state["residual"].pop({min(names)!r})'
+            f"a state was loaded that has residuals of {', '.join(sorted(names))}, but no parameter with a gradient "
+            "has such a name: the state is of another model, or the parameters had no names. Rename them in "
+            f'state["residual"], or drop them: state["residual"].pop({min(names)!r})'
         )
 
-    def exchange(self, levels: Levels) -> None:
-        """Have the pieces of a loaded state that other ranks of the host have too. Collective there."""
-        if self.is_loaded and levels.two:
-            self._pieces = _merged(levels.tell_inside(self._pieces))
+    def share_loaded(self, levels: Levels) -> None:
+        """Give all ranks of a host the pieces that each of them loaded. Collective within the host."""
+        if self.is_loaded and levels.has_two:
+            self._pieces = _merged(levels.allgather_inside(self._pieces))
         self.is_loaded, self.owner = False, levels.owner
 
-    def dissolve(self, layouts: Iterable[Layout], levels: Levels) -> None:
-        """Make pieces of all that layouts hold back: other layouts may have another rank's share. Collective there."""
-        of: dict[str, dict[str, list[Piece]]] = {kind: {} for kind in _KINDS}
+    def take_back(self, layouts: Iterable[Layout], levels: Levels) -> None:
+        """Take the residuals of layouts that end; the next layouts may give them to other ranks of the host.
+
+        Collective within the host.
+        """
+        pieces: dict[str, dict[str, list[Piece]]] = {kind: {} for kind in _KINDS}
         for kind in _KINDS:
-            _add_layouts(of[kind], layouts, kind)
-        self._pieces = _merged([self._pieces, *(levels.tell_inside(of) if levels.two else [of])])
+            _add_layouts(pieces[kind], layouts, kind)
+        self._pieces = _merged([self._pieces, *(levels.allgather_inside(pieces) if levels.has_two else [pieces])])
 
     def give(self, layout: Layout, like: torch.Tensor, wanted: Mapping[str, bool]) -> None:
-        """Let a layout hold what was held back of its parameters, in a tensor like another one."""
+        """Move the pieces of a layout's parameters into its residual and velocity, tensors like another one."""
         for kind, is_wanted in wanted.items():
-            # Those of other ranks' shares go too: they have them.
+            # Removes also pieces of other ranks' shares: those ranks have them too.
             pieces = {name: self._pieces[kind].pop(name, []) for name, _ in layout.key}
             if is_wanted:
                 values = like.new_zeros(len(layout.share))
@@ -136,29 +143,29 @@ def _merged(parts: Iterable[Mapping[str, Mapping[str, list[Piece]]]]) -> dict[st
     return merged
 
 
-def _owner(said: Any) -> list[Any] | None:
-    """That of a state, if it can be one."""
-    if said is None:
+def _owner(value: Any) -> list[Any] | None:
+    """A state's owner, with its types checked."""
+    if value is None:
         return None
-    rank, size, hosts = said
+    rank, size, hosts = value
     return [index(rank), index(size), None if hosts is None else [[index(one) for one in ranks] for ranks in hosts]]
 
 
-def _said(owner: list[Any]) -> str:
+def _described(owner: list[Any]) -> str:
     rank, size, hosts = owner
     return f"rank {rank} of {size}{'' if hosts is None else f', on hosts of {hosts}'}"
 
 
 def _piece(kind: str, name: str, start: Any, values: Any) -> Piece:
-    """A piece of a state, if it can be one."""
+    """A piece of a state, with its types checked."""
     what = f"{kind} of {name}"
     if not isinstance(values, torch.Tensor) or values.dim() != 1 or not values.dtype.is_floating_point:
         found = (
             f"{values.dtype} of {tuple(values.shape)}" if isinstance(values, torch.Tensor) else type(values).__name__
         )
-        raise BadInput(f"a state has floats in a row, not {found}, for the {what}")
+        raise BadInput(f"a state has one-dimensional tensors of floats, not {found}, for the {what}")
     if index(start) < 0:
-        raise BadInput(f"a state has no values from place {start} on, for the {what}")
+        raise BadInput(f"a state has no values from index {start} on, for the {what}")
     if not bool(torch.isfinite(values).all()):
-        raise BadInput(f"a state has what is not finite for the {what}")
+        raise BadInput(f"a state has values that are not finite, for the {what}")
     return Piece(index(start), values)

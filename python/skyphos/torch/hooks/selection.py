@@ -1,4 +1,4 @@
-"""What of a vector is to be sent: the chosen values of layers that are compressed, all of the others."""
+"""Selection of the values that a rank sends: the largest of each compressed layer, and all of the other layers."""
 
 from __future__ import annotations
 
@@ -15,36 +15,44 @@ from ...collectives.quantize import Quantize
 from ...errors import BadInput
 from .. import gpu
 from ..backend.tensors import as_numbers, of_numbers
-from .layout import Layout, gathered, spread
+from .layout import Layout, pack, unpack
 
-__all__ = ["Selection", "fetch_quantised", "first_odd", "put_back", "select", "words", "words_of_row"]
+__all__ = [
+    "Selection",
+    "describe_non_finite",
+    "describe_non_finite_row",
+    "fetch_quantised",
+    "first_non_finite",
+    "put_back",
+    "select",
+]
 
-#: What may be done about what is not finite.
+#: What a user can do about NaN and infinity.
 _REMEDY = 'nonfinite="skip" leaves such steps out on all ranks; with a GradScaler say nonfinite="pass", grad_scaler=it'
 
-#: Start, end, k and bucket of a layer.
+#: A layer's start and stop in the share, its k, and its bucket size.
 Span = tuple[int, int, int, int]
 
 
 @dataclass
 class Selection:
-    """What one rank sends of a vector.
+    """What one rank sends of its share of a vector. All of it is in host memory.
 
     Attributes
     ----------
-    places, picked : array
-        Where the chosen values are, and they, in the processor's memory.
+    indices, values : array
+        The chosen values of compressed layers.
     dense : torch.Tensor
-        The layers that travel whole, one after the other, in the processor's memory.
-    odd : str or None
-        A NaN or an infinity that was found, in words. Residual and velocity are then as they were before, but for
-        rounding, and 0 where the sum was not finite; nothing is to be sent.
+        The layers that are not compressed, packed.
+    non_finite : str or None
+        Describes a NaN or infinity that was found. Then nothing is to be sent, and residual and velocity are as before
+        but for rounding, with 0 where the sum was not finite.
     """
 
-    places: npt.NDArray[np.uint32]
-    picked: npt.NDArray[Any]
+    indices: npt.NDArray[np.uint32]
+    values: npt.NDArray[Any]
     dense: torch.Tensor
-    odd: str | None = field(default=None)
+    non_finite: str | None = field(default=None)
 
 
 def select(
@@ -55,73 +63,73 @@ def select(
     momentum: float | None,
     fetch: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.cpu,
 ) -> Selection:
-    """Add the gradient, times the factor, to the layout's residual, and take out of the sum what is to be sent.
+    """Add gradient times factor to the layout's residual, and take the values to send out of the sum.
 
-    ``fetch`` brings what travels whole to the processor's memory.
+    ``fetch`` copies the layers that are not compressed to host memory.
     """
-    whole = gathered(share, layout.dense)
+    packed = pack(share, layout.dense)
     if factor is not None:
-        whole = whole * factor
-    corrected = layout.velocity is not None and momentum is not None and bool(layout.dense)
-    if corrected:
-        # Without an optimizer's momentum these layers need theirs too.
-        whole = gathered(layout.velocity, layout.dense).mul_(momentum).add_(whole)
-    dense = fetch(whole)
+        packed = packed * factor
+    is_corrected = layout.velocity is not None and momentum is not None and bool(layout.dense)
+    if is_corrected:
+        # The optimizer has no momentum, so layers that are not compressed need it here.
+        packed = pack(layout.velocity, layout.dense).mul_(momentum).add_(packed)
+    dense = fetch(packed)
     if not spans:
-        places, picked = np.empty(0, np.uint32), as_numbers(dense[:0])
-        odd = None
+        indices, values = np.empty(0, np.uint32), as_numbers(dense[:0])
+        bad = None
     elif share.is_cuda:
-        places, picked, odd = _on_gpu(layout, share, spans, factor, momentum)
+        indices, values, bad = _select_on_gpu(layout, share, spans, factor, momentum)
     else:
         assert layout.residual is not None
-        velocity_of = None if layout.velocity is None else as_numbers(layout.velocity)
+        velocity = None if layout.velocity is None else as_numbers(layout.velocity)
         residual, gradient = as_numbers(layout.residual), as_numbers(share)
-        places, picked, odd = native.topk_take_layers(
-            residual, gradient, spans, factor, velocity_of, 0.0 if momentum is None else momentum
+        indices, values, bad = native.topk_take_layers(
+            residual, gradient, spans, factor, velocity, 0.0 if momentum is None else momentum
         )
-    said = None
-    if odd is not None:
-        said = words(layout, layout.share.start + int(places[odd]), picked[odd])
-    elif (at := first_odd(dense)) is not None:
-        said = words(layout, layout.share.start + _place(layout.dense, at), dense[at])
-    if said is None:
-        if corrected:
-            spread(whole, layout.dense, layout.velocity)
-        return Selection(places, picked, dense)
+    non_finite = None
+    if bad is not None:
+        non_finite = describe_non_finite(layout, layout.share.start + int(indices[bad]), values[bad])
+    elif (at := first_non_finite(dense)) is not None:
+        non_finite = describe_non_finite(layout, layout.share.start + _unpacked_index(layout.dense, at), dense[at])
+    if non_finite is None:
+        if is_corrected:
+            unpack(packed, layout.dense, layout.velocity)
+        return Selection(indices, values, dense)
     if spans:
-        put_back(layout.residual, places, picked)
-        _undo(layout, share, factor, momentum)
-    return Selection(places[:0], picked[:0], torch.zeros_like(dense), said)
+        put_back(layout.residual, indices, values)
+        _undo_addition(layout, share, factor, momentum)
+    return Selection(indices[:0], values[:0], torch.zeros_like(dense), non_finite)
 
 
-def fetch_quantised(whole: torch.Tensor, how: Quantize, call: int, rank: int) -> torch.Tensor:
-    """Values of a GPU in the processor's memory, quantised before they leave it.
+def fetch_quantised(packed: torch.Tensor, how: Quantize, call: int, rank: int) -> torch.Tensor:
+    """Copy values of a GPU to host memory, quantised before they leave the GPU.
 
-    With the largest magnitude for a scale: then quantising them again, as the allreduce does with what each rank has,
-    leaves them as they are (but for what 16 bits round away, unbiased).
+    ``how`` scales by the largest magnitude. So the allreduce, which quantises again, leaves the values as they are (but
+    for the unbiased rounding of 16-bit types).
     """
-    values = torch.empty(whole.numel(), dtype=whole.dtype)
-    packed = gpu.quantise(whole, how, call=call, rank=rank, check=False).cpu()
+    values = torch.empty(packed.numel(), dtype=packed.dtype)
+    quantised = gpu.quantise(packed, how, call=call, rank=rank, check=False).cpu()
     try:
-        native.dequantise(packed.numpy(), (how.bits, how.bucket), as_numbers(values))
+        native.dequantise(quantised.numpy(), (how.bits, how.bucket), as_numbers(values))
     except BadInput:
-        return whole.cpu()  # what is not finite is looked for there
+        return packed.cpu()  # has a NaN or infinity, which the caller looks for
     return values
 
 
-def _on_gpu(
+def _select_on_gpu(
     layout: Layout, share: torch.Tensor, spans: list[Span], factor: float | None, momentum: float | None
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[Any], int | None]:
-    """By the kernels of the GPU: what leaves it is what was chosen."""
+    """Select by the GPU's kernels, so that only chosen values leave the GPU."""
     assert layout.residual is not None
-    found = [(torch.empty(0, dtype=torch.int32, device=share.device), share[:0])]
-    there = torch.stack([share[start:stop].any() for start, stop, _, _ in spans]).tolist()
-    for (start, stop, k, bucket), any_gradient in zip(spans, there, strict=True):
-        if not any_gradient:
-            continue  # what its residual holds waits
+    chosen = [(torch.empty(0, dtype=torch.int32, device=share.device), share[:0])]
+    has_gradient = torch.stack([share[start:stop].any() for start, stop, _, _ in spans]).tolist()
+    for (start, stop, k, bucket), is_used in zip(spans, has_gradient, strict=True):
+        if not is_used:
+            continue  # a layer without gradient sends nothing of its residual either
         gradient = share[start:stop]
         velocity = None if layout.velocity is None else layout.velocity[start:stop]
-        places, picked = gpu.take_topk(
+        indices, values = gpu.take_topk(
             layout.residual[start:stop],
             gradient,
             k,
@@ -130,60 +138,60 @@ def _on_gpu(
             momentum=0.0 if momentum is None else momentum,
             scale=1.0 if factor is None else factor,
         )
-        found.append((places + start, picked))
-    places, picked = torch.cat([a for a, _ in found]), torch.cat([b for _, b in found])
-    came = picked.cpu()
-    odd = (~torch.isfinite(came)).nonzero()
-    return places.cpu().numpy().astype(np.uint32), as_numbers(came), int(odd[0]) if len(odd) else None
+        chosen.append((indices + start, values))
+    indices, values = torch.cat([a for a, _ in chosen]), torch.cat([b for _, b in chosen])
+    fetched = values.cpu()
+    bad = (~torch.isfinite(fetched)).nonzero()
+    return indices.cpu().numpy().astype(np.uint32), as_numbers(fetched), int(bad[0]) if len(bad) else None
 
 
-def first_odd(numbers: torch.Tensor) -> int | None:
-    """The place of the first that is not finite."""
-    # Most often there is none, and the sum tells; a sum of large numbers may be infinite without one.
-    if bool(torch.isfinite(numbers.sum())):
+def first_non_finite(values: torch.Tensor) -> int | None:
+    """The index of the first NaN or infinity, or None."""
+    # A finite sum proves that there is none. An infinite one proves nothing: large finite values overflow too.
+    if bool(torch.isfinite(values.sum())):
         return None
-    found = (~torch.isfinite(numbers)).nonzero()
-    return int(found[0]) if len(found) else None
+    bad = (~torch.isfinite(values)).nonzero()
+    return int(bad[0]) if len(bad) else None
 
 
-def words(layout: Layout, at: int, value: Any) -> str:
-    """What is said of a gradient that is not finite, at a place of the vector."""
-    name, at = layout.name_at(at)
-    return f"the gradient of {name} is {float(value)} at its place {at} ({_REMEDY})"
+def describe_non_finite(layout: Layout, index: int, value: Any) -> str:
+    """Error text for a gradient that is not finite, at an index of the vector."""
+    name, index = layout.name_at(index)
+    return f"the gradient of {name} is {float(value)} at its index {index} ({_REMEDY})"
 
 
-def words_of_row(name: str, gradient: torch.Tensor, odd: int) -> str:
-    """The same of a sparse gradient's values, counted one after the other."""
+def describe_non_finite_row(name: str, gradient: torch.Tensor, index: int) -> str:
+    """Error text for a sparse gradient that is not finite, at an index of its flattened values."""
     values = gradient._values()
-    row = gradient._indices()[:, odd // values[0].numel()].tolist()
-    value = float(values.reshape(-1)[odd])
+    row = gradient._indices()[:, index // values[0].numel()].tolist()
+    value = float(values.reshape(-1)[index])
     return f"the gradient of {name} is {value} in its row {', '.join(map(str, row))} ({_REMEDY})"
 
 
-def _place(slices: list[slice], at: int) -> int:
-    return int(np.concatenate([np.arange(one.start, one.stop) for one in slices])[at])
+def _unpacked_index(slices: list[slice], index: int) -> int:
+    return int(np.concatenate([np.arange(one.start, one.stop) for one in slices])[index])
 
 
-def _undo(layout: Layout, share: torch.Tensor, factor: float | None, momentum: float | None) -> None:
-    """Residual and velocity as they were before, but for rounding; 0 where that cannot be known."""
+def _undo_addition(layout: Layout, share: torch.Tensor, factor: float | None, momentum: float | None) -> None:
+    """Subtract the gradient from residual and velocity again, and set values that are not finite to 0."""
     residual, velocity = layout.residual, layout.velocity
     assert residual is not None
     for layer in layout.sparse:
-        there = slice(layer.start, layer.stop)
-        if not bool(share[there].any()):
+        span = slice(layer.start, layer.stop)
+        if not bool(share[span].any()):
             continue  # nothing was added
         scale = 1.0 if factor is None else factor
         if velocity is None or not momentum:
-            residual[there].sub_(share[there], alpha=scale)
+            residual[span].sub_(share[span], alpha=scale)
         else:
-            residual[there].sub_(velocity[there])
-            velocity[there].sub_(share[there], alpha=scale).div_(momentum)
-    for held in (residual, velocity):
-        if held is not None:
-            held.masked_fill_(~torch.isfinite(held), 0.0)
+            residual[span].sub_(velocity[span])
+            velocity[span].sub_(share[span], alpha=scale).div_(momentum)
+    for values in (residual, velocity):
+        if values is not None:
+            values.masked_fill_(~torch.isfinite(values), 0.0)
 
 
-def put_back(residual: torch.Tensor, places: npt.NDArray[np.uint32], picked: npt.NDArray[Any]) -> None:
-    """Chosen values to the residual again."""
-    at = torch.from_numpy(places.astype(np.int64)).to(residual.device)
-    residual.index_add_(0, at, of_numbers(picked, residual.dtype).to(residual.device))
+def put_back(residual: torch.Tensor, indices: npt.NDArray[np.uint32], values: npt.NDArray[Any]) -> None:
+    """Add values to the residual that they were taken from."""
+    at = torch.from_numpy(indices.astype(np.int64)).to(residual.device)
+    residual.index_add_(0, at, of_numbers(values, residual.dtype).to(residual.device))

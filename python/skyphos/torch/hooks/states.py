@@ -1,4 +1,4 @@
-"""Compression of gradients for data-parallel training: the states of the communication hooks."""
+"""``TopK`` and ``QSGD``: the states of the two communication hooks, which say how gradients are compressed."""
 
 from __future__ import annotations
 
@@ -14,79 +14,81 @@ from ...collectives.topk import check_feedback
 from ...errors import BadInput
 from ...inputs.arguments import as_one_of
 from ...inputs.settings import whole
-from .engine import Engine
+from .hook_state import HookState
 from .layout import Layout
-from .parameter_names import Choice, check_choice, chosen, of_name, patterns_of
+from .name_patterns import LayerChoice, check_choice, first_match, is_chosen, patterns_of
 from .selection import Selection, fetch_quantised, select
 
 __all__ = ["QSGD", "TopK"]
 
-#: Values that share a scale when chosen ones are quantised.
-_QUANTISED_TOGETHER = 1024
+#: Chosen values that share a scale when they are quantised.
+_QUANTISATION_BUCKET = 1024
 
 
-class TopK(Engine):
+class TopK(HookState):
     """Send each layer's largest gradients and keep the rest for the next step: state of :func:`topk_hook`.
 
-    Of every ``bucket`` consecutive values of a layer the ``k`` of largest magnitude are sent, of the sum of gradient
-    and residual; what is not sent is the residual. Layers are compressed and sent while backward goes on.
+    The gradient is added to the residual. Of every ``bucket`` consecutive values of the sum the ``k`` of largest
+    magnitude are sent, and the rest is the new residual. Layers are compressed and sent while backward goes on.
 
     Parameters
     ----------
     k : int or mapping from patterns of names to int or None, default 4
-        Values chosen of each bucket; a mapping has it by layer (``{"*.weight_hh*": 8, "*": 4}``, the first pattern that
-        fits; None or no pattern: the layer travels whole).
+        Values sent of each bucket. A mapping sets it by layer: ``{"*.weight_hh*": 8, "*": 4}``. The first pattern that
+        fits counts; with None, or if no pattern fits, the layer is not compressed.
     bucket : int, default 512
-        So many consecutive values of a layer; its last bucket may have fewer.
+        Number of consecutive values; the last bucket of a layer may have fewer.
     bits : {2, 4, 8} or None
-        Quantise what is sent, unbiased; values that are chosen share scales by the 1,024, their largest magnitude.
+        Quantise the values sent, unbiased. Every 1,024 of them share a scale, their largest magnitude.
     feedback : bool or "quantised", default True
-        True: values not chosen stay in the residual. "quantised": what quantisation changed too. False: no residual.
+        True: the residual keeps values that were not sent. "quantised": it keeps quantisation errors too. False: there
+        is no residual.
     levels : {2, 1}
-        2: gradients of the ranks of a host are added up first, densely and in the host's memory; values are chosen of
-        the sum, once a host, and only hosts exchange them; among ranks of one host alone nothing is then compressed. 1:
-        each rank chooses.
+        2: the ranks of a host first add up their gradients, densely in the host's memory. Values are selected from that
+        sum, once a host, and hosts exchange them. On a single host nothing is then compressed. 1: each rank selects.
     layers : patterns of names, or function of (name, parameter), optional
-        Which layers are compressed; others travel whole. None: all.
+        The layers to compress; others are sent whole. None: all.
     dense_below : int, default 1024
-        Layers with fewer values travel whole, all of a bucket together.
+        Layers with fewer values are sent whole, all of a bucket in one message.
     warmup : int, default 0
-        Steps in which more is sent: the density falls in equal factors from the first on, to k / bucket after so many.
+        Number of first steps that send more: the density falls by equal factors, down to k / bucket.
     momentum_correction : float, optional
-        Momentum m of Lin et al. 2018, §3.2: what is added to the residual is u = m u + gradient, and u is cleared where
-        values are sent. The optimizer must then have no momentum of its own.
+        Momentum m of Lin et al. 2018, §3.2: the residual takes u = m u + gradient, and u is cleared where values are
+        sent. The optimizer must then have no momentum of its own.
     nonfinite : {"raise", "skip", "pass"}
-        What a NaN or an infinity does: an error on all ranks that names rank and parameter; a step that all ranks leave
-        out (see :meth:`guard`); or NaN in that bucket's result on all ranks, for a ``GradScaler`` to find. Then and
-        with "skip" that bucket's gradient is dropped, and what others sent in the step goes back to their residuals.
+        On NaN or infinity. "raise": all ranks raise an error that names rank and parameter. "skip": all ranks skip the
+        step (see :meth:`guard`). "pass": the bucket's result is NaN on all ranks, for a ``GradScaler`` to find. With
+        "skip" and "pass" the bucket's gradient is dropped, and the residuals take back what the step has sent.
     algorithm : str, default "auto"
-        Of the sparse allreduce, as in :meth:`skyphos.Comm.allreduce`.
+        Algorithm of the sparse allreduce, as in :meth:`skyphos.Comm.allreduce`.
     seed : int, default 0
-        Start of the random numbers of quantisation.
+        Seed of the random numbers of quantisation.
     grad_scaler : torch.amp.GradScaler, optional
-        Gradients are multiplied by its scale: the residual then is without it, so that it may change. With
-        ``nonfinite="pass"`` alone.
+        The scaler whose scale gradients are multiplied by. Residuals are kept without the scale, because it changes.
+        Only with ``nonfinite="pass"``.
     process_group : ProcessGroup, optional
-        Whose ranks share the model; of any backend. None: that of its
-        ``DistributedDataParallel``, or else the default one.
+        The ranks that share the model; any backend. None: the group of its ``DistributedDataParallel``, or else the
+        default one.
+    model : Module, optional
+        The model whose names of parameters are used in ``k``, ``layers``, errors and saved states. None: the model of
+        the ``DistributedDataParallel`` that this state is registered with.
 
     Raises
     ------
     BadInput
-        Settings outside these. When gradients come, on all ranks: a NaN or an infinity; ranks whose models or settings
-        differ (``Mismatch``); other dtypes than float16, bfloat16, float32, float64; devices but CPU and CUDA.
+        Settings outside these. With the first gradients, on all ranks: a NaN or infinity; models or settings that
+        differ between ranks (``Mismatch``); dtypes other than float16, bfloat16, float32, float64; devices other than
+        CPU and CUDA.
 
     Notes
     -----
-    SparCML (Renggli et al. 2019), section 8.3 and Algorithm 2, but for two things: the residual has gradients, not
-    gradients times the learning rate, and results are means over ranks, not sums. So the optimizer does with them what
-    it does with those of dense training. :class:`DistributedOptimizer` is the algorithm to the letter.
+    SparCML (Renggli et al. 2019), section 8.3 and Algorithm 2, with two changes: the residual has gradients, not
+    gradients times the learning rate, and results are means over ranks, not sums. So any optimizer can use them as it
+    uses the gradients of dense training. :class:`DistributedOptimizer` is the algorithm to the letter.
 
-    One state is of one model, whose parameters' names it goes by.
-
-    A parameter whose gradient is zero everywhere on a rank (unused, or a rank that has joined) sends nothing there.
-    Memory: a residual as large as the model (twice with ``momentum_correction``), shared by a host's ranks with
-    ``levels=2``. Each rank has its own: save :meth:`state_dict` on all.
+    A state is for one model. A parameter whose gradient is all zero on a rank (unused, or the rank has joined) sends
+    nothing from there. Memory: a residual as large as the model, twice that with ``momentum_correction``; with
+    ``levels=2`` the ranks of a host share it. Save :meth:`state_dict` on each rank, because each has other residuals.
 
     Examples
     --------
@@ -111,7 +113,7 @@ class TopK(Engine):
         *,
         feedback: bool | Literal["quantised"] = True,
         levels: Literal[1, 2] = 2,
-        layers: Choice | None = None,
+        layers: LayerChoice | None = None,
         dense_below: int = 1024,
         warmup: int = 0,
         momentum_correction: float | None = None,
@@ -120,6 +122,7 @@ class TopK(Engine):
         seed: int = 0,
         grad_scaler: Any = None,
         process_group: Any = None,
+        model: torch.nn.Module | None = None,
     ) -> None:
         bucket = whole(bucket, "bucket", 1, 2**32 - 1)
         for number in k.values() if isinstance(k, Mapping) else [k]:
@@ -127,7 +130,7 @@ class TopK(Engine):
                 whole(number, "k, of a bucket's values,", 1, bucket)
         for pattern in [*(k if isinstance(k, Mapping) else ()), *check_choice(layers)]:
             if not isinstance(pattern, str):
-                raise BadInput(f"k= and layers= go by patterns of names, in text, not by {pattern!r}")
+                raise BadInput(f"k= and layers= take patterns of names as str, not {pattern!r}")
         check_feedback(bits, feedback)
         if momentum_correction is not None and not (
             isinstance(momentum_correction, int | float) and 0 < momentum_correction < 1
@@ -137,26 +140,26 @@ class TopK(Engine):
         whole(dense_below, "dense_below", 0, 2**63)
         as_one_of(algorithm, ("auto", *sorted(SPARSE_ALGORITHMS)), "algorithm")
         check_seed(seed)
-        super().__init__(levels, nonfinite, grad_scaler, process_group)
+        super().__init__(levels, nonfinite, grad_scaler, process_group, model)
         self._k, self._bucket, self._bits, self._feedback = k, bucket, bits, feedback
         self._layers, self._dense_below, self._warmup = layers, dense_below, warmup
         self._momentum, self._algorithm, self._seed = momentum_correction, algorithm, seed
 
     def _choose(self, name: str, parameter: torch.Tensor) -> int | None:
-        k: int | None = of_name(self._k, name)
-        if k is None or parameter.numel() < self._dense_below or not chosen(self._layers, name, parameter):
+        k: int | None = first_match(self._k, name)
+        if k is None or parameter.numel() < self._dense_below or not is_chosen(self._layers, name, parameter):
             return None
         return k
 
     def _k_of(self, k: int, step: int) -> int:
-        """Values to choose of a bucket in a step: more while it warms up."""
+        """Number of values to send of a bucket in a step. More during warm-up."""
         if step >= self._warmup:
             return k
         density: float = (k / self._bucket) ** ((step + 1) / (self._warmup + 1))
         return min(self._bucket, max(k, round(self._bucket * density)))
 
     def _select(self, layout: Layout, share: torch.Tensor, factor: float | None, step: int) -> Selection:
-        """Take out of residual and gradient what is to be sent."""
+        """Select the largest values of residual plus gradient."""
         if not self._feedback and layout.residual is not None:
             layout.residual.zero_()
         spans = [(layer.start, layer.stop, self._k_of(layer.k or 1, step), self._bucket) for layer in layout.sparse]
@@ -168,7 +171,7 @@ class TopK(Engine):
     def _quantize(self) -> Quantize | None:
         if self._bits is None:
             return None
-        return Quantize(self._bits, _QUANTISED_TOGETHER, "input", "max", self._seed)
+        return Quantize(self._bits, _QUANTISATION_BUCKET, "input", "max", self._seed)
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -183,29 +186,30 @@ class TopK(Engine):
         }
 
 
-class QSGD(Engine):
-    """Send gradients in a few bits each, without choosing: state of :func:`qsgd_hook`.
+class QSGD(HookState):
+    """Send every value of the gradient in a few bits: state of :func:`qsgd_hook`.
 
     Parameters
     ----------
     bits : {2, 4, 8}, default 4
-        Bits a value; a scale of 32 bits a bucket comes to that.
+        Bits a value. Each bucket has a scale of 32 bits besides.
     bucket : int, default 512
-        Values that share a scale.
+        Number of consecutive values that share a scale.
     scale : {"l2", "max"}, default "max"
     where : {"both", "input", "result"}, default "both"
-        What is quantised, as in :class:`skyphos.Quantize`: what ranks send, what owners of parts send on, or both.
-    levels, nonfinite, seed, grad_scaler, process_group
+        What is quantised, as in :class:`skyphos.Quantize`: each rank's gradient ("input"), the reduced parts that
+        owners send to all ("result"), or both.
+    levels, nonfinite, seed, grad_scaler, process_group, model
         As in :class:`TopK`.
 
     Raises
     ------
     BadInput
-        Settings outside these; when gradients come, as of :class:`TopK`.
+        Settings outside these; with gradients, as :class:`TopK`.
 
     Notes
     -----
-    QSGD (Alistarh et al. 2017), as in SparCML, section 6: unbiased, and nothing is kept for later.
+    QSGD (Alistarh et al. 2017), as in SparCML, section 6: unbiased, and without a residual.
 
     Examples
     --------
@@ -231,8 +235,9 @@ class QSGD(Engine):
         seed: int = 0,
         grad_scaler: Any = None,
         process_group: Any = None,
+        model: torch.nn.Module | None = None,
     ) -> None:
-        super().__init__(levels, nonfinite, grad_scaler, process_group)
+        super().__init__(levels, nonfinite, grad_scaler, process_group, model)
         self._quantizer = Quantize(bits, bucket, where, scale, seed)
         self._fetched = 0
 
@@ -242,13 +247,14 @@ class QSGD(Engine):
     def _select(self, layout: Layout, share: torch.Tensor, factor: float | None, step: int) -> Selection:
         return select(layout, share, [], factor, None, self._fetch)
 
-    def _fetch(self, whole: torch.Tensor) -> torch.Tensor:
+    def _fetch(self, packed: torch.Tensor) -> torch.Tensor:
+        """Copy gradients to host memory, quantised on the GPU if that gives the same values."""
         how = self._quantizer
-        if not whole.is_cuda or how.where == "result" or how.scale != "max":
-            return whole.cpu()
+        if not packed.is_cuda or how.where == "result" or how.scale != "max":
+            return packed.cpu()
         assert self._levels is not None
         self._fetched += 1
-        return fetch_quantised(whole, how, self._fetched, self._levels.comm.rank)
+        return fetch_quantised(packed, how, self._fetched, self._levels.comm.rank)
 
     def _dense_quantize(self) -> Quantize | None:
         return self._quantizer

@@ -1,4 +1,4 @@
-"""Layers whose weights' gradients are summed over ranks from their factors."""
+"""Outer products: layers whose weight gradients are summed over ranks from their factors."""
 
 from .layers import guard, no_sync, outer_product
 

@@ -1,6 +1,6 @@
-"""``nn.RNN``, ``nn.LSTM``, ``nn.GRU`` and their cells, with weights whose gradients travel as factors.
+"""``OuterRNN``, ``OuterLSTM``, ``OuterGRU`` and their cells: recurrent layers that exchange factors.
 
-Parameters, arguments and results are those of PyTorch's modules; :mod:`.outer_recurrent` is what they compute with.
+Parameters, arguments and results are those of PyTorch's modules. :mod:`.recurrent` computes them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ State = tuple[Tensor, ...]
 
 
 class _Recurrent(OuterLayer):
-    """What layers and cells share: a direction of a layer by the names of its parameters."""
+    """Base class of layers and cells: runs one direction of a layer, named by the suffix of its parameters."""
 
     @property
     def kind(self) -> Kind:
-        """As the module's own ``mode``."""
+        """The kind of layer, as the module's ``mode``."""
         raise NotImplementedError
 
     def _run(self, x: Tensor, sizes: list[int], state: State, suffix: str = "") -> State:
@@ -37,7 +37,7 @@ class _Recurrent(OuterLayer):
 
 
 class _Layers(_Recurrent):
-    """The layers of ``nn.LSTM`` and the like, in both directions if asked."""
+    """The layers of ``nn.LSTM`` and the like, in one or both directions."""
 
     @property
     def kind(self) -> Kind:
@@ -62,7 +62,7 @@ class _Layers(_Recurrent):
         elif not packed and self.batch_first:
             x = x.transpose(0, 1)
         if not packed and not x.shape[0]:
-            raise BadInput("a sequence has one step or more")
+            raise BadInput("a sequence has at least one step")
         sizes = batch_sizes.tolist() if packed else [x.shape[1]] * x.shape[0]
         batch = sizes[0] if packed else x.shape[1]
         state = self._first_state(hx, x, batch, alone, order)
@@ -96,7 +96,7 @@ class _Layers(_Recurrent):
         return tuple(state) if order is None else tuple(each.index_select(1, order) for each in state)
 
     def _all(self, rows: Tensor, sizes: list[int], state: State) -> tuple[Tensor, State]:
-        """All layers; their outputs and last states."""
+        """Run all layers. Returns their outputs and last states."""
         directions, ends = 1 + self.bidirectional, []
         for layer in range(self.num_layers):
             outputs = []

@@ -1,7 +1,7 @@
-"""The steps of recurrent layers: gates forwards, and their derivatives backwards.
+"""Gates of LSTM, GRU and RNN layers: their forward, and their derivatives.
 
-Letters are those of PyTorch's documentation. Every step is a few operations on rows that were cut beforehand, in place
-where they can be: for small layers it is calls that take the time.
+Letters are those of PyTorch's documentation. A step is a few operations on views made beforehand, in place where
+possible, because in small layers the number of operations takes the time.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["GATES", "Ahead", "Gates", "Steps"]
+__all__ = ["GATES", "Forward", "Gates", "Steps"]
 
 
 class Steps:
-    """How the rows of a layer follow each other.
+    """The order of steps, and the rows of each.
 
     Parameters
     ----------
     sizes : tuple of int
-        Sequences of each step, never rising.
+        Number of sequences in each step, never rising.
     reverse : bool
         Whether the last step comes first.
     """
@@ -33,23 +33,23 @@ class Steps:
         self._starts = np.cumsum([0, *sizes])
 
     def cut(self, *tensors: Tensor) -> list[Sequence[Tensor]]:
-        """The rows of each step, of each tensor."""
+        """For each tensor, the rows of each step."""
         return [tensor.split(self.sizes) for tensor in tensors]
 
     def before(self, states: Tensor, first: Tensor) -> Tensor:
-        """The state before each row: that of another row, or the first."""
+        """The state before each row: the state of the previous step's row, or the first state."""
         count, size, start = first.shape[0], 0, 0
         if self.sizes[0] == self.sizes[-1]:
-            forth = self.order.step > 0
-            return torch.cat([first, states[: states.shape[0] - count]] if forth else [states[count:], first])
-        places = np.empty(self._starts[-1], np.int64)  # among the first and all states
+            is_forward = self.order.step > 0
+            return torch.cat([first, states[: states.shape[0] - count]] if is_forward else [states[count:], first])
+        rows = np.empty(self._starts[-1], np.int64)  # of the first states followed by all states
         for step in self.order:
             now, at = self.sizes[step], self._starts[step]
             both = min(now, size)
-            places[at : at + both] = np.arange(count + start, count + start + both)
-            places[at + both : at + now] = np.arange(both, now)
+            rows[at : at + both] = np.arange(count + start, count + start + both)
+            rows[at + both : at + now] = np.arange(both, now)
             size, start = now, at
-        return torch.cat([first, states]).index_select(0, torch.from_numpy(places).to(states.device))
+        return torch.cat([first, states]).index_select(0, torch.from_numpy(rows).to(states.device))
 
     def last(self, states: Tensor) -> Tensor:
         """The state of each sequence after its last step."""
@@ -64,72 +64,72 @@ class Steps:
         return torch.cat(parts) if parts else states[:0]
 
 
-class Ahead(NamedTuple):
-    """What the way forwards has left: outputs, h before each row, the first state, and what it kept."""
+class Forward(NamedTuple):
+    """What backward needs of forward: outputs, h before each row, the first state, and other saved tensors."""
 
     outputs: Tensor
     before: Tensor
     state: Sequence[Tensor]
-    kept: Sequence[Tensor]
+    saved: Sequence[Tensor]
 
 
 class Gates(Protocol):
     """One kind of layer."""
 
-    #: Whether b_hh is no part of what inputs bring.
-    apart: bool
+    #: True when `b_hh` is added after the input projection.
+    adds_b_hh_later: bool
 
     def forward(
         self, steps: Steps, rows: Tensor, w_t: Tensor, b_hh: Tensor | None, state: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """All steps, from what inputs bring to gates (``rows``, which is written to) and W_hhᵀ.
+        """Run all steps, from the input projections (``rows``, which are overwritten) and W_hhᵀ.
 
-        Returns outputs, and what the backward needs: first of all c, if the state has one.
+        Returns outputs, and tensors to save for backward; the first is c, if the state has one.
         """
 
     def backward(
-        self, steps: Steps, w: Tensor, ahead: Ahead, gradient: Tensor, last: Sequence[Tensor]
+        self, steps: Steps, w: Tensor, forward: Forward, gradient: Tensor, last: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Gradients of gates by inputs and by states, and of the first state.
+        """Gradients of the input projections, of the state projections, and of the first state.
 
-        Of W_hh, the way forwards, and the gradients of outputs and last state.
+        Computed from W_hh, the forward, and the gradients of outputs and last state.
         """
 
 
 def _fit(state: Tensor, others: Tensor, size: int) -> Tensor:
-    """The state of so many sequences: some of those here, or others behind them."""
-    here = state.shape[0]
-    if here == size:
+    """The state of ``size`` sequences: the first of ``state``, and for sequences that join, those of ``others``."""
+    count = state.shape[0]
+    if count == size:
         return state
-    return state[:size] if here > size else torch.cat([state, others[here:size]])
+    return state[:size] if count > size else torch.cat([state, others[count:size]])
 
 
 def _add_product(into: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Add a product, perhaps of narrower numbers, in place."""
+    """Add a product in place. Its type may be narrower."""
     return into.addmm_(a, b) if b.dtype == into.dtype else into.add_(a.to(b.dtype) @ b)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """A product, perhaps of narrower numbers."""
+    """A product in b's type, which may be narrower."""
     return torch.mm(a, b) if b.dtype == a.dtype else (a.to(b.dtype) @ b).to(a.dtype)
 
 
-class _Ending:
-    """Gradients that flow to the first state, of sequences that began at different steps."""
+class _FirstState:
+    """Gradients of the first state, of sequences that started at different steps."""
 
     def __init__(self, last: Sequence[Tensor]) -> None:
-        self.first = [torch.zeros_like(each) for each in last]
+        self.gradients = [torch.zeros_like(each) for each in last]
 
     def put(self, carried: Sequence[Tensor], size: int = 0) -> None:
-        """Keep what belongs to sequences beyond so many."""
-        for first, each in zip(self.first, carried, strict=True):
+        """Store the gradients of sequences from number ``size`` on."""
+        for first, each in zip(self.gradients, carried, strict=True):
             first[size : each.shape[0]] = each[size:]
 
 
 class _LSTM:
     """i, f, o = σ(…), g = tanh(…); c = f c′ + i g; h = o tanh(c)."""
 
-    apart = False
+    adds_b_hh_later = False
 
     def forward(
         self, steps: Steps, rows: Tensor, w_t: Tensor, b_hh: Tensor | None, state: Sequence[Tensor]
@@ -152,11 +152,11 @@ class _LSTM:
         return outputs, [cells, squashed, rows]
 
     def backward(
-        self, steps: Steps, w: Tensor, ahead: Ahead, gradient: Tensor, last: Sequence[Tensor]
+        self, steps: Steps, w: Tensor, forward: Forward, gradient: Tensor, last: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        cells, squashed, rows = ahead.kept
+        cells, squashed, rows = forward.saved
         i, f, g, o = rows.chunk(4, 1)
-        c_before = steps.before(cells, ahead.state[1])
+        c_before = steps.before(cells, forward.state[1])
         # ∂c by i, f, g; ∂h by o and by c.
         by_c = torch.stack([g * i * (1 - i), c_before * f * (1 - f), i * (1 - g * g)], 1)
         found = torch.empty_like(rows)
@@ -165,25 +165,25 @@ class _LSTM:
         into_c, into_o, through, forget, arriving = steps.cut(
             by_c, squashed * o * (1 - o), o * (1 - squashed * squashed), f, gradient
         )
-        ending, dh, dc = _Ending(last), last[0][:0], last[1][:0]
+        first, dh, dc = _FirstState(last), last[0][:0], last[1][:0]
         for t in reversed(steps.order):
             count = steps.sizes[t]
             if dh.shape[0] > count:
-                ending.put((dh, dc), count)
+                first.put((dh, dc), count)
             dh = _fit(dh, last[0], count) + arriving[t]
             dc = torch.addcmul(_fit(dc, last[1], count), dh, through[t])
             torch.mul(into_c[t], dc.unsqueeze(1), out=of_c[t])
             torch.mul(into_o[t], dh, out=of_o[t])
             dc = dc * forget[t]
             dh = _product(of_gates[t], w)
-        ending.put((dh, dc))
-        return found, found, ending.first
+        first.put((dh, dc))
+        return found, found, first.gradients
 
 
 class _GRU:
     """r, z = σ(…), n = tanh(x-part + r u) with u = W_hn h′ + b_hn; h = (1 - z) n + z h′."""
 
-    apart = True
+    adds_b_hh_later = True
 
     def forward(
         self, steps: Steps, rows: Tensor, w_t: Tensor, b_hh: Tensor | None, state: Sequence[Tensor]
@@ -205,33 +205,33 @@ class _GRU:
         return outputs, [brought, rows]
 
     def backward(
-        self, steps: Steps, w: Tensor, ahead: Ahead, gradient: Tensor, last: Sequence[Tensor]
+        self, steps: Steps, w: Tensor, forward: Forward, gradient: Tensor, last: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        brought, rows = ahead.kept
+        brought, rows = forward.saved
         r, z, n = rows.chunk(3, 1)
-        # ∂h by n's argument, and from there by r, z and u.
+        # ∂h by n's argument, then by r, z and u.
         by_n = (1 - z) * (1 - n * n)
-        by_all = torch.stack([by_n * brought * r * (1 - r), (ahead.before - n) * z * (1 - z), by_n * r], 1)
+        by_all = torch.stack([by_n * brought * r * (1 - r), (forward.before - n) * z * (1 - z), by_n * r], 1)
         of_states, totals = torch.empty_like(rows), torch.empty_like(gradient)
-        into, kept_on, arriving, total = steps.cut(by_all, z, gradient, totals)
+        into, retained, arriving, total = steps.cut(by_all, z, gradient, totals)
         of_gates, of_rows = steps.cut(of_states.unflatten(1, (3, -1)), of_states)
-        ending, dh = _Ending(last), last[0][:0]
+        first, dh = _FirstState(last), last[0][:0]
         for t in reversed(steps.order):
             count = steps.sizes[t]
             if dh.shape[0] > count:
-                ending.put((dh,), count)
+                first.put((dh,), count)
             dh = torch.add(_fit(dh, last[0], count), arriving[t], out=total[t])
             torch.mul(into[t], dh.unsqueeze(1), out=of_gates[t])
-            dh = _add_product(dh * kept_on[t], of_rows[t], w)
-        ending.put((dh,))
+            dh = _add_product(dh * retained[t], of_rows[t], w)
+        first.put((dh,))
         of_inputs = torch.cat([of_states[:, : 2 * n.shape[1]], totals * by_n], 1)
-        return of_inputs, of_states, ending.first
+        return of_inputs, of_states, first.gradients
 
 
 class _RNN:
-    """h = tanh(…), or what is positive of it."""
+    """h = tanh(…) or relu(…)."""
 
-    apart = False
+    adds_b_hh_later = False
 
     def __init__(self, is_tanh: bool) -> None:
         self._is_tanh = is_tanh
@@ -247,20 +247,20 @@ class _RNN:
         return rows, []
 
     def backward(
-        self, steps: Steps, w: Tensor, ahead: Ahead, gradient: Tensor, last: Sequence[Tensor]
+        self, steps: Steps, w: Tensor, forward: Forward, gradient: Tensor, last: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        h = ahead.outputs
+        h = forward.outputs
         found = torch.empty_like(h)
         into, arriving, of_gates = steps.cut(1 - h * h if self._is_tanh else (h > 0).to(h.dtype), gradient, found)
-        ending, dh = _Ending(last), last[0][:0]
+        first, dh = _FirstState(last), last[0][:0]
         for t in reversed(steps.order):
             count = steps.sizes[t]
             if dh.shape[0] > count:
-                ending.put((dh,), count)
+                first.put((dh,), count)
             dh = _fit(dh, last[0], count) + arriving[t]
             dh = _product(torch.mul(into[t], dh, out=of_gates[t]), w)
-        ending.put((dh,))
-        return found, found, ending.first
+        first.put((dh,))
+        return found, found, first.gradients
 
 
 GATES: dict[str, Gates] = {"LSTM": _LSTM(), "GRU": _GRU(), "RNN_TANH": _RNN(True), "RNN_RELU": _RNN(False)}

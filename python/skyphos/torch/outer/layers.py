@@ -1,4 +1,4 @@
-"""``outer_product``: layers whose weights' gradients are summed over ranks from their factors."""
+"""``outer_product``: replaces a model's layers by ones whose weight gradients are summed over ranks from factors."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ...errors import BadInput
 from ...inputs.arguments import as_one_of
 from ...inputs.settings import whole
 from ..backend.group_comm import comm_of
-from ..training.consistency import agree, spread
-from ..training.skip_step import guarded
+from ..training.consistency import broadcast_parameter, require_same
+from ..training.skip_step import skip_steps
 from .cells import OuterGRU, OuterGRUCell, OuterLSTM, OuterLSTMCell, OuterRNN, OuterRNNCell
 from .exchange import Exchange
 from .linear import OuterAttention, OuterLayer, OuterLinear
@@ -28,8 +28,8 @@ __all__ = ["guard", "no_sync", "outer_product"]
 Layers = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 Op = Literal["mean", "sum"]
 
-#: What takes the place of a layer: of these types, not of what is made of them.
-_REPLACED: dict[type, type[OuterLayer]] = {
+#: The replacement of a layer of exactly this type, not of a subclass.
+_REPLACEMENTS: dict[type, type[OuterLayer]] = {
     nn.Linear: OuterLinear,
     nn.MultiheadAttention: OuterAttention,
     nn.RNN: OuterRNN,
@@ -50,38 +50,37 @@ def outer_product(
     op: Op = "mean",
     nonfinite: Literal["raise", "skip", "pass"] = "raise",
 ) -> nn.Module:
-    """Let layers hand over factors of their weights' gradients, which are short where batches are small. Collective.
+    """Make layers exchange the factors of their weight gradients, which are small if batches are. Collective.
 
-    The gradient of a weight W (N by M) of y = x Wᵀ is gᵀ x, with as many rows of g (N numbers, the gradients of
-    outputs) and of x (M, the inputs) as the layer was used for samples, words or steps. While those r rows of all ranks
-    have fewer numbers than the matrix, r (N + M) < N M, ranks need not send anything larger. What they send, and
-    whether it is the matrix after all, is chosen for each weight and backward by ``auto`` of
-    :meth:`skyphos.Comm.outer_product_sum`.
+    The gradient of a weight W (N by M) of y = x Wᵀ is gᵀ x. It has a row of g (N numbers, the gradients of outputs) and
+    of x (M numbers, the inputs) for each sample, word or step. If the r rows of all ranks have fewer numbers than the
+    matrix, r (N + M) < N M, it is cheaper to send the rows. ``auto`` of :meth:`skyphos.Comm.outer_product_sum` chooses
+    for each weight and backward whether rows or matrices are sent.
 
     Call it before the model is wrapped in ``DistributedDataParallel``, which then reduces the other parameters, biases
-    among them. It works without DDP too; then the other parameters' gradients are the caller's affair. Calls begin
-    while the backward goes on, as soon as a weight's last use is done, and are over when ``backward()`` returns.
+    included. It also works without DDP; then the caller reduces the other gradients. Calls start during backward, as
+    soon as a weight's last use is done, and are over when ``backward()`` returns.
 
     Parameters
     ----------
     model : Module
-        As it will be wrapped, on all ranks the same; changed in place. Chosen weights get rank 0's values.
+        The model to be wrapped, the same on all ranks. Changed in place; chosen weights get rank 0's values.
     layers : str, sequence of str, callable, optional
-        Names of layers, with wildcards as in file names (``"encoder.*"``), or ``layers(name, module) -> bool``. None:
-        every layer that can be, for weights that factors are shorter of than ``rows`` say. Can be: ``Linear``,
-        ``MultiheadAttention`` (without ``add_bias_kv`` and ``add_zero_attn``), ``RNN``, ``LSTM``, ``GRU`` (without
-        ``proj_size``), ``RNNCell``, ``LSTMCell``, ``GRUCell``; of exactly these types.
+        Names of layers, with wildcards as in file names (``"encoder.*"``), or ``layers(name, module) -> bool``. Layers
+        can be ``Linear``, ``MultiheadAttention`` (without ``add_bias_kv`` and ``add_zero_attn``), ``RNN``, ``LSTM``,
+        ``GRU`` (without ``proj_size``), ``RNNCell``, ``LSTMCell`` and ``GRUCell``; not subclasses. None: every such
+        layer with weights for which ``rows`` rows are smaller than the matrix.
     rows : int
-        Without ``layers``: that many rows of a rank, the fewest to be expected, must still have fewer numbers over all
-        ranks than the matrix.
+        Without ``layers``: the least number of rows expected of a rank. A weight is chosen if that many rows of all
+        ranks have fewer numbers than the matrix.
     process_group : ProcessGroup, optional
-        None: the default one. Of any backend.
+        Any backend. None: the default group.
     op : {"mean", "sum"}
-        Of ranks' gradients: DDP's mean.
+        Reduction of the ranks' gradients. DDP uses the mean.
     nonfinite : {"raise", "skip", "pass"}
-        What NaN or infinity among factors does: the backward ends with an error that names the weight, on all ranks; a
-        step that all ranks leave out, in which these weights' gradients stay as they are (see :func:`guard`); or NaN in
-        the gradients on all ranks, for a ``GradScaler`` to find.
+        On NaN or infinity in factors. "raise": backward raises an error that names the weight, on all ranks. "skip":
+        all ranks skip the step (see :func:`guard`), and these weights' gradients do not change. "pass": the gradients
+        are NaN on all ranks, for a ``GradScaler`` to find.
 
     Returns
     -------
@@ -91,23 +90,23 @@ def outer_product(
     Raises
     ------
     BadInput
-        Not a module, or wrapped already; no layer of that name, or none that can be; complex weights; a weight that
-        other modules have too, which are not chosen; on all ranks. Later, in a backward: factors that are not finite
-        (with "skip", if nobody asks); ``create_graph=True``; a weight that something other than its layer used.
+        No module, or a wrapped one; no layer of that name or of those types; complex weights; a weight shared with
+        modules that are not chosen. On all ranks. In backward: factors that are not finite (with "skip": if no guard
+        was set); ``create_graph=True``; a weight that something other than its layer uses.
     Mismatch
-        Ranks with other models or settings.
+        Models or settings differ between ranks.
 
     Notes
     -----
-    *DSOP* (Enderlin et al.), section 3. Gradients are those of DDP but for the order of additions; factors of autocast
-    are of its type, and summed in float32. ``no_sync()`` of DDP, or :func:`no_sync`, keeps rows until the next backward
-    outside of it; set gradients to None (``zero_grad()``) to drop them. Uneven rows, none at all, and weights that some
-    ranks do not use are fine; batches that some ranks lack are not: ``join()`` is refused.
+    *DSOP* (Enderlin et al.), section 3. Gradients equal DDP's but for the order of additions. Under autocast factors
+    have its type and are summed in float32. In ``no_sync()`` of DDP, or in :func:`no_sync`, rows are kept for the next
+    backward outside of it; ``zero_grad()`` drops them. Ranks may have different numbers of rows or none, and may leave
+    weights unused. They may not lack batches: ``join()`` is refused.
 
-    Recurrent layers run step by step in PyTorch's own operations, for their fused backward has no factors to give.
-    ``.grad`` changes only by ``backward()``: ``torch.autograd.grad`` returns what this rank's own loss gives, as with
-    DDP. Hooks on weights are called with None by the former. ``torch.compile`` has not been tried. Copies of the model
-    (``copy.deepcopy``) are ordinary.
+    Recurrent layers run step by step in PyTorch's operations, because the fused backward yields no factors.
+    ``torch.autograd.grad`` returns the gradient of this rank's own loss, as with DDP. In ``backward()`` hooks on
+    weights are called with None. ``torch.compile`` has not been tried. Copies of the model (``copy.deepcopy``) are
+    ordinary.
 
     Examples
     --------
@@ -132,35 +131,34 @@ def outer_product(
         shapes = [f"{name} of shape {tuple(one.shape)} and {one.dtype}" for one, name in names.items()]
     except BaseException as error:
         fail(comm, error)
-    agree(comm, [f"op={op!r}", f"nonfinite={nonfinite!r}", *shapes])
+    require_same(comm, [f"op={op!r}", f"nonfinite={nonfinite!r}", *shapes])
     scale = 1.0 / comm.size if op == "mean" else 1.0
     exchange = Exchange(comm, [(name, parameter) for parameter, name in names.items()], scale, nonfinite)
     for weight in exchange.weights:
-        spread(comm, weight.parameter)
-    of = {weight.parameter: weight for weight in exchange.weights}
+        broadcast_parameter(comm, weight.parameter)
+    weights_of = {weight.parameter: weight for weight in exchange.weights}
     for layer in chosen:
-        weights = {name: of[parameter] for name, parameter in layer.own.items()}
+        weights = {name: weights_of[parameter] for name, parameter in layer.own.items()}
         layer.module.__class__ = layer.replacement
         layer.module.outer_weights = weights
-    _leave_to_us(model, names)
-    begin = _Begin(exchange)
-    model.register_forward_pre_hook(begin)
-    model._outer_begin = begin
+    _exclude_from_ddp(model, names)
+    hooks = _ModelHooks(exchange)
+    model.register_forward_pre_hook(hooks)
+    model._outer_hooks = hooks
     for parameter in model.parameters():
         if parameter not in names and parameter.requires_grad:
-            parameter.register_hook(begin.backward)
+            parameter.register_hook(hooks.backward)
     return model
 
 
 @contextmanager
 def no_sync(model: nn.Module) -> Iterator[None]:
-    """Keep the rows of backwards in here for the next one outside, which exchanges all: gradient accumulation.
+    """Gradient accumulation: backwards in this context keep their rows for the next backward outside of it.
 
     Parameters
     ----------
     model : Module
-        What :func:`outer_product` returned, or a ``DistributedDataParallel`` of it, whose own ``no_sync()`` does the
-        same.
+        A model of :func:`outer_product`, or a ``DistributedDataParallel`` of it, whose own ``no_sync()`` does the same.
 
     Raises
     ------
@@ -169,7 +167,7 @@ def no_sync(model: nn.Module) -> Iterator[None]:
 
     Notes
     -----
-    Rows of a weight are kept as they are until they have more numbers than it, and as their sum from then on.
+    Rows of a weight are kept until they have more numbers than the weight, and from then on as their sum.
 
     Examples
     --------
@@ -190,22 +188,22 @@ def no_sync(model: nn.Module) -> Iterator[None]:
 
 
 def guard(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
-    """Let an optimizer leave out the steps in which a factor was not finite, on all ranks alike.
+    """Make an optimizer skip the steps in which a factor was not finite, on all ranks alike.
 
-    Its parameters then have no gradient (``None``) in that step, with which optimizers of torch do nothing; each of
-    several optimizers has a guard of its own.
+    In such a step its parameters have no gradient (``None``), so PyTorch's optimizers do nothing. Several optimizers
+    need a guard each.
 
     Parameters
     ----------
     model : Module
-        What :func:`outer_product` returned with ``nonfinite="skip"``, or a ``DistributedDataParallel`` of it.
+        A model of :func:`outer_product` with ``nonfinite="skip"``, or a ``DistributedDataParallel`` of it.
     optimizer : Optimizer
-        Of all its parameters.
+        The optimizer of all its parameters.
 
     Returns
     -------
     RemovableHandle
-        Of the optimizer's hook.
+        The handle of the optimizer's hook.
 
     Raises
     ------
@@ -229,41 +227,41 @@ def guard(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
     """
     exchange = _exchange_of(model, "guard")
     if exchange.nonfinite != "skip":
-        raise BadInput('guard takes a model of outer_product(nonfinite="skip"): with others no step is left out')
-    return guarded(optimizer, exchange)
+        raise BadInput('guard takes a model of outer_product(nonfinite="skip"): others skip no step')
+    return skip_steps(optimizer, exchange)
 
 
 def _exchange_of(model: Any, what: str) -> Exchange:
-    begin = getattr(model.module if isinstance(model, DistributedDataParallel) else model, "_outer_begin", None)
-    exchange: Exchange | None = None if begin is None else begin.exchange
+    hooks = getattr(model.module if isinstance(model, DistributedDataParallel) else model, "_outer_hooks", None)
+    exchange: Exchange | None = None if hooks is None else hooks.exchange
     if exchange is None:
         raise BadInput(f"{what} takes a model that outer_product returned")
     return exchange
 
 
-class _Begin:
-    """Hooks of a model: as its forward begins, and as anything in it gets a gradient."""
+class _ModelHooks:
+    """Hooks of a model, called when its forward begins and when another parameter gets a gradient."""
 
     def __init__(self, exchange: Exchange | None) -> None:
         self.exchange = exchange
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy of a model, or a pickled one, is ordinary."""
+        """Copied or pickled models are ordinary."""
         return type(self), (None,)
 
     def __call__(self, *_: Any) -> None:
         if self.exchange is not None:
-            self.exchange.begins()
+            self.exchange.begin_forward()
 
     def backward(self, _: Any) -> None:
-        """So that a rank that uses none of the weights takes part."""
+        """Note the backward, so that a rank that uses none of the weights takes part in the exchange."""
         if self.exchange is not None:
             self.exchange.backward()
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """A module that will be replaced: its weights by their names in it (``own``) and in the model."""
+    """A module to replace, and its weights by their names in the module (``own``) and in the model (``weights``)."""
 
     module: Any
     replacement: type[OuterLayer]
@@ -274,14 +272,14 @@ class _Layer:
 def _choose(model: Any, layers: Layers, rows: int) -> list[_Layer]:
     """The layers to replace, in the model's order."""
     if not isinstance(model, nn.Module) or isinstance(model, DistributedDataParallel):
-        raise BadInput(f"outer_product takes a model, before it is wrapped, not {type(model).__name__}")
+        raise BadInput(f"outer_product takes a model before it is wrapped, not a {type(model).__name__}")
     if any(isinstance(module, OuterLayer) and module.is_chosen() for module in model.modules()):
-        raise BadInput("outer_product was called for this model before")
+        raise BadInput("outer_product was called for this model already")
     wanted = _test_of(layers)
     found, unmatched = [], set() if layers is None or callable(layers) else set(_patterns(layers))
     for prefix, module in model.named_modules():
-        # Layers of a copy have their classes already.
-        replacement = type(module) if isinstance(module, OuterLayer) else _REPLACED.get(type(module))
+        # The layers of a copied model have been replaced already.
+        replacement = type(module) if isinstance(module, OuterLayer) else _REPLACEMENTS.get(type(module))
         if replacement is None or not wanted(prefix, module):
             continue
         unmatched = {pattern for pattern in unmatched if not fnmatchcase(prefix, pattern)}
@@ -298,14 +296,14 @@ def _choose(model: Any, layers: Layers, rows: int) -> list[_Layer]:
     if unmatched:
         some = ", ".join(sorted(unmatched))
         raise BadInput(
-            f"layers={layers!r}: {some} fits no layer whose weights factors can reduce: Linear, RNN, LSTM, GRU, their "
-            "cells, MultiheadAttention"
+            f"layers={layers!r}: {some} fits no layer that can exchange factors: Linear, RNN, LSTM, GRU, their cells, "
+            "MultiheadAttention"
         )
     found = _without_shared(model, found, layers is None)
     if not found:
         raise BadInput(
-            f"no weight is larger than {rows} rows of factors, those of all ranks, or of a layer that factors can "
-            "reduce: name layers in layers=... to reduce them so all the same"
+            f"no layer that can exchange factors has a weight larger than {rows} rows, the least of all ranks: name "
+            "layers in layers=... to choose them regardless"
         )
     return found
 
@@ -323,33 +321,33 @@ def _test_of(layers: Layers) -> Callable[[str, nn.Module], bool]:
     return lambda name, module: any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _without_shared(model: nn.Module, found: list[_Layer], leave_out: bool) -> list[_Layer]:
-    """Leave out layers whose weights are others' too, or refuse them: DDP could not reduce what those add."""
+def _without_shared(model: nn.Module, found: list[_Layer], drops: bool) -> list[_Layer]:
+    """Drop or refuse layers that share weights with other modules, whose gradients DDP could not reduce then."""
     users: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         users.setdefault(parameter, []).append(name)
-    kept = []
+    unshared = []
     ours = {name for layer in found for name in layer.weights}
     for layer in found:
         shared = {name: set(users[one]) - ours for name, one in layer.weights.items()}
         for name, others in shared.items():
-            if others and not leave_out:
-                raise BadInput(f"{name} is also {', '.join(sorted(others))}, which is not chosen or cannot be")
+            if others and not drops:
+                raise BadInput(f"{name} is also {', '.join(sorted(others))}, which is not chosen")
         if not any(shared.values()):
-            kept.append(layer)
-    return kept
+            unshared.append(layer)
+    return unshared
 
 
-def _leave_to_us(model: nn.Module, weights: dict[nn.Parameter, str]) -> None:
-    """Take the weights out of DDP's reducer, under all names that they have."""
+def _exclude_from_ddp(model: nn.Module, weights: dict[nn.Parameter, str]) -> None:
+    """Make DDP ignore the weights, under all their names."""
     ignored = list(getattr(model, "_ddp_params_and_buffers_to_ignore", []))
     ours = [name for name, one in model.named_parameters(remove_duplicate=False) if one in weights]
-    ours += [f".{name}" for name in ours if "." not in name]  # what the reducer calls those of the model itself
+    ours += [f".{name}" for name in ours if "." not in name]  # DDP's names of parameters of the model itself
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, _Ignored(ignored, ours))
 
 
 class _Ignored(list[str]):
-    """Names that DDP ignores. A copy of a model, which is ordinary, has those alone that it had before."""
+    """Names that DDP ignores. The copy of a model, which is ordinary, gets only those from before."""
 
     def __init__(self, before: list[str], ours: list[str]) -> None:
         super().__init__([*before, *ours])

@@ -1,7 +1,7 @@
-"""Linear layers and attention whose weights' gradients travel as factors.
+"""``OuterLinear`` and ``OuterAttention``: layers that exchange the factors of their weight gradients.
 
-Each class takes the place of the one that it is made of: parameters, names and results stay the same, and so does the
-backward, except that a weight hands over output gradients and inputs where it had the product of both.
+Each class replaces its base class: parameters, names and results are the same. In backward a weight gets the output
+gradients and inputs instead of their product.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ __all__ = ["OuterAttention", "OuterLayer", "OuterLinear"]
 
 
 class OuterLayer(nn.Module):
-    """What all such layers share: which of their weights are exchanged."""
+    """Base class of these layers: knows which of their weights are exchanged."""
 
-    #: By the parameter's name within the layer. None in copies of a model, which are ordinary.
+    #: Weights by the parameter's name in the layer. None in copies of a model, which are ordinary.
     outer_weights: dict[str, Weight | None]
 
     @staticmethod
     def weights_of(module: Any) -> list[str]:
-        """Names of the parameters that can be exchanged, of the module as it was; none if it cannot be replaced."""
+        """Names of the parameters of an original module that can be exchanged. Empty if it cannot be replaced."""
         raise NotImplementedError
 
     def outer(self, name: str) -> Weight | None:
-        """A weight if this use of it is exchanged, None if it is an ordinary one."""
+        """The weight, if this use of it is exchanged. None for an ordinary use."""
         weight = self.outer_weights.get(name)
         if weight is None or not torch.is_grad_enabled():
             return None
         parameter = self.get_parameter(name)
         if parameter is not weight.parameter:
-            raise BadInput(f"{weight.name} is another parameter than when outer_product was called")
+            raise BadInput(f"{weight.name} was replaced by another parameter after outer_product was called")
         return weight if parameter.requires_grad else None
 
     def is_chosen(self) -> bool:
-        """Whether any weight is exchanged at all: in a copy none is."""
+        """Whether any weight of the layer is exchanged. In a copied model none is."""
         return any(weight is not None for weight in self.outer_weights.values())
 
     def is_outer(self) -> bool:
@@ -49,7 +49,7 @@ class OuterLayer(nn.Module):
 
 
 class _Linear(torch.autograd.Function):
-    """x Wᵀ + bias, with some rows of a weight or (None) all."""
+    """x Wᵀ + bias, with some rows of W or (None) all."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, matrix: Tensor, bias: Tensor | None, of: tuple[Weight, slice | None]) -> Tensor:
@@ -81,7 +81,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _linear(layer: OuterLayer, name: str, x: Tensor, bias: Tensor | None, rows: slice | None = None) -> Tensor:
-    """As ``F.linear`` with rows of a layer's weight, exchanged or ordinary."""
+    """``F.linear`` with some rows of a layer's weight, exchanged or ordinary."""
     weight, parameter = layer.outer(name), layer.get_parameter(name)
     result: Tensor
     if weight is None:
@@ -92,7 +92,7 @@ def _linear(layer: OuterLayer, name: str, x: Tensor, bias: Tensor | None, rows: 
 
 
 class OuterLinear(OuterLayer, nn.Linear):
-    """:class:`torch.nn.Linear` whose weight's gradient travels as factors: a pair of rows for each row of the input."""
+    """:class:`torch.nn.Linear` that exchanges factors: a pair of rows for each row of the input."""
 
     @staticmethod
     def weights_of(module: Any) -> list[str]:
@@ -103,10 +103,10 @@ class OuterLinear(OuterLayer, nn.Linear):
 
 
 class OuterAttention(OuterLayer, nn.MultiheadAttention):
-    """:class:`torch.nn.MultiheadAttention` whose projections' gradients travel as factors.
+    """:class:`torch.nn.MultiheadAttention` whose projections exchange factors.
 
-    Of queries, keys and values that are one tensor the packed projection is one use of its weight. Else it is one for
-    each, padded with zeros: factors are then longer than they need be.
+    If query, key and value are one tensor, the packed projection is one use of its weight. Otherwise it is a use for
+    each, padded with zeros, so the factors are longer than necessary.
     """
 
     @staticmethod
@@ -134,9 +134,9 @@ class OuterAttention(OuterLayer, nn.MultiheadAttention):
             )
             return ordinary
         if is_causal and attn_mask is None:
-            raise BadInput("is_causal=True says what attn_mask is: pass that too")
+            raise BadInput("is_causal=True describes attn_mask: pass that too")
         alone = query.dim() == 2
-        # (batch, head, place, number) each
+        # each of shape (batch, head, position, number)
         q, k, v = (self._heads(each, alone) for each in self._projected(query, key, value))
         mask = self._mask(q, k, key_padding_mask, attn_mask)
         dropout = self.dropout if self.training else 0.0
@@ -156,7 +156,7 @@ class OuterAttention(OuterLayer, nn.MultiheadAttention):
         return result, weights[0] if alone and weights is not None else weights
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-        """What queries, keys and values become."""
+        """The projections of query, key and value."""
         size = self.embed_dim
         third = [slice(at * size, (at + 1) * size) for at in range(3)]
         biases = [None if self.in_proj_bias is None else self.in_proj_bias[part] for part in third]
@@ -174,7 +174,7 @@ class OuterAttention(OuterLayer, nn.MultiheadAttention):
         return [first, *rest]
 
     def _heads(self, x: Tensor, alone: bool) -> Tensor:
-        """Split by heads, which come behind the batch."""
+        """Split into heads: (batch, head, position, number)."""
         if alone:
             x = x.unsqueeze(0)
         elif not self.batch_first:
@@ -182,14 +182,14 @@ class OuterAttention(OuterLayer, nn.MultiheadAttention):
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def _mask(self, q: Tensor, k: Tensor, padding: Tensor | None, among: Tensor | None) -> Tensor | None:
-        """Both masks as one that is added to scores (batch, head, query, key)."""
+        """Both masks as one, which is added to scores of shape (batch, head, query, key)."""
         shapes = (q.shape[0], 1, 1, k.shape[2]), (-1, self.num_heads, q.shape[2], k.shape[2])
         found: Tensor | None = None
         for mask, shape in ((padding, shapes[0]), (among, shapes[1])):
             if mask is None:
                 continue
             if mask.dtype != torch.bool and not mask.is_floating_point():
-                raise BadInput(f"a mask of attention is of bool or floats, not of {mask.dtype}")
+                raise BadInput(f"an attention mask has bool or floats, not {mask.dtype}")
             added: Tensor = mask
             if mask.dtype == torch.bool:
                 added = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(mask, float("-inf"))

@@ -1,1 +1,1 @@
-"""Training loops: optimizers, averaging, skipped steps."""
+"""Optimizers, averaging of parameters, skipped steps and consistency checks."""

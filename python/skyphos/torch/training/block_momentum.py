@@ -1,9 +1,8 @@
-"""``block_momentum``: ranks train on their own, and average their parameters every few steps, with momentum.
+"""Block momentum (BMUF): each rank trains alone for a block of steps, then ranks average parameters, with momentum.
 
-Blockwise model-update filtering (BMUF; Chen & Huo, "Scalable training of deep learning machines by incremental block
-training with intra-block parallel optimization and blockwise model-update filtering", ICASSP 2016). A block t is a
-number of steps that each rank makes by itself from the same parameters W_g(t-1). With W̄(t) the mean of what they end
-with,
+Blockwise model-update filtering: Chen & Huo, "Scalable training of deep learning machines by incremental block training
+with intra-block parallel optimization and blockwise model-update filtering", ICASSP 2016. In a block t each rank makes
+some steps by itself from the same parameters W_g(t-1). With W̄(t) the mean of the ranks' parameters after them,
 
     G(t) = W̄(t) - W_g(t-1),   Δ(t) = η Δ(t-1) + ζ G(t),   W(t) = W(t-1) + Δ(t),
 
@@ -23,12 +22,12 @@ from ...collectives.agreement import fail
 from ...comm import Comm
 from ...errors import BadInput
 from ..backend.group_comm import comm_of
-from ..hooks.selection import first_odd
-from .consistency import agree, spread
+from ..hooks.selection import first_non_finite
+from .consistency import broadcast_parameter, require_same
 
 __all__ = ["BlockMomentum", "block_momentum"]
 
-#: What a block keeps between two means.
+#: The state of a block between two averages.
 _STATE = ("global", "delta", "start")
 
 
@@ -41,54 +40,51 @@ def block_momentum(
     nesterov: bool = False,
     process_group: Any = None,
 ) -> BlockMomentum:
-    """Average an optimizer's parameters over ranks after every few steps, with block momentum (BMUF). Collective.
+    """Average an optimizer's parameters over ranks every few steps, with block momentum (BMUF). Collective.
 
-    For training without ``DistributedDataParallel``: between two means each rank steps by itself. All ranks make as
-    many steps. (A ``GradScaler`` leaves steps out on one rank alone: then let none end a block, with a large ``every``,
-    and call ``synchronize`` after as many batches on all.)
+    For training without ``DistributedDataParallel``: within a block each rank steps by itself. All ranks must make the
+    same number of steps. A ``GradScaler`` skips steps on single ranks, so with one pass a large ``every`` and call
+    ``synchronize`` after the same number of batches on all ranks.
 
     Parameters
     ----------
     optimizer : Optimizer
-        Its parameters, on all ranks the same, get rank 0's values; its ``step`` does the rest. Buffers, and what the
-        optimizer keeps (moments), stay each rank's own.
+        Its parameters, the same on all ranks, get rank 0's values. Its ``step`` then averages by itself. Buffers and
+        the optimizer's state (moments) are not averaged.
     every : int
-        Steps of a block.
+        Number of steps in a block.
     momentum : float
-        η, from 0 to below 1; the paper's choice is 1 - 1/ranks.
+        η, from 0 to below 1. The paper's choice is 1 - 1/ranks.
     lr : float
         ζ, the block's learning rate.
     nesterov : bool
-        Whether blocks start ahead of the global parameters by what momentum alone would add.
+        Start blocks from W(t) + η Δ(t) instead of W(t).
     process_group : ProcessGroup, optional
-        None: the default one. Of any backend.
+        Any backend. None: the default group.
 
     Returns
     -------
     BlockMomentum
-        To average at other times (``synchronize``), to save (``state_dict``), to end it (``remove``).
+        Averages at other times (``synchronize``), saves (``state_dict``), ends (``remove``).
 
     Raises
     ------
     BadInput
-        Numbers out of range; complex parameters; on all ranks. As a block ends, on all ranks: a parameter of one that
-        is not finite.
+        Numbers out of range, or complex parameters. At the end of a block: a parameter of a rank is not finite. On all
+        ranks.
     Mismatch
-        Ranks with other numbers, or other parameters.
+        Settings or parameters differ between ranks.
 
-    Notes
-    -----
-    Chen & Huo 2016. With W̄(t) the mean of what ranks end block t with, and W_g(t-1) what they began it with: G(t) =
-    W̄(t) - W_g(t-1), Δ(t) = η Δ(t-1) + ζ G(t), W(t) = W(t-1) + Δ(t); the next begins with W_g(t) = W(t), or with
-    ``nesterov`` W(t) + η Δ(t). With ``momentum=0, lr=1`` it is plain averaging (local SGD). Parameters of 16
-    bits are averaged, and their updates kept, in float32; those of whole numbers, which nothing trains, stay as they
-    are.
+    Notes ----- Chen & Huo 2016. With W̄(t) the mean of the ranks' parameters at the end of block t, and W_g(t-1) those
+    at its start: G(t) = W̄(t) - W_g(t-1), Δ(t) = η Δ(t-1) + ζ G(t), W(t) = W(t-1) + Δ(t). The next block starts from
+    W_g(t) = W(t), or with ``nesterov`` from W(t) + η Δ(t). With ``momentum=0, lr=1`` this is plain averaging (local
+    SGD). Parameters of 16 bits are averaged in float32. Integer parameters never change.
 
     Examples
     --------
     >>> import torch, torch.distributed as dist
     >>> import skyphos.torch
-    >>> from skyphos.torch.block_momentum import block_momentum
+    >>> from skyphos.torch import block_momentum
     >>> dist.init_process_group("skyphos", store=dist.HashStore(), rank=0, world_size=1)
     >>> w = torch.nn.Parameter(torch.zeros(1))
     >>> optimizer = torch.optim.SGD([w], lr=1.0)
@@ -106,25 +102,25 @@ def block_momentum(
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise BadInput(f"block_momentum takes an optimizer of torch, not {optimizer!r}")
         if index(every) < 1:
-            raise BadInput(f"every={every}: a block has 1 step or more")
+            raise BadInput(f"every={every}: a block has at least 1 step")
         if not 0 <= momentum < 1:
-            raise BadInput(f"momentum={momentum}: from 0 to below 1")
+            raise BadInput(f"momentum={momentum}: it must be from 0 to below 1")
         if not lr > 0:
-            raise BadInput(f"lr={lr}: above 0")
+            raise BadInput(f"lr={lr}: it must be above 0")
         if any(one.dtype.is_complex for one in _parameters(optimizer)):
-            raise BadInput("complex parameters cannot be averaged so")
+            raise BadInput("block_momentum takes no complex parameters")
     except BaseException as error:
         fail(comm, error)
     return BlockMomentum(optimizer, (index(every), float(momentum), float(lr), bool(nesterov)), comm.dup())
 
 
 class BlockMomentum:
-    """What :func:`block_momentum` returns.
+    """The averaging of an optimizer's parameters, made by :func:`block_momentum`.
 
     Attributes
     ----------
     momentum, lr : float
-        May be changed between blocks, on all ranks alike.
+        May be changed between blocks, to the same values on all ranks.
 
     Examples
     --------
@@ -136,8 +132,8 @@ class BlockMomentum:
     >>> blocks = skyphos.torch.block_momentum(optimizer, every=1000, momentum=0.0)
     >>> w.grad = torch.tensor([-1.0])
     >>> optimizer.step()
-    >>> blocks.synchronize()  # the end of a block before its time
-    >>> kept = blocks.state_dict()  # beside the optimizer's own
+    >>> blocks.synchronize()  # ends the block early
+    >>> state = blocks.state_dict()  # to save beside the optimizer's
     >>> blocks.remove()
     >>> dist.destroy_process_group()
     """
@@ -147,14 +143,14 @@ class BlockMomentum:
         self._comm = comm
         self._steps = 0
         parameters = _parameters(optimizer)
-        asked = [f"every={self._every}", f"momentum={self.momentum}", f"lr={self.lr}", f"nesterov={self._nesterov}"]
+        facts = [f"every={self._every}", f"momentum={self.momentum}", f"lr={self.lr}", f"nesterov={self._nesterov}"]
         shapes = [f"parameter {k} of shape {tuple(p.shape)} and {p.dtype}" for k, p in enumerate(parameters)]
-        agree(comm, asked + shapes)
+        require_same(comm, facts + shapes)
         for one in parameters:
-            spread(comm, one)
+            broadcast_parameter(comm, one)
         floats = [one for one in parameters if one.is_floating_point()]
         wide = {dtype: [one for one in floats if _wide(one) == dtype] for dtype in (torch.float32, torch.float64)}
-        self._parts = [_Part(some) for some in wide.values() if some]
+        self._pools = [_Pool(some) for some in wide.values() if some]
         self._optimizer, self._parameters = optimizer, parameters
         self._hook: Any = optimizer.register_step_post_hook(self._stepped)
 
@@ -164,15 +160,14 @@ class BlockMomentum:
             self.synchronize()
 
     def synchronize(self) -> None:
-        """End the block now, and begin another; nothing if no step was made in it. Collective.
+        """End the block now and start another. Does nothing in a block without steps. Collective.
 
         Raises
         ------
         BadInput
-            The optimizer has got other parameters since (``add_param_group``), or one of a rank is not finite; on all
-            ranks.
+            The optimizer's parameters have changed (``add_param_group``), or one is not finite. On all ranks.
         SkyphosError
-            The allreduce failed; parameters are those of this rank then.
+            The allreduce failed. Each rank keeps its own parameters then.
         """
         if self._steps == 0:
             return
@@ -182,37 +177,38 @@ class BlockMomentum:
                 self._comm,
                 BadInput(
                     f"the optimizer has {len(now)} parameters, and had {len(self._parameters)} when block_momentum was "
-                    "called: remove() that, and call it again after add_param_group"
+                    "called: after add_param_group call remove(), and block_momentum again"
                 ),
             )
-        packed = [part.packed() for part in self._parts]
-        for part, values in zip(self._parts, packed, strict=True):
-            if (odd := first_odd(values)) is not None:
-                fail(self._comm, BadInput(f"rank {self._comm.rank}: {self._words(*part.at(odd), values[odd])}"))
+        packed = [pool.packed() for pool in self._pools]
+        for pool, values in zip(self._pools, packed, strict=True):
+            if (bad := first_non_finite(values)) is not None:
+                problem = self._describe_non_finite(*pool.locate(bad), values[bad])
+                fail(self._comm, BadInput(f"rank {self._comm.rank}: {problem}"))
         means = [self._comm.allreduce(values.numpy(), op="mean") for values in packed]
-        for part, mean in zip(self._parts, means, strict=True):
-            part.update(torch.from_numpy(mean), self.momentum, self.lr, self._nesterov)
+        for pool, mean in zip(self._pools, means, strict=True):
+            pool.update(torch.from_numpy(mean), self.momentum, self.lr, self._nesterov)
         self._steps = 0
 
-    def _words(self, parameter: torch.Tensor, at: int, value: torch.Tensor) -> str:
-        """What is said of a parameter that is not finite, at a place of it."""
+    def _describe_non_finite(self, parameter: torch.Tensor, index: int, value: torch.Tensor) -> str:
+        """Error text for a parameter that is not finite."""
         number = next(k for k, one in enumerate(self._parameters) if one is parameter)
         names = [name for group in self._optimizer.param_groups for name in group.get("param_names", ())]
         name = names[number] if names else f"parameter {number} of shape {tuple(parameter.shape)}"
         return (
-            f"{name} is {float(value)} at its place {at} after {self._steps} steps of a block, and would be so on all "
-            "ranks: nothing is averaged"
+            f"{name} is {float(value)} at its index {index} after {self._steps} steps of a block: nothing is averaged, "
+            "because all ranks would get it"
         )
 
     def remove(self) -> None:
-        """End it: the optimizer steps without from now on, from the parameters that this rank has."""
+        """Stop averaging. The optimizer goes on with this rank's parameters."""
         self._hook.remove()
         self._comm.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Steps of the block so far, W, Δ and what the block started from: with model and optimizer, all there is.
+        """Steps of the block so far, W, Δ and W_g. Save it with the model's state and the optimizer's.
 
-        Parameters differ between ranks within a block: save after its end, or on each rank.
+        Within a block parameters differ between ranks, so save on each rank then.
         """
         return {
             "every": self._every,
@@ -220,36 +216,36 @@ class BlockMomentum:
             "momentum": self.momentum,
             "lr": self.lr,
             "steps": self._steps,
-            "parts": [dict(part.state) for part in self._parts],
+            "parts": [dict(pool.state) for pool in self._pools],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned, with its momentum and rate.
+        """Continue from a state of :meth:`state_dict`, with its momentum and rate.
 
         Raises
         ------
         BadInput
-            It is no such state, of other parameters, or of blocks of other steps: nothing is changed then.
+            It is no such state, or is of other parameters or settings. Nothing has changed then.
         """
         try:
             lengths = [[len(part[name]) for name in _STATE] for part in state["parts"]]
             steps, momentum, lr = index(state["steps"]), float(state["momentum"]), float(state["lr"])
-            said = {name: state[name] for name in ("every", "nesterov")}
+            saved = {name: state[name] for name in ("every", "nesterov")}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BadInput(f"this is no state of block_momentum: {error!r}") from None
-        if lengths != [[len(part.state[name]) for name in _STATE] for part in self._parts]:
+        if lengths != [[len(pool.state[name]) for name in _STATE] for pool in self._pools]:
             raise BadInput("this state of block_momentum is of other parameters")
-        if said != (mine := {"every": self._every, "nesterov": self._nesterov}):
-            raise BadInput(f"this state of block_momentum is of {said}, and here are {mine}")
+        if saved != (current := {"every": self._every, "nesterov": self._nesterov}):
+            raise BadInput(f"this state of block_momentum was saved with {saved}, but the settings are {current}")
         if not 0 <= steps < self._every:
             raise BadInput(f"a state of block_momentum after {steps} steps of a block of {self._every}")
         self._steps, self.momentum, self.lr = steps, momentum, lr
-        for part, found in zip(self._parts, state["parts"], strict=True):
-            part.state = {name: found[name].clone() for name in _STATE}
+        for pool, part in zip(self._pools, state["parts"], strict=True):
+            pool.state = {name: part[name].clone() for name in _STATE}
 
 
-class _Part:
-    """The parameters that are averaged in one type, one after the other: W, Δ, and W_g from which the block started."""
+class _Pool:
+    """The parameters that are averaged in one type, packed one after the other, with their W, Δ and W_g."""
 
     def __init__(self, parameters: list[torch.Tensor]) -> None:
         self._parameters = parameters
@@ -257,19 +253,19 @@ class _Part:
         self.state = {"global": start.clone(), "delta": torch.zeros_like(start), "start": start}
 
     def packed(self) -> torch.Tensor:
-        """What the parameters are now."""
+        """The parameters' values."""
         return torch.cat([one.detach().reshape(-1).to("cpu", _wide(one)) for one in self._parameters])
 
-    def at(self, place: int) -> tuple[torch.Tensor, int]:
-        """Whose a value is: the parameter, and the place in it."""
+    def locate(self, index: int) -> tuple[torch.Tensor, int]:
+        """The parameter of a packed value, and the value's index in it."""
         for one in self._parameters:
-            if place < one.numel():
-                return one, place
-            place -= one.numel()
+            if index < one.numel():
+                return one, index
+            index -= one.numel()
         raise IndexError
 
     def update(self, mean: torch.Tensor, momentum: float, lr: float, nesterov: bool) -> None:
-        """The block's update, of state and parameters."""
+        """Update state and parameters at the end of a block."""
         model, delta = self.state["global"], self.state["delta"]
         delta.mul_(momentum).add_(mean.sub_(self.state["start"]), alpha=lr)
         model.add_(delta)
@@ -278,7 +274,7 @@ class _Part:
         with torch.no_grad():
             for one, values in zip(self._parameters, start.split(sizes), strict=True):
                 one.copy_(values.view(one.shape))
-        self.state["start"] = self.packed()  # as narrow parameters have it: W keeps what they round away
+        self.state["start"] = self.packed()  # rounded to the parameters' types, which W is not
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Optimizers that leave out the steps that all ranks leave out."""
+"""Skipped steps: a hook by which optimizers skip the steps that all ranks skip."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ import torch
 
 from ...errors import BadInput
 
-__all__ = ["Skips", "guarded"]
+__all__ = ["SkipSource", "skip_steps"]
 
 
-class Skips(Protocol):
-    """Who says which steps are left out."""
+class SkipSource(Protocol):
+    """Knows which steps are to be skipped."""
 
     @property
     def skipped(self) -> int:
-        """How many were."""
+        """Number of steps skipped so far."""
 
     def leaves_out(self) -> bool:
-        """Whether the gradients that came last are to be left out."""
+        """Whether the step whose gradients were reduced last is to be skipped."""
 
 
-def guarded(optimizer: torch.optim.Optimizer, who: Skips) -> Any:
-    """Before each step that is left out let the parameters have no gradient; the handle of the hook that does."""
+def skip_steps(optimizer: torch.optim.Optimizer, source: SkipSource) -> Any:
+    """Set gradients to None before each step to skip, so that the optimizer does nothing. Returns the hook's handle."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise BadInput(f"guard() takes an optimizer of torch, not {optimizer!r}")
-    who.leaves_out()  # from now on somebody asks
-    said = 0
+    source.leaves_out()  # tells the source that something asks
+    seen = 0
 
-    def leave_out() -> None:
-        nonlocal said
-        if who.leaves_out() and said != who.skipped:
-            said = who.skipped
+    def drop_gradients() -> None:
+        nonlocal seen
+        if source.leaves_out() and seen != source.skipped:
+            seen = source.skipped
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     parameter.grad = None
 
-    def before(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def before_step(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
-            return leave_out()
+            return drop_gradients()
 
-        def looked_at() -> Any:
+        def checked_closure() -> Any:
             loss = closure()
-            leave_out()
+            drop_gradients()
             return loss
 
-        return (args[0], looked_at, *args[2:]), {name: one for name, one in kwargs.items() if name != "closure"}
+        return (args[0], checked_closure, *args[2:]), {name: one for name, one in kwargs.items() if name != "closure"}
 
-    return optimizer.register_step_pre_hook(before)
+    return optimizer.register_step_pre_hook(before_step)

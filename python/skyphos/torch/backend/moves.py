@@ -1,0 +1,206 @@
+"""Collectives of the backend that move tensors of any type: broadcast, allgather, gather, scatter and all-to-all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ... import _skyphos as native
+from ...comm import Comm
+from ...errors import BadInput
+from .call import Call, Tensors, all_or_none, array_for, check_root, fill, fill_each, one_of_each_rank, only, performed
+from .tensors import as_bytes, as_moved, check, check_written, is_plain
+
+__all__ = [
+    "all_to_all_single",
+    "allgather",
+    "allgather_coalesced",
+    "allgather_single",
+    "alltoall",
+    "broadcast",
+    "gather",
+    "scatter",
+]
+
+
+def broadcast(comm: Comm, tensors: Tensors, opts: Any) -> Call:
+    """Send the root's tensor to all ranks."""
+    root = check_root(comm, opts.rootRank)
+    is_root = comm.rank == root
+
+    def check_arguments() -> Any:
+        tensor = only(tensors, "broadcast", strided=True)
+        if not is_root:
+            check_written([tensor])
+        return tensor, as_moved(tensor.contiguous()) if is_root else None
+
+    tensor, array = all_or_none(comm, check_arguments)
+
+    def finish(received: Any) -> None:
+        if not is_root:
+            expected = array_for(tensor)
+            if (len(received), received.dtype) != (len(expected), expected.dtype):
+                raise BadInput(
+                    f"rank {root} broadcasts {len(received)} of {received.dtype}, and rank {comm.rank} has a tensor "
+                    f"of {len(expected)} of {expected.dtype}"
+                )
+            fill(tensor, received)
+
+    return Call(lambda async_op: comm.broadcast(array, root, async_op=async_op), finish, [tensor])
+
+
+def allgather(comm: Comm, outputs: list[Tensors], inputs: Tensors) -> Call:
+    """Send each rank's tensor to all ranks."""
+    source, parts = all_or_none(comm, lambda: one_of_each_rank(comm, inputs, outputs, "allgather"))
+    all_or_none(comm, lambda: check_written(parts))
+    return _allgather(comm, parts, source)
+
+
+def _allgather(comm: Comm, parts: Tensors, source: torch.Tensor) -> Call:
+    array = as_moved(source.contiguous())
+    everyone = np.empty((comm.size, array.size), array.dtype)
+    return Call(_move(comm, "allgather", array, everyone, 0), lambda _: fill_each(parts, everyone), parts)
+
+
+def allgather_coalesced(comm: Comm, outputs: list[Tensors], inputs: Tensors) -> list[Call]:
+    """Several of :func:`allgather`."""
+    all_or_none(comm, lambda: check([*inputs, *(tensor for rank in outputs for tensor in rank)]))
+    return [_allgather(comm, [rank[k] for rank in outputs], source) for k, source in enumerate(inputs)]
+
+
+def allgather_single(comm: Comm, output: torch.Tensor, source: torch.Tensor) -> Call:
+    """Send each rank's tensor to all ranks, where they make up one tensor."""
+
+    def check_arguments() -> Any:
+        check([output, source])
+        check_written([output])
+        if (output.numel(), output.dtype) != (source.numel() * comm.size, source.dtype):
+            raise BadInput(
+                f"{source.numel()} elements of {source.dtype} of each of {comm.size} ranks into "
+                f"{output.numel()} of {output.dtype}"
+            )
+        array = as_moved(source.contiguous())
+        # Receive directly into the output if it is plain and does not overlap what is sent.
+        is_direct = is_plain(output) and not np.may_share_memory(array, as_moved(output))
+        return array, as_moved(output) if is_direct else np.empty(array.size * comm.size, array.dtype), is_direct
+
+    array, out, is_direct = all_or_none(comm, check_arguments)
+    return Call(_move(comm, "allgather", array, out, 0), lambda _: None if is_direct else fill(output, out), [output])
+
+
+def gather(comm: Comm, outputs: list[Tensors], inputs: Tensors, opts: Any) -> Call:
+    """Send each rank's tensor to the root."""
+    root = check_root(comm, opts.rootRank)
+    is_root = comm.rank == root
+
+    def check_arguments() -> Any:
+        source = only(inputs, "gather", strided=True)
+        return source, one_of_each_rank(comm, inputs, outputs, "gather")[1] if is_root else []
+
+    source, parts = all_or_none(comm, check_arguments)
+    all_or_none(comm, lambda: check_written(parts))
+    array = as_moved(source.contiguous())
+    everyone = np.empty((comm.size if is_root else 0, array.size), array.dtype)
+    return Call(
+        _move(comm, "gather", array, everyone, root),
+        lambda _: fill_each(parts, everyone) if is_root else None,
+        parts,
+    )
+
+
+def scatter(comm: Comm, outputs: Tensors, inputs: list[Tensors], opts: Any) -> Call:
+    """Send each rank its tensor from the root."""
+    root = check_root(comm, opts.rootRank)
+
+    def check_arguments() -> Any:
+        output = only(outputs, "scatter", strided=True)
+        check_written([output])
+        if comm.rank != root:
+            return output, array_for(output)[:0]
+        parts = one_of_each_rank(comm, outputs, inputs, "scatter")[1]
+        return output, np.stack([as_moved(part.contiguous()) for part in parts])
+
+    output, arrays = all_or_none(comm, check_arguments)
+    out = array_for(output)
+    return Call(_move(comm, "scatter", arrays, out, root), lambda _: fill(output, out), [output])
+
+
+def alltoall(comm: Comm, outputs: Tensors, inputs: Tensors) -> Call:
+    """Send each rank a tensor and receive one from each. All of them may differ in length."""
+
+    def check_arguments() -> Any:
+        check([*outputs, *inputs])
+        check_written(outputs)
+        if not len(outputs) == len(inputs) == comm.size:
+            raise BadInput(
+                f"all_to_all takes a list of {comm.size} tensors and fills as many, not {len(inputs)} and "
+                f"{len(outputs)}"
+            )
+        parts = [as_bytes(tensor.contiguous()) for tensor in inputs]
+        return np.concatenate(parts), [part.size for part in parts], [tensor.nbytes for tensor in outputs]
+
+    array, sends, receives = all_or_none(comm, check_arguments)
+    out = np.empty(sum(receives), np.uint8)
+
+    def finish(_: Any) -> None:
+        ends = np.cumsum(receives)[:-1]
+        for tensor, received in zip(outputs, np.split(out, ends), strict=True):
+            fill(tensor, received)
+
+    return Call(_exchange(comm, array, out, sends, receives), finish, list(outputs))
+
+
+def all_to_all_single(comm: Comm, output: torch.Tensor, source: torch.Tensor, outs: list[int], ins: list[int]) -> Call:
+    """Send each rank some rows of a tensor and receive some from each: equal numbers, or those of the lists."""
+
+    def check_arguments() -> Any:
+        check([output, source])
+        check_written([output])
+        if output.dtype != source.dtype:
+            raise BadInput(f"{source.dtype} in and {output.dtype} out")
+        sends, receives = _row_bytes(comm, source, ins, "in"), _row_bytes(comm, output, outs, "out")
+        array = as_bytes(source.contiguous())
+        is_direct = is_plain(output) and not np.may_share_memory(array, as_bytes(output))
+        return array, as_bytes(output) if is_direct else np.empty(output.nbytes, np.uint8), is_direct, sends, receives
+
+    array, out, is_direct, sends, receives = all_or_none(comm, check_arguments)
+    return Call(
+        _exchange(comm, array, out, sends, receives), lambda _: None if is_direct else fill(output, out), [output]
+    )
+
+
+def _row_bytes(comm: Comm, tensor: torch.Tensor, rows: list[int], what: str) -> list[int]:
+    """Bytes of each rank's rows."""
+    size, length = comm.size, tensor.shape[0] if tensor.dim() else 1
+    if not rows:
+        if length % size:
+            raise BadInput(f"{length} rows {what} cannot be split evenly between {size} ranks: pass split sizes")
+        rows = [length // size] * size
+    if len(rows) != size or sum(rows) != length or min(rows) < 0:
+        raise BadInput(f"splits {list(rows)} of {length} rows {what}, between {size} ranks")
+    each = tensor.nbytes // length if length else 0
+    return [each * count for count in rows]
+
+
+def _exchange(
+    comm: Comm, array: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8], sends: list[int], receives: list[int]
+) -> Callable[[bool], Any]:
+    def start(async_op: bool) -> Any:
+        return performed(native.alltoall_uneven(comm._native, array, out, sends, receives, async_op), async_op)
+
+    return start
+
+
+def _move(
+    comm: Comm, what: str, array: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8], root: int
+) -> Callable[[bool], Any]:
+    schedule = "auto" if what == "allgather" else "direct"
+
+    def start(async_op: bool) -> Any:
+        return performed(native.move_arrays(comm._native, what, array, out, root, schedule, async_op), async_op)
+
+    return start
