@@ -11,7 +11,7 @@ use crate::{Comm, Indices, OuterTold, SparseVec};
 use skyphos_core::collectives::broadcast::Way;
 use skyphos_core::collectives::configure::{Missing, Request, configure};
 use skyphos_core::collectives::reduce::{Order, reduce_sized};
-use skyphos_core::collectives::sets::{Counted, UnionSize};
+use skyphos_core::collectives::sets::{SetSizes, UnionSize};
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::{Call, Plan};
 use skyphos_kernels::stream::{Form, IndexList};
@@ -343,7 +343,7 @@ impl Rank {
         }
         let hash = BlockHash::new(n, self.comm.size());
         let empty = || -> Result<Prepared> { Indices::U64(&[]).prepare(n, hash, "indices") };
-        let counted = Counted {
+        let sizes = SetSizes {
             out: union.clone(),
             want: union.clone(),
             same: true,
@@ -363,7 +363,7 @@ impl Rank {
             want: empty()?,
             want_len: 0,
             id: 0,
-            counted: Some(counted),
+            sizes: Some(sizes),
         };
         self.comm.prepare(CallSig::plain(CallKind::Configure), None, move |ep| async move {
             put(&slot, configure(&ep, request).await?);
